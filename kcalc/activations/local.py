@@ -1,0 +1,188 @@
+"""Local kernel quantities of one activation in every field: means, Q, and C with its derivatives in c.
+
+C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)),   Q(q) = E phi(sqrt q z)^2.
+
+An activation class may override the ``_closed_*`` hooks, each written once over the field; what it leaves at None is integrated
+numerically (NumPy, mpmath) or printed as an undefined function (SymPy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from kcalc import expectations
+from kcalc.errors import KcalcError
+from kcalc.expectations import pair_moment
+from kcalc.fields import NUMPY, SYMPY, Field, Number
+from kcalc.pairs import pair_map
+from kcalc.quadrature import Array
+
+
+def _positive(q: Array) -> Array:
+    if not np.all(q > 0):
+        raise KcalcError(f"q = {np.min(q):g}: a q value is a mean square and must be positive")
+    return q
+
+
+def _unit_gap(gap: Array) -> Array:
+    if np.any(gap < -1e-12) or np.any(gap > 2 + 1e-12):
+        worst = gap.flat[np.argmax(np.abs(gap - 1))]
+        raise KcalcError(f"c = {1 - worst:.17g}: a c value is a cosine and must lie in [-1, 1]")
+    return np.clip(gap, 0.0, 2.0)
+
+
+class LocalMaps:
+    """The kernel quantities; mixed into :class:`kcalc.activations.Activation`, which supplies the function itself."""
+
+    name: str
+
+    closed_in_numpy: bool = False
+    """Whether the closed forms keep relative accuracy in floating point at every gap (else NumPy integrates)."""
+
+    # --- hooks: closed forms over any field; None where unknown -------------------------------------------------------------------
+
+    def _closed_mean(self, q: Number, field: Field) -> Number | None:
+        return None
+
+    def _closed_second_moment(self, q: Number, field: Field) -> Number | None:
+        return None
+
+    def _closed_mean_slope(self, q: Number, field: Field) -> Number | None:
+        return None
+
+    def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number | None:
+        """1 - C(1 - gap, q1, q2)."""
+        return None
+
+    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number] | None:
+        """(C', C'') at c = 1 - gap, infinite where they are."""
+        return None
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether both Q and C have closed forms in elementary functions and erf."""
+        q = sp.Symbol("q", positive=True)
+        return self._closed_second_moment(q, SYMPY) is not None and self._closed_gap(sp.Symbol("u"), q, q, SYMPY) is not None
+
+    # --- one-dimensional quantities ------------------------------------------------------------------------------------------------
+
+    def mean(self, q: object = 1, field: Field = NUMPY) -> Number:
+        """E phi(sqrt(q) z).  Raises KcalcError for q <= 0 and divergent expectations."""
+        return self._moment("M", self._closed_mean, expectations.mean, q, field)
+
+    def second_moment(self, q: object = 1, field: Field = NUMPY) -> Number:
+        """Q(q) = E phi(sqrt(q) z)^2.  Raises KcalcError for q <= 0 and divergent expectations."""
+        return self._moment("Q", self._closed_second_moment, expectations.second_moment, q, field)
+
+    def mean_slope(self, q: object = 1, field: Field = NUMPY) -> Number:
+        """E phi'(sqrt(q) z) with phi' a distribution (jumps of phi count)."""
+        return self._moment("D", self._closed_mean_slope, expectations.mean_slope, q, field)
+
+    def q_slope(self, q: object = 1, field: Field = NUMPY) -> Number:
+        """dQ/dq = E[phi(sqrt q z) phi'(sqrt q z) z]/sqrt q, plus what jumps of phi contribute."""
+        if field is SYMPY:
+            symbol = sp.Symbol("q", positive=True)
+            return sp.diff(self.second_moment(symbol, SYMPY), symbol).subs(symbol, SYMPY.number(q))
+        return self._moment("", lambda *_: None, expectations.q_slope, q, field)
+
+    def _moment(
+        self, letter: str, closed: Callable[[Number, Field], Number | None], integrate: Callable[..., float], q: object, field: Field
+    ) -> Number:
+        q = field.number(q)
+        if field is NUMPY:
+            flat = _positive(np.asarray(q, dtype=float))
+            exact = closed(flat, field) if self.closed_in_numpy else None
+            if exact is not None:
+                return np.broadcast_to(np.asarray(exact, dtype=float), flat.shape)[()]
+            unique, inverse = np.unique(flat, return_inverse=True)
+            return np.array([integrate(self, float(value)) for value in unique])[inverse].reshape(flat.shape)[()]
+        exact = closed(q, field)
+        if exact is not None:
+            return exact
+        if field is SYMPY:
+            return sp.Function(f"{letter}_{self.name}")(q)
+        return self._high_precision(integrate.__name__, q, field)
+
+    def _high_precision(self, quantity: str, q: Number, field: Field) -> Number:
+        from kcalc.activations.precise import moment
+
+        return moment(self, quantity, q, field)
+
+    # --- C -------------------------------------------------------------------------------------------------------------------------
+
+    def taylor(self, gap: object, q1: object = 1, q2: object = None, order: int = 0, field: Field = NUMPY) -> tuple[Number, ...]:
+        """(1 - C(c, q1, q2), C'(c), C''(c)/2, ..., C^(order)(c)/order!) at c = 1 - gap.
+
+        gap in [0, 2]; q1, q2 > 0, q2 = None meaning q1; NumPy broadcasts all three.  Derivatives that diverge at c = +-1 are infinite.
+        Raises KcalcError for arguments out of range, and for orders above 2 near |c| = 1 where no closed form serves.
+        """
+        gap, q1 = field.number(gap), field.number(q1)
+        q2 = q1 if q2 is None else field.number(q2)
+        if field is NUMPY:
+            return self._taylor_numpy(gap, q1, q2, order)
+        exact = self._closed_taylor(gap, q1, q2, order, field)
+        if exact is not None:
+            return exact
+        if field is SYMPY:
+            return self._taylor_symbolic(gap, q1, q2, order)
+        from kcalc.activations.precise import taylor
+
+        return taylor(self, gap, q1, q2, order, field)
+
+    def _closed_taylor(self, gap: Number, q1: Number, q2: Number, order: int, field: Field) -> tuple[Number, ...] | None:
+        if order > 2:
+            return None
+        value = self._closed_gap(gap, q1, q2, field)
+        slopes = self._closed_derivatives(gap, q1, q2, field) if order and value is not None else (0, 0)
+        if value is None or slopes is None:
+            return None
+        return (value, slopes[0], slopes[1] / 2)[: order + 1]
+
+    def _taylor_symbolic(self, gap: sp.Expr, q1: sp.Expr, q2: sp.Expr, order: int) -> tuple[sp.Expr, ...]:
+        c = sp.Symbol("c", real=True)
+        uniform = q1 == q2 == 1
+        closed = self._closed_gap(1 - c, q1, q2, SYMPY)
+        value = sp.Function(f"C_{self.name}")(*((c,) if uniform else (c, q1, q2))) if closed is None else sp.expand(1 - closed)
+        here = SYMPY.cosine(gap)
+        derivatives = [sp.diff(value, c, k).subs(c, here) / sp.factorial(k) for k in range(1, order + 1)]
+        return (1 - value.subs(c, here), *derivatives)
+
+    def _taylor_numpy(self, gap: Array, q1: Array, q2: Array, order: int) -> tuple[Number, ...]:
+        gap, q1, q2 = np.broadcast_arrays(_unit_gap(np.asarray(gap, dtype=float)), _positive(np.asarray(q1, float)), _positive(np.asarray(q2, float)))
+        if self.closed_in_numpy:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                exact = self._closed_taylor(gap, q1, q2, order, NUMPY)
+            if exact is not None:
+                return tuple(np.broadcast_to(part, gap.shape)[()] for part in exact)
+        out = np.empty((order + 1, gap.size))
+        pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
+        for index in range(pairs.shape[1]):
+            here = inverse.ravel() == index
+            out[:, here] = self._normalised(gap.ravel()[here], float(pairs[0, index]), float(pairs[1, index]), order)
+        return tuple(part.reshape(gap.shape)[()] for part in out)
+
+    def _normalised(self, gap: Array, q1: float, q2: float, order: int) -> list[Array]:
+        """The Taylor coefficients of C for one pair of q values."""
+        gamma = pair_map(self, q1, self, q2)  # type: ignore[arg-type]
+        parts = gamma.taylor(gap, order)
+        norm = float(np.sqrt(self.second_moment(q1)) * np.sqrt(self.second_moment(q2)))
+        if norm == 0:
+            raise KcalcError(f"activation {self.name!r} vanishes: it has no C map")
+        offset = 0.0 if gamma.same else 1 - gamma.at_one / norm
+        return [offset + parts[0] / norm, *(part / norm for part in parts[1:])]
+
+    def cross(self, other: Any, q1: float = 1.0, q2: float = 1.0, c: object = 0.0, order: int = 0) -> tuple[Number, ...]:
+        """Taylor coefficients in c of E[phi(sqrt q1 x) psi(sqrt q2 (c x + sqrt(1-c^2) y))], ``other`` being psi; NumPy only."""
+        cosine = np.asarray(NUMPY.number(c), dtype=float)
+        gap = _unit_gap(1 - cosine)
+        gamma = pair_map(self, float(_positive(np.asarray(float(q1)))), other, float(_positive(np.asarray(float(q2)))))  # type: ignore[arg-type]
+        parts = gamma.taylor(gap.ravel(), order)
+        parts[0] = gamma.at_one - parts[0]
+        return tuple(part.reshape(gap.shape)[()] for part in parts)
+
+
+__all__ = ["LocalMaps", "pair_moment"]

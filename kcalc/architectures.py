@@ -1,0 +1,182 @@
+"""Builders of the architectures that the papers analyse.
+
+All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise; none hides a gain.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy as sp
+
+from .combinators import Piece, chain, repeat, residual
+from .errors import KcalcError, unknown
+from .layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Pool
+from .network import Network, Step
+
+HALF = sp.sqrt(2) / 2
+STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+
+
+def _depth(value: Any, least: int = 1, name: str = "depth") -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
+    return value
+
+
+def _stages(depth: Any) -> tuple[int, ...]:
+    if _depth(depth) not in STAGES:
+        raise unknown("ResNet depth (a depth needs its block counts)", depth, map(str, STAGES))
+    return STAGES[depth]
+
+
+def vanilla(depth: int, activation: Any = "relu", features: int | None = None, sigma_w: Any = 1, readout: bool = True) -> Network:
+    """``depth`` combined layers (Affine, then activation), then a readout Affine unless ``readout=False``."""
+    layer = chain(Affine(features, sigma_w=sigma_w), Nonlinear(activation))
+    body = [repeat(layer, _depth(depth))]
+    return chain(Input(features), *body, *([Affine(features, sigma_w=sigma_w)] if readout else []))
+
+
+def rescaled_resnet(
+    blocks: int, branch_depth: int = 3, shortcut_weight: Any = HALF, activation: Any = "relu", features: int | None = None, sigma_w: Any = 1
+) -> Network:
+    """An Affine, then ``blocks`` residual blocks with identity shortcuts and normalised sums.
+
+    A branch is ``branch_depth`` times (activation, Affine). ``shortcut_weight`` is TAT's ``w``. [TAT App. B.5]
+    """
+    layer = chain(Nonlinear(activation), Affine(features, sigma_w=sigma_w))
+    block = residual(repeat(layer, _depth(branch_depth, name="branch_depth")), shortcut_weight)
+    return chain(Input(features), Affine(features, sigma_w=sigma_w), repeat(block, _depth(blocks, name="blocks")))
+
+
+def resnet_v2(
+    depth: int = 101,
+    shortcut_weight: Any = HALF,
+    activation: Any = "relu",
+    residual_weight: Any = None,
+    classes: int = 1000,
+    image_shape: tuple[int, int] | None = (224, 224),
+) -> Network:
+    """The BatchNorm-free ResNet-V2 with bottleneck branches, depth 50, 101 or 152. [DKS sec. 23]
+
+    ``depth - 1`` nonlinear layers, the one on each of the four transition shortcuts not counted; sums are
+    ``shortcut_weight * shortcut + residual_weight * branch``, squares summing to one (give either weight).
+    ``shortcut_weight=0`` gives the skip-free network.
+    """
+    weights = _weights(shortcut_weight, residual_weight)
+    stages: list[Piece] = []
+    for number, blocks in enumerate(_stages(depth)):
+        width, out, stride = 64 * 2**number, 256 * 2**number, 1 if number == 0 else 2
+        transition = _bottleneck(activation, width, out, stride)
+        shortcut = _combined(activation, Affine(out, stride=stride))
+        stages.append(residual(transition, *weights, shortcut=shortcut))
+        stages.append(repeat(residual(_bottleneck(activation, width, out, 1), *weights), blocks - 1))
+    return chain(
+        Input(3, image_shape), Affine(64, kernel=7, stride=2), Pool("max", 3, 2), *stages,
+        Nonlinear(activation), Pool("mean"), Flatten(), Affine(classes),
+    )  # fmt: skip
+
+
+def _weights(shortcut_weight: Any, residual_weight: Any) -> tuple[Any, Any]:
+    """A residual weight, where given, replaces the default shortcut weight."""
+    return (None, residual_weight) if residual_weight is not None else (shortcut_weight, None)
+
+
+def _combined(activation: Any, affine: Affine) -> Network:
+    return chain(Nonlinear(activation), affine)
+
+
+def _bottleneck(activation: Any, width: int, out: int, stride: int) -> Network:
+    return chain(
+        _combined(activation, Affine(width)),
+        _combined(activation, Affine(width, kernel=3, stride=stride)),
+        _combined(activation, Affine(out)),
+    )
+
+
+def wide_resnet(
+    depth: int = 250,
+    shortcut_weight: Any = HALF,
+    activation: Any = "relu",
+    residual_weight: Any = None,
+    width: int = 2,
+    classes: int = 10,
+    image_shape: tuple[int, int] | None = (32, 32),
+) -> Network:
+    """The BatchNorm-free Wide-ResNet for small images, ``depth - 4`` divisible by 6. [DKS sec. 23.6]
+
+    ``depth - 3`` nonlinear layers, the one on each of the three transition shortcuts not counted, in
+    ``(depth - 4) / 2`` blocks of two; the weights are those of :func:`resnet_v2`.
+    """
+    if _depth(depth, 10) % 6 != 4:
+        near = max(10, depth - (depth - 4) % 6)
+        raise KcalcError(f"wide_resnet needs depth - 4 divisible by 6, got {depth}; the nearest are {near} and {near + 6}")
+    weights = _weights(shortcut_weight, residual_weight)
+    stages: list[Piece] = []
+    for number in range(3):
+        out, stride = 16 * width * 2**number, 1 if number == 0 else 2
+        shortcut = _combined(activation, Affine(out, stride=stride))
+        stages.append(residual(_basic(activation, out, stride), *weights, shortcut=shortcut))
+        if depth > 10:
+            stages.append(repeat(residual(_basic(activation, out, 1), *weights), (depth - 4) // 6 - 1))
+    return chain(
+        Input(3, image_shape), Affine(16, kernel=3), *stages, Nonlinear(activation), Pool("mean"), Flatten(), Affine(classes)
+    )  # fmt: skip
+
+
+def _basic(activation: Any, out: int, stride: int) -> Network:
+    return chain(_combined(activation, Affine(out, kernel=3, stride=stride)), _combined(activation, Affine(out, kernel=3)))
+
+
+def layernorm_resnet(
+    depth: int = 101, activation: Any = "relu", classes: int = 1000, image_shape: tuple[int, int] | None = (224, 224)
+) -> Network:
+    """The ResNet-V2 with LayerNorm in place of BatchNorm, plain sums and ``sigma_w = sqrt 2``. [DKS App. J]
+
+    q grows by one per block and returns to 2 at each transition; the C map ignores the sums' lack of normalisation
+    only because LayerNorm stands before every activation.
+    """
+    gain = sp.sqrt(2)
+
+    def combined(affine: Affine) -> Network:
+        return chain(LayerNorm(), Nonlinear(activation), affine)
+
+    def branch(width: int, out: int, stride: int) -> Network:
+        return chain(
+            combined(Affine(width, sigma_w=gain)),
+            combined(Affine(width, kernel=3, stride=stride, sigma_w=gain)),
+            combined(Affine(out, sigma_w=gain)),
+        )
+
+    stages: list[Piece] = []
+    for number, blocks in enumerate(_stages(depth)):
+        width, out, stride = 64 * 2**number, 256 * 2**number, 1 if number == 0 else 2
+        stages.append(residual(branch(width, out, stride), shortcut=combined(Affine(out, stride=stride, sigma_w=gain))))
+        stages.append(repeat(residual(branch(width, out, 1)), blocks - 1))
+    return chain(
+        Input(3, image_shape), Affine(64, kernel=7, stride=2), Pool("max", 3, 2), *stages,
+        LayerNorm(), Nonlinear(activation), Pool("mean"), Flatten(), Affine(classes, sigma_w=gain),
+    )  # fmt: skip
+
+
+def densenet(layers: int, activation: Any = "relu", growth: int | None = 32, readout: bool = True) -> Network:
+    """A dense block: layer ``i`` reads the concatenation of the stem and all earlier layers' outputs.
+
+    Each layer is (activation, Affine with ``growth`` channels); the stem has ``2 * growth`` channels. Concatenation
+    is incremental, so that the graph has O(layers) edges.
+    """
+    stem = None if growth is None else 2 * growth
+    channels = None if growth is None else stem
+    steps: list[Step] = [("input", Input(), ()), ("stem", Affine(stem), ("input",))]
+    tail = "stem"
+    for i in range(1, _depth(layers, name="layers") + 1):
+        steps.append((f"phi_{i}", Nonlinear(activation), (tail,)))
+        steps.append((f"new_{i}", Affine(growth), (f"phi_{i}",)))
+        counts = (i + 1, 1) if channels is None or growth is None else (channels, growth)
+        channels = None if channels is None or growth is None else channels + growth
+        steps.append((f"concat_{i}", Concat(counts), (tail, f"new_{i}")))
+        tail = f"concat_{i}"
+    steps.append(("phi_out", Nonlinear(activation), (tail,)))
+    if readout:
+        steps.append(("readout", Affine(), ("phi_out",)))
+    return Network.from_steps(steps)

@@ -1,0 +1,197 @@
+"""Factored polynomials with ``p(1) = 1``: interned, so that equal pieces of a network cost nothing, exact, and fast in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..errors import KcalcError
+
+__all__ = ["ONE", "Array", "Factors", "LogProgram", "Monomial", "as_floats", "mixed"]
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Monomial = tuple[tuple[int, int], ...]
+ONE: Monomial = ()
+LARGE = 500.0
+
+
+class Factors:
+    """Products of interned factors: slope symbols and sums ``sum_j a_j m_j`` of products without a common factor.
+
+    A product is a :data:`Monomial`, a sorted tuple of (factor number, exponent), so that equal polynomials built alike are equal
+    tuples. A sum's factors have smaller numbers than the sum. All polynomials are 1 where all symbols are 1.
+    """
+
+    def __init__(self) -> None:
+        self.table: list[sp.Symbol | tuple[tuple[sp.Expr, Monomial], ...]] = []
+        self._numbers: dict[Any, int] = {}
+        self._exprs: list[sp.Expr] = []
+        self._curvatures: list[sp.Expr] = []
+
+    def _intern(self, key: Any, entry: Any) -> Monomial:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.table)
+            self.table.append(entry)
+        return ((number, 1),)
+
+    def symbol(self, symbol: sp.Symbol) -> Monomial:
+        """The polynomial that is one symbol."""
+        return self._intern(symbol, symbol)
+
+    @staticmethod
+    def product(*parts: Monomial) -> Monomial:
+        """The product of polynomials."""
+        parts = tuple(part for part in parts if part)
+        if len(parts) < 2:
+            return parts[0] if parts else ONE
+        exponents: dict[int, int] = {}
+        for part in parts:
+            for factor, exponent in part:
+                exponents[factor] = exponents.get(factor, 0) + exponent
+        return tuple(sorted(exponents.items()))
+
+    def mix(self, shares: Sequence[sp.Expr], parts: Sequence[Monomial]) -> Monomial:
+        """``sum_i shares_i parts_i`` with common factors pulled out, equal terms added and terms of share 0 dropped."""
+        terms: dict[Monomial, sp.Expr] = {}
+        for share, part in zip(shares, parts, strict=True):
+            if not share.is_zero:
+                terms[part] = terms[part] + share if part in terms else share
+        common = _common(terms)
+        if common:
+            terms = {_quotient(part, dict(common)): share for part, share in terms.items()}
+        if len(terms) == 1:
+            return common
+        return self.product(common, self._intern(frozenset(terms.items()), tuple((share, part) for part, share in terms.items())))
+
+    def expr(self, monomial: Monomial) -> sp.Expr:
+        """The polynomial as a SymPy expression in the same factored form."""
+        for entry in self.table[len(self._exprs) :]:
+            built = entry if isinstance(entry, sp.Symbol) else sp.Add(*(share * self._powers(part) for share, part in entry))
+            self._exprs.append(built)
+        return self._powers(monomial)
+
+    def _powers(self, monomial: Monomial) -> sp.Expr:
+        return sp.Mul(*(self._exprs[factor] ** exponent for factor, exponent in monomial))
+
+    def curvature(self, monomial: Monomial) -> sp.Expr:
+        """``p'(1)``, the mean number of nonlinear layers: the polynomial's ``C''(1)`` in units of that of each layer, exactly."""
+        for entry in self.table[len(self._curvatures) :]:
+            built = sp.Integer(1) if isinstance(entry, sp.Symbol) else sp.Add(*(share * self._mean(part) for share, part in entry))
+            self._curvatures.append(built)
+        return self._mean(monomial)
+
+    def _mean(self, monomial: Monomial) -> sp.Expr:
+        return sp.Add(*(exponent * self._curvatures[factor] for factor, exponent in monomial))
+
+    def measure(self, monomials: Sequence[Monomial], largest: bool) -> list[int]:
+        """The degrees of polynomials (``largest``), or how many terms it takes to print them."""
+        sizes: list[int] = []
+        for entry in self.table:
+            if isinstance(entry, sp.Symbol):
+                sizes.append(1)
+            else:
+                parts = [sum((e if largest else 1) * sizes[f] for f, e in part) for _, part in entry]
+                sizes.append(max(parts) if largest else sum(parts) + len(parts))
+        return [sum((e if largest else 1) * sizes[f] for f, e in monomial) for monomial in monomials]
+
+
+def _common(terms: Mapping[Monomial, Any]) -> Monomial:
+    """The greatest common factor of products."""
+    common: dict[int, int] | None = None
+    for part in terms:
+        exponents = dict(part)
+        common = exponents if common is None else {f: min(e, exponents[f]) for f, e in common.items() if f in exponents}
+        if not common:
+            return ONE
+    return tuple(sorted((common or {}).items()))
+
+
+def _quotient(part: Monomial, common: dict[int, int]) -> Monomial:
+    return tuple((f, e - common.get(f, 0)) for f, e in part if e > common.get(f, 0))
+
+
+# -- numbers -------------------------------------------------------------------------------------------------------------------------
+
+
+def as_floats(shares: Sequence[sp.Expr]) -> Array:
+    """Mixing weights as floats. Raises: KcalcError naming the symbols that stand in them."""
+    try:
+        return np.array([float(share) for share in shares])
+    except TypeError:
+        names = sorted({str(symbol) for share in shares for symbol in share.free_symbols})
+        hint = ", ".join(f'"{name}": ...' for name in names)
+        raise KcalcError(f"the mixing weights contain {', '.join(names)}; give numbers first: net.subs({{{hint}}})") from None
+
+
+def mixed(weights: Array, logs: Array, degrees: Array, starts: Any) -> tuple[Array, Array]:
+    """Log and mean degree of ``sum_j weights_j exp(logs_j)`` over the runs of rows that begin at ``starts``; weights of a run sum to 1.
+
+    ``log1p(sum_j a_j expm1(l_j))`` keeps full relative precision near ``psi = 1``; logs above 500 are shifted first.
+    """
+    top = np.maximum.reduceat(logs, starts, axis=0)
+    shift = np.where((top > LARGE) | (top < -0.5), top, 0.0)
+    rows = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(logs))))
+    terms = weights * np.exp(logs - shift[rows])
+    total = np.add.reduceat(terms, starts, axis=0)
+    small = np.log1p(np.add.reduceat(weights * np.expm1(np.minimum(logs, LARGE)), starts, axis=0))
+    with np.errstate(divide="ignore"):
+        value = np.where(shift == 0.0, small, shift + np.log(total))
+    return value, np.add.reduceat(terms * degrees, starts, axis=0) / total
+
+
+class LogProgram:
+    """The factors of a :class:`Factors` table as arrays: sums that do not contain each other are evaluated together.
+
+    The cost is that of the distinct factors, whatever the depth of the network.
+    """
+
+    def __init__(self, factors: Factors) -> None:
+        self.size = len(factors.table)
+        self.symbols = [k for k, entry in enumerate(factors.table) if isinstance(entry, sp.Symbol)]
+        levels: list[int] = []
+        for entry in factors.table:
+            inner = () if isinstance(entry, sp.Symbol) else (f for _, part in entry for f, _ in part)
+            levels.append(0 if isinstance(entry, sp.Symbol) else 1 + max((levels[f] for f in inner), default=0))
+        groups: dict[int, list[int]] = {}
+        for number, level in enumerate(levels):
+            if level:
+                groups.setdefault(level, []).append(number)
+        self.levels = [self._level(factors, groups[level]) for level in sorted(groups)]
+
+    def _level(self, factors: Factors, numbers: list[int]) -> tuple[Any, ...]:
+        sums: list[Any] = [factors.table[number] for number in numbers]
+        weights = as_floats([share for terms in sums for share, _ in terms])[:, None]
+        return numbers, weights, _starts([len(terms) for terms in sums]), self._gather([part for terms in sums for _, part in terms])
+
+    def _gather(self, parts: Sequence[Monomial]) -> tuple[Any, ...]:
+        filled = [part or ((self.size, 1),) for part in parts]  # the number after the last stands for the factor 1
+        index = np.array([f for part in filled for f, _ in part], dtype=np.intp)
+        exponents = np.array([e for part in filled for _, e in part], dtype=np.float64)[:, None]
+        return index, exponents, _starts([len(part) for part in filled])
+
+    def __call__(self, log_symbols: Sequence[Array], parts: Sequence[Monomial]) -> tuple[Array, Array]:
+        """Log and mean degree (in all symbols together) of products, as arrays (product, point).
+
+        Parameters: ``log_symbols`` holds the logarithms of the symbols in the order of ``self.symbols``, each of shape (points,).
+        """
+        points = len(log_symbols[0]) if log_symbols else 1
+        logs, degrees = np.zeros((self.size + 1, points)), np.zeros((self.size + 1, points))
+        for number, value in zip(self.symbols, log_symbols, strict=True):
+            logs[number], degrees[number] = value, 1.0
+        for numbers, weights, starts, gather in self.levels:
+            logs[numbers], degrees[numbers] = mixed(weights, _gathered(logs, gather), _gathered(degrees, gather), starts)
+        gather = self._gather(parts)
+        return _gathered(logs, gather), _gathered(degrees, gather)
+
+
+def _starts(lengths: Sequence[int]) -> Any:
+    return np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.intp)
+
+
+def _gathered(values: Array, gather: tuple[Any, ...]) -> Array:
+    index, exponents, starts = gather
+    return np.add.reduceat(values[index] * exponents, starts, axis=0)

@@ -1,0 +1,353 @@
+"""What a feature map is made of, so that a kernel rule knows when its hypothesis holds.
+
+At infinite width one channel of any feature map is a function of independent Gaussian variables, one per affine
+layer (distinct weights give independent variables even when one layer feeds the other). kcalc keeps each feature
+map as a linear expression ``shift + sum_k a_k A_k`` in *atoms* ``A_k``: raw inputs, Gaussian pre-activations,
+activations of one Gaussian, and sums that need not be opened as long as nothing overlaps. Second moments of such
+expressions are exact: identical atoms merge, disjoint ones contribute products of means, a Gaussian against an
+activation follows Stein's formula, two activations a two-dimensional Gaussian expectation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from ..activations import Activation
+from ..errors import FreshnessError
+from ..fields import NUMPY
+from ..jets import Jet
+
+Number = Any
+Node = Hashable
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Second moments of one channel for two inputs: ``q_j``, ``gap = 1 - c``, and the channel means."""
+
+    q1: Number
+    q2: Number
+    gap: Number
+    mean1: Number
+    mean2: Number
+
+
+@dataclass(frozen=True, eq=False)
+class Atom:
+    """One random piece of a feature map, equal only to itself.
+
+    ``support`` is a bit mask of the affine layers it depends on; ``terms`` opens a sum; ``activation`` applied to
+    ``scale * source`` describes a post-activation.
+    """
+
+    node: Node
+    moments: Moments
+    support: int
+    gaussian: bool
+    raw: bool = False
+    terms: tuple[Term, ...] = ()
+    activation: Activation | None = None
+    source: Atom | None = None
+    scale: Number = 1
+
+
+@dataclass(frozen=True)
+class Term:
+    """An atom with its coefficients for the two inputs."""
+
+    a1: Number
+    a2: Number
+    atom: Atom
+
+
+@dataclass(frozen=True)
+class Pair:
+    """All that is known of one group of channels for two inputs: moments and what they are made of."""
+
+    moments: Moments
+    terms: tuple[Term, ...]
+    shift1: Number = 0
+    shift2: Number = 0
+
+    @classmethod
+    def of(cls, atom: Atom) -> Pair:
+        """The feature map that is just one atom."""
+        return cls(atom.moments, (Term(1, 1, atom),))
+
+    @property
+    def support(self) -> int:
+        """The bit mask of all affine layers in it."""
+        mask = 0
+        for term in self.terms:
+            mask |= term.atom.support
+        return mask
+
+    @property
+    def gaussian(self) -> bool:
+        """True for a centred Gaussian: only Gaussian atoms, no shift."""
+        return all(t.atom.gaussian for t in self.terms) and is_zero(self.shift1) and is_zero(self.shift2)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A contribution to ``E f1^2``, ``E f2^2``, and to ``E f1 f2`` as ``joint - deficit``, the deficit 0 at ``c = 1``."""
+
+    first: Number
+    second: Number
+    joint: Number
+    deficit: Number = 0
+
+    def scaled(self, s1: Number, s2: Number, s12: Number) -> Part:
+        """The contribution of a multiple."""
+        return Part(s1 * self.first, s2 * self.second, s12 * self.joint, s12 * self.deficit)
+
+
+def is_zero(value: Number) -> bool:
+    """True if a number is exactly zero everywhere."""
+    if isinstance(value, Jet):
+        return all(is_zero(a) for a in value.coefficients)
+    result = value == 0
+    return bool(result.all()) if hasattr(result, "all") else bool(result)
+
+
+def agree(a: Number, b: Number) -> bool:
+    """True if two numbers are the same everywhere."""
+    return a is b or is_zero(a - b)
+
+
+class Algebra:
+    """Exact second moments of linear expressions in atoms, over one number system.
+
+    ``uniform`` says that both inputs have the same q everywhere, so that second-input numbers repeat the first's.
+    """
+
+    def __init__(self, field: Any, uniform: bool) -> None:
+        self.field = field
+        self.uniform = uniform
+
+    def root(self, value: Number) -> Number:
+        """The square root of a number or jet."""
+        return value.sqrt(self.field.sqrt) if isinstance(value, Jet) else self.field.sqrt(value)
+
+    def geometric(self, a: Number, b: Number) -> Number:
+        """``sqrt(a b)``, exactly ``a`` where the two are equal."""
+        if a is b:
+            return a
+        if isinstance(a, Jet) or isinstance(b, Jet):
+            return self.root(a * b)
+        if self.field is NUMPY:
+            return np.where(a == b, a, np.sqrt(a * b))[()]
+        return a if a == b else self.root(a * b)
+
+    def own(self, m: Moments) -> Part:
+        """The second moments of one feature map as a part."""
+        joint = self.geometric(m.q1, m.q2)
+        return Part(m.q1, m.q2, joint, m.gap * joint)
+
+    def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
+        """(q1, q2, gap) of a sum of parts; the gap keeps its digits when the two inputs have equal q."""
+        q1 = q2 = joint = deficit = 0
+        for part in parts:
+            q1 = q1 + part.first
+            q2 = q2 + part.second
+            joint = joint + part.joint
+            deficit = deficit + part.deficit
+        if self.uniform:
+            q2 = joint = q1
+        norm = self.geometric(q1, q2)
+        return q1, q2, (norm - joint + deficit) / norm
+
+    # -- sums ------------------------------------------------------------------------------------------------------
+
+    def weighted_sum(self, pairs: Sequence[Pair], weights: Sequence[Number], node: Node) -> Pair:
+        """``sum_i w_i f_i`` with every cross term; raises FreshnessError where one is not known."""
+        terms = merged([Term(w * t.a1, w * t.a2, t.atom) for pair, w in zip(pairs, weights, strict=True) for t in pair.terms])
+        shift1 = sum((w * p.shift1 for p, w in zip(pairs, weights, strict=True)), 0)
+        shift2 = sum((w * p.shift2 for p, w in zip(pairs, weights, strict=True)), 0)
+        if not terms:
+            raise FreshnessError(f"node {node!r}: the addends cancel, so its output is 0; change the weights of the Sum")
+        if disjoint([pair.support for pair in pairs]):
+            self._check_raw([t.atom for pair in pairs for t in pair.terms], node)
+            parts = self._independent(pairs, weights)
+        else:
+            parts = self._overlapping(terms, shift1, shift2, node)
+        mean1, mean2 = self._means(terms, shift1, shift2)
+        q1, q2, gap = self.mix(parts)
+        moments = Moments(q1, q2, gap, mean1, mean2)
+        if len(terms) == 1:
+            return Pair(moments, terms, shift1, shift2)
+        return self.sealed(Pair(moments, terms, shift1, shift2), node)
+
+    def sealed(self, pair: Pair, node: Node) -> Pair:
+        """The same feature map as one atom (its shift, if any, stays outside)."""
+        if not (is_zero(pair.shift1) and is_zero(pair.shift2)):
+            return pair
+        gaussian = all(t.atom.gaussian for t in pair.terms)
+        raw = any(t.atom.raw for t in pair.terms)
+        return Pair.of(Atom(node, pair.moments, pair.support, gaussian, raw, pair.terms))
+
+    def _means(self, terms: Sequence[Term], shift1: Number, shift2: Number) -> tuple[Number, Number]:
+        first, second = shift1, shift2
+        for t in terms:
+            first = first + t.a1 * t.atom.moments.mean1
+            second = second + t.a2 * t.atom.moments.mean2
+        return first, (first if self.uniform else second)
+
+    def _independent(self, pairs: Sequence[Pair], weights: Sequence[Number]) -> list[Part]:
+        parts = [self.own(p.moments).scaled(w * w, w * w, w * w) for p, w in zip(pairs, weights, strict=True)]
+        for (p, w), (r, v) in combinations([(p, w) for p, w in zip(pairs, weights, strict=True) if not self._centred(p)], 2):
+            m, n = p.moments, r.moments
+            both = (2 * w * v * m.mean1 * n.mean1, 2 * w * v * m.mean2 * n.mean2)
+            parts.append(Part(*both, w * v * (m.mean1 * n.mean2 + m.mean2 * n.mean1)))
+        return parts
+
+    @staticmethod
+    def _centred(pair: Pair) -> bool:
+        return is_zero(pair.moments.mean1) and is_zero(pair.moments.mean2)
+
+    def _overlapping(self, terms: Sequence[Term], shift1: Number, shift2: Number, node: Node) -> list[Part]:
+        parts = [Part(shift1 * shift1, shift2 * shift2, shift1 * shift2)]
+        for t in terms:
+            m = t.atom.moments
+            parts.append(self.own(m).scaled(t.a1 * t.a1, t.a2 * t.a2, t.a1 * t.a2))
+            parts.append(
+                Part(
+                    2 * shift1 * t.a1 * m.mean1,
+                    2 * shift2 * t.a2 * m.mean2,
+                    shift1 * t.a2 * m.mean2 + shift2 * t.a1 * m.mean1,
+                )
+            )
+        for s, t in combinations(terms, 2):
+            ahead, back = self.product(s.atom, t.atom, node)
+            parts.append(
+                Part(
+                    2 * s.a1 * t.a1 * ahead.first,
+                    2 * s.a2 * t.a2 * ahead.second,
+                    s.a1 * t.a2 * ahead.joint + s.a2 * t.a1 * back.joint,
+                    s.a1 * t.a2 * ahead.deficit + s.a2 * t.a1 * back.deficit,
+                )
+            )
+        return parts
+
+    # -- products of atoms -----------------------------------------------------------------------------------------
+
+    def product(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
+        """``E a_i b_j``: a part with (11, 22, 12) and one with (11, 22, 21)."""
+        if a is b:
+            own = self.own(a.moments)
+            return own, own
+        m, n = a.moments, b.moments
+        if not a.support & b.support:
+            self._check_raw([a, b], node)
+            first, second = m.mean1 * n.mean1, m.mean2 * n.mean2
+            return Part(first, second, m.mean1 * n.mean2), Part(first, second, m.mean2 * n.mean1)
+        if a.gaussian and b.activation is not None:
+            return self._stein(a, b, node)
+        if b.gaussian and a.activation is not None:
+            ahead, back = self._stein(b, a, node)
+            return back, ahead
+        if a.terms:
+            return self._opened(a, b, node)
+        if b.terms:
+            ahead, back = self._opened(b, a, node)
+            return back, ahead
+        return self._crossed(a, b, node)
+
+    def _opened(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
+        zero = Part(0, 0, 0)
+        ahead, back = zero, zero
+        for t in a.terms:
+            forth, reverse = self.product(t.atom, b, node)
+            ahead = _added(ahead, forth.scaled(t.a1, t.a2, t.a1))
+            back = _added(back, reverse.scaled(t.a1, t.a2, t.a2))
+        return ahead, back
+
+    def _stein(self, gaussian: Atom, post: Atom, node: Node) -> tuple[Part, Part]:
+        """``E[g phi(s h)] = Cov(g, h) s E phi'(s h)``. [DKS App. B, corrected sign]"""
+        assert post.activation is not None and post.source is not None
+        ahead, back = self.product(gaussian, post.source, node)
+        q, s = post.source.moments, post.scale
+        slope1 = s * post.activation.mean_slope(s * s * q.q1, self.field)
+        slope2 = slope1 if q.q1 is q.q2 else s * post.activation.mean_slope(s * s * q.q2, self.field)
+        return ahead.scaled(slope1, slope2, slope2), back.scaled(slope1, slope2, slope1)
+
+    def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
+        """``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
+        if a.activation is None or b.activation is None or a.source is None or b.source is None:
+            raise FreshnessError(f"node {node!r} adds feature maps of {a.node!r} and {b.node!r} that share weights in a way kcalc cannot follow")
+        if self.field is not NUMPY:
+            raise FreshnessError(
+                f"node {node!r} adds {a.activation.name} at {a.node!r} and {b.activation.name} at {b.node!r}, which share weights; "
+                "their cross moment is known numerically only. Evaluate the map with numbers"
+            )
+        ahead, back = self.product(a.source, b.source, node)
+        m, n = a.source.moments, b.source.moments
+        phi, psi = _rescaled(a), _rescaled(b)
+        first = _expect(phi, psi, m.q1, n.q1, ahead.first)
+        second = _expect(phi, psi, m.q2, n.q2, ahead.second)
+        across = _expect(phi, psi, m.q1, n.q2, ahead.joint - ahead.deficit)
+        return (
+            Part(first, second, first, first - across),
+            Part(first, second, first, first - _expect(phi, psi, m.q2, n.q1, back.joint - back.deficit)),
+        )
+
+    @staticmethod
+    def _check_raw(atoms: Sequence[Atom], node: Node) -> None:
+        raw = list({id(a): a for a in atoms if a.raw}.values())
+        if len(raw) > 1:
+            raise FreshnessError(
+                f"node {node!r} adds the inputs {raw[0].node!r} and {raw[1].node!r} directly, and nothing is known of how "
+                "their channels correlate; give each its own Affine first"
+            )
+
+
+def _rescaled(post: Atom) -> Activation:
+    assert post.activation is not None
+    return post.activation.transformed(input_scale=post.scale) if post.scale != 1 else post.activation
+
+
+def _expect(phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number) -> Number:
+    cosine = covariance / np.sqrt(q1 * q2)
+    if isinstance(cosine, Jet):
+        return cosine.compose(phi.cross(psi, q1, q2, cosine.value, cosine.order))
+    return phi.cross(psi, q1, q2, cosine, 0)[0]
+
+
+def _added(a: Part, b: Part) -> Part:
+    return Part(a.first + b.first, a.second + b.second, a.joint + b.joint, a.deficit + b.deficit)
+
+
+def disjoint(masks: Iterable[int]) -> bool:
+    """True if no two bit masks share a bit."""
+    seen = 0
+    for mask in masks:
+        if seen & mask:
+            return False
+        seen |= mask
+    return True
+
+
+def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Terms with equal atoms (or equal activations of one source) added up, those that cancel dropped."""
+    table: dict[Any, Term] = {}
+    for t in terms:
+        key = (t.atom.activation, id(t.atom.source), str(t.atom.scale)) if t.atom.activation is not None else id(t.atom)
+        old = table.get(key)
+        table[key] = t if old is None else Term(old.a1 + t.a1, old.a2 + t.a2, old.atom)
+    return tuple(t for t in table.values() if not (is_zero(t.a1) and is_zero(t.a2)))
+
+
+def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Terms with sealed sums replaced by what they are made of, recursively, then merged."""
+    out: list[Term] = []
+    for t in terms:
+        if t.atom.terms:
+            out.extend(Term(t.a1 * s.a1, t.a2 * s.a2, s.atom) for s in opened(t.atom.terms))
+        else:
+            out.append(t)
+    return merged(out)

@@ -1,0 +1,147 @@
+"""Global Q and C maps of a network: the kernel calculus folded over it, as map objects."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from .. import symbols
+from ..compose import fold
+from ..composition import Composition
+from ..errors import KcalcError
+from ..fields import NUMPY, SYMPY
+from ..jets import Jet
+from ..maps import Assumption, CMap, QMap
+from ..network import Network, concat_channels
+from .channels import Channels
+from .kernel import Kernel
+from .symbolic import symbolic_map
+
+Node = Hashable
+
+
+def c_map(network: Network, assume_independent: bool = False) -> NetworkCMap:
+    """The global C map of a network, ``C(c, q1=1, q2=None)`` in the c and q values of its inputs.
+
+    ``assume_independent=True`` goes on where a hypothesis of the kernel calculus fails and says so in
+    ``.assumptions``. Raises: FreshnessError or NoRule naming the node where the calculus does not apply.
+    """
+    return NetworkCMap(network, assume_independent)
+
+
+def q_map(network: Network, assume_independent: bool = False) -> NetworkQMap:
+    """The global Q map of a network, ``Q(q)`` in the q values of its inputs; see :func:`c_map`."""
+    return NetworkQMap(network, assume_independent)
+
+
+def q_values(network: Network, q: Any = 1, assume_independent: bool = False) -> dict[Node, Any]:
+    """The q value of every node for uniform input q (a number, or {input: number}), as floats."""
+    reading = _Reading(network, assume_independent)
+    given = q if isinstance(q, dict) else dict.fromkeys(network.inputs, q)
+    states = reading.run(NUMPY, {n: NUMPY.number(v) for n, v in given.items()}, None, None)
+    return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
+
+
+def node_values(network: Network, c: Any = 0.0, q1: Any = 1, q2: Any = None, assume_independent: bool = False) -> dict[Node, tuple[Any, Any, Any]]:
+    """(q1, q2, c) of every node for inputs of the given c and q values: the depth trace of a network."""
+    reading = _Reading(network, assume_independent)
+    inputs = network.inputs
+    first = {n: np.asarray(q1, dtype=float) for n in inputs}
+    second = None if q2 is None else {n: np.asarray(q2, dtype=float) for n in inputs}
+    gap = {n: Jet((1 - np.asarray(c, dtype=float),)) for n in inputs}
+    states = reading.run(NUMPY, first, second, gap)
+    out = {}
+    for node, state in states.items():
+        a, b, g = reading.kernel.whole(state)
+        out[node] = (np.asarray(a)[()], np.asarray(b)[()], np.asarray(1 - g.value)[()])
+    return out
+
+
+class _Reading:
+    """One network, ready to be read by the kernel calculus in any number system."""
+
+    def __init__(self, network: Network, assume_independent: bool) -> None:
+        if not isinstance(network, Network):
+            raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; wrap a graph with kc.Network(graph)")
+        self.network = network
+        self.assume = assume_independent
+        self.channels = concat_channels(network)
+        self.kernel = Kernel()
+
+    def run(self, field: Any, q1: dict[Node, Any], q2: dict[Node, Any] | None, gap: dict[Node, Any] | None) -> dict[Node, Channels]:
+        """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
+        self.kernel = kernel = Kernel(field, q2 is None, gap is not None, self.channels, self.assume)
+        inputs = {n: kernel.start(n, q1[n], q1[n] if q2 is None else q2[n], 0 if gap is None else gap[n]) for n in self.network.inputs}
+        return fold(self.network, kernel, inputs)
+
+    @cached_property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Those of one trial reading: at numbers where there are numbers, else symbolically."""
+        field = SYMPY if self.network.free_symbols else NUMPY
+        one = field.number(1) if field is SYMPY else np.asarray(1.0)
+        gap = Jet((sp.Rational(1, 2) if field is SYMPY else np.asarray(0.5),))
+        self.run(field, dict.fromkeys(self.network.inputs, one), None, dict.fromkeys(self.network.inputs, gap))
+        notes = tuple(self.kernel.notes.values())
+        width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
+        return (width, *notes)
+
+
+class NetworkCMap(CMap):
+    """The global C map of a network (see :class:`kcalc.maps.CMap` for its habits)."""
+
+    def __init__(self, network: Network, assume_independent: bool = False) -> None:
+        self._reading = _Reading(network, assume_independent)
+        self.network = network
+        self.inputs, self.outputs = network.inputs, network.outputs
+        self.name = f"{len(network)} nodes"
+        self._assumptions = self._reading.assumptions
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return self._assumptions
+
+    def gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int) -> dict[Node, Jet]:
+        jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
+        states = self._reading.run(NUMPY, q1, q2, jets)
+        return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
+
+    @property
+    def expr(self) -> Composition | dict[Node, Composition]:
+        return self.symbolic()
+
+    def symbolic(self, q1: Any = 1, q2: Any = None) -> Composition | dict[Node, Composition]:
+        """The map as a named composition in the symbol ``c`` (one ``c_input`` each where there are several inputs).
+
+        ``q1``, ``q2`` are numbers or SymPy expressions, ``q2=None`` meaning ``q1``.
+        """
+        return symbolic_map(self.network, q1, q2, "C", self._reading.assume)
+
+
+class NetworkQMap(QMap):
+    """The global Q map of a network (see :class:`kcalc.maps.QMap` for its habits)."""
+
+    def __init__(self, network: Network, assume_independent: bool = False) -> None:
+        self._reading = _Reading(network, assume_independent)
+        self.network = network
+        self.inputs, self.outputs = network.inputs, network.outputs
+        self.name = f"{len(network)} nodes"
+        self._assumptions = self._reading.assumptions
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return self._assumptions
+
+    def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
+        given = {node: Jet.variable(value, order, 1.0) if order else value for node, value in q.items()}
+        states = self._reading.run(NUMPY, given, None, None)
+        out = {node: self._reading.kernel.whole(states[node])[0] for node in self.outputs}
+        zeros = (0.0,) * order
+        return {node: value if isinstance(value, Jet) else Jet((value, *zeros)) for node, value in out.items()}
+
+    @property
+    def expr(self) -> Composition | dict[Node, Composition]:
+        return symbolic_map(self.network, symbols.q, None, "Q", self._reading.assume)

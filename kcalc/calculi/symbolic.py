@@ -1,0 +1,170 @@
+"""Kernel maps in symbols: the kernel calculus with local maps as named functions and intermediate values named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy as sp
+from sympy.core.function import AppliedUndef
+
+from .. import symbols
+from ..activations import Activation
+from ..blocks import cut_nodes
+from ..compose import fold
+from ..composition import Composition, LocalFunction, Stage
+from ..fields import SYMPY
+from ..jets import Jet
+from ..layers import Layer
+from ..network import Network, concat_channels
+from .channels import Channels
+from .freshness import Atom, Moments, Pair
+from .kernel import Kernel
+
+Node = Hashable
+NAMED_SIZE = 60
+Q1, Q2 = sp.symbols("q_1 q_2", positive=True)
+
+
+def symbolic_map(network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool = False) -> Any:
+    """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`, {output: composition} for several outputs."""
+    many = len(network.inputs) > 1
+    gap: dict[Node, Any]
+    if letter == "C":
+        cosines = {n: sp.Symbol(f"c_{n}", real=True) if many else symbols.c for n in network.inputs}
+        first = {n: SYMPY.number(q1) for n in network.inputs}
+        arguments: tuple[sp.Symbol, ...] = tuple(cosines.values())
+        gap = {n: Jet((1 - c,)) for n, c in cosines.items()}
+    else:
+        first = {n: sp.Symbol(f"q_{n}", positive=True) if many else q1 for n in network.inputs}
+        arguments, gap = tuple(first.values()), dict.fromkeys(network.inputs, 0)
+    second = first if q2 is None else {n: SYMPY.number(q2) for n in network.inputs}
+    free = set().union(network.free_symbols, *(v.free_symbols for v in (*first.values(), *second.values())))
+    extra = sorted(free - set(arguments), key=str)
+    kernel = NamingKernel(SYMPY, second is first, letter == "C", concat_channels(network), assume_independent)
+    namer = _Namer(network, kernel, (*arguments, *extra))
+    states = fold(network, namer, {n: kernel.start(n, first[n], second[n], gap[n]) for n in network.inputs})
+    parts = {}
+    for node in network.outputs:
+        whole_q, _, whole_gap = kernel.whole(states[node])
+        value = whole_q if letter == "Q" else tidy(1 - whole_gap.value)
+        used = {f.func for e in (value, *(e for stage in namer.stages for _, e in stage.definitions)) for f in e.atoms(AppliedUndef)}
+        functions = tuple(f for f in kernel.functions.values() if f.function in used)
+        parts[node] = Composition((*arguments, *extra), tuple(namer.stages), value, letter, functions)
+    return parts[network.outputs[0]] if len(parts) == 1 else parts
+
+
+def tidy(expr: sp.Expr) -> sp.Expr:
+    """Linear mixes multiplied out; functions left as they are."""
+    return sp.expand(expr, deep=False, power_base=False, power_exp=False, log=False)
+
+
+@dataclass
+class NamingKernel(Kernel):
+    """The kernel calculus in SymPy with ``Q_phi``, ``C_phi`` and ``M_phi`` kept as functions where they are not trivial."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.functions: dict[tuple[str, Activation], LocalFunction] = {}
+        self._names: dict[str, Activation] = {}
+
+    def _local_q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
+        closed = phi.second_moment(symbols.q, SYMPY)
+        if sp.cancel(closed / symbols.q).is_number:
+            second = closed.subs(symbols.q, q)
+        else:
+            second = self._function("Q", phi, (symbols.q,), closed)(q)
+        mean = phi.mean(symbols.q, SYMPY)
+        if not mean.atoms(AppliedUndef):
+            return second, mean.subs(symbols.q, q)
+        return second, self._function("M", phi, (symbols.q,), mean)(q)
+
+    def _local_gap(self, phi: Activation, gap: Any, q1: sp.Expr, q2: sp.Expr) -> Any:
+        if not self.follow_c:
+            return 0
+        c = tidy(1 - gap.value)
+        uniform = q1 == q2
+        two = (symbols.q, symbols.q) if uniform else (Q1, Q2)
+        closed = tidy(1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0])
+        depends = closed.free_symbols & set(two) or closed.atoms(AppliedUndef)
+        if not depends:
+            return Jet((1 - self._function("C", phi, (symbols.c,), closed)(c),))
+        if uniform:
+            return Jet((1 - self._function("C", phi, (symbols.c, symbols.q), closed)(c, q1),))
+        return Jet((1 - self._function("C", phi, (symbols.c, Q1, Q2), closed)(c, q1, q2),))
+
+    def _function(self, letter: str, phi: Activation, arguments: Sequence[sp.Symbol], closed: sp.Expr) -> Any:
+        key = (letter + str(len(arguments)), phi)
+        if key not in self.functions:
+            known = None if closed.atoms(AppliedUndef) else closed
+            self.functions[key] = LocalFunction(sp.Function(f"{letter}_{self._name(phi)}"), tuple(arguments), known, phi)
+        return self.functions[key].function
+
+    def _name(self, phi: Activation) -> str:
+        """A short word for an activation, distinct from those of other activations."""
+        word = re.sub(r"[^A-Za-z0-9]+", "", re.split(r"[\[( ]", phi.name)[0]) or "phi"
+        number, name = 1, word
+        while self._names.setdefault(name, phi) != phi:
+            number += 1
+            name = f"{word}{number}"
+        return name
+
+
+class _Namer:
+    """The naming kernel as a calculus that also names the state at cut points, and elsewhere where expressions grow."""
+
+    def __init__(self, network: Network, kernel: NamingKernel, arguments: Sequence[sp.Symbol]) -> None:
+        self.cuts = set(cut_nodes(tuple(network.steps()), network.outputs))
+        self.kernel = kernel
+        self.stages: list[Stage] = []
+        self.pending: list[tuple[sp.Symbol, sp.Expr]] = []
+        self.count = 0
+
+    def rule(self, layer: Layer, node: Node, inputs: list[Channels]) -> Channels:
+        """The kernel's rule, its result renamed."""
+        state = self.kernel.rule(layer, node, inputs)
+        cut = node in self.cuts and len(state.groups) == 1
+        if cut:
+            self.count += 1
+        state = state.map(lambda pair: self._named(pair, node, cut))
+        if cut and self.pending:
+            self.stages.append(Stage(tuple(self.pending), self._carried(state.pairs[0].moments)))
+            self.pending = []
+        elif cut:
+            self.count -= 1
+        return state
+
+    @staticmethod
+    def _carried(m: Moments) -> tuple[sp.Symbol, ...]:
+        values = [m.q1, m.q2] + ([tidy(1 - m.gap.value)] if isinstance(m.gap, Jet) else [])
+        return tuple(dict.fromkeys(v for v in values if isinstance(v, sp.Symbol)))
+
+    def _named(self, pair: Pair, node: Node, cut: bool) -> Pair:
+        m = pair.moments
+        q1 = self._name("q", m.q1, cut, positive=True)
+        q2 = q1 if self.kernel.uniform or m.q1 == m.q2 else self._name("p", m.q2, cut, positive=True)
+        gap = m.gap
+        if isinstance(gap, Jet):
+            gap = Jet((1 - self._name("c", tidy(1 - gap.value), cut, real=True),))
+        same_gap = not isinstance(gap, Jet) or gap.value == m.gap.value
+        if q1 is m.q1 and q2 is m.q2 and same_gap:
+            return pair
+        moments = Moments(q1, q2, gap, m.mean1, m.mean2)
+        if pair.shift1 != 0 or pair.shift2 != 0:
+            return Pair(moments, pair.terms, pair.shift1, pair.shift2)
+        gaussian = all(t.atom.gaussian for t in pair.terms)
+        return Pair.of(Atom(node, moments, pair.support, gaussian, any(t.atom.raw for t in pair.terms), pair.terms))
+
+    def _name(self, letter: str, expr: sp.Expr, cut: bool, **assumptions: bool) -> sp.Expr:
+        if isinstance(expr, sp.Symbol) or expr.is_Rational:
+            return expr
+        trivial = not expr.atoms(AppliedUndef) and sp.count_ops(expr) <= 3
+        if trivial or (not cut and sp.count_ops(expr) < NAMED_SIZE):
+            return expr
+        taken = sum(1 for s, _ in self.pending if s.name.startswith(f"{letter}_{self.count}"))
+        suffix = f"{self.count}" + ("" if not taken else "abcdefghijklmnopqrstuvwxyz"[taken % 26] * (1 + taken // 26))
+        symbol = sp.Symbol(f"{letter}_{suffix}", **assumptions)
+        self.pending.append((symbol, expr))
+        return symbol

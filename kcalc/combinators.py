@@ -1,0 +1,142 @@
+"""Building networks from pieces: ``chain``, ``residual``, ``repeat``.
+
+A piece is a layer or a one-input, one-output network; its own Input stands for "whatever comes before".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import count
+from typing import Any
+
+import sympy as sp
+
+from .errors import GraphError, KcalcError
+from .layers import Input, Layer, Sum, as_number
+from .network import Network, Step
+
+Node = Hashable
+Piece = Layer | Network
+
+
+def chain(*pieces: Piece) -> Network:
+    """The composition of pieces, first to last.
+
+    A first piece other than ``Input`` gets an ``Input()`` in front, so that a chain is itself a piece.
+    Returns: a Network. Raises: KcalcError for something that is no piece, or an Input in the middle.
+    """
+    if not pieces:
+        raise KcalcError("chain needs at least one layer or network")
+    builder = _Builder()
+    first = pieces[0]
+    if isinstance(first, Network):
+        tail = builder.graft(first, None)
+    else:
+        _check_piece(first)
+        tail = builder.add(first if isinstance(first, Input) else Input(), ())
+        if not isinstance(first, Input):
+            tail = builder.add(first, (tail,))
+    for piece in pieces[1:]:
+        tail = builder.append(piece, tail)
+    return builder.network()
+
+
+def repeat(block: Piece, n: int) -> Network:
+    """``n`` copies of a piece in a row, each with weights of its own."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise KcalcError(f"repeat needs a whole number of copies >= 1, got {n!r}")
+    return chain(*[block] * n)
+
+
+def residual(branch: Piece, shortcut_weight: Any = None, residual_weight: Any = None, shortcut: Piece | None = None) -> Network:
+    """``shortcut_weight * shortcut(x) + residual_weight * branch(x)``; the shortcut is the identity by default.
+
+    Weights are amplitudes. One given weight fixes the other by squares summing to one; none gives a plain sum (both
+    one); both are taken as they are. ``shortcut_weight=0`` gives the branch alone, without a Sum.
+
+    Raises: KcalcError for a weight outside [0, 1] where the other is to follow from it, or a residual weight of 0.
+    """
+    weights = residual_weights(shortcut_weight, residual_weight)
+    if weights is not None and weights[0] == 0 and weights[1] == 1:
+        return chain(branch)
+    builder = _Builder()
+    entry = builder.add(Input(), ())
+    along = entry if shortcut is None else builder.append(shortcut, entry)
+    through = builder.append(branch, entry)
+    builder.add(Sum(weights), (along, through))
+    return builder.network()
+
+
+def residual_weights(shortcut_weight: Any = None, residual_weight: Any = None) -> tuple[Any, Any] | None:
+    """The (shortcut, residual) amplitudes of a sum; None for plain ones. See :func:`residual`."""
+    if shortcut_weight is None and residual_weight is None:
+        return None
+    if shortcut_weight is not None and residual_weight is not None:
+        pair = as_number(shortcut_weight, "shortcut_weight"), as_number(residual_weight, "residual_weight")
+    elif residual_weight is None:
+        pair = shortcut_weight, _complement(shortcut_weight, "shortcut_weight")
+    else:
+        pair = _complement(residual_weight, "residual_weight"), residual_weight
+    if pair[1] == 0:
+        raise KcalcError("a residual weight of 0 (shortcut weight of 1) leaves the branch without effect; use a smaller shortcut weight")
+    return pair
+
+
+def _complement(weight: Any, name: str) -> Any:
+    """``sqrt(1 - weight^2)``, exact for SymPy numbers and symbols and for 0 and 1."""
+    weight = as_number(weight, name)
+    if not (isinstance(weight, sp.Basic) and weight.free_symbols) and not 0 <= weight <= 1:
+        raise KcalcError(f"{name} must lie in [0, 1], got {weight}; give both weights for a sum that is not normalised")
+    if isinstance(weight, float):
+        return float((1 - weight) * (1 + weight)) ** 0.5
+    root = sp.sqrt(1 - sp.sympify(weight, strict=True) ** 2)
+    return int(root) if root in (0, 1) else root
+
+
+def _check_piece(piece: object) -> None:
+    if not isinstance(piece, Layer | Network):
+        hint = "; pass an instance, not the class" if isinstance(piece, type) else ""
+        raise KcalcError(f"expected a layer or a network, got {piece!r}{hint}")
+
+
+class _Builder:
+    """Steps under construction, with short names: ``affine_1``, ``nonlinear_1``, ``sum_1``."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.counters: dict[str, Any] = {}
+
+    def add(self, layer: Layer, parents: tuple[Node, ...]) -> Node:
+        kind = type(layer).__name__.lower()
+        number = next(self.counters.setdefault(kind, count(1)))
+        name = kind if kind == "input" and number == 1 else f"{kind}_{number}"
+        self.steps.append((name, layer, parents))
+        return name
+
+    def append(self, piece: Piece, tail: Node) -> Node:
+        _check_piece(piece)
+        if isinstance(piece, Network):
+            return self.graft(piece, tail)
+        if isinstance(piece, Input):
+            raise KcalcError("an Input can stand only at the beginning of a chain")
+        return self.add(piece, (tail,))
+
+    def graft(self, piece: Network, tail: Node | None) -> Node:
+        """Copy a network in, its Input replaced by ``tail`` (kept where ``tail`` is None); returns its output's name."""
+        if len(piece.outputs) != 1 or (tail is not None and len(piece.inputs) != 1):
+            raise GraphError(
+                f"a piece has one input and one output, this has {len(piece.inputs)} and {len(piece.outputs)}; "
+                "join such networks with networkx and kc.Network"
+            )
+        names: dict[Node, Node] = {}
+        for node, layer, parents in piece.steps():
+            if isinstance(layer, Input) and tail is not None:
+                names[node] = tail
+            else:
+                names[node] = self.add(layer, tuple(names[p] for p in parents))
+        return names[piece.outputs[0]]
+
+    def network(self) -> Network:
+        if len(self.steps) == 1:
+            raise GraphError("a network of an Input alone does nothing; add a layer")
+        return Network.from_steps(self.steps)

@@ -1,0 +1,48 @@
+"""The fold: the only loop over a network in the library."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from .errors import NoRule
+from .layers import Layer
+from .network import Network
+
+State = TypeVar("State")
+
+
+class Calculus(Protocol[State]):
+    """One way of reading a network: a state per feature map and a rule per layer."""
+
+    def rule(self, layer: Layer, node: Hashable, inputs: list[State]) -> State:
+        """The state a layer emits, from the states it reads in slot order."""
+        ...
+
+
+def fold(network: Network, calculus: Calculus[State], inputs: Mapping[Hashable, State]) -> dict[Hashable, State]:
+    """Read a network from its inputs to its outputs.
+
+    Parameters: ``inputs`` holds the state of every Input node. Returns: the state of every node.
+    Raises: whatever a rule raises; NoRule where the calculus has none for a layer.
+    """
+    states: dict[Hashable, State] = {}
+    for node, layer, parents in network.steps():
+        states[node] = inputs[node] if node in inputs else calculus.rule(layer, node, [states[p] for p in parents])
+    return states
+
+
+def no_rule(calculus: str, layer: Any, node: Hashable) -> NoRule:
+    """The error of a calculus without a rule for a layer, naming the nearest rewrite."""
+    kind = type(layer).__name__
+    rewrite = REWRITES.get(kind, "replace the layer by one that the calculus knows")
+    reason = f" ({layer.name}: {layer.reason})" if kind == "Opaque" else ""
+    return NoRule(f"node {node!r}: {calculus} have no rule for {kind}{reason}; {rewrite}")
+
+
+REWRITES = {
+    "BatchNorm": "it couples the examples of a batch; drop it with net.without_normalization() and normalise the sums "
+    "with net.normalised(), or use LayerNorm",
+    "Product": "rewrite the gate as one activation of a single pre-activation where it is one, or cut the network there",
+    "Opaque": "replace the node by layers that kcalc knows, or analyse the parts before and after it",
+}

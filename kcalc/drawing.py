@@ -1,0 +1,313 @@
+"""A network drawn as a graph, from top to bottom, with its skip edges in lanes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import KcalcError, unknown
+from .graph_layout import HEIGHT, PITCH, Box, Plan, Route, plan
+from .layered import Node
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.path import Path
+
+FONT = 7.0
+INK, SKIP = "#3A3A3A", "#0072B2"
+REGIONS = ("#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2")
+KINDS = {
+    "Input": "input", "Affine": "affine", "Nonlinear": "activation", "Sum": "join", "Concat": "join", "Product": "join",
+    "LayerNorm": "normalisation", "RMSNorm": "normalisation", "BatchNorm": "normalisation", "Pool": "pooling",
+}  # fmt: skip
+COLORS = {  # kind: (face, edge)
+    "input": ("#F1F1F1", "#6E6E6E"),
+    "affine": ("#DCE9F5", "#4F81B0"),
+    "activation": ("#FCE3D0", "#D0783C"),
+    "join": ("#FFFFFF", "#3A3A3A"),
+    "normalisation": ("#DBF0E6", "#3D9474"),
+    "pooling": ("#F3E2ED", "#B3739B"),
+    "other": ("#FBF3D3", "#B39A3C"),
+}
+
+
+def network(
+    net: Any,
+    ax: Axes | None = None,
+    regions: Iterable[tuple[str, Collection[Node]]] | None = None,
+    labels: bool | Mapping[Node, str] = True,
+    max_nodes: int = 40,
+    collapse: bool | None = None,
+    columns: int | None = None,
+    legend: bool = True,
+) -> Axes:
+    """Draw a network from top to bottom.
+
+    Parameters: ``net`` has ``.steps()``, ``.inputs`` and ``.outputs``. ``regions`` are (label, nodes) drawn as tinted
+    areas behind the nodes. ``labels=False`` writes nothing, {node: text} replaces the text of some nodes. Repeated blocks
+    (``net.blocks()``) are drawn once, framed, with their number, if ``collapse``; by default where there are more than
+    ``max_nodes`` nodes. Tall drawings go on in ``columns`` side by side, by default as many as make a page.
+
+    Returns: the Axes, in inches where the figure is new. Artists of nodes carry the gid ``node:<name>``. Raises:
+    KcalcError for something that is not a network, and for unknown nodes in ``regions`` or ``labels``.
+    """
+    if not all(hasattr(net, name) for name in ("steps", "inputs", "outputs")):
+        raise KcalcError(f"expected a network to draw, got {type(net).__name__}")
+    layers = {node: layer for node, layer, _ in net.steps()}
+    given = labels if isinstance(labels, Mapping) else {}
+    chosen = [(str(label), list(nodes)) for label, nodes in regions or ()]
+    for node in [*given, *(n for _, nodes in chosen for n in nodes)]:
+        if node not in layers:
+            raise unknown("node", node, map(str, layers))
+    if columns is not None and (isinstance(columns, bool) or not isinstance(columns, int) or columns < 1):
+        raise KcalcError(f"columns must be a whole number >= 1, got {columns!r}")
+    texts = {node: given.get(node, layer_text(layer, node)) if labels is not False else "" for node, layer in layers.items()}
+    circles = {node for node, layer in layers.items() if type(layer).__name__ in ("Sum", "Product") and node not in given}
+    widths = {node: HEIGHT if node in circles else _box_width(texts[node]) for node in layers}
+    ordered = {node for node, layer in layers.items() if type(layer).__name__ == "Concat"}
+    drawn = plan(net, widths, ordered, len(layers) > max_nodes if collapse is None else collapse, columns)
+    ax, scale = _canvas(ax, drawn, legend)
+    outputs = {drawn.represents[node] for node in net.outputs}
+    _draw_regions(ax, drawn, chosen, scale)
+    _draw_groups(ax, drawn, scale)
+    for route in drawn.routes:
+        _draw_route(ax, route, _weights_text(layers[route.target], route.slots) if labels is not False else "", scale)
+    for curve in drawn.connectors:
+        ax.add_patch(_patch("PathPatch", _bezier(curve), facecolor="none", edgecolor=INK, linewidth=0.8 * scale, zorder=2))
+        ax.add_patch(_patch("Circle", curve[-1], 0.022, facecolor=INK, linewidth=0, zorder=3.5))
+    kinds = {node: KINDS.get(type(layers[node]).__name__, "other") for node in drawn.boxes}
+    for node, box in drawn.boxes.items():
+        _draw_box(ax, box, kinds[node], texts[node], node in outputs, scale)
+    if len(outputs) > 1:
+        for node in outputs:
+            box = drawn.boxes[node]
+            ax.text(
+                box.x, box.y - HEIGHT / 2 - 0.03, str(node), ha="center", va="top", fontsize=(FONT - 0.5) * scale, style="italic", color=INK
+            )
+    if legend:
+        _draw_legend(ax, drawn, list(kinds.values()), scale)
+    return ax
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+def number_text(value: Any) -> str:
+    """A number in three digits, or a symbolic expression in mathtext; empty where that would be long."""
+    if getattr(value, "free_symbols", None):
+        import sympy as sp
+
+        text = sp.latex(value)
+        return f"${text}$" if len(text) <= 24 else ""
+    return f"{float(value):.3g}"
+
+
+def layer_text(layer: Any, node: Node = "") -> str:
+    """What is written in the box of a layer: "Affine 64", "3×3, 64, /2", "tanh", "+", "LayerNorm"."""
+    kind = type(layer).__name__
+    if kind == "Affine":
+        return _affine_text(layer)
+    if kind == "Input":
+        shape = [str(k) for k in (*(layer.image_shape or ()), *((layer.features,) if layer.features is not None else ()))]
+        return " ".join([_short(str(node)), "×".join(shape)]).strip()
+    if kind == "Pool":
+        window = "" if layer.window is None else " " + _extent(layer.window)
+        stride = "" if layer.stride in (None, 1) else f" /{_plain(layer.stride)}"
+        return f"{layer.kind.replace('_', ' ')} pool{window}{stride}"
+    if kind == "Nonlinear":
+        return _short(str(getattr(layer.activation, "name", layer.activation)))
+    if kind == "Scale":
+        return f"× {number_text(layer.factor) or 'factor'}"
+    if kind == "Dropout":
+        return f"dropout {number_text(layer.rate)}".strip()
+    if kind == "Opaque":
+        return _short(f"? {layer.name}")
+    return {"Sum": "+", "Product": "×", "Concat": "concat", "Flatten": "flatten", "Identity": "identity"}.get(kind) or _short(kind)
+
+
+def _affine_text(layer: Any) -> str:
+    features = [] if layer.features is None else [str(layer.features)]
+    if layer.kernel == 1 and layer.stride == 1 and layer.groups == 1:
+        return " ".join(["Affine", *features])
+    stride = [] if layer.stride == 1 else [f"/{_plain(layer.stride)}"]
+    groups = [] if layer.groups == 1 else [f"{layer.groups} groups"]
+    return ", ".join([_extent(layer.kernel), *features, *stride, *groups])
+
+
+def _plain(size: Any) -> str:
+    return "×".join(map(str, size)) if isinstance(size, tuple) else str(size)
+
+
+def _extent(size: Any) -> str:
+    return _plain(size) if isinstance(size, tuple) else f"{size}×{size}"
+
+
+def _short(text: str, most: int = 20) -> str:
+    """A name that mathtext leaves alone, cut to ``most`` characters."""
+    return (text if len(text) <= most else text[: most - 1] + "…").replace("$", r"\$")
+
+
+def _weights_text(layer: Any, slots: Sequence[int]) -> str:
+    weights = getattr(layer, "weights", None)
+    if weights is None:
+        return "" if len(slots) == 1 else f"{len(slots)}×"
+    return ", ".join(filter(None, (number_text(weights[i]) for i in slots)))
+
+
+@cache
+def _box_width(text: str) -> float:
+    """The width of a box in inches: that of its text and a margin, not less than the usual one."""
+    from matplotlib.textpath import TextPath
+
+    inner = TextPath((0, 0), text, size=FONT).get_extents().width / 72 if text.strip() else 0.0
+    return round(max(0.86, inner + 0.18), 3)
+
+
+# -- artists -----------------------------------------------------------------------------------------------------------
+
+
+def _canvas(ax: Axes | None, drawn: Plan, legend: bool) -> tuple[Axes, float]:
+    """The Axes, in data units of an inch, and the points per nominal point."""
+    left, right, bottom, top = drawn.extent()
+    left, right, bottom, top = left - 0.12, right + 0.12, bottom - 0.16, top + 0.08
+    width, height = right - left, top - bottom
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        margin = 1.15 if legend else 0.0
+        figure, ax = plt.subplots(figsize=(width + margin, height))
+        ax.set_position((0.0, 0.0, width / (width + margin), 1.0))
+        scale = 1.0
+    elif not hasattr(ax, "add_patch"):
+        raise KcalcError(f"ax must be a matplotlib Axes or None, got {type(ax).__name__}")
+    else:
+        figure: Any = ax.get_figure()
+        room = ax.get_window_extent()
+        scale = min(room.width / width, room.height / height) / figure.dpi
+    ax.set(xlim=(left, right), ylim=(bottom, top))
+    ax.set_aspect("equal")
+    ax.set_axis_off()
+    return ax, scale
+
+
+def _patch(kind: str, *arguments: Any, **options: Any) -> Any:
+    import matplotlib.patches
+
+    return getattr(matplotlib.patches, kind)(*arguments, **options)
+
+
+def _bezier(curve: Sequence[tuple[float, float]]) -> Path:
+    from matplotlib.path import Path
+
+    return Path(curve, [Path.MOVETO] + [Path.CURVE4] * (len(curve) - 1))
+
+
+def _draw_box(ax: Axes, box: Box, kind: str, text: str, is_output: bool, scale: float) -> None:
+    face, edge = COLORS[kind]
+    look = {
+        "facecolor": face,
+        "edgecolor": INK if is_output else edge,
+        "linewidth": (1.6 if is_output else 0.8) * scale,
+        "zorder": 4,
+        "gid": f"node:{box.node}",
+    }
+    if box.round:
+        ax.add_patch(_patch("Circle", (box.x, box.y), box.width / 2, **look))
+    else:
+        radius = {"activation": box.height / 2, "input": 0.09, "join": 0.0}.get(kind, 0.03)
+        corner = (box.x - box.width / 2, box.y - box.height / 2)
+        style = f"round,pad=0,rounding_size={radius}" if radius else "square,pad=0"
+        ax.add_patch(_patch("FancyBboxPatch", corner, box.width, box.height, boxstyle=style, **look))
+    size = (FONT + 2.5 if box.round else FONT) * scale
+    ax.text(box.x, box.y, text, ha="center", va="center_baseline", fontsize=size, color="#222222", zorder=5)
+
+
+def _draw_route(ax: Axes, route: Route, text: str, scale: float) -> None:
+    color, width = (SKIP, 1.3) if route.skip else (INK, 0.8)
+    arrow = _patch(
+        "FancyArrowPatch", path=_bezier(route.curve), arrowstyle="-|>,head_length=3.2,head_width=1.6", mutation_scale=scale,
+        color=color, linewidth=width * scale, shrinkA=0, shrinkB=0, zorder=3 if route.skip else 2, joinstyle="miter", capstyle="butt",
+        gid=f"edge:{route.source}->{route.target}",
+    )  # fmt: skip
+    ax.add_patch(arrow)
+    if text:
+        ax.text(
+            *route.text_at, text, ha=route.text_side, va="bottom", fontsize=(FONT - 1.5) * scale,
+            color=SKIP if route.skip else INK, zorder=5,
+        )  # fmt: skip
+
+
+def _draw_groups(ax: Axes, drawn: Plan, scale: float) -> None:
+    for group in drawn.groups:
+        (x0, y0), (x1, y1) = group.low, group.high
+        box = _patch(
+            "FancyBboxPatch", (x0, y0), x1 - x0, y1 - y0, boxstyle="round,pad=0,rounding_size=0.08", facecolor="#F7F7F7",
+            edgecolor="#8C8C8C", linewidth=0.7 * scale, linestyle=(0, (4, 2.5)), zorder=0.8, gid=f"block x{group.count}",
+        )  # fmt: skip
+        ax.add_patch(box)
+        ax.text(x1 + 0.05, (y0 + y1) / 2, f"×{group.count}", ha="left", va="center", fontsize=(FONT + 1.5) * scale, color="#444444")
+
+
+def _draw_regions(ax: Axes, drawn: Plan, regions: Sequence[tuple[str, list[Node]]], scale: float) -> None:
+    """Tinted areas: boxes of the members grown by half a row and the edges between members, larger regions lower."""
+    from matplotlib.path import Path
+
+    for index, (label, nodes) in sorted(enumerate(regions), key=lambda item: -len(item[1][1])):
+        color = REGIONS[index % len(REGIONS)]
+        members = {drawn.represents[node] for node in nodes}
+        if not members:
+            continue
+        boxes = [drawn.boxes[node] for node in members]
+        quads = [_rectangle(b.x - b.width / 2 - 0.09, b.x + b.width / 2 + 0.09, b.y - PITCH / 2, b.y + PITCH / 2) for b in boxes]
+        for route in drawn.routes:
+            if route.source in members and route.target in members:
+                quads += _strip(route.curve, 0.07)
+        path = Path.make_compound_path(*(Path(quad, closed=True) for quad in quads))
+        ax.add_patch(_patch("PathPatch", path, facecolor=color, alpha=0.28, linewidth=0, zorder=1, gid=f"region:{label}"))
+        first = max(boxes, key=lambda b: (b.y, -b.x))
+        at = first.x - first.width / 2 - 0.12, first.y + PITCH / 2 - 0.02
+        ax.text(*at, label, ha="right", va="top", fontsize=FONT * scale, color=color, weight="bold", zorder=5)
+
+
+def _rectangle(left: float, right: float, low: float, high: float) -> list[tuple[float, float]]:
+    return [(left, low), (right, low), (right, high), (left, high), (left, low)]
+
+
+def _strip(curve: Sequence[tuple[float, float]], reach: float) -> list[np.ndarray]:
+    """Counter-clockwise quadrilaterals that cover the points within ``reach`` of a curve, side to side."""
+    points = sample(curve)
+    steps = np.diff(points, axis=0)
+    normals = np.stack([-steps[:, 1], steps[:, 0]], axis=1) / np.maximum(np.hypot(*steps.T), 1e-12)[:, None] * reach
+    ends = [points[:-1] - normals, points[1:] - normals, points[1:] + normals, points[:-1] + normals, points[:-1] - normals]
+    return list(np.stack(ends, axis=1))
+
+
+def sample(curve: Sequence[tuple[float, float]], pieces: int = 12) -> np.ndarray:
+    """Points along a curve of cubic Bezier segments, ``pieces`` steps to each; shape (n, 2)."""
+    control = np.asarray(curve, dtype=float)
+    t = np.linspace(0, 1, pieces + 1)[1:, None]
+    points = [control[:1]]
+    for a, b, c, d in zip(control[:-1:3], control[1::3], control[2::3], control[3::3], strict=True):
+        points.append((1 - t) ** 3 * a + 3 * t * (1 - t) ** 2 * b + 3 * t**2 * (1 - t) * c + t**3 * d)
+    return np.concatenate(points)
+
+
+def _draw_legend(ax: Axes, drawn: Plan, kinds: Collection[str], scale: float) -> None:
+    from matplotlib.lines import Line2D
+
+    handles: list[Any] = []
+    for kind, (face, edge) in COLORS.items():
+        if kind in kinds:
+            handles.append(
+                _patch("Patch", facecolor=face, edgecolor=edge, linewidth=0.8 * scale, label={"join": "sum, concat"}.get(kind, kind))
+            )
+    if any(route.skip for route in drawn.routes):
+        handles.append(Line2D([], [], color=SKIP, linewidth=1.3 * scale, label="skip"))
+    handles.append(_patch("Patch", facecolor="white", edgecolor=INK, linewidth=1.6 * scale, label="output"))
+    ax.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.4, frameon=False, fontsize=FONT * scale,
+        handlelength=1.4, handleheight=0.9, labelspacing=0.45,
+    )  # fmt: skip

@@ -1,0 +1,36 @@
+"""The one exception family of kcalc: every error a user can cause is a :class:`KcalcError`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class KcalcError(ValueError):
+    """Something the user gave cannot be used; the message names it and says what to do."""
+
+
+class GraphError(KcalcError):
+    """The graph is not a network: a cycle, a dangling node, a wrong arity, a bad slot."""
+
+
+class NoRule(KcalcError):
+    """A calculus has no rule for a layer; the message names node, layer, calculus and the nearest rewrite."""
+
+
+class FreshnessError(KcalcError):
+    """A kernel rule's hypothesis (fresh Gaussian pre-activation, independent addends) does not hold."""
+
+
+class UnreachableTarget(KcalcError):
+    """No constants meet the conditions asked of a shaping method."""
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
+    """A :class:`KcalcError` for an unknown name that lists the nearest known ones.
+
+    Parameters: ``kind`` is what was looked up ("activation"), ``name`` what was given, ``known`` the valid names.
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.4) or names
+    return KcalcError(f"unknown {kind} {str(name)[:80]!r}; the nearest known: {', '.join(near[:12])}")

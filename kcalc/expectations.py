@@ -1,0 +1,150 @@
+"""Gaussian expectations of one function: moments, their q derivative, and Hermite coefficients.
+
+Everything here is float64 with errors at rounding level; u = sqrt(q) z with z standard normal throughout.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from kcalc.quadrature import Array, Profile, normal_density, rule
+
+MAX_TERMS = 640
+_BLOCK = 32
+_NEGLIGIBLE = 2e-16
+
+
+def _density(q: float, x: float) -> float:
+    """The density of u = sqrt(q) z at x."""
+    return math.exp(-x * x / (2 * q)) / math.sqrt(2 * math.pi * q)
+
+
+@lru_cache(maxsize=4096)
+def mean(profile: Profile, q: float) -> float:
+    """E phi(u)."""
+    nodes = rule(profile, q)
+    return float(nodes.w @ profile.numeric(0)(math.sqrt(q) * nodes.z))
+
+
+@lru_cache(maxsize=4096)
+def second_moment(profile: Profile, q: float) -> float:
+    """Q(q) = E phi(u)^2.  Raises KcalcError where it diverges."""
+    nodes = rule(profile, q)
+    return float(nodes.w @ profile.numeric(0)(math.sqrt(q) * nodes.z) ** 2)
+
+
+@lru_cache(maxsize=4096)
+def mean_slope(profile: Profile, q: float) -> float:
+    """E phi'(u), phi' in the sense of distributions: a jump J of phi at k adds J N(k; 0, q)."""
+    nodes = rule(profile, q)
+    smooth = float(nodes.w @ profile.numeric(1)(math.sqrt(q) * nodes.z))
+    return smooth + sum(jump * _density(q, k) for k, jump in zip(profile.kink_points, profile.jump_sizes(0), strict=True))
+
+
+@lru_cache(maxsize=4096)
+def q_slope(profile: Profile, q: float) -> float:
+    """dQ/dq = E[u phi(u) phi'(u)]/q + sum_k k N(k; 0, q) (phi(k+)^2 - phi(k-)^2)/(2q)."""
+    nodes = rule(profile, q)
+    u = math.sqrt(q) * nodes.z
+    smooth = float(nodes.w @ (u * profile.numeric(0)(u) * profile.numeric(1)(u)))
+    return (smooth + sum(k * _density(q, k) * jump / 2 for k, jump in _square_jumps(profile))) / q
+
+
+def _square_jumps(profile: Profile) -> list[tuple[float, float]]:
+    """(k, phi(k+)^2 - phi(k-)^2) at the points where phi itself jumps."""
+    phi, out = profile.numeric(0), []
+    for k, jump in zip(profile.kink_points, profile.jump_sizes(0), strict=True):
+        if jump:
+            right = float(phi(np.array([np.nextafter(k, math.inf)]))[0])
+            out.append((k, jump * (2 * right - jump)))
+    return out
+
+
+def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, order: int = 0, sign: int = 1) -> float:
+    """E[phi^(n)(sqrt(q1) z) psi^(n)(sign sqrt(q2) z)], derivatives taken away from kinks."""
+    first, second = rule(phi, q1), rule(psi, q2)
+    if not phi.kink_points and first.z.size >= second.z.size and not psi.kink_points:
+        nodes = first
+    elif not psi.kink_points and not phi.kink_points:
+        nodes = second
+    else:
+        nodes = _joint_rule(phi, q1, psi, q2, sign)
+    return float(nodes.w @ (phi.numeric(order)(math.sqrt(q1) * nodes.z) * psi.numeric(order)(sign * math.sqrt(q2) * nodes.z)))
+
+
+def joint_edges(phi: Profile, q1: float, psi: Profile, q2: float, sign: int) -> Array:
+    """The edges of both meshes on the z axis, the second reflected for sign = -1, over the wider of the two ranges."""
+    from kcalc.quadrature import z_edges
+
+    second = z_edges(psi, q2)
+    return np.unique(np.concatenate([z_edges(phi, q1), second if sign > 0 else -second[::-1]]))
+
+
+@lru_cache(maxsize=512)
+def _joint_rule(phi: Profile, q1: float, psi: Profile, q2: float, sign: int):  # noqa: ANN202
+    from kcalc.quadrature import normal_rule, split
+
+    return normal_rule(split(joint_edges(phi, q1, psi, q2, sign), 1.0))
+
+
+@dataclass(frozen=True)
+class Hermite:
+    """phi(sqrt(q) z) = mean + sum_{n>=1} a_n h_n(z), h_n the orthonormal Hermite polynomials.
+
+    ``complete`` says that the terms left out are rounding; else the series was cut at MAX_TERMS.
+    """
+
+    mean: float
+    variance: float
+    coefficients: Array  # a_1, a_2, ...
+    complete: bool
+
+    @property
+    def tail(self) -> float:
+        """sum of a_n^2 over the terms left out (an upper bound up to rounding)."""
+        return 0.0 if self.complete else max(self.variance - float(self.coefficients @ self.coefficients), 0.0)
+
+
+@lru_cache(maxsize=1024)
+def hermite(profile: Profile, q: float) -> Hermite:
+    """Hermite coefficients of phi(sqrt(q) .), computed on phi - E phi so that small ones keep their relative accuracy.
+
+    The recurrence runs on Hermite functions h_n(z) exp(-z^2/4), which stay bounded.
+    """
+    nodes = rule(profile, q)
+    values = profile.numeric(0)(math.sqrt(q) * nodes.z)
+    average = float(nodes.w @ values)
+    centred = values - average
+    variance = float(nodes.w @ centred**2)
+    half = np.exp(-nodes.z**2 / 4)
+    weighted = np.where(half > 1e-150, nodes.w / np.maximum(half, 1e-150), 0.0) * centred
+    coefficients, complete = _project(nodes.z, half, weighted, math.sqrt(variance))
+    return Hermite(average, variance, coefficients, complete)
+
+
+def _project(z: Array, half: Array, weighted: Array, size: float) -> tuple[Array, bool]:
+    """a_n = sum_j weighted_j h_n(z_j) half_j for n = 1, 2, ... until a block of them is negligible beside ``size``."""
+    previous, current = np.zeros_like(z), half
+    functions = np.empty((_BLOCK, z.size))
+    blocks: list[Array] = []
+    for start in range(0, MAX_TERMS, _BLOCK):
+        for row in range(_BLOCK):
+            n = start + row
+            previous, current = current, (z * current - math.sqrt(n) * previous) / math.sqrt(n + 1)
+            functions[row] = current
+        blocks.append(functions @ weighted)
+        if np.abs(blocks[-1]).max() <= _NEGLIGIBLE * size:
+            return _trimmed(np.concatenate(blocks), size), True
+    return np.concatenate(blocks), False
+
+
+def _trimmed(coefficients: Array, size: float) -> Array:
+    kept = np.nonzero(np.abs(coefficients) > _NEGLIGIBLE * size)[0]
+    return coefficients[: kept[-1] + 1 if kept.size else 0]
+
+
+__all__ = ["Hermite", "hermite", "joint_edges", "mean", "mean_slope", "normal_density", "pair_moment", "q_slope", "second_moment"]

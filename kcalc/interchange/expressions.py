@@ -1,0 +1,187 @@
+"""SymPy expressions as JSON trees: a small whitelist, written and read node by node, never evaluated as text.
+
+A tree is an integer, a float, ``{"rational": [p, q]}``, ``{"symbol": name}``, ``{"constant": "pi" | "E"}`` or
+``{"op": name, "args": [trees]}``; a Piecewise holds ``{"value": tree, "if": relation}`` rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import sympy as sp
+
+from ..activations import X
+from ..errors import KcalcError
+
+MAX_DEPTH = 60
+MAX_NODES = 5_000
+MAX_INTEGER = 10**40
+MAX_POWER = 64
+
+OPERATIONS: dict[str, Any] = {
+    "Add": sp.Add, "Mul": sp.Mul, "Pow": sp.Pow, "Abs": sp.Abs, "Max": sp.Max, "Min": sp.Min, "sign": sp.sign,
+    "Heaviside": sp.Heaviside, "exp": sp.exp, "log": sp.log, "sin": sp.sin, "cos": sp.cos, "tan": sp.tan, "asin": sp.asin,
+    "acos": sp.acos, "atan": sp.atan, "sinh": sp.sinh, "cosh": sp.cosh, "tanh": sp.tanh, "asinh": sp.asinh, "acosh": sp.acosh,
+    "atanh": sp.atanh, "erf": sp.erf, "erfc": sp.erfc,
+}  # fmt: skip
+RELATIONS: dict[str, Any] = {"<": sp.StrictLessThan, "<=": sp.LessThan, ">": sp.StrictGreaterThan, ">=": sp.GreaterThan}
+CONSTANTS: dict[str, sp.Expr] = {"pi": sp.pi, "E": sp.E}
+_NAMES = {cls: name for name, cls in OPERATIONS.items()}
+_SIGNS = {cls: sign for sign, cls in RELATIONS.items()}
+
+
+def to_tree(expr: Any) -> Any:
+    """A Python or SymPy number or expression as a JSON tree. Raises: KcalcError for functions outside the whitelist."""
+    if isinstance(expr, bool):
+        raise KcalcError(f"{expr!r} is not a number")
+    if isinstance(expr, int | float):
+        return expr
+    if isinstance(expr, sp.Integer):
+        return int(expr) if abs(int(expr)) < 2**53 else {"rational": [str(expr), "1"]}
+    if isinstance(expr, sp.Rational):
+        return {"rational": [str(expr.p), str(expr.q)]}
+    if isinstance(expr, sp.Float):
+        return {"float": str(expr), "digits": int(expr._prec * math.log10(2))} if expr._prec > 53 else float(expr)
+    if isinstance(expr, sp.Symbol):
+        return {"symbol": expr.name} | {k: True for k in ("positive", "nonnegative") if expr != X and expr.assumptions0.get(k)}
+    for name, value in CONSTANTS.items():
+        if expr == value:
+            return {"constant": name}
+    if isinstance(expr, sp.Piecewise):
+        return {"op": "Piecewise", "rows": [{"value": to_tree(value), "if": _relation_tree(test)} for value, test in expr.args]}
+    name = _NAMES.get(getattr(expr, "func", None))
+    if name is None:
+        raise KcalcError(f"{type(expr).__name__} in {str(expr)[:80]} cannot be written to JSON; the functions are {', '.join(OPERATIONS)}")
+    args = expr.args[:1] if name == "Heaviside" else expr.args
+    return {"op": name, "args": [to_tree(arg) for arg in args]}
+
+
+def _relation_tree(test: Any) -> Any:
+    if test in (sp.true, sp.false):
+        return bool(test)
+    sign = _SIGNS.get(type(test))
+    if sign is None:
+        raise KcalcError(f"the condition {str(test)[:80]} cannot be written to JSON; use <, <=, >, >=")
+    return {"rel": sign, "args": [to_tree(arg) for arg in test.args]}
+
+
+class TreeReader:
+    """Reads trees with a budget of nodes and depth shared over a whole document."""
+
+    def __init__(self, budget: int = 200_000) -> None:
+        self.budget = budget
+
+    def number(self, tree: Any, where: str) -> Any:
+        """A number of a layer: a plain int or float, or a SymPy expression."""
+        if isinstance(tree, bool) or tree is None:
+            raise KcalcError(f"{where}: expected a number, got {tree!r}")
+        if isinstance(tree, int | float):
+            return _plain(tree, where)
+        return self.expression(tree, where)
+
+    def expression(self, tree: Any, where: str) -> sp.Expr:
+        """A SymPy expression. Raises: KcalcError for anything outside the whitelist or too large."""
+        self.left = MAX_NODES
+        expr = self._read(tree, where, 0)
+        if expr.has(sp.nan, sp.zoo, sp.oo, -sp.oo, sp.I):
+            raise KcalcError(f"{where}: the expression is not finite and real")
+        return expr
+
+    def _read(self, tree: Any, where: str, depth: int) -> sp.Expr:
+        self.budget -= 1
+        self.left -= 1
+        if depth > MAX_DEPTH or self.left < 0 or self.budget < 0:
+            raise KcalcError(f"{where}: the expression is too large (at most {MAX_NODES} terms, nested {MAX_DEPTH} deep)")
+        if isinstance(tree, int | float) and not isinstance(tree, bool):
+            plain = _plain(tree, where)
+            return sp.Integer(plain) if isinstance(plain, int) else sp.Float(plain)
+        if not isinstance(tree, dict):
+            raise KcalcError(f"{where}: expected a number or an expression tree, got {str(tree)[:60]!r}")
+        if "rational" in tree:
+            return _rational(tree["rational"], where)
+        if "float" in tree:
+            return _long_float(tree, where)
+        if "symbol" in tree:
+            return _symbol(tree, where)
+        if "constant" in tree:
+            if not isinstance(tree["constant"], str) or tree["constant"] not in CONSTANTS:
+                raise KcalcError(f"{where}: unknown constant {str(tree['constant'])[:40]!r}; the constants are pi and E")
+            return CONSTANTS[tree["constant"]]
+        return self._operation(tree, where, depth)
+
+    def _operation(self, tree: dict[str, Any], where: str, depth: int) -> sp.Expr:
+        name = tree.get("op")
+        if name == "Piecewise":
+            rows = tree.get("rows")
+            if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+                raise KcalcError(f"{where}: a Piecewise needs rows of value and condition")
+            return sp.Piecewise(*((self._read(row.get("value"), where, depth + 1), self._relation(row.get("if"), where, depth)) for row in rows))
+        if not isinstance(name, str) or name not in OPERATIONS or not isinstance(tree.get("args"), list):
+            raise KcalcError(f"{where}: unknown operation {str(name)[:40]!r}; the operations are {', '.join(OPERATIONS)}")
+        args = [self._read(arg, where, depth + 1) for arg in tree["args"]]
+        if name == "Pow":
+            _check_power(args, where)
+        try:
+            return OPERATIONS[name](*args)
+        except (TypeError, ValueError, ArithmeticError):
+            raise KcalcError(f"{where}: {name} does not take these {len(args)} arguments") from None
+
+    def _relation(self, tree: Any, where: str, depth: int) -> Any:
+        if isinstance(tree, bool):
+            return sp.true if tree else sp.false
+        if not isinstance(tree, dict) or tree.get("rel") not in RELATIONS or not isinstance(tree.get("args"), list) or len(tree["args"]) != 2:
+            raise KcalcError(f"{where}: a condition is {{'rel': '<', 'args': [tree, tree]}}")
+        return RELATIONS[tree["rel"]](*(self._read(arg, where, depth + 1) for arg in tree["args"]))
+
+
+def _plain(value: int | float, where: str) -> int | float:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise KcalcError(f"{where}: {value} is not a finite number")
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise KcalcError(f"{where}: the integer is too large")
+    return value
+
+
+def _rational(pair: Any, where: str) -> sp.Expr:
+    if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(v, str | int) and len(str(v)) <= 200 for v in pair):
+        raise KcalcError(f"{where}: a rational is [numerator, denominator]")
+    try:
+        top, bottom = (int(v) for v in pair)
+    except ValueError:
+        raise KcalcError(f"{where}: a rational is [numerator, denominator], got {pair}") from None
+    if bottom == 0:
+        raise KcalcError(f"{where}: the denominator of a rational is 0")
+    return sp.Rational(top, bottom)
+
+
+def _long_float(tree: dict[str, Any], where: str) -> sp.Expr:
+    text, digits = tree.get("float"), tree.get("digits", 15)
+    good = isinstance(text, str) and len(text) <= 1200 and isinstance(digits, int) and 1 <= digits <= 1000
+    if not good or not set(text) <= set("0123456789+-.eE"):  # type: ignore[arg-type]
+        raise KcalcError(f"{where}: a long float is {{'float': text, 'digits': n}} with n <= 1000")
+    try:
+        return sp.Float(text, digits)
+    except ValueError:
+        raise KcalcError(f"{where}: {str(text)[:40]!r} is not a number") from None
+
+
+def _symbol(tree: dict[str, Any], where: str) -> sp.Expr:
+    name = tree["symbol"]
+    if not isinstance(name, str) or not 0 < len(name) <= 40 or not name.replace("_", "").isalnum():
+        raise KcalcError(f"{where}: a symbol is a short word of letters, digits and _, got {str(name)[:40]!r}")
+    if name == X.name:
+        return X
+    flags = {k: True for k in ("positive", "nonnegative") if tree.get(k) is True}
+    return sp.Symbol(name, **(flags or {"real": True}))
+
+
+def _check_power(args: list[sp.Expr], where: str) -> None:
+    """Refuse powers whose evaluation would grow without bound."""
+    if len(args) != 2:
+        raise KcalcError(f"{where}: Pow takes a base and an exponent")
+    base, exponent = args
+    if exponent.is_number and (not exponent.is_real or abs(exponent) > MAX_POWER):
+        raise KcalcError(f"{where}: the exponent {str(exponent)[:40]} is out of bounds (at most {MAX_POWER} in size)")
+    if base.is_number and base == 0 and exponent.is_number and exponent.is_negative:
+        raise KcalcError(f"{where}: a negative power of 0")

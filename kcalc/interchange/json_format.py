@@ -1,0 +1,202 @@
+"""Networks as JSON: schema ``kcalc.network/1``, read without evaluating anything and written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import sympy as sp
+
+from ..activations import Activation, activation, leaky_relu, names
+from ..errors import KcalcError, unknown
+from ..layers import KINDS, Layer
+from ..network import Network
+from .expressions import TreeReader, to_tree
+
+SCHEMA = "kcalc.network/1"
+MAX_BYTES = 64 * 2**20
+MAX_NODES = 500_000
+
+
+def network_to_dict(network: Network) -> dict[str, Any]:
+    """A network as plain data, the JSON document's content. Node labels must be text or whole numbers."""
+    nodes = []
+    for node, layer, parents in network.steps():
+        if isinstance(node, bool) or not isinstance(node, str | int):
+            raise KcalcError(f"node label {node!r} cannot be written to JSON; relabel first, net.relabelled(str)")
+        nodes.append({"id": node, "layer": layer_to_dict(layer), "reads": list(parents)})
+    return {"schema": SCHEMA, "nodes": nodes, "outputs": list(network.outputs)}
+
+
+def layer_to_dict(layer: Layer) -> dict[str, Any]:
+    """A layer as plain data: its kind and the fields that differ from their defaults."""
+    out: dict[str, Any] = {"kind": type(layer).__name__}
+    for item in fields(layer):
+        value = getattr(layer, item.name)
+        if value != item.default:
+            out[item.name] = _value(value)
+    return out
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Activation):
+        return activation_to_dict(value)
+    if isinstance(value, tuple):
+        return [_value(v) for v in value]
+    return to_tree(value) if isinstance(value, sp.Basic) else value
+
+
+def activation_to_dict(phi: Activation) -> dict[str, Any]:
+    """A registered activation by name, a leaky relu by its slope, any other by its expression and kinks."""
+    if phi.name in names() and activation(phi.name) == phi:
+        return {"name": phi.name}
+    slope = getattr(phi, "negative_slope", None)
+    if slope is not None:
+        return {"name": "leaky_relu", "negative_slope": _value(slope)}
+    return {"name": phi.name, "expr": to_tree(phi.expr), "kinks": [_value(k) for k in phi.kinks]}
+
+
+def network_from_dict(data: Any) -> Network:
+    """The network a document describes.
+
+    Raises: KcalcError for another schema, unknown kinds or fields, bad numbers, doubled or missing ids, cycles.
+    """
+    if not isinstance(data, dict):
+        raise KcalcError(f"a network document is a JSON object, got {type(data).__name__}")
+    if data.get("schema") != SCHEMA:
+        raise KcalcError(f"this is not a kcalc network: schema {str(data.get('schema'))[:40]!r}, expected {SCHEMA!r}")
+    nodes = data.get("nodes")
+    if not isinstance(nodes, list) or not nodes or len(nodes) > MAX_NODES:
+        raise KcalcError(f"nodes must be a list of 1 to {MAX_NODES} objects")
+    _only(data, ("schema", "nodes", "outputs"), "the document")
+    outputs = data.get("outputs")
+    if outputs is not None and not (isinstance(outputs, list) and all(_is_label(node) for node in outputs)):
+        raise KcalcError("outputs must be a list of node ids")
+    return Network.from_steps(_steps(nodes), outputs)
+
+
+def _steps(nodes: list[Any]) -> Iterator[tuple[Any, Layer, tuple[Any, ...]]]:
+    reader = TreeReader()
+    for entry in nodes:
+        if not isinstance(entry, dict) or not _is_label(entry.get("id")):
+            raise KcalcError(f"every node needs an id (text or a whole number), got {str(entry)[:60]}")
+        where = f"node {entry['id']!r}"
+        _only(entry, ("id", "layer", "reads"), where)
+        reads = entry.get("reads", [])
+        if not isinstance(reads, list) or not all(_is_label(r) for r in reads):
+            raise KcalcError(f"{where}: reads must be a list of node ids")
+        yield entry["id"], layer_from_dict(entry.get("layer"), where, reader), tuple(reads)
+
+
+def layer_from_dict(data: Any, where: str, reader: TreeReader) -> Layer:
+    """The layer a document describes."""
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise KcalcError(f"{where}: layer must be an object with a kind")
+    if data["kind"] not in KINDS:
+        raise unknown(f"layer kind at {where}", data["kind"], KINDS)
+    kind = KINDS[data["kind"]]
+    known = [item.name for item in fields(kind)]
+    _only(data, ("kind", *known), where)
+    values = {name: _field(name, data[name], f"{where}, {name}", reader) for name in known if name in data}
+    try:
+        return kind(**values)
+    except TypeError:
+        missing = [item.name for item in fields(kind) if item.name not in values]
+        raise KcalcError(f"{where}: a {data['kind']} layer needs {', '.join(missing)}") from None
+    except KcalcError as error:
+        raise KcalcError(f"{where}: {error}") from None
+
+
+def _field(name: str, value: Any, where: str, reader: TreeReader) -> Any:
+    if name == "activation":
+        return _activation(value, where, reader)
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, list):
+        return tuple(reader.number(v, where) for v in value)
+    return reader.number(value, where)
+
+
+def _activation(data: Any, where: str, reader: TreeReader) -> Activation:
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str) or len(data["name"]) > 200:
+        raise KcalcError(f"{where}: an activation is an object with a name")
+    _only(data, ("name", "expr", "kinks", "negative_slope"), where)
+    if "negative_slope" in data:
+        return leaky_relu(reader.number(data["negative_slope"], where))
+    if "expr" not in data:
+        return activation(data["name"])
+    kinks = data.get("kinks")
+    if kinks is not None and (not isinstance(kinks, list) or len(kinks) > 100):
+        raise KcalcError(f"{where}: kinks must be a list of at most 100 numbers")
+    points = None if kinks is None else [reader.number(k, where) for k in kinks]
+    return activation(reader.expression(data["expr"], where), name=data["name"], kinks=points)
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def _only(data: dict[str, Any], allowed: tuple[str, ...], where: str) -> None:
+    for key in data:
+        if key not in allowed:
+            raise unknown(f"field of {where}", key, allowed)
+
+
+def load_json(path: str | os.PathLike[str]) -> Network:
+    """Read a network from a JSON file. Raises: KcalcError for a missing, oversized, malformed or foreign file."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise KcalcError(f"{file} is larger than {MAX_BYTES >> 20} MiB; this is not a network document")
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KcalcError(f"cannot read {file}: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}") from None
+    return network_from_dict(parse_json(text, str(file)))
+
+
+def parse_json(text: str, where: str) -> Any:
+    """JSON text as data, nan and infinities refused. Raises: KcalcError naming line and column."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise KcalcError(f"{where} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise KcalcError(f"{where} is nested too deeply") from None
+    except ValueError as error:
+        raise KcalcError(f"{where} is not valid JSON: {str(error)[:100]}") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a finite number")
+
+
+def save_json(network: Network, path: str | os.PathLike[str]) -> None:
+    """Write a network as JSON; ``path="-"`` writes to standard output. The file appears whole or not at all."""
+    write_json(network_to_dict(network), path)
+
+
+def write_json(data: Any, path: str | os.PathLike[str]) -> None:
+    """Write plain data as JSON, atomically. Raises: KcalcError where the folder is missing or not writable."""
+    text = json.dumps(data, indent=1, allow_nan=False, default=str) + "\n"
+    if str(path) == "-":
+        sys.stdout.write(text)
+        return
+    file = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, file)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise KcalcError(f"cannot write {file}: {error.strerror}") from None

@@ -1,0 +1,305 @@
+"""The layers a network is made of: frozen dataclasses, one per kind.
+
+A layer says what a node does, never how a calculus reads it. Numbers may be Python or SymPy numbers, or SymPy
+expressions with free symbols, which symbolic methods carry and numeric ones ask to substitute (``net.subs``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import sympy as sp
+
+from .activations import Activation, activation
+from .errors import KcalcError, unknown
+
+Number = Any
+MANY = math.inf
+
+
+def _fail(layer: object, message: str) -> KcalcError:
+    return KcalcError(f"{type(layer).__name__}: {message}")
+
+
+def as_number(value: Any, what: str) -> Number:
+    """``value`` as a Python or SymPy real number (or symbolic expression).
+
+    Raises: KcalcError for nan, infinities, complex numbers, booleans, strings and arrays; ``what`` names the field.
+    """
+    if isinstance(value, bool | str | bytes) or value is None:
+        raise KcalcError(f"{what} must be a number, got {value!r}")
+    if isinstance(value, sp.Basic):
+        if not isinstance(value, sp.Expr) or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo) or value.is_real is False:
+            raise KcalcError(f"{what} must be a finite real number, got {value}")
+        return value
+    try:
+        number = value if isinstance(value, int) else float(value)
+        finite = math.isfinite(number)
+    except (TypeError, ValueError, OverflowError):
+        raise KcalcError(f"{what} must be a real number, got {type(value).__name__}") from None
+    if not finite:
+        raise KcalcError(f"{what} must be finite, got {value!r}")
+    return number
+
+
+def _count(layer: object, name: str, optional: bool = False) -> None:
+    value = getattr(layer, name)
+    if value is None and optional:
+        return
+    if isinstance(value, sp.Expr) and not value.is_number:
+        if value.is_positive is False or value.is_integer is False:
+            raise _fail(layer, f"{name} must be a positive integer, got {value}")
+        return
+    whole = not isinstance(value, bool | float | str | bytes) and hasattr(value, "__int__") and int(value) == value
+    if not whole or int(value) < 1:
+        raise _fail(layer, f"{name} must be a positive integer, got {value!r}")
+    object.__setattr__(layer, name, int(value))
+
+
+def _extent(layer: object, name: str, optional: bool = False) -> None:
+    """A positive integer, or a tuple of them (one per spatial axis)."""
+    value = getattr(layer, name)
+    if value is None and optional:
+        return
+    if isinstance(value, list | tuple):
+        if not value or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in value):
+            raise _fail(layer, f"{name} must hold positive integers, got {value!r}")
+        object.__setattr__(layer, name, tuple(value))
+        return
+    _count(layer, name)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Base of all layers. ``arity`` is the least and greatest number of inputs."""
+
+    arity: ClassVar[tuple[float, float]] = (1, 1)
+
+    @property
+    def free_symbols(self) -> set[sp.Symbol]:
+        """The SymPy symbols in the layer's numbers (not those of an activation's own variable)."""
+        found: set[Any] = set()
+        for item in fields(self):
+            value = getattr(self, item.name)
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, sp.Basic):
+                    found |= part.free_symbols
+        return found
+
+    def subs(self, values: dict[Any, Any]) -> Layer:
+        """The layer with SymPy symbols replaced; ``values`` maps symbols to numbers."""
+        changes: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, tuple):
+                changes[item.name] = tuple(v.subs(values) if isinstance(v, sp.Basic) else v for v in value)
+            elif isinstance(value, sp.Basic):
+                changes[item.name] = value.subs(values)
+        return type(self)(**{item.name: changes.get(item.name, getattr(self, item.name)) for item in fields(self)})
+
+
+@dataclass(frozen=True)
+class Input(Layer):
+    """A network input of ``features`` channels, over ``image_shape`` (height, width) locations if it is an image."""
+
+    features: int | None = None
+    image_shape: tuple[int, ...] | None = None
+    arity: ClassVar[tuple[float, float]] = (0, 0)
+
+    def __post_init__(self) -> None:
+        _count(self, "features", optional=True)
+        _extent(self, "image_shape", optional=True)
+
+
+@dataclass(frozen=True)
+class Affine(Layer):
+    """A linear map with its own weights and bias: dense, or a convolution with ``kernel`` > 1.
+
+    At initialisation ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``. ``features`` is the number of output
+    channels (None: not said), ``groups`` splits channels as in grouped convolution.
+    """
+
+    features: int | None = None
+    kernel: int | tuple[int, ...] = 1
+    stride: int | tuple[int, ...] = 1
+    padding: Any = "same"
+    groups: int = 1
+    bias: bool = True
+    sigma_w: Number = 1
+    sigma_b: Number = 0
+
+    def __post_init__(self) -> None:
+        _count(self, "features", optional=True)
+        _extent(self, "kernel")
+        _extent(self, "stride")
+        _count(self, "groups")
+        if not isinstance(self.bias, bool):
+            raise _fail(self, f"bias must be True or False, got {self.bias!r}")
+        if isinstance(self.padding, str):
+            if self.padding not in ("same", "valid", "circular"):
+                raise _fail(self, f"padding must be 'same', 'valid', 'circular' or numbers, got {self.padding!r}")
+        elif isinstance(self.padding, list | tuple):
+            object.__setattr__(self, "padding", tuple(self.padding))
+            if any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in self.padding):
+                raise _fail(self, f"padding must hold integers >= 0, got {self.padding!r}")
+        elif isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding < 0:
+            raise _fail(self, f"padding must be an integer >= 0, got {self.padding!r}")
+        for name in ("sigma_w", "sigma_b"):
+            object.__setattr__(self, name, as_number(getattr(self, name), f"Affine.{name}"))
+        if self.sigma_w == 0 or getattr(self.sigma_w, "is_negative", None) or (not _symbolic(self.sigma_w) and self.sigma_w < 0):
+            raise _fail(self, f"sigma_w must be > 0, got {self.sigma_w}")
+        if not _symbolic(self.sigma_b) and self.sigma_b < 0:
+            raise _fail(self, f"sigma_b must be >= 0, got {self.sigma_b}")
+        if not self.bias and self.sigma_b != 0:
+            raise _fail(self, f"sigma_b = {self.sigma_b} needs bias=True")
+
+
+@dataclass(frozen=True)
+class Nonlinear(Layer):
+    """An elementwise activation: a registered name, an ``Activation`` or a SymPy expression in one symbol."""
+
+    activation: Activation
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activation", activation(self.activation))
+
+
+@dataclass(frozen=True)
+class Sum(Layer):
+    """``sum_i w_i x_i`` over the inputs in slot order; ``weights=None`` means ones. Never renormalised."""
+
+    weights: tuple[Number, ...] | None = None
+    arity: ClassVar[tuple[float, float]] = (1, MANY)
+
+    def __post_init__(self) -> None:
+        if self.weights is None:
+            return
+        if isinstance(self.weights, str | bytes) or not hasattr(self.weights, "__iter__"):
+            raise _fail(self, f"weights must be a sequence of numbers, got {self.weights!r}")
+        weights = tuple(as_number(w, f"Sum.weights[{i}]") for i, w in enumerate(self.weights))
+        if not weights:
+            raise _fail(self, "weights must not be empty; leave weights=None for ones")
+        if all(w == 0 for w in weights):
+            raise _fail(self, "all weights are 0, so the output is 0 whatever the input")
+        object.__setattr__(self, "weights", weights)
+
+
+@dataclass(frozen=True)
+class Concat(Layer):
+    """Concatenation by channels. ``channels`` gives each input's number of channels if the features are not known."""
+
+    channels: tuple[Number, ...] | None = None
+    arity: ClassVar[tuple[float, float]] = (1, MANY)
+
+    def __post_init__(self) -> None:
+        if self.channels is None:
+            return
+        if isinstance(self.channels, str | bytes) or not hasattr(self.channels, "__iter__"):
+            raise _fail(self, f"channels must be a sequence of positive integers, got {self.channels!r}")
+        channels = tuple(int(k) if isinstance(k, sp.Integer) else k for k in self.channels)
+        for k in channels:
+            symbolic = isinstance(k, sp.Expr) and not k.is_number and k.is_positive is not False
+            if not symbolic and (isinstance(k, bool) or not hasattr(k, "__index__") or int(k) < 1):
+                raise _fail(self, f"channels must be positive integers, got {k!r}")
+        object.__setattr__(self, "channels", tuple(k if isinstance(k, sp.Expr) else int(k) for k in channels))
+
+
+@dataclass(frozen=True)
+class Scale(Layer):
+    """Multiplication by a fixed nonzero number."""
+
+    factor: Number
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", as_number(self.factor, "Scale.factor"))
+        if self.factor == 0:
+            raise _fail(self, "factor must not be 0")
+
+
+@dataclass(frozen=True)
+class Product(Layer):
+    """The elementwise product of its inputs."""
+
+    arity: ClassVar[tuple[float, float]] = (2, MANY)
+
+
+@dataclass(frozen=True)
+class LayerNorm(Layer):
+    """Per location: subtract the mean over channels, divide by the standard deviation (gain 1, bias 0, epsilon 0)."""
+
+
+@dataclass(frozen=True)
+class RMSNorm(Layer):
+    """Per location: divide by the root mean square over channels (gain 1, epsilon 0)."""
+
+
+@dataclass(frozen=True)
+class BatchNorm(Layer):
+    """Batch normalisation. Kernel maps cannot represent it (it couples the examples of a batch)."""
+
+
+POOLS = ("max", "mean", "weighted_mean")
+
+
+@dataclass(frozen=True)
+class Pool(Layer):
+    """Pooling over locations, ``kind`` one of "max", "mean", "weighted_mean"; ``window=None`` pools them all."""
+
+    kind: str
+    window: int | tuple[int, ...] | None = None
+    stride: int | tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in POOLS:
+            raise unknown("pooling kind", self.kind, POOLS)
+        _extent(self, "window", optional=True)
+        _extent(self, "stride", optional=True)
+
+
+@dataclass(frozen=True)
+class Dropout(Layer):
+    """Dropout of a fraction ``rate`` in [0, 1) with rescaling; the identity in evaluation."""
+
+    rate: Number
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", as_number(self.rate, "Dropout.rate"))
+        if not _symbolic(self.rate) and not 0 <= self.rate < 1:
+            raise _fail(self, f"rate must lie in [0, 1), got {self.rate}")
+
+
+@dataclass(frozen=True)
+class Flatten(Layer):
+    """Locations become channels."""
+
+
+@dataclass(frozen=True)
+class Identity(Layer):
+    """Passes its input on."""
+
+
+@dataclass(frozen=True)
+class Opaque(Layer):
+    """Something a reader did not understand: its ``name`` and the ``reason``. Every calculus refuses it."""
+
+    name: str
+    reason: str
+    arity: ClassVar[tuple[float, float]] = (1, MANY)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not isinstance(self.reason, str):
+            raise _fail(self, "name and reason must be text")
+
+
+def _symbolic(value: Any) -> bool:
+    return isinstance(value, sp.Basic) and bool(value.free_symbols)
+
+
+KINDS: dict[str, type[Layer]] = {
+    kind.__name__: kind
+    for kind in (
+        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, LayerNorm, RMSNorm, BatchNorm, Pool, Dropout, Flatten, Identity, Opaque,
+    )
+}  # fmt: skip

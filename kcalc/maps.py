@@ -1,0 +1,352 @@
+"""Kernel maps as objects: callable, differentiable, drawable, and honest about what they assume.
+
+A map, local or global, evaluates through one method that its owner provides; everything else is derived here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sympy as sp
+
+from .errors import KcalcError, unknown
+from .jets import Jet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from .composition import Composition
+
+Node = Hashable
+Array = np.ndarray
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What a result takes for granted at a node; ``kind`` is "exact", "convention" or "heuristic"."""
+
+    node: Node
+    text: str
+    kind: str = "convention"
+
+    def __str__(self) -> str:
+        return f"{self.node} [{self.kind}]: {self.text}"
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """A fixed point: its value, the slope of the map there, and whether it attracts (None: undecided by the slope)."""
+
+    value: float
+    slope: float
+
+    @property
+    def stable(self) -> bool | None:
+        """|slope| < 1 attracts, > 1 repels; within 1e-9 of 1 the first derivative does not decide."""
+        return None if abs(abs(self.slope) - 1) < 1e-9 else abs(self.slope) < 1
+
+
+def real_array(value: Any, what: str) -> Array:
+    """``value`` as a float64 array. Raises: KcalcError for text, complex numbers, nan, infinities or symbols."""
+    if isinstance(value, sp.Basic):
+        if value.free_symbols:
+            raise KcalcError(f"{what} = {value} has symbols; evaluate with numbers, or use .expr for the symbolic map")
+        if not value.is_real:
+            raise KcalcError(f"{what} must be real, got {value}")
+        value = float(value)
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "iuf":
+            raise TypeError
+        array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise KcalcError(f"{what} must be a real number or an array of them, got {str(value)[:60]!r}") from None
+    if not np.all(np.isfinite(array)):
+        raise KcalcError(f"{what} must be finite, got {array[~np.isfinite(array)].ravel()[0]}")
+    return array
+
+
+def cosine_array(c: Any) -> Array:
+    """c values clipped to [-1, 1] after a check. Raises: KcalcError where |c| > 1 beyond rounding."""
+    array = real_array(c, "c")
+    if np.any(np.abs(array) > 1 + ROUNDING):
+        raise KcalcError(f"a c value is a cosine and must lie in [-1, 1], got {array[np.abs(array) > 1 + ROUNDING].ravel()[0]}")
+    return np.clip(array, -1.0, 1.0)
+
+
+def q_array(q: Any, what: str = "q") -> Array:
+    """q values. Raises: KcalcError where one is not positive."""
+    array = real_array(q, what)
+    if np.any(array <= 0):
+        raise KcalcError(f"{what} is a mean square and must be > 0, got {array[array <= 0].ravel()[0]}")
+    return array
+
+
+def _single(*values: Any) -> bool:
+    """True if every argument that is an array is single precision."""
+    kinds = [np.asarray(v).dtype for v in values if isinstance(v, np.ndarray | np.floating)]
+    return bool(kinds) and all(k == np.float32 for k in kinds)
+
+
+def _finish(array: Any, shape: tuple[int, ...], single: bool) -> Any:
+    out = np.broadcast_to(np.asarray(array, dtype=float), shape)
+    return (out.astype(np.float32) if single else out.copy())[()]
+
+
+class KernelMap(ABC):
+    """What Q maps and C maps share."""
+
+    name: str
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the map takes for granted, node by node."""
+        return ()
+
+    @property
+    def heuristic(self) -> bool:
+        """True if some assumption is more than a convention."""
+        return any(a.kind == "heuristic" for a in self.assumptions)
+
+    @property
+    @abstractmethod
+    def expr(self) -> Composition | dict[Node, Composition]:
+        """The symbolic form as a named composition, at uniform input q = 1 for a C map."""
+
+    @property
+    def closed_form(self) -> sp.Expr | None:
+        """The map as one SymPy expression, or None if an activation has no closed form or the expression is a wall."""
+        composition = self.expr
+        return None if isinstance(composition, dict) else composition.closed_form
+
+    def _repr_latex_(self) -> str:
+        composition = self.expr
+        if isinstance(composition, dict):
+            rows = r"\\ ".join(rf"\text{{{node}}}: {part.latex()}" for node, part in composition.items())
+            return rf"$\begin{{array}}{{l}}{rows}\end{{array}}$"
+        return f"${composition.latex()}$"
+
+    def _values(self, given: Any, convert: Any, what: str) -> dict[Node, Array]:
+        """One array per input, from one value for all or {input: value}."""
+        if not isinstance(given, Mapping):
+            array = convert(given)
+            return dict.fromkeys(self.inputs, array)
+        for node in given:
+            if node not in self.inputs:
+                raise unknown("input", node, map(str, self.inputs))
+        missing = [node for node in self.inputs if node not in given]
+        if missing:
+            raise KcalcError(f"no {what} is given for the input {missing[0]!r}; the inputs are {', '.join(map(str, self.inputs))}")
+        return {node: convert(given[node]) for node in self.inputs}
+
+    def _one_output(self, what: str) -> Node:
+        if len(self.outputs) != 1:
+            raise KcalcError(f"{what} need one output, the network has {len(self.outputs)}: {', '.join(map(str, self.outputs[:6]))}")
+        return self.outputs[0]
+
+
+class CMap(KernelMap):
+    """A C map: the c value of two feature maps as a function of the inputs' c values and q values.
+
+    Call ``C(c, q1=1, q2=None)`` with numbers, arrays (broadcast) or {input: value}; ``q2=None`` means ``q1``. With
+    several outputs the result is {output: value}.
+    """
+
+    @abstractmethod
+    def gaps(self, gap: dict[Node, Array], q1: dict[Node, Array], q2: dict[Node, Array] | None, order: int) -> dict[Node, Jet]:
+        """1 - C per output as a jet of the given order in a common change of all input c values (q2=None: uniform)."""
+
+    def _jets(self, gap: dict[Node, Array], q1: Any, q2: Any, order: int) -> tuple[dict[Node, Jet], tuple[int, ...]]:
+        first = self._values(q1, lambda v: q_array(v, "q1"), "q1")
+        second = None if q2 is None else self._values(q2, lambda v: q_array(v, "q2"), "q2")
+        if second is not None and all(np.array_equal(first[n], second[n]) for n in self.inputs):
+            second = None
+        arrays = [*gap.values(), *first.values(), *(second or {}).values()]
+        try:
+            shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        except ValueError:
+            raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
+        return self.gaps(gap, first, second, order), shape
+
+    def _result(self, values: dict[Node, Any], shape: tuple[int, ...], single: bool) -> Any:
+        out = {node: _finish(value, shape, single) for node, value in values.items()}
+        return out[self.outputs[0]] if len(self.outputs) == 1 else out
+
+    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
+        """c values at the output. Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it or for nan."""
+        gap = {node: 1 - value for node, value in self._values(c, cosine_array, "c").items()}
+        jets, shape = self._jets(gap, q1, q2, 0)
+        return self._result({n: 1 - jet.value for n, jet in jets.items()}, shape, _single(c, q1, q2))
+
+    def at_angle(self, theta: Any, q1: Any = 1, q2: Any = None) -> Any:
+        """The angle arccos C at the output for angles theta = arccos c in [0, pi] at the input, exact near 0."""
+        jets, shape = self._at_angle(theta, q1, q2)
+        values = {n: 2 * np.arcsin(np.sqrt(np.clip(jet.value, 0, 2) / 2)) for n, jet in jets.items()}
+        return self._result(values, shape, _single(theta, q1, q2))
+
+    def gap_at_angle(self, theta: Any, q1: Any = 1, q2: Any = None) -> Any:
+        """1 - C at the output for angles at the input, with full relative accuracy however small."""
+        jets, shape = self._at_angle(theta, q1, q2)
+        return self._result({n: jet.value for n, jet in jets.items()}, shape, _single(theta, q1, q2))
+
+    def _at_angle(self, theta: Any, q1: Any, q2: Any) -> tuple[dict[Node, Jet], tuple[int, ...]]:
+        angles = self._values(theta, lambda v: real_array(v, "theta"), "theta")
+        for value in angles.values():
+            if np.any((value < 0) | (value > np.pi + ROUNDING)):
+                raise KcalcError("theta is an angle between two vectors and must lie in [0, pi]")
+        gap = {node: 2 * np.sin(value / 2) ** 2 for node, value in angles.items()}
+        return self._jets(gap, q1, q2, 0)
+
+    def derivative(self, n: int = 1) -> CMapDerivative:
+        """The n-th derivative in c (in a common change of all inputs' c, where there are several)."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise KcalcError(f"the order of a derivative is a whole number >= 0, got {n!r}")
+        return CMapDerivative(self, n)
+
+    def series(self, n: int, q: Any = 1) -> Any:
+        """Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q. Returns: an array of n numbers."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise KcalcError(f"series needs a whole number of coefficients >= 1, got {n!r}")
+        jets, _ = self._jets({node: np.asarray(1.0) for node in self.inputs}, q, None, n - 1)
+        out = {}
+        for node, jet in jets.items():
+            b = -np.array([float(np.asarray(a)) for a in jet.coefficients])
+            b[0] += 1
+            out[node] = b
+        return out[self.outputs[0]] if len(self.outputs) == 1 else out
+
+    def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
+        """The solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order; none for the identity map."""
+        from .rootfinding import sign_changes
+
+        self._one_output("fixed points")
+        slope = self.derivative(1)
+
+        def excess(theta: Array) -> Array:
+            return 2 * np.sin(theta / 2) ** 2 - self.gap_at_angle(theta, q)
+
+        roots = [float(np.cos(t)) for t in sign_changes(excess, np.linspace(0.0, np.pi, 721)[1:-1], tolerance=1e-15)]
+        if roots and len(roots) >= 700:
+            return ()
+        ends = [c for c in (-1.0, 1.0) if abs(float(self(c, q)) - c) < 1e-12]
+        points = sorted({round(c, 14): c for c in [*roots, *ends]}.values())
+        return tuple(FixedPoint(c, float(slope(c, q))) for c in points)
+
+    def plot(self, ax: Axes | None = None, q1: Any = 1, q2: Any = None, **options: Any) -> Axes:
+        """Draw C over [-1, 1]; see :func:`kcalc.plotting.c_maps`."""
+        from . import plotting
+
+        return plotting.c_maps({self.name: self}, ax=ax, q1=q1, q2=q2, **options)
+
+    def to_dict(self, points: int = 41) -> dict[str, Any]:
+        """Name, sampled values at q = 1 and assumptions, as plain data."""
+        c = np.cos(np.linspace(np.pi, 0, points))
+        values = self(c)
+        sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
+        return {"map": self.name, "c": c.tolist(), "C": sampled, "assumptions": [asdict(a) | {"node": str(a.node)} for a in self.assumptions]}
+
+    def __repr__(self) -> str:
+        return f"CMap({self.name})"
+
+
+@dataclass(frozen=True)
+class CMapDerivative:
+    """A derivative of a C map in c; call it like the map. Infinite values (kinks at c = +-1) are returned as inf."""
+
+    base: CMap
+    order: int
+
+    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
+        """The derivative at c, same arguments and shapes as the map."""
+        gap = {node: 1 - value for node, value in self.base._values(c, cosine_array, "c").items()}
+        jets, shape = self.base._jets(gap, q1, q2, self.order)
+        factor = float(sp.factorial(self.order))
+        values = {n: (-jet.coefficients[self.order] if self.order else 1 - jet.value) * factor for n, jet in jets.items()}
+        return self.base._result(values, shape, _single(c, q1, q2))
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Those of the map."""
+        return self.base.assumptions
+
+    def __repr__(self) -> str:
+        return f"CMapDerivative({self.base.name}, order {self.order})"
+
+
+class QMap(KernelMap):
+    """A Q map: the q value at the output as a function of the inputs' q values. Call ``Q(q)``, arrays welcome."""
+
+    @abstractmethod
+    def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
+        """Q per output as a jet of the given order in a common change of all input q values."""
+
+    def _evaluate(self, q: Any, order: int) -> Any:
+        given = self._values(q, q_array, "q")
+        shape = np.broadcast_shapes(*(a.shape for a in given.values()))
+        factor = float(sp.factorial(order))
+        out = {n: _finish(jet.coefficients[order] * factor, shape, _single(q)) for n, jet in self.values(given, order).items()}
+        return out[self.outputs[0]] if len(self.outputs) == 1 else out
+
+    def __call__(self, q: Any) -> Any:
+        """q values at the output. Domain: q > 0. Raises: KcalcError outside it or for nan."""
+        return self._evaluate(q, 0)
+
+    def derivative(self, n: int = 1) -> QMapDerivative:
+        """The n-th derivative in q."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise KcalcError(f"the order of a derivative is a whole number >= 0, got {n!r}")
+        return QMapDerivative(self, n)
+
+    def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
+        """The solutions of Q(q) = q in [low, high], in increasing order; none where every q is fixed."""
+        from .rootfinding import sign_changes
+
+        self._one_output("fixed points")
+
+        def excess(log_q: Array) -> Array:
+            return self(np.exp(log_q)) / np.exp(log_q) - 1
+
+        grid = np.linspace(np.log(low), np.log(high), 241)
+        roots = [float(np.exp(t)) for t in sign_changes(excess, grid, tolerance=1e-14)]
+        if len(roots) >= len(grid) - 2:
+            return ()
+        slope = self.derivative(1)
+        return tuple(FixedPoint(q, float(slope(q))) for q in roots)
+
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw Q over q; see :func:`kcalc.plotting.q_maps`."""
+        from . import plotting
+
+        return plotting.q_maps({self.name: self}, ax=ax, **options)
+
+    def to_dict(self, points: int = 41) -> dict[str, Any]:
+        """Name, sampled values and assumptions, as plain data."""
+        q = np.geomspace(0.01, 100, points)
+        values = self(q)
+        sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
+        return {"map": self.name, "q": q.tolist(), "Q": sampled, "assumptions": [asdict(a) | {"node": str(a.node)} for a in self.assumptions]}
+
+    def __repr__(self) -> str:
+        return f"QMap({self.name})"
+
+
+@dataclass(frozen=True)
+class QMapDerivative:
+    """A derivative of a Q map in q; call it like the map."""
+
+    base: QMap
+    order: int
+
+    def __call__(self, q: Any) -> Any:
+        """The derivative at q."""
+        return self.base._evaluate(q, self.order)
+
+    def __repr__(self) -> str:
+        return f"QMapDerivative({self.base.name}, order {self.order})"

@@ -1,0 +1,263 @@
+"""A network: an immutable, validated view of a directed acyclic graph of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+import sympy as sp
+
+from .blocks import Block, find_blocks, same_structure
+from .errors import GraphError, KcalcError, unknown
+from .layers import BatchNorm, Concat, Input, Layer, LayerNorm, RMSNorm, Sum
+from .validation import check_outputs, infer_features, ordered_nodes, read_nodes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+Step = tuple[Node, Layer, tuple[Node, ...]]
+
+
+class Network:
+    """A directed acyclic graph whose nodes carry a ``layer`` and whose edges carry a ``slot``.
+
+    Parameters: ``graph``, an ``nx.DiGraph`` with a node attribute ``layer``; an edge attribute ``slot`` orders the
+    inputs of a node (optional where there is one; a tuple of slots where one node is read twice, as in ``x + x``).
+    ``outputs`` declares the output nodes; by default all nodes that nothing reads. Every node has weights of its own.
+
+    Raises: GraphError for a cycle, a node without a layer, a wrong number of inputs, missing or doubled slots, an
+    input nothing reads, a dangling node, or channel counts that do not fit.
+    """
+
+    def __init__(self, graph: nx.DiGraph, outputs: Iterable[Node] | None = None) -> None:
+        layers, parents = read_nodes(graph)
+        order = ordered_nodes(graph)
+        self._layers: dict[Node, Layer] = {node: layers[node] for node in order}
+        self._parents: dict[Node, tuple[Node, ...]] = {node: parents[node] for node in order}
+        self.outputs: tuple[Node, ...] = check_outputs(self._layers, graph, outputs)
+        self.removed: tuple[Node, ...] = ()
+        self._features = infer_features(self.steps())
+
+    @classmethod
+    def from_steps(cls, steps: Iterable[Step], outputs: Iterable[Node] | None = None) -> Network:
+        """The network with the given (node, layer, parents in slot order) triples, in any order."""
+        return cls(graph_of(steps), outputs)
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def graph(self) -> nx.DiGraph:
+        """The graph itself, frozen (attributes too); ``graph.copy()`` is free to change."""
+        graph = graph_of(self.steps())
+        for node in graph:
+            graph._node[node] = MappingProxyType(graph._node[node])  # type: ignore[attr-defined]
+            for reader in graph._succ[node]:  # type: ignore[attr-defined]
+                frozen = MappingProxyType(graph._succ[node][reader])  # type: ignore[attr-defined]
+                graph._succ[node][reader] = graph._pred[reader][node] = frozen  # type: ignore[attr-defined]
+        return nx.freeze(graph)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The input nodes."""
+        return tuple(node for node, layer in self._layers.items() if isinstance(layer, Input))
+
+    def steps(self) -> Iterator[Step]:
+        """(node, layer, parents in slot order), every node after its parents."""
+        for node, layer in self._layers.items():
+            yield node, layer, self._parents[node]
+
+    def layer(self, node: Node) -> Layer:
+        """The layer of a node. Raises: KcalcError naming the nearest nodes if there is none of that name."""
+        if node not in self._layers:
+            raise unknown("node", node, map(str, self._layers))
+        return self._layers[node]
+
+    def parents(self, node: Node) -> tuple[Node, ...]:
+        """The nodes whose feature maps a node reads, in slot order."""
+        self.layer(node)
+        return self._parents[node]
+
+    def nodes_of(self, kind: type[Layer]) -> tuple[Node, ...]:
+        """The nodes whose layer is of a kind."""
+        return tuple(node for node, layer in self._layers.items() if isinstance(layer, kind))
+
+    @property
+    def features(self) -> Mapping[Node, int | None]:
+        """The number of channels each node emits, None where it is not known."""
+        return MappingProxyType(self._features)
+
+    @property
+    def free_symbols(self) -> set[sp.Symbol]:
+        """The SymPy symbols that stand in the layers."""
+        return set().union(*(layer.free_symbols for layer in self._layers.values()))
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The network cut at the feature maps that all paths cross, equal consecutive pieces grouped into repetitions."""
+        return find_blocks(tuple(self.steps()), self.outputs)
+
+    def isomorphic(self, other: Network) -> bool:
+        """True if a relabelling of nodes turns one network into the other (addends of a Sum may be permuted)."""
+        return same_structure(tuple(self.steps()), self.outputs, tuple(other.steps()), other.outputs)
+
+    def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw the graph from top to bottom; see :func:`kcalc.plotting.network`."""
+        from . import plotting
+
+        return plotting.network(self, ax=ax, **options)
+
+    # -- making others ---------------------------------------------------------------------------------------------
+
+    def map_layers(self, change: Callable[[Node, Layer], Layer]) -> Network:
+        """The network with every layer replaced by ``change(node, layer)``."""
+        return Network.from_steps(((node, change(node, layer), parents) for node, layer, parents in self.steps()), self.outputs)
+
+    def subs(self, values: Mapping[Any, Any]) -> Network:
+        """The network with SymPy symbols (or their names) in its layers replaced by numbers."""
+        named = {symbol.name: symbol for symbol in self.free_symbols}
+        resolved: dict[Any, Any] = {}
+        for key, value in values.items():
+            symbol = named.get(key if isinstance(key, str) else getattr(key, "name", str(key)))
+            if symbol is None:
+                raise unknown("symbol", key, named or ["(the network has no symbols)"])
+            resolved[symbol] = value
+        return self.map_layers(lambda _, layer: layer.subs(resolved))
+
+    def relabelled(self, names: Mapping[Node, Node] | Callable[[Node], Node]) -> Network:
+        """The network with other node labels; they must stay distinct."""
+        new = {node: names(node) if callable(names) else names.get(node, node) for node in self._layers}
+        if len(set(new.values())) != len(new):
+            raise GraphError("relabelling must keep node labels distinct")
+        steps = ((new[node], layer, tuple(new[p] for p in parents)) for node, layer, parents in self.steps())
+        return Network.from_steps(steps, [new[node] for node in self.outputs])
+
+    def normalised(self) -> Network:
+        """The network with the weights of every Sum divided by ``sqrt(sum_i w_i^2)``."""
+        return self.map_layers(lambda node, layer: normalised_sum(layer, len(self._parents[node])) if isinstance(layer, Sum) else layer)
+
+    def without_normalization(self) -> Network:
+        """The network without its BatchNorm, LayerNorm and RMSNorm layers; ``.removed`` lists their nodes."""
+        dropped = set(self.nodes_of(BatchNorm) + self.nodes_of(LayerNorm) + self.nodes_of(RMSNorm))
+        network = self.without(dropped)
+        network.removed = tuple(node for node in self._layers if node in dropped)
+        return network
+
+    def without(self, dropped: Iterable[Node]) -> Network:
+        """The network with one-input nodes bypassed: their readers read their input instead."""
+        dropped = set(dropped)
+        source: dict[Node, Node] = {}
+        for node, _, parents in self.steps():
+            if node in dropped and len(parents) != 1:
+                raise GraphError(f"node {node!r} has {len(parents)} inputs, so it cannot be bypassed")
+            source[node] = source[parents[0]] if node in dropped else node
+        steps = ((node, layer, tuple(source[p] for p in parents)) for node, layer, parents in self.steps() if node not in dropped)
+        return Network.from_steps(steps, dict.fromkeys(source[node] for node in self.outputs))
+
+    # -- habits ----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._layers
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._layers)
+
+    @cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return frozenset(self.steps()), frozenset(self.outputs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Network) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (tuple(self.steps()), self.outputs, self.removed)
+
+    def __repr__(self) -> str:
+        ends = f"{_names(self.inputs)} -> {_names(self.outputs)}"
+        return f"Network({len(self)} nodes, {sum(map(len, self._parents.values()))} edges, {ends})"
+
+
+def _rebuild(steps: Sequence[Step], outputs: Sequence[Node], removed: tuple[Node, ...]) -> Network:
+    network = Network.from_steps(steps, outputs)
+    network.removed = removed
+    return network
+
+
+def _names(nodes: Sequence[Node]) -> str:
+    shown = ", ".join(map(str, nodes[:4]))
+    return shown + ", ..." if len(nodes) > 4 else shown
+
+
+def graph_of(steps: Iterable[Step]) -> nx.DiGraph:
+    """The ``nx.DiGraph`` of (node, layer, parents in slot order) triples."""
+    graph = nx.DiGraph()
+    triples = list(steps)
+    for node, layer, _ in triples:
+        if node in graph:
+            raise GraphError(f"node {node!r} is defined twice; node labels must be distinct")
+        graph.add_node(node, layer=layer)
+    for node, _, parents in triples:
+        slots: dict[Node, list[int]] = {}
+        for slot, parent in enumerate(parents):
+            slots.setdefault(parent, []).append(slot)
+        for parent, taken in slots.items():
+            if parent not in graph:
+                raise GraphError(f"node {node!r} reads {parent!r}, which is not in the network")
+            graph.add_edge(parent, node, slot=taken[0] if len(taken) == 1 else tuple(taken))
+    return graph
+
+
+def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
+    """The channel counts of the inputs of every Concat: as given, else from known features, else equal.
+
+    Raises: GraphError where some features are known and others not.
+    """
+    counts: dict[Node, tuple[Any, ...]] = {}
+    for node in network.nodes_of(Concat):
+        layer, parents = network.layer(node), network.parents(node)
+        known = [network.features[p] for p in parents]
+        if isinstance(layer, Concat) and layer.channels is not None:
+            counts[node] = layer.channels
+        elif all(k is not None for k in known):
+            counts[node] = tuple(known)
+        elif all(k is None for k in known):
+            counts[node] = (1,) * len(parents)
+        else:
+            unknown_one = next(p for p, k in zip(parents, known, strict=True) if k is None)
+            raise GraphError(f"node {node!r} (Concat): the width of {unknown_one!r} is unknown while others are known; give channels=")
+    return counts
+
+
+def sum_weights(layer: Sum, count: int) -> tuple[Any, ...]:
+    """The weights of a Sum with ``count`` inputs, ones where none are given."""
+    return layer.weights if layer.weights is not None else (1,) * count
+
+
+def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
+    """True if ``sum_i w_i^2 = 1``: exactly for SymPy numbers and symbols, to ``tolerance`` for floats."""
+    excess = sum(sp.sympify(w, strict=True) ** 2 for w in weights) - 1
+    if excess.free_symbols:
+        return sp.simplify(excess) == 0
+    return abs(float(excess)) <= tolerance
+
+
+def normalised_sum(layer: Sum, count: int) -> Sum:
+    """The Sum with weights ``w_i / sqrt(sum_j w_j^2)``, itself if it is normalised already."""
+    weights = sum_weights(layer, count)
+    if is_normalised(weights):
+        return layer
+    if len(weights) != count:
+        raise KcalcError(f"Sum has {len(weights)} weights for {count} inputs")
+    total = sp.sqrt(sum(sp.sympify(w, strict=True) ** 2 for w in weights))
+    scaled = (sp.sympify(w, strict=True) / total for w in weights)
+    floats = any(isinstance(w, float) for w in weights)
+    return replace(layer, weights=tuple(float(w) if floats and w.is_number else w for w in scaled))

@@ -1,0 +1,374 @@
+"""Plots on a given Axes: C and Q maps, activations before and after shaping, and the network as a graph.
+
+Every function takes ``ax=None`` (a new figure is made then) and returns the Axes; none shows anything or touches global
+settings. Arguments are duck-typed: maps and activations are callables on NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .drawing import network
+from .errors import KcalcError
+from .rootfinding import sign_changes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["activations", "c_maps", "network", "q_maps", "save", "shaping_figure"]
+
+Array = np.ndarray
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")  # Okabe and Ito
+STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+GREY, LIGHT = "#666666", "#D9D9D9"
+SUFFIXES = (".png", ".pdf", ".svg")
+
+
+# -- maps --------------------------------------------------------------------------------------------------------------
+
+
+def c_maps(maps: Any, ax: Axes | None = None, labels: Sequence[str] | None = None, q1: Any = 1, q2: Any = None, points: int = 401) -> Axes:
+    """Draw C maps over [-1, 1] with the identity and their fixed points.
+
+    ``maps`` is one map, several, or {label: map}; each is called as ``C(c, q1, q2)`` with an array and returns an array,
+    or {output: array} (one line per output). ``points`` are spread evenly in the angle arccos c, so that they lie densely
+    near c = +-1. Fixed points: filled where the map attracts, open where it repels, half filled where the slope is +-1.
+    They come from the map's ``fixed_points`` where it has one, else from sign changes on a fine grid.
+
+    Returns: the Axes. Raises: KcalcError for something that is not a map or returns other shapes.
+    """
+    ax = _axes(ax, 3.6, 3.6)
+    c = np.cos(np.linspace(np.pi, 0.0, _whole(points, "points", 2)))
+    ax.plot([-1, 1], [-1, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1, gid="identity")
+    marked: list[tuple[float, str]] = []
+    for label, curve, given in _curves(maps, labels, q1, q2):
+        color, style = _line_style(len([line for line in ax.lines if line.get_gid() == "map"]))
+        ax.plot(c, curve(c), color=color, linestyle=style, linewidth=1.5, label=label, zorder=3, gid="map", solid_capstyle="round")
+        for value, stable in _fixed_points(curve, given, q1, q2):
+            coincident = sum(abs(value - other) < 0.02 for other, _ in marked)
+            _mark(ax, value, stable, color, coincident)
+            marked.append((value, _stability(stable)))
+    ax.set(xlim=(-1, 1), ylim=(-1, 1), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
+    ax.set_aspect("equal")
+    ax.set_xlabel("$c$", fontsize=10)
+    ax.set_ylabel(r"$\mathcal{C}_f(c)$", fontsize=10)
+    _finish(ax, [kind for kind in ("attracting", "repelling", "undecided") if kind in {k for _, k in marked}])
+    return ax
+
+
+def q_maps(
+    maps: Any, ax: Axes | None = None, labels: Sequence[str] | None = None, low: float = 1e-2, high: float = 1e2, points: int = 201
+) -> Axes:
+    """Draw Q maps over q in [low, high] on logarithmic axes with the identity and their fixed points.
+
+    ``maps`` is one map, several, or {label: map}; each is called as ``Q(q)`` with an array and returns an array, or
+    {output: array}. Fixed points are marked for maps that have ``fixed_points(low, high)``.
+    """
+    ax = _axes(ax, 3.6, 3.6)
+    q = np.geomspace(low, high, _whole(points, "points", 2))
+    ax.plot([low, high], [low, high], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1, gid="identity")
+    kinds: set[str] = set()
+    for index, (label, curve, given) in enumerate(_curves(maps, labels)):
+        color, style = _line_style(index)
+        ax.plot(q, curve(q), color=color, linestyle=style, linewidth=1.5, label=label, zorder=3, gid="map")
+        for point in given.fixed_points(low, high) if given is not None and hasattr(given, "fixed_points") else ():
+            _mark(ax, point.value, point.stable, color, 0)
+            kinds.add(_stability(point.stable))
+    ax.set(xscale="log", yscale="log", xlim=(low, high))
+    ax.set_xlabel("$q$", fontsize=10)
+    ax.set_ylabel(r"$\mathcal{Q}_f(q)$", fontsize=10)
+    _finish(ax, [kind for kind in ("attracting", "repelling", "undecided") if kind in kinds])
+    return ax
+
+
+Curve = Callable[[Array], Array]
+
+
+def _curves(maps: Any, labels: Sequence[str] | None, *arguments: Any) -> list[tuple[str, Curve, Any]]:
+    """(label, curve, map) per line; the map is None for one output of several, whose fixed points it cannot give."""
+    curves: list[tuple[str, Curve, Any]] = []
+    for label, given in _named(maps, labels, "map"):
+        probe = given(np.array([0.5]), *arguments)
+        if not isinstance(probe, Mapping):
+            curves.append((label, _curve(given, None, arguments, label), given))
+            continue
+        for output in probe:
+            curves.append((f"{label}: {output}" if label else str(output), _curve(given, output, arguments, label), None))
+    return curves
+
+
+def _curve(given: Any, output: Any, arguments: tuple[Any, ...], label: str) -> Curve:
+    def curve(x: Array) -> Array:
+        found = given(x, *arguments)
+        try:
+            values = np.asarray(found if output is None else found[output], dtype=float)
+            return np.broadcast_to(values, x.shape)
+        except (TypeError, ValueError, KeyError):
+            raise KcalcError(f"the map {label or given!r} must return an array of shape {x.shape}, got {str(found)[:60]}") from None
+
+    return curve
+
+
+def _named(given: Any, labels: Sequence[str] | None, what: str) -> list[tuple[str, Any]]:
+    """(label, object) pairs from one callable, several, or a mapping."""
+    if isinstance(given, Mapping):
+        pairs = [(str(label), one) for label, one in given.items()]
+    elif callable(given):
+        pairs = [(str(getattr(given, "name", "")), given)]
+    elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        pairs = [(str(getattr(one, "name", f"{what} {i}")), one) for i, one in enumerate(given, 1)]
+    else:
+        raise KcalcError(f"expected a {what}, several, or {{label: {what}}}, got {given!r}")
+    for _, one in pairs:
+        if not callable(one):
+            raise KcalcError(f"expected a {what} (a callable on arrays), got {one!r}")
+    if not pairs:
+        raise KcalcError(f"there is no {what} to draw")
+    if labels is None:
+        return pairs
+    names = [labels] if isinstance(labels, str) else [str(label) for label in labels]
+    if len(names) != len(pairs):
+        raise KcalcError(f"{len(names)} labels for {len(pairs)} {what}s; give one each")
+    return [(name, one) for name, (_, one) in zip(names, pairs, strict=True)]
+
+
+def _fixed_points(curve: Curve, given: Any, q1: Any, q2: Any) -> list[tuple[float, bool | None]]:
+    """(value, stable) of the fixed points of a C map."""
+    if given is not None and hasattr(given, "fixed_points") and (q2 is None or q1 is q2 or (np.isscalar(q1) and q1 == q2)):
+        return [(float(point.value), point.stable) for point in given.fixed_points(q=q1)]
+
+    def excess(theta: Array) -> Array:
+        c = np.cos(np.atleast_1d(theta))
+        return (curve(c) - c).reshape(np.shape(theta))
+
+    grid = np.linspace(np.pi, 0.0, 2001)[1:-1]
+    if np.mean(np.abs(excess(grid)) < 1e-9) > 0.5:  # the identity: every point is fixed
+        return []
+    found = [float(np.cos(theta)) for theta in sign_changes(excess, grid, tolerance=1e-13)]
+    found += [end for end in (-1.0, 1.0) if abs(float(excess(np.arccos(end)))) < 1e-9]
+    return [(value, _attracts(curve, value)) for value in sorted(found)]
+
+
+def _attracts(curve: Curve, c: float) -> bool | None:
+    """Whether a difference quotient of the curve at a fixed point is below 1 in size; None within a percent of 1."""
+    step = 1e-7 if abs(c) > 1 - 1e-6 else 1e-5
+    low, high = max(c - step, -1.0), min(c + step, 1.0)
+    slope = abs(float(np.diff(curve(np.array([low, high])))[0]) / (high - low))
+    return None if abs(slope - 1) < 0.01 else slope < 1
+
+
+def _stability(stable: bool | None) -> str:
+    return "undecided" if stable is None else "attracting" if stable else "repelling"
+
+
+MARKS: dict[str, dict[str, Any]] = {
+    "attracting": {"fillstyle": "full"},
+    "repelling": {"fillstyle": "none"},
+    "undecided": {"fillstyle": "left", "markerfacecoloralt": "white"},
+}
+
+
+def _mark(ax: Axes, value: float, stable: bool | None, color: str, coincident: int) -> None:
+    """A fixed point on the diagonal; ``coincident`` earlier ones at the same place are seen inside it."""
+    kind = _stability(stable)
+    style = {**MARKS[kind], **({"fillstyle": "full", "markerfacecolor": "white"} if kind == "repelling" else {})}
+    size, order = 5.5 + 3.5 * coincident, 6 - 0.01 * coincident
+    ax.plot(
+        [value], [value], marker="o", linestyle="none", color=color, markersize=size, markeredgewidth=1.3,
+        zorder=order, clip_on=False, gid=f"fixed point, {kind}", **style,
+    )  # fmt: skip
+
+
+# -- activations and shaping -------------------------------------------------------------------------------------------
+
+
+def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
+    """Draw activations over [-4, 4] (wider where kinks lie outside), dashed before and solid after transformation.
+
+    ``before`` and ``after`` are callables, sequences or {name: callable}; the two go together in order.
+
+    Returns: the Axes. Raises: KcalcError if their numbers differ or one cannot be called.
+    """
+    old = _named(before, None, "activation")
+    new = [] if after is None else _named(after, None, "activation")
+    if new and len(new) != len(old):
+        raise KcalcError(f"{len(old)} activations before and {len(new)} after; they go together in order")
+    ax = _axes(ax, 3.6, 3.0)
+    kinks = [abs(float(k)) for _, phi in old + new for k in getattr(phi, "kinks", ())]
+    span = min(max([4.0, *(1.25 * k for k in kinks)]), 40.0)
+    x = np.linspace(-span, span, 801)
+    ax.axhline(0, color=LIGHT, linewidth=0.8, zorder=0)
+    ax.axvline(0, color=LIGHT, linewidth=0.8, zorder=0)
+    for index, (name, phi) in enumerate(old):
+        color, style = PALETTE[index % len(PALETTE)], STYLES[1] if new else "-"
+        ax.plot(x, _curve(phi, None, (), name)(x), color=color, linestyle=style, linewidth=1.1 if new else 1.5, label=name or r"$\phi$")
+    for index, (name, phi) in enumerate(new):
+        color, same = PALETTE[index % len(PALETTE)], name in (old[index][0], "")
+        label = f"{old[index][0] or chr(966)}, transformed" if same else name
+        ax.plot(x, _curve(phi, None, (), name)(x), color=color, linewidth=1.6, label=label)
+    ax.set_xlim(-span, span)
+    ax.set_xlabel("$x$", fontsize=10)
+    ax.set_ylabel(r"$\phi(x)$", fontsize=10)
+    _finish(ax, [])
+    return ax
+
+
+def shaping_figure(
+    pairs: Mapping[str, tuple[Any, Any]], c_before: Any, c_after: Any, local: Any = None, axes: Sequence[Axes] | None = None
+) -> Array:
+    """The effect of a shaping method: activations before and after, the global C map before and after, local C maps.
+
+    ``pairs`` is {name: (before, after)}; ``c_before`` and ``c_after`` are maps as for :func:`c_maps`; ``local``, where
+    given, is a mapping {name: local C map} for a third panel. ``axes`` are two (three) Axes to draw on.
+
+    Returns: the array of Axes.
+    """
+    if not isinstance(pairs, Mapping) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs.values()):
+        raise KcalcError("shaping_figure needs {name: (activation before, activation after)}")
+    count = 2 if local is None else 3
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        _, axes = plt.subplots(1, count, figsize=(3.5 * count, 3.2), layout="constrained")
+    panels = np.asarray(axes, dtype=object).ravel()
+    if len(panels) != count:
+        raise KcalcError(f"shaping_figure draws {count} panels, got {len(panels)} axes")
+    activations({name: old for name, (old, _) in pairs.items()}, {name: new for name, (_, new) in pairs.items()}, ax=panels[0])
+    c_maps({"before": c_before, "after": c_after}, ax=panels[1])
+    titles = ["activations" if len(pairs) > 1 else "activation", "global C map"]
+    if local is not None:
+        c_maps(local, ax=panels[2])
+        panels[2].set_ylabel(r"$\mathcal{C}_\phi(c)$", fontsize=10)
+        titles.append("local C maps" if len(_named(local, None, "map")) > 1 else "local C map")
+    for panel, title in zip(panels, titles, strict=True):
+        panel.set_title(title, fontsize=9.5)
+    return panels
+
+
+# -- the look ----------------------------------------------------------------------------------------------------------
+
+
+def _axes(ax: Axes | None, width: float, height: float) -> Axes:
+    if ax is not None:
+        if not hasattr(ax, "add_patch"):
+            raise KcalcError(f"ax must be a matplotlib Axes or None, got {type(ax).__name__}")
+        return ax
+    import matplotlib.pyplot as plt
+
+    _, made = plt.subplots(figsize=(width, height), layout="constrained")
+    return made
+
+
+def _line_style(index: int) -> tuple[str, Any]:
+    return PALETTE[index % len(PALETTE)], STYLES[index // len(PALETTE) % len(STYLES)]
+
+
+def _whole(value: Any, what: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise KcalcError(f"{what} must be a whole number >= {least}, got {value!r}")
+    return value
+
+
+def _finish(ax: Axes, marks: Sequence[str]) -> None:
+    """Thin spines, small ticks, and a legend of the labelled lines and the kinds of marks where nothing is drawn."""
+    from matplotlib.lines import Line2D
+
+    for spine in ax.spines.values():
+        spine.set_linewidth(0.6)
+    ax.tick_params(labelsize=8, width=0.6, length=3)
+    handles: list[Any] = [line for line in ax.lines if not str(line.get_label()).startswith("_") and line.get_label()]
+    handles = handles if len(handles) > 1 or marks else []
+    for kind in marks:
+        style = {"marker": "o", "linestyle": "none", "color": GREY, "markersize": 5, "markeredgewidth": 1.1, **MARKS[kind]}
+        handles.append(Line2D([], [], label=kind if kind != "undecided" else r"slope $\pm 1$", **style))
+    if handles:
+        _legend(ax, handles)
+
+
+def _legend(ax: Axes, handles: Sequence[Any]) -> None:
+    """A legend in the first corner where it covers no line, else to the right of the Axes."""
+    figure: Any = ax.get_figure()
+    look: dict[str, Any] = {"handles": handles, "fontsize": 8, "frameon": False, "handlelength": 1.8, "labelspacing": 0.35}
+    engine = figure.get_layout_engine() if hasattr(figure, "get_layout_engine") else None
+    if engine is not None:
+        engine.execute(figure)
+    ax.apply_aspect()
+    drawn = [(line, np.asarray(line.get_xydata())) for line in ax.lines]
+    samples = [_dense(line.get_transform().transform(points)) for line, points in drawn if len(points)]
+    for corner in ("lower right", "upper left", "upper right", "lower left"):
+        box = ax.legend(loc=corner, borderaxespad=0.7, **look).get_window_extent()
+        if not any(((p >= (box.x0 - 3, box.y0 - 3)) & (p <= (box.x1 + 3, box.y1 + 3))).all(axis=1).any() for p in samples):
+            return
+    ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, **look)
+
+
+def _dense(points: Array) -> Array:
+    """Points a pixel or two apart along a line on the screen."""
+    steps = np.linspace(0, 1, 33)[:, None, None]
+    return (points[:-1] + steps * np.diff(points, axis=0)).reshape(-1, 2) if len(points) > 1 else points
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def save(target: Any, path: str | os.PathLike[str]) -> Path:
+    """Write the figure of an Axes (or a Figure, or an array of Axes) as PNG, PDF or SVG, by suffix.
+
+    The file appears whole or not at all: it is written beside its place and then moved there. Returns: the path.
+    Raises: KcalcError for another suffix, a missing folder, or one that cannot be written.
+    """
+    figure = _figure(target)
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise KcalcError(f"a plot is written as {', '.join(SUFFIXES)}, not {path.suffix or 'a name without suffix'!r}: {path}")
+    if not path.parent.is_dir():
+        raise KcalcError(f"the folder {path.parent} does not exist; make it first")
+    if path.is_dir():
+        raise KcalcError(f"{path} is a folder, not a file to write")
+    kind = path.suffix.lower()[1:]
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        try:
+            figure.savefig(
+                temporary,
+                format=kind,
+                dpi=200,
+                bbox_inches="tight",
+                metadata={"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind),
+            )
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise KcalcError(f"cannot write {path}: {error.strerror or error}") from None
+    return path
+
+
+def _umask() -> int:
+    """The permissions that new files do not get."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _figure(target: Any) -> Figure:
+    if isinstance(target, np.ndarray | list | tuple) and len(target):
+        return _figure(np.asarray(target, dtype=object).ravel()[0])
+    figure: Any = target if hasattr(target, "savefig") else getattr(target, "figure", None)
+    while figure is not None and not hasattr(figure, "savefig"):  # a subfigure: up to the figure it is part of
+        figure = getattr(figure, "figure", None)
+    if figure is None:
+        raise KcalcError(f"expected an Axes or a Figure to save, got {type(target).__name__}")
+    return figure

@@ -1,0 +1,182 @@
+"""Quadrature for one function under Gaussians of every width: a mesh on the pre-activation axis and the rules built from it.
+
+A :class:`Profile` is what the numerics need to know of a function phi: its derivatives away from kinks, where the kinks are and how far
+phi and its derivatives jump there.  ``mesh(profile, radius)`` bisects [-radius, radius] until phi, phi' and phi'' are resolved by a
+degree-19 Legendre interpolant on every panel; ``rule(profile, q)`` turns it into Gauss-Legendre nodes for a standard normal z with
+phi evaluated at sqrt(q) z.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kcalc.errors import KcalcError
+
+Array = NDArray[np.float64]
+
+NODES = 20
+WINDOW = 8.5  # |y| <= WINDOW holds all but 2e-17 of a standard normal
+_RESOLVED = 2e-14  # of phi's size nearby: last Legendre coefficients below this count as rounding
+_NARROWEST = 1e-5  # a panel this narrow (relative to 1 + |x|) that is still unresolved means an undeclared kink or pole
+_SCAN = np.linspace(-40.0, 40.0, 321)
+
+
+class Profile(Hashable, Protocol):
+    """A real function on the line, smooth between its kinks."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kink_points(self) -> tuple[float, ...]:
+        """Sorted points where phi or one of its derivatives jumps."""
+        ...
+
+    def numeric(self, n: int = 0) -> Callable[[Array], Array]:
+        """The n-th derivative away from kinks, vectorised."""
+        ...
+
+    def jump_sizes(self, n: int) -> tuple[float, ...]:
+        """phi^(n)(k+) - phi^(n)(k-) at each kink point."""
+        ...
+
+
+@lru_cache(maxsize=16)
+def gauss_legendre(n: int) -> tuple[Array, Array]:
+    """Nodes and weights of the n-point Gauss-Legendre rule on [-1, 1]."""
+    return np.polynomial.legendre.leggauss(n)
+
+
+@lru_cache(maxsize=1)
+def _last_legendre_rows() -> Array:
+    """Rows that map values at the nodes to the last three Legendre coefficients of the interpolant."""
+    nodes, weights = gauss_legendre(NODES)
+    degrees = np.arange(NODES - 3, NODES)
+    vander = np.polynomial.legendre.legvander(nodes, NODES - 1)[:, degrees]
+    return ((2 * degrees + 1) / 2)[:, None] * (vander * weights[:, None]).T
+
+
+def panel_nodes(edges: Array, n: int = NODES) -> tuple[Array, Array]:
+    """Nodes and weights of the composite n-point Gauss-Legendre rule on the panels between sorted ``edges``; shape (panels, n)."""
+    nodes, weights = gauss_legendre(n)
+    middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
+    return middle[:, None] + half[:, None] * nodes, half[:, None] * weights
+
+
+def _envelope(values: Callable[[Array], Array], radius: float) -> Callable[[Array], Array]:
+    """x -> max |f| over [-|x|, |x|], from samples: the size against which rounding errors at x are judged."""
+    samples = np.concatenate([[0.0], np.geomspace(1e-3, radius, 240)])
+    sizes = np.maximum(np.abs(values(samples)), np.abs(values(-samples)))
+    running = np.maximum.accumulate(np.where(np.isfinite(sizes), sizes, 0.0))
+    return lambda x: running[np.minimum(np.searchsorted(samples, np.abs(x)), samples.size - 1)]
+
+
+def _unresolved(values: Callable[[Array], Array], left: Array, right: Array, size: Callable[[Array], Array]) -> NDArray[np.bool_]:
+    nodes, _ = gauss_legendre(NODES)
+    x = ((left + right) / 2)[:, None] + ((right - left) / 2)[:, None] * nodes
+    f = values(x)
+    scale = np.maximum(size(np.maximum(np.abs(left), np.abs(right))), np.max(np.abs(f), axis=1))
+    coefficients = np.abs(f @ _last_legendre_rows().T).max(axis=1)
+    return np.isfinite(scale) & (coefficients > _RESOLVED * scale)
+
+
+@lru_cache(maxsize=512)
+def mesh(profile: Profile, radius: float) -> Array:
+    """Edges on [-radius, radius], kinks among them, such that phi, phi', phi'' are polynomials of degree 19 to rounding on each panel.
+
+    Raises KcalcError where no bisection helps: an undeclared kink, a jump or a pole.
+    """
+    inside = [k for k in profile.kink_points if -radius < k < radius]
+    dyadic = 2.0 ** np.arange(1, math.ceil(math.log2(radius)) + 1)
+    edges = np.unique(np.concatenate([inside, dyadic, -dyadic, [0.0, -radius, radius]]))
+    edges = edges[(edges >= -radius) & (edges <= radius)]
+    for order in (0, 1, 2):
+        edges = _refine(profile, order, edges)
+    return edges
+
+
+def _refine(profile: Profile, order: int, edges: Array) -> Array:
+    values = profile.numeric(order)
+    size = _envelope(values, float(edges[-1]))
+    done = list(edges)
+    left, right = edges[:-1], edges[1:]
+    while left.size:
+        bad = _unresolved(values, left, right, size)
+        left, right = left[bad], right[bad]
+        middle = (left + right) / 2
+        narrow = (right - left) < _NARROWEST * (1 + np.abs(middle))
+        if narrow.any():
+            raise KcalcError(
+                f"activation {profile.name!r} is not smooth near x = {middle[narrow][0]:.6g}: declare the point in kinks=[...] if the function "
+                "(or a derivative) jumps there; a pole on the real line has no Gaussian moments"
+            )
+        done.extend(middle)
+        left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
+    return np.unique(np.array(done))
+
+
+@lru_cache(maxsize=2048)
+def z_range(profile: Profile, q: float) -> tuple[float, float]:
+    """The interval of z outside of which phi(sqrt q z)^2 N(z) is below 1e-34 of its peak.
+
+    Raises KcalcError where E phi(sqrt q z)^2 diverges or overflows double precision.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        logs = 2 * np.log(np.abs(profile.numeric(0)(math.sqrt(q) * _SCAN))) - _SCAN**2 / 2
+    peak = logs.max()
+    if peak > 650 or max(logs[0], logs[-1]) > peak - 78:
+        raise KcalcError(
+            f"activation {profile.name!r} grows too fast: E[phi(sqrt(q) z)^2] diverges (or overflows) at q = {q:g}; "
+            "growth must stay below exp(x^2/(4q))"
+        )
+    heavy = _SCAN[logs > peak - 78] if np.isfinite(peak) else _SCAN[:0]
+    low, high = (heavy[0], heavy[-1]) if heavy.size else (0.0, 0.0)
+    return min(float(low) - 0.25, -12.0), max(float(high) + 0.25, 12.0)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Nodes z and weights w: sum w f(z) = E f(z) for a standard normal z."""
+
+    z: Array
+    w: Array
+
+
+def z_edges(profile: Profile, q: float) -> Array:
+    """Mesh edges on the axis of the standard normal z = x / sqrt q, clipped to where the integrand lives."""
+    low, high = z_range(profile, q)
+    radius = 2.0 ** max(6, math.ceil(math.log2(max(-low, high) * math.sqrt(q))))
+    edges = mesh(profile, radius) / math.sqrt(q)
+    return np.concatenate([[low], edges[(edges > low) & (edges < high)], [high]])
+
+
+def split(edges: Array, width: float) -> Array:
+    """``edges`` with every panel wider than ``width`` cut into equal parts."""
+    counts = np.maximum(np.ceil(np.diff(edges) / width), 1).astype(int)
+    starts, steps = np.repeat(edges[:-1], counts), np.repeat(np.diff(edges) / counts, counts)
+    index = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.append(starts + index * steps, edges[-1])
+
+
+def normal_density(z: Array) -> Array:
+    """exp(-z^2/2)/sqrt(2 pi)."""
+    return np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+
+def normal_rule(edges: Array) -> Rule:
+    """Composite Gauss-Legendre rule on ``edges`` with the standard normal density in the weights."""
+    z, w = panel_nodes(edges)
+    z, w = z.ravel(), w.ravel()
+    return Rule(z, w * normal_density(z))
+
+
+@lru_cache(maxsize=1024)
+def rule(profile: Profile, q: float) -> Rule:
+    """The rule for E f(sqrt(q) z) with f built from phi, phi', phi'' and polynomials; panels no wider than 1 in z."""
+    return normal_rule(split(z_edges(profile, q), 1.0))

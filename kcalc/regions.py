@@ -1,0 +1,216 @@
+"""Subnetworks: the single-entry single-exit regions of a network, whose entries are feature maps, not edges.
+
+A subnetwork is a non-empty set of layers (1) that reads exactly one feature map from outside, that of its *entry*, (2) whose other
+edges come from inside and (3) of which exactly one layer, its *exit*, is used outside or is a network output. Rule 3 is the strict
+reading, the one that reproduces [DKS eq. 20] and [TAT App. B.5].
+
+In :func:`find_regions` nodes are numbers 0 ... n-1 in topological order; ``parents[v]`` may repeat and is empty at inputs. ``idom`` is
+the dominator tree from a virtual root above the inputs, ``ipdom`` the post-dominator tree from a virtual sink below the outputs (both
+virtual nodes have number n), ``A(s, t)`` all that is reached backwards from ``t`` without passing ``s``. A pair (s, t) is a subnetwork
+iff ``s`` strictly dominates ``t`` and ``t`` post-dominates ``A(s, t)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from .layers import Input
+from .network import Network, Step
+
+__all__ = ["Regions", "Subnetwork", "find_regions", "network_regions", "subnetworks"]
+
+Node = Hashable
+
+
+@dataclass(frozen=True)
+class Regions:
+    """``idom[v]`` (n for the virtual root) and the maximal regions as paths (entry, t_1, ..., t_k).
+
+    Any two nodes of a path bound a region, and these are all the regions; each node is exit in one path at most.
+    """
+
+    idom: tuple[int, ...]
+    paths: tuple[tuple[int, ...], ...]
+
+
+class _Tree:
+    """A tree that grows by leaves, with skip pointers: ``meet`` and ``spread`` cost O(log depth). Its root is ``size``.
+
+    ``low`` and ``high`` hold the least and greatest label on the way from a node to its skip pointer, that pointer's node excluded.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.up = [size] * (size + 1)
+        self.skip = [size] * (size + 1)
+        self.depth = [0] * (size + 1)
+        self.labels: list[tuple[int, int]] = [(0, 0)] * (size + 1)
+        self.spans: list[tuple[int, int]] = [(0, 0)] * (size + 1)
+
+    def add(self, node: int, parent: int, label: tuple[int, int] = (0, 0)) -> None:
+        """A new leaf."""
+        skip, depth = self.skip, self.depth
+        over = skip[parent]
+        self.up[node] = parent
+        depth[node] = depth[parent] + 1
+        self.labels[node] = label
+        if parent != over and depth[parent] - depth[over] == depth[over] - depth[skip[over]]:
+            skip[node] = skip[over]
+            self.spans[node] = _hull(_hull(label, self.spans[parent]), self.spans[over])
+        else:
+            skip[node] = parent
+            self.spans[node] = label
+
+    def meet(self, a: int, b: int) -> int:
+        """The deepest common ancestor."""
+        up, skip, depth = self.up, self.skip, self.depth
+        if depth[a] < depth[b]:
+            a, b = b, a
+        level = depth[b]
+        while depth[a] > level:
+            a = skip[a] if depth[skip[a]] >= level else up[a]
+        while a != b:
+            a, b = (skip[a], skip[b]) if skip[a] != skip[b] else (up[a], up[b])
+        return a
+
+    def spread(self, node: int, top: int) -> tuple[int, int]:
+        """The least and greatest label from ``node`` up to its ancestor ``top``, that excluded."""
+        skip, level = self.skip, self.depth[top]
+        found = self.labels[node]
+        while node != top:
+            if self.depth[skip[node]] >= level:
+                found = _hull(found, self.spans[node])
+                node = skip[node]
+            else:
+                found = _hull(found, self.labels[node])
+                node = self.up[node]
+        return found
+
+
+def _hull(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return (a[0] if a[0] < b[0] else b[0], a[1] if a[1] > b[1] else b[1])
+
+
+def _post_dominators(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> list[int]:
+    """``ipdom`` of every node, from readers to what they read."""
+    size = len(parents)
+    tree = _Tree(size)
+    nearest: list[int] = [-1] * size  # the meet of the readers seen so far
+    for node in outputs:
+        nearest[node] = size
+    for node in range(size - 1, -1, -1):
+        tree.add(node, nearest[node])
+        for parent in parents[node]:
+            seen = nearest[parent]
+            nearest[parent] = node if seen < 0 or seen == node else tree.meet(seen, node)
+    return nearest
+
+
+def _euler(ipdom: Sequence[int]) -> tuple[list[int], list[int]]:
+    """First and last preorder number in the subtree of every node of the post-dominator tree."""
+    size = len(ipdom)
+    weight = [1] * (size + 1)
+    for node in range(size):  # readers come later, so a subtree is complete when its root is reached
+        weight[ipdom[node]] += weight[node]
+    first, free = [0] * (size + 1), [1] * (size + 1)
+    for node in range(size - 1, -1, -1):
+        above = ipdom[node]
+        first[node] = free[above]
+        free[above] += weight[node]
+        free[node] = first[node] + 1
+    return first, [f + w - 1 for f, w in zip(first, weight, strict=True)]
+
+
+def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Regions:
+    """Dominators and maximal regions, in O((nodes + edges) log nodes).
+
+    A(idom t, t) without ``t`` is the union of A(idom d, d) over ``d`` on the dominator path from each parent of ``t`` up to ``idom t``.
+    So the span of Euler numbers over that set comes from the spans of earlier nodes, and ``t`` post-dominates the set iff the span
+    lies in its own interval; if it does not, no region ends at ``t``. Regions that follow one another form paths.
+    """
+    size = len(parents)
+    ipdom = _post_dominators(parents, outputs)
+    first, last = _euler(ipdom)
+    tree = _Tree(size)
+    closed = [False] * (size + 1)
+    for node, above in enumerate(parents):
+        top = above[0] if above else size
+        for parent in above:
+            if parent != top:
+                top = tree.meet(top, parent)
+        label = (first[node], first[node])
+        for parent in set(above) if len(above) > 1 else ():
+            if parent != top:
+                label = _hull(label, tree.spread(parent, top))
+        closed[node] = top != size and first[node] <= label[0] and label[1] <= last[node]
+        tree.add(node, top, label)
+    idom = tree.up
+    follows = [ipdom[node] < size and idom[ipdom[node]] == node for node in range(size)]
+    paths: list[tuple[int, ...]] = []
+    for node in range(size):
+        entry = idom[node]
+        if not closed[node] or (closed[entry] and ipdom[entry] == node):
+            continue
+        path = [entry, node]
+        while follows[path[-1]]:
+            path.append(ipdom[path[-1]])
+        paths.append(tuple(path))
+    return Regions(tuple(idom[:size]), tuple(paths))
+
+
+# -- in a network ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Subnetwork:
+    """The layers between the feature map of ``entry`` (a node that is not one of them) and the layer ``exit`` (which is)."""
+
+    entry: Node
+    exit: Node
+    within: Network
+
+    @cached_property
+    def layers(self) -> tuple[Node, ...]:
+        """The nodes, each after those it reads: all that is reached backwards from ``exit`` without passing ``entry``."""
+        order: dict[Node, None] = {}
+        stack: list[tuple[Node, bool]] = [(self.exit, False)]
+        while stack:
+            node, done = stack.pop()
+            if node in order or node == self.entry:
+                continue
+            if done:
+                order[node] = None
+            else:
+                stack.append((node, True))
+                stack.extend((parent, False) for parent in reversed(self.within.parents(node)))
+        return tuple(order)
+
+    @property
+    def network(self) -> Network:
+        """The subnetwork as a network of its own, with an Input in place of ``entry``."""
+        layer = self.within.layer(self.entry)
+        first = layer if isinstance(layer, Input) else Input(self.within.features[self.entry])
+        inner: list[Step] = [(node, self.within.layer(node), self.within.parents(node)) for node in self.layers]
+        return Network.from_steps([(self.entry, first, ()), *inner], [self.exit])
+
+    def __repr__(self) -> str:
+        return f"Subnetwork({self.entry!r} -> {self.exit!r}, {len(self.layers)} layers)"
+
+
+def network_regions(network: Network) -> tuple[list[Node], list[list[int]], Regions]:
+    """The nodes of a network in order, the numbers of their parents in slot order, and the regions."""
+    number = {node: k for k, node in enumerate(network)}
+    parents = [[number[p] for p in above] for _, _, above in network.steps()]
+    return list(number), parents, find_regions(parents, [number[node] for node in network.outputs])
+
+
+def subnetworks(network: Network) -> tuple[Subnetwork, ...]:
+    """The maximal subnetworks: those that do not compose with another one to a larger subnetwork.
+
+    Every subnetwork lies in exactly one of them, as an interval between two of its cut points. Those without a nonlinear layer
+    are listed too. A network of several inputs has no subnetwork that holds the layer where they first meet.
+    Cost: O((nodes + edges) log nodes); ``layers`` are found when asked for.
+    """
+    nodes, _, regions = network_regions(network)
+    return tuple(Subnetwork(nodes[path[0]], nodes[path[-1]], network) for path in regions.paths)

@@ -1,0 +1,26 @@
+"""The SymPy symbols that results are written in.
+
+``psi`` is the slope ``C'(1)`` that all nonlinear layers share [DKS sec. 17.1], ``kappa`` the curvature ``C''(1)`` that they share
+[TAT App. B.2]. Both are positive, so that ``expr.subs(kc.symbols.psi, 2)`` and ``expr.as_poly(kc.symbols.psi)`` work on any result.
+"""
+
+from __future__ import annotations
+
+import sympy as sp
+
+__all__ = ["kappa", "psi", "slope_of"]
+
+psi = sp.Symbol("psi", positive=True)
+kappa = sp.Symbol("kappa", positive=True)
+
+
+def slope_of(name: str) -> sp.Symbol:
+    """The slope symbol ``psi_<name>`` of one activation where each has its own."""
+    return sp.Symbol(f"psi_{name}", positive=True)
+
+
+c: sp.Symbol = sp.Symbol("c", real=True)
+"""The cosine of two inputs."""
+
+q: sp.Symbol = sp.Symbol("q", positive=True)
+"""The mean square of an input."""
