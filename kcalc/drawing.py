@@ -64,20 +64,23 @@ def network(
             raise unknown("node", node, map(str, layers))
     if columns is not None and (isinstance(columns, bool) or not isinstance(columns, int) or columns < 1):
         raise KcalcError(f"columns must be a whole number >= 1, got {columns!r}")
-    texts = {node: given.get(node, layer_text(layer, node)) if labels is not False else "" for node, layer in layers.items()}
+    texts = {node: str(given.get(node, layer_text(layer, node))) if labels is not False else "" for node, layer in layers.items()}
     circles = {node for node, layer in layers.items() if type(layer).__name__ in ("Sum", "Product") and node not in given}
     widths = {node: HEIGHT if node in circles else _box_width(texts[node]) for node in layers}
     ordered = {node for node, layer in layers.items() if type(layer).__name__ == "Concat"}
-    drawn = plan(net, widths, ordered, len(layers) > max_nodes if collapse is None else collapse, columns)
-    ax, scale = _canvas(ax, drawn, legend)
-    outputs = {drawn.represents[node] for node in net.outputs}
+    if collapse is None:
+        collapse = len(layers) > max_nodes and hasattr(net, "blocks")
+    drawn = plan(net, widths, ordered, collapse, columns)
+    room = max((_text_width(label) + 0.25 for label, _ in chosen), default=0.0)
+    ax, scale = _canvas(ax, drawn, legend, room)
+    outputs = list(dict.fromkeys(drawn.represents[node] for node in net.outputs))
     _draw_regions(ax, drawn, chosen, scale)
     _draw_groups(ax, drawn, scale)
     for route in drawn.routes:
         _draw_route(ax, route, _weights_text(layers[route.target], route.slots) if labels is not False else "", scale)
     for curve in drawn.connectors:
-        ax.add_patch(_patch("PathPatch", _bezier(curve), facecolor="none", edgecolor=INK, linewidth=0.8 * scale, zorder=2))
-        ax.add_patch(_patch("Circle", curve[-1], 0.022, facecolor=INK, linewidth=0, zorder=3.5))
+        ax.add_artist(_patch("PathPatch", _bezier(curve), facecolor="none", edgecolor=INK, linewidth=0.8 * scale, zorder=2))
+        ax.add_artist(_patch("Circle", curve[-1], 0.022, facecolor=INK, linewidth=0, zorder=3.5))
     kinds = {node: KINDS.get(type(layers[node]).__name__, "other") for node in drawn.boxes}
     for node, box in drawn.boxes.items():
         _draw_box(ax, box, kinds[node], texts[node], node in outputs, scale)
@@ -85,7 +88,14 @@ def network(
         for node in outputs:
             box = drawn.boxes[node]
             ax.text(
-                box.x, box.y - HEIGHT / 2 - 0.03, str(node), ha="center", va="top", fontsize=(FONT - 0.5) * scale, style="italic", color=INK
+                box.x,
+                box.y - HEIGHT / 2 - 0.03,
+                _short(str(node)),
+                ha="center",
+                va="top",
+                fontsize=(FONT - 0.5) * scale,
+                style="italic",
+                color=INK,
             )
     if legend:
         _draw_legend(ax, drawn, list(kinds.values()), scale)
@@ -100,8 +110,8 @@ def number_text(value: Any) -> str:
     if getattr(value, "free_symbols", None):
         import sympy as sp
 
-        text = sp.latex(value)
-        return f"${text}$" if len(text) <= 24 else ""
+        text = f"${sp.latex(value)}$"
+        return text if len(text) <= 26 and _is_mathtext(text) else ""
     return f"{float(value):.3g}"
 
 
@@ -158,21 +168,40 @@ def _weights_text(layer: Any, slots: Sequence[int]) -> str:
 
 
 @cache
-def _box_width(text: str) -> float:
-    """The width of a box in inches: that of its text and a margin, not less than the usual one."""
+def _is_mathtext(text: str) -> bool:
     from matplotlib.textpath import TextPath
 
-    inner = TextPath((0, 0), text, size=FONT).get_extents().width / 72 if text.strip() else 0.0
-    return round(max(0.86, inner + 0.18), 3)
+    if not text.strip():
+        return True
+    try:
+        TextPath((0, 0), text, size=FONT)
+    except ValueError:
+        return False
+    return True
+
+
+@cache
+def _text_width(text: str) -> float:
+    """The width of a text in inches. Raises: KcalcError for mathtext that does not parse."""
+    from matplotlib.textpath import TextPath
+
+    if not _is_mathtext(text):
+        raise KcalcError(f"the label {text!r} is not valid mathtext")
+    return TextPath((0, 0), text, size=FONT).get_extents().width / 72 if text.strip() else 0.0
+
+
+def _box_width(text: str) -> float:
+    """The width of a box: that of its text and a margin, not less than the usual one."""
+    return round(max(0.86, _text_width(text) + 0.18), 3)
 
 
 # -- artists -----------------------------------------------------------------------------------------------------------
 
 
-def _canvas(ax: Axes | None, drawn: Plan, legend: bool) -> tuple[Axes, float]:
-    """The Axes, in data units of an inch, and the points per nominal point."""
+def _canvas(ax: Axes | None, drawn: Plan, legend: bool, room: float) -> tuple[Axes, float]:
+    """The Axes, in data units of an inch with some room at the left, and the points per nominal point."""
     left, right, bottom, top = drawn.extent()
-    left, right, bottom, top = left - 0.12, right + 0.12, bottom - 0.16, top + 0.08
+    left, right, bottom, top = left - 0.12 - room, right + 0.12, bottom - 0.16, top + 0.08
     width, height = right - left, top - bottom
     if ax is None:
         import matplotlib.pyplot as plt
@@ -185,8 +214,8 @@ def _canvas(ax: Axes | None, drawn: Plan, legend: bool) -> tuple[Axes, float]:
         raise KcalcError(f"ax must be a matplotlib Axes or None, got {type(ax).__name__}")
     else:
         figure: Any = ax.get_figure()
-        room = ax.get_window_extent()
-        scale = min(room.width / width, room.height / height) / figure.dpi
+        frame = ax.get_window_extent()
+        scale = min(frame.width / width, frame.height / height) / figure.dpi
     ax.set(xlim=(left, right), ylim=(bottom, top))
     ax.set_aspect("equal")
     ax.set_axis_off()
@@ -215,12 +244,12 @@ def _draw_box(ax: Axes, box: Box, kind: str, text: str, is_output: bool, scale: 
         "gid": f"node:{box.node}",
     }
     if box.round:
-        ax.add_patch(_patch("Circle", (box.x, box.y), box.width / 2, **look))
+        ax.add_artist(_patch("Circle", (box.x, box.y), box.width / 2, **look))
     else:
         radius = {"activation": box.height / 2, "input": 0.09, "join": 0.0}.get(kind, 0.03)
         corner = (box.x - box.width / 2, box.y - box.height / 2)
         style = f"round,pad=0,rounding_size={radius}" if radius else "square,pad=0"
-        ax.add_patch(_patch("FancyBboxPatch", corner, box.width, box.height, boxstyle=style, **look))
+        ax.add_artist(_patch("FancyBboxPatch", corner, box.width, box.height, boxstyle=style, **look))
     size = (FONT + 2.5 if box.round else FONT) * scale
     ax.text(box.x, box.y, text, ha="center", va="center_baseline", fontsize=size, color="#222222", zorder=5)
 
@@ -232,8 +261,8 @@ def _draw_route(ax: Axes, route: Route, text: str, scale: float) -> None:
         color=color, linewidth=width * scale, shrinkA=0, shrinkB=0, zorder=3 if route.skip else 2, joinstyle="miter", capstyle="butt",
         gid=f"edge:{route.source}->{route.target}",
     )  # fmt: skip
-    ax.add_patch(arrow)
-    if text:
+    ax.add_artist(arrow)
+    if text and route.text_side:
         ax.text(
             *route.text_at, text, ha=route.text_side, va="bottom", fontsize=(FONT - 1.5) * scale,
             color=SKIP if route.skip else INK, zorder=5,
@@ -247,7 +276,7 @@ def _draw_groups(ax: Axes, drawn: Plan, scale: float) -> None:
             "FancyBboxPatch", (x0, y0), x1 - x0, y1 - y0, boxstyle="round,pad=0,rounding_size=0.08", facecolor="#F7F7F7",
             edgecolor="#8C8C8C", linewidth=0.7 * scale, linestyle=(0, (4, 2.5)), zorder=0.8, gid=f"block x{group.count}",
         )  # fmt: skip
-        ax.add_patch(box)
+        ax.add_artist(box)
         ax.text(x1 + 0.05, (y0 + y1) / 2, f"×{group.count}", ha="left", va="center", fontsize=(FONT + 1.5) * scale, color="#444444")
 
 
@@ -255,20 +284,19 @@ def _draw_regions(ax: Axes, drawn: Plan, regions: Sequence[tuple[str, list[Node]
     """Tinted areas: boxes of the members grown by half a row and the edges between members, larger regions lower."""
     from matplotlib.path import Path
 
-    for index, (label, nodes) in sorted(enumerate(regions), key=lambda item: -len(item[1][1])):
-        color = REGIONS[index % len(REGIONS)]
-        members = {drawn.represents[node] for node in nodes}
+    by_size = sorted(enumerate(regions), key=lambda item: -len(item[1][1]))
+    for inner, (index, (label, nodes)) in enumerate(by_size):
+        members = list(dict.fromkeys(drawn.represents[node] for node in nodes))
         if not members:
             continue
+        color, reach = REGIONS[index % len(REGIONS)], 0.06 + 0.03 * min(len(by_size) - 1 - inner, 4)
         boxes = [drawn.boxes[node] for node in members]
-        quads = [_rectangle(b.x - b.width / 2 - 0.09, b.x + b.width / 2 + 0.09, b.y - PITCH / 2, b.y + PITCH / 2) for b in boxes]
-        for route in drawn.routes:
-            if route.source in members and route.target in members:
-                quads += _strip(route.curve, 0.07)
-        path = Path.make_compound_path(*(Path(quad, closed=True) for quad in quads))
-        ax.add_patch(_patch("PathPatch", path, facecolor=color, alpha=0.28, linewidth=0, zorder=1, gid=f"region:{label}"))
+        areas = [_rectangle(b.x - b.width / 2 - reach, b.x + b.width / 2 + reach, b.y - PITCH / 2, b.y + PITCH / 2) for b in boxes]
+        areas += [_strip(r.curve, reach) for r in drawn.routes if r.source in members and r.target in members]
+        path = Path.make_compound_path(*(Path(area, closed=True) for area in areas))
+        ax.add_artist(_patch("PathPatch", path, facecolor=color, alpha=0.28, linewidth=0, zorder=1, gid=f"region:{label}"))
         first = max(boxes, key=lambda b: (b.y, -b.x))
-        at = first.x - first.width / 2 - 0.12, first.y + PITCH / 2 - 0.02
+        at = first.x - first.width / 2 - reach - 0.05, first.y + PITCH / 2 - 0.02
         ax.text(*at, label, ha="right", va="top", fontsize=FONT * scale, color=color, weight="bold", zorder=5)
 
 
@@ -276,13 +304,13 @@ def _rectangle(left: float, right: float, low: float, high: float) -> list[tuple
     return [(left, low), (right, low), (right, high), (left, high), (left, low)]
 
 
-def _strip(curve: Sequence[tuple[float, float]], reach: float) -> list[np.ndarray]:
-    """Counter-clockwise quadrilaterals that cover the points within ``reach`` of a curve, side to side."""
+def _strip(curve: Sequence[tuple[float, float]], reach: float) -> np.ndarray:
+    """The counter-clockwise outline of the points within ``reach`` of a curve, side to side."""
     points = sample(curve)
-    steps = np.diff(points, axis=0)
-    normals = np.stack([-steps[:, 1], steps[:, 0]], axis=1) / np.maximum(np.hypot(*steps.T), 1e-12)[:, None] * reach
-    ends = [points[:-1] - normals, points[1:] - normals, points[1:] + normals, points[:-1] + normals, points[:-1] - normals]
-    return list(np.stack(ends, axis=1))
+    points = points[np.r_[True, np.hypot(*np.diff(points, axis=0).T) > 1e-6]]
+    steps = np.gradient(points, axis=0)
+    normals = np.stack([-steps[:, 1], steps[:, 0]], axis=1) / np.hypot(*steps.T)[:, None] * reach
+    return np.concatenate([points - normals, (points + normals)[::-1], (points - normals)[:1]])
 
 
 def sample(curve: Sequence[tuple[float, float]], pieces: int = 12) -> np.ndarray:

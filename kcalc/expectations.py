@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kcalc.quadrature import Array, Profile, normal_density, rule
+from kcalc.quadrature import Array, Profile, normal_rule, rule, split, z_edges
 
 MAX_TERMS = 640
 _BLOCK = 32
@@ -64,31 +64,18 @@ def _square_jumps(profile: Profile) -> list[tuple[float, float]]:
     return out
 
 
-def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, order: int = 0, sign: int = 1) -> float:
-    """E[phi^(n)(sqrt(q1) z) psi^(n)(sign sqrt(q2) z)], derivatives taken away from kinks."""
-    first, second = rule(phi, q1), rule(psi, q2)
-    if not phi.kink_points and first.z.size >= second.z.size and not psi.kink_points:
-        nodes = first
-    elif not psi.kink_points and not phi.kink_points:
-        nodes = second
-    else:
-        nodes = _joint_rule(phi, q1, psi, q2, sign)
-    return float(nodes.w @ (phi.numeric(order)(math.sqrt(q1) * nodes.z) * psi.numeric(order)(sign * math.sqrt(q2) * nodes.z)))
+def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, sign: int = 1) -> float:
+    """E[phi(sqrt(q1) z) psi(sign sqrt(q2) z)]."""
+    if sign > 0 and phi == psi and q1 == q2:
+        return second_moment(phi, q1)
+    nodes = normal_rule(split(joint_edges(phi, q1, psi, q2, sign), 1.0))
+    return float(nodes.w @ (phi.numeric(0)(math.sqrt(q1) * nodes.z) * psi.numeric(0)(sign * math.sqrt(q2) * nodes.z)))
 
 
 def joint_edges(phi: Profile, q1: float, psi: Profile, q2: float, sign: int) -> Array:
     """The edges of both meshes on the z axis, the second reflected for sign = -1, over the wider of the two ranges."""
-    from kcalc.quadrature import z_edges
-
-    second = z_edges(psi, q2)
-    return np.unique(np.concatenate([z_edges(phi, q1), second if sign > 0 else -second[::-1]]))
-
-
-@lru_cache(maxsize=512)
-def _joint_rule(phi: Profile, q1: float, psi: Profile, q2: float, sign: int):  # noqa: ANN202
-    from kcalc.quadrature import normal_rule, split
-
-    return normal_rule(split(joint_edges(phi, q1, psi, q2, sign), 1.0))
+    first, second = z_edges(phi, q1), z_edges(psi, q2)
+    return np.unique(np.concatenate([first, second if sign > 0 else -second]))
 
 
 @dataclass(frozen=True)
@@ -145,6 +132,3 @@ def _project(z: Array, half: Array, weighted: Array, size: float) -> tuple[Array
 def _trimmed(coefficients: Array, size: float) -> Array:
     kept = np.nonzero(np.abs(coefficients) > _NEGLIGIBLE * size)[0]
     return coefficients[: kept[-1] + 1 if kept.size else 0]
-
-
-__all__ = ["Hermite", "hermite", "joint_edges", "mean", "mean_slope", "normal_density", "pair_moment", "q_slope", "second_moment"]

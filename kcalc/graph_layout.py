@@ -42,7 +42,8 @@ class Box:
 class Route:
     """A drawn edge: a start point, then three points for each cubic Bezier segment; ``text_at`` is where a weight stands.
 
-    ``skip`` if it passes rows by in a lane, from a node that others read too or into a sum.
+    ``skip`` if it passes rows by in a lane, from a node that others read too or into a sum. The text ends or begins at
+    ``text_at`` (``text_side`` "right" or "left"); an empty side means that there is no room for it.
     """
 
     source: Node
@@ -225,11 +226,16 @@ def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
     top = sorted((p for p in parents if p not in beside), key=lambda p: paths[p][-2].x)
     step = min(0.16, 0.8 * sheet.vertices[node].width / max(len(top), 1))
     found: list[Route] = []
+    written: set[tuple[bool, str]] = set()
     for parent, path in paths.items():
         port = 0.0 if parent in beside else (top.index(parent) - (len(top) - 1) / 2) * step
         curve = _curve(sheet, path, port, parent in beside)
-        (x, y), side = curve[-1], "left" if path[-2].x > path[-1].x + 1e-6 else "right"
-        at = x + (0.045 if side == "left" else -0.045), y + (0.035 if parent in beside else 0.07)
+        side = "left" if path[-2].x > path[-1].x + 1e-6 else "right"
+        if parent in top and len(top) > 1:
+            side = "right" if parent == top[0] else "left" if parent == top[-1] else ""
+        side = "" if (parent in beside, side) in written else side
+        written.add((parent in beside, side))
+        at = curve[-1][0] + (0.045 if side == "left" else -0.045), curve[-1][1] + (0.035 if parent in beside else 0.07)
         taken = tuple(i for i, p in enumerate(slots) if p == parent)
         shortcut = sheet.forks(parent) or sheet.vertices[node].width <= HEIGHT
         found.append(Route(parent, node, curve, len(path) > 2 and shortcut, taken, at, side))
@@ -265,7 +271,8 @@ def _curve(sheet: Layered, path: Sequence[Vertex], port: float, beside: bool) ->
         goal = _side_port(end, last.x, 1)
         return tuple(curve + _corner(curve[-1], (last.x, goal[1]), goal))
     if len(path) > 2 or len(curve) == 1:
-        curve += _swing(curve[-1], (end.x + port, _y(end) + half))
+        top = sqrt(half**2 - port**2) if end.width <= HEIGHT else half
+        curve += _swing(curve[-1], (end.x + port, _y(end) + top))
     return tuple(curve)
 
 

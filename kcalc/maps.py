@@ -87,6 +87,11 @@ def q_array(q: Any, what: str = "q") -> Array:
     return array
 
 
+def _snapped(value: float) -> float:
+    """Zero where a value is zero but for rounding."""
+    return 0.0 if abs(value) < 1e-14 else value
+
+
 def _single(*values: Any) -> bool:
     """True if every argument that is an array is single precision."""
     kinds = [np.asarray(v).dtype for v in values if isinstance(v, np.ndarray | np.floating)]
@@ -232,7 +237,7 @@ class CMap(KernelMap):
         def excess(theta: Array) -> Array:
             return 2 * np.sin(theta / 2) ** 2 - self.gap_at_angle(theta, q)
 
-        roots = [float(np.cos(t)) for t in sign_changes(excess, np.linspace(0.0, np.pi, 721)[1:-1], tolerance=1e-15)]
+        roots = [_snapped(float(np.cos(t))) for t in sign_changes(excess, np.linspace(0.0, np.pi, 721)[1:-1], tolerance=1e-15)]
         if roots and len(roots) >= 700:
             return ()
         ends = [c for c in (-1.0, 1.0) if abs(float(self(c, q)) - c) < 1e-12]

@@ -7,7 +7,7 @@ settings. Arguments are duck-typed: maps and activations are callables on NumPy 
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -45,22 +45,19 @@ def c_maps(maps: Any, ax: Axes | None = None, labels: Sequence[str] | None = Non
 
     Returns: the Axes. Raises: KcalcError for something that is not a map or returns other shapes.
     """
+    made = ax is None
     ax = _axes(ax, 3.6, 3.6)
     c = np.cos(np.linspace(np.pi, 0.0, _whole(points, "points", 2)))
-    ax.plot([-1, 1], [-1, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1, gid="identity")
-    marked: list[tuple[float, str]] = []
+    _identity(ax, -1, 1)
     for label, curve, given in _curves(maps, labels, q1, q2):
-        color, style = _line_style(len([line for line in ax.lines if line.get_gid() == "map"]))
-        ax.plot(c, curve(c), color=color, linestyle=style, linewidth=1.5, label=label, zorder=3, gid="map", solid_capstyle="round")
+        color = _draw_curve(ax, c, curve(c), label)
         for value, stable in _fixed_points(curve, given, q1, q2):
-            coincident = sum(abs(value - other) < 0.02 for other, _ in marked)
-            _mark(ax, value, stable, color, coincident)
-            marked.append((value, _stability(stable)))
-    ax.set(xlim=(-1, 1), ylim=(-1, 1), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
+            _mark(ax, value, stable, color)
+    ax.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
     ax.set_aspect("equal")
     ax.set_xlabel("$c$", fontsize=10)
     ax.set_ylabel(r"$\mathcal{C}_f(c)$", fontsize=10)
-    _finish(ax, [kind for kind in ("attracting", "repelling", "undecided") if kind in {k for _, k in marked}])
+    _finish(ax, _mark_handles(ax), made)
     return ax
 
 
@@ -72,20 +69,18 @@ def q_maps(
     ``maps`` is one map, several, or {label: map}; each is called as ``Q(q)`` with an array and returns an array, or
     {output: array}. Fixed points are marked for maps that have ``fixed_points(low, high)``.
     """
+    made = ax is None
     ax = _axes(ax, 3.6, 3.6)
     q = np.geomspace(low, high, _whole(points, "points", 2))
-    ax.plot([low, high], [low, high], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1, gid="identity")
-    kinds: set[str] = set()
-    for index, (label, curve, given) in enumerate(_curves(maps, labels)):
-        color, style = _line_style(index)
-        ax.plot(q, curve(q), color=color, linestyle=style, linewidth=1.5, label=label, zorder=3, gid="map")
-        for point in given.fixed_points(low, high) if given is not None and hasattr(given, "fixed_points") else ():
-            _mark(ax, point.value, point.stable, color, 0)
-            kinds.add(_stability(point.stable))
+    _identity(ax, low, high)
+    for label, curve, given in _curves(maps, labels):
+        color = _draw_curve(ax, q, curve(q), label)
+        for point in given.fixed_points(low, high) if hasattr(given, "fixed_points") else ():
+            _mark(ax, point.value, point.stable, color)
     ax.set(xscale="log", yscale="log", xlim=(low, high))
     ax.set_xlabel("$q$", fontsize=10)
     ax.set_ylabel(r"$\mathcal{Q}_f(q)$", fontsize=10)
-    _finish(ax, [kind for kind in ("attracting", "repelling", "undecided") if kind in kinds])
+    _finish(ax, _mark_handles(ax), made)
     return ax
 
 
@@ -165,26 +160,43 @@ def _attracts(curve: Curve, c: float) -> bool | None:
     return None if abs(slope - 1) < 0.01 else slope < 1
 
 
-def _stability(stable: bool | None) -> str:
-    return "undecided" if stable is None else "attracting" if stable else "repelling"
-
-
 MARKS: dict[str, dict[str, Any]] = {
     "attracting": {"fillstyle": "full"},
-    "repelling": {"fillstyle": "none"},
+    "repelling": {"fillstyle": "full", "markerfacecolor": "white"},
     "undecided": {"fillstyle": "left", "markerfacecoloralt": "white"},
 }
 
 
-def _mark(ax: Axes, value: float, stable: bool | None, color: str, coincident: int) -> None:
-    """A fixed point on the diagonal; ``coincident`` earlier ones at the same place are seen inside it."""
-    kind = _stability(stable)
-    style = {**MARKS[kind], **({"fillstyle": "full", "markerfacecolor": "white"} if kind == "repelling" else {})}
-    size, order = 5.5 + 3.5 * coincident, 6 - 0.01 * coincident
+def _identity(ax: Axes, low: float, high: float) -> None:
+    if not any(line.get_gid() == "identity" for line in ax.lines):
+        ax.plot([low, high], [low, high], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1, gid="identity")
+
+
+def _draw_curve(ax: Axes, x: Array, y: Array, label: str) -> str:
+    """Draw a curve in the next colour (and, after all colours, style) of the Axes; returns the colour."""
+    index = sum(line.get_gid() == "map" for line in ax.lines)
+    color, style = PALETTE[index % len(PALETTE)], STYLES[index // len(PALETTE) % len(STYLES)]
+    ax.plot(x, y, color=color, linestyle=style, linewidth=1.5, label=label, zorder=3, gid="map")
+    return color
+
+
+def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
+    """A fixed point on the diagonal; earlier ones at the same place are seen inside it."""
+    kind = "undecided" if stable is None else "attracting" if stable else "repelling"
+    earlier = [line for line in ax.lines if str(line.get_gid()).startswith("fixed point")]
+    inside = sum(abs(float(np.asarray(line.get_xdata())[0]) - value) < 0.02 * max(1, abs(value)) for line in earlier)
     ax.plot(
-        [value], [value], marker="o", linestyle="none", color=color, markersize=size, markeredgewidth=1.3,
-        zorder=order, clip_on=False, gid=f"fixed point, {kind}", **style,
+        [value], [value], marker="o", linestyle="none", color=color, markersize=5.0 + 2.8 * min(inside, 4), markeredgewidth=1.3,
+        zorder=6 - 0.01 * inside, clip_on=False, gid=f"fixed point, {kind}", label="_", **MARKS[kind],
     )  # fmt: skip
+
+
+def _mark_handles(ax: Axes) -> list[dict[str, Any]]:
+    """What the legend says of the marks that were drawn."""
+    look = {"marker": "o", "linestyle": "none", "color": GREY, "markersize": 5, "markeredgewidth": 1.1}
+    drawn = {str(line.get_gid()) for line in ax.lines}
+    names = {"undecided": r"slope $\pm 1$"}
+    return [{**look, **style, "label": names.get(kind, kind)} for kind, style in MARKS.items() if f"fixed point, {kind}" in drawn]
 
 
 # -- activations and shaping -------------------------------------------------------------------------------------------
@@ -201,23 +213,26 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     new = [] if after is None else _named(after, None, "activation")
     if new and len(new) != len(old):
         raise KcalcError(f"{len(old)} activations before and {len(new)} after; they go together in order")
+    made = ax is None
     ax = _axes(ax, 3.6, 3.0)
     kinks = [abs(float(k)) for _, phi in old + new for k in getattr(phi, "kinks", ())]
     span = min(max([4.0, *(1.25 * k for k in kinks)]), 40.0)
     x = np.linspace(-span, span, 801)
-    ax.axhline(0, color=LIGHT, linewidth=0.8, zorder=0)
-    ax.axvline(0, color=LIGHT, linewidth=0.8, zorder=0)
+    ax.axhline(0, color=LIGHT, linewidth=0.8, zorder=0, gid="zero")
+    ax.axvline(0, color=LIGHT, linewidth=0.8, zorder=0, gid="zero")
+    extra: list[tuple[str, Any]] = [("before", STYLES[1]), ("after", "-")] if len(new) > 1 else []
     for index, (name, phi) in enumerate(old):
         color, style = PALETTE[index % len(PALETTE)], STYLES[1] if new else "-"
-        ax.plot(x, _curve(phi, None, (), name)(x), color=color, linestyle=style, linewidth=1.1 if new else 1.5, label=name or r"$\phi$")
+        label = "_before" if extra else name or r"$\phi$"
+        ax.plot(x, _curve(phi, None, (), name)(x), color=color, linestyle=style, linewidth=1.1 if new else 1.5, label=label)
     for index, (name, phi) in enumerate(new):
-        color, same = PALETTE[index % len(PALETTE)], name in (old[index][0], "")
-        label = f"{old[index][0] or chr(966)}, transformed" if same else name
-        ax.plot(x, _curve(phi, None, (), name)(x), color=color, linewidth=1.6, label=label)
+        own = isinstance(after, Mapping) and name != old[index][0]
+        label = old[index][0] if extra else name if own else f"{old[index][0] or chr(966)}, transformed"
+        ax.plot(x, _curve(phi, None, (), name)(x), color=PALETTE[index % len(PALETTE)], linewidth=1.6, label=label)
     ax.set_xlim(-span, span)
     ax.set_xlabel("$x$", fontsize=10)
     ax.set_ylabel(r"$\phi(x)$", fontsize=10)
-    _finish(ax, [])
+    _finish(ax, [{"label": label, "color": GREY, "linestyle": style} for label, style in extra], made)
     return ax
 
 
@@ -226,7 +241,7 @@ def shaping_figure(
 ) -> Array:
     """The effect of a shaping method: activations before and after, the global C map before and after, local C maps.
 
-    ``pairs`` is {name: (before, after)}; ``c_before`` and ``c_after`` are maps as for :func:`c_maps`; ``local``, where
+    ``pairs`` is {name: (before, after)}; ``c_before`` (None where there is none) and ``c_after`` are maps; ``local``, where
     given, is a mapping {name: local C map} for a third panel. ``axes`` are two (three) Axes to draw on.
 
     Returns: the array of Axes.
@@ -242,7 +257,8 @@ def shaping_figure(
     if len(panels) != count:
         raise KcalcError(f"shaping_figure draws {count} panels, got {len(panels)} axes")
     activations({name: old for name, (old, _) in pairs.items()}, {name: new for name, (_, new) in pairs.items()}, ax=panels[0])
-    c_maps({"before": c_before, "after": c_after}, ax=panels[1])
+    c_maps({label: one for label, one in (("before", c_before), ("after", c_after)) if one is not None}, ax=panels[1])
+    panels[0].set_box_aspect(1)
     titles = ["activations" if len(pairs) > 1 else "activation", "global C map"]
     if local is not None:
         c_maps(local, ax=panels[2])
@@ -267,47 +283,49 @@ def _axes(ax: Axes | None, width: float, height: float) -> Axes:
     return made
 
 
-def _line_style(index: int) -> tuple[str, Any]:
-    return PALETTE[index % len(PALETTE)], STYLES[index // len(PALETTE) % len(STYLES)]
-
-
 def _whole(value: Any, what: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise KcalcError(f"{what} must be a whole number >= {least}, got {value!r}")
     return value
 
 
-def _finish(ax: Axes, marks: Sequence[str]) -> None:
-    """Thin spines, small ticks, and a legend of the labelled lines and the kinds of marks where nothing is drawn."""
+def _finish(ax: Axes, extra: Sequence[Mapping[str, Any]], widen: bool) -> None:
+    """Thin spines, small ticks, and a legend of the labelled lines and of ``extra`` handles, where it covers nothing."""
     from matplotlib.lines import Line2D
 
     for spine in ax.spines.values():
         spine.set_linewidth(0.6)
     ax.tick_params(labelsize=8, width=0.6, length=3)
-    handles: list[Any] = [line for line in ax.lines if not str(line.get_label()).startswith("_") and line.get_label()]
-    handles = handles if len(handles) > 1 or marks else []
-    for kind in marks:
-        style = {"marker": "o", "linestyle": "none", "color": GREY, "markersize": 5, "markeredgewidth": 1.1, **MARKS[kind]}
-        handles.append(Line2D([], [], label=kind if kind != "undecided" else r"slope $\pm 1$", **style))
-    if handles:
-        _legend(ax, handles)
+    lines: list[Any] = [line for line in ax.lines if line.get_label() and not str(line.get_label()).startswith("_")]
+    if len(lines) > 1 or extra:
+        _legend(ax, [*lines, *(Line2D([], [], **look) for look in extra)], widen)
 
 
-def _legend(ax: Axes, handles: Sequence[Any]) -> None:
-    """A legend in the first corner where it covers no line, else to the right of the Axes."""
+def _legend(ax: Axes, handles: Sequence[Any], widen: bool) -> None:
+    """A legend in the first corner where it covers no curve, else to the right (the figure made wider if ``widen``)."""
     figure: Any = ax.get_figure()
-    look: dict[str, Any] = {"handles": handles, "fontsize": 8, "frameon": False, "handlelength": 1.8, "labelspacing": 0.35}
+    look: dict[str, Any] = {
+        "handles": handles,
+        "fontsize": 8,
+        "handlelength": 1.8,
+        "labelspacing": 0.35,
+        "edgecolor": "none",
+        "framealpha": 0.8,
+    }
     engine = figure.get_layout_engine() if hasattr(figure, "get_layout_engine") else None
     if engine is not None:
         engine.execute(figure)
     ax.apply_aspect()
-    drawn = [(line, np.asarray(line.get_xydata())) for line in ax.lines]
+    drawn = [(line, np.asarray(line.get_xydata())) for line in ax.lines if line.get_gid() != "zero"]
     samples = [_dense(line.get_transform().transform(points)) for line, points in drawn if len(points)]
     for corner in ("lower right", "upper left", "upper right", "lower left"):
-        box = ax.legend(loc=corner, borderaxespad=0.7, **look).get_window_extent()
-        if not any(((p >= (box.x0 - 3, box.y0 - 3)) & (p <= (box.x1 + 3, box.y1 + 3))).all(axis=1).any() for p in samples):
+        box = ax.legend(loc=corner, borderaxespad=0.6, **look).get_window_extent()
+        if not any(((p >= (box.x0 - 4, box.y0 - 4)) & (p <= (box.x1 + 4, box.y1 + 4))).all(axis=1).any() for p in samples):
             return
-    ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, **look)
+    box = ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, **look).get_window_extent()
+    if widen:
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width + box.width / figure.dpi + 0.1, height)
 
 
 def _dense(points: Array) -> Array:
@@ -334,33 +352,17 @@ def save(target: Any, path: str | os.PathLike[str]) -> Path:
     if path.is_dir():
         raise KcalcError(f"{path} is a folder, not a file to write")
     kind = path.suffix.lower()[1:]
+    timeless = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
+    temporary = path.with_name(f".{path.stem}-{secrets.token_hex(6)}{path.suffix}")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
-        os.close(handle)
-        try:
-            figure.savefig(
-                temporary,
-                format=kind,
-                dpi=200,
-                bbox_inches="tight",
-                metadata={"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind),
-            )
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        figure.savefig(temporary, format=kind, dpi=200, bbox_inches="tight", metadata=timeless)
+        os.replace(temporary, path)
     except OSError as error:
         raise KcalcError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return path
-
-
-def _umask() -> int:
-    """The permissions that new files do not get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _figure(target: Any) -> Figure:

@@ -77,13 +77,19 @@ def _envelope(values: Callable[[Array], Array], radius: float) -> Callable[[Arra
     return lambda x: running[np.minimum(np.searchsorted(samples, np.abs(x)), samples.size - 1)]
 
 
-def _unresolved(values: Callable[[Array], Array], left: Array, right: Array, size: Callable[[Array], Array]) -> NDArray[np.bool_]:
+def _unresolved(profile: Profile, order: int, left: Array, right: Array, size: Callable[[Array], Array]) -> NDArray[np.bool_]:
+    """Which panels need bisection: their last Legendre coefficients exceed the rounding errors in phi^(order) and in x."""
     nodes, _ = gauss_legendre(NODES)
     x = ((left + right) / 2)[:, None] + ((right - left) / 2)[:, None] * nodes
-    f = values(x)
+    f = profile.numeric(order)(x)
     scale = np.maximum(size(np.maximum(np.abs(left), np.abs(right))), np.max(np.abs(f), axis=1))
-    coefficients = np.abs(f @ _last_legendre_rows().T).max(axis=1)
-    return np.isfinite(scale) & (coefficients > _RESOLVED * scale)
+    with np.errstate(invalid="ignore", over="ignore"):
+        coefficients = np.abs(f @ _last_legendre_rows().T).max(axis=1)
+        bad = np.isfinite(scale) & (coefficients > _RESOLVED * scale)
+        if bad.any():
+            noise = np.abs(x[bad] * profile.numeric(order + 1)(x[bad])).max(axis=1)
+            bad[bad] = coefficients[bad] > _RESOLVED * scale[bad] + 4e-16 * noise
+    return bad
 
 
 @lru_cache(maxsize=512)
@@ -102,12 +108,11 @@ def mesh(profile: Profile, radius: float) -> Array:
 
 
 def _refine(profile: Profile, order: int, edges: Array) -> Array:
-    values = profile.numeric(order)
-    size = _envelope(values, float(edges[-1]))
+    size = _envelope(profile.numeric(order), float(edges[-1]))
     done = list(edges)
     left, right = edges[:-1], edges[1:]
     while left.size:
-        bad = _unresolved(values, left, right, size)
+        bad = _unresolved(profile, order, left, right, size)
         left, right = left[bad], right[bad]
         middle = (left + right) / 2
         narrow = (right - left) < _NARROWEST * (1 + np.abs(middle))
@@ -151,7 +156,7 @@ class Rule:
 def z_edges(profile: Profile, q: float) -> Array:
     """Mesh edges on the axis of the standard normal z = x / sqrt q, clipped to where the integrand lives."""
     low, high = z_range(profile, q)
-    radius = 2.0 ** max(6, math.ceil(math.log2(max(-low, high) * math.sqrt(q))))
+    radius = 2.0 ** max(4, math.ceil(math.log2(max(-low, high) * math.sqrt(q))))
     edges = mesh(profile, radius) / math.sqrt(q)
     return np.concatenate([[low], edges[(edges > low) & (edges < high)], [high]])
 

@@ -38,29 +38,29 @@ class Regions:
 class _Tree:
     """A tree that grows by leaves, with skip pointers: ``meet`` and ``spread`` cost O(log depth). Its root is ``size``.
 
-    ``low`` and ``high`` hold the least and greatest label on the way from a node to its skip pointer, that pointer's node excluded.
+    Every node has a span of labels; ``low`` and ``high`` hold the least and greatest, ``least`` and ``most`` those on the way from a
+    node to where its skip pointer leads, that node excluded.
     """
 
     def __init__(self, size: int) -> None:
-        self.up = [size] * (size + 1)
-        self.skip = [size] * (size + 1)
+        self.up, self.skip = [size] * (size + 1), [size] * (size + 1)
         self.depth = [0] * (size + 1)
-        self.labels: list[tuple[int, int]] = [(0, 0)] * (size + 1)
-        self.spans: list[tuple[int, int]] = [(0, 0)] * (size + 1)
+        self.low, self.high = [0] * (size + 1), [0] * (size + 1)
+        self.least, self.most = [0] * (size + 1), [0] * (size + 1)
 
-    def add(self, node: int, parent: int, label: tuple[int, int] = (0, 0)) -> None:
+    def add(self, node: int, parent: int, low: int = 0, high: int = 0) -> None:
         """A new leaf."""
-        skip, depth = self.skip, self.depth
+        skip, depth, least, most = self.skip, self.depth, self.least, self.most
         over = skip[parent]
         self.up[node] = parent
         depth[node] = depth[parent] + 1
-        self.labels[node] = label
+        self.low[node], self.high[node] = low, high
         if parent != over and depth[parent] - depth[over] == depth[over] - depth[skip[over]]:
             skip[node] = skip[over]
-            self.spans[node] = _hull(_hull(label, self.spans[parent]), self.spans[over])
+            least[node] = min(low, least[parent], least[over])
+            most[node] = max(high, most[parent], most[over])
         else:
-            skip[node] = parent
-            self.spans[node] = label
+            skip[node], least[node], most[node] = parent, low, high
 
     def meet(self, a: int, b: int) -> int:
         """The deepest common ancestor."""
@@ -76,20 +76,16 @@ class _Tree:
 
     def spread(self, node: int, top: int) -> tuple[int, int]:
         """The least and greatest label from ``node`` up to its ancestor ``top``, that excluded."""
-        skip, level = self.skip, self.depth[top]
-        found = self.labels[node]
+        level = self.depth[top]
+        low, high = self.low[node], self.high[node]
         while node != top:
-            if self.depth[skip[node]] >= level:
-                found = _hull(found, self.spans[node])
-                node = skip[node]
+            if self.depth[self.skip[node]] >= level:
+                low, high = min(low, self.least[node]), max(high, self.most[node])
+                node = self.skip[node]
             else:
-                found = _hull(found, self.labels[node])
+                low, high = min(low, self.low[node]), max(high, self.high[node])
                 node = self.up[node]
-        return found
-
-
-def _hull(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-    return (a[0] if a[0] < b[0] else b[0], a[1] if a[1] > b[1] else b[1])
+        return low, high
 
 
 def _post_dominators(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> list[int]:
@@ -139,12 +135,13 @@ def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Re
         for parent in above:
             if parent != top:
                 top = tree.meet(top, parent)
-        label = (first[node], first[node])
+        low = high = first[node]
         for parent in set(above) if len(above) > 1 else ():
             if parent != top:
-                label = _hull(label, tree.spread(parent, top))
-        closed[node] = top != size and first[node] <= label[0] and label[1] <= last[node]
-        tree.add(node, top, label)
+                least, most = tree.spread(parent, top)
+                low, high = min(low, least), max(high, most)
+        closed[node] = top != size and first[node] <= low and high <= last[node]
+        tree.add(node, top, low, high)
     idom = tree.up
     follows = [ipdom[node] < size and idom[ipdom[node]] == node for node in range(size)]
     paths: list[tuple[int, ...]] = []

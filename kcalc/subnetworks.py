@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,8 +19,8 @@ from .calculi.factored import ONE, Array, Factors, LogProgram, Monomial
 from .calculi.slopes import ASSUMPTIONS, ConvexCalculus, Slopes, log_slopes
 from .errors import KcalcError
 from .layers import Nonlinear
-from .maxima import Maximal, MaximalCValue, maximal, maximal_c_value
 from .maps import real_array
+from .maxima import Maximal, MaximalCValue, maximal, maximal_c_value
 from .network import Network, Step
 from .regions import Subnetwork, network_regions, subnetworks
 from .symbols import kappa as common_curvature
@@ -46,7 +46,7 @@ class Polynomials:
         local = self._local(list(network.steps()), parents, regions.idom)
         first: dict[Monomial, tuple[Node, Node]] = {}
         for path in regions.paths:
-            polynomial = _gather(local[node] for node in path[1:])
+            polynomial = _gather([local[node] for node in path[1:]])
             first.setdefault(polynomial, (nodes[path[0]], nodes[path[-1]]))
         kept = not_included(first)
         self.monomials: list[Monomial] = kept or [ONE]
@@ -67,6 +67,8 @@ class Polynomials:
             at = node
             while at != top:
                 if at in known and known[at][0] == top:
+                    if at == node:
+                        return known[at][1]
                     parts.append(known[at][1])
                     break
                 if local[at]:
@@ -85,7 +87,10 @@ class Polynomials:
         return local
 
 
-def _gather(parts: Iterable[Monomial]) -> Monomial:
+def _gather(parts: Sequence[Monomial]) -> Monomial:
+    """The product of many polynomials."""
+    if len(parts) < 2:
+        return parts[0] if parts else ONE
     exponents: Counter[int] = Counter()
     for part in parts:
         for factor, exponent in part:
@@ -223,7 +228,7 @@ class MaximalSlope:
         It is given where the deepest subnetwork has less than 0.9 of the depth, or (numeric weights) an output's ``log V`` exceeds
         ``log mu`` by more than a tenth at ``psi = 1.5^(1/depth)``. One-input one-output networks never have it.
         """
-        if not self.depth or len(self.network.inputs) + len(self.network.outputs) == 2:
+        if len(self.network.inputs) + len(self.network.outputs) == 2 or not self.depth:
             return None
         strict = max(self._factors.measure(self._set.monomials, largest=True))
         text = f"the deepest subnetwork has {strict} of the {self.depth} nonlinear layers on the longest path"

@@ -10,6 +10,7 @@ import numpy as np
 import sympy as sp
 
 from kcalc.activations.base import Activation, X
+from kcalc.activations.pieces import crossings
 from kcalc.errors import KcalcError
 from kcalc.fields import SYMPY, Field, Number
 from kcalc.quadrature import Array
@@ -188,20 +189,11 @@ class Composed(Activation):
 
 
 def _preimages(inner: Activation, level: sp.Expr) -> list[sp.Expr]:
-    """The points where ``inner`` crosses ``level``, found between samples and refined by bisection to rounding."""
-    from scipy.optimize import brentq
-
+    """The points where ``inner`` crosses ``level``."""
     if inner.expr.is_polynomial(X):
-        return [root for root in sp.real_roots(sp.Poly(inner.expr - level, X))] if inner.expr.has(X) else []
+        return list(sp.real_roots(sp.Poly(inner.expr - level, X))) if inner.expr.has(X) else []
     value, target = inner.numeric(0), float(level)
-    side = np.geomspace(1e-6, 1e3, 2000)
-    samples = np.unique(np.concatenate([-side, [0.0], side, np.array(inner.kink_points, dtype=float)]))
-    heights = value(samples) - target
-    roots = [sp.nsimplify(0) if x == 0 else sp.Float(x) for x in samples[heights == 0][:0]]
-    crossings = np.nonzero(heights[:-1] * heights[1:] < 0)[0]
-    roots += [sp.Float(float(brentq(lambda x: float(value(np.array([x]))[0]) - target, samples[i], samples[i + 1], xtol=1e-15))) for i in crossings]
-    isolated = (heights == 0) & ~np.roll(heights == 0, 1) & ~np.roll(heights == 0, -1)
-    return roots + [SYMPY.number(float(x)) for x in samples[isolated]]
+    return [SYMPY.number(point) for point in crossings(lambda x: value(x) - target)]
 
 
 def compose(outer: Activation, inner: Activation) -> Activation:

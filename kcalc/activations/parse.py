@@ -15,7 +15,7 @@ from kcalc.activations.polynomial import polynomial
 from kcalc.activations.registry import by_name, same_function
 from kcalc.errors import KcalcError
 from kcalc.fields import SYMPY
-from kcalc.quadrature import z_range
+from kcalc.quadrature import mesh, z_range
 
 _PROBES = np.concatenate([np.linspace(-30, 30, 121), [-1e3, -1e2, 1e2, 1e3], np.geomspace(1e-6, 20, 15)])
 
@@ -49,6 +49,10 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
     expr = spec.xreplace({symbol: X for symbol in symbols})
     if expr.atoms(sp.Function) and any(isinstance(f, sp.core.function.AppliedUndef) for f in expr.atoms(sp.Function)):
         raise KcalcError(f"{str(spec)[:80]} contains an undefined function")
+    if expr.has(sp.floor, sp.ceiling, sp.frac, sp.DiracDelta):
+        raise KcalcError(f"{str(spec)[:80]} jumps infinitely often or is not a function: an activation has finitely many kinks")
+    if expr == 0:
+        raise KcalcError("the zero function is no activation: it has no C map")
     label = name or str(expr)[:40]
     if expr.is_polynomial(X):
         candidate: Activation = polynomial(expr, label)
@@ -81,3 +85,4 @@ def _check(candidate: Activation) -> None:
     if not values[np.isfinite(values)].any():
         raise KcalcError(f"activation {candidate.name!r} vanishes: a constant activation must at least not be zero")
     z_range(candidate, 0.01)
+    mesh(candidate, 16.0)

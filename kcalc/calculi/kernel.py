@@ -26,7 +26,7 @@ from ..layers import (
 from ..maps import Assumption
 from ..network import sum_weights
 from .channels import Channels, overlaid
-from .freshness import Algebra, Atom, Moments, Pair, Part, Term, agree, is_zero, opened
+from .freshness import Algebra, Atom, Moments, Pair, Part, Term, agree, disjoint, is_zero, opened
 
 Number = Any
 Node = Hashable
@@ -106,6 +106,8 @@ class Kernel:
 
         def add(pairs: Sequence[Pair]) -> Pair:
             self._note_raw_mean(pairs, node)
+            if not disjoint([p.support for p in pairs]):
+                self.note(node, "the addends share weights; their cross terms are computed", "exact")
             try:
                 return self._checked(self.algebra.weighted_sum(pairs, weights, node), node)
             except FreshnessError as error:

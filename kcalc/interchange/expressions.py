@@ -1,6 +1,6 @@
 """SymPy expressions as JSON trees: a small whitelist, written and read node by node, never evaluated as text.
 
-A tree is an integer, a float, ``{"rational": [p, q]}``, ``{"symbol": name}``, ``{"constant": "pi" | "E"}`` or
+A tree is an integer, a float, ``{"rational": [p, q]}``, ``{"symbol": name, "is": flags}``, ``{"constant": "pi" | "E"}`` or
 ``{"op": name, "args": [trees]}``; a Piecewise holds ``{"value": tree, "if": relation}`` rows.
 """
 
@@ -26,6 +26,7 @@ OPERATIONS: dict[str, Any] = {
     "atanh": sp.atanh, "erf": sp.erf, "erfc": sp.erfc,
 }  # fmt: skip
 RELATIONS: dict[str, Any] = {"<": sp.StrictLessThan, "<=": sp.LessThan, ">": sp.StrictGreaterThan, ">=": sp.GreaterThan}
+FLAGS = ("real", "positive", "negative", "nonnegative", "nonzero", "integer", "rational")
 CONSTANTS: dict[str, sp.Expr] = {"pi": sp.pi, "E": sp.E}
 _NAMES = {cls: name for name, cls in OPERATIONS.items()}
 _SIGNS = {cls: sign for sign, cls in RELATIONS.items()}
@@ -44,7 +45,7 @@ def to_tree(expr: Any) -> Any:
     if isinstance(expr, sp.Float):
         return {"float": str(expr), "digits": int(expr._prec * math.log10(2))} if expr._prec > 53 else float(expr)
     if isinstance(expr, sp.Symbol):
-        return {"symbol": expr.name} | {k: True for k in ("positive", "nonnegative") if expr != X and expr.assumptions0.get(k)}
+        return {"symbol": expr.name} if expr == X else {"symbol": expr.name, "is": _declared(expr)}
     for name, value in CONSTANTS.items():
         if expr == value:
             return {"constant": name}
@@ -170,10 +171,21 @@ def _symbol(tree: dict[str, Any], where: str) -> sp.Expr:
     name = tree["symbol"]
     if not isinstance(name, str) or not 0 < len(name) <= 40 or not name.replace("_", "").isalnum():
         raise KcalcError(f"{where}: a symbol is a short word of letters, digits and _, got {str(name)[:40]!r}")
-    if name == X.name:
-        return X
-    flags = {k: True for k in ("positive", "nonnegative") if tree.get(k) is True}
-    return sp.Symbol(name, **(flags or {"real": True}))
+    if "is" not in tree:
+        return X if name == X.name else sp.Symbol(name, real=True)
+    flags = tree["is"]
+    if not isinstance(flags, list) or not all(isinstance(f, str) and f in FLAGS for f in flags):
+        raise KcalcError(f"{where}: a symbol is a list of {', '.join(FLAGS)}, got {str(flags)[:60]}")
+    try:
+        return sp.Symbol(name, **dict.fromkeys(flags, True))
+    except ValueError:
+        raise KcalcError(f"{where}: the symbol {name!r} cannot be all of {', '.join(flags)}") from None
+
+
+def _declared(symbol: sp.Symbol) -> list[str]:
+    """What a symbol was declared to be."""
+    given = getattr(symbol, "_assumptions_orig", symbol.assumptions0)
+    return [flag for flag in FLAGS if given.get(flag)]
 
 
 def _check_power(args: list[sp.Expr], where: str) -> None:

@@ -35,8 +35,8 @@ def network_to_dict(network: Network) -> dict[str, Any]:
 
 
 def layer_to_dict(layer: Layer) -> dict[str, Any]:
-    """A layer as plain data: its kind and the fields that differ from their defaults."""
-    out: dict[str, Any] = {"kind": type(layer).__name__}
+    """A layer as plain data: its type and the fields that differ from their defaults."""
+    out: dict[str, Any] = {"type": type(layer).__name__}
     for item in fields(layer):
         value = getattr(layer, item.name)
         if value != item.default:
@@ -65,7 +65,7 @@ def activation_to_dict(phi: Activation) -> dict[str, Any]:
 def network_from_dict(data: Any) -> Network:
     """The network a document describes.
 
-    Raises: KcalcError for another schema, unknown kinds or fields, bad numbers, doubled or missing ids, cycles.
+    Raises: KcalcError for another schema, unknown types or fields, bad numbers, doubled or missing ids, cycles.
     """
     if not isinstance(data, dict):
         raise KcalcError(f"a network document is a JSON object, got {type(data).__name__}")
@@ -96,19 +96,19 @@ def _steps(nodes: list[Any]) -> Iterator[tuple[Any, Layer, tuple[Any, ...]]]:
 
 def layer_from_dict(data: Any, where: str, reader: TreeReader) -> Layer:
     """The layer a document describes."""
-    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
-        raise KcalcError(f"{where}: layer must be an object with a kind")
-    if data["kind"] not in KINDS:
-        raise unknown(f"layer kind at {where}", data["kind"], KINDS)
-    kind = KINDS[data["kind"]]
+    if not isinstance(data, dict) or not isinstance(data.get("type"), str):
+        raise KcalcError(f"{where}: layer must be an object with a type")
+    if data["type"] not in KINDS:
+        raise unknown(f"layer type at {where}", data["type"], KINDS)
+    kind = KINDS[data["type"]]
     known = [item.name for item in fields(kind)]
-    _only(data, ("kind", *known), where)
+    _only(data, ("type", *known), where)
     values = {name: _field(name, data[name], f"{where}, {name}", reader) for name in known if name in data}
     try:
         return kind(**values)
     except TypeError:
         missing = [item.name for item in fields(kind) if item.name not in values]
-        raise KcalcError(f"{where}: a {data['kind']} layer needs {', '.join(missing)}") from None
+        raise KcalcError(f"{where}: a {data['type']} layer needs {', '.join(missing)}") from None
     except KcalcError as error:
         raise KcalcError(f"{where}: {error}") from None
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..activations import Activation
 from ..calculi.global_maps import c_map, q_map
-from ..calculi.slopes import slope_polynomial
-from ..errors import KcalcError, unknown
+from ..errors import FreshnessError, KcalcError, unknown
 from ..layers import Affine, BatchNorm, Layer, Nonlinear, Product, Scale, Sum
 from ..network import Network, is_normalised, sum_weights
 from .measure import local_values
@@ -119,9 +118,9 @@ class Shaping:
     all_solutions: dict[str, tuple[Constants, ...]] = field(default_factory=dict)
 
     @cached_property
-    def values(self) -> dict[str, float]:
-        """{condition: measured value}, the worst over activations, by quadrature in 30 digits."""
-        out: dict[str, float] = {}
+    def _measured(self) -> dict[str, Any]:
+        """{condition: measured value}, the worst over activations, local ones in 30 digits."""
+        out: dict[str, Any] = {}
         for name in self.constants:
             measured = local_values(self.constants[name].transformed)
             for condition, target in self.targets.items():
@@ -129,6 +128,11 @@ class Shaping:
                 if condition not in out or abs(value - target) > abs(out[condition] - target):
                     out[condition] = value
         return out | self._global_values()
+
+    @property
+    def values(self) -> dict[str, float]:
+        """{condition: measured value}: the worst over activations by quadrature in 30 digits, global maps by fold."""
+        return {condition: float(value) for condition, value in self._measured.items()}
 
     def _global_values(self) -> dict[str, float]:
         if len(self.network.outputs) != 1:
@@ -143,14 +147,14 @@ class Shaping:
     def residuals(self) -> dict[str, float]:
         """{condition: |value - target|}, measured apart from the solver: other quadrature, 30 digits; global maps by fold."""
         targets = self.targets | self.global_targets
-        return {condition: abs(float(value - targets[condition])) for condition, value in self.values.items()}
+        return {condition: abs(float(value - targets[condition])) for condition, value in self._measured.items()}
 
-    def plot(self, ax: Any = None) -> Sequence[Axes]:
+    def plot(self, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
         """Activations before and after, and the global C map before and after; see :func:`kcalc.plotting.shaping_figure`."""
         from .. import plotting
 
         pairs = {name: (self.constants[name].activation, self.constants[name].transformed) for name in self.constants}
-        return plotting.shaping_figure(pairs, *self._c_maps(), ax=ax)
+        return plotting.shaping_figure(pairs, *self._c_maps(), axes=axes)
 
     def _c_maps(self) -> tuple[Any, Any]:
         """The C map before, where the kernel calculus applies to the network as it was, and after."""
@@ -220,9 +224,15 @@ def prepared(network: Network, activation: Any = None) -> tuple[Network, tuple[s
     return (out.without(scales) if scales else out), tuple(changes)
 
 
-def slope_at(network: Network, psi: float) -> float:
-    """The slope of the network's C map at 1 when every activation has slope psi."""
-    value = slope_polynomial(network)
-    if isinstance(value, dict):
-        raise KcalcError("the network has several outputs; there is one slope per output")
-    return float(value.subs({s: psi for s in value.free_symbols}))
+def check_fresh(network: Network) -> None:
+    """Refuse networks on which local conditions do not add up: every activation must see a fresh Gaussian, addends be independent.
+
+    Raises: FreshnessError naming the node, also where the kernel calculus handles it exactly by fusing or cross terms.
+    """
+    for assumption in c_map(network).assumptions:
+        if assumption.kind == "exact":
+            raise FreshnessError(
+                f"node {assumption.node!r} cannot be shaped by local conditions: {assumption.text}; "
+                "end all addends of a Sum but one in their own Affine, and put an Affine between activations"
+            )
+

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
+from ..calculi.slopes import slope_polynomial
 from ..errors import KcalcError, UnreachableTarget
 from ..layers import Nonlinear, as_number
 from ..network import Network
 from ..subnetworks import maximal_slope
-from .base import Constants, ConstantsTable, Shaping, prepared, replace_activations
+from ..symbols import psi
+from .base import Constants, ConstantsTable, Shaping, check_fresh, prepared, replace_activations
 
 STARTS = tuple((a, b) for a in (0.1, 0.3, 1.0, 2.0) for b in (0.0, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0))
 TOLERANCE = 1e-11
@@ -43,6 +45,7 @@ def dks(network: Network, activation: Any = None, zeta: float = 1.5) -> Shaping:
                 solved[phi] = solve(phi, slope)
             by_node[node] = solved[phi][0]
     shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    check_fresh(shaped)
     kept = all(k.activation.degree is None for k in by_node.values())
     targets = {"Q(1)": 1.0, **({"Q'(1)": 1.0} if kept else {}), "C(0)": 0.0, "C'(1)": slope}
     whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": _global_slope(plain, slope)} if len(plain.outputs) == 1 else {})
@@ -59,9 +62,6 @@ def describe(k: Constants) -> str:
 
 
 def _global_slope(network: Network, slope: float) -> float:
-    from ..calculi.slopes import slope_polynomial
-    from ..symbols import psi
-
     return float(slope_polynomial(network).subs(psi, slope))
 
 

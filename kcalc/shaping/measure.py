@@ -15,8 +15,8 @@ REACH = 13  # exp(-13^2 / 2) = 2e-37
 
 
 @lru_cache(maxsize=256)
-def local_values(phi: Activation) -> dict[str, float]:
-    """Q(1), Q'(1), C(0), C'(1) and the mean of phi at q = 1, rounded to double after the deviation from them is formed.
+def local_values(phi: Activation) -> dict[str, Any]:
+    """Q(1), Q'(1), C(0), C'(1) and the mean of phi at q = 1, as mpmath numbers.
 
     Gauss-Legendre panels of width 1, split at the kinks; ``phi`` must be continuous.
     """

@@ -1,0 +1,118 @@
+"""The command line and the cost of importing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kcalc as kc
+from kcalc.cli import main
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    try:
+        status = main(list(arguments))
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_shape_prints_constants_and_residuals(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "shape", "resnet-101", "--activation", "tanh", "--method", "dks")
+    assert (status, err) == (0, "")
+    assert "V2, BatchNorm-free, shortcut weight 0.707107, 100 nonlinear layers" in out
+    k = kc.shape(kc.architectures.resnet_v2(101), "tanh").constants["tanh"]
+    assert f"{k.alpha:.10g}" in out
+    for word in ("alpha", "residual", "C_f'(1)", "assumptions", "heuristic"):
+        assert word in out
+
+
+def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "shape", "vanilla-100", "--activation", "relu")
+    rows = [line for line in out.splitlines() if line.startswith("  ")]
+    start = next(i for i, line in enumerate(rows) if "condition" in line)
+    block = rows[start : start + 5]
+    assert len({len(line) for line in block}) == 1
+    assert "Q'(1)" not in out
+
+
+def test_maps_prints_values(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "maps", "layernorm-resnet-152")
+    assert status == 0
+    assert "0.9469065809" in out
+    assert "fixed points" in out
+
+
+def test_shortcut_weight_zero_is_skip_free(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "shape", "resnet-v2-50", "--activation", "tanh", "--shortcut-weight", "0")
+    assert "shortcut weight 0," in out
+    alpha = kc.shape(kc.architectures.vanilla(49), "tanh").constants["tanh"].alpha
+    assert f"{alpha:.8g}" in out
+
+
+def test_network_file_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "net.json"
+    kc.save_json(kc.architectures.rescaled_resnet(3, 2, 0.6), file)
+    status, out, err = run(capsys, "shape", str(file), "--activation", "gelu", "--json", str(tmp_path / "s.json"), "--plot", str(tmp_path / "s.png"))
+    assert (status, err) == (0, "")
+    data = json.loads((tmp_path / "s.json").read_text())
+    assert data["constants"]["gelu"]["input_scale"] > 0
+    assert max(data["residuals"].values()) < 1e-10
+    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
+    status, _, _ = run(capsys, "maps", str(file), "--plot", str(tmp_path / "m.pdf"))
+    assert (tmp_path / "m.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_json_to_standard_output_is_json_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "shape", "vanilla-10", "--activation", "tanh", "--json", "-")
+    assert json.loads(out)["schema"] == "kcalc.shaping/1"
+
+
+BAD = [
+    (("shape", "vanilla-0"), ">= 1"),
+    (("shape", "resnet-77"), "50"),
+    (("shape", "wide-resnet-251"), "250"),
+    (("shape", "vanila-100"), "vanilla-100"),
+    (("shape", "vanilla-99999999999"), "100000"),
+    (("shape", "vanilla-10", "--activation", "tanhh"), "tanh"),
+    (("shape", "vanilla-10", "--zeta", "1"), "> 1"),
+    (("shape", "vanilla-10", "--zeta", "nan"), "finite"),
+    (("shape", "vanilla-10", "--zeta", "a"), "not a number"),
+    (("shape", "vanilla-10", "--method", "sdk"), "dks"),
+    (("shape", "layernorm-resnet-50"), "normalised"),
+    (("shape", "vanilla-10", "--shortcut-weight", ".5"), "does not apply"),
+    (("shape", "resnet-50", "--shortcut-weight", "1.5"), "[0, 1]"),
+    (("maps", "missing.json"), "missing.json"),
+    (("maps", "vanilla-10", "--q", "-1"), "> 0"),
+    (("maps", "vanilla-10", "--plot", "/nonexistent/f.png"), "nonexistent"),
+    (("maps", "vanilla-10", "--plot", "f.xyz"), "xyz"),
+    (("shape", "vanilla-10", "--json", "/nonexistent/f.json"), "nonexistent"),
+    (("maps",), "NET"),
+    ((), "COMMAND"),
+    (("mpas", "vanilla-10"), "mpas"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_input_is_one_line_and_status_two(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_import_pulls_in_neither_jax_nor_matplotlib_nor_torch() -> None:
+    code = "import sys, kcalc; print([m for m in ('jax', 'matplotlib', 'torch', 'flint') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() in ("[]", "['flint']")
+
+
+def test_public_names_exist_and_are_documented() -> None:
+    for name in kc.__all__:
+        assert getattr(kc, name).__doc__, name

@@ -1,0 +1,158 @@
+"""Networks as JSON: identity round trips, hostile documents, whole files or none."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.interchange import network_from_dict, network_to_dict
+
+L, A = kc.layers, kc.architectures
+x = sp.Symbol("x", real=True)
+w = sp.Symbol("w", positive=True)
+
+NETWORKS = {
+    "vanilla": A.vanilla(5, "tanh", features=7, sigma_w=sp.sqrt(2)),
+    "resnet": A.resnet_v2(50, shortcut_weight=0.8),
+    "symbolic": A.resnet_v2(50, residual_weight=w),
+    "plain symbol": A.vanilla(2, sigma_w=sp.Symbol("x") + sp.Symbol("x", positive=True)),
+    "layernorm": A.layernorm_resnet(50),
+    "densenet": A.densenet(3),
+    "leaky": A.vanilla(2, kc.activations.leaky_relu(0.25)),
+    "expression": A.vanilla(2, kc.activation(sp.Piecewise((x, x > 1), (sp.tanh(x) + sp.Rational(1, 3), True)), name="mine")),
+    "shaped": kc.shape(A.vanilla(4), "tanh").network,
+    "kinked": kc.shape(A.vanilla(4), "relu").network,
+    "twice": kc.Network.from_steps([(0, L.Input(), ()), (1, L.Affine(), (0,)), (2, L.Sum((1, sp.pi)), (1, 1))]),
+    "all layers": kc.chain(
+        L.Input(3, (8, 8)), L.Affine(4, kernel=(3, 5), stride=2, padding=(1, 2), groups=1, bias=False), L.BatchNorm(), L.Pool("max", 2, 2),
+        L.Dropout(0.5), L.Flatten(), L.Identity(), L.RMSNorm(), L.LayerNorm(), L.Scale(sp.Rational(1, 3)), L.Opaque("attention", "unread"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_round_trip_is_the_identity(name: str, tmp_path: Path) -> None:
+    net = NETWORKS[name]
+    text = json.dumps(network_to_dict(net))
+    back = network_from_dict(json.loads(text))
+    assert back == net
+    assert json.dumps(network_to_dict(back)) == text
+    kc.save_json(net, tmp_path / "net.json")
+    assert kc.load_json(tmp_path / "net.json") == net
+
+
+def small() -> dict:
+    return network_to_dict(A.vanilla(2, "tanh"))
+
+
+def hostile(change) -> dict:
+    data = small()
+    change(data)
+    return data
+
+
+def deep_tree(depth: int) -> dict:
+    tree: object = {"symbol": "x"}
+    for _ in range(depth):
+        tree = {"op": "sin", "args": [tree]}
+    return {"type": "Nonlinear", "activation": {"name": "deep", "expr": tree}}
+
+
+def nonlinear(tree: object) -> dict:
+    return {"type": "Nonlinear", "activation": {"name": "f", "expr": tree}}
+
+
+BAD = {
+    "no schema": (lambda d: d.pop("schema"), "schema"),
+    "other schema": (lambda d: d.update(schema="kcalc.network/9"), "kcalc.network/1"),
+    "no nodes": (lambda d: d.update(nodes=[]), "nodes must be a list"),
+    "extra field": (lambda d: d.update(evil=1), "unknown field"),
+    "unknown type": (lambda d: d["nodes"][1]["layer"].update(type="Afine"), "unknown layer type.*Affine"),
+    "type is no text": (lambda d: d["nodes"][1]["layer"].update(type=["Affine"]), "type"),
+    "double id": (lambda d: d["nodes"][1].update(id="input"), "defined twice"),
+    "missing parent": (lambda d: d["nodes"][1].update(reads=["zz"]), "'zz', which is not in the network"),
+    "cycle": (lambda d: d["nodes"][1].update(reads=["affine_3"]), "cycle|dangles"),
+    "id is a list": (lambda d: d["nodes"][1].update(id=[1]), "needs an id"),
+    "bool id": (lambda d: d["nodes"][1].update(id=True), "needs an id"),
+    "unknown activation": (lambda d: d["nodes"][2]["layer"].update(activation={"name": "tahn"}), "tanh"),
+    "text as code": (lambda d: d["nodes"][2]["layer"].update(activation={"name": "__import__('os').getcwd()"}), "unknown activation"),
+    "expression as text": (lambda d: d["nodes"][2].update(layer=nonlinear("x**2")), "expression tree"),
+    "unknown function": (lambda d: d["nodes"][2].update(layer=nonlinear({"op": "system", "args": []})), "unknown operation"),
+    "two symbols": (
+        lambda d: d["nodes"][2].update(layer=nonlinear({"op": "Mul", "args": [{"symbol": "x"}, {"symbol": "y"}]})), "one symbol"
+    ),
+    "huge power": (lambda d: d["nodes"][2].update(layer=nonlinear({"op": "Pow", "args": [10, 10**9]})), "exponent"),
+    "huge integer": (lambda d: d["nodes"][2].update(layer=nonlinear(10**50)), "too large"),
+    "deep": (lambda d: d["nodes"][2].update(layer=deep_tree(500)), "too large"),
+    "zero denominator": (lambda d: d["nodes"][1]["layer"].update(sigma_w={"rational": ["1", "0"]}), "denominator"),
+    "infinite": (lambda d: d["nodes"][1]["layer"].update(sigma_w={"op": "Pow", "args": [0, -1]}), "power of 0"),
+    "sigma is text": (lambda d: d["nodes"][1]["layer"].update(sigma_w="2"), "must be a number"),
+    "negative features": (lambda d: d["nodes"][1]["layer"].update(features=-3), "positive"),
+    "missing activation": (lambda d: d["nodes"][2]["layer"].pop("activation"), "needs activation"),
+    "wrong arity": (lambda d: d["nodes"][1].update(reads=[]), "0 inputs"),
+    "outputs": (lambda d: d.update(outputs=["zz"]), "zz"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_hostile_documents_are_refused(name: str) -> None:
+    change, message = BAD[name]
+    with pytest.raises(kc.KcalcError, match=message):
+        network_from_dict(hostile(change))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "line 1"),
+        (b"[1, 2]", "JSON object"),
+        (b'{"schema": NaN}', "not a finite"),
+        (b"\xff\xfe\x00", "UTF-8"),
+        (b"[" * 100_000, "deeply|not valid"),
+        (b"", "not valid JSON"),
+        (b"1" * 5000, "not valid JSON|JSON object"),
+    ],
+)
+def test_broken_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "net.json"
+    file.write_bytes(content)
+    with pytest.raises(kc.KcalcError, match=message):
+        kc.load_json(file)
+
+
+def test_truncated_and_mutated_files_give_one_clear_error_or_a_network(tmp_path: Path) -> None:
+    text = json.dumps(network_to_dict(NETWORKS["expression"]))
+    rng = random.Random(7)
+    alphabet = '{}[]":,0123456789.eE-xnulltruefalse \\'
+    for _ in range(400):
+        chars = list(text)
+        for _ in range(rng.randint(1, 4)):
+            position = rng.randrange(len(chars))
+            chars[position : position + rng.randint(0, 3)] = rng.choice(alphabet)
+        mutated = "".join(chars[: rng.randint(1, len(chars))] if rng.random() < 0.2 else chars)
+        (tmp_path / "m.json").write_text(mutated)
+        try:
+            assert len(kc.load_json(tmp_path / "m.json")) > 1
+        except kc.KcalcError as error:
+            assert str(error)
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    net = A.vanilla(1).relabelled(lambda n: (n, 1))
+    with pytest.raises(kc.KcalcError, match="relabel"):
+        kc.save_json(net, tmp_path / "net.json")
+    with pytest.raises(kc.KcalcError, match="No such file"):
+        kc.save_json(A.vanilla(1), tmp_path / "missing" / "net.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_file_names_it(tmp_path: Path) -> None:
+    with pytest.raises(kc.KcalcError, match=r"absent\.json"):
+        kc.load_json(tmp_path / "absent.json")
+    with pytest.raises(kc.KcalcError, match="cannot read"):
+        kc.load_json(tmp_path)

@@ -1,0 +1,258 @@
+"""Networks: validation, immutability, views, structure, and what networkx can still do."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+
+import networkx as nx
+import pytest
+import sympy as sp
+
+import kcalc as kc
+
+L = kc.layers
+w = sp.Symbol("w", positive=True)
+
+
+def diamond(**options) -> nx.DiGraph:
+    g = nx.DiGraph()
+    g.add_node("x", layer=L.Input(3))
+    g.add_node("a", layer=L.Affine(8))
+    g.add_node("b", layer=L.Affine(8))
+    g.add_node("s", layer=L.Sum(**options))
+    g.add_edges_from([("x", "a"), ("x", "b")])
+    g.add_edge("a", "s", slot=0)
+    g.add_edge("b", "s", slot=1)
+    return g
+
+
+def broken(change) -> nx.DiGraph:
+    g = diamond()
+    change(g)
+    return g
+
+
+BAD = {
+    "cycle": (lambda g: g.add_edge("s", "a"), "has 2 inputs, expected 1"),
+    "real cycle": (lambda g: (g.remove_edge("x", "a"), g.add_edge("s", "a")), "cycle.*'a'.*'s'"),
+    "no layer": (lambda g: g.add_node("y"), "'y' has layer=None"),
+    "layer class": (lambda g: g.add_node("y", layer=L.Affine), "pass an instance"),
+    "orphan": (lambda g: g.add_node("y", layer=L.Affine()), "'y'.*has 0 inputs.*must be an Input"),
+    "idle input": (lambda g: g.add_node("y", layer=L.Input()), "input 'y' dangles"),
+    "missing slot": (lambda g: g.edges["a", "s"].pop("slot"), "'a' -> 's' has no slot"),
+    "double slot": (lambda g: g.edges["a", "s"].update(slot=1), "slot 1 twice"),
+    "slot out of range": (lambda g: g.edges["a", "s"].update(slot=2), "slots 0 ... 1"),
+    "slot of wrong type": (lambda g: g.edges["a", "s"].update(slot=0.0), "slot=0.0"),
+    "two inputs to one": (lambda g: g.add_edge("a", "b"), "'b' \\(Affine\\) has 2 inputs"),
+    "no input": (lambda g: g.remove_node("x"), "has 0 inputs"),
+    "widths": (lambda g: g.nodes["b"].update(layer=L.Affine(9)), "different widths"),
+    "weights": (lambda g: g.nodes["s"].update(layer=L.Sum((1, 1, 1))), "3 weights for 2 inputs"),
+    "groups": (lambda g: g.nodes["a"].update(layer=L.Affine(8, groups=3)), "3 groups do not divide its 3|3 groups do not divide its 8"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_graphs_are_refused_with_the_node(name: str) -> None:
+    change, message = BAD[name]
+    with pytest.raises(kc.KcalcError, match=message):
+        kc.Network(broken(change))
+
+
+@pytest.mark.parametrize(("graph", "message"), [(nx.DiGraph(), "no nodes"), (nx.Graph(), "nx.DiGraph"), (nx.MultiDiGraph(), "slot=\\(0, 1\\)")])
+def test_other_objects_are_refused(graph: object, message: str) -> None:
+    with pytest.raises(kc.KcalcError, match=message):
+        kc.Network(graph)  # type: ignore[arg-type]
+
+
+def test_outputs_are_the_sinks_or_those_declared() -> None:
+    assert kc.Network(diamond()).outputs == ("s",)
+    assert set(kc.Network(diamond(), outputs=["s", "a"]).outputs) == {"s", "a"}
+    for outputs, message in ((["a"], "'s' dangles"), (["zz"], "'zz' is not a node"), ([], "no output")):
+        with pytest.raises(kc.KcalcError, match=message):
+            kc.Network(diamond(), outputs=outputs)
+
+
+def test_the_graph_is_frozen_and_a_copy() -> None:
+    source = diamond()
+    net = kc.Network(source)
+    source.remove_node("b")
+    assert len(net) == 4
+    with pytest.raises(nx.NetworkXError):
+        net.graph.add_node("y")
+    with pytest.raises(TypeError):
+        net.graph.nodes["a"]["layer"] = L.Identity()
+    with pytest.raises(TypeError):
+        net.graph.edges["a", "s"]["slot"] = 5
+
+
+def test_networkx_still_works_on_the_graph() -> None:
+    graph = kc.Network(diamond()).graph
+    assert nx.dag_longest_path_length(graph) == 2
+    assert nx.immediate_dominators(graph, "x")["s"] == "x"
+    assert nx.shortest_path(graph, "x", "s")[0] == "x"
+    free = graph.copy()
+    free.add_node("more")
+    assert len(nx.ancestors(graph, "s")) == 3
+    assert nx.relabel_nodes(graph, str.upper).nodes["A"]["layer"] == L.Affine(8)
+    assert kc.Network(graph.subgraph(["x", "a"])).outputs == ("a",)
+
+
+def test_steps_give_parents_in_slot_order_whatever_the_insertion_order() -> None:
+    g = diamond()
+    h = nx.DiGraph()
+    for node in ("s", "b", "x", "a"):
+        h.add_node(node, layer=g.nodes[node]["layer"])
+    h.add_edge("b", "s", slot=1)
+    h.add_edge("a", "s", slot=0)
+    h.add_edges_from([("x", "b"), ("x", "a")])
+    one, two = kc.Network(g), kc.Network(h)
+    assert one == two
+    assert hash(one) == hash(two)
+    assert two.parents("s") == ("a", "b")
+
+
+def test_a_node_may_be_read_twice() -> None:
+    g = nx.DiGraph()
+    g.add_node("x", layer=L.Input())
+    g.add_node("a", layer=L.Affine())
+    g.add_node("s", layer=L.Sum((2, 3)))
+    g.add_edge("x", "a")
+    g.add_edge("a", "s", slot=(0, 1))
+    net = kc.Network(g)
+    assert net.parents("s") == ("a", "a")
+    assert kc.Network(net.graph) == net
+    assert kc.q_map(net)(1.0) == pytest.approx(25.0, rel=1e-15)
+
+
+def test_equality_sees_labels_slots_layers_and_outputs() -> None:
+    net = kc.Network(diamond())
+    assert net != kc.Network(diamond(weights=(1, 2)))
+    assert net != net.relabelled({"a": "aa"})
+    assert net != kc.Network(diamond(), outputs=["s", "a"])
+
+
+def test_pickle_and_deepcopy_round_trip() -> None:
+    net = kc.architectures.resnet_v2(50)
+    assert pickle.loads(pickle.dumps(net)) == net
+    assert copy.deepcopy(net) == net
+
+
+def test_isomorphic_ignores_labels_and_the_order_of_addends() -> None:
+    net = kc.architectures.rescaled_resnet(3, 2)
+    names = list(net)
+    random.Random(1).shuffle(names)
+    assert net.isomorphic(net.relabelled(dict(zip(list(net), names, strict=True))))
+    swapped = kc.Network.from_steps(
+        (node, L.Sum(tuple(reversed(layer.weights))) if isinstance(layer, L.Sum) else layer, parents[::-1]) for node, layer, parents in net.steps()
+    )
+    assert net.isomorphic(swapped)
+    assert not net.isomorphic(kc.architectures.rescaled_resnet(3, 3))
+    assert not net.isomorphic(net.map_layers(lambda _, layer: L.Nonlinear("tanh") if isinstance(layer, L.Nonlinear) else layer))
+
+
+def test_isomorphic_tells_a_shared_node_from_two_copies() -> None:
+    def net(shared: bool) -> kc.Network:
+        second = "p" if shared else "r"
+        steps = [("x", L.Input(), ()), ("z", L.Affine(), ("x",)), ("p", L.Nonlinear("relu"), ("z",))]
+        steps += [] if shared else [("r", L.Nonlinear("relu"), ("z",))]
+        steps += [("a", L.Affine(), ("p",)), ("b", L.Affine(), (second,)), ("s", L.Sum(), ("a", "b"))]
+        return kc.Network.from_steps(steps)
+
+    assert not net(True).isomorphic(net(False))
+    assert net(True).isomorphic(net(True).relabelled(lambda n: n * 2))
+
+
+def test_blocks_group_repetitions() -> None:
+    blocks = kc.architectures.vanilla(100).blocks()
+    assert max(block.count for block in blocks) == 100
+    resnet = kc.architectures.resnet_v2(101)
+    counts = [block.count for block in resnet.blocks()]
+    assert 22 in counts
+    assert {node for block in resnet.blocks() for node in block.nodes} == set(resnet)
+    for block in resnet.blocks():
+        kinds = [[type(resnet.layer(n)) for n in piece] for piece in block.pieces]
+        assert all(k == kinds[0] for k in kinds)
+
+
+def test_blocks_of_several_inputs_and_outputs_cover_the_network() -> None:
+    steps = [("x", L.Input(), ()), ("y", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("y",)), ("s", L.Sum(), ("a", "b"))]
+    steps += [("p", L.Affine(), ("s",)), ("r", L.Affine(), ("s",))]
+    net = kc.Network.from_steps(steps)
+    assert {node for block in net.blocks() for node in block.nodes} == set(net)
+    assert net.blocks()[0].entry is None
+
+
+def test_subs_replaces_symbols_by_symbol_or_name() -> None:
+    net = kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine()), residual_weight=w)
+    assert net.free_symbols == {w}
+    for key in (w, "w", sp.Symbol("w")):
+        done = net.subs({key: sp.Rational(3, 5)})
+        assert done.layer("sum_1") == L.Sum((sp.Rational(4, 5), sp.Rational(3, 5)))
+    with pytest.raises(kc.KcalcError, match="unknown symbol 'v'"):
+        net.subs({"v": 1})
+    with pytest.raises(kc.KcalcError, match="finite"):
+        net.subs({"w": float("nan")})
+
+
+def test_normalised_divides_by_the_root_of_the_squares() -> None:
+    net = kc.Network(diamond(weights=(3, 4))).normalised()
+    assert net.layer("s") == L.Sum((sp.Rational(3, 5), sp.Rational(4, 5)))
+    assert kc.Network(diamond()).normalised().layer("s") == L.Sum((sp.sqrt(2) / 2,) * 2)
+    floats = kc.Network(diamond(weights=(0.3, 0.4))).normalised().layer("s")
+    assert floats.weights == pytest.approx((0.6, 0.8), rel=1e-15)
+    assert net.normalised() == net
+
+
+def test_without_normalization_lists_what_it_removed() -> None:
+    net = kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Nonlinear("relu"), L.LayerNorm(), L.RMSNorm(), L.Affine(), L.BatchNorm())
+    plain = net.without_normalization()
+    assert plain.removed == ("batchnorm_1", "layernorm_1", "rmsnorm_1", "batchnorm_2")
+    assert plain.outputs == ("affine_2",)
+    assert len(plain) == 4
+    assert net.removed == ()
+
+
+def test_features_follow_the_layers() -> None:
+    net = kc.architectures.densenet(3, growth=4)
+    assert net.features["concat_3"] == 20
+    with pytest.raises(kc.KcalcError, match="says 5 channels"):
+        kc.Network.from_steps([("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("c", L.Concat((5, 4)), ("a", "a"))])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: L.Affine(features=-3), "features must be a positive integer"),
+        (lambda: L.Affine(features=2.5), "features must be a positive integer"),
+        (lambda: L.Affine(kernel=0), "kernel"),
+        (lambda: L.Affine(sigma_w=float("nan")), "finite"),
+        (lambda: L.Affine(sigma_w=0), "sigma_w must be > 0"),
+        (lambda: L.Affine(sigma_b=-1), "sigma_b must be >= 0"),
+        (lambda: L.Affine(bias=False, sigma_b=1), "needs bias=True"),
+        (lambda: L.Affine(sigma_w="2"), "must be a number"),
+        (lambda: L.Affine(sigma_w=1j), "real number"),
+        (lambda: L.Affine(padding="sama"), "padding"),
+        (lambda: L.Sum((0, 0)), "all weights are 0"),
+        (lambda: L.Sum((1, sp.nan)), "finite"),
+        (lambda: L.Sum(3), "sequence"),
+        (lambda: L.Concat((3, -1)), "positive integers"),
+        (lambda: L.Scale(0), "must not be 0"),
+        (lambda: L.Dropout(1.0), "\\[0, 1\\)"),
+        (lambda: L.Pool("maxx"), "unknown pooling kind.*max"),
+        (lambda: L.Nonlinear("rleu"), "unknown activation.*relu"),
+        (lambda: L.Input(features=0), "features"),
+        (lambda: L.Opaque(1, "x"), "text"),
+    ],
+)
+def test_bad_layers_are_refused(make, message: str) -> None:
+    with pytest.raises(kc.KcalcError, match=message):
+        make()
+
+
+def test_layers_compare_by_value() -> None:
+    assert L.Nonlinear("relu") == L.Nonlinear(sp.Max(sp.Symbol("t"), 0))
+    assert L.Nonlinear("silu") == L.Nonlinear("swish")
+    assert hash(L.Affine(3)) == hash(L.Affine(3))
+    assert L.Affine(3) != L.Affine(4)
