@@ -14,7 +14,7 @@ from .gains import gain
 from .interchange import load_json, save_json
 from .network import Network
 from .shaping import Constants, Shaping, shape
-from .subnetworks import maximal_curvature, maximal_slope, subnetworks
+from .subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope, subnetworks
 
 __version__ = "0.1.0"
 
@@ -36,6 +36,8 @@ __all__ = [
     "gain",
     "layers",
     "load_json",
+    "maximal",
+    "maximal_c_value",
     "maximal_curvature",
     "maximal_slope",
     "node_values",

@@ -10,10 +10,10 @@ from typing import Any
 import networkx as nx
 
 from .layers import Input, Layer, Sum
+from .repetition import repetition
 
 Node = Hashable
 Step = tuple[Node, Layer, tuple[Node, ...]]
-MAX_PERIOD = 64
 
 
 @dataclass(frozen=True)
@@ -82,22 +82,6 @@ def find_blocks(steps: Sequence[Step], outputs: Sequence[Node]) -> tuple[Block, 
         blocks.append(Block(pieces[start][0], nodes))
         start += period * count
     return tuple(blocks)
-
-
-def repetition(numbers: Sequence[int], start: int) -> tuple[int, int]:
-    """The (period, count) of the repetition that covers most from ``start``, the shorter period on ties.
-
-    Returns: (1, 1) if nothing repeats. Only periods up to 64 are looked for.
-    """
-    best, covered = (1, 1), 1
-    for period in range(1, min(MAX_PERIOD, (len(numbers) - start) // 2) + 1):
-        end = start + period
-        while end < len(numbers) and numbers[end] == numbers[end - period]:
-            end += 1
-        count = (end - start) // period
-        if count >= 2 and count * period > covered:
-            best, covered = (period, count), count * period
-    return best
 
 
 def _pieces(steps: Sequence[Step], outputs: Sequence[Node]) -> list[tuple[Node | None, tuple[Node, ...], Any]]:

@@ -227,7 +227,7 @@ def shape_text(named: Named, result: Shaping) -> str:
     conditions = [("condition", "target", "value", "residual")]
     conditions += [(c, f"{targets[c]:.10g}", f"{v:.10g}", f"{result.residuals[c]:.1e}") for c, v in result.values.items()]
     lines.extend(table(conditions, indent=2))
-    return "\n".join([*lines, "", *_assumption_lines(c_map(result.network))])
+    return "\n".join([*lines, "", *_assumption_lines(result)])
 
 
 def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:

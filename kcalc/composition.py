@@ -10,8 +10,8 @@ import mpmath
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
-from .blocks import repetition
 from .errors import KcalcError
+from .repetition import repetition
 
 CLOSED_SIZE = 1500
 

@@ -54,16 +54,10 @@ def network(
     Returns: the Axes, in inches where the figure is new. Artists of nodes carry the gid ``node:<name>``. Raises:
     KcalcError for something that is not a network, and for unknown nodes in ``regions`` or ``labels``.
     """
-    if not all(hasattr(net, name) for name in ("steps", "inputs", "outputs")):
-        raise KcalcError(f"expected a network to draw, got {type(net).__name__}")
-    layers = {node: layer for node, layer, _ in net.steps()}
+    layers = _layers(net)
     given = labels if isinstance(labels, Mapping) else {}
     chosen = [(str(label), list(nodes)) for label, nodes in regions or ()]
-    for node in [*given, *(n for _, nodes in chosen for n in nodes)]:
-        if node not in layers:
-            raise unknown("node", node, map(str, layers))
-    if columns is not None and (isinstance(columns, bool) or not isinstance(columns, int) or columns < 1):
-        raise KcalcError(f"columns must be a whole number >= 1, got {columns!r}")
+    _check([*given, *(node for _, nodes in chosen for node in nodes)], layers, columns)
     texts = {node: str(given.get(node, layer_text(layer, node))) if labels is not False else "" for node, layer in layers.items()}
     circles = {node for node, layer in layers.items() if type(layer).__name__ in ("Sum", "Product") and node not in given}
     widths = {node: HEIGHT if node in circles else _box_width(texts[node]) for node in layers}
@@ -73,7 +67,6 @@ def network(
     drawn = plan(net, widths, ordered, collapse, columns)
     room = max((_text_width(label) + 0.25 for label, _ in chosen), default=0.0)
     ax, scale = _canvas(ax, drawn, legend, room)
-    outputs = list(dict.fromkeys(drawn.represents[node] for node in net.outputs))
     _draw_regions(ax, drawn, chosen, scale)
     _draw_groups(ax, drawn, scale)
     for route in drawn.routes:
@@ -82,24 +75,29 @@ def network(
         ax.add_artist(_patch("PathPatch", _bezier(curve), facecolor="none", edgecolor=INK, linewidth=0.8 * scale, zorder=2))
         ax.add_artist(_patch("Circle", curve[-1], 0.022, facecolor=INK, linewidth=0, zorder=3.5))
     kinds = {node: KINDS.get(type(layers[node]).__name__, "other") for node in drawn.boxes}
+    outputs = list(dict.fromkeys(drawn.represents[node] for node in net.outputs))
     for node, box in drawn.boxes.items():
         _draw_box(ax, box, kinds[node], texts[node], node in outputs, scale)
-    if len(outputs) > 1:
-        for node in outputs:
-            box = drawn.boxes[node]
-            ax.text(
-                box.x,
-                box.y - HEIGHT / 2 - 0.03,
-                _short(str(node)),
-                ha="center",
-                va="top",
-                fontsize=(FONT - 0.5) * scale,
-                style="italic",
-                color=INK,
-            )
+    for box in [drawn.boxes[node] for node in outputs] if len(outputs) > 1 else ():
+        at, size = (box.x, box.y - HEIGHT / 2 - 0.03), (FONT - 0.5) * scale
+        ax.text(*at, _short(str(box.node)), ha="center", va="top", fontsize=size, style="italic", color=INK)
     if legend:
         _draw_legend(ax, drawn, list(kinds.values()), scale)
     return ax
+
+
+def _layers(net: Any) -> dict[Node, Any]:
+    if not all(hasattr(net, name) for name in ("steps", "inputs", "outputs")):
+        raise KcalcError(f"expected a network to draw, got {type(net).__name__}")
+    return {node: layer for node, layer, _ in net.steps()}
+
+
+def _check(named: Iterable[Node], layers: Mapping[Node, Any], columns: Any) -> None:
+    for node in named:
+        if node not in layers:
+            raise unknown("node", node, map(str, layers))
+    if columns is not None and (isinstance(columns, bool) or not isinstance(columns, int) or columns < 1):
+        raise KcalcError(f"columns must be a whole number >= 1, got {columns!r}")
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kcalc.quadrature import Array, Profile, normal_rule, rule, split, z_edges
+from kcalc.quadrature import DEPTH, Array, Profile, normal_rule, rule, split, z_edges
 
 MAX_TERMS = 640
 _BLOCK = 32
@@ -64,6 +64,22 @@ def _square_jumps(profile: Profile) -> list[tuple[float, float]]:
     return out
 
 
+@lru_cache(maxsize=4096)
+def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[float, ...]:
+    """Taylor coefficients in q of E phi(u)^power: the k-th is E[phi(u)^power He_2k(z)] / ((2q)^k k!).
+
+    The derivative falls on the Gaussian, so that kinks and jumps of phi need no care.
+    """
+    nodes = rule(profile, q)
+    values = nodes.w * profile.numeric(0)(math.sqrt(q) * nodes.z) ** power
+    previous, current, out = np.zeros_like(nodes.z), np.ones_like(nodes.z), []
+    for n in range(2 * order + 1):
+        if n % 2 == 0:
+            out.append(float(values @ current) / ((2 * q) ** (n // 2) * math.factorial(n // 2)))
+        previous, current = current, nodes.z * current - n * previous
+    return tuple(out)
+
+
 def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, sign: int = 1) -> float:
     """E[phi(sqrt(q1) z) psi(sign sqrt(q2) z)]."""
     if sign > 0 and phi == psi and q1 == q2:
@@ -72,9 +88,9 @@ def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, sign: int = 1)
     return float(nodes.w @ (phi.numeric(0)(math.sqrt(q1) * nodes.z) * psi.numeric(0)(sign * math.sqrt(q2) * nodes.z)))
 
 
-def joint_edges(phi: Profile, q1: float, psi: Profile, q2: float, sign: int) -> Array:
+def joint_edges(phi: Profile, q1: float, psi: Profile, q2: float, sign: int, depth: float = DEPTH) -> Array:
     """The edges of both meshes on the z axis, the second reflected for sign = -1, over the wider of the two ranges."""
-    first, second = z_edges(phi, q1), z_edges(psi, q2)
+    first, second = z_edges(phi, q1, depth), z_edges(psi, q2, depth)
     return np.unique(np.concatenate([first, second if sign > 0 else -second]))
 
 

@@ -161,14 +161,14 @@ def _columns(rows: Rows, parents: Parents, groups: Iterable[tuple[int, tuple[Nod
 
 
 def _breaks(total: int, free: Sequence[int], number: int) -> list[int]:
-    """The last rows of all columns but one: of the free rows those that cut most evenly."""
+    """The last rows of all columns but one: of the free rows those that cut most evenly, none that leaves a stub."""
     ends: list[int] = []
     for k in range(number - 1, 0, -1):
         last = ends[-1] if ends else -1
-        wanted = last + (total - 1 - last) / (k + 1)
-        later = [r for r in free if r > max(last, 0)]
-        if later:
-            ends.append(min(later, key=lambda r: abs(r - wanted)))
+        height = (total - 1 - last) / (k + 1)
+        near = [r for r in free if abs(r - last - height) <= height / 2]
+        if near:
+            ends.append(min(near, key=lambda r: abs(r - last - height)))
     return ends
 
 

@@ -240,7 +240,7 @@ class CMap(KernelMap):
         roots = [_snapped(float(np.cos(t))) for t in sign_changes(excess, np.linspace(0.0, np.pi, 721)[1:-1], tolerance=1e-15)]
         if roots and len(roots) >= 700:
             return ()
-        ends = [c for c in (-1.0, 1.0) if abs(float(self(c, q)) - c) < 1e-12]
+        ends = [c for c in (-1.0, 1.0) if abs(float(self(c, q)) - c) < 1e-14 * max(10.0, abs(float(slope(c, q))))]
         points = sorted({round(c, 14): c for c in [*roots, *ends]}.values())
         return tuple(FixedPoint(c, float(slope(c, q))) for c in points)
 
@@ -352,6 +352,11 @@ class QMapDerivative:
     def __call__(self, q: Any) -> Any:
         """The derivative at q."""
         return self.base._evaluate(q, self.order)
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Those of the map."""
+        return self.base.assumptions
 
     def __repr__(self) -> str:
         return f"QMapDerivative({self.base.name}, order {self.order})"

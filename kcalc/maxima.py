@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
-from scipy.optimize import brentq
 
 from .calculi.factored import as_floats
 from .calculi.slopes import ConvexCalculus
@@ -169,6 +168,8 @@ class MaximalCValue:
 
         Raises: KcalcError for other targets; UnreachableTarget where the network is too shallow, even with ``alpha = -1``.
         """
+        from scipy.optimize import brentq
+
         value = float(target)
         if not 0 < value < 1:
             raise KcalcError(f"a target c value must lie strictly between 0 and 1, got {target!r}")

@@ -23,6 +23,21 @@ Node = Hashable
 Step = tuple[Node, Layer, tuple[Node, ...]]
 
 
+class FrozenAttributes(dict[str, Any]):
+    """The attributes of a node or edge of a frozen graph; ``copy()`` gives an ordinary dictionary."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("the graph of a network is frozen; change a copy, net.graph.copy(), and make a new Network of it")
+
+    __setitem__ = __delitem__ = __ior__ = pop = popitem = clear = update = setdefault = _refuse
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
 class Network:
     """A directed acyclic graph whose nodes carry a ``layer`` and whose edges carry a ``slot``.
 
@@ -55,10 +70,10 @@ class Network:
         """The graph itself, frozen (attributes too); ``graph.copy()`` is free to change."""
         graph = graph_of(self.steps())
         for node in graph:
-            graph._node[node] = MappingProxyType(graph._node[node])  # type: ignore[attr-defined]
-            for reader in graph._succ[node]:  # type: ignore[attr-defined]
-                frozen = MappingProxyType(graph._succ[node][reader])  # type: ignore[attr-defined]
-                graph._succ[node][reader] = graph._pred[reader][node] = frozen  # type: ignore[attr-defined]
+            graph._node[node] = FrozenAttributes(graph._node[node])
+            for reader in graph._succ[node]:
+                frozen = FrozenAttributes(graph._succ[node][reader])
+                graph._succ[node][reader] = graph._pred[reader][node] = frozen
         return nx.freeze(graph)
 
     @property

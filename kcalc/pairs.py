@@ -18,9 +18,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from kcalc.errors import KcalcError
-from kcalc.expectations import hermite, joint_edges, pair_moment
+from kcalc.expectations import hermite, joint_edges, pair_moment, second_moment
 from kcalc.quadrature import WINDOW, Array, Profile, gauss_legendre, mesh, normal_density, normal_rule, panel_nodes, split
 
+_STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2/h^2) = 5e-21
 ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
 _TERMS = (14, 24)  # Chebyshev terms tried on a panel before it is bisected
 _TOLERANCE = 8e-15  # the noise of the integrals is about 1e-15
@@ -47,20 +48,23 @@ def _density_derivative(n: int, t: Array) -> Array:
 
 
 def _smooth_part(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
-    """The same without the jumps: trapezoid rule where the window meets no kink, Gauss-Legendre panels up to the kinks where it does."""
-    values, scale = profile.numeric(n), _finest_panel(profile, centres, sigma) / sigma
-    total = np.zeros_like(centres)
-    ends = [-math.inf, *profile.kink_points, math.inf]
-    panels = max(3, math.ceil(2 * WINDOW / (1.5 * scale)))
-    for left, right in zip(ends, ends[1:], strict=False):
-        low = np.maximum((left - centres) / sigma, -WINDOW)
-        high = np.minimum((right - centres) / sigma, WINDOW)
-        whole = (low == -WINDOW) & (high == WINDOW)
-        cut = (high > low) & ~whole
-        if whole.any():
-            total[whole] = _full_integral(values, centres[whole], sigma, min(0.6, scale / 5))
-        if cut.any():
-            total[cut] += _window_integral(values, centres[cut], sigma, low[cut], high[cut], panels)
+    """The same without the jumps.
+
+    Trapezoid rule where phi is analytic around the window |y| <= WINDOW, Gauss-Legendre on the panels of the mesh where it is not.
+    """
+    values, reach = profile.numeric(n), float(np.abs(centres).max()) + 10 * sigma
+    edges = mesh(profile, 2.0 ** max(4, math.ceil(math.log2(reach))))
+    if not profile.kink_points:
+        return _full_integral(values, centres, sigma, min(_STEP, float(np.diff(edges).min()) / (5 * sigma)))
+    low, high = centres - WINDOW * sigma, centres + WINDOW * sigma
+    first, last = np.searchsorted(edges, low, side="right") - 1, np.searchsorted(edges, high, side="left") - 1
+    total, whole = np.zeros_like(centres), first == last
+    total[whole] = _full_integral(values, centres[whole], sigma, _STEP)
+    for panel in range(first.min(), last.max() + 1):
+        here = ~whole & (first <= panel) & (panel <= last)
+        if here.any():
+            ends = np.maximum(low[here], edges[panel]), np.minimum(high[here], edges[panel + 1])
+            total[here] += _panel_integral(values, centres[here], sigma, *ends)
     return total
 
 
@@ -71,22 +75,12 @@ def _full_integral(values: Callable[[Array], Array], m: Array, sigma: float, ste
     return values(m[:, None] + sigma * y) @ (step * normal_density(y))
 
 
-def _window_integral(values: Callable[[Array], Array], m: Array, sigma: float, low: Array, high: Array, panels: int) -> Array:
-    """int_low^high f(m + sigma y) N(y) dy for each centre, by ``panels`` equal Gauss-Legendre panels."""
-    unit, weights = panel_nodes(np.linspace(0.0, 1.0, panels + 1))
-    width = (high - low)[:, None]
-    y = low[:, None] + width * unit.ravel()
-    return (values(m[:, None] + sigma * y) * normal_density(y) * width) @ weights.ravel()
-
-
-@lru_cache(maxsize=1024)
-def _finest(profile: Profile, radius: float) -> float:
-    return float(np.diff(mesh(profile, radius)).min())
-
-
-def _finest_panel(profile: Profile, centres: Array, sigma: float) -> float:
-    reach = float(np.abs(centres).max()) + 10 * sigma
-    return _finest(profile, 2.0 ** max(4, math.ceil(math.log2(reach))))
+def _panel_integral(values: Callable[[Array], Array], m: Array, sigma: float, low: Array, high: Array) -> Array:
+    """The part of E f(m + sigma y) with m + sigma y in [low, high], f being smooth there; one interval for each centre."""
+    parts = math.ceil(float((high - low).max()) / sigma / (2 * WINDOW / 3))
+    unit, weights = panel_nodes(np.linspace(0.0, 1.0, max(parts, 1) + 1))
+    x = low[:, None] + (high - low)[:, None] * unit.ravel()
+    return (values(x) * normal_density((x - m[:, None]) / sigma)) @ weights.ravel() * (high - low) / sigma
 
 
 # --- the end zones -------------------------------------------------------------------------------------------------------------------
@@ -100,6 +94,11 @@ class Chebyshev:
     right: float
     coefficients: Array
 
+    @property
+    def tail(self) -> float:
+        """The size of the last coefficients: what the panel may be off by."""
+        return float(np.abs(self.coefficients[-3:]).max())
+
     def __call__(self, t: Array) -> Array:
         return np.polynomial.chebyshev.chebval((2 * t - self.left - self.right) / (self.right - self.left), self.coefficients)
 
@@ -112,16 +111,19 @@ def _fit(f: Callable[[Array], Array], left: float, right: float, terms: int = _T
     return Chebyshev(left, right, matrix @ values)
 
 
-def tabulate(f: Callable[[Array], Array], left: float, right: float) -> list[Chebyshev]:
-    """Chebyshev panels of f on [left, right], bisected until the last coefficients are rounding; sorted from the left."""
-    for terms in _TERMS:
-        panel = _fit(f, left, right, terms)
-        size = np.abs(panel.coefficients)
-        tail = size[-3:].max()
-        if tail <= _TOLERANCE * size.max() or tail < 1e-200 or right - left < _NARROWEST:
-            return [panel]
+def tabulate(f: Callable[[Array], Array], left: float, right: float, floor: float = 0.0) -> list[Chebyshev]:
+    """Chebyshev panels of f on [left, right], bisected until the last coefficients are rounding; sorted from the left.
+
+    Rounding is judged against the size of f on the whole interval, or ``floor`` if that is larger.
+    """
+    panel = _fit(f, left, right, _TERMS[0])
+    floor = max(floor, float(np.abs(panel.coefficients).max()))
+    if panel.tail > _TOLERANCE * floor:
+        panel = _fit(f, left, right, _TERMS[1])
+    if panel.tail <= _TOLERANCE * floor or right - left < _NARROWEST:
+        return [panel]
     middle = (left + right) / 2
-    return tabulate(f, left, middle) + tabulate(f, middle, right)
+    return tabulate(f, left, middle, floor) + tabulate(f, middle, right, floor)
 
 
 def evaluate(panels: list[Chebyshev], t: Array) -> Array:
@@ -159,7 +161,7 @@ class EndZone:
         """Gamma^(order) at c = sign cos(theta)."""
         far = 2 * math.sin(theta / 2) ** 2
         near = 1 - far
-        edges = [joint_edges(self.phi, near * self.q1, self.psi, near * self.q2, self.sign)]
+        edges = [joint_edges(self.phi, near * self.q1, self.psi, near * self.q2, self.sign, depth=44.0)]
         grid = math.sqrt(far / near) * np.array([-9.0, -6.0, -3.0, 3.0, 6.0, 9.0])
         edges += [k / math.sqrt(near * self.q1) + grid for k in self.phi.kink_points]
         edges += [self.sign * k / math.sqrt(near * self.q2) + grid for k in self.psi.kink_points]
@@ -178,7 +180,7 @@ class EndZone:
         def regular(theta: Array) -> Array:
             return np.array([math.sin(t) ** power * self._derivative_at(order, t) for t in theta])
 
-        return tabulate(regular, 0.0, ZONE)
+        return tabulate(regular, 0.0, ZONE, math.sqrt(second_moment(self.phi, self.q1) * second_moment(self.psi, self.q2)) if order > 1 else 0.0)
 
     @cached_property
     def _slope_table(self) -> list[Chebyshev]:

@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 
 NODES = 20
 WINDOW = 8.5  # |y| <= WINDOW holds all but 2e-17 of a standard normal
+DEPTH = 78.0  # integrands are followed down to exp(-DEPTH) of their peak, so that Hermite projections keep 1e-17
 _RESOLVED = 2e-14  # of phi's size nearby: last Legendre coefficients below this count as rounding
 _NARROWEST = 1e-5  # a panel this narrow (relative to 1 + |x|) that is still unresolved means an undeclared kink or pole
 _SCAN = np.linspace(-40.0, 40.0, 321)
@@ -127,22 +128,23 @@ def _refine(profile: Profile, order: int, edges: Array) -> Array:
 
 
 @lru_cache(maxsize=2048)
-def z_range(profile: Profile, q: float) -> tuple[float, float]:
-    """The interval of z outside of which phi(sqrt q z)^2 N(z) is below 1e-34 of its peak.
+def z_range(profile: Profile, q: float, depth: float = DEPTH) -> tuple[float, float]:
+    """The interval of z outside of which phi(sqrt q z)^2 N(z) is below exp(-depth) of its peak.
 
     Raises KcalcError where E phi(sqrt q z)^2 diverges or overflows double precision.
     """
     with np.errstate(divide="ignore", over="ignore"):
         logs = 2 * np.log(np.abs(profile.numeric(0)(math.sqrt(q) * _SCAN))) - _SCAN**2 / 2
     peak = logs.max()
-    if peak > 650 or max(logs[0], logs[-1]) > peak - 78:
+    if peak > 650 or max(logs[0], logs[-1]) > peak - DEPTH:
         raise KcalcError(
             f"activation {profile.name!r} grows too fast: E[phi(sqrt(q) z)^2] diverges (or overflows) at q = {q:g}; "
             "growth must stay below exp(x^2/(4q))"
         )
-    heavy = _SCAN[logs > peak - 78] if np.isfinite(peak) else _SCAN[:0]
+    heavy = _SCAN[logs > peak - depth] if np.isfinite(peak) else _SCAN[:0]
     low, high = (heavy[0], heavy[-1]) if heavy.size else (0.0, 0.0)
-    return min(float(low) - 0.25, -12.0), max(float(high) + 0.25, 12.0)
+    least = math.sqrt(2 * depth) - 0.5
+    return min(float(low) - 0.25, -least), max(float(high) + 0.25, least)
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,9 @@ class Rule:
     w: Array
 
 
-def z_edges(profile: Profile, q: float) -> Array:
+def z_edges(profile: Profile, q: float, depth: float = DEPTH) -> Array:
     """Mesh edges on the axis of the standard normal z = x / sqrt q, clipped to where the integrand lives."""
-    low, high = z_range(profile, q)
+    low, high = z_range(profile, q, depth)
     radius = 2.0 ** max(4, math.ceil(math.log2(max(-low, high) * math.sqrt(q))))
     edges = mesh(profile, radius) / math.sqrt(q)
     return np.concatenate([[low], edges[(edges > low) & (edges < high)], [high]])

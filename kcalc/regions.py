@@ -195,10 +195,10 @@ class Subnetwork:
         return f"Subnetwork({self.entry!r} -> {self.exit!r}, {len(self.layers)} layers)"
 
 
-def network_regions(network: Network) -> tuple[list[Node], list[list[int]], Regions]:
+def network_regions(network: Network) -> tuple[list[Node], list[tuple[int, ...]], Regions]:
     """The nodes of a network in order, the numbers of their parents in slot order, and the regions."""
     number = {node: k for k, node in enumerate(network)}
-    parents = [[number[p] for p in above] for _, _, above in network.steps()]
+    parents = [tuple(map(number.__getitem__, above)) for _, _, above in network.steps()]
     return list(number), parents, find_regions(parents, [number[node] for node in network.outputs])
 
 

@@ -40,7 +40,7 @@ READABLE = 80  # the number of terms up to which a polynomial is printed in full
 class Polynomials:
     """The distinct slope polynomials of the maximal subnetworks, each with the first subnetwork that has it."""
 
-    def __init__(self, network: Network, q: Mapping[Node, Any] | None, symbols_by_activation: bool) -> None:
+    def __init__(self, network: Network, q: Any, symbols_by_activation: bool) -> None:
         self.calculus = Slopes(network, q, symbols_by_activation)
         nodes, parents, regions = network_regions(network)
         local = self._local(list(network.steps()), parents, regions.idom)
@@ -136,10 +136,9 @@ class MaximalSlope:
     Callable on numbers and arrays; where activations have symbols of their own, on a mapping {activation name: slope}.
     """
 
-    def __init__(self, network: Network, q: Mapping[Node, Any] | None = None, symbols_by_activation: bool = False) -> None:
+    def __init__(self, network: Network, q: Any = None, symbols_by_activation: bool = False) -> None:
         self.network = network
         self.assumptions = ASSUMPTIONS
-        self._q = q
         self._set = Polynomials(network, q, symbols_by_activation)
 
     @cached_property
@@ -219,7 +218,7 @@ class MaximalSlope:
         """``max_t V(t)`` over all nodes ``t``, with ``V(t)`` the slope from the inputs (which move together) to ``t``."""
         as_slopes(psi)
         with np.errstate(over="ignore"):
-            return np.exp(np.max([slope.log for slope in log_slopes(self.network, psi, self._q).values()], axis=0))[()]
+            return np.exp(np.max([slope.log for slope in log_slopes(self.network, psi, self._set.calculus.q).values()], axis=0))[()]
 
     @cached_property
     def warning(self) -> str | None:
@@ -235,7 +234,7 @@ class MaximalSlope:
         hidden = strict < 0.9 * self.depth
         if not self.network.free_symbols and len(self.symbols) == 1:
             psi = 1.5 ** (1 / self.depth)
-            slopes = log_slopes(self.network, psi, self._q)
+            slopes = log_slopes(self.network, psi, self._set.calculus.q)
             reached = max(float(slopes[node].log) for node in self.network.outputs)
             hidden = hidden or reached > 1.1 * math.log(self(psi)) + 1e-12
             text += f"; at psi = {psi:.6g}: mu = {self(psi):.4g}, forward bound {self.forward_bound(psi):.4g}, longest path 1.5"
@@ -259,7 +258,8 @@ class MaximalSlope:
             missing = [name for name in names if name not in given and name.removeprefix("psi_") not in given]
             if missing:
                 raise KcalcError(f"no value is given for {', '.join(missing)}")
-            columns = np.broadcast_arrays(*(as_slopes(given.get(name, given.get(name.removeprefix("psi_")))) for name in names))
+            values = (as_slopes(given.get(name, given.get(name.removeprefix("psi_")))) for name in names)
+            columns = np.broadcast_arrays(np.zeros(()), *values)[1:] or (np.zeros(()),)
         elif len(self.symbols) > 1:
             names = ", ".join(map(str, self.symbols))
             raise KcalcError(f"the maximal slope depends on {names}; pass a mapping of activation names to slopes")
@@ -292,7 +292,7 @@ def as_slopes(psi: Any) -> Array:
     return np.log(values)
 
 
-def maximal_slope(network: Network, q: Mapping[Node, Any] | None = None, *, symbols_by_activation: bool = False) -> MaximalSlope:
+def maximal_slope(network: Network, q: Any = None, *, symbols_by_activation: bool = False) -> MaximalSlope:
     """The maximal slope function ``mu`` of a network; see :class:`MaximalSlope` and, for ``q``, ``kc.slope_polynomial``."""
     return MaximalSlope(network, q, symbols_by_activation)
 
@@ -307,7 +307,7 @@ class MaximalCurvature:
     ``C_f''(1) / kappa`` is ``p_f'(1)``, the mean number of nonlinear layers that a path through ``f`` meets.
     """
 
-    def __init__(self, network: Network, q: Mapping[Node, Any] | None = None) -> None:
+    def __init__(self, network: Network, q: Any = None) -> None:
         self.network = network
         self.assumptions = (*ASSUMPTIONS, "C'(1) = 1 for every nonlinear layer")
         self._set = Polynomials(network, q, False)
@@ -364,6 +364,6 @@ class MaximalCurvature:
         return text if len(text) <= 400 else write(sp.Float(self.multiplier, 6) * common_curvature)
 
 
-def maximal_curvature(network: Network, q: Mapping[Node, Any] | None = None) -> MaximalCurvature:
+def maximal_curvature(network: Network, q: Any = None) -> MaximalCurvature:
     """The maximal curvature function of a network; see :class:`MaximalCurvature`."""
     return MaximalCurvature(network, q)

@@ -137,6 +137,9 @@ def test_pickle_and_deepcopy_round_trip() -> None:
     net = kc.architectures.resnet_v2(50)
     assert pickle.loads(pickle.dumps(net)) == net
     assert copy.deepcopy(net) == net
+    for graph in (copy.deepcopy(net.graph), pickle.loads(pickle.dumps(net.graph)), net.graph.copy(), nx.DiGraph(net.graph)):
+        assert kc.Network(graph) == net
+    assert nx.node_link_graph(nx.node_link_data(net.graph, edges="edges"), edges="edges").nodes["input"]["layer"] == net.layer("input")
 
 
 def test_isomorphic_ignores_labels_and_the_order_of_addends() -> None:

@@ -18,6 +18,7 @@ from kcalc import expectations
 from kcalc.errors import KcalcError
 from kcalc.expectations import pair_moment
 from kcalc.fields import NUMPY, SYMPY, Field, Number
+from kcalc.jets import Jet, JetField
 from kcalc.pairs import pair_map
 from kcalc.quadrature import Array
 
@@ -89,6 +90,13 @@ class LocalMaps:
             return sp.diff(self.second_moment(symbol, SYMPY), symbol).subs(symbol, SYMPY.number(q))
         return self._moment("", lambda *_: None, expectations.q_slope, q, field)
 
+    def q_series(self, q: object, power: int, order: int) -> tuple[Array, ...]:
+        """Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``; power 1 is the mean, 2 is Q.  NumPy only."""
+        flat = _positive(np.asarray(NUMPY.number(q), dtype=float))
+        unique, inverse = np.unique(flat, return_inverse=True)
+        rows = np.array([expectations.moment_series(self, power, float(value), order) for value in unique])
+        return tuple(rows[inverse.ravel(), k].reshape(flat.shape)[()] for k in range(order + 1))
+
     def _moment(
         self, letter: str, closed: Callable[[Number, Field], Number | None], integrate: Callable[..., float], q: object, field: Field
     ) -> Number:
@@ -135,12 +143,23 @@ class LocalMaps:
 
     def _closed_taylor(self, gap: Number, q1: Number, q2: Number, order: int, field: Field) -> tuple[Number, ...] | None:
         if order > 2:
-            return None
+            return self._closed_series(gap, q1, q2, order, field)
         value = self._closed_gap(gap, q1, q2, field)
         slopes = self._closed_derivatives(gap, q1, q2, field) if order and value is not None else (0, 0)
         if value is None or slopes is None:
             return None
         return (value, slopes[0], slopes[1] / 2)[: order + 1]
+
+    def _closed_series(self, gap: Number, q1: Number, q2: Number, order: int, field: Field) -> tuple[Number, ...] | None:
+        """Taylor coefficients of any order from the closed form, read over jets; they exist for |c| < 1."""
+        series = self._closed_gap(Jet.variable(gap, order, -1), q1, q2, JetField(field))
+        if series is None:
+            return None
+        if not isinstance(series, Jet):
+            series = Jet((series, *[series * 0] * order))
+        if field is NUMPY and not all(np.all(np.isfinite(a)) for a in series.coefficients):
+            raise KcalcError(f"Taylor coefficients of order {order} > 2 of {self.name!r} are available for |c| < 1 only")
+        return (series.value, *(-a for a in series.coefficients[1:]))
 
     def _taylor_symbolic(self, gap: sp.Expr, q1: sp.Expr, q2: sp.Expr, order: int) -> tuple[sp.Expr, ...]:
         c = sp.Symbol("c", real=True)

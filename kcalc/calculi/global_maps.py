@@ -7,19 +7,18 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import sympy as sp
 
 from .. import symbols
 from ..compose import fold
 from ..composition import Composition
 from ..errors import KcalcError
-from ..fields import NUMPY, SYMPY
+from ..fields import NUMPY
 from ..jets import Jet
 from ..maps import Assumption, CMap, QMap
 from ..network import Network, concat_channels
 from .channels import Channels
 from .kernel import Kernel
-from .symbolic import symbolic_map
+from .symbolic import symbolic_map, symbolic_notes
 
 Node = Hashable
 
@@ -76,16 +75,18 @@ class _Reading:
         """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
         self.kernel = kernel = Kernel(field, q2 is None, gap is not None, self.channels, self.assume)
         inputs = {n: kernel.start(n, q1[n], q1[n] if q2 is None else q2[n], 0 if gap is None else gap[n]) for n in self.network.inputs}
-        return fold(self.network, kernel, inputs)
+        with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
+            return fold(self.network, kernel, inputs)
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
         """Those of one trial reading: at numbers where there are numbers, else symbolically."""
-        field = SYMPY if self.network.free_symbols else NUMPY
-        one = field.number(1) if field is SYMPY else np.asarray(1.0)
-        gap = Jet((sp.Rational(1, 2) if field is SYMPY else np.asarray(0.5),))
-        self.run(field, dict.fromkeys(self.network.inputs, one), None, dict.fromkeys(self.network.inputs, gap))
-        notes = tuple(self.kernel.notes.values())
+        if self.network.free_symbols:
+            notes = symbolic_notes(self.network, self.assume)
+        else:
+            inputs = self.network.inputs
+            self.run(NUMPY, dict.fromkeys(inputs, np.asarray(1.0)), None, dict.fromkeys(inputs, Jet((np.asarray(0.5),))))
+            notes = tuple(self.kernel.notes.values())
         width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
         return (width, *notes)
 

@@ -57,6 +57,7 @@ class Kernel:
     def __post_init__(self) -> None:
         self.algebra = Algebra(self.field, self.uniform)
         self.notes: dict[tuple[Node, str], Assumption] = {}
+        self._posts: dict[Any, Pair] = {}
         self._bits = 0
 
     # -- entry -----------------------------------------------------------------------------------------------------
@@ -202,6 +203,9 @@ class Kernel:
 
     def _post(self, phi: Activation, source: Atom, scale: Number, node: Node) -> Pair:
         """``phi(scale * source)`` with its moments: local q and c maps, and the channel mean."""
+        key = (phi, id(source), scale)
+        if key in self._posts:  # the same function of the same Gaussian, as in a dense block: one atom, computed once
+            return self._posts[key]
         m, square = source.moments, scale * scale
         q1 = square * m.q1 if not _is_one(square) else m.q1
         q2 = q1 if self.uniform else (square * m.q2 if not _is_one(square) else m.q2)
@@ -209,11 +213,12 @@ class Kernel:
         out2, mean2 = (out1, mean1) if self.uniform else self._local_q(phi, q2)
         gap = self._local_gap(phi, m.gap, q1, q2)
         atom = Atom(node, Moments(out1, out2, gap, mean1, mean2), source.support, False, activation=phi, source=source, scale=scale)
-        return self._checked(Pair.of(atom), node)
+        self._posts[key] = self._checked(Pair.of(atom), node)
+        return self._posts[key]
 
     def _local_q(self, phi: Activation, q: Number) -> tuple[Number, Number]:
         if isinstance(q, Jet):
-            return q.compose(phi.q_taylor(q.value, q.order)), q.compose(phi.mean_taylor(q.value, q.order))
+            return q.compose(phi.q_series(q.value, 2, q.order)), q.compose(phi.q_series(q.value, 1, q.order))
         return phi.second_moment(q, self.field), phi.mean(q, self.field)
 
     def _local_gap(self, phi: Activation, gap: Number, q1: Number, q2: Number) -> Number:
@@ -280,7 +285,7 @@ class Kernel:
     def _check_q(self, q: Number, node: Node) -> None:
         value = q.value if isinstance(q, Jet) else q
         if self.field is SYMPY:
-            if value == 0 or (isinstance(value, sp.Expr) and value.is_nonpositive):
+            if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # no deeper question: SymPy may take forever to answer
                 raise KcalcError(f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists")
         elif not np.all(np.isfinite(np.asarray(value, dtype=float))) or np.any(np.asarray(value, dtype=float) <= 0):
             bad = np.asarray(value, dtype=float).ravel()

@@ -18,7 +18,7 @@ import sympy as sp
 
 from ..compose import fold, no_rule
 from ..errors import KcalcError
-from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
+from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum, as_number
 from ..maps import real_array
 from ..network import Network, concat_channels, sum_weights
 from ..symbols import psi as common_slope
@@ -43,17 +43,19 @@ ASSUMPTIONS = (
 class ConvexCalculus(ABC, Generic[State]):
     """``U_{f,r}``: nonlinear layers act by one function ``r``, mixes are convex, all else is the identity. [TAT App. B.4]
 
-    Sum mixes with ``w_i^2``, Concat with the numbers of channels ``k_i``, both normalised to sum 1 and, where ``q`` (a mapping of every
-    node to its q value) is given, each times the q value of what is mixed. [DKS eq. 12, footnote 10]
+    Sum mixes with ``w_i^2``, Concat with the numbers of channels ``k_i``, both normalised to sum 1. Where ``q`` is given, each counts
+    times the q value of what is mixed; ``q`` maps every node to its q value, or is that of the network inputs, from which the kernel
+    calculus finds the others. [DKS eq. 12, footnote 10]
     """
 
     name = "slope polynomials"
 
-    def __init__(self, network: Network, q: Mapping[Node, Any] | None = None) -> None:
-        if q is not None and not isinstance(q, Mapping):
-            raise KcalcError(f"q must map every node to its q value, got {q!r}")
+    def __init__(self, network: Network, q: Any = None) -> None:
         self.network = network
-        self.q = q
+        self.q: Mapping[Node, Any] | None = q if q is None or isinstance(q, Mapping) else _q_values(network, q)
+        for node, value in (self.q or {}).items():
+            if _exact(as_number(value, f"q[{node!r}]")).is_positive is False:
+                raise KcalcError(f"q values must be positive, got {value} at {node!r}")
 
     @abstractmethod
     def start(self) -> State:
@@ -111,7 +113,20 @@ class ConvexCalculus(ABC, Generic[State]):
         missing = next((parent for parent in parents if parent not in self.q), None)
         if missing is not None:
             raise KcalcError(f"node {node!r} mixes {missing!r}, for which q gives no value")
-        return convex_shares(tuple(a * _exact(self.q[parent]) for a, parent in zip(amounts, parents, strict=True)))
+        shares = convex_shares(tuple(a * _exact(self.q[parent]) for a, parent in zip(amounts, parents, strict=True)))
+        return tuple(_rounded(share) if share.is_Float else share for share in shares)
+
+
+def _q_values(network: Network, q: Any) -> Mapping[Node, Any]:
+    from .global_maps import q_values
+
+    return q_values(network, as_number(q, "q"))
+
+
+@lru_cache(maxsize=4096)
+def _rounded(share: sp.Expr) -> sp.Expr:
+    """To 14 digits, so that the rounding errors of q values do not make equal blocks differ."""
+    return sp.Float(float(f"{float(share):.14g}"))
 
 
 @lru_cache(maxsize=4096)
@@ -132,7 +147,7 @@ def _square(weight: Any) -> sp.Expr:
 def convex_shares(amounts: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...]:
     """``a_i / sum_j a_j``, simplified, exact unless an amount is a float."""
     total = sp.expand(sp.Add(*amounts))
-    if not total.is_number and not total.is_polynomial():
+    if not total.is_Rational and not total.is_Float and (total.is_number or not total.is_polynomial()):
         total = sp.simplify(total)
     if total == 1 or (total.is_Float and abs(float(total) - 1) <= 4e-16 * len(amounts)):
         return amounts
@@ -150,7 +165,7 @@ def convex_shares(amounts: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...]:
 class Slopes(ConvexCalculus[Monomial]):
     """The calculus of factored slope polynomials: nonlinear layers multiply by ``psi``, or by a symbol of their activation's own."""
 
-    def __init__(self, network: Network, q: Mapping[Node, Any] | None = None, symbols_by_activation: bool = False) -> None:
+    def __init__(self, network: Network, q: Any = None, symbols_by_activation: bool = False) -> None:
         super().__init__(network, q)
         self.factors = Factors()
         self.symbols: dict[Any, sp.Symbol] = {}
@@ -178,10 +193,11 @@ class Slopes(ConvexCalculus[Monomial]):
         return self.factors.mix(shares, states)
 
 
-def slope_polynomial(network: Network, q: Mapping[Node, Any] | None = None, *, symbols_by_activation: bool = False) -> Any:
+def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: bool = False) -> Any:
     """The slope polynomial ``p(psi)`` of a network, factored as the network is. [DKS sec. 21.3, eq. 20]
 
-    Parameters: ``q`` maps every node to its q value, by which mixes then weigh what they mix (None: all equal) [DKS footnote 10];
+    Parameters: with ``q``, the q value of the inputs or a mapping of every node to its own, mixes weigh what they mix by its true q
+    value; None takes all as equal, as ``Q(q) = q`` at every nonlinear layer and normalised sums make them [DKS footnote 10];
     ``symbols_by_activation=True`` gives each activation its own ``psi_<name>``. All network inputs share one c value.
     Returns: a SymPy expression in ``kc.symbols.psi`` (``.as_poly()`` expands it exactly), or {output: expression} for several outputs.
     Raises: NoRule for BatchNorm, Product and Opaque; KcalcError for a Concat of known and unknown channels.
@@ -203,7 +219,7 @@ class LogSlope(NamedTuple):
 
 
 class _LogSlopes(ConvexCalculus[LogSlope]):
-    def __init__(self, network: Network, log_psi: Array, q: Mapping[Node, Any] | None = None) -> None:
+    def __init__(self, network: Network, log_psi: Array, q: Any = None) -> None:
         super().__init__(network, q)
         self.log_psi = log_psi
 
@@ -220,7 +236,7 @@ class _LogSlopes(ConvexCalculus[LogSlope]):
         return LogSlope(log[0], degree[0])
 
 
-def log_slopes(network: Network, psi: Any, q: Mapping[Node, Any] | None = None) -> dict[Node, LogSlope]:
+def log_slopes(network: Network, psi: Any, q: Any = None) -> dict[Node, LogSlope]:
     """``log V(t)`` and mean degree at every node ``t``, where ``V(t)`` is the slope from the inputs to ``t``.
 
     A subnetwork (s, t) has slope ``V(t)/V(s)`` and, at ``psi = 1``, curvature ``degree(t) - degree(s)``.

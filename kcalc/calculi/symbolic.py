@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import sympy as sp
@@ -18,6 +19,7 @@ from ..composition import Composition, LocalFunction, Stage
 from ..fields import SYMPY
 from ..jets import Jet
 from ..layers import Layer
+from ..maps import Assumption
 from ..network import Network, concat_channels
 from .channels import Channels
 from .freshness import Atom, Moments, Pair
@@ -30,6 +32,23 @@ Q1, Q2 = sp.symbols("q_1 q_2", positive=True)
 
 def symbolic_map(network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool = False) -> Any:
     """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`, {output: composition} for several outputs."""
+    kernel, namer, states, arguments = _read(network, q1, q2, letter, assume_independent)
+    parts = {}
+    for node in network.outputs:
+        whole_q, _, whole_gap = kernel.whole(states[node])
+        value = whole_q if letter == "Q" else tidy(1 - whole_gap.value)
+        used = {f.func for e in (value, *(e for stage in namer.stages for _, e in stage.definitions)) for f in e.atoms(AppliedUndef)}
+        functions = tuple(f for f in kernel.functions.values() if f.function in used)
+        parts[node] = Composition(arguments, tuple(namer.stages), value, letter, functions)
+    return parts[network.outputs[0]] if len(parts) == 1 else parts
+
+
+def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[Assumption, ...]:
+    """What the kernel calculus assumes on a network whose layers have symbols."""
+    return tuple(_read(network, 1, None, "C", assume_independent)[0].notes.values())
+
+
+def _read(network: Network, q1: Any, q2: Any, letter: str, assume: bool) -> tuple[NamingKernel, _Namer, dict[Node, Channels], tuple[sp.Symbol, ...]]:
     many = len(network.inputs) > 1
     gap: dict[Node, Any]
     if letter == "C":
@@ -43,17 +62,10 @@ def symbolic_map(network: Network, q1: Any, q2: Any, letter: str, assume_indepen
     second = first if q2 is None else {n: SYMPY.number(q2) for n in network.inputs}
     free = set().union(network.free_symbols, *(v.free_symbols for v in (*first.values(), *second.values())))
     extra = sorted(free - set(arguments), key=str)
-    kernel = NamingKernel(SYMPY, second is first, letter == "C", concat_channels(network), assume_independent)
-    namer = _Namer(network, kernel, (*arguments, *extra))
+    kernel = NamingKernel(SYMPY, second is first, letter == "C", concat_channels(network), assume)
+    namer = _Namer(network, kernel)
     states = fold(network, namer, {n: kernel.start(n, first[n], second[n], gap[n]) for n in network.inputs})
-    parts = {}
-    for node in network.outputs:
-        whole_q, _, whole_gap = kernel.whole(states[node])
-        value = whole_q if letter == "Q" else tidy(1 - whole_gap.value)
-        used = {f.func for e in (value, *(e for stage in namer.stages for _, e in stage.definitions)) for f in e.atoms(AppliedUndef)}
-        functions = tuple(f for f in kernel.functions.values() if f.function in used)
-        parts[node] = Composition((*arguments, *extra), tuple(namer.stages), value, letter, functions)
-    return parts[network.outputs[0]] if len(parts) == 1 else parts
+    return kernel, namer, states, (*arguments, *extra)
 
 
 def tidy(expr: sp.Expr) -> sp.Expr:
@@ -71,12 +83,11 @@ class NamingKernel(Kernel):
         self._names: dict[str, Activation] = {}
 
     def _local_q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
-        closed = phi.second_moment(symbols.q, SYMPY)
-        if sp.cancel(closed / symbols.q).is_number:
-            second = closed.subs(symbols.q, q)
+        second, mean = _closed_moments(phi)
+        if sp.cancel(second / symbols.q).is_number:
+            second = second.subs(symbols.q, q)
         else:
-            second = self._function("Q", phi, (symbols.q,), closed)(q)
-        mean = phi.mean(symbols.q, SYMPY)
+            second = self._function("Q", phi, (symbols.q,), second)(q)
         if not mean.atoms(AppliedUndef):
             return second, mean.subs(symbols.q, q)
         return second, self._function("M", phi, (symbols.q,), mean)(q)
@@ -86,10 +97,8 @@ class NamingKernel(Kernel):
             return 0
         c = tidy(1 - gap.value)
         uniform = q1 == q2
-        two = (symbols.q, symbols.q) if uniform else (Q1, Q2)
-        closed = tidy(1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0])
-        depends = closed.free_symbols & set(two) or closed.atoms(AppliedUndef)
-        if not depends:
+        closed, by_q = _closed_cosine(phi, uniform)
+        if not by_q:
             return Jet((1 - self._function("C", phi, (symbols.c,), closed)(c),))
         if uniform:
             return Jet((1 - self._function("C", phi, (symbols.c, symbols.q), closed)(c, q1),))
@@ -112,10 +121,24 @@ class NamingKernel(Kernel):
         return name
 
 
+@lru_cache(maxsize=256)
+def _closed_moments(phi: Activation) -> tuple[sp.Expr, sp.Expr]:
+    """Q and the mean as functions of ``symbols.q``."""
+    return phi.second_moment(symbols.q, SYMPY), phi.mean(symbols.q, SYMPY)
+
+
+@lru_cache(maxsize=256)
+def _closed_cosine(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
+    """C as a function of ``symbols.c`` and q values, and whether it depends on q."""
+    two = (symbols.q, symbols.q) if uniform else (Q1, Q2)
+    closed = tidy(1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0])
+    return closed, bool(closed.free_symbols & set(two) or closed.atoms(AppliedUndef))
+
+
 class _Namer:
     """The naming kernel as a calculus that also names the state at cut points, and elsewhere where expressions grow."""
 
-    def __init__(self, network: Network, kernel: NamingKernel, arguments: Sequence[sp.Symbol]) -> None:
+    def __init__(self, network: Network, kernel: NamingKernel) -> None:
         self.cuts = set(cut_nodes(tuple(network.steps()), network.outputs))
         self.kernel = kernel
         self.stages: list[Stage] = []

@@ -11,6 +11,7 @@ from ..activations import Activation
 from ..calculi.global_maps import c_map, q_map
 from ..errors import FreshnessError, KcalcError, unknown
 from ..layers import Affine, BatchNorm, Layer, Nonlinear, Product, Scale, Sum
+from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
 from .measure import local_values
 
@@ -104,7 +105,7 @@ class Shaping:
     """A shaped network: sigma_w = 1, sigma_b = 0, normalised sums, transformed activations.
 
     ``targets`` are the local conditions {condition: value}; ``changes`` lists every edit in words; ``all_solutions``
-    lists per activation name the other solutions found on the way.
+    lists per activation name the other solutions found on the way; ``warnings`` say where the targets do not bind.
     """
 
     method: str
@@ -116,6 +117,12 @@ class Shaping:
     global_targets: dict[str, float]
     changes: tuple[str, ...]
     all_solutions: dict[str, tuple[Constants, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the kernel calculus takes for granted on the shaped network, node by node."""
+        return (*c_map(self.network).assumptions, *(Assumption("network", text, "heuristic") for text in self.warnings))
 
     @cached_property
     def _measured(self) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def dks(network: Network, activation: Any = None, zeta: float = 1.5) -> Shaping:
     if getattr(zeta, "free_symbols", None) or not zeta > 1:
         raise KcalcError(f"zeta bounds the slope of the C map and must be > 1, got {zeta}")
     plain, changes = prepared(network, activation)
-    slope = float(maximal_slope(plain).inverse(float(zeta)))
+    mu = maximal_slope(plain)
+    slope = float(mu.inverse(float(zeta)))
     by_node: dict[Any, Constants] = {}
     solved: dict[Activation, tuple[Constants, ...]] = {}
     for node, layer, _ in plain.steps():
@@ -52,7 +53,7 @@ def dks(network: Network, activation: Any = None, zeta: float = 1.5) -> Shaping:
     edits = [f"{node}: {k.activation.name} -> {describe(k)}" for node, k in by_node.items()]
     return Shaping(
         "dks", {"zeta": float(zeta)}, network, shaped, ConstantsTable(by_node), targets, whole, (*changes, *edits),
-        {phi.name: found for phi, found in solved.items()},
+        {phi.name: found for phi, found in solved.items()}, () if mu.warning is None else (mu.warning,),
     )  # fmt: skip
 
 

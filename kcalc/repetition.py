@@ -1,0 +1,23 @@
+"""Repetitions in a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MAX_PERIOD = 64
+
+
+def repetition(numbers: Sequence[int], start: int) -> tuple[int, int]:
+    """The (period, count) of the repetition that covers most from ``start``, the shorter period on ties.
+
+    Returns: (1, 1) if nothing repeats. Only periods up to 64 are looked for.
+    """
+    best, covered = (1, 1), 1
+    for period in range(1, min(MAX_PERIOD, (len(numbers) - start) // 2) + 1):
+        end = start + period
+        while end < len(numbers) and numbers[end] == numbers[end - period]:
+            end += 1
+        count = (end - start) // period
+        if count >= 2 and count * period > covered:
+            best, covered = (period, count), count * period
+    return best

@@ -1,0 +1,299 @@
+"""Global maps as objects: shapes, inputs and outputs, derivatives, symbols, refusals; values against mpmath by hand."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+
+L, A = kc.layers, kc.architectures
+x = sp.Symbol("x")
+
+
+def relu_c(c):
+    return (mpmath.sqrt(1 - c * c) + (mpmath.pi - mpmath.acos(c)) * c) / mpmath.pi
+
+
+def erf_c(c, q1, q2):
+    top = mpmath.asin(2 * c * mpmath.sqrt(q1 * q2) / mpmath.sqrt((1 + 2 * q1) * (1 + 2 * q2)))
+    return top / mpmath.sqrt(mpmath.asin(2 * q1 / (1 + 2 * q1)) * mpmath.asin(2 * q2 / (1 + 2 * q2)))
+
+
+def erf_q(q):
+    return 2 / mpmath.pi * mpmath.asin(2 * q / (1 + 2 * q))
+
+
+def test_shapes_broadcast_and_scalars_stay_scalars() -> None:
+    C = kc.c_map(A.vanilla(3, "erf"))
+    assert np.ndim(C(0.5)) == 0
+    assert C(np.zeros((2, 1)), q1=np.ones(3)).shape == (2, 3)
+    assert C(np.zeros((0,))).shape == (0,)
+    assert C([0.1, 0.2]).dtype == np.float64
+    assert C(np.float32(0.5)).dtype == np.float32
+    assert C(np.array([0.5], np.float32), q1=np.array([1.0])).dtype == np.float64
+
+
+def test_general_q_matches_mpmath() -> None:
+    net = kc.chain(L.Input(), L.Affine(sigma_w=1.5, sigma_b=0.3), L.Nonlinear("erf"), L.Affine(sigma_w=0.8, sigma_b=0.1), L.Nonlinear("erf"))
+    q1, q2, c = np.array([0.3, 2.0]), np.array([5.0, 0.1]), np.array([-0.7, 0.4])
+    with mpmath.workdps(40):
+        expected = []
+        for a, b, r in zip(q1, q2, c, strict=True):
+            a, b, r = mpmath.mpf(a), mpmath.mpf(b), mpmath.mpf(r)
+            for w, s in ((mpmath.mpf(1.5), mpmath.mpf(0.3)), (mpmath.mpf(0.8), mpmath.mpf(0.1))):
+                m = w**2 * r * mpmath.sqrt(a * b) + s**2
+                a, b = w**2 * a + s**2, w**2 * b + s**2
+                r = m / mpmath.sqrt(a * b)
+                r, a, b = erf_c(r, a, b), erf_q(a), erf_q(b)
+            expected.append(float(r))
+    assert kc.c_map(net)(c, q1, q2) == pytest.approx(expected, rel=1e-14)
+
+
+def test_uniform_q_given_twice_is_the_uniform_map() -> None:
+    C = kc.c_map(A.vanilla(4, "tanh", sigma_w=1.7))
+    c = np.linspace(-1, 1, 9)
+    assert np.array_equal(C(c, 2.0), C(c, 2.0, 2.0))
+    assert C(c, 2.0, 2.0 * (1 + 1e-13)) == pytest.approx(C(c, 2.0), abs=1e-12)
+    assert C(1.0, 0.5) == 1.0
+    assert C(1.0, 0.5, 2.0) < 1
+
+
+def two_by_two() -> kc.Network:
+    steps = [("x", L.Input(), ()), ("y", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("y",))]
+    steps += [("s", L.Sum((0.6, 0.8)), ("a", "b")), ("p", L.Nonlinear("relu"), ("s",)), ("t", L.Affine(), ("b",))]
+    return kc.Network.from_steps(steps)
+
+
+def test_several_inputs_and_outputs_are_mappings() -> None:
+    C = kc.c_map(two_by_two())
+    out = C({"x": 0.2, "y": -0.4}, q1={"x": 1.0, "y": 2.0})
+    assert set(out) == {"p", "t"}
+    assert out["t"] == pytest.approx(-0.4, abs=1e-15)
+    mixed = (0.36 * 0.2 - 0.64 * 2 * 0.4) / (0.36 + 0.64 * 2)
+    assert out["p"] == pytest.approx(float(relu_c(mpmath.mpf(mixed))), rel=1e-14)
+    assert kc.q_map(two_by_two())({"x": 1.0, "y": 2.0})["p"] == pytest.approx((0.36 + 1.28) / 2)
+    assert set(C.derivative(1)(0.3)) == {"p", "t"}
+    assert set(C.expr) == {"p", "t"}
+    for call in (lambda: C({"x": 0.2}), lambda: C({"x": 0.2, "z": 0.1}), lambda: C.fixed_points()):
+        with pytest.raises(kc.KcalcError):
+            call()
+
+
+def test_declared_heads_are_outputs() -> None:
+    net = kc.Network(A.vanilla(3, "relu").graph, outputs=["nonlinear_2", "affine_4"])
+    out = kc.c_map(net)(0.25)
+    with mpmath.workdps(30):
+        two = relu_c(relu_c(mpmath.mpf(0.25)))
+        assert out["nonlinear_2"] == pytest.approx(float(two), rel=1e-15)
+        assert out["affine_4"] == pytest.approx(float(relu_c(two)), rel=1e-15)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_derivatives_of_a_resnet_match_mpmath(order: int) -> None:
+    net = A.rescaled_resnet(4, 2, shortcut_weight=sp.Rational(3, 5))
+    points = np.array([-0.8, -0.3, 0.0, 0.4, 0.9])
+
+    def f(c):
+        q = mpmath.mpf(1)
+        for _ in range(4):  # relu halves q, so that the shortcut's share grows
+            a, b = mpmath.mpf(9) / 25 * q, mpmath.mpf(16) / 25 * q / 4
+            c, q = (a * c + b * relu_c(relu_c(c))) / (a + b), a + b
+        return c
+
+    with mpmath.workdps(60):
+        expected = [float(mpmath.diff(f, mpmath.mpf(p), order)) for p in points]
+    assert kc.c_map(net).derivative(order)(points) == pytest.approx(expected, rel=1e-11, abs=1e-12)
+
+
+def test_series_is_the_taylor_expansion_at_zero() -> None:
+    C = kc.c_map(A.vanilla(5, "erf"))
+
+    def f(c):
+        q = mpmath.mpf(1)
+        for _ in range(5):
+            c, q = erf_c(c, q, q), erf_q(q)
+        return c
+
+    with mpmath.workdps(60):
+        expected = [float(v) for v in mpmath.taylor(f, 0, 8)]
+    b = C.series(9)
+    assert b == pytest.approx(expected, rel=1e-12, abs=1e-16)
+    assert np.all(b >= -1e-16)
+    assert C.series(1) == pytest.approx([0.0], abs=1e-16)
+
+
+def test_q_map_derivatives_match_mpmath() -> None:
+    net = kc.chain(L.Input(), L.Affine(sigma_w=2), L.Nonlinear("erf"), L.Affine(sigma_b=0.5), L.Nonlinear("erf"))
+
+    def f(q):
+        return erf_q(erf_q(4 * q) + mpmath.mpf(0.25))
+
+    Q = kc.q_map(net)
+    with mpmath.workdps(50):
+        for order in (0, 1, 2, 3):
+            assert Q.derivative(order)([0.2, 1.0, 7.0]) == pytest.approx([float(mpmath.diff(f, mpmath.mpf(q), order)) for q in (0.2, 1.0, 7.0)], rel=1e-10)
+
+
+def test_angles_keep_their_digits_near_zero() -> None:
+    C = kc.c_map(A.vanilla(100, "relu"))
+    with mpmath.workdps(80):
+        for theta in (1e-8, 1e-5, 1e-2, 1.0, 3.0):
+            c = mpmath.cos(mpmath.mpf(theta))
+            for _ in range(100):
+                c = relu_c(c)
+            assert C.gap_at_angle(theta) == pytest.approx(float(1 - c), rel=1e-12)
+            assert C.at_angle(theta) == pytest.approx(float(mpmath.acos(c)), rel=1e-12)
+    assert C.gap_at_angle(0.0) == 0.0
+
+
+def test_fixed_points_and_their_stability() -> None:
+    tanh = kc.c_map(A.vanilla(1, "tanh", readout=False)).fixed_points()
+    assert [p.value for p in tanh] == pytest.approx([-1, 0, 1], abs=1e-12)
+    assert [p.stable for p in tanh] == [False, True, False]
+    chaotic = kc.c_map(kc.chain(L.Input(), L.Affine(sigma_w=3, sigma_b=0.5), L.Nonlinear("erf"))).fixed_points(q=1.0)
+    assert [p.stable for p in chaotic] == [True, False]
+    assert 0 < chaotic[0].value < 1
+    assert kc.c_map(kc.chain(L.Affine())).fixed_points() == ()
+    (selu,) = kc.q_map(A.vanilla(1, "selu")).fixed_points()
+    assert (selu.value, selu.slope) == pytest.approx((1.0, 0.78265), abs=1e-5)
+    erf = kc.q_map(A.vanilla(1, "erf")).fixed_points()
+    assert [p.value for p in erf] == pytest.approx([0.141924], abs=1e-6)
+
+
+def test_symbolic_maps_equal_numeric_ones() -> None:
+    w = sp.Symbol("w", positive=True)
+    c = np.linspace(-0.95, 0.95, 7)
+    nets = {
+        "vanilla": A.vanilla(3, "erf"),
+        "resnet": A.rescaled_resnet(3, 2, shortcut_weight=w),
+        "layernorm": kc.chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm(), L.Affine(sigma_b=sp.Rational(1, 3)), L.Nonlinear("erf")),
+        "cross": kc.Network.from_steps(
+            [("i", L.Input(), ()), ("z", L.Affine(), ("i",)), ("r", L.Nonlinear("relu"), ("z",)), ("s", L.Sum((1, w)), ("z", "r")), ("a", L.Affine(), ("s",))]
+        ),
+    }
+    for name, net in nets.items():
+        composition = kc.c_map(net).expr
+        values = {"c": None, **({"w": 0.7} if net.free_symbols else {})}
+        numbers = net.subs({"w": 0.7}) if net.free_symbols else net
+        expected = kc.c_map(numbers)(c)
+        for point, value in zip(c, expected, strict=True):
+            assert float(composition.evaluate(values | {"c": point})) == pytest.approx(value, rel=1e-13, abs=1e-15), name
+        closed = composition.closed_form
+        assert (closed is None) == (name == "resnet"), "only the resnet's expression is a wall"
+        if closed is not None:
+            assert float(closed.subs({kc.symbols.c: c[1], w: 0.7})) == pytest.approx(expected[1], rel=1e-12), name
+        assert "array" in composition.latex()
+
+
+def test_compositions_repeat_where_the_network_repeats() -> None:
+    text = str(kc.c_map(A.vanilla(100, "relu")).expr)
+    assert "100 times" in text
+    assert len(text) < 200
+    assert "99 times" in str(kc.c_map(A.vanilla(100, "tanh")).expr)
+    assert kc.c_map(A.vanilla(100)).closed_form is None
+    assert len(kc.c_map(A.resnet_v2(152))._repr_latex_()) < 6000
+    assert sp.simplify(kc.q_map(A.vanilla(3, "relu")).closed_form - kc.symbols.q / 8) == 0
+
+
+def test_symbols_ask_for_subs() -> None:
+    net = A.resnet_v2(50, residual_weight=sp.Symbol("w", positive=True))
+    C = kc.c_map(net)
+    with pytest.raises(kc.KcalcError, match=r"net\.subs"):
+        C(0.5)
+    assert kc.c_map(net.subs({"w": 0.6}))(1.0) == 1.0
+
+
+@pytest.mark.parametrize("c", [1.1, -2, float("nan"), float("inf"), 1j, "a", None, sp.Symbol("c"), sp.I, [0.5, np.nan]])
+def test_bad_c_values_are_refused(c: object) -> None:
+    C = kc.c_map(A.vanilla(2))
+    for call in (C, C.derivative(1)):
+        with pytest.raises(kc.KcalcError):
+            call(c)
+
+
+@pytest.mark.parametrize("q", [0, -1.0, float("nan"), float("inf"), "a", 1j, np.array([1.0, 0.0])])
+def test_bad_q_values_are_refused(q: object) -> None:
+    net = A.vanilla(2)
+    for call in (lambda: kc.c_map(net)(0.5, q), lambda: kc.c_map(net)(0.5, 1.0, q), lambda: kc.q_map(net)(q)):
+        with pytest.raises(kc.KcalcError):
+            call()
+
+
+def test_other_bad_arguments_are_refused() -> None:
+    C = kc.c_map(A.vanilla(2))
+    for call in (
+        lambda: C.derivative(-1), lambda: C.derivative(1.5), lambda: C.series(0), lambda: C.at_angle(4.0), lambda: C.at_angle(-0.1),
+        lambda: C(np.zeros(3), np.ones(2)), lambda: kc.c_map(A.vanilla(2).graph), lambda: kc.q_map("vanilla"),
+    ):  # fmt: skip
+        with pytest.raises(kc.KcalcError):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (L.BatchNorm(), ("batchnorm_1", "without_normalization")),
+        (L.Opaque("attention", "data dependent"), ("opaque_1", "attention", "data dependent")),
+    ],
+)
+def test_layers_without_a_rule_name_the_rewrite(layer: L.Layer, words: tuple[str, ...]) -> None:
+    with pytest.raises(kc.NoRule) as caught:
+        kc.c_map(kc.chain(L.Affine(), layer, L.Nonlinear("relu")))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_exploding_and_vanishing_q_name_the_node() -> None:
+    with pytest.raises(kc.KcalcError, match="affine_.*inf"):
+        kc.q_map(A.vanilla(600, "relu", sigma_w=20))(1.0)
+    with pytest.raises(kc.KcalcError, match=r"q = 0\.0"):
+        kc.q_map(A.vanilla(2000, "relu"))(1.0)
+    steps = [("x", L.Input(), ()), ("z", L.Affine(), ("x",)), ("s", L.Sum((1, -1)), ("z", "z")), ("a", L.Affine(), ("s",))]
+    with pytest.raises(kc.KcalcError, match="'s'.*cancel"):
+        kc.c_map(kc.Network.from_steps(steps))
+
+
+def test_layernorm_after_one_layer_is_the_centred_map() -> None:
+    C = kc.c_map(kc.chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm()))
+    assert C.derivative(1)(1.0) == pytest.approx(np.pi / (np.pi - 1), rel=1e-14)
+    assert C(0.0) == pytest.approx(0.0, abs=1e-16)
+
+
+def test_layernorm_after_concat_uses_the_mean_over_all_channels() -> None:
+    steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))]
+    steps += [("t", L.Nonlinear("tanh"), ("a",)), ("s", L.Nonlinear("softplus"), ("b",))]
+    for counts, value in (((1, 3), 0.444), ((1, 1), None)):
+        net = kc.Network.from_steps([*steps, ("k", L.Concat(counts), ("t", "s")), ("n", L.LayerNorm(), ("k",))])
+        shares = np.array(counts) / sum(counts)
+        second = shares @ [kc.activation("tanh").second_moment(1.0), kc.activation("softplus").second_moment(1.0)]
+        mean = shares @ [0.0, kc.activation("softplus").mean(1.0)]
+        cross = shares @ [0.0, kc.activation("softplus").mean(1.0) ** 2]
+        assert kc.c_map(net)(0.0) == pytest.approx((cross - mean**2) / (second - mean**2), rel=1e-12)
+        if value is not None:  # the printed rule gives .209
+            assert kc.c_map(net)(0.0) == pytest.approx(value, abs=5e-4)
+    net = kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine(), L.Nonlinear("relu"), L.LayerNorm())
+    assert kc.c_map(net)(0.0) == pytest.approx(0.257, abs=5e-4)
+
+
+def test_assumptions_and_plain_data() -> None:
+    C = kc.c_map(A.resnet_v2(50))
+    kinds = {a.kind for a in C.assumptions}
+    assert kinds == {"convention", "heuristic"}
+    assert C.heuristic
+    assert not kc.c_map(A.vanilla(2)).heuristic
+    assert C.derivative(1).assumptions == C.assumptions
+    data = C.to_dict()
+    assert len(data["C"]) == len(data["c"])
+
+
+def test_gain_keeps_q() -> None:
+    assert kc.gain("relu") == pytest.approx(np.sqrt(2), rel=1e-15)
+    g = kc.gain("tanh")
+    assert kc.q_map(kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine(sigma_w=g)))(1.0) == pytest.approx(1.0, rel=1e-14)
+    assert kc.gain("relu", kc.symbols.q) == sp.sqrt(2)
+    for bad in (0, -1, float("nan"), "a"):
+        with pytest.raises(kc.KcalcError):
+            kc.gain("tanh", bad)
