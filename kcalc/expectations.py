@@ -15,7 +15,7 @@ from kcalc.quadrature import DEPTH, Array, Profile, normal_rule, rule, split, z_
 
 MAX_TERMS = 640
 _BLOCK = 32
-_NEGLIGIBLE = 2e-16
+_NEGLIGIBLE = 6e-16  # beside the standard deviation: coefficients below are rounding
 
 
 def _density(q: float, x: float) -> float:

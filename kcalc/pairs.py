@@ -24,7 +24,7 @@ from kcalc.quadrature import WINDOW, Array, Profile, gauss_legendre, mesh, norma
 _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2/h^2) = 5e-21
 ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
 _TERMS = (14, 24)  # Chebyshev terms tried on a panel before it is bisected
-_TOLERANCE = 8e-15  # the noise of the integrals is about 1e-15
+_TOLERANCES = (1e-15, 5e-15)  # of the function's size, for the last coefficients; the noise of the integrals is about 1e-15
 _NARROWEST = 1e-7
 
 
@@ -118,9 +118,9 @@ def tabulate(f: Callable[[Array], Array], left: float, right: float, floor: floa
     """
     panel = _fit(f, left, right, _TERMS[0])
     floor = max(floor, float(np.abs(panel.coefficients).max()))
-    if panel.tail > _TOLERANCE * floor:
+    if panel.tail > _TOLERANCES[0] * floor:
         panel = _fit(f, left, right, _TERMS[1])
-    if panel.tail <= _TOLERANCE * floor or right - left < _NARROWEST:
+    if panel.tail <= _TOLERANCES[1] * floor or right - left < _NARROWEST:
         return [panel]
     middle = (left + right) / 2
     return tabulate(f, left, middle, floor) + tabulate(f, middle, right, floor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from .base import Constants, ConstantsTable, Shaping, check_fresh, prepared, rep
 
 STARTS = tuple((a, b) for a in (0.1, 0.3, 1.0, 2.0) for b in (0.0, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0))
 TOLERANCE = 1e-11
+FARTHEST = 50.0  # of |beta|
+LARGEST = 3.0  # of log alpha: steeper inputs make any kink or bend a step
 REACH = 10.0
 
 
@@ -71,11 +73,7 @@ def solve(phi: Activation, slope: float) -> tuple[Constants, ...]:
     if phi.degree is not None:
         return (_homogeneous(phi, slope),)
     conditions = Conditions(phi, slope)
-    found: list[np.ndarray] = []
-    for start in _starts(phi, slope):
-        point = conditions.root(start)
-        if point is not None and not any(np.allclose(point, old, rtol=1e-6, atol=1e-9) for old in found):
-            found.append(point)
+    found = _distinct(_followed(phi, slope)) or _distinct(conditions.root(start) for start in STARTS)
     if not found:
         raise UnreachableTarget(
             f"no input scale and shift give {phi.name} Q'(1) = 1 and C'(1) = {slope:.6g}; "
@@ -126,7 +124,9 @@ class Conditions:
 
     def residual(self, point: np.ndarray) -> np.ndarray:
         """(Q'(1) - 1, C'(1) - slope) at (log alpha, beta), relative to slope - 1."""
-        alpha = float(np.exp(np.clip(point[0], -30, 8)))
+        alpha = float(np.exp(np.clip(point[0], -30, LARGEST)))
+        if not abs(point[1]) < FARTHEST:
+            return np.array([1e3, 1e3])
         _, variance, mixed, gradient = self.moments(alpha, float(point[1]))
         if not variance > 0 or not np.isfinite(variance):
             return np.array([1e3, 1e3])
@@ -137,9 +137,9 @@ class Conditions:
         from scipy.optimize import root
 
         with np.errstate(all="ignore"):
-            result = root(self.residual, np.array([np.log(start[0]), start[1]]), method="hybr", options={"xtol": 1e-14, "eps": 1e-7})
+            result = root(self.residual, np.array([np.log(start[0]), start[1]]), method="hybr", options={"xtol": 1e-14, "eps": 1e-7, "maxfev": 80})
             left = np.abs(self.residual(result.x)).max() * (self.slope - 1)
-        if not left < TOLERANCE or not -25 < result.x[0] < 6 or abs(result.x[1]) > 100:
+        if not left < TOLERANCE or not -25 < result.x[0] < LARGEST or not abs(result.x[1]) < FARTHEST:
             return None
         return np.array([np.exp(result.x[0]), result.x[1]])
 
@@ -150,21 +150,43 @@ class Conditions:
         return Constants(self.phi, float(alpha), float(beta), variance**-0.5, -mean, None if leak is None else float(leak))
 
 
-def _starts(phi: Activation, slope: float) -> Iterator[tuple[float, float]]:
-    """Where phi is smooth, the limits as alpha -> 0: phi''^2 + 2 phi' phi''' = 0; then a fixed grid."""
-    if not phi.kinks:
-        beta = np.linspace(-6, 6, 1201) + 1e-4
-        one, two, three = (phi.numeric(n)(beta) for n in (1, 2, 3))
-        value = two**2 + 2 * one * three
-        for i in np.nonzero(value[:-1] * value[1:] < 0)[0]:
-            if abs(two[i]) > 1e-12:
-                yield float(np.sqrt(2 * (slope - 1)) * abs(one[i] / two[i])), float(beta[i])
-    yield from STARTS
+def _distinct(points: Iterable[np.ndarray | None]) -> list[np.ndarray]:
+    """The points that were found, each once."""
+    found: list[np.ndarray] = []
+    for point in points:
+        if point is not None and not any(np.allclose(point, old, rtol=1e-6, atol=1e-9) for old in found):
+            found.append(point)
+    return found
+
+
+def _followed(phi: Activation, slope: float) -> Iterator[np.ndarray | None]:
+    """The branches of a smooth activation, each followed from its limit as alpha -> 0 up to the slope asked for.
+
+    With p_n the n-th derivative of phi at beta, the limit has ``p_2^2 + 2 p_1 p_3 = 0`` and, for a slope t near 1,
+    ``alpha = sqrt(2 (t - 1)) |p_1 / p_2|``.
+    """
+    if phi.kinks:
+        return
+    grid = np.linspace(-6, 6, 1201) + 1e-4
+    one, two, three = (phi.numeric(n)(grid) for n in (1, 2, 3))
+    value = two**2 + 2 * one * three
+    for i in np.nonzero(value[:-1] * value[1:] < 0)[0]:
+        if abs(two[i]) < 1e-9 * abs(one[i]):
+            continue
+        ratio = abs(one[i] / two[i])
+        first = min(slope - 1, (0.2 / ratio) ** 2 / 2)
+        count = int(np.ceil(np.log2((slope - 1) / first))) + 1
+        point: np.ndarray | None = np.array([np.sqrt(2 * first) * ratio, grid[i]])
+        for excess in np.geomspace(first, slope - 1, count):
+            point = Conditions(phi, 1 + float(excess)).root((float(point[0]), float(point[1])))
+            if point is None:
+                break
+        yield point
 
 
 def quadrature(kinks: tuple[float, ...], alpha: float) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights for E over a standard normal: Gauss-Legendre panels split at ``kinks``, finer for steep inputs."""
-    width = 1.0 / max(1.0, min(alpha, 64.0))
+    width = 1.0 / max(1.0, min(alpha, 32.0))
     edges = np.linspace(-REACH, REACH, int(2 * REACH / width) + 1)
     inside = [k for k in kinks if -REACH < k < REACH]
     if inside:

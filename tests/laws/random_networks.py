@@ -14,6 +14,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import sympy as sp
+from hypothesis import note
 
 import kcalc as kc
 
@@ -142,7 +143,7 @@ class Builder:
     # -- moves: each returns whether it could be made ----------------------------------------------------------------
 
     def add_input(self) -> bool:
-        name, width = f"n{len(self.steps)}", self.recipe.unit * self.rng.randint(1, 3)
+        name, width = f"n{len(self.steps)}", self.recipe.unit * (1 if self.recipe.single else self.rng.randint(1, 3))
         return self.put(L.Input(width), (), (Piece(width, frozenset({(name, 0)}), frozenset({name})),))
 
     def affine(self, parent: str | None = None) -> bool:
@@ -282,5 +283,7 @@ def broken_network(seed: int, recipe: Recipe) -> tuple[kc.Network, tuple[str, ..
 
 @st.composite
 def networks(draw: st.DrawFn, recipe: Recipe) -> kc.Network:
-    """Hypothesis strategy: random valid networks, shrinking towards few nodes and first choices."""
-    return random_network(draw(st.randoms(use_true_random=False)), recipe)
+    """Hypothesis strategy: random valid networks, shrinking towards few nodes."""
+    size, seed = draw(st.integers(*recipe.size)), draw(st.integers(0, 2**20))
+    note(f"seeded({seed}, replace(recipe, size=({size}, {size})))")
+    return seeded(seed, replace(recipe, size=(size, size)))

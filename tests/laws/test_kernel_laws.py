@@ -175,3 +175,217 @@ def oracle(net: kc.Network, c: Any, q1: Any = 1, q2: Any = None) -> dict[Any, tu
 def by_output(net: kc.Network, value: Any) -> dict[Any, Any]:
     """The result of a map as {output: value}, however many outputs there are."""
     return value if isinstance(value, dict) else {net.outputs[0]: value}
+
+
+def c_values(net: kc.Network, c: Any, q1: Any = 1, q2: Any = None) -> dict[Any, Any]:
+    """C by output."""
+    return by_output(net, kc.c_map(net)(c, q1, q2))
+
+
+# -- bounds and shape -------------------------------------------------------------------------------------------------
+
+
+@law(60)
+@given(net=networks(WILD), q=qs)
+def test_c_of_one_is_one_and_c_is_a_cosine(net, q):
+    for values in c_values(net, np.linspace(-1, 1, 9), q).values():
+        assert abs(values[-1] - 1) <= 4e-15
+        assert np.all(np.abs(values) <= 1)
+
+
+@law(40)
+@given(net=networks(UNEVEN), q1=qs, q2=qs)
+def test_c_is_a_cosine_at_unequal_q(net, q1, q2):
+    for values in c_values(net, np.linspace(-1, 1, 9), q1, q2).values():
+        assert np.all(np.abs(values) <= 1)
+
+
+@law(60)
+@given(net=networks(WILD_ONE), q=qs)
+def test_monotone_and_convex_on_the_unit_interval(net, q):
+    for values in c_values(net, GRID, q).values():
+        assert values[0] >= -1e-14
+        assert np.all(np.diff(values) >= -1e-13)
+        assert np.all(np.diff(values, 2) >= -1e-13)
+
+
+@law(30)
+@given(net=networks(WILD_ONE), q=qs)
+def test_symmetric_in_the_two_inputs(net, q):
+    swapped = kc.node_values(net, 0.3, q, 0.8)
+    for node, (a, b, c) in kc.node_values(net, 0.3, 0.8, q).items():
+        assert np.allclose((b, a, c), swapped[node], rtol=1e-12, atol=1e-14)
+
+
+# -- values, derivatives ----------------------------------------------------------------------------------------------
+
+
+@law(60)
+@given(net=networks(SIMPLE), c=cosines, q=qs)
+def test_values_at_every_node(net, c, q):
+    expected = oracle(net, c, q)
+    for node, got in kc.node_values(net, c, q).items():
+        assert np.allclose(got, [float(v) for v in expected[node]], rtol=1e-12, atol=1e-14), node
+
+
+@law(60)
+@given(net=networks(UNEVEN), c=cosines, q1=qs, q2=qs)
+def test_values_at_every_node_at_unequal_q(net, c, q1, q2):
+    expected = oracle(net, c, q1, q2)
+    for node, got in kc.node_values(net, c, q1, q2).items():
+        assert np.allclose(got, [float(v) for v in expected[node]], rtol=1e-12, atol=1e-14), node
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@law(40)
+@given(net=networks(SIMPLE), c=cosines, q=qs)
+def test_derivatives_are_difference_quotients(order, net, c, q):
+    got = by_output(net, kc.c_map(net).derivative(order)(c, q))
+    for node, value in got.items():
+        expected = float(mp.diff(lambda t, node=node: oracle(net, t, q)[node][2], c, order))
+        assert value == pytest.approx(expected, rel=1e-9, abs=1e-9), node
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@law(25)
+@given(net=networks(UNEVEN), c=cosines, q1=qs, q2=qs)
+def test_derivatives_at_unequal_q(order, net, c, q1, q2):
+    got = by_output(net, kc.c_map(net).derivative(order)(c, q1, q2))
+    for node, value in got.items():
+        expected = float(mp.diff(lambda t, node=node: oracle(net, t, q1, q2)[node][2], c, order))
+        assert value == pytest.approx(expected, rel=1e-9, abs=1e-9), node
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@law(25)
+@given(net=networks(SIMPLE), q=qs)
+def test_q_derivatives_are_difference_quotients(order, net, q):
+    got = by_output(net, kc.q_map(net).derivative(order)(q))
+    for node, value in got.items():
+        expected = float(mp.diff(lambda t, node=node: oracle(net, 0, t)[node][0], q, order))
+        assert value == pytest.approx(expected, rel=1e-9, abs=1e-9), node
+
+
+@law(25)
+@given(net=networks(WILD_ONE), c=cosines, q=qs)
+def test_derivatives_of_networks_with_shared_weights(net, c, q):
+    cmap, h = kc.c_map(net), 1e-4
+    slopes = by_output(net, cmap.derivative(1)(c, q))
+    for node, values in by_output(net, cmap(c + h * np.array([-2, -1, 1, 2]), q)).items():
+        quotient = float(np.dot([1, -8, 8, -1], values) / (12 * h))
+        assert slopes[node] == pytest.approx(quotient, rel=1e-8, abs=1e-9)
+
+
+# -- composition, relabelling -----------------------------------------------------------------------------------------
+
+
+@law(25)
+@given(first=networks(SINGLE), second=networks(SINGLE), c=cosines, q=qs)
+def test_the_map_of_a_chain_is_the_composition(first, second, c, q):
+    outer, inner = kc.c_map(second), kc.c_map(first)
+    between = kc.q_map(first)(q)
+    whole = kc.chain(first, second)
+    assert kc.c_map(whole)(c, q) == pytest.approx(outer(np.clip(inner(c, q), -1, 1), between), rel=1e-12, abs=1e-13)
+    assert kc.q_map(whole)(q) == pytest.approx(kc.q_map(second)(between), rel=1e-12)
+
+
+@pytest.mark.parametrize("activation", CLOSED)
+@pytest.mark.parametrize("depth", [1, 7])
+def test_the_map_of_a_chain_iterates_the_local_map(activation, depth):
+    net = kc.architectures.vanilla(depth, activation, sigma_w=sp.Rational(5, 4))
+    product, _ = LOCAL[net.layer("nonlinear_1").activation.name]
+    for q1, q2, c in ((1, 1, 0.3), (0.6, 2, -0.7)):
+        k = (mp.mpf(q1), mp.mpf(q2), mp.mpf(c) * mp.sqrt(mp.mpf(q1) * q2))
+        for _ in range(depth):
+            a, b, ab = (mp.mpf(25) / 16 * v for v in k)
+            k = (product(a, a, a), product(b, b, b), product(a, b, ab))
+        assert kc.c_map(net)(c, q1, q2) == pytest.approx(float(k[2] / mp.sqrt(k[0] * k[1])), rel=1e-13, abs=1e-14)
+
+
+@law(40)
+@given(net=networks(WILD), rng=st.randoms(use_true_random=False), c=cosines)
+def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c):
+    nodes = list(net)
+    rng.shuffle(nodes)
+    names = {node: f"other-{i}" for i, node in enumerate(nodes)}
+    graph = nx.DiGraph()
+    for node in nodes:
+        graph.add_node(names[node], layer=net.layer(node))
+    edges = list(net.graph.edges(data="slot"))
+    rng.shuffle(edges)
+    for parent, child, slot in edges:
+        graph.add_edge(names[parent], names[child], slot=slot)
+    other = kc.Network(graph)
+    assert other.isomorphic(net)
+    for q1, q2 in ((1, None), (1.5, None)):
+        changed = kc.node_values(other, c, q1, q2)
+        for node, value in kc.node_values(net, c, q1, q2).items():
+            assert value == changed[names[node]]
+
+
+# -- symbols ----------------------------------------------------------------------------------------------------------
+
+
+@law(20)
+@given(net=networks(EXACT), c=cosines)
+def test_symbolic_equals_numeric(net, c):
+    cmap = kc.c_map(net)
+    expected, exact = by_output(net, cmap(c)), oracle(net, sp.Rational(round(20 * c), 20).p / mp.mpf(sp.Rational(round(20 * c), 20).q))
+    compositions = cmap.expr if isinstance(cmap.expr, dict) else {net.outputs[0]: cmap.expr}
+    for node, composition in compositions.items():
+        value = composition.evaluate(dict.fromkeys(map(str, composition.arguments), mp.mpf(round(20 * c)) / 20), digits=30)
+        assert abs(value - exact[node][2]) < mp.mpf(10) ** -25
+        assert float(value) == pytest.approx(expected[node], rel=1e-13, abs=1e-13)
+        closed = composition.closed_form
+        if closed is not None:
+            number = closed.subs(kc.symbols.c, sp.Rational(round(20 * c), 20)).evalf(30)
+            assert float(number) == pytest.approx(expected[node], rel=1e-13, abs=1e-13)
+
+
+@law(20)
+@given(net=networks(EXACT), q=st.sampled_from([sp.Rational(1, 2), sp.Integer(2)]))
+def test_symbolic_q_equals_numeric(net, q):
+    qmap = kc.q_map(net)
+    expected = by_output(net, qmap(float(q)))
+    compositions = qmap.expr if isinstance(qmap.expr, dict) else {net.outputs[0]: qmap.expr}
+    for node, composition in compositions.items():
+        value = composition.evaluate(dict.fromkeys(map(str, composition.arguments), float(q)), digits=30)
+        assert float(value) == pytest.approx(expected[node], rel=1e-13)
+
+
+# -- near c = 1 -------------------------------------------------------------------------------------------------------
+
+
+ANGLES = np.array([1e-8, 3e-7, 1e-5, 1e-3, 0.02, 0.29, 0.31, 1.0, 2.5])
+
+
+@pytest.mark.parametrize("activation", ["relu", "erf", LEAKY_NAME := "leaky_relu"])
+@pytest.mark.parametrize(("blocks", "weight"), [(1, 0.5), (20, 0.8), (40, 0.3)])
+def test_gaps_of_resnets_keep_their_digits(activation, blocks, weight):
+    phi = kc.activations.leaky_relu(sp.Rational(1, 5)) if activation == LEAKY_NAME else activation
+    net = kc.architectures.rescaled_resnet(blocks, 2, weight, phi, features=4)
+    gaps = kc.c_map(net).gap_at_angle(ANGLES)
+    angles = kc.c_map(net).at_angle(ANGLES)
+    for theta, gap, angle in zip(ANGLES, gaps, angles, strict=True):
+        c = oracle(net, mp.cos(mp.mpf(theta)))[net.outputs[0]][2]
+        assert gap == pytest.approx(float(1 - c), rel=1e-12), theta
+        assert angle == pytest.approx(float(mp.acos(c)), rel=1e-12), theta
+
+
+@law(25)
+@given(net=networks(SIMPLE), theta=st.sampled_from([1e-8, 1e-6, 1e-3, 0.2]), q=qs)
+def test_gaps_of_random_networks_keep_their_digits(net, theta, q):
+    gaps = by_output(net, kc.c_map(net).gap_at_angle(theta, q))
+    for node, gap in gaps.items():
+        expected = float(1 - oracle(net, mp.cos(mp.mpf(theta)), q)[node][2])
+        assert gap == pytest.approx(expected, rel=1e-11), node
+
+
+@law(25)
+@given(net=networks(WILD_ONE), q=qs)
+def test_gaps_are_smooth_near_zero(net, q):
+    """``(1 - C)/theta^2`` tends to C'(1)/2, also where weights are shared; relu-like corners add O(theta)."""
+    cmap = kc.c_map(net)
+    slopes = by_output(net, cmap.derivative(1)(1.0, q))
+    for node, gap in by_output(net, cmap.gap_at_angle(np.array([1e-8, 1e-7]), q)).items():
+        assert np.allclose(gap / np.array([1e-8, 1e-7]) ** 2, slopes[node] / 2, rtol=1e-5), node
