@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from .maps import CMap
 
 BAD_INPUT = 2
+EXAMPLES = (
+    "vanilla-100", "resnet-v2-101", "resnet-101", "resnet-50", "wide-resnet-250", "layernorm-resnet-152", "rescaled-resnet-16", "densenet-12",
+)  # fmt: skip
+PLAIN = {"vanilla": architectures.vanilla, "layernorm-resnet": architectures.layernorm_resnet, "densenet": architectures.densenet}
 FAMILIES = ("vanilla", "resnet-v2", "wide-resnet", "layernorm-resnet", "rescaled-resnet", "densenet")
 ALIASES = {"resnet": "resnet-v2", "resnetv2": "resnet-v2", "mlp": "vanilla", "ln-resnet": "layernorm-resnet"}
 NET_HELP = (
@@ -114,8 +118,9 @@ def named_network(name: str, activation_name: str | None = None, shortcut_weight
     match = re.fullmatch(r"([a-z0-9-]*?[a-z][a-z0-9]*)-(\d+)", name.lower())
     family = ALIASES.get(match[1], match[1]) if match else name
     if match is None or family not in FAMILIES:
-        raise unknown("network", name, [f"{f}-{n}" for f, n in zip(FAMILIES, (100, 101, 250, 152, 16, 12), strict=True)] + ["resnet-101", "resnet-50"])
-    return _built(family, int(match[2]) if len(match[2]) < 8 else 10**8, activation_name or "relu", shortcut_weight)
+        raise unknown("network", name, EXAMPLES)
+    number = int(match[2]) if len(match[2]) < 8 else 10**8
+    return _built(family, number, activation_name or "relu", shortcut_weight)
 
 
 def _from_file(path: str, activation_name: str | None) -> Named:
@@ -129,11 +134,10 @@ def _from_file(path: str, activation_name: str | None) -> Named:
 def _built(family: str, number: int, phi: str, weight: float | None) -> Named:
     if number > 100_000:
         raise KcalcError(f"{family}-{number} is deeper than 100000; build it in Python if you mean it")
-    if family in ("vanilla", "layernorm-resnet", "densenet"):
+    if family in PLAIN:
         if weight is not None:
             raise KcalcError(f"--shortcut-weight does not apply to {family}, which has no weighted shortcuts")
-        builder = {"vanilla": architectures.vanilla, "layernorm-resnet": architectures.layernorm_resnet, "densenet": architectures.densenet}[family]
-        network = builder(number, activation=phi)
+        network = PLAIN[family](number, activation=phi)
         note = ", LayerNorm, plain sums, sigma_w sqrt 2" if family == "layernorm-resnet" else ""
         return Named(network, f"{family}-{number}{note}: {_counted(network)}")
     chosen: Any = architectures.HALF if weight is None else weight
@@ -217,7 +221,7 @@ def shape_text(named: Named, result: Shaping) -> str:
     settings = ", ".join(f"{k} = {v:g}" for k, v in result.options.items())
     lines = [named.title, f"method {result.method}, {settings}", ""]
     lines.append("phi_hat(x) = gamma * (phi(alpha*x + beta) + delta)")
-    rows = [("activation", "alpha", "beta", "gamma", "delta")]
+    rows: list[tuple[str, ...]] = [("activation", "alpha", "beta", "gamma", "delta")]
     for name in result.constants:
         k = result.constants[name]
         rows.append((name, *("-" if v is None else f"{v:.10g}" for v in (k.alpha, k.beta, k.gamma, k.delta))))
@@ -253,5 +257,4 @@ def _short(title: str) -> str:
 def _save(axes: Any, path: str) -> None:
     from . import plotting
 
-    target = axes if hasattr(axes, "figure") else next(iter(axes))
-    plotting.save(target, path)
+    plotting.save(axes, path)

@@ -82,14 +82,15 @@ def residual_weights(shortcut_weight: Any = None, residual_weight: Any = None) -
     return pair
 
 
-def _complement(weight: Any, name: str) -> Any:
+def _complement(given: Any, name: str) -> Any:
     """``sqrt(1 - weight^2)``, exact for SymPy numbers and symbols and for 0 and 1."""
-    weight = as_number(weight, name)
-    if not (isinstance(weight, sp.Basic) and weight.free_symbols) and not 0 <= weight <= 1:
+    weight: Any = as_number(given, name)
+    if not getattr(weight, "free_symbols", None) and not 0 <= float(weight) <= 1:
         raise KcalcError(f"{name} must lie in [0, 1], got {weight}; give both weights for a sum that is not normalised")
     if isinstance(weight, float):
         return float((1 - weight) * (1 + weight)) ** 0.5
-    root = sp.sqrt(1 - sp.sympify(weight, strict=True) ** 2)
+    square: Any = sp.sympify(weight, strict=True)
+    root = sp.sqrt(1 - square**2)
     return int(root) if root in (0, 1) else root
 
 

@@ -73,7 +73,7 @@ class Composition:
     @property
     def closed_form(self) -> sp.Expr | None:
         """One SymPy expression, or None where a map has no closed form or the expression would be a wall."""
-        table: dict[sp.Symbol, sp.Expr] = {}
+        table: dict[Any, Any] = {}
         sizes: dict[sp.Symbol, int] = {}
 
         def size(expr: sp.Expr) -> int:
@@ -89,7 +89,7 @@ class Composition:
             table[symbol] = expr.xreplace(table)
         return table[symbol]
 
-    def _opened(self, expr: sp.Expr) -> sp.Expr | None:
+    def _opened(self, expr: Any) -> Any:
         """The expression with local maps replaced by their closed forms; None where one has none."""
         table = {f.function: f for f in self.functions}
         while applied := expr.atoms(AppliedUndef):
@@ -151,9 +151,8 @@ class Composition:
             stages = self.stages[start : start + period]
             entry = self.arguments if start == 0 else self.stages[start - 1].exits
             rename = _display_names(entry, stages) if count > 1 else {}
-            lines = [
-                f"{sp.latex(symbol.xreplace(rename))} = {sp.latex(expr.xreplace(rename))}" for stage in stages for symbol, expr in stage.definitions
-            ]
+            named = [(s.xreplace(rename), e.xreplace(rename)) for stage in stages for s, e in stage.definitions]
+            lines = [f"{sp.latex(symbol)} = {sp.latex(expr)}" for symbol, expr in named]
             out.append((r",\; ".join(lines), count))
         return out
 
@@ -170,7 +169,8 @@ class Composition:
         return f"${self.latex()}$"
 
     def __str__(self) -> str:
-        lines = [f"{f.function(*f.arguments)} = {f.closed if f.closed is not None else f'local map of {f.activation.name}'}" for f in self.functions]
+        bodies = [f.closed if f.closed is not None else f"local map of {f.activation.name}" for f in self.functions]
+        lines = [f"{f.function(*f.arguments)} = {body}" for f, body in zip(self.functions, bodies, strict=True)]
         for start, period, count in self._runs():
             body = "; ".join(f"{s} = {e}" for stage in self.stages[start : start + period] for s, e in stage.definitions)
             lines.append(body if count == 1 else f"{count} times: {body}")

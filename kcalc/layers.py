@@ -7,6 +7,7 @@ expressions with free symbols, which symbolic methods carry and numeric ones ask
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -45,17 +46,17 @@ def as_number(value: Any, what: str) -> Number:
 
 
 def _count(layer: object, name: str, optional: bool = False) -> None:
-    value = getattr(layer, name)
+    value: Any = getattr(layer, name)
     if value is None and optional:
         return
     if isinstance(value, sp.Expr) and not value.is_number:
         if value.is_positive is False or value.is_integer is False:
             raise _fail(layer, f"{name} must be a positive integer, got {value}")
         return
-    whole = not isinstance(value, bool | float | str | bytes) and hasattr(value, "__int__") and int(value) == value
-    if not whole or int(value) < 1:
+    number = operator.index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else 0  # pyright: ignore
+    if number < 1:
         raise _fail(layer, f"{name} must be a positive integer, got {value!r}")
-    object.__setattr__(layer, name, int(value))
+    object.__setattr__(layer, name, number)
 
 
 def _extent(layer: object, name: str, optional: bool = False) -> None:

@@ -6,7 +6,7 @@ A map, local or global, evaluates through one method that its owner provides; ev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,10 @@ class FixedPoint:
         return None if abs(abs(self.slope) - 1) < 1e-9 else abs(self.slope) < 1
 
 
+def _plain(assumptions: Sequence[Assumption]) -> list[dict[str, str]]:
+    return [asdict(a) | {"node": str(a.node)} for a in assumptions]
+
+
 def real_array(value: Any, what: str) -> Array:
     """``value`` as a float64 array. Raises: KcalcError for text, complex numbers, nan, infinities or symbols."""
     if isinstance(value, sp.Basic):
@@ -58,7 +62,7 @@ def real_array(value: Any, what: str) -> Array:
             raise KcalcError(f"{what} = {value} has symbols; evaluate with numbers, or use .expr for the symbolic map")
         if not value.is_real:
             raise KcalcError(f"{what} must be real, got {value}")
-        value = float(value)
+        value = float(value)  # pyright: ignore[reportArgumentType]
     try:
         array = np.asarray(value)
         if array.dtype.kind not in "iuf":
@@ -138,7 +142,7 @@ class KernelMap(ABC):
             return rf"$\begin{{array}}{{l}}{rows}\end{{array}}$"
         return f"${composition.latex()}$"
 
-    def _values(self, given: Any, convert: Any, what: str) -> dict[Node, Array]:
+    def _values(self, given: Any, convert: Any, what: str) -> dict[Node, Any]:
         """One array per input, from one value for all or {input: value}."""
         if not isinstance(given, Mapping):
             array = convert(given)
@@ -255,7 +259,7 @@ class CMap(KernelMap):
         c = np.cos(np.linspace(np.pi, 0, points))
         values = self(c)
         sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
-        return {"map": self.name, "c": c.tolist(), "C": sampled, "assumptions": [asdict(a) | {"node": str(a.node)} for a in self.assumptions]}
+        return {"map": self.name, "c": c.tolist(), "C": sampled, "assumptions": _plain(self.assumptions)}
 
     def __repr__(self) -> str:
         return f"CMap({self.name})"
@@ -336,7 +340,7 @@ class QMap(KernelMap):
         q = np.geomspace(0.01, 100, points)
         values = self(q)
         sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
-        return {"map": self.name, "q": q.tolist(), "Q": sampled, "assumptions": [asdict(a) | {"node": str(a.node)} for a in self.assumptions]}
+        return {"map": self.name, "q": q.tolist(), "Q": sampled, "assumptions": _plain(self.assumptions)}
 
     def __repr__(self) -> str:
         return f"QMap({self.name})"

@@ -29,7 +29,7 @@ class FrozenAttributes(dict[str, Any]):
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise TypeError("the graph of a network is frozen; change a copy, net.graph.copy(), and make a new Network of it")
 
-    __setitem__ = __delitem__ = __ior__ = pop = popitem = clear = update = setdefault = _refuse
+    __setitem__ = __delitem__ = __ior__ = pop = popitem = clear = update = setdefault = _refuse  # pyright: ignore
 
     def copy(self) -> dict[str, Any]:
         return dict(self)
@@ -68,7 +68,7 @@ class Network:
     @cached_property
     def graph(self) -> nx.DiGraph:
         """The graph itself, frozen (attributes too); ``graph.copy()`` is free to change."""
-        graph = graph_of(self.steps())
+        graph: Any = graph_of(self.steps())
         for node in graph:
             graph._node[node] = FrozenAttributes(graph._node[node])
             for reader in graph._succ[node]:
@@ -259,7 +259,7 @@ def sum_weights(layer: Sum, count: int) -> tuple[Any, ...]:
 
 def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
     """True if ``sum_i w_i^2 = 1``: exactly for SymPy numbers and symbols, to ``tolerance`` for floats."""
-    excess = sum(sp.sympify(w, strict=True) ** 2 for w in weights) - 1
+    excess: Any = sp.Add(*(sp.sympify(w, strict=True) ** 2 for w in weights)) - 1
     if excess.free_symbols:
         return sp.simplify(excess) == 0
     return abs(float(excess)) <= tolerance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -21,5 +22,6 @@ def sign_changes(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray,
         if value == 0:
             roots.append(float(grid[i]))
         elif i and values[i - 1] * value < 0:
-            roots.append(float(brentq(lambda t: float(function(np.asarray(t))), grid[i - 1], grid[i], xtol=1e-15, rtol=1e-14)))
+            root: Any = brentq(lambda t: float(function(np.asarray(t))), grid[i - 1], grid[i], xtol=1e-15, rtol=np.float64(1e-14))
+            roots.append(float(root))
     return roots

@@ -94,7 +94,7 @@ class Activation(LocalMaps):
         parts = self._piece_derivatives(n)
         if not self.kinks:
             return parts[0]
-        conditions = [X < k for k in self.kinks]
+        conditions = [k > X for k in self.kinks]
         return sp.Piecewise(*zip(parts, [*conditions, True], strict=True))  # type: ignore[return-value]
 
     def jumps(self, n: int = 0) -> tuple[tuple[sp.Expr, sp.Expr], ...]:

@@ -46,7 +46,7 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
     if len(symbols) > 1:
         names = ", ".join(sorted(str(symbol) for symbol in symbols))
         raise KcalcError(f"an activation is a function of one symbol, but {str(spec)[:80]} has {names}: substitute numbers for the others")
-    expr = spec.xreplace({symbol: X for symbol in symbols})
+    expr = spec.xreplace(dict.fromkeys(symbols, X))
     if expr.atoms(sp.Function) and any(isinstance(f, sp.core.function.AppliedUndef) for f in expr.atoms(sp.Function)):
         raise KcalcError(f"{str(spec)[:80]} contains an undefined function")
     if expr.has(sp.floor, sp.ceiling, sp.frac, sp.DiracDelta):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import sympy as sp
@@ -64,10 +65,10 @@ def _simple(share: Any) -> Any:
     return sp.cancel(share) if isinstance(share, sp.Basic) else share
 
 
-def _times(share: Any, value: Number) -> Number:
-    if isinstance(share, Fraction) and not isinstance(value, int | Fraction | sp.Basic):
-        return float(share) * value
-    return sp.Rational(share.numerator, share.denominator) * value if isinstance(share, Fraction) and isinstance(value, sp.Basic) else share * value
+def _times(share: Any, value: Any) -> Any:
+    if not isinstance(share, Fraction) or isinstance(value, int | Fraction):
+        return share * value
+    return sp.Rational(share.numerator, share.denominator) * value if isinstance(value, sp.Basic) else float(share) * value
 
 
 def overlaid(states: Sequence[Channels], combine: Callable[[Sequence[Pair]], Pair], node: Node) -> Channels:
@@ -84,7 +85,7 @@ def overlaid(states: Sequence[Channels], combine: Callable[[Sequence[Pair]], Pai
     if any(isinstance(share, sp.Basic) for s in states for share, _ in s.groups):
         raise FreshnessError(f"node {node!r} adds concatenations with symbolic channel counts that differ; give numbers with net.subs")
     edges = sorted({edge for s in states for edge in _edges(s)})
-    groups = [(high - low, combine([_at(s, low) for s in states])) for low, high in zip(edges, edges[1:], strict=False)]
+    groups = [(high - low, combine([_at(s, low) for s in states])) for low, high in pairwise(edges)]
     return Channels(tuple(groups))
 
 

@@ -279,7 +279,7 @@ class Algebra:
     def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
         """``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
         if a.activation is None or b.activation is None or a.source is None or b.source is None:
-            raise FreshnessError(f"node {node!r} adds feature maps of {a.node!r} and {b.node!r} that share weights in a way kcalc cannot follow")
+            raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way that kcalc cannot follow")
         if self.field is not NUMPY:
             raise FreshnessError(
                 f"node {node!r} adds {a.activation.name} at {a.node!r} and {b.activation.name} at {b.node!r}, which share weights; "

@@ -45,7 +45,9 @@ def q_values(network: Network, q: Any = 1, assume_independent: bool = False) -> 
     return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
 
 
-def node_values(network: Network, c: Any = 0.0, q1: Any = 1, q2: Any = None, assume_independent: bool = False) -> dict[Node, tuple[Any, Any, Any]]:
+def node_values(
+    network: Network, c: Any = 0.0, q1: Any = 1, q2: Any = None, assume_independent: bool = False
+) -> dict[Node, tuple[Any, Any, Any]]:
     """(q1, q2, c) of every node for inputs of the given c and q values: the depth trace of a network."""
     reading = _Reading(network, assume_independent)
     inputs = network.inputs
@@ -76,7 +78,7 @@ class _Reading:
         self.kernel = kernel = Kernel(field, q2 is None, gap is not None, self.channels, self.assume)
         inputs = {n: kernel.start(n, q1[n], q1[n] if q2 is None else q2[n], 0 if gap is None else gap[n]) for n in self.network.inputs}
         with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
-            return fold(self.network, kernel, inputs)
+            return fold(self.network, kernel, inputs)  # pyright: ignore[reportArgumentType]
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:

@@ -21,7 +21,19 @@ from ..errors import FreshnessError, KcalcError
 from ..fields import NUMPY, SYMPY
 from ..jets import Jet
 from ..layers import (
-    Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum,
+    Affine,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    RMSNorm,
+    Scale,
+    Sum,
 )  # fmt: skip
 from ..maps import Assumption
 from ..network import sum_weights
@@ -190,7 +202,8 @@ class Kernel:
         atoms = [t.atom for t in opened(pair.terms)]
         if any(a.raw for a in atoms):
             return "a raw network input"
-        kinds = [f"{a.activation.name} at {a.node!r}" if a.activation else f"the depthwise layer {a.node!r}" for a in atoms if not a.gaussian]
+        others = [a for a in atoms if not a.gaussian]
+        kinds = [f"{a.activation.name} at {a.node!r}" if a.activation else f"the depthwise layer {a.node!r}" for a in others]
         shown = ", ".join(kinds[:3]) + (", ..." if len(kinds) > 3 else "")
         return f"a sum with {shown}" if len(atoms) > 1 else f"the output of {shown or 'a shifted Gaussian'}"
 

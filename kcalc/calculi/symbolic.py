@@ -48,13 +48,15 @@ def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[
     return tuple(_read(network, 1, None, "C", assume_independent)[0].notes.values())
 
 
-def _read(network: Network, q1: Any, q2: Any, letter: str, assume: bool) -> tuple[NamingKernel, _Namer, dict[Node, Channels], tuple[sp.Symbol, ...]]:
+def _read(
+    network: Network, q1: Any, q2: Any, letter: str, assume: bool
+) -> tuple[NamingKernel, _Namer, dict[Node, Channels], tuple[Any, ...]]:
     many = len(network.inputs) > 1
     gap: dict[Node, Any]
     if letter == "C":
         cosines = {n: sp.Symbol(f"c_{n}", real=True) if many else symbols.c for n in network.inputs}
         first = {n: SYMPY.number(q1) for n in network.inputs}
-        arguments: tuple[sp.Symbol, ...] = tuple(cosines.values())
+        arguments: tuple[Any, ...] = tuple(cosines.values())
         gap = {n: Jet((1 - c,)) for n, c in cosines.items()}
     else:
         first = {n: sp.Symbol(f"q_{n}", positive=True) if many else q1 for n in network.inputs}

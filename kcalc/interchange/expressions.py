@@ -50,7 +50,7 @@ def to_tree(expr: Any) -> Any:
         if expr == value:
             return {"constant": name}
     if isinstance(expr, sp.Piecewise):
-        return {"op": "Piecewise", "rows": [{"value": to_tree(value), "if": _relation_tree(test)} for value, test in expr.args]}
+        return {"op": "Piecewise", "rows": [{"value": to_tree(row.args[0]), "if": _relation_tree(row.args[1])} for row in expr.args]}
     name = _NAMES.get(getattr(expr, "func", None))
     if name is None:
         raise KcalcError(f"{type(expr).__name__} in {str(expr)[:80]} cannot be written to JSON; the functions are {', '.join(OPERATIONS)}")
@@ -117,7 +117,8 @@ class TreeReader:
             rows = tree.get("rows")
             if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
                 raise KcalcError(f"{where}: a Piecewise needs rows of value and condition")
-            return sp.Piecewise(*((self._read(row.get("value"), where, depth + 1), self._relation(row.get("if"), where, depth)) for row in rows))
+            values = [self._read(row.get("value"), where, depth + 1) for row in rows]
+            return sp.Piecewise(*zip(values, (self._relation(row.get("if"), where, depth) for row in rows), strict=True))
         if not isinstance(name, str) or name not in OPERATIONS or not isinstance(tree.get("args"), list):
             raise KcalcError(f"{where}: unknown operation {str(name)[:40]!r}; the operations are {', '.join(OPERATIONS)}")
         args = [self._read(arg, where, depth + 1) for arg in tree["args"]]
@@ -131,9 +132,10 @@ class TreeReader:
     def _relation(self, tree: Any, where: str, depth: int) -> Any:
         if isinstance(tree, bool):
             return sp.true if tree else sp.false
-        if not isinstance(tree, dict) or tree.get("rel") not in RELATIONS or not isinstance(tree.get("args"), list) or len(tree["args"]) != 2:
+        args = tree.get("args") if isinstance(tree, dict) else None
+        if not isinstance(args, list) or len(args) != 2 or not isinstance(tree.get("rel"), str) or tree["rel"] not in RELATIONS:
             raise KcalcError(f"{where}: a condition is {{'rel': '<', 'args': [tree, tree]}}")
-        return RELATIONS[tree["rel"]](*(self._read(arg, where, depth + 1) for arg in tree["args"]))
+        return RELATIONS[tree["rel"]](*(self._read(arg, where, depth + 1) for arg in args))
 
 
 def _plain(value: int | float, where: str) -> int | float:

@@ -156,7 +156,7 @@ class Shaping:
         targets = self.targets | self.global_targets
         return {condition: abs(float(value - targets[condition])) for condition, value in self._measured.items()}
 
-    def plot(self, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
+    def plot(self, axes: Sequence[Axes] | None = None) -> Any:
         """Activations before and after, and the global C map before and after; see :func:`kcalc.plotting.shaping_figure`."""
         from .. import plotting
 

@@ -93,7 +93,8 @@ def _homogeneous(phi: Activation, slope: float) -> Constants:
         values = [conditions.slope_excess(a, beta) for a in grid]
         for low, high, left, right in zip(grid, grid[1:], values, values[1:], strict=False):
             if np.isfinite(left) and np.isfinite(right) and left * right <= 0:
-                log_alpha = brentq(lambda s, b=beta: conditions.slope_excess(np.exp(s), b), np.log(low), np.log(high), xtol=1e-15, rtol=1e-15)
+                ends = float(np.log(low)), float(np.log(high))
+                log_alpha: Any = brentq(lambda s, b=beta: conditions.slope_excess(np.exp(s), b), *ends, xtol=1e-15, rtol=np.float64(1e-15))
                 return conditions.constants(float(np.exp(log_alpha)), beta)
     raise UnreachableTarget(f"no input scale gives {phi.name} the slope C'(1) = {slope:.6g}; choose another activation or another zeta")
 
@@ -137,7 +138,8 @@ class Conditions:
         from scipy.optimize import root
 
         with np.errstate(all="ignore"):
-            result = root(self.residual, np.array([np.log(start[0]), start[1]]), method="hybr", options={"xtol": 1e-14, "eps": 1e-7, "maxfev": 80})
+            options = {"xtol": 1e-14, "eps": 1e-7, "maxfev": 80}
+            result = root(self.residual, np.array([np.log(start[0]), start[1]]), method="hybr", options=options)
             left = np.abs(self.residual(result.x)).max() * (self.slope - 1)
         if not left < TOLERANCE or not -25 < result.x[0] < LARGEST or not abs(result.x[1]) < FARTHEST:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import mpmath
@@ -26,7 +27,7 @@ def local_values(phi: Activation) -> dict[str, Any]:
         edges = sorted({mpmath.mpf(k) for k in range(-REACH, REACH + 1)} | {_exact(k) for k in phi.kinks if abs(float(k)) < REACH})
         mean = square = gradient = mixed = mpmath.mpf(0)
         nodes = _legendre(24)
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in pairwise(edges):
             half, middle = (high - low) / 2, (high + low) / 2
             for t, w in nodes:
                 x = middle + half * t
@@ -45,7 +46,7 @@ def local_values(phi: Activation) -> dict[str, Any]:
         }
 
 
-def _exact(value: Any) -> mpmath.mpf:
+def _exact(value: Any) -> Any:
     return mpmath.mpf(sp.Float(sp.N(value, DIGITS + 5), DIGITS + 5)._mpf_)
 
 

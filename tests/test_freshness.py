@@ -1,0 +1,308 @@
+"""What feature maps are made of: exact cross terms, fusion, refusals, and what a heuristic answer says of itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+from monte_carlo import simulate
+
+import kcalc as kc
+
+L = kc.layers
+FRESH = 4.0  # standard errors
+x = sp.Symbol("x", real=True)
+
+
+def net(*steps: tuple[str, Any, str], features: int | None = None) -> kc.Network:
+    """A network from (node, layer, "parent parent ...") after an input ``x``."""
+    return kc.Network.from_steps([("x", L.Input(features), ()), *((node, layer, tuple(parents.split())) for node, layer, parents in steps)])
+
+
+def phi(name: Any) -> L.Nonlinear:
+    """An activation layer."""
+    return L.Nonlinear(name)
+
+
+# -- an independent quadrature: E f(u) over two or three correlated Gaussians ---------------------------------------------
+
+
+NODES = np.arange(-9.5, 9.5 + 1e-9, 0.25)
+DENSITY = np.exp(-(NODES**2) / 2) / math.sqrt(2 * math.pi) * 0.25
+
+
+def expect(function: Callable[..., np.ndarray], covariance: Any) -> float:
+    """E f(u_1, ..., u_n) of smooth f, by the trapezoid rule in standardised coordinates (n at most 4)."""
+    root = np.linalg.cholesky(np.asarray(covariance, dtype=float) + 1e-30 * np.eye(len(covariance)))
+    grid = np.meshgrid(*[NODES] * len(covariance), indexing="ij")
+    weight = DENSITY
+    for _ in range(len(covariance) - 1):
+        weight = np.multiply.outer(weight, DENSITY)
+    u = np.tensordot(root, np.stack(grid), axes=1)
+    return float(np.sum(weight * function(*u)))
+
+
+def softplus(u: np.ndarray) -> np.ndarray:
+    return np.logaddexp(0, u)
+
+
+def pair_covariance(c: float, q1: float, q2: float, scale: float) -> np.ndarray:
+    """Of one Gaussian pre-activation for the two inputs."""
+    return scale * np.array([[q1, c * math.sqrt(q1 * q2)], [c * math.sqrt(q1 * q2), q2]])
+
+
+def expected(function: Callable[[Any, Any], Any], c: float, q1: float, q2: float) -> tuple[float, float, float]:
+    """(q1, q2, c) of f(z, y) for z of variance q and y of variance q/4, independent."""
+    zz, yy = pair_covariance(c, q1, q2, 1.0), pair_covariance(c, q1, q2, 0.25)
+    single = [expect(lambda z, y: function(z, y) ** 2, np.diag([zz[i, i], yy[i, i]])) for i in (0, 1)]
+    joint = np.block([[zz, np.zeros((2, 2))], [np.zeros((2, 2)), yy]])
+    cross = expect(lambda z1, z2, y1, y2: function(z1, y1) * function(z2, y2), joint)
+    return single[0], single[1], cross / math.sqrt(single[0] * single[1])
+
+
+TWO = (("z", L.Affine(), "x"), ("y", L.Affine(sigma_w=0.5), "x"), ("zy", L.Sum((1, 2)), "z y"))
+SUMS: dict[str, tuple[tuple[Any, ...], Callable[[Any, Any], Any]]] = {
+    "z + phi(z)": ((("a", phi("tanh"), "z"), ("s", L.Sum((0.7, -1.2)), "z a")), lambda z, y: 0.7 * z - 1.2 * np.tanh(z)),
+    "phi(z) + psi(z)": (
+        (("a", phi("tanh"), "z"), ("b", phi("softplus"), "z"), ("s", L.Sum((1, 2)), "a b")),
+        lambda z, y: np.tanh(z) + 2 * softplus(z),
+    ),
+    "z + phi(z + 2y)": ((("a", phi("softplus"), "zy"), ("s", L.Sum(), "z a")), lambda z, y: z + softplus(z + 2 * y)),
+    "phi(z) + psi(z + 2y)": (
+        (("a", phi("softplus"), "z"), ("b", phi("tanh"), "zy"), ("s", L.Sum((1, -1)), "a b")),
+        lambda z, y: softplus(z) - np.tanh(z + 2 * y),
+    ),
+    "phi(z + 2y) + psi(z + 2y) + y": (
+        (("a", phi("softplus"), "zy"), ("b", phi("sin"), "zy"), ("s", L.Sum(), "a b y")),
+        lambda z, y: softplus(z + 2 * y) + np.sin(z + 2 * y) + y,
+    ),
+    "psi(z + phi(z))": (
+        (("a", phi("tanh"), "z"), ("t", L.Sum((1, 2)), "z a"), ("s", phi("softplus"), "t")),
+        lambda z, y: softplus(z + 2 * np.tanh(z)),
+    ),
+    "z + psi(phi(-2z))": (
+        (("m", L.Scale(-2), "z"), ("a", phi("tanh"), "m"), ("b", phi("softplus"), "a"), ("s", L.Sum(), "z b")),
+        lambda z, y: z + softplus(np.tanh(-2 * z)),
+    ),
+    "phi(z) + phi(z) + z + z": (
+        (("a", phi("softplus"), "z"), ("b", phi("softplus"), "z"), ("s", L.Sum(), "a b z z")),
+        lambda z, y: 2 * softplus(z) + 2 * z,
+    ),
+}
+
+
+def read(steps: Any) -> kc.Network:
+    """The network of a sum over z, y and z + 2y, without what it does not use."""
+    used = {p for _, _, parents in steps for p in parents.split()}
+    return net(*(s for s in TWO if s[0] in used | ({"z", "y"} if "zy" in used else set())), *steps)
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize(("c", "q1", "q2"), [(0.4, 1.0, 1.0), (-0.6, 0.5, 1.5)])
+def test_cross_terms_against_quadrature(name, c, q1, q2):
+    steps, function = SUMS[name]
+    got = kc.node_values(read(steps), c, q1, q2)["s"]
+    assert got == pytest.approx(expected(function, c, q1, q2), rel=1e-9, abs=1e-10)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_arrays_give_what_scalars_give(name):
+    network = read(SUMS[name][0])
+    cmap, c, q = kc.c_map(network), np.array([-0.7, 0.2, 0.9]), np.array([0.5, 1.0, 2.0])
+    assert cmap(c) == pytest.approx([cmap(v) for v in c], rel=1e-13)
+    assert cmap(0.3, q) == pytest.approx([cmap(0.3, v) for v in q], rel=1e-13)
+    assert cmap(0.3, q, 1.2) == pytest.approx([cmap(0.3, v, 1.2) for v in q], rel=1e-13)
+    assert kc.q_map(network)(q) == pytest.approx([kc.q_map(network)(v) for v in q], rel=1e-13)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_q_derivatives_with_shared_weights(name):
+    qmap, h = kc.q_map(read(SUMS[name][0])), 1e-3
+    quotient = np.dot([1, -8, 8, -1], [qmap(1.3 + k * h) for k in (-2, -1, 1, 2)]) / (12 * h)
+    assert qmap.derivative(1)(1.3) == pytest.approx(quotient, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_gaps_keep_their_digits_with_shared_weights(name):
+    cmap = kc.c_map(read(SUMS[name][0]))
+    slope = cmap.derivative(1)(1.0)
+    for theta in (1e-4, 1e-6, 1e-8):
+        assert cmap.gap_at_angle(theta) == pytest.approx(slope * 2 * math.sin(theta / 2) ** 2, rel=1e-6)
+
+
+# -- pinned -----------------------------------------------------------------------------------------------------------
+
+
+def test_identity_plus_relu():
+    root = math.sqrt(0.5)
+    s = net(("z", L.Affine(), "x"), ("r", phi("relu"), "z"), ("s", L.Sum((root, math.sqrt(2) * root)), "z r"))
+    assert kc.node_values(s, 0.3)["s"][0] == pytest.approx(1 + root, rel=1e-14)
+    assert kc.q_values(s)["s"] == pytest.approx(1.7071067811865475, rel=1e-14)
+
+
+def test_two_softplus_in_a_row():
+    assert kc.q_map(kc.chain(L.Affine(), phi("softplus"), phi("softplus")))(1) == pytest.approx(1.5925987920, rel=1e-9)
+    direct = expect(lambda u: softplus(softplus(u)) ** 2, [[1.0]])
+    assert direct == pytest.approx(1.5925987920, rel=1e-9)
+
+
+def test_a_v1_resnet_is_refused():
+    branch = kc.chain(L.Affine(sigma_w=math.sqrt(2)), phi("relu"), L.Affine(sigma_w=math.sqrt(2)))
+    v1 = kc.chain(L.Affine(), kc.repeat(kc.chain(kc.residual(branch), phi("relu")), 8))
+    with pytest.raises(kc.FreshnessError, match=r"node 'nonlinear_4'.*V2"):
+        kc.c_map(v1)
+    forced = kc.c_map(v1, assume_independent=True)
+    assert sum(a.kind == "heuristic" for a in forced.assumptions) == 7
+    assert math.isfinite(forced(0.3))
+
+
+def test_x_plus_x_and_cancellation():
+    twice = net(("z", L.Affine(sigma_b=0.5), "x"), ("s", L.Sum((2, 3)), "z z"))
+    assert kc.node_values(twice, 0.3)["s"] == pytest.approx((25 * 1.25, 25 * 1.25, 0.55 / 1.25))
+    for weights in ((1, -1, 0), (0.1, 0.2, -0.3)):
+        with pytest.raises(kc.KcalcError, match="'s'"):
+            kc.node_values(net(("z", L.Affine(), "x"), ("s", L.Sum(weights), "z z z")), 0.3)
+
+
+def test_relu_of_both_signs_is_linear_again():
+    s = net(
+        ("z", L.Affine(), "x"), ("m", L.Scale(-1), "z"), ("a", phi("relu"), "z"), ("b", phi("relu"), "m"),
+        ("s", L.Sum((1, -1)), "a b"), ("t", phi("erf"), "s"),
+    )  # fmt: skip
+    assert kc.node_values(s, 0.3)["t"] == pytest.approx(kc.node_values(kc.chain(L.Affine(), phi("erf")), 0.3)["nonlinear_1"], rel=1e-13)
+
+
+@pytest.mark.parametrize(("first", "second"), [("tanh", "abs"), ("sin", "square"), ("erf", "gaussian"), ("identity", "cos")])
+def test_odd_and_even_activations_of_one_gaussian(first, second):
+    """The two are uncorrelated at every c, so their second moments add."""
+    s = net(("z", L.Affine(), "x"), ("a", phi(first), "z"), ("b", phi(second), "z"), ("s", L.Sum(), "a b"))
+    values = kc.node_values(s, 0.6)
+    parts = [values[n][0] * values[n][2] for n in "ab"]
+    assert values["s"][0] == pytest.approx(values["a"][0] + values["b"][0], rel=1e-13)
+    assert values["s"][2] == pytest.approx(sum(parts) / values["s"][0], rel=1e-13)
+
+
+# -- channels of concatenations ---------------------------------------------------------------------------------------
+
+
+def test_sums_of_concatenations_that_are_not_aligned():
+    """Different channels of one feature map are independent: they add as squares, not as amplitudes."""
+    s = net(
+        ("h", L.Affine(4), "x"), ("z", L.Affine(2), "x"), ("w", L.Affine(2), "x"),
+        ("a", L.Concat(), "h z"), ("b", L.Concat(), "w h"), ("s", L.Sum(), "a b"), features=4,
+    )  # fmt: skip
+    _refused_or_equal(s, "s", 2.0)
+    raw = net(("h", L.Affine(2), "x"), ("a", L.Concat(), "x h"), ("b", L.Concat(), "h x"), ("s", L.Sum(), "a b"), features=4)
+    _refused_or_equal(raw, "s", 2.0)
+
+
+def test_sums_of_concatenations_that_are_aligned():
+    s = net(
+        ("h", L.Affine(4), "x"), ("z", L.Affine(2), "x"), ("w", L.Affine(2), "x"),
+        ("a", L.Concat(), "h z"), ("b", L.Concat(), "h w"), ("s", L.Sum(), "a b"), features=4,
+    )  # fmt: skip
+    assert kc.node_values(s, 0.3)["s"][0] == pytest.approx(4 * 4 / 6 + 2 * 2 / 6)
+
+
+def _refused_or_equal(network: kc.Network, node: str, q: float) -> None:
+    try:
+        value = kc.node_values(network, 0.0)[node][0]
+    except kc.FreshnessError as error:
+        assert repr(node) in str(error)
+    else:
+        assert value == pytest.approx(q, rel=1e-13)
+
+
+# -- hypotheses that fail: refused, or what a real network does ---------------------------------------------------------
+
+
+K = 16384
+BROKEN: dict[str, tuple[tuple[str, Any, str], ...]] = {
+    "phi on a raw input": (("p", phi("relu"), "x"),),
+    "two raw inputs": (("e", L.Input(K), ""), ("s", L.Sum(), "x e")),
+    "raw input through a norm": (("n", L.LayerNorm(), "x"), ("p", phi("tanh"), "n")),
+    "raw plus Gaussian": (("z", L.Affine(K), "x"), ("s", L.Sum(), "x z"), ("p", phi("tanh"), "s")),
+    "phi of two Gaussians' phi": (
+        ("z", L.Affine(K), "x"), ("y", L.Affine(K), "x"), ("a", phi("relu"), "z"), ("b", phi("relu"), "y"),
+        ("s", L.Sum(), "a b"), ("p", phi("tanh"), "s"),
+    ),
+    "phi of z + phi(y)": (("z", L.Affine(K), "x"), ("y", L.Affine(K), "x"), ("a", phi("relu"), "y"), ("s", L.Sum(), "z a"), ("p", phi("tanh"), "s")),
+    "depthwise then phi": (("z", L.Affine(K), "x"), ("a", phi("softplus"), "z"), ("d", L.Affine(K, groups=K), "a"), ("p", phi("tanh"), "d")),
+    "fan-in one then phi": (("z", L.Affine(K), "x"), ("d", L.Affine(2 * K, groups=K), "z"), ("p", phi("tanh"), "d")),
+    "fan-in two then phi": (("z", L.Affine(K), "x"), ("d", L.Affine(K, groups=K // 2), "z"), ("p", phi("tanh"), "d")),
+    "phi, norm, phi": (("z", L.Affine(K), "x"), ("a", phi("softplus"), "z"), ("n", L.LayerNorm(), "a"), ("p", phi("relu"), "n")),
+    "depthwise in a sum": (("z", L.Affine(K), "x"), ("d", L.Affine(K, groups=K), "z"), ("s", L.Sum(), "z d"), ("p", phi("tanh"), "s")),
+    "grouped after concat": (
+        ("z", L.Affine(K), "x"), ("a", phi("relu"), "z"), ("c", L.Concat(), "z a"), ("d", L.Affine(K, groups=2), "c"), ("p", phi("relu"), "d"),
+    ),
+    "phi of a mixed concat": (("z", L.Affine(K), "x"), ("a", phi("relu"), "z"), ("c", L.Concat(), "z a x"), ("p", phi("tanh"), "c")),
+    "norm of a mixed concat": (
+        ("z", L.Affine(K), "x"), ("a", phi("relu"), "z"), ("c", L.Concat(), "z a"), ("n", L.LayerNorm(), "c"), ("p", phi("tanh"), "n"),
+    ),
+    "misaligned concats": (
+        ("h", L.Affine(2 * K), "x"), ("z", L.Affine(K), "x"), ("y", L.Affine(K), "x"), ("a", L.Concat(), "h z"), ("b", L.Concat(), "y h"),
+        ("s", L.Sum(), "a b"), ("p", phi("tanh"), "s"),
+    ),
+    "misaligned post-activations": (
+        ("h", L.Affine(2 * K), "x"), ("r", phi("relu"), "h"), ("z", L.Affine(K), "x"), ("a", L.Concat(), "r z"), ("b", L.Concat(), "z r"),
+        ("s", L.Sum(), "a b"),
+    ),
+    "misaligned halves of one sum": (
+        ("h", L.Affine(2 * K), "x"), ("z", L.Affine(K), "x"), ("y", L.Affine(K), "x"), ("a", L.Concat(), "z y"), ("s", L.Sum(), "h a"),
+        ("b", L.Concat(), "s z"), ("d", L.Concat(), "y h"), ("t", L.Sum(), "b d"),
+    ),
+}  # fmt: skip
+
+
+def broken(name: str) -> kc.Network:
+    """One of the networks above."""
+    return net(*BROKEN[name], features=K)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize(("c", "q1", "q2"), [(0.4, 1.0, None), (0.4, 0.6, 1.8)])
+def test_broken_hypotheses(name, c, q1, q2):
+    network = broken(name)
+    try:
+        values = kc.node_values(network, c, q1, q2)
+    except kc.FreshnessError as error:
+        assert any(f"node {node!r}" in str(error) for node in network)
+        assert "assume_independent=True" in str(error)
+        return
+    for node, measured in simulate(network, c, q1, q2, draws=64, width=K, seed=7).items():
+        assert max(measured.deviations(values[node])) <= FRESH, (name, node)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_assuming_independence_answers_and_says_so(name):
+    network = broken(name)
+    forced = kc.c_map(network, assume_independent=True)
+    for q1, q2 in ((1.0, None), (0.6, 1.8)):
+        values = forced(0.4, q1, q2)
+        assert all(np.isfinite(v) for v in (values.values() if isinstance(values, dict) else [values]))
+        try:
+            kc.node_values(network, 0.4, q1, q2)
+        except kc.FreshnessError as error:
+            notes = [a for a in forced.assumptions if a.kind == "heuristic"]
+            assert any(f"node {a.node!r}" in str(error) for a in notes), (q1, q2)
+            assert forced.heuristic
+
+
+def test_a_small_grouped_fan_in_is_not_gaussian():
+    """Without channel counts a grouped layer says what it takes for granted."""
+    unknown = net(("z", L.Affine(), "x"), ("d", L.Affine(groups=8), "z"), ("p", phi("tanh"), "d"))
+    assert any(a.node == "d" and "group" in a.text for a in kc.c_map(unknown).assumptions)
+
+
+def test_node_values_check_their_arguments():
+    plain = kc.architectures.vanilla(1, features=4)
+    for bad in (2.0, float("nan"), "x"):
+        with pytest.raises(kc.KcalcError):
+            kc.node_values(plain, bad)
+    with pytest.raises(kc.KcalcError):
+        kc.node_values(plain, 0.5, -1)
+    assert kc.node_values(plain, {"input": 0.5}) == kc.node_values(plain, 0.5)
