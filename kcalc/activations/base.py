@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,10 @@ class Activation(LocalMaps):
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Activation) and self._hash == other._hash and self._key == other._key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: the fields, not the compiled functions and caches."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def __repr__(self) -> str:
         text = str(self.expr)

@@ -148,8 +148,7 @@ class Conditions:
     def constants(self, alpha: float, beta: float) -> Constants:
         """gamma = Var^{-1/2} f, delta = -E f."""
         mean, variance, _, _ = self.moments(alpha, beta)
-        leak = getattr(self.phi, "negative_slope", None)
-        return Constants(self.phi, float(alpha), float(beta), variance**-0.5, -mean, None if leak is None else float(leak))
+        return Constants(self.phi, float(alpha), float(beta), variance**-0.5, -mean)
 
 
 def _distinct(points: Iterable[np.ndarray | None]) -> list[np.ndarray]:
