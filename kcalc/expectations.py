@@ -123,7 +123,7 @@ def hermite(profile: Profile, q: float) -> Hermite:
     average = float(nodes.w @ values)
     centred = values - average
     variance = float(nodes.w @ centred**2)
-    half = np.exp(-nodes.z**2 / 4)
+    half = np.exp(-(nodes.z**2) / 4)
     weighted = np.where(half > 1e-150, nodes.w / np.maximum(half, 1e-150), 0.0) * centred
     coefficients, complete = _project(nodes.z, half, weighted, math.sqrt(variance))
     return Hermite(average, variance, coefficients, complete)

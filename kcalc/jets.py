@@ -103,9 +103,7 @@ class Jet:
         power: list[Number] = list(self.coefficients)  # coefficients of (self - value)^k, valid from index k on
         for k in range(1, self.order + 1):
             if k > 1:
-                power = [
-                    sum(power[i] * self.coefficients[j - i] for i in range(k - 1, j)) if j >= k else 0 for j in range(self.order + 1)
-                ]
+                power = [sum(power[i] * self.coefficients[j - i] for i in range(k - 1, j)) if j >= k else 0 for j in range(self.order + 1)]
             for j in range(k, self.order + 1):
                 result[j] = result[j] + outer[k] * power[j]
         return Jet(tuple(result))

@@ -180,7 +180,9 @@ class EndZone:
         def regular(theta: Array) -> Array:
             return np.array([math.sin(t) ** power * self._derivative_at(order, t) for t in theta])
 
-        return tabulate(regular, 0.0, ZONE, math.sqrt(second_moment(self.phi, self.q1) * second_moment(self.psi, self.q2)) if order > 1 else 0.0)
+        return tabulate(
+            regular, 0.0, ZONE, math.sqrt(second_moment(self.phi, self.q1) * second_moment(self.psi, self.q2)) if order > 1 else 0.0
+        )
 
     @cached_property
     def _slope_table(self) -> list[Chebyshev]:
@@ -225,6 +227,12 @@ class EndZone:
 # --- the pair map --------------------------------------------------------------------------------------------------------------------
 
 
+def _needed(products: Array, size: float) -> int:
+    """How many terms of sum a_n c^n matter to its value and first two derivatives anywhere on [-1, 1]."""
+    heights = np.abs(products) * np.arange(1, products.size + 1) ** 2
+    return int(np.count_nonzero(np.maximum.accumulate(heights[::-1]) > 1e-17 * size))
+
+
 class PairMap:
     """Gamma(c) = E[phi(sqrt(q1) x) psi(sqrt(q2) (c x + sqrt(1-c^2) y))] and its Taylor coefficients, for any c in [-1, 1]."""
 
@@ -233,9 +241,11 @@ class PairMap:
         self.same = phi == psi and q1 == q2
         first, second = hermite(phi, q1), hermite(psi, q2)
         terms = min(first.coefficients.size, second.coefficients.size)
+        products = first.coefficients[:terms] * second.coefficients[:terms]
+        needed = _needed(products, math.sqrt(first.variance * second.variance))
         self.constant = first.mean * second.mean
-        self.products = first.coefficients[:terms] * second.coefficients[:terms]
-        self.complete = first.complete or second.complete
+        self.products = products[:needed]
+        self.complete = first.complete or second.complete or needed < terms - 32
         self._tails = (first.tail, second.tail)
 
     @cached_property
@@ -286,7 +296,9 @@ class PairMap:
         lower = np.zeros(gap.shape, dtype=bool) if self.complete else rest < ZONE
         inside = ~(upper | lower)
         if order > 2 and not inside.all():
-            raise KcalcError(f"Taylor coefficients of order {order} > 2 of {self.phi.name!r} are available for |c| < {math.cos(ZONE):.2f} only")
+            raise KcalcError(
+                f"Taylor coefficients of order {order} > 2 of {self.phi.name!r} are available for |c| < {math.cos(ZONE):.2f} only"
+            )
         for here, part in ((inside, self._inside), (upper, self._near_one), (lower, self._near_minus_one)):
             if here.any():
                 angle = rest[here] if part == self._near_minus_one else theta[here]

@@ -34,7 +34,9 @@ def conditions_by_scipy(phi, kinks: tuple[float, ...]) -> dict[str, float]:
 
     def expect(f) -> float:
         points = [k for k in kinks if -9 < k < 9]
-        return integrate.quad(lambda t: f(t) * np.exp(-t * t / 2) / np.sqrt(2 * np.pi), -10, 10, points=points or None, limit=400, epsabs=1e-13)[0]
+        return integrate.quad(
+            lambda t: f(t) * np.exp(-t * t / 2) / np.sqrt(2 * np.pi), -10, 10, points=points or None, limit=400, epsabs=1e-13
+        )[0]
 
     h = 1e-5
 

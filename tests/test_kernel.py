@@ -37,7 +37,9 @@ def test_shapes_broadcast_and_scalars_stay_scalars() -> None:
 
 
 def test_general_q_matches_mpmath() -> None:
-    net = kc.chain(L.Input(), L.Affine(sigma_w=1.5, sigma_b=0.3), L.Nonlinear("erf"), L.Affine(sigma_w=0.8, sigma_b=0.1), L.Nonlinear("erf"))
+    net = kc.chain(
+        L.Input(), L.Affine(sigma_w=1.5, sigma_b=0.3), L.Nonlinear("erf"), L.Affine(sigma_w=0.8, sigma_b=0.1), L.Nonlinear("erf")
+    )
     q1, q2, c = np.array([0.3, 2.0]), np.array([5.0, 0.1]), np.array([-0.7, 0.4])
     with mpmath.workdps(40):
         expected = []
@@ -134,7 +136,9 @@ def test_q_map_derivatives_match_mpmath() -> None:
     Q = kc.q_map(net)
     with mpmath.workdps(50):
         for order in (0, 1, 2, 3):
-            assert Q.derivative(order)([0.2, 1.0, 7.0]) == pytest.approx([float(mpmath.diff(f, mpmath.mpf(q), order)) for q in (0.2, 1.0, 7.0)], rel=1e-10)
+            assert Q.derivative(order)([0.2, 1.0, 7.0]) == pytest.approx(
+                [float(mpmath.diff(f, mpmath.mpf(q), order)) for q in (0.2, 1.0, 7.0)], rel=1e-10
+            )
 
 
 def test_angles_keep_their_digits_near_zero() -> None:
@@ -171,7 +175,13 @@ def test_symbolic_maps_equal_numeric_ones() -> None:
         "resnet": A.rescaled_resnet(3, 2, shortcut_weight=w),
         "layernorm": kc.chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm(), L.Affine(sigma_b=sp.Rational(1, 3)), L.Nonlinear("erf")),
         "cross": kc.Network.from_steps(
-            [("i", L.Input(), ()), ("z", L.Affine(), ("i",)), ("r", L.Nonlinear("relu"), ("z",)), ("s", L.Sum((1, w)), ("z", "r")), ("a", L.Affine(), ("s",))]
+            [
+                ("i", L.Input(), ()),
+                ("z", L.Affine(), ("i",)),
+                ("r", L.Nonlinear("relu"), ("z",)),
+                ("s", L.Sum((1, w)), ("z", "r")),
+                ("a", L.Affine(), ("s",)),
+            ]
         ),
     }
     for name, net in nets.items():

@@ -60,7 +60,9 @@ def test_bad_graphs_are_refused_with_the_node(name: str) -> None:
         kc.Network(broken(change))
 
 
-@pytest.mark.parametrize(("graph", "message"), [(nx.DiGraph(), "no nodes"), (nx.Graph(), "nx.DiGraph"), (nx.MultiDiGraph(), "slot=\\(0, 1\\)")])
+@pytest.mark.parametrize(
+    ("graph", "message"), [(nx.DiGraph(), "no nodes"), (nx.Graph(), "nx.DiGraph"), (nx.MultiDiGraph(), "slot=\\(0, 1\\)")]
+)
 def test_other_objects_are_refused(graph: object, message: str) -> None:
     with pytest.raises(kc.KcalcError, match=message):
         kc.Network(graph)  # type: ignore[arg-type]
@@ -148,7 +150,8 @@ def test_isomorphic_ignores_labels_and_the_order_of_addends() -> None:
     random.Random(1).shuffle(names)
     assert net.isomorphic(net.relabelled(dict(zip(list(net), names, strict=True))))
     swapped = kc.Network.from_steps(
-        (node, L.Sum(tuple(reversed(layer.weights))) if isinstance(layer, L.Sum) else layer, parents[::-1]) for node, layer, parents in net.steps()
+        (node, L.Sum(tuple(reversed(layer.weights))) if isinstance(layer, L.Sum) else layer, parents[::-1])
+        for node, layer, parents in net.steps()
     )
     assert net.isomorphic(swapped)
     assert not net.isomorphic(kc.architectures.rescaled_resnet(3, 3))

@@ -372,4 +372,3 @@ class Kernel:
 
 def _is_one(value: Number) -> bool:
     return isinstance(value, int | float | Fraction | sp.Basic) and value == 1
-

@@ -242,4 +242,3 @@ def check_fresh(network: Network) -> None:
                 f"node {assumption.node!r} cannot be shaped by local conditions: {assumption.text}; "
                 "end all addends of a Sum but one in their own Affine, and put an Affine between activations"
             )
-

@@ -76,8 +76,7 @@ def solve(phi: Activation, slope: float) -> tuple[Constants, ...]:
     found = _distinct(_followed(phi, slope)) or _distinct(conditions.root(start) for start in STARTS)
     if not found:
         raise UnreachableTarget(
-            f"no input scale and shift give {phi.name} Q'(1) = 1 and C'(1) = {slope:.6g}; "
-            "choose another activation or another zeta"
+            f"no input scale and shift give {phi.name} Q'(1) = 1 and C'(1) = {slope:.6g}; choose another activation or another zeta"
         )
     found.sort(key=lambda p: (round(abs(p[1]), 9), -p[1]))
     return tuple(conditions.constants(*point) for point in found)

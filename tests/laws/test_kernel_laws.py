@@ -29,6 +29,7 @@ SINGLE = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, unifor
 UNEVEN = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=2)
 EXACT = Recipe(size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=1, exact=True)
 WILD = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=True, inputs=2)
+WILD_UNEVEN = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=False, inputs=2)
 WILD_ONE = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=True, inputs=1)
 cosines = st.integers(-19, 19).map(lambda k: k / 20)
 qs = st.sampled_from([0.3, 1.0, 2.5])
@@ -193,7 +194,7 @@ def test_c_of_one_is_one_and_c_is_a_cosine(net, q):
         assert np.all(np.abs(values) <= 1)
 
 
-@law(40)
+@law(120)
 @given(net=networks(UNEVEN), q1=qs, q2=qs)
 def test_c_is_a_cosine_at_unequal_q(net, q1, q2):
     for values in c_values(net, np.linspace(-1, 1, 9), q1, q2).values():
@@ -209,8 +210,8 @@ def test_monotone_and_convex_on_the_unit_interval(net, q):
         assert np.all(np.diff(values, 2) >= -1e-13)
 
 
-@law(30)
-@given(net=networks(WILD_ONE), q=qs)
+@law(40)
+@given(net=networks(WILD_UNEVEN), q=qs)
 def test_symmetric_in_the_two_inputs(net, q):
     swapped = kc.node_values(net, 0.3, q, 0.8)
     for node, (a, b, c) in kc.node_values(net, 0.3, 0.8, q).items():
@@ -220,7 +221,7 @@ def test_symmetric_in_the_two_inputs(net, q):
 # -- values, derivatives ----------------------------------------------------------------------------------------------
 
 
-@law(60)
+@law(180)
 @given(net=networks(SIMPLE), c=cosines, q=qs)
 def test_values_at_every_node(net, c, q):
     expected = oracle(net, c, q)
@@ -228,7 +229,7 @@ def test_values_at_every_node(net, c, q):
         assert np.allclose(got, [float(v) for v in expected[node]], rtol=1e-12, atol=1e-14), node
 
 
-@law(60)
+@law(180)
 @given(net=networks(UNEVEN), c=cosines, q1=qs, q2=qs)
 def test_values_at_every_node_at_unequal_q(net, c, q1, q2):
     expected = oracle(net, c, q1, q2)
@@ -237,7 +238,7 @@ def test_values_at_every_node_at_unequal_q(net, c, q1, q2):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-@law(40)
+@law(120)
 @given(net=networks(SIMPLE), c=cosines, q=qs)
 def test_derivatives_are_difference_quotients(order, net, c, q):
     got = by_output(net, kc.c_map(net).derivative(order)(c, q))
@@ -247,7 +248,7 @@ def test_derivatives_are_difference_quotients(order, net, c, q):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-@law(25)
+@law(75)
 @given(net=networks(UNEVEN), c=cosines, q1=qs, q2=qs)
 def test_derivatives_at_unequal_q(order, net, c, q1, q2):
     got = by_output(net, kc.c_map(net).derivative(order)(c, q1, q2))
@@ -257,7 +258,7 @@ def test_derivatives_at_unequal_q(order, net, c, q1, q2):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-@law(25)
+@law(75)
 @given(net=networks(SIMPLE), q=qs)
 def test_q_derivatives_are_difference_quotients(order, net, q):
     got = by_output(net, kc.q_map(net).derivative(order)(q))
@@ -266,7 +267,7 @@ def test_q_derivatives_are_difference_quotients(order, net, q):
         assert value == pytest.approx(expected, rel=1e-9, abs=1e-9), node
 
 
-@law(25)
+@law(75)
 @given(net=networks(WILD_ONE), c=cosines, q=qs)
 def test_derivatives_of_networks_with_shared_weights(net, c, q):
     cmap, h = kc.c_map(net), 1e-4
@@ -279,7 +280,7 @@ def test_derivatives_of_networks_with_shared_weights(net, c, q):
 # -- composition, relabelling -----------------------------------------------------------------------------------------
 
 
-@law(25)
+@law(75)
 @given(first=networks(SINGLE), second=networks(SINGLE), c=cosines, q=qs)
 def test_the_map_of_a_chain_is_the_composition(first, second, c, q):
     outer, inner = kc.c_map(second), kc.c_map(first)
@@ -302,7 +303,7 @@ def test_the_map_of_a_chain_iterates_the_local_map(activation, depth):
         assert kc.c_map(net)(c, q1, q2) == pytest.approx(float(k[2] / mp.sqrt(k[0] * k[1])), rel=1e-13, abs=1e-14)
 
 
-@law(40)
+@law(120)
 @given(net=networks(WILD), rng=st.randoms(use_true_random=False), c=cosines)
 def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c):
     nodes = list(net)
@@ -326,7 +327,7 @@ def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c):
 # -- symbols ----------------------------------------------------------------------------------------------------------
 
 
-@law(20)
+@law(60)
 @given(net=networks(EXACT), c=cosines)
 def test_symbolic_equals_numeric(net, c):
     cmap = kc.c_map(net)
@@ -342,7 +343,7 @@ def test_symbolic_equals_numeric(net, c):
             assert float(number) == pytest.approx(expected[node], rel=1e-13, abs=1e-13)
 
 
-@law(20)
+@law(60)
 @given(net=networks(EXACT), q=st.sampled_from([sp.Rational(1, 2), sp.Integer(2)]))
 def test_symbolic_q_equals_numeric(net, q):
     qmap = kc.q_map(net)
@@ -368,24 +369,24 @@ def test_gaps_of_resnets_keep_their_digits(activation, blocks, weight):
     angles = kc.c_map(net).at_angle(ANGLES)
     for theta, gap, angle in zip(ANGLES, gaps, angles, strict=True):
         c = oracle(net, mp.cos(mp.mpf(theta)))[net.outputs[0]][2]
-        assert gap == pytest.approx(float(1 - c), rel=1e-12), theta
-        assert angle == pytest.approx(float(mp.acos(c)), rel=1e-12), theta
+        assert gap == pytest.approx(float(1 - c), rel=1e-12, abs=0), theta
+        assert angle == pytest.approx(float(mp.acos(c)), rel=1e-12, abs=0), theta
 
 
-@law(25)
+@law(75)
 @given(net=networks(SIMPLE), theta=st.sampled_from([1e-8, 1e-6, 1e-3, 0.2]), q=qs)
 def test_gaps_of_random_networks_keep_their_digits(net, theta, q):
     gaps = by_output(net, kc.c_map(net).gap_at_angle(theta, q))
     for node, gap in gaps.items():
         expected = float(1 - oracle(net, mp.cos(mp.mpf(theta)), q)[node][2])
-        assert gap == pytest.approx(expected, rel=1e-11), node
+        assert gap == pytest.approx(expected, rel=1e-11, abs=0), node
 
 
-@law(25)
+@law(75)
 @given(net=networks(WILD_ONE), q=qs)
 def test_gaps_are_smooth_near_zero(net, q):
     """``(1 - C)/theta^2`` tends to C'(1)/2, also where weights are shared; relu-like corners add O(theta)."""
     cmap = kc.c_map(net)
     slopes = by_output(net, cmap.derivative(1)(1.0, q))
     for node, gap in by_output(net, cmap.gap_at_angle(np.array([1e-8, 1e-7]), q)).items():
-        assert np.allclose(gap / np.array([1e-8, 1e-7]) ** 2, slopes[node] / 2, rtol=1e-5), node
+        assert np.allclose(gap / np.array([1e-8, 1e-7]) ** 2, slopes[node] / 2, rtol=1e-5, atol=0), node
