@@ -26,8 +26,15 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 2
 EXAMPLES = (
-    "vanilla-100", "resnet-v2-101", "resnet-101", "resnet-50", "wide-resnet-250", "layernorm-resnet-152", "rescaled-resnet-16", "densenet-12",
-)  # fmt: skip
+    "vanilla-100",
+    "resnet-v2-101",
+    "resnet-101",
+    "resnet-50",
+    "wide-resnet-250",
+    "layernorm-resnet-152",
+    "rescaled-resnet-16",
+    "densenet-12",
+)
 PLAIN = {"vanilla": architectures.vanilla, "layernorm-resnet": architectures.layernorm_resnet, "densenet": architectures.densenet}
 FAMILIES = ("vanilla", "resnet-v2", "wide-resnet", "layernorm-resnet", "rescaled-resnet", "densenet")
 ALIASES = {"resnet": "resnet-v2", "resnetv2": "resnet-v2", "mlp": "vanilla", "ln-resnet": "layernorm-resnet"}

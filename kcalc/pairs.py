@@ -18,6 +18,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from kcalc.errors import KcalcError
+from kcalc.fields import NUMPY
 from kcalc.expectations import hermite, joint_edges, pair_moment, second_moment
 from kcalc.quadrature import WINDOW, Array, Profile, gauss_legendre, mesh, normal_density, normal_rule, panel_nodes, split
 
@@ -103,7 +104,7 @@ class Chebyshev:
         return np.polynomial.chebyshev.chebval((2 * t - self.left - self.right) / (self.right - self.left), self.coefficients)
 
 
-def _fit(f: Callable[[Array], Array], left: float, right: float, terms: int = _TERMS[-1]) -> Chebyshev:
+def _fit(f: Callable[[Array], Array], left: float, right: float, terms: int) -> Chebyshev:
     angles = (np.arange(terms) + 0.5) * math.pi / terms
     values = f((left + right) / 2 + (right - left) / 2 * np.cos(angles))
     matrix = np.cos(np.outer(np.arange(terms), angles)) * 2 / terms
@@ -208,7 +209,7 @@ class EndZone:
             def ratio(theta: Array, start: float = start, integral: Callable[[Array], Array] = integral) -> Array:
                 return (start + integral(theta)) / (2 * np.sin(theta / 2)) ** (2 - power)
 
-            panels.append(_fit(ratio, source.left, source.right))
+            panels.append(_fit(ratio, source.left, source.right, source.coefficients.size))
             total += float(integral(np.array([source.right]))[0])
         return panels
 
@@ -290,8 +291,7 @@ class PairMap:
         Raises KcalcError for orders above 2 where the Hermite series cannot deliver them.
         """
         out = [np.empty_like(gap) for _ in range(order + 1)]
-        theta = 2 * np.arcsin(np.sqrt(gap / 2))
-        rest = 2 * np.arcsin(np.sqrt((2 - gap) / 2))
+        theta, rest = NUMPY.angle(gap), NUMPY.angle(2 - gap)
         upper = np.zeros(gap.shape, dtype=bool) if self.complete else theta < ZONE
         lower = np.zeros(gap.shape, dtype=bool) if self.complete else rest < ZONE
         inside = ~(upper | lower)

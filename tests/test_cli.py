@@ -58,7 +58,7 @@ def test_shortcut_weight_zero_is_skip_free(capsys: pytest.CaptureFixture[str]) -
 def test_network_file_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "net.json"
     kc.save_json(kc.architectures.rescaled_resnet(3, 2, 0.6), file)
-    status, out, err = run(
+    status, _, err = run(
         capsys, "shape", str(file), "--activation", "gelu", "--json", str(tmp_path / "s.json"), "--plot", str(tmp_path / "s.png")
     )
     assert (status, err) == (0, "")

@@ -48,7 +48,7 @@ def moment(phi: Activation, quantity: str, q: Number, field: Field) -> Number:
 
 
 def taylor(phi: Activation, gap: Number, q1: Number, q2: Number, order: int, field: Field) -> tuple[Number, ...]:
-    """(1 - C, C', C''/2) up to ``order`` at c = 1 - gap: by Hermite series where 400 terms suffice (well under a second), else by nested
+    """(1 - C, C', C''/2) up to ``order`` at c = 1 - gap: by Hermite series where 400 terms suffice (a second or two), else by nested
     panels (tens of seconds) for E(phi(u)-phi(v))^2 and, with Plackett's d/dc N2 = d^2/dx dw N2, for the derivatives.
 
     Raises KcalcError for orders above 2, and for derivatives at c = +-1.

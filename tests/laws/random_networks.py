@@ -84,7 +84,8 @@ class Recipe:
 
     ``overlaps``: sums whose addends share weights non-linearly, and activations of functions of one Gaussian.
     ``uniform``: the network will be read at equal q values only. ``unit``: channel counts are multiples of it.
-    ``reckless``: no move is refused, so that hypotheses are broken. ``single``: one output, a sum of affine layers.
+    ``reckless``: "phi" or "sum", the moves that are never refused, so that hypotheses are broken.
+    ``single``: one output, a sum of affine layers.
     """
 
     size: tuple[int, int] = (6, 20)
@@ -97,7 +98,7 @@ class Recipe:
     bias: bool = True
     norms: bool = True
     depthwise: bool = True
-    reckless: bool = False
+    reckless: str = ""
     single: bool = False
 
 
@@ -129,11 +130,11 @@ class Builder:
         self.state[name] = pieces
         return True
 
-    def _break(self) -> bool:
+    def _break(self, move: str) -> bool:
         """Break a hypothesis at the node to come, if the recipe allows it."""
-        if self.recipe.reckless:
+        if self.recipe.reckless == move:
             self.broken.append(f"n{len(self.steps)}")
-        return self.recipe.reckless
+        return self.recipe.reckless == move
 
     def pick(self, bias_to_new: bool = True) -> str:
         """A node, more often a recent one."""
@@ -162,7 +163,7 @@ class Builder:
 
     def phi(self) -> bool:
         parent = self.pick()
-        if not all(self._activable(p) for p in self.state[parent]) and not self._break():
+        if not all(self._activable(p) for p in self.state[parent]) and not self._break("phi"):
             return False
         out = tuple(
             replace(
@@ -200,7 +201,7 @@ class Builder:
     def _added(self, row: Sequence[Piece]) -> Piece | None:
         leaves: frozenset[tuple[str, int]] = frozenset().union(*(p.leaves for p in row))
         raw: frozenset[str] = frozenset().union(*(p.raw for p in row))
-        if (len(raw) > 1 or len({leaf for leaf, _ in leaves}) < len(leaves)) and not self._break():
+        if (len(raw) > 1 or len({leaf for leaf, _ in leaves}) < len(leaves)) and not self._break("sum"):
             return None
         linear = all(p.gaussian for p in row)
         disjoint = sum(len(p.leaves) for p in row) == len(leaves)
@@ -217,6 +218,18 @@ class Builder:
         if width_of(pieces) > 6 * self.recipe.unit or len(pieces) > 5:
             return False
         return self.put(L.Concat(tuple(width_of(self.state[p]) for p in parents)), parents, pieces)
+
+    def turned(self) -> bool:
+        """A concatenation added to itself with its parts in the opposite order: channels that do not belong together meet."""
+        found = [(name, layer, parents) for name, layer, parents in self.steps if isinstance(layer, L.Concat)]
+        if self.recipe.reckless != "sum" or not found:
+            return False
+        name, layer, parents = self.rng.choice(found)
+        pieces = tuple(piece for p in parents[::-1] for piece in self.state[p])
+        self.put(L.Concat(layer.channels[::-1]), parents[::-1], pieces)
+        rows = overlay([self.state[name], pieces])
+        merged = tuple(self._added(row) for row in rows)
+        return None not in merged and self.put(L.Sum(), (name, f"n{len(self.steps) - 1}"), merged)
 
     def norm(self) -> bool:
         parent = self.pick()
@@ -237,7 +250,7 @@ class Builder:
 
 
 MOVES: dict[Callable[[Builder], bool], int] = {
-    Builder.affine: 7, Builder.phi: 8, Builder.sum: 6, Builder.concat: 2, Builder.norm: 2, Builder.plain: 1,
+    Builder.affine: 7, Builder.phi: 8, Builder.sum: 6, Builder.concat: 2, Builder.norm: 2, Builder.plain: 1, Builder.turned: 2,
 }  # fmt: skip
 
 
@@ -273,10 +286,10 @@ def seeded(seed: int, recipe: Recipe) -> kc.Network:
 
 
 def broken_network(seed: int, recipe: Recipe) -> tuple[kc.Network, tuple[str, ...]]:
-    """A network that breaks some hypothesis, and the nodes at which it does."""
-    rng = random.Random(seed)
+    """A network that breaks some hypothesis (odd seeds: in a sum), and the nodes at which it does."""
+    rng, reckless = random.Random(seed), "sum" if seed % 2 else "phi"
     while True:
-        out = build(rng, recipe)
+        out = build(rng, replace(recipe, reckless=reckless))
         if out.broken:
             return kc.Network.from_steps(out.steps), tuple(dict.fromkeys(out.broken))
 

@@ -27,7 +27,7 @@ mp.dps = 50
 SIMPLE = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=2)
 SINGLE = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=1, single=True)
 UNEVEN = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=2)
-EXACT = Recipe(size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=1, exact=True)
+EXACT = Recipe(size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=1, exact=True)
 WILD = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=True, inputs=2)
 WILD_UNEVEN = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=False, inputs=2)
 WILD_ONE = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=True, inputs=1)
@@ -327,20 +327,20 @@ def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c):
 # -- symbols ----------------------------------------------------------------------------------------------------------
 
 
-@law(60)
-@given(net=networks(EXACT), c=cosines)
-def test_symbolic_equals_numeric(net, c):
+@pytest.mark.parametrize(("q1", "q2"), [(sp.Integer(1), None), (sp.Rational(3, 2), sp.Rational(1, 2))])
+@law(90)
+@given(net=networks(EXACT), c=st.integers(-19, 19).map(lambda k: sp.Rational(k, 20)))
+def test_symbolic_equals_numeric(q1, q2, net, c):
     cmap = kc.c_map(net)
-    expected, exact = by_output(net, cmap(c)), oracle(net, sp.Rational(round(20 * c), 20).p / mp.mpf(sp.Rational(round(20 * c), 20).q))
-    compositions = cmap.expr if isinstance(cmap.expr, dict) else {net.outputs[0]: cmap.expr}
-    for node, composition in compositions.items():
-        value = composition.evaluate(dict.fromkeys(map(str, composition.arguments), mp.mpf(round(20 * c)) / 20), digits=30)
+    expected = by_output(net, cmap(c, q1, q2))
+    exact = oracle(net, number(c), number(q1), None if q2 is None else number(q2))
+    for node, composition in by_output(net, cmap.symbolic(q1, q2)).items():
+        value = composition.evaluate({str(symbol): number(c) for symbol in composition.arguments}, digits=30)
         assert abs(value - exact[node][2]) < mp.mpf(10) ** -25
         assert float(value) == pytest.approx(expected[node], rel=1e-13, abs=1e-13)
         closed = composition.closed_form
         if closed is not None:
-            number = closed.subs(kc.symbols.c, sp.Rational(round(20 * c), 20)).evalf(30)
-            assert float(number) == pytest.approx(expected[node], rel=1e-13, abs=1e-13)
+            assert float(closed.subs(kc.symbols.c, c).evalf(30)) == pytest.approx(expected[node], rel=1e-13, abs=1e-13)
 
 
 @law(60)
@@ -348,8 +348,7 @@ def test_symbolic_equals_numeric(net, c):
 def test_symbolic_q_equals_numeric(net, q):
     qmap = kc.q_map(net)
     expected = by_output(net, qmap(float(q)))
-    compositions = qmap.expr if isinstance(qmap.expr, dict) else {net.outputs[0]: qmap.expr}
-    for node, composition in compositions.items():
+    for node, composition in by_output(net, qmap.expr).items():
         value = composition.evaluate(dict.fromkeys(map(str, composition.arguments), float(q)), digits=30)
         assert float(value) == pytest.approx(expected[node], rel=1e-13)
 
