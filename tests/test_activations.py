@@ -209,7 +209,7 @@ def test_names_aliases_and_case():
 
 
 @pytest.mark.parametrize(
-    "expr, kinks",
+    ("expr", "kinks"),
     [
         (sp.Max(Y, 0), (0,)),
         (sp.Abs(Y - 1) + sp.sin(Y), (1,)),
@@ -236,7 +236,7 @@ def test_known_expressions_bring_their_closed_forms():
 
 
 @pytest.mark.parametrize(
-    "spec, message",
+    ("spec", "message"),
     [
         (X * Y, "one symbol"),
         (sp.log(Y), "real"),
@@ -257,6 +257,12 @@ def test_known_expressions_bring_their_closed_forms():
 def test_refusals(spec, message):
     with pytest.raises(KcalcError, match=message):
         activation(spec)
+
+
+def test_kinks_given_must_be_all_the_kinks():
+    assert activation(sp.Abs(Y - 1), kinks=[1]).kink_points == (1.0,)
+    with pytest.raises(KcalcError, match="not among its kinks"):
+        activation(sp.Abs(Y - 1), kinks=[0])
 
 
 def test_growth_is_refused_where_the_moment_diverges():

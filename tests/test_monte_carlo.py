@@ -62,14 +62,14 @@ def test_drawing_pairs_is_drawing_matrices():
         L.Nonlinear("tanh"), L.Affine(1024, groups=1024, sigma_b=0.2), L.Affine(1024),
     )  # fmt: skip
     fast = simulate(net, 0.4, 0.7, 1.6, draws=400, seed=1)
-    true = simulate(net, 0.4, 0.7, 1.6, draws=120, seed=2, matrices=True)
+    true = simulate(net, 0.4, 0.7, 1.6, draws=60, seed=2, matrices=True)
     for node in net:
         for name in ("q1", "q2", "c"):
             a, b = getattr(fast[node], name), getattr(true[node], name)
             assert abs(a.mean - b.mean) <= BAR * np.hypot(a.error, b.error) + 1e-5, (node, name)
             if a.error > 1e-6:
                 ratio = (b.error**2 * b.draws) / (a.error**2 * a.draws)
-                assert 0.45 < ratio < 2.2, (node, name)  # F(119, 399) beyond 4 sigma
+                assert 0.4 < ratio < 2.4, (node, name)  # F(59, 399) beyond 4 sigma
 
 
 def test_standard_errors_are_honest():
@@ -164,7 +164,7 @@ def test_valid_networks_cover_everything():
 
 @pytest.mark.parametrize("seed", INVALID)
 def test_invalid_networks_are_refused_or_agree(seed):
-    net, broken = broken_network(seed, Recipe(size=(8, 16), uniform=True))
+    net, broken = broken_network(seed, Recipe(size=(5, 12), uniform=True))
     point = POINTS[seed % len(POINTS)]
     try:
         expected = kc.node_values(net, *point)
@@ -181,7 +181,7 @@ def test_invalid_networks_are_refused_or_agree(seed):
 def test_invalid_networks_are_mostly_refused():
     refused = 0
     for seed in INVALID:
-        net, _ = broken_network(seed, Recipe(size=(8, 16), uniform=True))
+        net, _ = broken_network(seed, Recipe(size=(5, 12), uniform=True))
         try:
             kc.node_values(net, 0.5)
         except kc.FreshnessError:

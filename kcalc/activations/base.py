@@ -129,7 +129,9 @@ class Activation(LocalMaps):
             return compile_pieces(self._piece_derivatives(n), self.kink_points)
         last = min(n, len(self.stable) - 1)
         expr = sp.diff(self.stable[last], X, n - last) if n > last else self.stable[last]
-        return compile_pieces([resolve(expr, self.kinks, index) for index in range(len(self.kinks) + 1)] if self.kinks else [expr], self.kink_points)
+        return compile_pieces(
+            [resolve(expr, self.kinks, index) for index in range(len(self.kinks) + 1)] if self.kinks else [expr], self.kink_points
+        )
 
     def __call__(self, x: object) -> Any:
         """phi(x) in float64, elementwise."""

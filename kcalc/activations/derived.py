@@ -83,7 +83,9 @@ class Transformed(Activation):
 
     def _constants(self, number_field: Field) -> tuple[Number, Number, Number, Number]:
         """(a^2, a, scale, shift) in the field, |a| for the input scale where only its square counts."""
-        a, scale, shift = (number_field.number(v) for v in (self.constants.input_scale, self.constants.output_scale, self.constants.output_shift))
+        a, scale, shift = (
+            number_field.number(v) for v in (self.constants.input_scale, self.constants.output_scale, self.constants.output_shift)
+        )
         return a * a, a, scale, shift
 
     def _unshifted(self) -> bool:

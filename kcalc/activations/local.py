@@ -171,7 +171,9 @@ class LocalMaps:
         return (1 - value.subs(c, here), *derivatives)
 
     def _taylor_numpy(self, gap: Array, q1: Array, q2: Array, order: int) -> tuple[Number, ...]:
-        gap, q1, q2 = np.broadcast_arrays(_unit_gap(np.asarray(gap, dtype=float)), _positive(np.asarray(q1, float)), _positive(np.asarray(q2, float)))
+        gap, q1, q2 = np.broadcast_arrays(
+            _unit_gap(np.asarray(gap, dtype=float)), _positive(np.asarray(q1, float)), _positive(np.asarray(q2, float))
+        )
         if self.closed_in_numpy:
             with np.errstate(divide="ignore", invalid="ignore"):
                 exact = self._closed_taylor(gap, q1, q2, order, NUMPY)

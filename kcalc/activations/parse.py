@@ -37,7 +37,9 @@ def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None =
     if isinstance(spec, bool | int | float):
         spec = SYMPY.number(spec)
     if not isinstance(spec, sp.Expr):
-        raise KcalcError(f"cannot make an activation of a {type(spec).__name__}: give a name, a SymPy expression in one symbol, or an Activation")
+        raise KcalcError(
+            f"cannot make an activation of a {type(spec).__name__}: give a name, a SymPy expression in one symbol, or an Activation"
+        )
     return _from_expression(spec, name, kinks)
 
 
@@ -76,6 +78,10 @@ def _check(candidate: Activation) -> None:
     """Refuse what is not a real function with Gaussian moments."""
     with np.errstate(all="ignore"):
         values = compile_pieces(candidate.pieces, candidate.kink_points)(_PROBES)
+        direct = compile_pieces((candidate.expr,), ())(_PROBES)
+    differing = np.isfinite(direct) & (np.abs(values - direct) > 1e-9 * (1 + np.abs(direct))) & ~np.isin(_PROBES, candidate.kink_points)
+    if differing.any():
+        raise KcalcError(f"activation {candidate.name!r} switches at a point that is not among its kinks (seen at x = {_PROBES[differing][0]:.4g})")
     if np.isnan(values).any():
         where = _PROBES[np.isnan(values)][0]
         raise KcalcError(f"activation {candidate.name!r} has no real value at x = {where:g}: it must be real on the whole line")

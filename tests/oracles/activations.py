@@ -156,7 +156,10 @@ def gamma(name: str, q1: float, q2: float, c: float) -> list[Any]:
         centre = c * float(x.mid())
         fx = wx * density(x) * apply(truth, r1 * x)
         sums = [arb(0)] * 3
-        low, high = centre - width - (2 * s * math.sqrt(q2) if name == "exp" else 0), centre + width + (2 * s * math.sqrt(q2) if name == "exp" else 0)
+        low, high = (
+            centre - width - (2 * s * math.sqrt(q2) if name == "exp" else 0),
+            centre + width + (2 * s * math.sqrt(q2) if name == "exp" else 0),
+        )
         steps = [centre + s * t for t in (-6, -4, -2, 0, 2, 4, 6)]
         for w, ww in nodes(axis(q2, low, high, [*kinks2, *steps])):
             a, b = (x - cc * w) * lam, (w - cc * x) * lam
@@ -199,7 +202,17 @@ def text(value: Any) -> str:
     return arb(value.mid()).str(25, radius=False)
 
 
-CASES = [(1, 1, 0.5), (1, 1, -0.7), (1, 1, 0.97), (1, 1, -0.99), (0.01, 0.01, 0.3), (0.01, 1, 0.98), (0.5, 2, 0.8), (10, 10, 0.9), (10, 3, -0.96)]
+CASES = [
+    (1, 1, 0.5),
+    (1, 1, -0.7),
+    (1, 1, 0.97),
+    (1, 1, -0.99),
+    (0.01, 0.01, 0.3),
+    (0.01, 1, 0.98),
+    (0.5, 2, 0.8),
+    (10, 10, 0.9),
+    (10, 3, -0.96),
+]
 LARGE = [(100, 100, 0.6), (100, 100, 0.98), (100, 1, 0.97), (100, 100, -0.97)]
 ANGLES = ["1e-2", "1e-4", "1e-8"]
 
