@@ -91,12 +91,12 @@ class Composition:
 
     def _opened(self, expr: Any) -> Any:
         """The expression with local maps replaced by their closed forms; None where one has none."""
-        table = {f.function: f for f in self.functions}
+        table = {(f.function, len(f.arguments)): f for f in self.functions}
         while applied := expr.atoms(AppliedUndef):
             inner = [a for a in applied if not any(b is not a and b in applied for b in sp.preorder_traversal(a))]
             known = {}
             for call in inner:
-                local = table.get(call.func)
+                local = table.get((call.func, len(call.args)))
                 if local is None or local.closed is None:
                     return None
                 known[call] = local.closed.subs(dict(zip(local.arguments, call.args, strict=True)), simultaneous=True)

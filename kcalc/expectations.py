@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from kcalc.quadrature import DEPTH, Array, Profile, normal_rule, rule, split, z_
 
 MAX_TERMS = 640
 _BLOCK = 32
+_MISSING = 1e-12  # of the variance: a fast oscillation hides behind a block of zeros, but not from Parseval
 _NEGLIGIBLE = 6e-16  # beside the standard deviation: coefficients below are rounding
 
 
@@ -66,16 +68,38 @@ def _square_jumps(profile: Profile) -> list[tuple[float, float]]:
 
 @lru_cache(maxsize=4096)
 def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[float, ...]:
-    """Taylor coefficients in q of E phi(u)^power: the k-th is E[phi(u)^power He_2k(z)] / ((2q)^k k!).
-
-    The derivative falls on the Gaussian, so that kinks and jumps of phi need no care.
-    """
+    """Taylor coefficients in q of E phi(u)^power."""
     nodes = rule(profile, q)
-    values = nodes.w * profile.numeric(0)(math.sqrt(q) * nodes.z) ** power
+    return _q_series(profile.numeric(0)(math.sqrt(q) * nodes.z) ** power, nodes, q, order)
+
+
+@lru_cache(maxsize=4096)
+def product_series(phi: Profile, psi: Profile, q: float, order: int) -> tuple[float, ...]:
+    """Taylor coefficients in q of E[phi(u) psi(u)]."""
+    nodes = normal_rule(split(joint_edges(phi, q, psi, q, 1), 1.0))
+    u = math.sqrt(q) * nodes.z
+    return _q_series(phi.numeric(0)(u) * psi.numeric(0)(u), nodes, q, order)
+
+
+@lru_cache(maxsize=4096)
+def slope_series(profile: Profile, q: float, order: int) -> tuple[float, ...]:
+    """Taylor coefficients in q of E phi'(u), by E[phi' He_n(z)] = E[phi He_(n+1)(z)] / sqrt(q)."""
+    nodes = rule(profile, q)
+    values = profile.numeric(0)(math.sqrt(q) * nodes.z)
+    return _q_series(values / math.sqrt(q), nodes, q, order, first=1)
+
+
+def _q_series(values: Array, nodes: Any, q: float, order: int, first: int = 0) -> tuple[float, ...]:
+    """E[f(u) He_(2k + first)(z)] / ((2q)^k k!) for k = 0 ... order, f given at the nodes.
+
+    The derivatives in q fall on the Gaussian, so that kinks and jumps of f need no care.
+    """
+    weighted = nodes.w * values
     previous, current, out = np.zeros_like(nodes.z), np.ones_like(nodes.z), []
-    for n in range(2 * order + 1):
-        if n % 2 == 0:
-            out.append(float(values @ current) / ((2 * q) ** (n // 2) * math.factorial(n // 2)))
+    for n in range(2 * order + first + 1):
+        k, odd = divmod(n - first, 2)
+        if k >= 0 and not odd:
+            out.append(float(weighted @ current) / ((2 * q) ** k * math.factorial(k)))
         previous, current = current, nodes.z * current - n * previous
     return tuple(out)
 
@@ -134,13 +158,15 @@ def _project(z: Array, half: Array, weighted: Array, size: float) -> tuple[Array
     previous, current = np.zeros_like(z), half
     functions = np.empty((_BLOCK, z.size))
     blocks: list[Array] = []
+    found = 0.0
     for start in range(0, MAX_TERMS, _BLOCK):
         for row in range(_BLOCK):
             n = start + row
             previous, current = current, (z * current - math.sqrt(n) * previous) / math.sqrt(n + 1)
             functions[row] = current
         blocks.append(functions @ weighted)
-        if np.abs(blocks[-1]).max() <= _NEGLIGIBLE * size:
+        found += float(blocks[-1] @ blocks[-1])
+        if np.abs(blocks[-1]).max() <= _NEGLIGIBLE * size and size * size - found <= _MISSING * size * size:
             return _trimmed(np.concatenate(blocks), size), True
     return np.concatenate(blocks), False
 

@@ -6,7 +6,7 @@ A map, local or global, evaluates through one method that its owner provides; ev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,23 @@ def _snapped(value: float) -> float:
     return 0.0 if abs(value) < 1e-14 else value
 
 
+def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], str], dict[Node, Any]]:
+    """A reader of arguments that are one value for all inputs or {input: value}: (given, convert, name) -> {input: array}."""
+
+    def values(given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
+        if not isinstance(given, Mapping):
+            return dict.fromkeys(inputs, convert(given))
+        for node in given:
+            if node not in inputs:
+                raise unknown("input", node, map(str, inputs))
+        missing = [node for node in inputs if node not in given]
+        if missing:
+            raise KcalcError(f"no {what} is given for the input {missing[0]!r}; the inputs are {', '.join(map(str, inputs))}")
+        return {node: convert(given[node]) for node in inputs}
+
+    return values
+
+
 def _single(*values: Any) -> bool:
     """True if every argument that is an array is single precision."""
     kinds = [np.asarray(v).dtype for v in values if isinstance(v, np.ndarray | np.floating)]
@@ -142,18 +159,8 @@ class KernelMap(ABC):
             return rf"$\begin{{array}}{{l}}{rows}\end{{array}}$"
         return f"${composition.latex()}$"
 
-    def _values(self, given: Any, convert: Any, what: str) -> dict[Node, Any]:
-        """One array per input, from one value for all or {input: value}."""
-        if not isinstance(given, Mapping):
-            array = convert(given)
-            return dict.fromkeys(self.inputs, array)
-        for node in given:
-            if node not in self.inputs:
-                raise unknown("input", node, map(str, self.inputs))
-        missing = [node for node in self.inputs if node not in given]
-        if missing:
-            raise KcalcError(f"no {what} is given for the input {missing[0]!r}; the inputs are {', '.join(map(str, self.inputs))}")
-        return {node: convert(given[node]) for node in self.inputs}
+    def _values(self, given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
+        return per_input(self.inputs)(given, convert, what)
 
     def _one_output(self, what: str) -> Node:
         if len(self.outputs) != 1:

@@ -13,7 +13,7 @@ import sympy as sp
 
 from .blocks import Block, find_blocks, same_structure
 from .errors import GraphError, KcalcError, unknown
-from .layers import BatchNorm, Concat, Input, Layer, LayerNorm, RMSNorm, Sum
+from .layers import Affine, BatchNorm, Concat, Input, Layer, LayerNorm, RMSNorm, Sum
 from .validation import check_outputs, infer_features, ordered_nodes, read_nodes
 
 if TYPE_CHECKING:
@@ -250,6 +250,12 @@ def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
             unknown_one = next(p for p, k in zip(parents, known, strict=True) if k is None)
             raise GraphError(f"node {node!r} (Concat): the width of {unknown_one!r} is unknown while others are known; give channels=")
     return counts
+
+
+def grouped_widths(network: Network) -> dict[Node, int | None]:
+    """How many channels each grouped Affine reads, None where it is not known."""
+    grouped = [node for node in network.nodes_of(Affine) if getattr(network.layer(node), "groups", 1) > 1]
+    return {node: network.features[network.parents(node)[0]] for node in grouped}
 
 
 def sum_weights(layer: Sum, count: int) -> tuple[Any, ...]:

@@ -1,231 +1,21 @@
 """E[phi(u) psi(v)] for correlated Gaussians u, v, as a function of their correlation c on all of [-1, 1].
 
-With z the standard normal, u = sqrt(q1) x, v = sqrt(q2) (c x + sqrt(1-c^2) y) and Gamma(c) = E[phi(u) psi(v)]:
-
-* inside, Gamma(c) = sum a_n c^n with a_n the products of Hermite coefficients (Mehler); for smooth functions this serves every c;
-* near |c| = 1, where that series is slow, Gamma^(i)(c) = (q1 q2)^(i/2) int N(x) g1(x) g2(x) dx with
-  g_j(x) = E phi_j^(i)(sqrt(|c| q_j) x + sqrt((1-|c|) q_j) y), derivatives in the sense of distributions.  These are tabulated in
-  theta = arccos |c| by Chebyshev panels, after division by their corner singularity, and 1 - C by integrating C' sin theta.
+u = sqrt(q1) x, v = sqrt(q2) (c x + sqrt(1-c^2) y) and Gamma(c) = E[phi(u) psi(v)] = sum a_n c^n, a_n the products of the two functions'
+Hermite coefficients (Mehler).  For smooth functions the series serves every c; for others the end zones take over near |c| = 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
+from kcalc.endzones import ZONE, EndZone
 from kcalc.errors import KcalcError
+from kcalc.expectations import hermite, pair_moment
 from kcalc.fields import NUMPY
-from kcalc.expectations import hermite, joint_edges, pair_moment, second_moment
-from kcalc.quadrature import WINDOW, Array, Profile, gauss_legendre, mesh, normal_density, normal_rule, panel_nodes, split
-
-_STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2/h^2) = 5e-21
-ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
-_TERMS = (14, 24)  # Chebyshev terms tried on a panel before it is bisected
-_TOLERANCES = (1e-15, 5e-15)  # of the function's size, for the last coefficients; the noise of the integrals is about 1e-15
-_NARROWEST = 1e-7
-
-
-# --- smoothing -----------------------------------------------------------------------------------------------------------------------
-
-
-def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
-    """E phi^(n)(m + sigma y) at each centre m, including what jumps of phi and of its derivatives contribute."""
-    total = _smooth_part(profile, n, centres, sigma)
-    for order in range(n):
-        for k, jump in zip(profile.kink_points, profile.jump_sizes(order), strict=True):
-            if jump:
-                total += jump * _density_derivative(n - 1 - order, (k - centres) / sigma) / sigma ** (n - order)
-    return total
-
-
-def _density_derivative(n: int, t: Array) -> Array:
-    """(-1)^n times the n-th derivative of the standard normal density at t, that is He_n(t) N(t), for n = 0, 1, 2."""
-    polynomial = (np.ones_like(t), t, t * t - 1)[n]
-    return polynomial * normal_density(t)
-
-
-def _smooth_part(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
-    """The same without the jumps.
-
-    Trapezoid rule where phi is analytic around the window |y| <= WINDOW, Gauss-Legendre on the panels of the mesh where it is not.
-    """
-    values, reach = profile.numeric(n), float(np.abs(centres).max()) + 10 * sigma
-    edges = mesh(profile, 2.0 ** max(4, math.ceil(math.log2(reach))))
-    if not profile.kink_points:
-        return _full_integral(values, centres, sigma, min(_STEP, float(np.diff(edges).min()) / (5 * sigma)))
-    low, high = centres - WINDOW * sigma, centres + WINDOW * sigma
-    first, last = np.searchsorted(edges, low, side="right") - 1, np.searchsorted(edges, high, side="left") - 1
-    total, whole = np.zeros_like(centres), first == last
-    total[whole] = _full_integral(values, centres[whole], sigma, _STEP)
-    for panel in range(first.min(), last.max() + 1):
-        here = ~whole & (first <= panel) & (panel <= last)
-        if here.any():
-            ends = np.maximum(low[here], edges[panel]), np.minimum(high[here], edges[panel + 1])
-            total[here] += _panel_integral(values, centres[here], sigma, *ends)
-    return total
-
-
-def _full_integral(values: Callable[[Array], Array], m: Array, sigma: float, step: float) -> Array:
-    """E f(m + sigma y) by the trapezoid rule, exact to rounding for f analytic around the window."""
-    reach = math.floor(WINDOW / step)
-    y = np.arange(-reach, reach + 1) * step
-    return values(m[:, None] + sigma * y) @ (step * normal_density(y))
-
-
-def _panel_integral(values: Callable[[Array], Array], m: Array, sigma: float, low: Array, high: Array) -> Array:
-    """The part of E f(m + sigma y) with m + sigma y in [low, high], f being smooth there; one interval for each centre."""
-    parts = math.ceil(float((high - low).max()) / sigma / (2 * WINDOW / 3))
-    unit, weights = panel_nodes(np.linspace(0.0, 1.0, max(parts, 1) + 1))
-    x = low[:, None] + (high - low)[:, None] * unit.ravel()
-    return (values(x) * normal_density((x - m[:, None]) / sigma)) @ weights.ravel() * (high - low) / sigma
-
-
-# --- the end zones -------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Chebyshev:
-    """A function on [left, right] by Chebyshev coefficients."""
-
-    left: float
-    right: float
-    coefficients: Array
-
-    @property
-    def tail(self) -> float:
-        """The size of the last coefficients: what the panel may be off by."""
-        return float(np.abs(self.coefficients[-3:]).max())
-
-    def __call__(self, t: Array) -> Array:
-        return np.polynomial.chebyshev.chebval((2 * t - self.left - self.right) / (self.right - self.left), self.coefficients)
-
-
-def _fit(f: Callable[[Array], Array], left: float, right: float, terms: int) -> Chebyshev:
-    angles = (np.arange(terms) + 0.5) * math.pi / terms
-    values = f((left + right) / 2 + (right - left) / 2 * np.cos(angles))
-    matrix = np.cos(np.outer(np.arange(terms), angles)) * 2 / terms
-    matrix[0] /= 2
-    return Chebyshev(left, right, matrix @ values)
-
-
-def tabulate(f: Callable[[Array], Array], left: float, right: float, floor: float = 0.0) -> list[Chebyshev]:
-    """Chebyshev panels of f on [left, right], bisected until the last coefficients are rounding; sorted from the left.
-
-    Rounding is judged against the size of f on the whole interval, or ``floor`` if that is larger.
-    """
-    panel = _fit(f, left, right, _TERMS[0])
-    floor = max(floor, float(np.abs(panel.coefficients).max()))
-    if panel.tail > _TOLERANCES[0] * floor:
-        panel = _fit(f, left, right, _TERMS[1])
-    if panel.tail <= _TOLERANCES[1] * floor or right - left < _NARROWEST:
-        return [panel]
-    middle = (left + right) / 2
-    return tabulate(f, left, middle, floor) + tabulate(f, middle, right, floor)
-
-
-def evaluate(panels: list[Chebyshev], t: Array) -> Array:
-    """The tabulated function at the points t (each within the tabulated range)."""
-    out = np.empty_like(t)
-    which = np.clip(np.searchsorted([panel.right for panel in panels], t), 0, len(panels) - 1)
-    for index in np.unique(which):
-        here = which == index
-        out[here] = panels[index](t[here])
-    return out
-
-
-class EndZone:
-    """Gamma near c = sign: a function of theta = arccos(sign c) in [0, ZONE]."""
-
-    def __init__(self, phi: Profile, q1: float, psi: Profile, q2: float, sign: int) -> None:
-        self.phi, self.q1, self.psi, self.q2, self.sign = phi, q1, psi, q2, sign
-
-    def _touching(self, first: int, second: int) -> bool:
-        """Whether a jump in phi^(first) and one in psi^(second) meet on the line u/sqrt(q1) = sign v/sqrt(q2)."""
-        for k, jump in zip(self.phi.kink_points, self.phi.jump_sizes(first), strict=True):
-            for j, other in zip(self.psi.kink_points, self.psi.jump_sizes(second), strict=True):
-                a, b = k / math.sqrt(self.q1), self.sign * j / math.sqrt(self.q2)
-                if jump and other and abs(a - b) <= 1e-13 * max(abs(a), abs(b)):
-                    return True
-        return False
-
-    def _power(self, order: int) -> int:
-        """p such that sin(theta)^p Gamma^(order) is regular at theta = 0."""
-        if self._touching(0, 0):
-            return 2 * order - 1
-        return 1 if order == 2 and (self._touching(1, 1) or self._touching(0, 1) or self._touching(1, 0)) else 0
-
-    def _derivative_at(self, order: int, theta: float) -> float:
-        """Gamma^(order) at c = sign cos(theta)."""
-        far = 2 * math.sin(theta / 2) ** 2
-        near = 1 - far
-        edges = [joint_edges(self.phi, near * self.q1, self.psi, near * self.q2, self.sign, depth=44.0)]
-        grid = math.sqrt(far / near) * np.array([-9.0, -6.0, -3.0, 3.0, 6.0, 9.0])
-        edges += [k / math.sqrt(near * self.q1) + grid for k in self.phi.kink_points]
-        edges += [self.sign * k / math.sqrt(near * self.q2) + grid for k in self.psi.kink_points]
-        low, high = edges[0][0], edges[0][-1]
-        nodes = normal_rule(split(np.clip(np.unique(np.concatenate(edges)), low, high), 1.0))
-        first = smoothed(self.phi, order, math.sqrt(near * self.q1) * nodes.z, math.sqrt(far * self.q1))
-        if self.psi is self.phi and self.q1 == self.q2 and self.sign > 0:
-            second = first
-        else:
-            second = smoothed(self.psi, order, self.sign * math.sqrt(near * self.q2) * nodes.z, math.sqrt(far * self.q2))
-        return (self.q1 * self.q2) ** (order / 2) * float(nodes.w @ (first * second))
-
-    def _table(self, order: int) -> list[Chebyshev]:
-        power = self._power(order)
-
-        def regular(theta: Array) -> Array:
-            return np.array([math.sin(t) ** power * self._derivative_at(order, t) for t in theta])
-
-        return tabulate(
-            regular, 0.0, ZONE, math.sqrt(second_moment(self.phi, self.q1) * second_moment(self.psi, self.q2)) if order > 1 else 0.0
-        )
-
-    @cached_property
-    def _slope_table(self) -> list[Chebyshev]:
-        return self._table(1)
-
-    @cached_property
-    def _bend_table(self) -> list[Chebyshev]:
-        return self._table(2)
-
-    @cached_property
-    def _drop_table(self) -> list[Chebyshev]:
-        """R with sign (Gamma(sign) - Gamma(c)) = R(theta) (2 sin(theta/2))^(2-p): positive and regular, so relatively accurate."""
-        panels, power, total = [], self._power(1), 0.0
-        x, w = gauss_legendre(32)
-        for source in self._slope_table:
-            start = total
-
-            def integral(theta: Array, source: Chebyshev = source) -> Array:
-                half = (theta - source.left) / 2
-                t = source.left + half[:, None] * (1 + x)
-                return half * ((source(t) * np.sin(t) ** (1 - power)) @ w)
-
-            def ratio(theta: Array, start: float = start, integral: Callable[[Array], Array] = integral) -> Array:
-                return (start + integral(theta)) / (2 * np.sin(theta / 2)) ** (2 - power)
-
-            panels.append(_fit(ratio, source.left, source.right, source.coefficients.size))
-            total += float(integral(np.array([source.right]))[0])
-        return panels
-
-    def drop(self, theta: Array) -> Array:
-        """Gamma(sign) - Gamma(sign cos theta)."""
-        return self.sign * evaluate(self._drop_table, theta) * (2 * np.sin(theta / 2)) ** (2 - self._power(1))
-
-    def derivative(self, order: int, theta: Array) -> Array:
-        """Gamma^(order) at c = sign cos(theta), order 1 or 2; infinite at theta = 0 where corners meet."""
-        power = self._power(order)
-        regular = evaluate(self._slope_table if order == 1 else self._bend_table, theta)
-        with np.errstate(divide="ignore"):
-            return regular / np.sin(theta) ** power if power else regular
-
-
-# --- the pair map --------------------------------------------------------------------------------------------------------------------
+from kcalc.quadrature import Array, Profile
 
 
 def _needed(products: Array, size: float) -> int:
@@ -243,11 +33,13 @@ class PairMap:
         first, second = hermite(phi, q1), hermite(psi, q2)
         terms = min(first.coefficients.size, second.coefficients.size)
         products = first.coefficients[:terms] * second.coefficients[:terms]
-        needed = _needed(products, math.sqrt(first.variance * second.variance))
+        size = math.sqrt(first.variance * second.variance)
+        needed = _needed(products, size)
         self.constant = first.mean * second.mean
         self.products = products[:needed]
-        self.complete = first.complete or second.complete or needed < terms - 32
         self._tails = (first.tail, second.tail)
+        nothing_hidden = math.sqrt(first.tail * second.tail) <= 1e-13 * size
+        self.complete = first.complete or second.complete or (needed < terms - 32 and nothing_hidden)
 
     @cached_property
     def at_one(self) -> float:
@@ -271,6 +63,8 @@ class PairMap:
     @cached_property
     def _matrix(self) -> Array:
         """Columns: coefficients in c^0, c^1, ... of (Gamma(1) - Gamma(c) - missing)/(1 - c), of Gamma' and of Gamma''/2."""
+        if self.products.size == 0:
+            return np.zeros((0, 3))
         n = np.arange(1, self.products.size + 1)
         suffix = np.cumsum(self.products[::-1])[::-1]
         slope = n * self.products

@@ -120,6 +120,10 @@ def test_arrays_give_what_scalars_give(name):
 @pytest.mark.parametrize("name", SUMS)
 def test_q_derivatives_with_shared_weights(name):
     qmap, h = kc.q_map(read(SUMS[name][0])), 1e-3
+    if name == "phi(z) + psi(z + 2y)":
+        with pytest.raises(kc.KcalcError, match="derivatives in q are not available"):
+            qmap.derivative(1)(1.3)
+        return
     quotient = np.dot([1, -8, 8, -1], [qmap(1.3 + k * h) for k in (-2, -1, 1, 2)]) / (12 * h)
     assert qmap.derivative(1)(1.3) == pytest.approx(quotient, rel=1e-9)
 

@@ -92,10 +92,22 @@ class LocalMaps:
 
     def q_series(self, q: object, power: int, order: int) -> tuple[Array, ...]:
         """Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``; power 1 is the mean, 2 is Q.  NumPy only."""
+        return self._series(lambda value: expectations.moment_series(self, power, value, order), q)
+
+    def mean_slope_series(self, q: object, order: int) -> tuple[Array, ...]:
+        """Taylor coefficients in q of E phi'(sqrt(q) z).  NumPy only."""
+        return self._series(lambda value: expectations.slope_series(self, value, order), q)
+
+    def q_product_series(self, other: Any, q: object, order: int) -> tuple[Array, ...]:
+        """Taylor coefficients in q of E[phi(sqrt(q) z) psi(sqrt(q) z)], ``other`` being psi.  NumPy only."""
+        return self._series(lambda value: expectations.product_series(self, other, value, order), q)
+
+    @staticmethod
+    def _series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[Array, ...]:
         flat = _positive(np.asarray(NUMPY.number(q), dtype=float))
         unique, inverse = np.unique(flat, return_inverse=True)
-        rows = np.array([expectations.moment_series(self, power, float(value), order) for value in unique])
-        return tuple(rows[inverse.ravel(), k].reshape(flat.shape)[()] for k in range(order + 1))
+        rows = np.array([integrate(float(value)) for value in unique])
+        return tuple(column[inverse.ravel()].reshape(flat.shape)[()] for column in rows.T)
 
     def _moment(
         self, letter: str, closed: Callable[[Number, Field], Number | None], integrate: Callable[..., float], q: object, field: Field
@@ -196,14 +208,23 @@ class LocalMaps:
         offset = 0.0 if gamma.same else 1 - gamma.at_one / norm
         return [offset + parts[0] / norm, *(part / norm for part in parts[1:])]
 
-    def cross(self, other: Any, q1: float = 1.0, q2: float = 1.0, c: object = 0.0, order: int = 0) -> tuple[Number, ...]:
+    def cross_drop(self, other: Any, q1: Any, q2: Any, gap: Any, order: int = 0) -> tuple[Number, ...]:
+        """(G(1), G(1) - G(c), G'(c), ..., G^(order)(c)/order!) at c = 1 - gap for G(c) = E[phi(u) psi(v)], the drop without cancellation."""
+        gap, q1, q2 = np.broadcast_arrays(_unit_gap(np.asarray(gap, dtype=float)), _positive(np.asarray(q1, float)), _positive(np.asarray(q2, float)))
+        out = np.empty((order + 2, gap.size))
+        pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
+        for index in range(pairs.shape[1]):
+            here = inverse.ravel() == index
+            gamma = pair_map(self, float(pairs[0, index]), other, float(pairs[1, index]))  # type: ignore[arg-type]
+            out[0, here] = gamma.at_one
+            out[1:, here] = gamma.taylor(gap.ravel()[here], order)
+        return tuple(part.reshape(gap.shape)[()] for part in out)
+
+    def cross(self, other: Any, q1: Any = 1.0, q2: Any = 1.0, c: object = 0.0, order: int = 0) -> tuple[Number, ...]:
         """Taylor coefficients in c of E[phi(sqrt q1 x) psi(sqrt q2 (c x + sqrt(1-c^2) y))], ``other`` being psi; NumPy only."""
         cosine = np.asarray(NUMPY.number(c), dtype=float)
-        gap = _unit_gap(1 - cosine)
-        gamma = pair_map(self, float(_positive(np.asarray(float(q1)))), other, float(_positive(np.asarray(float(q2)))))  # type: ignore[arg-type]
-        parts = gamma.taylor(gap.ravel(), order)
-        parts[0] = gamma.at_one - parts[0]
-        return tuple(part.reshape(gap.shape)[()] for part in parts)
+        top, drop, *rest = self.cross_drop(other, q1, q2, 1 - cosine, order)
+        return (top - drop, *rest)
 
 
 __all__ = ["LocalMaps", "pair_moment"]

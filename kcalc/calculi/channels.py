@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -41,11 +41,11 @@ class Channels:
                 done[id(pair)] = change(pair)
         return Channels(tuple((share, done[id(pair)]) for share, pair in self.groups))
 
-    def average(self, value: Callable[[Pair], Number]) -> Number:
-        """The mean over all channels."""
+    def average(self, value: Callable[[Pair], Number], field: Any) -> Number:
+        """The mean over all channels, in a number field."""
         if len(self.groups) == 1:
             return value(self.pairs[0])
-        return sum((_times(share, value(pair)) for share, pair in self.groups), 0)
+        return sum((field.number(share) * value(pair) for share, pair in self.groups), 0)
 
     @classmethod
     def joined(cls, states: Sequence[Channels], channels: Sequence[Any], node: Node) -> Channels:
@@ -65,28 +65,22 @@ def _simple(share: Any) -> Any:
     return sp.cancel(share) if isinstance(share, sp.Basic) else share
 
 
-def _times(share: Any, value: Any) -> Any:
-    if not isinstance(share, Fraction) or isinstance(value, int | Fraction):
-        return share * value
-    return sp.Rational(share.numerator, share.denominator) * value if isinstance(value, sp.Basic) else float(share) * value
-
-
 def overlaid(states: Sequence[Channels], combine: Callable[[Sequence[Pair]], Pair], node: Node) -> Channels:
     """Combine feature maps channel by channel: groups are cut at all their boundaries.
 
-    Raises: FreshnessError where boundaries are symbolic and do not coincide.
+    A part of a group remembers which window of its atoms' channels it is, so that different channels of one feature map
+    are never taken for the same. Raises: FreshnessError where boundaries are symbolic and do not coincide.
     """
     if all(len(s.groups) == 1 for s in states):
         return Channels.one(combine([s.pairs[0] for s in states]))
-    many = [s for s in states if len(s.groups) > 1]
-    if all([share for share, _ in s.groups] == [share for share, _ in many[0].groups] for s in many):
-        rows = range(len(many[0].groups))
-        return Channels(tuple((many[0].groups[i][0], combine([s.pairs[i if len(s.groups) > 1 else 0] for s in states])) for i in rows))
-    if any(isinstance(share, sp.Basic) for s in states for share, _ in s.groups):
+    shares = [[share for share, _ in s.groups] for s in states]
+    if all(own == shares[0] for own in shares):
+        rows = zip(*(s.groups for s in states), strict=True)
+        return Channels(tuple((row[0][0], combine([pair for _, pair in row])) for row in rows))
+    if any(isinstance(share, sp.Basic) for own in shares for share in own):
         raise FreshnessError(f"node {node!r} adds concatenations with symbolic channel counts that differ; give numbers with net.subs")
     edges = sorted({edge for s in states for edge in _edges(s)})
-    groups = [(high - low, combine([_at(s, low) for s in states])) for low, high in pairwise(edges)]
-    return Channels(tuple(groups))
+    return Channels(tuple((high - low, combine([_slice(s, low, high) for s in states])) for low, high in pairwise(edges)))
 
 
 def _edges(state: Channels) -> list[Fraction]:
@@ -96,6 +90,10 @@ def _edges(state: Channels) -> list[Fraction]:
     return edges
 
 
-def _at(state: Channels, position: Fraction) -> Pair:
+def _slice(state: Channels, low: Fraction, high: Fraction) -> Pair:
+    """The part of a feature map between two channel positions that lie in one group."""
     edges = _edges(state)
-    return next(pair for (_, pair), high in zip(state.groups, edges[1:], strict=True) if position < high)
+    (_, pair), start, stop = next((g, a, b) for g, a, b in zip(state.groups, edges, edges[1:], strict=False) if low < b)
+    begin, length = pair.window
+    size = stop - start
+    return replace(pair, window=(begin + length * (low - start) / size, length * (high - low) / size))

@@ -11,16 +11,17 @@ activation follows Stein's formula, two activations a two-dimensional Gaussian e
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from ..activations import Activation
-from ..errors import FreshnessError
+from ..errors import FreshnessError, KcalcError
 from ..fields import NUMPY
 from ..jets import Jet
+from .crossing import dropped, expected, lessened
 
 Number = Any
 Node = Hashable
@@ -54,6 +55,7 @@ class Atom:
     activation: Activation | None = None
     source: Atom | None = None
     scale: Number = 1
+    patched: bool = False  # a sum of different channel windows: it must not be opened
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Pair:
     terms: tuple[Term, ...]
     shift1: Number = 0
     shift2: Number = 0
+    window: tuple[Any, Any] = (0, 1)  # which part of its atoms' channels this is: start and length, in units of all of them
 
     @classmethod
     def of(cls, atom: Atom) -> Pair:
@@ -171,7 +174,14 @@ class Algebra:
         shift2 = sum((w * p.shift2 for p, w in zip(pairs, weights, strict=True)), 0)
         if not terms:
             raise FreshnessError(f"node {node!r}: the addends cancel, so its output is 0; change the weights of the Sum")
-        if disjoint([pair.support for pair in pairs]):
+        apart = disjoint([pair.support for pair in pairs])
+        windows = {pair.window for pair in pairs}
+        if len(windows) > 1 and not apart:
+            raise FreshnessError(
+                f"node {node!r} adds different channels of one feature map (concatenations whose parts do not line up); "
+                "put an Affine on the addends, or line the parts up"
+            )
+        if apart:
             self._check_raw([t.atom for pair in pairs for t in pair.terms], node)
             parts = self._independent(pairs, weights)
         else:
@@ -179,17 +189,18 @@ class Algebra:
         mean1, mean2 = self._means(terms, shift1, shift2)
         q1, q2, gap = self.mix(parts)
         moments = Moments(q1, q2, gap, mean1, mean2)
-        if len(terms) == 1:
-            return Pair(moments, terms, shift1, shift2)
-        return self.sealed(Pair(moments, terms, shift1, shift2), node)
+        window = windows.pop() if len(windows) == 1 else None
+        pair = Pair(moments, terms, shift1, shift2, window or (0, 1))
+        return pair if len(terms) == 1 else self.sealed(pair, node, patched=window is None)
 
-    def sealed(self, pair: Pair, node: Node) -> Pair:
-        """The same feature map as one atom (its shift, if any, stays outside)."""
-        if not (is_zero(pair.shift1) and is_zero(pair.shift2)):
+    def sealed(self, pair: Pair, node: Node, patched: bool = False) -> Pair:
+        """The same feature map as one atom; left open where it has a shift, unless it is patched."""
+        if not (is_zero(pair.shift1) and is_zero(pair.shift2)) and not patched:
             return pair
         gaussian = all(t.atom.gaussian for t in pair.terms)
         raw = any(t.atom.raw for t in pair.terms)
-        return Pair.of(Atom(node, pair.moments, pair.support, gaussian, raw, pair.terms))
+        gaussian = gaussian and pair.gaussian
+        return replace(Pair.of(Atom(node, pair.moments, pair.support, gaussian, raw, pair.terms, patched=patched)), window=pair.window)
 
     def _means(self, terms: Sequence[Term], shift1: Number, shift2: Number) -> tuple[Number, Number]:
         first, second = shift1, shift2
@@ -246,6 +257,8 @@ class Algebra:
             self._check_raw([a, b], node)
             first, second = m.mean1 * n.mean1, m.mean2 * n.mean2
             return Part(first, second, m.mean1 * n.mean2), Part(first, second, m.mean2 * n.mean1)
+        if a.patched or b.patched:
+            raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which hold different channels of one feature map")
         if a.gaussian and b.activation is not None:
             return self._stein(a, b, node)
         if b.gaussian and a.activation is not None:
@@ -272,9 +285,14 @@ class Algebra:
         assert post.activation is not None and post.source is not None
         ahead, back = self.product(gaussian, post.source, node)
         q, s = post.source.moments, post.scale
-        slope1 = s * post.activation.mean_slope(s * s * q.q1, self.field)
-        slope2 = slope1 if q.q1 is q.q2 else s * post.activation.mean_slope(s * s * q.q2, self.field)
+        slope1 = s * self._mean_slope(post.activation, s * s * q.q1)
+        slope2 = slope1 if q.q1 is q.q2 else s * self._mean_slope(post.activation, s * s * q.q2)
         return ahead.scaled(slope1, slope2, slope2), back.scaled(slope1, slope2, slope1)
+
+    def _mean_slope(self, phi: Activation, q: Number) -> Number:
+        if isinstance(q, Jet):
+            return q.compose(phi.mean_slope_series(q.value, q.order))
+        return phi.mean_slope(q, self.field)
 
     def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
         """``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
@@ -285,16 +303,35 @@ class Algebra:
                 f"node {node!r} adds {a.activation.name} at {a.node!r} and {b.activation.name} at {b.node!r}, which share weights; "
                 "their cross moment is known numerically only. Evaluate the map with numbers"
             )
-        ahead, back = self.product(a.source, b.source, node)
         m, n = a.source.moments, b.source.moments
         phi, psi = _rescaled(a), _rescaled(b)
-        first = _expect(phi, psi, m.q1, n.q1, ahead.first)
-        second = _expect(phi, psi, m.q2, n.q2, ahead.second)
-        across = _expect(phi, psi, m.q1, n.q2, ahead.joint - ahead.deficit)
-        return (
-            Part(first, second, first, first - across),
-            Part(first, second, first, first - _expect(phi, psi, m.q2, n.q1, back.joint - back.deficit)),
-        )
+        if isinstance(m.q1, Jet) or isinstance(n.q1, Jet):
+            return self._crossed_in_q(phi, psi, a, b, node)
+        if a.source is b.source:
+            return self._crossed_alike(phi, psi, m)
+        ahead, back = self.product(a.source, b.source, node)
+        first = expected(phi, psi, m.q1, n.q1, ahead.first)
+        second = first if self.uniform else expected(phi, psi, m.q2, n.q2, ahead.second)
+        joint, drop = lessened(phi, psi, m.q1, n.q2, ahead.joint, ahead.deficit)
+        other = (joint, drop) if self.uniform else lessened(phi, psi, m.q2, n.q1, back.joint, back.deficit)
+        return Part(first, second, joint, drop), Part(first, second, *other)
+
+    def _crossed_alike(self, phi: Activation, psi: Activation, m: Moments) -> tuple[Part, Part]:
+        """The same for one Gaussian under both activations: the deficit keeps its digits."""
+        first = phi.cross(psi, m.q1, m.q1, 1.0)[0]
+        second = first if self.uniform else phi.cross(psi, m.q2, m.q2, 1.0)[0]
+        joint, drop = dropped(phi, psi, m.q1, m.q2, m.gap)
+        back = (joint, drop) if self.uniform else dropped(phi, psi, m.q2, m.q1, m.gap)
+        return Part(first, second, joint, drop), Part(first, second, *back)
+
+    def _crossed_in_q(self, phi: Activation, psi: Activation, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
+        """The same when q is followed with its derivatives: for one Gaussian, the q series of the product."""
+        if a.source is not b.source or a.source is None:
+            raise KcalcError(f"node {node!r} adds activations of dependent Gaussians; derivatives in q are not available there")
+        q = a.source.moments.q1
+        value = q.compose(phi.q_product_series(psi, q.value, q.order))
+        part = Part(value, value, value)
+        return part, part
 
     @staticmethod
     def _check_raw(atoms: Sequence[Atom], node: Node) -> None:
@@ -309,13 +346,6 @@ class Algebra:
 def _rescaled(post: Atom) -> Activation:
     assert post.activation is not None
     return post.activation.transformed(input_scale=post.scale) if post.scale != 1 else post.activation
-
-
-def _expect(phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number) -> Number:
-    cosine = covariance / np.sqrt(q1 * q2)
-    if isinstance(cosine, Jet):
-        return cosine.compose(phi.cross(psi, q1, q2, cosine.value, cosine.order))
-    return phi.cross(psi, q1, q2, cosine, 0)[0]
 
 
 def _added(a: Part, b: Part) -> Part:

@@ -14,8 +14,8 @@ from ..composition import Composition
 from ..errors import KcalcError
 from ..fields import NUMPY
 from ..jets import Jet
-from ..maps import Assumption, CMap, QMap
-from ..network import Network, concat_channels
+from ..maps import Assumption, CMap, QMap, cosine_array, per_input, q_array
+from ..network import Network, concat_channels, grouped_widths
 from .channels import Channels
 from .kernel import Kernel
 from .symbolic import symbolic_map, symbolic_notes
@@ -48,12 +48,15 @@ def q_values(network: Network, q: Any = 1, assume_independent: bool = False) -> 
 def node_values(
     network: Network, c: Any = 0.0, q1: Any = 1, q2: Any = None, assume_independent: bool = False
 ) -> dict[Node, tuple[Any, Any, Any]]:
-    """(q1, q2, c) of every node for inputs of the given c and q values: the depth trace of a network."""
+    """(q1, q2, c) of every node for inputs of the given c and q values: the depth trace of a network.
+
+    ``c``, ``q1``, ``q2`` are numbers, arrays, or {input: value}; ``q2=None`` means ``q1``. Raises: KcalcError as a C map does.
+    """
     reading = _Reading(network, assume_independent)
-    inputs = network.inputs
-    first = {n: np.asarray(q1, dtype=float) for n in inputs}
-    second = None if q2 is None else {n: np.asarray(q2, dtype=float) for n in inputs}
-    gap = {n: Jet((1 - np.asarray(c, dtype=float),)) for n in inputs}
+    values = per_input(network.inputs)
+    first = values(q1, lambda v: q_array(v, "q1"), "q1")
+    second = None if q2 is None else values(q2, lambda v: q_array(v, "q2"), "q2")
+    gap = {n: Jet((1 - v,)) for n, v in values(c, cosine_array, "c").items()}
     states = reading.run(NUMPY, first, second, gap)
     out = {}
     for node, state in states.items():
@@ -71,11 +74,12 @@ class _Reading:
         self.network = network
         self.assume = assume_independent
         self.channels = concat_channels(network)
+        self.widths = grouped_widths(network)
         self.kernel = Kernel()
 
     def run(self, field: Any, q1: dict[Node, Any], q2: dict[Node, Any] | None, gap: dict[Node, Any] | None) -> dict[Node, Channels]:
         """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
-        self.kernel = kernel = Kernel(field, q2 is None, gap is not None, self.channels, self.assume)
+        self.kernel = kernel = Kernel(field, q2 is None, gap is not None, self.channels, self.assume, self.widths)
         inputs = {n: kernel.start(n, q1[n], q1[n] if q2 is None else q2[n], 0 if gap is None else gap[n]) for n in self.network.inputs}
         with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
             return fold(self.network, kernel, inputs)  # pyright: ignore[reportArgumentType]
@@ -89,6 +93,10 @@ class _Reading:
             inputs = self.network.inputs
             self.run(NUMPY, dict.fromkeys(inputs, np.asarray(1.0)), None, dict.fromkeys(inputs, Jet((np.asarray(0.5),))))
             notes = tuple(self.kernel.notes.values())
+            if self.assume:  # other heuristics may enter where the two inputs differ in q
+                one, two = (dict.fromkeys(inputs, np.asarray(q)) for q in (1.0, 2.0))
+                self.run(NUMPY, one, two, dict.fromkeys(inputs, Jet((np.asarray(0.5),))))
+                notes = tuple(dict.fromkeys((*notes, *self.kernel.notes.values())))
         width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
         return (width, *notes)
 

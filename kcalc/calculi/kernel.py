@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy.core.function import AppliedUndef
 
 from ..activations import Activation, activation, combine
 from ..compose import no_rule
 from ..errors import FreshnessError, KcalcError
-from ..fields import NUMPY, SYMPY
+from ..fields import NUMPY
 from ..jets import Jet
 from ..layers import (
     Affine,
@@ -38,11 +39,13 @@ from ..layers import (
 from ..maps import Assumption
 from ..network import sum_weights
 from .channels import Channels, overlaid
+from .checks import check_q, check_variance
 from .freshness import Algebra, Atom, Moments, Pair, Part, Term, agree, disjoint, is_zero, opened
 
 Number = Any
 Node = Hashable
 
+FEW = 64  # channels per group under which a grouped convolution is far from Gaussian
 LOCATIONS = "convolutions are Delta-initialised: only the centre tap is non-zero [DKS sec. 5.3]"
 POOLING = {
     "max": "max pooling is treated as the identity (exact when the pooled locations agree) [DKS sec. 20.2]",
@@ -56,7 +59,8 @@ class Kernel:
     """The calculus of kernel maps over one number system.
 
     ``uniform``: both inputs have the same q, so second-input numbers repeat the first's. ``follow_c``: carry the gap, a
-    :class:`Jet` in c (otherwise q alone, where q may be a Jet). ``channels``: channel counts of the Concat nodes.
+    :class:`Jet` in c (otherwise q alone, where q may be a Jet). ``channels``: channel counts of the Concat nodes;
+    ``widths``: how many channels grouped Affine nodes read, where known.
     ``assume_independent``: go on where a hypothesis fails, recording it in ``notes``.
     """
 
@@ -65,6 +69,7 @@ class Kernel:
     follow_c: bool = True
     channels: Mapping[Node, Sequence[Any]] | None = None
     assume_independent: bool = False
+    widths: Mapping[Node, int | None] | None = None
 
     def __post_init__(self) -> None:
         self.algebra = Algebra(self.field, self.uniform)
@@ -148,7 +153,7 @@ class Kernel:
         (below,) = inputs
         if any(t.atom.raw for pair in below.pairs for t in pair.terms):
             self.note(node, "the network input has channel mean 0", "convention")
-        mean1, mean2 = below.average(lambda p: p.moments.mean1), below.average(lambda p: p.moments.mean2)
+        mean1, mean2 = (below.average(mean, self.field) for mean in (_mean1, _mean2))
         q1, q2, _ = self.algebra.mix(self._parts(below))
         return self._divided(below, q1, q2, mean1, mean2, node)
 
@@ -184,11 +189,11 @@ class Kernel:
         """phi of a centred Gaussian; of a function of one Gaussian, the two fused; otherwise refused."""
         if pair.gaussian:
             source, scale = self._gaussian_source(pair, node)
-            return self._post(phi, source, scale, node)
-        fused = self._fusion(phi, pair)
+            return replace(self._post(phi, source, scale, node), window=pair.window)
+        fused = self._fusion(phi, pair, node)
         if fused is not None:
             self.note(node, f"{phi.name} is fused with the functions before it into one activation of one Gaussian", "exact")
-            return self._post(fused[0], fused[1], 1, node)
+            return replace(self._post(fused[0], fused[1], 1, node), window=pair.window)
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian pre-activation; put an Affine layer "
@@ -240,13 +245,16 @@ class Kernel:
         series = phi.taylor(gap.value, q1, q2, gap.order, self.field)
         return (-gap).compose([series[0], *(-a for a in series[1:])])
 
-    def _fusion(self, phi: Activation, pair: Pair) -> tuple[Activation, Atom] | None:
+    def _fusion(self, phi: Activation, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
         """phi after a function of one Gaussian as one activation of that Gaussian, if that is what it sees."""
+        if all(t.atom.gaussian for t in pair.terms) and agree(pair.shift1, pair.shift2) and _plain(pair.shift1):
+            centred = self._affinely(pair, (1, 1), (-pair.shift1, -pair.shift2), node)
+            return phi.transformed(input_shift=pair.shift1), Atom(node, centred.moments, pair.support, True, terms=pair.terms)
         for terms in (pair.terms, opened(pair.terms)):
             sources = {id(t.atom if t.atom.gaussian else t.atom.source): t.atom if t.atom.gaussian else t.atom.source for t in terms}
             (source, *others) = sources.values()
             numbers = [n for t in terms for n in (t.a1, t.a2)] + [pair.shift1, pair.shift2]
-            if source is None or others or any(isinstance(n, Jet) or np.ndim(n) > 0 for n in numbers):
+            if source is None or others or not all(_plain(n) for n in numbers):
                 continue
             if all(agree(t.a1, t.a2) for t in terms) and agree(pair.shift1, pair.shift2):
                 pieces = [(t.a1, t.atom.activation or activation("identity"), t.atom.scale if t.atom.activation else 1) for t in terms]
@@ -272,13 +280,14 @@ class Kernel:
         if len(state.groups) == 1:
             m = state.pairs[0].moments
             return m.q1, m.q2, m.gap
-        return self.algebra.mix(self._parts(state))
+        q1, q2, gap = self.algebra.mix(self._parts(state))
+        return q1, q2, self._clipped(gap)
 
     def _mixed(self, parts: Sequence[Part], node: Node) -> tuple[Number, Number, Number]:
         q1, q2, gap = self.algebra.mix(parts)
-        self._check_q(q1, node)
+        check_q(self.field, q1, node)
         if not self.uniform:
-            self._check_q(q2, node)
+            check_q(self.field, q2, node)
         return q1, q2, self._clipped(gap)
 
     def _clipped(self, gap: Number) -> Number:
@@ -290,23 +299,10 @@ class Kernel:
         return gap
 
     def _checked(self, pair: Pair, node: Node) -> Pair:
-        self._check_q(pair.moments.q1, node)
+        check_q(self.field, pair.moments.q1, node)
         if not self.uniform:
-            self._check_q(pair.moments.q2, node)
+            check_q(self.field, pair.moments.q2, node)
         return replace(pair, moments=replace(pair.moments, gap=self._clipped(pair.moments.gap)))
-
-    def _check_q(self, q: Number, node: Node) -> None:
-        value = q.value if isinstance(q, Jet) else q
-        if self.field is SYMPY:
-            if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # no deeper question: SymPy may take forever to answer
-                raise KcalcError(f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists")
-        elif not np.all(np.isfinite(np.asarray(value, dtype=float))) or np.any(np.asarray(value, dtype=float) <= 0):
-            bad = np.asarray(value, dtype=float).ravel()
-            bad = bad[~(np.isfinite(bad) & (bad > 0))][0]
-            raise KcalcError(
-                f"node {node!r} has q = {bad}: q values must stay positive and finite; they explode or vanish before this node "
-                "(kc.gain(activation) gives the sigma_w that keeps q), or its addends cancel"
-            )
 
     def _affinely(self, pair: Pair, scale: tuple[Number, Number], shift: tuple[Number, Number], node: Node) -> Pair:
         """``scale_j f_j + shift_j`` with its moments."""
@@ -325,14 +321,14 @@ class Kernel:
             parts.append(Part(2 * s1 * m.mean1 * t1 + t1 * t1, 2 * s2 * m.mean2 * t2 + t2 * t2, crossed))
             q1, q2, gap = self._mixed(parts, node)
         terms = tuple(Term(s1 * t.a1, s2 * t.a2, t.atom) for t in pair.terms)
-        return Pair(Moments(q1, q2, gap, mean1, mean2), terms, s1 * pair.shift1 + t1, s2 * pair.shift2 + t2)
+        return Pair(Moments(q1, q2, gap, mean1, mean2), terms, s1 * pair.shift1 + t1, s2 * pair.shift2 + t2, pair.window)
 
     def _divided(self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node) -> Channels:
         """``(f_j - mean_j) / sqrt(q_j - mean_j^2)``, every group alike."""
         var1 = q1 - mean1 * mean1
         var2 = var1 if self.uniform else q2 - mean2 * mean2
         for var in (var1, var2):
-            self._check_variance(var, q1, node)
+            check_variance(self.field, var, q1, node)
         s1 = 1 / self.algebra.root(var1)
         s2 = s1 if self.uniform else 1 / self.algebra.root(var2)
         out = below.map(lambda pair: self._affinely(pair, (s1, s2), (-mean1 * s1, -mean2 * s2), node))
@@ -341,12 +337,6 @@ class Kernel:
             moments = replace(out.pairs[0].moments, q1=one, q2=one if self.uniform else q2 * 0 + 1)
             return Channels.one(replace(out.pairs[0], moments=moments))
         return out
-
-    def _check_variance(self, var: Number, q: Number, node: Node) -> None:
-        value, scale = (v.value if isinstance(v, Jet) else v for v in (var, q))
-        bad = value == 0 if self.field is SYMPY else np.any(np.asarray(value <= 1e-14 * scale))
-        if bad:
-            raise KcalcError(f"node {node!r} normalises a feature map whose channels are all equal, so its variance is 0")
 
     def _grouped(self, layer: Affine, node: Node, below: Channels) -> bool:
         """Whether an affine output is Gaussian; records what grouped convolutions assume."""
@@ -359,15 +349,35 @@ class Kernel:
             )
         if len(below.groups) > 1:
             self.note(node, "the groups of the convolution are treated as alike")
-        if layer.groups == layer.features:
+        width = (self.widths or {}).get(node)
+        fan_in = width // layer.groups if width is not None else None
+        if fan_in == 1 or (fan_in is None and layer.groups == layer.features):
             return False
-        self.note(node, "each group of the convolution has many channels", "convention")
+        if fan_in is not None and fan_in < FEW:
+            self.note(node, f"each group of the convolution reads {fan_in} channels only, treated as many")
+        else:
+            self.note(node, "each group of the convolution has many channels", "convention")
         return True
 
     def _note_raw_mean(self, pairs: Sequence[Pair], node: Node) -> None:
         raw = any(t.atom.raw for p in pairs for t in p.terms)
         if raw and not all(is_zero(p.moments.mean1) for p in pairs):
             self.note(node, "the network input has channel mean 0", "convention")
+
+
+def _mean1(pair: Pair) -> Number:
+    return pair.moments.mean1
+
+
+def _mean2(pair: Pair) -> Number:
+    return pair.moments.mean2
+
+
+def _plain(value: Number) -> bool:
+    """True for one definite number: no array of several, no jet, no symbols."""
+    if isinstance(value, sp.Basic):
+        return bool(value.is_number) and not value.atoms(AppliedUndef)
+    return not isinstance(value, Jet) and np.ndim(value) == 0
 
 
 def _is_one(value: Number) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,9 +20,9 @@ from ..fields import SYMPY
 from ..jets import Jet
 from ..layers import Layer
 from ..maps import Assumption
-from ..network import Network, concat_channels
+from ..network import Network, concat_channels, grouped_widths
 from .channels import Channels
-from .freshness import Atom, Moments, Pair
+from .freshness import Atom, Moments, Pair, Term
 from .kernel import Kernel
 
 Node = Hashable
@@ -64,9 +64,10 @@ def _read(
     second = first if q2 is None else {n: SYMPY.number(q2) for n in network.inputs}
     free = set().union(network.free_symbols, *(v.free_symbols for v in (*first.values(), *second.values())))
     extra = sorted(free - set(arguments), key=str)
-    kernel = NamingKernel(SYMPY, second is first, letter == "C", concat_channels(network), assume)
+    kernel = NamingKernel(SYMPY, second is first, letter == "C", concat_channels(network), assume, grouped_widths(network))
     namer = _Namer(network, kernel)
     states = fold(network, namer, {n: kernel.start(n, first[n], second[n], gap[n]) for n in network.inputs})
+    namer.finish()
     return kernel, namer, states, (*arguments, *extra)
 
 
@@ -145,21 +146,33 @@ class _Namer:
         self.kernel = kernel
         self.stages: list[Stage] = []
         self.pending: list[tuple[sp.Symbol, sp.Expr]] = []
-        self.count = 0
+        self.count = 1
+        self.names: set[str] = set()
 
     def rule(self, layer: Layer, node: Node, inputs: list[Channels]) -> Channels:
         """The kernel's rule, its result renamed."""
         state = self.kernel.rule(layer, node, inputs)
         cut = node in self.cuts and len(state.groups) == 1
-        if cut:
-            self.count += 1
         state = state.map(lambda pair: self._named(pair, node, cut))
         if cut and self.pending:
             self.stages.append(Stage(tuple(self.pending), self._carried(state.pairs[0].moments)))
             self.pending = []
-        elif cut:
-            self.count -= 1
+            self.count += 1
         return state
+
+    def finish(self) -> None:
+        """Keep the definitions made after the last cut."""
+        if self.pending:
+            self.stages.append(Stage(tuple(self.pending), ()))
+            self.pending = []
+
+    def _fresh_name(self, letter: str) -> str:
+        """``c_7``, or ``c_{7a}``, ``c_{7b}`` ... where that is taken."""
+        name, tail = f"{letter}_{self.count}", 0
+        while name in self.names:
+            name, tail = f"{letter}_{self.count}{'abcdefghijklmnopqrstuvwxyz'[tail % 26]}{tail // 26 or ''}", tail + 1
+        self.names.add(name)
+        return name
 
     @staticmethod
     def _carried(m: Moments) -> tuple[sp.Symbol, ...]:
@@ -178,9 +191,10 @@ class _Namer:
             return pair
         moments = Moments(q1, q2, gap, m.mean1, m.mean2)
         if pair.shift1 != 0 or pair.shift2 != 0:
-            return Pair(moments, pair.terms, pair.shift1, pair.shift2)
+            return replace(pair, moments=moments)
         gaussian = all(t.atom.gaussian for t in pair.terms)
-        return Pair.of(Atom(node, moments, pair.support, gaussian, any(t.atom.raw for t in pair.terms), pair.terms))
+        atom = Atom(node, moments, pair.support, gaussian, any(t.atom.raw for t in pair.terms), pair.terms)
+        return Pair(moments, (Term(1, 1, atom),), window=pair.window)
 
     def _name(self, letter: str, expr: sp.Expr, cut: bool, **assumptions: bool) -> sp.Expr:
         if isinstance(expr, sp.Symbol) or expr.is_Rational:
@@ -188,8 +202,6 @@ class _Namer:
         trivial = not expr.atoms(AppliedUndef) and sp.count_ops(expr) <= 3
         if trivial or (not cut and sp.count_ops(expr) < NAMED_SIZE):
             return expr
-        taken = sum(1 for s, _ in self.pending if s.name.startswith(f"{letter}_{self.count}"))
-        suffix = f"{self.count}" + ("" if not taken else "abcdefghijklmnopqrstuvwxyz"[taken % 26] * (1 + taken // 26))
-        symbol = sp.Symbol(f"{letter}_{suffix}", **assumptions)
+        symbol = sp.Symbol(self._fresh_name(letter), **assumptions)
         self.pending.append((symbol, expr))
         return symbol

@@ -1,0 +1,39 @@
+"""Checks of states on their way through a network."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..errors import KcalcError
+from ..fields import SYMPY
+from ..jets import Jet
+
+Number = Any
+Node = Hashable
+
+
+def check_q(field: Any, q: Number, node: Node) -> None:
+    """Refuse a q value that is not positive and finite, naming the node."""
+    value = q.value if isinstance(q, Jet) else q
+    if field is SYMPY:
+        if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # no deeper question: SymPy may take forever to answer
+            raise KcalcError(f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists")
+    elif not np.all(np.isfinite(np.asarray(value, dtype=float))) or np.any(np.asarray(value, dtype=float) <= 0):
+        bad = np.asarray(value, dtype=float).ravel()
+        bad = bad[~(np.isfinite(bad) & (bad > 0))][0]
+        raise KcalcError(
+            f"node {node!r} has q = {bad}: q values must stay positive and finite; they explode or vanish before this node "
+            "(kc.gain(activation) gives the sigma_w that keeps q), or its addends cancel"
+        )
+
+
+def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
+    """Refuse to normalise what has no variance over channels, naming the node."""
+    value, scale = (v.value if isinstance(v, Jet) else v for v in (var, q))
+    bad = value == 0 if field is SYMPY else np.any(np.asarray(value <= 1e-14 * scale))
+    if bad:
+        raise KcalcError(f"node {node!r} normalises a feature map whose channels are all equal, so its variance is 0")

@@ -1,0 +1,43 @@
+"""Cross moments ``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, differences with their digits kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..activations import Activation
+from ..jets import Jet
+
+Number = Any
+SHORT = 0.05  # differences of cross moments over shorter steps are integrals of the slope, which keeps their digits
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
+
+
+def expected(phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number) -> Number:
+    """``E[phi(g) psi(h)]`` for Gaussians of variances q1, q2 and the given covariance."""
+    return phi.cross(psi, q1, q2, covariance / np.sqrt(q1 * q2))[0]
+
+
+def lessened(phi: Activation, psi: Activation, q1: Number, q2: Number, whole: Number, loss: Number) -> tuple[Number, Number]:
+    """``E[phi psi]`` for Gaussians of covariance ``whole``, and what it loses when ``loss`` is taken off."""
+    norm = np.sqrt(q1 * q2)
+    top, deficit = whole / norm, loss / norm
+    joint = phi.cross(psi, q1, q2, top)[0]
+    if not isinstance(deficit, Jet):
+        return joint, 0
+    cosine = top - deficit
+    inside = cosine.compose(phi.cross(psi, q1, q2, cosine.value, cosine.order))
+    small = np.abs(deficit.value) < SHORT
+    steps = np.where(small, deficit.value, 0.0)[..., None] * (1 + NODES) / 2
+    slopes = phi.cross(psi, q1[..., None], q2[..., None], np.asarray(top)[..., None] - steps, 1)[1]
+    drop = np.where(small, deficit.value * (slopes @ WEIGHTS) / 2, joint - inside.value)[()]
+    return joint, Jet((drop, *(-a for a in inside.coefficients[1:])))
+
+
+def dropped(phi: Activation, psi: Activation, q1: Number, q2: Number, gap: Number) -> tuple[Number, Number]:
+    """``E[phi psi]`` at c = 1 and its loss at the given gap, a jet or a plain zero."""
+    if not isinstance(gap, Jet):
+        return phi.cross(psi, q1, q2, 1.0)[0], 0
+    joint, drop, *rest = phi.cross_drop(psi, q1, q2, gap.value, gap.order)
+    return joint, (-gap).compose([drop, *(-r for r in rest)])
