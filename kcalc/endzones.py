@@ -1,0 +1,200 @@
+"""E[phi(u) psi(v)] near |c| = 1, where its Hermite series is slow: tables in theta = arccos |c|.
+
+Gamma^(i)(c) = (q1 q2)^(i/2) E[phi^(i)(u) psi^(i)(v)] with derivatives in the sense of distributions.  Given the common part x of u and v
+(u = sqrt(q1) (sqrt|c| x + sqrt(1-|c|) y), v alike with its own y) the two factors are independent and smoothed by a narrow Gaussian.
+The result, divided by its corner singularity, is regular in theta; 1 - C is the integral of C' sin theta and keeps relative accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from kcalc.expectations import joint_edges, second_moment
+from kcalc.quadrature import Array, Profile, Rule, gauss_legendre, normal_density, normal_rule, split
+from kcalc.smoothing import smoothed
+
+ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
+_TERMS = (14, 24)  # Chebyshev terms tried on a panel before it is bisected
+_TOLERANCES = (1e-15, 5e-15)  # of the function's size, for the last coefficients; the noise of the integrals is about 1e-15
+_NARROWEST = 1e-7
+
+
+@dataclass(frozen=True)
+class Chebyshev:
+    """A function on [left, right] by Chebyshev coefficients."""
+
+    left: float
+    right: float
+    coefficients: Array
+
+    @property
+    def tail(self) -> float:
+        """The size of the last coefficients: what the panel may be off by."""
+        return float(np.abs(self.coefficients[-3:]).max())
+
+    def __call__(self, t: Array) -> Array:
+        return np.polynomial.chebyshev.chebval((2 * t - self.left - self.right) / (self.right - self.left), self.coefficients)
+
+
+def _fit(f: Callable[[Array], Array], left: float, right: float, terms: int) -> Chebyshev:
+    angles = (np.arange(terms) + 0.5) * math.pi / terms
+    values = f((left + right) / 2 + (right - left) / 2 * np.cos(angles))
+    matrix = np.cos(np.outer(np.arange(terms), angles)) * 2 / terms
+    matrix[0] /= 2
+    return Chebyshev(left, right, matrix @ values)
+
+
+def tabulate(f: Callable[[Array], Array], left: float, right: float, floor: float = 0.0, noise: float = 0.0) -> list[Chebyshev]:
+    """Chebyshev panels of f on [left, right], bisected until the last coefficients are rounding; sorted from the left.
+
+    Rounding is judged against the size of f on the whole interval, or ``floor`` if that is larger, and is allowed to grow like noise/t.
+    """
+    panel = _fit(f, left, right, _TERMS[0])
+    floor = max(floor, float(np.abs(panel.coefficients).max()))
+    if panel.tail > _TOLERANCES[0] * floor:
+        panel = _fit(f, left, right, _TERMS[1])
+    allowed = _TOLERANCES[1] + noise / max(left, 1e-3 * right)
+    if panel.tail <= allowed * floor or right - left < _NARROWEST:
+        return [panel]
+    middle = (left + right) / 2
+    return tabulate(f, left, middle, floor, noise) + tabulate(f, middle, right, floor, noise)
+
+
+def evaluate(panels: list[Chebyshev], t: Array) -> Array:
+    """The tabulated function at the points t (each within the tabulated range)."""
+    out = np.empty_like(t)
+    which = np.clip(np.searchsorted([panel.right for panel in panels], t), 0, len(panels) - 1)
+    for index in np.unique(which):
+        here = which == index
+        out[here] = panels[index](t[here])
+    return out
+
+
+class EndZone:
+    """Gamma near c = sign: a function of theta = arccos(sign c) in [0, ZONE]."""
+
+    def __init__(self, phi: Profile, q1: float, psi: Profile, q2: float, sign: int) -> None:
+        self.phi, self.q1, self.psi, self.q2, self.sign = phi, q1, psi, q2, sign
+
+    def _touching(self, first: int, second: int) -> bool:
+        """Whether a jump in phi^(first) and one in psi^(second) meet on the line u/sqrt(q1) = sign v/sqrt(q2)."""
+        for k, jump in zip(self.phi.kink_points, self.phi.jump_sizes(first), strict=True):
+            for j, other in zip(self.psi.kink_points, self.psi.jump_sizes(second), strict=True):
+                a, b = k / math.sqrt(self.q1), self.sign * j / math.sqrt(self.q2)
+                if jump and other and self._meet(a, b):
+                    return True
+        return False
+
+    def _power(self, order: int) -> int:
+        """p such that sin(theta)^p Gamma^(order) is regular at theta = 0."""
+        if self._touching(0, 0):
+            return 2 * order - 1
+        return 1 if order == 2 and (self._touching(1, 1) or self._touching(0, 1) or self._touching(1, 0)) else 0
+
+    def _derivative_at(self, order: int, theta: float) -> float:
+        """Gamma^(order) at c = sign cos(theta): what the smoothed functions give, and the deltas of both by conditioning on their kinks."""
+        far = 2 * math.sin(theta / 2) ** 2
+        smooth = self._smooth_product(order, far)
+        deltas = self._deltas(self.phi, self.q1, self.psi, self.q2, order, far)
+        deltas += deltas if self._symmetric else self._deltas(self.psi, self.q2, self.phi, self.q1, order, far)
+        return (self.q1 * self.q2) ** (order / 2) * (smooth + deltas + self._delta_pairs(order, far))
+
+    @property
+    def _symmetric(self) -> bool:
+        return self.phi is self.psi and self.q1 == self.q2
+
+    def _smooth_product(self, order: int, far: float) -> float:
+        near, z = 1 - far, self._outer_rule(far)
+        first = smoothed(self.phi, order, math.sqrt(near * self.q1) * z.z, math.sqrt(far * self.q1))
+        if self._symmetric and self.sign > 0:
+            return float(z.w @ first**2)
+        second = smoothed(self.psi, order, self.sign * math.sqrt(near * self.q2) * z.z, math.sqrt(far * self.q2))
+        return float(z.w @ (first * second))
+
+    def _outer_rule(self, far: float) -> Rule:
+        """Panels for both functions, graded around the images of kinks at the width of the smoothing."""
+        near = 1 - far
+        base = joint_edges(self.phi, near * self.q1, self.psi, near * self.q2, self.sign, depth=44.0)
+        grid = math.sqrt(far / near) * np.array([-9.0, -6.0, -3.0, 3.0, 6.0, 9.0])
+        graded = [k / math.sqrt(near * self.q1) + grid for k in self.phi.kink_points]
+        graded += [self.sign * k / math.sqrt(near * self.q2) + grid for k in self.psi.kink_points]
+        edges = np.unique(np.clip(np.concatenate([base, *graded]), base[0], base[-1]))
+        return normal_rule(split(edges, 1.0))
+
+    def _deltas(self, phi: Profile, q1: float, psi: Profile, q2: float, order: int, far: float) -> float:
+        """sum_k J_k N(k; 0, q1) E[psi^(order)(v) | u = k] over the jumps J_k of phi^(order-1)."""
+        kinks = [(k, jump) for k, jump in zip(phi.kink_points, phi.jump_sizes(order - 1), strict=True) if jump]
+        if not kinks:
+            return 0.0
+        k, jump = np.array(kinks).T
+        centres = self.sign * (1 - far) * math.sqrt(q2 / q1) * k
+        weights = jump * normal_density(k / math.sqrt(q1)) / math.sqrt(q1)
+        return float(weights @ smoothed(psi, order, centres, math.sqrt(q2 * far * (2 - far))))
+
+    def _delta_pairs(self, order: int, far: float) -> float:
+        """sum_jk J_j J_k times the density of (u, v) at (k_j, k_k)."""
+        square, total = far * (2 - far), 0.0
+        for k, jump in zip(self.phi.kink_points, self.phi.jump_sizes(order - 1), strict=True):
+            for j, other in zip(self.psi.kink_points, self.psi.jump_sizes(order - 1), strict=True):
+                a, b = k / math.sqrt(self.q1), self.sign * j / math.sqrt(self.q2)
+                distance = 0.0 if self._meet(a, b) else (a - b) ** 2
+                total += jump * other * math.exp(-(distance + 2 * a * b * far) / (2 * square))
+        return total / (2 * math.pi * math.sqrt(self.q1 * self.q2 * square))
+
+    @staticmethod
+    def _meet(a: float, b: float) -> bool:
+        return abs(a - b) <= 1e-13 * max(abs(a), abs(b))
+
+    def _table(self, order: int) -> list[Chebyshev]:
+        power = self._power(order)
+
+        def regular(theta: Array) -> Array:
+            return np.array([math.sin(t) ** power * self._derivative_at(order, t) for t in theta])
+
+        floor = math.sqrt(second_moment(self.phi, self.q1) * second_moment(self.psi, self.q2)) if order > 1 else 0.0
+        jumps = any(self.phi.jump_sizes(0)) or any(self.psi.jump_sizes(0))
+        return tabulate(regular, 0.0, ZONE, floor, noise=1e-15 if order > 1 and jumps else 0.0)
+
+    @cached_property
+    def _slope_table(self) -> list[Chebyshev]:
+        return self._table(1)
+
+    @cached_property
+    def _bend_table(self) -> list[Chebyshev]:
+        return self._table(2)
+
+    @cached_property
+    def _drop_table(self) -> list[Chebyshev]:
+        """R with sign (Gamma(sign) - Gamma(c)) = R(theta) (2 sin(theta/2))^(2-p): positive and regular, so relatively accurate."""
+        panels, power, total = [], self._power(1), 0.0
+        x, w = gauss_legendre(32)
+        for source in self._slope_table:
+            start = total
+
+            def integral(theta: Array, source: Chebyshev = source) -> Array:
+                half = (theta - source.left) / 2
+                t = source.left + half[:, None] * (1 + x)
+                return half * ((source(t) * np.sin(t) ** (1 - power)) @ w)
+
+            def ratio(theta: Array, start: float = start, integral: Callable[[Array], Array] = integral) -> Array:
+                return (start + integral(theta)) / (2 * np.sin(theta / 2)) ** (2 - power)
+
+            panels.append(_fit(ratio, source.left, source.right, source.coefficients.size))
+            total += float(integral(np.array([source.right]))[0])
+        return panels
+
+    def drop(self, theta: Array) -> Array:
+        """Gamma(sign) - Gamma(sign cos theta)."""
+        return self.sign * evaluate(self._drop_table, theta) * (2 * np.sin(theta / 2)) ** (2 - self._power(1))
+
+    def derivative(self, order: int, theta: Array) -> Array:
+        """Gamma^(order) at c = sign cos(theta), order 1 or 2; infinite at theta = 0 where corners meet."""
+        power = self._power(order)
+        regular = evaluate(self._slope_table if order == 1 else self._bend_table, theta)
+        with np.errstate(divide="ignore"):
+            return regular / np.sin(theta) ** power if power else regular
