@@ -38,7 +38,9 @@ class Chebyshev:
         return float(np.abs(self.coefficients[-3:]).max())
 
     def __call__(self, t: Array) -> Array:
-        return np.polynomial.chebyshev.chebval((2 * t - self.left - self.right) / (self.right - self.left), self.coefficients)
+        return np.polynomial.chebyshev.chebval(  # pyright: ignore[reportReturnType]
+            (2 * t - self.left - self.right) / (self.right - self.left), self.coefficients
+        )
 
 
 def _fit(f: Callable[[Array], Array], left: float, right: float, terms: int) -> Chebyshev:

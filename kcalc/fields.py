@@ -50,7 +50,7 @@ def _plain(value: object) -> int | float | Fraction | sp.Expr:
     if isinstance(value, Fraction):
         return value
     if isinstance(value, numbers.Real | np.floating | mpmath.mpf) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        number = float(np.float64(value))
+        number = float(np.float64(value))  # pyright: ignore[reportArgumentType]
         if not math.isfinite(number):
             raise _refuse(value, "nan and infinite values have no meaning here")
         return number

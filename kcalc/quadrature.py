@@ -119,8 +119,8 @@ def _refine(profile: Profile, order: int, edges: Array) -> Array:
         narrow = (right - left) < _NARROWEST * (1 + np.abs(middle))
         if narrow.any():
             raise KcalcError(
-                f"activation {profile.name!r} is not smooth near x = {middle[narrow][0]:.6g}: declare the point in kinks=[...] if the function "
-                "(or a derivative) jumps there; a pole on the real line has no Gaussian moments"
+                f"activation {profile.name!r} is not smooth near x = {middle[narrow][0]:.6g}: declare the point in kinks=[...] if the "
+                "function (or a derivative) jumps there; a pole on the real line has no Gaussian moments"
             )
         done.extend(middle)
         left, right = np.concatenate([left, middle]), np.concatenate([middle, right])

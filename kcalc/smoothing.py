@@ -50,7 +50,7 @@ def _smooth_part(profile: Profile, n: int, centres: Array, sigma: float) -> Arra
 def _full_integral(values: Callable[[Array], Array], m: Array, sigma: float, step: float) -> Array:
     """E f(m + sigma y) by the trapezoid rule, exact to rounding for f analytic around the window."""
     reach = math.floor(WINDOW / step)
-    y = np.arange(-reach, reach + 1) * step
+    y: Array = np.arange(-reach, reach + 1) * np.float64(step)
     return values(m[:, None] + sigma * y) @ (step * normal_density(y))
 
 

@@ -1,7 +1,6 @@
 """Activations: ``activation("tanh")``, the catalogue, and what can be made of its members."""
 
-from kcalc.activations.base import Activation, X
-from kcalc.activations.derived import Transformation, combine
+from kcalc.activations.base import Activation, X, combine
 from kcalc.activations.parse import activation
 from kcalc.activations.periodic import Exponential
 from kcalc.activations.polynomial import Polynomial
@@ -9,6 +8,7 @@ from kcalc.activations.rectifiers import Leaky, leaky_relu
 from kcalc.activations.registry import aliases, names, register
 from kcalc.activations.sigmoids import Erf
 from kcalc.activations.smooth import celu, exponential_linear
+from kcalc.activations.transformation import Transformation
 
 __all__ = [
     "Activation",

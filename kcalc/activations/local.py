@@ -36,6 +36,12 @@ def _unit_gap(gap: Array) -> Array:
     return np.clip(gap, 0.0, 2.0)
 
 
+def _broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
+    """The three arguments checked and broadcast together."""
+    first, second = (_positive(np.asarray(q, dtype=float)) for q in (q1, q2))
+    return np.broadcast_arrays(_unit_gap(np.asarray(gap, dtype=float)), first, second)  # type: ignore[return-value]
+
+
 class LocalMaps:
     """The kernel quantities; mixed into :class:`kcalc.activations.Activation`, which supplies the function itself."""
 
@@ -134,7 +140,7 @@ class LocalMaps:
 
     # --- C -------------------------------------------------------------------------------------------------------------------------
 
-    def taylor(self, gap: object, q1: object = 1, q2: object = None, order: int = 0, field: Field = NUMPY) -> tuple[Number, ...]:
+    def taylor(self, gap: Any, q1: Any = 1, q2: Any = None, order: int = 0, field: Field = NUMPY) -> tuple[Number, ...]:
         """(1 - C(c, q1, q2), C'(c), C''(c)/2, ..., C^(order)(c)/order!) at c = 1 - gap.
 
         gap in [0, 2]; q1, q2 > 0, q2 = None meaning q1; NumPy broadcasts all three.  Derivatives that diverge at c = +-1 are infinite.
@@ -183,9 +189,7 @@ class LocalMaps:
         return (1 - value.subs(c, here), *derivatives)
 
     def _taylor_numpy(self, gap: Array, q1: Array, q2: Array, order: int) -> tuple[Number, ...]:
-        gap, q1, q2 = np.broadcast_arrays(
-            _unit_gap(np.asarray(gap, dtype=float)), _positive(np.asarray(q1, float)), _positive(np.asarray(q2, float))
-        )
+        gap, q1, q2 = _broadcast(gap, q1, q2)
         if self.closed_in_numpy:
             with np.errstate(divide="ignore", invalid="ignore"):
                 exact = self._closed_taylor(gap, q1, q2, order, NUMPY)
@@ -209,8 +213,8 @@ class LocalMaps:
         return [offset + parts[0] / norm, *(part / norm for part in parts[1:])]
 
     def cross_drop(self, other: Any, q1: Any, q2: Any, gap: Any, order: int = 0) -> tuple[Number, ...]:
-        """(G(1), G(1) - G(c), G'(c), ..., G^(order)(c)/order!) at c = 1 - gap for G(c) = E[phi(u) psi(v)], the drop without cancellation."""
-        gap, q1, q2 = np.broadcast_arrays(_unit_gap(np.asarray(gap, dtype=float)), _positive(np.asarray(q1, float)), _positive(np.asarray(q2, float)))
+        """(G(1), G(1) - G(c), G'(c), ..., G^(order)(c)/order!) at c = 1 - gap, G(c) = E[phi(u) psi(v)]; the drop without cancellation."""
+        gap, q1, q2 = _broadcast(gap, q1, q2)
         out = np.empty((order + 2, gap.size))
         pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
         for index in range(pairs.shape[1]):

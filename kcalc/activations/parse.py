@@ -79,9 +79,12 @@ def _check(candidate: Activation) -> None:
     with np.errstate(all="ignore"):
         values = compile_pieces(candidate.pieces, candidate.kink_points)(_PROBES)
         direct = compile_pieces((candidate.expr,), ())(_PROBES)
-    differing = np.isfinite(direct) & (np.abs(values - direct) > 1e-9 * (1 + np.abs(direct))) & ~np.isin(_PROBES, candidate.kink_points)
+    apart = np.abs(values - direct) > 1e-9 * (1 + np.abs(direct))
+    differing = np.isfinite(direct) & apart & ~np.isin(_PROBES, candidate.kink_points)
     if differing.any():
-        raise KcalcError(f"activation {candidate.name!r} switches at a point that is not among its kinks (seen at x = {_PROBES[differing][0]:.4g})")
+        raise KcalcError(
+            f"activation {candidate.name!r} switches at a point that is not among its kinks (seen at x = {_PROBES[differing][0]:.4g})"
+        )
     if np.isnan(values).any():
         where = _PROBES[np.isnan(values)][0]
         raise KcalcError(f"activation {candidate.name!r} has no real value at x = {where:g}: it must be real on the whole line")

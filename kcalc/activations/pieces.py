@@ -48,7 +48,7 @@ def _real_roots(expr: sp.Expr) -> list[sp.Expr]:
         roots = [root for index in range(len(inner) + 1) for root in _roots_between(resolve(expr, inner, index), inner, index)]
         return [*roots, *inner]
     if expr.is_polynomial(X):
-        return list(sp.real_roots(sp.Poly(expr, X)))
+        return list(sp.real_roots(sp.Poly(expr, X)))  # pyright: ignore[reportReturnType]
     return [SYMPY.number(root) for root in crossings(_compile(expr))]
 
 
@@ -173,7 +173,8 @@ def _exact_value(piece: sp.Expr, point: float) -> float:
     if not np.isfinite(point):
         return float("nan")
     try:
-        value = piece.xreplace({X: sp.Float(point, 40)}).evalf(30)
+        at: Any = piece.xreplace({X: sp.Float(point, 40)})
+        value = at.evalf(30)
         return float(value) if value.is_real else (float("inf") if value == sp.oo else float("nan"))
     except (TypeError, ValueError, ZeroDivisionError):
         return float("nan")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -21,15 +22,12 @@ from kcalc.errors import KcalcError
 from kcalc.fields import Field, Number
 from kcalc.quadrature import split, z_edges
 
-if TYPE_CHECKING:
-    from kcalc.activations.base import Activation
-
 _GUARD = 10
 _PANEL = 2.5
 _TERMS = 400  # Hermite terms; their fastest oscillation needs panels of width 1
 
 
-def moment(phi: Activation, quantity: str, q: Number, field: Field) -> Number:
+def moment(phi: Any, quantity: str, q: Number, field: Field) -> Number:
     """``quantity`` ("mean", "second_moment", "mean_slope", "q_slope") of phi at q.
 
     Derivatives are moved onto the density: E phi' = E[phi z]/sqrt q and dQ/dq = E[phi^2 (z^2 - 1)]/(2q), jumps included.
@@ -47,7 +45,7 @@ def moment(phi: Activation, quantity: str, q: Number, field: Field) -> Number:
     return field.number(total)
 
 
-def taylor(phi: Activation, gap: Number, q1: Number, q2: Number, order: int, field: Field) -> tuple[Number, ...]:
+def taylor(phi: Any, gap: Number, q1: Number, q2: Number, order: int, field: Field) -> tuple[Number, ...]:
     """(1 - C, C', C''/2) up to ``order`` at c = 1 - gap: by Hermite series where 400 terms suffice (a second or two), else by nested
     panels (tens of seconds) for E(phi(u)-phi(v))^2 and, with Plackett's d/dc N2 = d^2/dx dw N2, for the derivatives.
 
@@ -71,7 +69,7 @@ def taylor(phi: Activation, gap: Number, q1: Number, q2: Number, order: int, fie
     return tuple(field.number(value) for value in values)
 
 
-def _series(phi: Activation, gap: Any, q1: Number, q2: Number, order: int, field: Field, norm: Any) -> list[Any] | None:
+def _series(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field, norm: Any) -> list[Any] | None:
     """The same from the Hermite series, or None where the terms left out could matter."""
     (mean1, tail1, a), (mean2, tail2, b) = _hermite(phi, q1, field), _hermite(phi, q2, field)
     c, products = 1 - gap, [x * y for x, y in zip(a, b, strict=True)]
@@ -89,7 +87,7 @@ def _series(phi: Activation, gap: Any, q1: Number, q2: Number, order: int, field
 
 
 @lru_cache(maxsize=32)
-def _coefficients(phi: Activation, q: Number, field: Field, bits: int) -> tuple[Any, Any, list[Any]]:
+def _coefficients(phi: Any, q: Number, field: Field, bits: int) -> tuple[Any, Any, list[Any]]:
     value, root = _function(phi), mpmath.sqrt(q)
     nodes = _nodes(_edges(phi, q, field, width=1.0), field)
     z = [node for node, _ in nodes]
@@ -106,7 +104,7 @@ def _coefficients(phi: Activation, q: Number, field: Field, bits: int) -> tuple[
     return mean, max(variance - mpmath.fsum(x * x for x in out), mpmath.mpf(0)), out
 
 
-def _hermite(phi: Activation, q: Number, field: Field) -> tuple[Any, Any, list[Any]]:
+def _hermite(phi: Any, q: Number, field: Field) -> tuple[Any, Any, list[Any]]:
     """E phi, the variance left out, and a_1 ... a_400 of phi(sqrt q .) at the working precision."""
     return _coefficients(phi, q, field, mpmath.mp.prec)
 
@@ -121,11 +119,11 @@ def _lost(gap: Number, order: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _compiled(phi: Activation) -> tuple[Callable[[Any], Any], ...]:
+def _compiled(phi: Any) -> tuple[Callable[[Any], Any], ...]:
     return tuple(sp.lambdify([X], piece, modules="mpmath") for piece in phi.pieces)
 
 
-def _function(phi: Activation) -> Callable[[Any], Any]:
+def _function(phi: Any) -> Callable[[Any], Any]:
     """phi on mpmath numbers at the current working precision."""
     pieces = _compiled(phi)
     kinks = [mpmath.mpf(sp.Float(k.evalf(mpmath.mp.dps), mpmath.mp.dps)._mpf_) for k in phi.kinks]
@@ -142,7 +140,7 @@ def _nodes(edges: list[Any], field: Field) -> list[tuple[Any, Any]]:
     degree = 4 + max(0, math.ceil(math.log2((_digits(field) + 4) / 32)))
     rule = _legendre(degree, mpmath.mp.prec + 10)
     out = []
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in pairwise(edges):
         middle, half = (mpmath.mpf(a) + b) / 2, (mpmath.mpf(b) - a) / 2
         out += [(middle + half * x, half * w) for x, w in rule]
     return out
@@ -152,7 +150,7 @@ def _reach(field: Field) -> float:
     return math.sqrt(2 * (_digits(field) + 6) * math.log(10))
 
 
-def _edges(phi: Activation, q: Number, field: Field, extra: tuple[float, ...] = (), width: float = _PANEL) -> list[Any]:
+def _edges(phi: Any, q: Number, field: Field, extra: tuple[float, ...] = (), width: float = _PANEL) -> list[Any]:
     """Panel edges on the z axis; kinks are edges to full precision."""
     coarse = z_edges(phi, float(q))
     beyond = max(0.0, _reach(field) - 12)
@@ -160,7 +158,7 @@ def _edges(phi: Activation, q: Number, field: Field, extra: tuple[float, ...] = 
     return _sharpened(split(edges, width), _images(phi, q))
 
 
-def _images(phi: Activation, q: Number) -> list[Any]:
+def _images(phi: Any, q: Number) -> list[Any]:
     """kink/sqrt q at the working precision."""
     return [mpmath.mpf(sp.Float(k.evalf(mpmath.mp.dps), mpmath.mp.dps)._mpf_) / mpmath.sqrt(q) for k in phi.kinks]
 
@@ -172,7 +170,7 @@ def _sharpened(edges: np.ndarray, exact: list[Any]) -> list[Any]:
     return sorted([*kept, *(k for k in exact if low < k < high)])
 
 
-def _integrals(phi: Activation, gap: Any, q1: Number, q2: Number, order: int, field: Field) -> list[Any]:
+def _integrals(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field) -> list[Any]:
     """[E(phi(u) - phi(v))^2, Gamma', Gamma''] by nested panels: x outside, w = c x + s y inside."""
     value, r1, r2 = _function(phi), mpmath.sqrt(q1), mpmath.sqrt(q2)
     c, square = 1 - gap, gap * (2 - gap)

@@ -54,7 +54,7 @@ class Leaky(Activation):
         return 1 - k * field.angle(gap), _bend(field, k, gap)
 
 
-def leaky_relu(negative_slope: Any = sp.Rational(1, 100), name: str | None = None) -> Activation:
+def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activation:
     """x for x > 0, negative_slope x for x < 0.  Raises KcalcError if the slope is not a number."""
     a = sp.Rational(1, 100) if negative_slope == 0.01 else SYMPY.number(negative_slope)
     if a == 1:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def axis(q: float, low: float, high: float, extra: list[float]) -> list[float]:
 
 def nodes(edges: list[float], n: int = 24) -> list[tuple[Any, Any]]:
     out = []
-    for a, b in zip(edges, edges[1:]):
+    for a, b in pairwise(edges):
         if b - a > 1e-30:
             middle, half = (arb(a) + arb(b)) / 2, (arb(b) - arb(a)) / 2
             out += [(middle + half * x, half * w) for x, w in legendre(n)]
@@ -138,7 +139,7 @@ def one_dimensional(name: str, q: float) -> dict[str, str]:
         f, weight = apply(truth, root * z), w * density(z)
         for i, term in enumerate((f, f * f, f * z / root, f * f * (z * z - 1) / (2 * arb(q)))):
             sums[i] += weight * term
-    return dict(zip(("mean", "second_moment", "mean_slope", "q_slope"), map(text, sums)))
+    return dict(zip(("mean", "second_moment", "mean_slope", "q_slope"), map(text, sums), strict=True))
 
 
 def gamma(name: str, q1: float, q2: float, c: float) -> list[Any]:
