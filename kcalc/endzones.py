@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from kcalc.expectations import joint_edges, second_moment
-from kcalc.quadrature import Array, Profile, Rule, gauss_legendre, normal_density, normal_rule, split
+from kcalc.quadrature import Array, Profile, Rule, gauss_legendre, is_noise, normal_density, normal_rule, split
 from kcalc.smoothing import smoothed
 
 ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
@@ -61,7 +61,7 @@ def tabulate(f: Callable[[Array], Array], left: float, right: float, floor: floa
     if panel.tail > _TOLERANCES[0] * floor:
         panel = _fit(f, left, right, _TERMS[1])
     allowed = _TOLERANCES[1] + noise / max(left, 1e-3 * right)
-    if panel.tail <= allowed * floor or right - left < _NARROWEST:
+    if panel.tail <= allowed * floor or is_noise(np.abs(panel.coefficients[-8:]), floor) or right - left < _NARROWEST:
         return [panel]
     middle = (left + right) / 2
     return tabulate(f, left, middle, floor, noise) + tabulate(f, middle, right, floor, noise)

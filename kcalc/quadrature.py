@@ -25,6 +25,7 @@ NODES = 20
 WINDOW = 8.5  # |y| <= WINDOW holds all but 2e-17 of a standard normal
 DEPTH = 78.0  # integrands are followed down to exp(-DEPTH) of their peak, so that Hermite projections keep 1e-17
 _RESOLVED = 2e-14  # of phi's size nearby: last Legendre coefficients below this count as rounding
+_NOISY = 1e-12  # functions may carry rounding errors of this relative size, not more
 _NARROWEST = 1e-5  # a panel this narrow (relative to 1 + |x|) that is still unresolved means an undeclared kink or pole
 _SCAN = np.linspace(-40.0, 40.0, 321)
 
@@ -56,9 +57,9 @@ def gauss_legendre(n: int) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=1)
 def _last_legendre_rows() -> Array:
-    """Rows that map values at the nodes to the last three Legendre coefficients of the interpolant."""
+    """Rows that map values at the nodes to the last eight Legendre coefficients of the interpolant."""
     nodes, weights = gauss_legendre(NODES)
-    degrees = np.arange(NODES - 3, NODES)
+    degrees = np.arange(NODES - 8, NODES)
     vander = np.polynomial.legendre.legvander(nodes, NODES - 1)[:, degrees]
     return ((2 * degrees + 1) / 2)[:, None] * (vander * weights[:, None]).T
 
@@ -78,6 +79,12 @@ def _envelope(values: Callable[[Array], Array], radius: float) -> Callable[[Arra
     return lambda x: running[np.minimum(np.searchsorted(samples, np.abs(x)), samples.size - 1)]
 
 
+def is_noise(last: Array, size: Array | float) -> NDArray[np.bool_]:
+    """Whether the last eight coefficients (on the last axis) are small and have stopped falling: rounding errors of the function."""
+    tail, before = last[..., 5:].max(axis=-1), last[..., :5].max(axis=-1)
+    return (tail < _NOISY * size) & (tail > 0.3 * before)
+
+
 def _unresolved(profile: Profile, order: int, left: Array, right: Array, size: Callable[[Array], Array]) -> NDArray[np.bool_]:
     """Which panels need bisection: their last Legendre coefficients exceed the rounding errors in phi^(order) and in x."""
     nodes, _ = gauss_legendre(NODES)
@@ -85,8 +92,9 @@ def _unresolved(profile: Profile, order: int, left: Array, right: Array, size: C
     f = profile.numeric(order)(x)
     scale = np.maximum(size(np.maximum(np.abs(left), np.abs(right))), np.max(np.abs(f), axis=1))
     with np.errstate(invalid="ignore", over="ignore"):
-        coefficients = np.abs(f @ _last_legendre_rows().T).max(axis=1)
-        bad = np.isfinite(scale) & (coefficients > _RESOLVED * scale)
+        last = np.abs(f @ _last_legendre_rows().T)
+        coefficients = last[:, 5:].max(axis=1)
+        bad = np.isfinite(scale) & (coefficients > _RESOLVED * scale) & ~is_noise(last, scale)
         if bad.any():
             noise = np.abs(x[bad] * profile.numeric(order + 1)(x[bad])).max(axis=1)
             bad[bad] = coefficients[bad] > _RESOLVED * scale[bad] + 4e-16 * noise

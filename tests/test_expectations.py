@@ -62,7 +62,7 @@ def test_integrated_maps_agree_with_closed_forms_everywhere(name, q1, q2):
     for order, (got, truth) in enumerate(zip(plain.taylor(GAPS, q1, q2, 2), known.taylor(GAPS, q1, q2, 2), strict=True)):
         finite = np.isfinite(truth)
         np.testing.assert_array_equal(got[~finite], truth[~finite])
-        error = np.abs(got - truth)[finite] / np.maximum(1, np.abs(truth[finite]))
+        error = np.abs(got[finite] - truth[finite]) / np.maximum(1, np.abs(truth[finite]))
         assert error.max() < (1e-13 if order < 2 else 2e-12)
     if q1 == q2:
         gap, truth = plain.taylor(GAPS, q1)[0], known.taylor(GAPS, q1)[0]
@@ -94,11 +94,11 @@ def test_cross_moments_of_different_functions():
 
 
 def test_high_orders_at_zero_are_hermite_weights_and_near_one_are_refused():
-    relu, plain = activation("relu"), Activation("relu", sp.Max(X, 0), (sp.Integer(0),))
+    plain = Activation("relu", sp.Max(X, 0), (sp.Integer(0),))
     c = sp.Symbol("c")
     closed = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
     got = plain.taylor(1.0, 1, None, 8)
     for n in range(1, 9):
         assert got[n] == pytest.approx(float(closed.diff(c, n).subs(c, 0) / sp.factorial(n)), abs=1e-14)
     with pytest.raises(KcalcError, match="order 5"):
-        relu.taylor(1e-3, 1, None, 5)
+        plain.taylor(1e-3, 1, None, 5)

@@ -48,7 +48,8 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
     if len(symbols) > 1:
         names = ", ".join(sorted(str(symbol) for symbol in symbols))
         raise KcalcError(f"an activation is a function of one symbol, but {str(spec)[:80]} has {names}: substitute numbers for the others")
-    expr = spec.xreplace(dict.fromkeys(symbols, X))
+    given: Any = spec
+    expr = given.xreplace(dict.fromkeys(symbols, X))
     if expr.atoms(sp.Function) and any(isinstance(f, sp.core.function.AppliedUndef) for f in expr.atoms(sp.Function)):
         raise KcalcError(f"{str(spec)[:80]} contains an undefined function")
     if expr.has(sp.floor, sp.ceiling, sp.frac, sp.DiracDelta):
@@ -79,7 +80,7 @@ def _check(candidate: Activation) -> None:
     with np.errstate(all="ignore"):
         values = compile_pieces(candidate.pieces, candidate.kink_points)(_PROBES)
         direct = compile_pieces((candidate.expr,), ())(_PROBES)
-    apart = np.abs(values - direct) > 1e-9 * (1 + np.abs(direct))
+        apart = np.abs(values - direct) > 1e-9 * (1 + np.abs(direct))
     differing = np.isfinite(direct) & apart & ~np.isin(_PROBES, candidate.kink_points)
     if differing.any():
         raise KcalcError(
@@ -93,5 +94,16 @@ def _check(candidate: Activation) -> None:
         raise KcalcError(f"activation {candidate.name!r} is infinite at x = {_PROBES[near][np.isinf(values[near])][0]:g}")
     if not values[np.isfinite(values)].any():
         raise KcalcError(f"activation {candidate.name!r} vanishes: a constant activation must at least not be zero")
+    _check_growth(candidate)
     z_range(candidate, 0.01)
     mesh(candidate, 16.0)
+
+
+def _check_growth(candidate: Activation) -> None:
+    """Refuse growth faster than exp(a x^2) for every a, as of exp(x^4): no Gaussian is narrow enough for it."""
+    points = np.array([3.0, 5.0])
+    with np.errstate(all="ignore"):
+        for side in (1, -1):
+            slow, fast = np.log(np.abs(candidate.numeric(0)(side * points))) / points**2
+            if fast > 1 and fast > 1.2 * max(slow, 0.0):
+                raise KcalcError(f"activation {candidate.name!r} grows too fast: E[phi(sqrt(q) z)^2] diverges for every q > 0")

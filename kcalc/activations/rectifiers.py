@@ -10,6 +10,7 @@ import sympy as sp
 
 from kcalc.activations.base import Activation, X
 from kcalc.activations.registry import register
+from kcalc.errors import KcalcError
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 
 _ORIGIN = (sp.Integer(0),)
@@ -57,6 +58,8 @@ class Leaky(Activation):
 def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activation:
     """x for x > 0, negative_slope x for x < 0.  Raises KcalcError if the slope is not a number."""
     a = sp.Rational(1, 100) if negative_slope == 0.01 else SYMPY.number(negative_slope)
+    if a.free_symbols:
+        raise KcalcError(f"leaky_relu: the negative slope {a} is not a number")
     if a == 1:
         return identity
     label = name or ("relu" if a == 0 else f"leaky_relu({a})")

@@ -14,6 +14,7 @@ from kcalc.fields import SYMPY, Field, Number
 
 _ORIGIN = (sp.Integer(0),)
 _SIGMOID = (1 + sp.tanh(X / 2)) / 2
+_TANH_CUBIC = sp.sqrt(2 / sp.pi) * (X + sp.Rational(44715, 10**6) * X**3)
 
 
 def _normal_tail(x: Number, field: Field) -> Number:
@@ -91,15 +92,24 @@ def _mish_stable() -> sp.Expr:
     return sp.Piecewise((X * w * (w + 2) / (w * (w + 2) + 2), X < 0), (X * (1 + 2 * v) / (1 + 2 * v + 2 * v**2), True))
 
 
+def _gelu_tanh_stable() -> tuple[sp.Expr, ...]:
+    """phi and three derivatives through 1/cosh^2, which keeps its digits where 1 - tanh^2 cancels; sinh overflows and is avoided."""
+    t = _TANH_CUBIC
+    out = [X * (1 + sp.tanh(t)) / 2, (1 + sp.tanh(t)) / 2 + X * sp.diff(t, X) / (2 * sp.cosh(t) ** 2)]
+    for _ in range(2):
+        derivative = sp.diff(out[-1], X).replace(sp.sinh, lambda a: sp.tanh(a) * sp.cosh(a))
+        out.append(derivative.subs(1 - sp.tanh(t) ** 2, sp.cosh(t) ** -2))
+    return tuple(out)
+
+
 _SOFTPLUS = sp.Piecewise((sp.log(1 + sp.exp(X)), X < 0), (X + sp.log(1 + sp.exp(-X)), True))
 _LOGCOSH = sp.Piecewise((-X + sp.log(1 + sp.exp(2 * X)), X < 0), (X + sp.log(1 + sp.exp(-2 * X)), True)) - sp.log(2)
 _SELU_ALPHA, _SELU_SCALE = sp.Float("1.6732632423543772848170429916717", 32), sp.Float("1.0507009873554804934193349852946", 32)
-_TANH_CUBIC = sp.sqrt(2 / sp.pi) * (X + sp.Rational(44715, 10**6) * X**3)
 
 register(Activation("softplus", sp.log(1 + sp.exp(X)), stable=(_SOFTPLUS, _SIGMOID)))
 register(Activation("swish", X / (1 + sp.exp(-X)), stable=(X * _SIGMOID,)), "silu")
 register(Gelu("gelu", X * (1 + sp.erf(X / sp.sqrt(2))) / 2), "gelu_exact")
-register(Activation("gelu_tanh", X * (1 + sp.tanh(_TANH_CUBIC)) / 2), "gelu_approximate")
+register(Activation("gelu_tanh", X * (1 + sp.tanh(_TANH_CUBIC)) / 2, stable=_gelu_tanh_stable()), "gelu_approximate")
 register(Activation("mish", X * sp.tanh(sp.log(1 + sp.exp(X))), stable=(_mish_stable(),)))
 register(exponential_linear("elu"))
 register(exponential_linear("selu", _SELU_ALPHA, _SELU_SCALE))
