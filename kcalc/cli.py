@@ -215,6 +215,8 @@ def _shape(options: argparse.Namespace) -> None:
     named = named_network(options.network, options.activation, options.shortcut_weight)
     result = shape(named.network, method=options.method, **({"zeta": options.zeta} if options.method == "dks" else {}))
     text = shape_text(named, result)
+    if options.json and options.json != "-" and not Path(options.json).parent.is_dir():
+        raise KcalcError(f"cannot write {options.json}: its folder does not exist")
     if options.plot:
         _save(result.plot(), options.plot)
     if options.json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from .errors import NoRule
+from .errors import KcalcError, NoRule
 from .layers import Layer
 from .network import Network
 
@@ -26,10 +26,17 @@ def fold(network: Network, calculus: Calculus[State], inputs: Mapping[Hashable, 
     Parameters: ``inputs`` holds the state of every Input node. Returns: the state of every node.
     Raises: whatever a rule raises; NoRule where the calculus has none for a layer.
     """
+    require_network(network)
     states: dict[Hashable, State] = {}
     for node, layer, parents in network.steps():
         states[node] = inputs[node] if node in inputs else calculus.rule(layer, node, [states[p] for p in parents])
     return states
+
+
+def require_network(network: object) -> None:
+    """Refuse what is not a Network. Raises: KcalcError."""
+    if not isinstance(network, Network):
+        raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; wrap a graph with kc.Network(graph)")
 
 
 def no_rule(calculus: str, layer: Any, node: Hashable) -> NoRule:

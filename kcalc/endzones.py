@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from kcalc.errors import KcalcError
 from kcalc.expectations import joint_edges, second_moment
 from kcalc.quadrature import Array, Profile, Rule, gauss_legendre, is_noise, normal_density, normal_rule, split
 from kcalc.smoothing import smoothed
@@ -22,6 +23,7 @@ ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
 _TERMS = (14, 24)  # Chebyshev terms tried on a panel before it is bisected
 _TOLERANCES = (1e-15, 5e-15)  # of the function's size, for the last coefficients; the noise of the integrals is about 1e-15
 _NARROWEST = 1e-7
+_DEEPEST = 9  # bisections of an end zone
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ def _fit(f: Callable[[Array], Array], left: float, right: float, terms: int) -> 
     return Chebyshev(left, right, matrix @ values)
 
 
-def tabulate(f: Callable[[Array], Array], left: float, right: float, floor: float = 0.0, noise: float = 0.0) -> list[Chebyshev]:
+def tabulate(
+    f: Callable[[Array], Array], left: float, right: float, floor: float = 0.0, noise: float = 0.0, depth: int = 0
+) -> list[Chebyshev]:
     """Chebyshev panels of f on [left, right], bisected until the last coefficients are rounding; sorted from the left.
 
     Rounding is judged against the size of f on the whole interval, or ``floor`` if that is larger, and is allowed to grow like noise/t.
@@ -63,8 +67,10 @@ def tabulate(f: Callable[[Array], Array], left: float, right: float, floor: floa
     allowed = _TOLERANCES[1] + noise / max(left, 1e-3 * right)
     if panel.tail <= allowed * floor or is_noise(np.abs(panel.coefficients[-8:]), floor) or right - left < _NARROWEST:
         return [panel]
+    if depth >= _DEEPEST:
+        raise KcalcError("the C map near |c| = 1 cannot be tabulated: the activation has too many or too close kinks or jumps")
     middle = (left + right) / 2
-    return tabulate(f, left, middle, floor, noise) + tabulate(f, middle, right, floor, noise)
+    return tabulate(f, left, middle, floor, noise, depth + 1) + tabulate(f, middle, right, floor, noise, depth + 1)
 
 
 def evaluate(panels: list[Chebyshev], t: Array) -> Array:

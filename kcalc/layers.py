@@ -11,6 +11,7 @@ import operator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+import numpy as np
 import sympy as sp
 
 from .activations import Activation, activation
@@ -35,11 +36,13 @@ def as_number(value: Any, what: str) -> Number:
         if not isinstance(value, sp.Expr) or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo) or value.is_real is False:
             raise KcalcError(f"{what} must be a finite real number, got {value}")
         return value
+    if np.iscomplexobj(value):
+        raise KcalcError(f"{what} must be a real number, got {value!r}")
     try:
         number = value if isinstance(value, int) else float(value)
         finite = math.isfinite(number)
     except (TypeError, ValueError, OverflowError):
-        raise KcalcError(f"{what} must be a real number, got {type(value).__name__}") from None
+        raise KcalcError(f"{what} must be a real number of ordinary size, got {type(value).__name__}") from None
     if not finite:
         raise KcalcError(f"{what} must be finite, got {value!r}")
     return number

@@ -152,8 +152,11 @@ class KernelMap(ABC):
         composition = self.expr
         return None if isinstance(composition, dict) else composition.closed_form
 
-    def _repr_latex_(self) -> str:
-        composition = self.expr
+    def _repr_latex_(self) -> str | None:
+        try:
+            composition = self.expr
+        except KcalcError:  # no symbolic form: a notebook shows the plain repr instead
+            return None
         if isinstance(composition, dict):
             rows = r"\\ ".join(rf"\text{{{node}}}: {part.latex()}" for node, part in composition.items())
             return rf"$\begin{{array}}{{l}}{rows}\end{{array}}$"

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,11 @@ WINDOW = 8.5  # |y| <= WINDOW holds all but 2e-17 of a standard normal
 DEPTH = 78.0  # integrands are followed down to exp(-DEPTH) of their peak, so that Hermite projections keep 1e-17
 _RESOLVED = 2e-14  # of phi's size nearby: last Legendre coefficients below this count as rounding
 _NOISY = 1e-12  # functions may carry rounding errors of this relative size, not more
-_NARROWEST = 1e-5  # a panel this narrow (relative to 1 + |x|) that is still unresolved means an undeclared kink or pole
+_NARROWEST = 1e-9
+_SHARE = 0.05
+_MOST = 20_000  # panels on one level
+_STEEP = 1e-6  # of the greatest value: a function that changes by more over a panel of the narrowest kind jumps
+_STEPS = np.concatenate([[0.0], *([s * 2.0**k] for k in range(-1, 5) for s in (1, -1))])
 _SCAN = np.linspace(-40.0, 40.0, 321)
 
 
@@ -71,11 +75,20 @@ def panel_nodes(edges: Array, n: int = NODES) -> tuple[Array, Array]:
     return middle[:, None] + half[:, None] * nodes, half[:, None] * weights
 
 
-def _envelope(values: Callable[[Array], Array], radius: float) -> Callable[[Array], Array]:
-    """x -> max |f| over [-|x|, |x|], from samples: the size against which rounding errors at x are judged."""
-    samples = np.concatenate([[0.0], np.geomspace(1e-3, radius, 240)])
+def _envelope(values: Callable[[Array], Array], radius: float, landmarks: Any = ()) -> Callable[[Array], Array]:
+    """x -> the size against which rounding errors at x are judged, from samples.
+
+    That is max |f| over [-|x|, |x|], or a share of the greatest |f| within reach of ordinary inputs and of narrow features: what
+    a function loses by cancellation is small beside its greatest values, not beside those nearby.
+    """
+    centres = np.array([c + w * step for c, w in landmarks for step in (-0.7, 0.0, 0.7)]).reshape(-1)
+    reach = max(4.0, float(np.abs(centres).max()) if centres.size else 0.0)
+    samples = np.unique(np.concatenate([[0.0], np.geomspace(1e-3, radius, 240), np.abs(centres)]))
+    samples = samples[samples <= radius]
     sizes = np.maximum(np.abs(values(samples)), np.abs(values(-samples)))
-    running = np.maximum.accumulate(np.where(np.isfinite(sizes), sizes, 0.0))
+    sizes = np.where(np.isfinite(sizes), sizes, 0.0)
+    floor = _SHARE * float(sizes[samples <= reach].max())
+    running = np.maximum(np.maximum.accumulate(sizes), floor)
     return lambda x: running[np.minimum(np.searchsorted(samples, np.abs(x)), samples.size - 1)]
 
 
@@ -109,7 +122,8 @@ def mesh(profile: Profile, radius: float) -> Array:
     """
     inside = [k for k in profile.kink_points if -radius < k < radius]
     dyadic = 2.0 ** np.arange(1, math.ceil(math.log2(radius)) + 1)
-    edges = np.unique(np.concatenate([inside, dyadic, -dyadic, [0.0, -radius, radius]]))
+    seeds = [c + w * step for c, w in getattr(profile, "landmarks", ()) for step in _STEPS]
+    edges = np.unique(np.concatenate([inside, seeds, dyadic, -dyadic, [0.0, -radius, radius]]))
     edges = edges[(edges >= -radius) & (edges <= radius)]
     for order in (0, 1, 2):
         edges = _refine(profile, order, edges)
@@ -117,19 +131,25 @@ def mesh(profile: Profile, radius: float) -> Array:
 
 
 def _refine(profile: Profile, order: int, edges: Array) -> Array:
-    size = _envelope(profile.numeric(order), float(edges[-1]))
+    size = _envelope(profile.numeric(order), float(edges[-1]), getattr(profile, "landmarks", ()))
     done = list(edges)
     left, right = edges[:-1], edges[1:]
     while left.size:
         bad = _unresolved(profile, order, left, right, size)
         left, right = left[bad], right[bad]
+        if left.size > _MOST:
+            raise KcalcError(f"activation {profile.name!r} varies too fast to be resolved over the range that a Gaussian input covers")
         middle = (left + right) / 2
         narrow = (right - left) < _NARROWEST * (1 + np.abs(middle))
         if narrow.any():
-            raise KcalcError(
-                f"activation {profile.name!r} is not smooth near x = {middle[narrow][0]:.6g}: declare the point in kinks=[...] if the "
-                "function (or a derivative) jumps there; a pole on the real line has no Gaussian moments"
-            )
+            where = float(middle[narrow][0])
+            spread = np.ptp(profile.numeric(order)(np.stack([left[narrow], middle[narrow], right[narrow]])), axis=0)
+            left, right, middle = left[~narrow], right[~narrow], middle[~narrow]
+            if np.any(spread > _STEEP * size(np.array([edges[-1]]))):  # less is rounding, too narrow to matter
+                raise KcalcError(
+                    f"activation {profile.name!r} is not smooth near x = {where:.6g}: declare the point in kinks=[...] if the "
+                    "function (or a derivative) jumps there; a pole on the real line has no Gaussian moments"
+                )
         done.extend(middle)
         left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
     return np.unique(np.array(done))

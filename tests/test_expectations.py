@@ -32,7 +32,15 @@ def test_mesh_has_the_kinks_among_its_edges():
 
 def test_an_undeclared_kink_is_found_out():
     with pytest.raises(KcalcError, match="not smooth near"):
-        mesh(Activation("almost a step", sp.atan(10**8 * (X - 1))), 16.0)
+        mesh(Activation("hidden corner", sp.Abs(X - sp.Rational(1, 3))), 16.0)
+
+
+def test_steep_but_smooth_functions_are_resolved():
+    phi = activation(sp.erf(1000 * X))
+    assert phi.second_moment(1.0) == pytest.approx(2 / np.pi * np.arcsin(2e6 / (1 + 2e6)), rel=1e-13)
+    bump = activation(X + 10 * sp.exp(-(10**4) * (X - 1) ** 2))
+    assert bump.second_moment(1.0) == pytest.approx(1.3890374296, rel=1e-9)
+    assert activation(sp.tanh(50 * (X - 2))).second_moment(1.0) == pytest.approx(0.99783929581, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["tanh", "softplus", "elu", "hard_tanh", "relu"])

@@ -89,7 +89,10 @@ class Activation(LocalMaps):
     def _piece_derivatives(self, n: int) -> tuple[sp.Expr, ...]:
         known = self.__dict__.setdefault("_derivatives", {0: self.pieces})
         if n not in known:
-            known[n] = tuple(sp.diff(piece, X) for piece in self._piece_derivatives(n - 1))
+            parts = tuple(sp.diff(piece, X) for piece in self._piece_derivatives(n - 1))
+            if any(part.has(sp.DiracDelta) for part in parts):
+                raise KcalcError(f"activation {self.name!r} is not smooth near a point that is not among its kinks: give it in kinks=[...]")
+            known[n] = parts
         return known[n]
 
     def derivative_expr(self, n: int = 1) -> sp.Expr:
@@ -112,9 +115,24 @@ class Activation(LocalMaps):
         """The jumps of phi^(n) as floats, rounding residues set to zero."""
         known = self.__dict__.setdefault("_jump_sizes", {})
         if n not in known:
-            sizes = [float(jump) for _, jump in self.jumps(n)]
-            known[n] = tuple(size if abs(size) > 1e-14 else 0.0 for size in sizes)
+            known[n] = self._find_jumps(n)
         return known[n]
+
+    def _find_jumps(self, n: int) -> tuple[float, ...]:
+        parts = self._piece_derivatives(n)
+        out = []
+        for k, left, right in zip(self.kinks, parts, parts[1:], strict=False):
+            below, above = float(side_value(left, k, "-")), float(side_value(right, k, "+"))
+            jump = above - below
+            out.append(jump if abs(jump) > 1e-13 * max(1.0, abs(below), abs(above)) else 0.0)
+        return tuple(out)
+
+    @cached_property
+    def landmarks(self) -> tuple[tuple[float, float], ...]:
+        """(centre, width) of narrow features: where the argument of a function inside the expression is centred, and its scale."""
+        inner = {arg for f in self.expr.atoms(sp.Function, sp.exp) for arg in f.args} | {p.base for p in self.expr.atoms(sp.Pow)}
+        found = {mark for arg in inner if isinstance(arg, sp.Expr) for mark in _landmark(arg)}
+        return tuple(sorted((c, w) for c, w in found if w < _NARROW))
 
     def numeric(self, n: int = 0) -> Callable[[Array], Array]:
         """The n-th derivative away from kinks as a vectorised float64 function without overflows, right-continuous at kinks."""
@@ -151,6 +169,21 @@ class Activation(LocalMaps):
         return compose(self, inner)
 
 
+_NARROW = 0.25
+
+
+def _landmark(inner: sp.Expr) -> list[tuple[float, float]]:
+    """Centre and width of a linear or quadratic inner function."""
+    if not inner.is_polynomial(X) or not inner.has(X):
+        return []
+    coefficients = [float(c) for c in sp.Poly(inner, X).all_coeffs()]
+    if len(coefficients) == 2:
+        return [(-coefficients[1] / coefficients[0], 1 / abs(coefficients[0]))]
+    if len(coefficients) == 3:
+        return [(-coefficients[1] / (2 * coefficients[0]), abs(coefficients[0]) ** -0.5)]
+    return []
+
+
 # --- made of others ----------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +205,12 @@ class Transformed(Activation):
     @property
     def closed_in_numpy(self) -> bool:  # type: ignore[override]
         return self.original.closed_in_numpy and self.constants.output_shift == 0
+
+    def _find_jumps(self, n: int) -> tuple[float, ...]:
+        """Those of the original, scaled: transformed kinks are rounded, so that the two sides would seem to jump."""
+        a, scale = float(self.constants.input_scale), float(self.constants.output_scale)
+        jumps = [scale * a**n * jump for jump in self.original.jump_sizes(n)]
+        return tuple(jumps) if a > 0 else tuple(-jump for jump in reversed(jumps))
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
         inner, t = self.original.numeric(n), self.constants

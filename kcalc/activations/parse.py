@@ -78,20 +78,21 @@ def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...
 def _check(candidate: Activation) -> None:
     """Refuse what is not a real function with Gaussian moments."""
     with np.errstate(all="ignore"):
-        values = compile_pieces(candidate.pieces, candidate.kink_points)(_PROBES)
-        direct = compile_pieces((candidate.expr,), ())(_PROBES)
+        probes = np.concatenate([_PROBES, [c + w * step for c, w in candidate.landmarks for step in (-1.0, 0.5)]])
+        values = compile_pieces(candidate.pieces, candidate.kink_points)(probes)
+        direct = compile_pieces((candidate.expr,), ())(probes)
         apart = np.abs(values - direct) > 1e-9 * (1 + np.abs(direct))
-    differing = np.isfinite(direct) & apart & ~np.isin(_PROBES, candidate.kink_points)
+    differing = np.isfinite(direct) & apart & ~np.isin(probes, candidate.kink_points)
     if differing.any():
         raise KcalcError(
-            f"activation {candidate.name!r} switches at a point that is not among its kinks (seen at x = {_PROBES[differing][0]:.4g})"
+            f"activation {candidate.name!r} switches at a point that is not among its kinks (seen at x = {probes[differing][0]:.4g})"
         )
     if np.isnan(values).any():
-        where = _PROBES[np.isnan(values)][0]
+        where = probes[np.isnan(values)][0]
         raise KcalcError(f"activation {candidate.name!r} has no real value at x = {where:g}: it must be real on the whole line")
-    near = np.abs(_PROBES) < 1
+    near = np.abs(probes) < 1
     if np.isinf(values[near]).any():
-        raise KcalcError(f"activation {candidate.name!r} is infinite at x = {_PROBES[near][np.isinf(values[near])][0]:g}")
+        raise KcalcError(f"activation {candidate.name!r} is infinite at x = {probes[near][np.isinf(values[near])][0]:g}")
     if not values[np.isfinite(values)].any():
         raise KcalcError(f"activation {candidate.name!r} vanishes: a constant activation must at least not be zero")
     _check_growth(candidate)

@@ -365,11 +365,19 @@ def disjoint(masks: Iterable[int]) -> bool:
 def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Terms with equal atoms (or equal activations of one source) added up, those that cancel dropped."""
     table: dict[Any, Term] = {}
+    sizes: dict[Any, Number] = {}
     for t in terms:
         key = (t.atom.activation, id(t.atom.source), str(t.atom.scale)) if t.atom.activation is not None else id(t.atom)
         old = table.get(key)
         table[key] = t if old is None else Term(old.a1 + t.a1, old.a2 + t.a2, old.atom)
-    return tuple(t for t in table.values() if not (is_zero(t.a1) and is_zero(t.a2)))
+        before = sizes.get(key, 0)
+        sizes[key] = before + abs(t.a1) if isinstance(t.a1, float | int) and before is not None else None
+    return tuple(t for key, t in table.items() if not (is_zero(t.a1) and is_zero(t.a2)) and not _cancelled(t.a1, sizes[key]))
+
+
+def _cancelled(total: Number, size: Number) -> bool:
+    """True if a sum of floats is zero but for rounding."""
+    return size is not None and isinstance(total, float | int) and abs(total) <= 1e-15 * size
 
 
 def opened(terms: Iterable[Term]) -> tuple[Term, ...]:

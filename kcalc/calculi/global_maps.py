@@ -40,8 +40,8 @@ def q_map(network: Network, assume_independent: bool = False) -> NetworkQMap:
 def q_values(network: Network, q: Any = 1, assume_independent: bool = False) -> dict[Node, Any]:
     """The q value of every node for uniform input q (a number, or {input: number}), as floats."""
     reading = _Reading(network, assume_independent)
-    given = q if isinstance(q, dict) else dict.fromkeys(network.inputs, q)
-    states = reading.run(NUMPY, {n: NUMPY.number(v) for n, v in given.items()}, None, None)
+    given = per_input(network.inputs)(q, lambda v: q_array(v, "q"), "q")
+    states = reading.run(NUMPY, given, None, None)
     return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
 
 

@@ -105,7 +105,8 @@ class Kernel:
         (below,) = inputs
         if layer.kernel not in (1, (1, 1)):
             self.note(node, LOCATIONS, "convention")
-        weight, bias = self.field.number(layer.sigma_w) ** 2, self.field.number(layer.sigma_b) ** 2
+        scale, shift = self.field.number(layer.sigma_w), self.field.number(layer.sigma_b)
+        weight, bias = scale * scale, shift * shift
         parts = [part.scaled(weight, weight, weight) for part in self._parts(below)]
         if not is_zero(bias):
             parts.append(Part(bias, bias, bias))

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import sympy as sp
 
-from ..compose import fold, no_rule
+from ..compose import fold, no_rule, require_network
 from ..errors import KcalcError
 from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum, as_number
 from ..maps import real_array
@@ -51,6 +51,7 @@ class ConvexCalculus(ABC, Generic[State]):
     name = "slope polynomials"
 
     def __init__(self, network: Network, q: Any = None) -> None:
+        require_network(network)
         self.network = network
         self.q: Mapping[Node, Any] | None = q if q is None or isinstance(q, Mapping) else _q_values(network, q)
         for node, value in (self.q or {}).items():

@@ -26,6 +26,8 @@ MAX_NODES = 500_000
 
 def network_to_dict(network: Network) -> dict[str, Any]:
     """A network as plain data, the JSON document's content. Node labels must be text or whole numbers."""
+    if not isinstance(network, Network):
+        raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}")
     nodes = []
     for node, layer, parents in network.steps():
         if isinstance(node, bool) or not isinstance(node, str | int):

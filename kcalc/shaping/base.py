@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -99,6 +100,20 @@ class ConstantsTable(Mapping[Any, Constants]):
     def __contains__(self, key: object) -> bool:
         return key in self.by_node or key in self._by_name
 
+    def __repr__(self) -> str:
+        return f"ConstantsTable({', '.join(f'{name}: {len(found)}' for name, found in self._by_name.items())})"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in ("activation", "alpha", "beta", "gamma", "delta"))
+        rows = (
+            "".join(f"<td>{'-' if v is None else f'{v:.10g}'}</td>" for v in (k.alpha, k.beta, k.gamma, k.delta))
+            for found in self._by_name.values()
+            for k in found
+        )
+        names = (html.escape(name) for name, found in self._by_name.items() for _ in found)
+        body = "".join(f"<tr><td>{name}</td>{row}</tr>" for name, row in zip(names, rows, strict=True))
+        return f"<table><tr>{head}</tr>{body}</table>"
+
 
 @dataclass(frozen=True)
 class Shaping:
@@ -117,12 +132,12 @@ class Shaping:
     global_targets: dict[str, float]
     changes: tuple[str, ...]
     all_solutions: dict[str, tuple[Constants, ...]] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Assumption, ...] = ()
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What the kernel calculus takes for granted on the shaped network, node by node."""
-        return (*c_map(self.network).assumptions, *(Assumption("network", text, "heuristic") for text in self.warnings))
+        return (*c_map(self.network).assumptions, *self.warnings)
 
     @cached_property
     def _measured(self) -> dict[str, Any]:

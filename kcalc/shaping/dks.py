@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,12 @@ from ..activations import Activation
 from ..calculi.slopes import slope_polynomial
 from ..errors import KcalcError, UnreachableTarget
 from ..layers import Nonlinear, as_number
+from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_slope
 from ..symbols import psi
 from .base import Constants, ConstantsTable, Shaping, check_fresh, prepared, replace_activations
+from .measure import local_values
 
 STARTS = tuple((a, b) for a in (0.1, 0.3, 1.0, 2.0) for b in (0.0, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0))
 TOLERANCE = 1e-11
@@ -52,11 +54,32 @@ def dks(network: Network, activation: Any = None, zeta: float = 1.5) -> Shaping:
     kept = all(k.activation.degree is None for k in by_node.values())
     targets = {"Q(1)": 1.0, **({"Q'(1)": 1.0} if kept else {}), "C(0)": 0.0, "C'(1)": slope}
     whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": _global_slope(plain, slope)} if len(plain.outputs) == 1 else {})
+    warnings = [Assumption("network", text) for text in (*_dropped(solved), *_missed(solved, targets))]
+    if mu.warning is not None:
+        warnings.append(Assumption("network", mu.warning, "heuristic"))
     edits = [f"{node}: {k.activation.name} -> {describe(k)}" for node, k in by_node.items()]
     return Shaping(
         "dks", {"zeta": float(zeta)}, network, shaped, ConstantsTable(by_node), targets, whole, (*changes, *edits),
-        {phi.name: found for phi, found in solved.items()}, () if mu.warning is None else (mu.warning,),
+        {phi.name: found for phi, found in solved.items()}, tuple(warnings),
     )  # fmt: skip
+
+
+def _dropped(solved: Mapping[Activation, tuple[Constants, ...]]) -> Iterator[str]:
+    """Which activations go without Q'(1) = 1."""
+    names = [phi.name for phi in solved if phi.degree is not None]
+    if names:
+        yield f"the condition Q'(1) = 1 is dropped for {', '.join(names)} (positively homogeneous: one constant fewer)"
+
+
+def _missed(solved: Mapping[Activation, tuple[Constants, ...]], targets: Mapping[str, float]) -> Iterator[str]:
+    """Conditions that double precision does not quite meet. Raises: UnreachableTarget where one is plainly missed."""
+    for phi, (found, *_) in solved.items():
+        values = local_values(found.transformed)
+        condition, miss = max(((c, abs(float(values[c] - t))) for c, t in targets.items()), key=lambda pair: pair[1])
+        if not miss <= 1e-6 * max(1.0, abs(targets[condition])):
+            raise UnreachableTarget(f"the constants found for {phi.name} miss {condition} by {miss:.1e}; choose a smaller zeta")
+        if miss > 1e-9:
+            yield f"{phi.name} meets {condition} to {miss:.1e} only: the target is at the edge of double precision"
 
 
 def describe(k: Constants) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -19,12 +20,16 @@ REACH = 13  # exp(-13^2 / 2) = 2e-37
 def local_values(phi: Activation) -> dict[str, Any]:
     """Q(1), Q'(1), C(0), C'(1) and the mean of phi at q = 1, as mpmath numbers.
 
-    Gauss-Legendre panels of width 1, split at the kinks; ``phi`` must be continuous.
+    Gauss-Legendre panels of width 1 (less for steep inputs), split at the kinks; ``phi`` must be continuous.
     """
     with mpmath.workdps(DIGITS + 5):
         value = _function(phi.expr)
         slope = _function(phi.derivative_expr(1))
-        edges = sorted({mpmath.mpf(k) for k in range(-REACH, REACH + 1)} | {_exact(k) for k in phi.kinks if abs(float(k)) < REACH})
+        steps = 1 if phi.transformation is None else min(max(math.ceil(abs(float(phi.transformation.input_scale))), 1), 64)
+        edges = sorted(
+            {mpmath.mpf(k) / steps for k in range(-REACH * steps, REACH * steps + 1)}
+            | {_exact(k) for k in phi.kinks if abs(float(k)) < REACH}
+        )
         mean = square = gradient = mixed = mpmath.mpf(0)
         nodes = _legendre(24)
         for low, high in pairwise(edges):
