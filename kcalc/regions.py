@@ -16,6 +16,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from .compose import require_network
 from .layers import Input
 from .network import Network, Step
 
@@ -197,6 +198,7 @@ class Subnetwork:
 
 def network_regions(network: Network) -> tuple[list[Node], list[tuple[int, ...]], Regions]:
     """The nodes of a network in order, the numbers of their parents in slot order, and the regions."""
+    require_network(network)
     number = {node: k for k, node in enumerate(network)}
     parents = [tuple(map(number.__getitem__, above)) for _, _, above in network.steps()]
     return list(number), parents, find_regions(parents, [number[node] for node in network.outputs])

@@ -31,7 +31,7 @@ Node = Hashable
 State = TypeVar("State")
 
 ASSUMPTIONS = (
-    "infinite width; every Affine has sigma_b = 0; every nonlinear layer keeps q where mixing weights take no q values",
+    "infinite width; every nonlinear layer keeps q where mixing weights take no q values",
     "C(0) = 0 before every LayerNorm, so that its slope is 1; pooling and convolutions act as the identity on c values",
     "addends of a Sum are taken as independent (not checked: slope polynomials are formal)",
 )
@@ -80,7 +80,13 @@ class ConvexCalculus(ABC, Generic[State]):
         return self.start()
 
     @rule.register
-    def _(self, layer: Affine | Scale | Identity | Flatten | Dropout, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: Affine, node: Node, inputs: list[State]) -> State:
+        if layer.sigma_b != 0:
+            raise KcalcError(f"node {node!r} has sigma_b = {layer.sigma_b}, which lowers the slope; {self.name} are for sigma_b = 0")
+        return inputs[0]
+
+    @rule.register
+    def _(self, layer: Scale | Identity | Flatten | Dropout, node: Node, inputs: list[State]) -> State:
         return inputs[0]
 
     @rule.register
