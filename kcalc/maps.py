@@ -93,7 +93,7 @@ def q_array(q: Any, what: str = "q") -> Array:
 
 def _snapped(value: float) -> float:
     """Zero where a value is zero but for rounding."""
-    return 0.0 if abs(value) < 1e-14 else value
+    return 0.0 if abs(value) < 1e-12 else value
 
 
 def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], str], dict[Node, Any]]:

@@ -36,7 +36,7 @@ def symbolic_map(network: Network, q1: Any, q2: Any, letter: str, assume_indepen
     parts = {}
     for node in network.outputs:
         whole_q, _, whole_gap = kernel.whole(states[node])
-        value = whole_q if letter == "Q" else tidy(1 - whole_gap.value)
+        value = whole_q if letter == "Q" else cosine(whole_gap.value)
         used = {f.func for e in (value, *(e for stage in namer.stages for _, e in stage.definitions)) for f in e.atoms(AppliedUndef)}
         functions = tuple(f for f in kernel.functions.values() if f.function in used)
         parts[node] = Composition(arguments, tuple(namer.stages), value, letter, functions)
@@ -71,6 +71,12 @@ def _read(
     return kernel, namer, states, (*arguments, *extra)
 
 
+def cosine(gap: sp.Expr) -> sp.Expr:
+    """``1 - gap``, over one denominator where the gap has one."""
+    above, below = sp.fraction(gap)
+    return tidy(1 - gap) if below.is_number else sp.expand_mul(below - above) / below
+
+
 def tidy(expr: sp.Expr) -> sp.Expr:
     """Linear mixes multiplied out; functions left as they are."""
     return sp.expand(expr, deep=False, power_base=False, power_exp=False, log=False)
@@ -98,7 +104,7 @@ class NamingKernel(Kernel):
     def _local_gap(self, phi: Activation, gap: Any, q1: sp.Expr, q2: sp.Expr) -> Any:
         if not self.follow_c:
             return 0
-        c = tidy(1 - gap.value)
+        c = cosine(gap.value)
         uniform = q1 == q2
         closed, by_q = _closed_cosine(phi, uniform)
         if not by_q:
@@ -176,7 +182,7 @@ class _Namer:
 
     @staticmethod
     def _carried(m: Moments) -> tuple[sp.Symbol, ...]:
-        values = [m.q1, m.q2] + ([tidy(1 - m.gap.value)] if isinstance(m.gap, Jet) else [])
+        values = [m.q1, m.q2] + ([cosine(m.gap.value)] if isinstance(m.gap, Jet) else [])
         return tuple(dict.fromkeys(v for v in values if isinstance(v, sp.Symbol)))
 
     def _named(self, pair: Pair, node: Node, cut: bool) -> Pair:
@@ -185,7 +191,7 @@ class _Namer:
         q2 = q1 if self.kernel.uniform or m.q1 == m.q2 else self._name("p", m.q2, cut, positive=True)
         gap = m.gap
         if isinstance(gap, Jet):
-            gap = Jet((1 - self._name("c", tidy(1 - gap.value), cut, real=True),))
+            gap = Jet((1 - self._name("c", cosine(gap.value), cut, real=True),))
         same_gap = not isinstance(gap, Jet) or gap.value == m.gap.value
         if q1 is m.q1 and q2 is m.q2 and same_gap:
             return pair
