@@ -56,6 +56,8 @@ def _count(layer: object, name: str, optional: bool = False) -> None:
         if value.is_positive is False or value.is_integer is False:
             raise _fail(layer, f"{name} must be a positive integer, got {value}")
         return
+    if isinstance(value, sp.Basic) and not isinstance(value, sp.Integer):
+        raise _fail(layer, f"{name} must be a positive integer, got {str(value)[:60]}")
     number = operator.index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else 0  # pyright: ignore
     if number < 1:
         raise _fail(layer, f"{name} must be a positive integer, got {value!r}")

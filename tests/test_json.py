@@ -89,6 +89,15 @@ BAD = {
     "huge power": (lambda d: d["nodes"][2].update(layer=nonlinear({"op": "Pow", "args": [10, 10**9]})), "exponent"),
     "huge integer": (lambda d: d["nodes"][2].update(layer=nonlinear(10**50)), "too large"),
     "deep": (lambda d: d["nodes"][2].update(layer=deep_tree(500)), "too large"),
+    "tower": (
+        lambda d: d["nodes"][1]["layer"].update(sigma_w={"op": "exp", "args": [{"op": "exp", "args": [1000]}]}), "too large"
+    ),
+    "unhashable relation": (
+        lambda d: d["nodes"][2].update(
+            layer=nonlinear({"op": "Piecewise", "rows": [{"value": 1, "if": {"rel": {}, "args": [1, 2]}}, {"value": 0, "if": True}]})
+        ),
+        "condition",
+    ),
     "zero denominator": (lambda d: d["nodes"][1]["layer"].update(sigma_w={"rational": ["1", "0"]}), "denominator"),
     "infinite": (lambda d: d["nodes"][1]["layer"].update(sigma_w={"op": "Pow", "args": [0, -1]}), "power of 0"),
     "sigma is text": (lambda d: d["nodes"][1]["layer"].update(sigma_w="2"), "must be a number"),

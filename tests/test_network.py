@@ -232,6 +232,8 @@ def test_features_follow_the_layers() -> None:
     [
         (lambda: L.Affine(features=-3), "features must be a positive integer"),
         (lambda: L.Affine(features=2.5), "features must be a positive integer"),
+        (lambda: L.Affine(features=sp.exp(sp.exp(1000))), "positive integer"),
+        (lambda: L.Affine(features=sp.nan), "positive integer"),
         (lambda: L.Affine(kernel=0), "kernel"),
         (lambda: L.Affine(sigma_w=float("nan")), "finite"),
         (lambda: L.Affine(sigma_w=0), "sigma_w must be > 0"),

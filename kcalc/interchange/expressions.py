@@ -125,9 +125,10 @@ class TreeReader:
         if name == "Pow":
             _check_power(args, where)
         try:
-            return OPERATIONS[name](*args)
+            expr = OPERATIONS[name](*args)
         except (TypeError, ValueError, ArithmeticError):
             raise KcalcError(f"{where}: {name} does not take these {len(args)} arguments") from None
+        return _bounded(expr, where)
 
     def _relation(self, tree: Any, where: str, depth: int) -> Any:
         if isinstance(tree, bool):
@@ -136,6 +137,13 @@ class TreeReader:
         if not isinstance(args, list) or len(args) != 2 or not isinstance(tree.get("rel"), str) or tree["rel"] not in RELATIONS:
             raise KcalcError(f"{where}: a condition is {{'rel': '<', 'args': [tree, tree]}}")
         return RELATIONS[tree["rel"]](*(self._read(arg, where, depth + 1) for arg in args))
+
+
+def _bounded(expr: Any, where: str) -> Any:
+    """The expression, refused where it is a number of absurd size, before anything is built on it."""
+    if not expr.free_symbols and not expr.is_Rational and not abs(sp.N(expr, 5)) <= MAX_INTEGER:
+        raise KcalcError(f"{where}: a number in the expression is too large or not finite")
+    return expr
 
 
 def _plain(value: int | float, where: str) -> int | float:
