@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from abc import ABC, abstractmethod
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -57,7 +58,7 @@ def _plain(value: object) -> int | float | Fraction | sp.Expr:
     raise _refuse(value, f"it is a {type(value).__name__}")
 
 
-class Field:
+class Field(ABC):
     """A number system.  Subclasses provide ``number``, ``pi`` and the elementary functions; the angle helpers are derived."""
 
     name: str = "field"
@@ -81,9 +82,9 @@ class Field:
     def __repr__(self) -> str:
         return f"<field {self.name}>"
 
+    @abstractmethod
     def number(self, value: object) -> Number:
         """``value`` in this field, exact where the field can.  Raises KcalcError for nan, infinities, complex values and text."""
-        raise NotImplementedError
 
     def cosine(self, gap: Number) -> Number:
         """c = 1 - u."""

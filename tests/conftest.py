@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import matplotlib
 import pytest
 
@@ -19,3 +21,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture
+def untouched_pyplot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is shown, no global setting changes, no figure stays open."""
+    import matplotlib.pyplot as plt
+
+    monkeypatch.setattr(plt, "show", lambda *_, **__: pytest.fail("a plot was shown"))
+    before = dict(matplotlib.rcParams)
+    yield
+    assert dict(matplotlib.rcParams) == before
+    plt.close("all")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
@@ -20,14 +19,7 @@ from kcalc.graph_layout import HEIGHT, Box, Plan, plan
 L = kc.layers
 
 
-@pytest.fixture(autouse=True)
-def _untouched(monkeypatch: pytest.MonkeyPatch):
-    """Nothing is shown, no global setting changes, no figure stays open."""
-    monkeypatch.setattr(plt, "show", lambda *_, **__: pytest.fail("a plot was shown"))
-    before = dict(mpl.rcParams)
-    yield
-    assert dict(mpl.rcParams) == before
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 
 
 def two_by_two() -> Network:
@@ -231,7 +223,9 @@ def test_any_hashable_nodes_are_drawn():
     for node, layer in ((0, L.Input()), ((1, "a"), L.Affine()), ("$cost$", L.Nonlinear("relu")), (None.__class__, L.Affine())):
         graph.add_node(node, layer=layer)
     nx.add_path(graph, list(graph))
-    plotting.network(Network(graph)).figure.canvas.draw()
+    ax = plotting.network(Network(graph))
+    ax.figure.canvas.draw()
+    assert sum((patch.get_gid() or "").startswith("node:") for patch in ax.patches) == len(graph)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -15,15 +14,7 @@ from matplotlib.figure import Figure
 import kcalc as kc
 from kcalc import KcalcError, activation, drawing, graph_layout, layered, plotting
 
-
-@pytest.fixture(autouse=True)
-def _untouched(monkeypatch: pytest.MonkeyPatch):
-    """Nothing is shown, no global setting changes, no figure stays open."""
-    monkeypatch.setattr(plt, "show", lambda *_, **__: pytest.fail("a plot was shown"))
-    before = dict(mpl.rcParams)
-    yield
-    assert dict(mpl.rcParams) == before
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 
 
 def relu_map(depth: int):
