@@ -22,8 +22,8 @@ from kcalc.smoothing import smoothed
 ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
 _TERMS = (14, 24)  # Chebyshev terms tried on a panel before it is bisected
 _TOLERANCES = (1e-15, 5e-15)  # of the function's size, for the last coefficients; the noise of the integrals is about 1e-15
-_NARROWEST = 1e-7
-_DEEPEST = 9  # bisections of an end zone
+_NARROWEST = 1e-13
+_MOST = 400  # panels of an end zone
 
 
 @dataclass(frozen=True)
@@ -53,24 +53,29 @@ def _fit(f: Callable[[Array], Array], left: float, right: float, terms: int) -> 
     return Chebyshev(left, right, matrix @ values)
 
 
-def tabulate(
-    f: Callable[[Array], Array], left: float, right: float, floor: float = 0.0, noise: float = 0.0, depth: int = 0
-) -> list[Chebyshev]:
+def tabulate(f: Callable[[Array], Array], left: float, right: float, floor: float = 0.0, noise: float = 0.0) -> list[Chebyshev]:
     """Chebyshev panels of f on [left, right], bisected until the last coefficients are rounding; sorted from the left.
 
     Rounding is judged against the size of f on the whole interval, or ``floor`` if that is larger, and is allowed to grow like noise/t.
+    Two kinks that nearly meet are resolved in as many bisections as their distance asks for.  Raises KcalcError for too many panels.
     """
-    panel = _fit(f, left, right, _TERMS[0])
-    floor = max(floor, float(np.abs(panel.coefficients).max()))
-    if panel.tail > _TOLERANCES[0] * floor:
-        panel = _fit(f, left, right, _TERMS[1])
-    allowed = _TOLERANCES[1] + noise / max(left, 1e-3 * right)
-    if panel.tail <= allowed * floor or is_noise(np.abs(panel.coefficients[-8:]), floor) or right - left < _NARROWEST:
-        return [panel]
-    if depth >= _DEEPEST:
-        raise KcalcError("the C map near |c| = 1 cannot be tabulated: the activation has too many or too close kinks or jumps")
-    middle = (left + right) / 2
-    return tabulate(f, left, middle, floor, noise, depth + 1) + tabulate(f, middle, right, floor, noise, depth + 1)
+    done: list[Chebyshev] = []
+    waiting = [(left, right)]
+    while waiting:
+        low, high = waiting.pop()
+        panel = _fit(f, low, high, _TERMS[0])
+        floor = max(floor, float(np.abs(panel.coefficients).max()))
+        if panel.tail > _TOLERANCES[0] * floor:
+            panel = _fit(f, low, high, _TERMS[1])
+        allowed = _TOLERANCES[1] + noise / max(low, 1e-3 * high)
+        if panel.tail <= allowed * floor or is_noise(np.abs(panel.coefficients[-8:]), floor) or high - low < _NARROWEST:
+            done.append(panel)
+        elif len(done) + len(waiting) >= _MOST:
+            raise KcalcError("the C map near |c| = 1 cannot be tabulated: the activation has too many or too close kinks or jumps")
+        else:
+            middle = (low + high) / 2
+            waiting += [(middle, high), (low, middle)]
+    return done
 
 
 def evaluate(panels: list[Chebyshev], t: Array) -> Array:

@@ -124,8 +124,8 @@ class _Grid:
     """The trapezoid rule z = 0, +-h, ... +-reach for a standard normal, and the Hermite functions on its half z >= 0."""
 
     def __init__(self, step: float, reach: int) -> None:
-        self.half = np.arange(round(reach / step) + 1) * step
-        z = np.concatenate([-self.half[:0:-1], self.half])
+        self.half: Array = np.arange(round(reach / step) + 1) * np.float64(step)
+        z: Array = np.concatenate([-self.half[:0:-1], self.half])
         self.nodes = Rule(z, step * normal_density(z))
         self._decay = step / math.sqrt(2 * math.pi) * np.exp(-(self.half**2) / 4)
         self._decay[0] /= 2  # the node 0 is in both halves

@@ -6,24 +6,32 @@ A map, local or global, evaluates through one method that its owner provides; ev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sympy as sp
 
-from .errors import KcalcError, unknown
+from .arguments import (
+    Array,
+    Node,
+    angle_array,
+    cosine_array,
+    derivative_order,
+    finished,
+    per_input,
+    q_array,
+    series_length,
+    single_precision,
+)
+from .errors import KcalcError
 from .jets import Jet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from .composition import Composition
-
-Node = Hashable
-Array = np.ndarray
-ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -55,73 +63,9 @@ def _plain(assumptions: Sequence[Assumption]) -> list[dict[str, str]]:
     return [asdict(a) | {"node": str(a.node)} for a in assumptions]
 
 
-def real_array(value: Any, what: str) -> Array:
-    """``value`` as a float64 array. Raises: KcalcError for text, complex numbers, nan, infinities or symbols."""
-    if isinstance(value, sp.Basic):
-        if value.free_symbols:
-            raise KcalcError(f"{what} = {value} has symbols; evaluate with numbers, or use .expr for the symbolic map")
-        if not value.is_real:
-            raise KcalcError(f"{what} must be real, got {value}")
-        value = float(value)  # pyright: ignore[reportArgumentType]
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind not in "iuf":
-            raise TypeError
-        array = array.astype(np.float64)
-    except (TypeError, ValueError):
-        raise KcalcError(f"{what} must be a real number or an array of them, got {str(value)[:60]!r}") from None
-    if not np.all(np.isfinite(array)):
-        raise KcalcError(f"{what} must be finite, got {array[~np.isfinite(array)].ravel()[0]}")
-    return array
-
-
-def cosine_array(c: Any) -> Array:
-    """c values clipped to [-1, 1] after a check. Raises: KcalcError where |c| > 1 beyond rounding."""
-    array = real_array(c, "c")
-    if np.any(np.abs(array) > 1 + ROUNDING):
-        raise KcalcError(f"a c value is a cosine and must lie in [-1, 1], got {array[np.abs(array) > 1 + ROUNDING].ravel()[0]}")
-    return np.clip(array, -1.0, 1.0)
-
-
-def q_array(q: Any, what: str = "q") -> Array:
-    """q values. Raises: KcalcError where one is not positive."""
-    array = real_array(q, what)
-    if np.any(array <= 0):
-        raise KcalcError(f"{what} is a mean square and must be > 0, got {array[array <= 0].ravel()[0]}")
-    return array
-
-
 def _snapped(value: float) -> float:
     """Zero where a value is zero but for rounding."""
     return 0.0 if abs(value) < 1e-12 else value
-
-
-def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], str], dict[Node, Any]]:
-    """A reader of arguments that are one value for all inputs or {input: value}: (given, convert, name) -> {input: array}."""
-
-    def values(given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
-        if not isinstance(given, Mapping):
-            return dict.fromkeys(inputs, convert(given))
-        for node in given:
-            if node not in inputs:
-                raise unknown("input", node, map(str, inputs))
-        missing = [node for node in inputs if node not in given]
-        if missing:
-            raise KcalcError(f"no {what} is given for the input {missing[0]!r}; the inputs are {', '.join(map(str, inputs))}")
-        return {node: convert(given[node]) for node in inputs}
-
-    return values
-
-
-def _single(*values: Any) -> bool:
-    """True if every argument that is an array is single precision."""
-    kinds = [np.asarray(v).dtype for v in values if isinstance(v, np.ndarray | np.floating)]
-    return bool(kinds) and all(k == np.float32 for k in kinds)
-
-
-def _finish(array: Any, shape: tuple[int, ...], single: bool) -> Any:
-    out = np.broadcast_to(np.asarray(array, dtype=float), shape)
-    return (out.astype(np.float32) if single else out.copy())[()]
 
 
 class KernelMap(ABC):
@@ -195,54 +139,47 @@ class CMap(KernelMap):
         return self.gaps(gap, first, second, order), shape
 
     def _result(self, values: dict[Node, Any], shape: tuple[int, ...], single: bool) -> Any:
-        out = {node: _finish(value, shape, single) for node, value in values.items()}
+        out = {node: finished(value, shape, single) for node, value in values.items()}
         return out[self.outputs[0]] if len(self.outputs) == 1 else out
 
     def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
         """c values at the output. Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it or for nan."""
         gap = {node: 1 - value for node, value in self._values(c, cosine_array, "c").items()}
         jets, shape = self._jets(gap, q1, q2, 0)
-        return self._result({n: 1 - jet.value for n, jet in jets.items()}, shape, _single(c, q1, q2))
+        return self._result({n: 1 - jet.value for n, jet in jets.items()}, shape, single_precision(c, q1, q2))
 
     def at_angle(self, theta: Any, q1: Any = 1, q2: Any = None) -> Any:
         """The angle arccos C at the output for angles theta = arccos c in [0, pi] at the input, exact near 0."""
         jets, shape = self._at_angle(theta, q1, q2)
         values = {n: 2 * np.arcsin(np.sqrt(np.clip(jet.value, 0, 2) / 2)) for n, jet in jets.items()}
-        return self._result(values, shape, _single(theta, q1, q2))
+        return self._result(values, shape, single_precision(theta, q1, q2))
 
     def gap_at_angle(self, theta: Any, q1: Any = 1, q2: Any = None) -> Any:
         """1 - C at the output for angles at the input, with full relative accuracy however small."""
         jets, shape = self._at_angle(theta, q1, q2)
-        return self._result({n: jet.value for n, jet in jets.items()}, shape, _single(theta, q1, q2))
+        return self._result({n: jet.value for n, jet in jets.items()}, shape, single_precision(theta, q1, q2))
 
     def _at_angle(self, theta: Any, q1: Any, q2: Any) -> tuple[dict[Node, Jet], tuple[int, ...]]:
-        angles = self._values(theta, lambda v: real_array(v, "theta"), "theta")
-        for value in angles.values():
-            if np.any((value < 0) | (value > np.pi + ROUNDING)):
-                raise KcalcError("theta is an angle between two vectors and must lie in [0, pi]")
+        angles = self._values(theta, angle_array, "theta")
         gap = {node: 2 * np.sin(value / 2) ** 2 for node, value in angles.items()}
         return self._jets(gap, q1, q2, 0)
 
     def derivative(self, n: int = 1) -> CMapDerivative:
         """The n-th derivative in c (in a common change of all inputs' c, where there are several)."""
-        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise KcalcError(f"the order of a derivative is a whole number >= 0, got {n!r}")
-        return CMapDerivative(self, n)
+        return CMapDerivative(self, derivative_order(n))
 
     def series(self, n: int, q: Any = 1) -> Any:
         """Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q. Returns: an array of n numbers."""
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise KcalcError(f"series needs a whole number of coefficients >= 1, got {n!r}")
-        jets, _ = self._jets({node: np.asarray(1.0) for node in self.inputs}, q, None, n - 1)
+        jets, _ = self._jets({node: np.asarray(1.0) for node in self.inputs}, q, None, series_length(n) - 1)
         out = {}
         for node, jet in jets.items():
             b = -np.array([float(np.asarray(a)) for a in jet.coefficients])
-            b[0] += 1
+            b[0] = _snapped(b[0] + 1)
             out[node] = b
         return out[self.outputs[0]] if len(self.outputs) == 1 else out
 
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
-        """The solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order; none for the identity map."""
+        """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order; none for the identity map."""
         from .rootfinding import sign_changes
 
         self._one_output("fixed points")
@@ -251,10 +188,10 @@ class CMap(KernelMap):
         def excess(theta: Array) -> Array:
             return 2 * np.sin(theta / 2) ** 2 - self.gap_at_angle(theta, q)
 
-        roots = [_snapped(float(np.cos(t))) for t in sign_changes(excess, np.linspace(0.0, np.pi, 721)[1:-1], tolerance=1e-15)]
-        if roots and len(roots) >= 700:
-            return ()
-        ends = [c for c in (-1.0, 1.0) if abs(float(self(c, q)) - c) < 1e-14 * max(10.0, abs(float(slope(c, q))))]
+        grid = np.linspace(0.0, np.pi, 721)[1:-1]
+        roots = [_snapped(float(np.cos(t))) for t in sign_changes(excess, grid, tolerance=1e-15)]
+        isolated = {1.0: np.abs(excess(grid[:2])).max() > 1e-15, -1.0: np.abs(excess(grid[-2:])).max() > 1e-15}
+        ends = [c for c in (-1.0, 1.0) if isolated[c] and abs(float(self(c, q)) - c) < 1e-14 * max(10.0, abs(float(slope(c, q))))]
         points = sorted({round(c, 14): c for c in [*roots, *ends]}.values())
         return tuple(FixedPoint(c, float(slope(c, q))) for c in points)
 
@@ -288,7 +225,7 @@ class CMapDerivative:
         jets, shape = self.base._jets(gap, q1, q2, self.order)
         factor = float(sp.factorial(self.order))
         values = {n: (-jet.coefficients[self.order] if self.order else 1 - jet.value) * factor for n, jet in jets.items()}
-        return self.base._result(values, shape, _single(c, q1, q2))
+        return self.base._result(values, shape, single_precision(c, q1, q2))
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -310,7 +247,7 @@ class QMap(KernelMap):
         given = self._values(q, q_array, "q")
         shape = np.broadcast_shapes(*(a.shape for a in given.values()))
         factor = float(sp.factorial(order))
-        out = {n: _finish(jet.coefficients[order] * factor, shape, _single(q)) for n, jet in self.values(given, order).items()}
+        out = {n: finished(jet.coefficients[order] * factor, shape, single_precision(q)) for n, jet in self.values(given, order).items()}
         return out[self.outputs[0]] if len(self.outputs) == 1 else out
 
     def __call__(self, q: Any) -> Any:
@@ -319,23 +256,20 @@ class QMap(KernelMap):
 
     def derivative(self, n: int = 1) -> QMapDerivative:
         """The n-th derivative in q."""
-        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise KcalcError(f"the order of a derivative is a whole number >= 0, got {n!r}")
-        return QMapDerivative(self, n)
+        return QMapDerivative(self, derivative_order(n))
 
     def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
-        """The solutions of Q(q) = q in [low, high], in increasing order; none where every q is fixed."""
-        from .rootfinding import sign_changes
+        """The isolated solutions of Q(q) = q in [low, high], in increasing order; none where every q is fixed."""
+        from .rootfinding import finite_part, sign_changes
 
         self._one_output("fixed points")
 
         def excess(log_q: Array) -> Array:
-            return self(np.exp(log_q)) / np.exp(log_q) - 1
+            with np.errstate(over="ignore"):
+                return self(np.exp(log_q)) / np.exp(log_q) - 1
 
-        grid = np.linspace(np.log(low), np.log(high), 241)
+        grid = finite_part(excess, np.linspace(np.log(low), np.log(high), 241))
         roots = [float(np.exp(t)) for t in sign_changes(excess, grid, tolerance=1e-14)]
-        if len(roots) >= len(grid) - 2:
-            return ()
         slope = self.derivative(1)
         return tuple(FixedPoint(q, float(slope(q))) for q in roots)
 

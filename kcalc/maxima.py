@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
+from .arguments import real_array
 from .calculi.factored import as_floats
 from .calculi.slopes import ConvexCalculus
 from .errors import KcalcError, UnreachableTarget
 from .layers import Nonlinear
-from .maps import real_array
 from .network import Network
 from .regions import Subnetwork, subnetworks
 

@@ -7,21 +7,44 @@ from typing import Any
 
 import numpy as np
 
+from .errors import KcalcError
+
 
 def sign_changes(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray, tolerance: float) -> list[float]:
     """The roots that a vectorised function's sign changes on a grid reveal, and grid points where it is zero.
 
-    ``tolerance``: values below it in size count as zero. Returns: roots in grid order, refined by Brent's method.
+    ``tolerance``: values below it in size count as zero. Where the function is zero on three or more grid points in a row it is taken
+    to vanish on an interval, whose points are not isolated roots and are left out. Returns: roots in grid order, refined by Brent's method.
     """
     from scipy.optimize import brentq
 
     values = np.asarray(function(grid), dtype=float)
     values = np.where(np.abs(values) <= tolerance, 0.0, values)
+    zero = np.concatenate([[False, False], values == 0, [False, False]])
     roots: list[float] = []
     for i, value in enumerate(values):
         if value == 0:
-            roots.append(float(grid[i]))
-        elif i and values[i - 1] * value < 0:
+            if not any(zero[i + k : i + k + 3].all() for k in range(3)):
+                roots.append(float(grid[i]))
+        elif i and np.sign(values[i - 1]) * np.sign(value) < 0:
             root: Any = brentq(lambda t: float(function(np.asarray(t))), grid[i - 1], grid[i], xtol=1e-15, rtol=np.float64(1e-14))
             roots.append(float(root))
     return roots
+
+
+def finite_part(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> np.ndarray:
+    """The grid up to where the function stops being finite: Q of a fast-growing activation diverges beyond some q."""
+    try:
+        if np.all(np.isfinite(function(grid))):
+            return grid
+    except KcalcError:
+        pass
+    low, high = 0, len(grid) - 1  # finite at low, not at high
+    function(grid[:1])  # nowhere finite: its own error says why
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            low, high = (middle, high) if np.all(np.isfinite(function(grid[middle : middle + 1]))) else (low, middle)
+        except KcalcError:
+            high = middle
+    return grid[: low + 1]

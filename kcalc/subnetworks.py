@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
+from .arguments import real_array
 from .calculi.factored import ONE, Array, Factors, LogProgram, Monomial
 from .calculi.slopes import ASSUMPTIONS, ConvexCalculus, Slopes, log_slopes
 from .errors import KcalcError
 from .layers import Nonlinear
-from .maps import real_array
 from .maxima import Maximal, MaximalCValue, maximal, maximal_c_value
 from .network import Network, Step
 from .regions import Subnetwork, network_regions, subnetworks

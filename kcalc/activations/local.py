@@ -9,12 +9,14 @@ numerically (NumPy, mpmath) or printed as an undefined function (SymPy).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import sympy as sp
 
 from kcalc import expectations
+from kcalc.activations.local_map import LocalCMap, LocalQMap
 from kcalc.errors import KcalcError
 from kcalc.expectations import pair_moment
 from kcalc.fields import NUMPY, SYMPY, Field, Number
@@ -27,6 +29,12 @@ def _positive(q: Array) -> Array:
     if not np.all(q > 0):
         raise KcalcError(f"q = {np.min(q):g}: a q value is a mean square and must be positive")
     return q
+
+
+def _finite(name: str, q: Array, value: Array) -> Array:
+    if not np.all(np.isfinite(value)):
+        raise KcalcError(f"activation {name!r}: a moment at q = {q[~np.isfinite(value)].flat[0]:g} is beyond double precision")
+    return value
 
 
 def _unit_gap(gap: Array) -> Array:
@@ -75,6 +83,16 @@ class LocalMaps:
         q = sp.Symbol("q", positive=True)
         return self._closed_second_moment(q, SYMPY) is not None and self._closed_gap(sp.Symbol("u"), q, q, SYMPY) is not None
 
+    @cached_property
+    def c_map(self) -> LocalCMap:
+        """The local C map as an object: ``phi.c_map(c, q1=1, q2=None)``, its derivatives, series, fixed points, enclosures, plots."""
+        return LocalCMap(self)
+
+    @cached_property
+    def q_map(self) -> LocalQMap:
+        """The local Q map as an object: ``phi.q_map(q)``, its derivatives, fixed points, enclosures, plots."""
+        return LocalQMap(self)
+
     # --- one-dimensional quantities ------------------------------------------------------------------------------------------------
 
     def mean(self, q: object = 1, field: Field = NUMPY) -> Number:
@@ -121,9 +139,10 @@ class LocalMaps:
         q = field.number(q)
         if field is NUMPY:
             flat = _positive(np.asarray(q, dtype=float))
-            exact = closed(flat, field) if self.closed_in_numpy else None
+            with np.errstate(over="ignore"):
+                exact = closed(flat, field) if self.closed_in_numpy else None
             if exact is not None:
-                return np.broadcast_to(np.asarray(exact, dtype=float), flat.shape)[()]
+                return _finite(self.name, flat, np.broadcast_to(np.asarray(exact, dtype=float), flat.shape))[()]
             unique, inverse = np.unique(flat, return_inverse=True)
             return np.array([integrate(self, float(value)) for value in unique])[inverse].reshape(flat.shape)[()]
         exact = closed(q, field)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from .. import symbols
+from ..arguments import cosine_array, per_input, q_array
 from ..compose import fold
 from ..composition import Composition
 from ..errors import KcalcError
 from ..fields import NUMPY
 from ..jets import Jet
-from ..maps import Assumption, CMap, QMap, cosine_array, per_input, q_array
+from ..maps import Assumption, CMap, QMap
 from ..network import Network, concat_channels, grouped_widths
 from .channels import Channels
 from .kernel import Kernel

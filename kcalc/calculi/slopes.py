@@ -16,10 +16,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import sympy as sp
 
+from ..arguments import real_array
 from ..compose import fold, no_rule, require_network
 from ..errors import KcalcError
 from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum, as_number
-from ..maps import real_array
 from ..network import Network, concat_channels, sum_weights
 from ..symbols import psi as common_slope
 from ..symbols import slope_of

@@ -1,0 +1,247 @@
+"""The local maps of one activation as map objects: ``phi.c_map`` and ``phi.q_map``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from kcalc import symbols
+from kcalc.arguments import cosine_array, q_array, series_length
+from kcalc.composition import Composition, LocalFunction
+from kcalc.errors import KcalcError
+from kcalc.expectations import hermite
+from kcalc.fields import NUMPY, SYMPY
+from kcalc.jets import Jet, JetField
+from kcalc.maps import Assumption, CMap, QMap
+from kcalc.pairs import pair_map
+from kcalc.quadrature import Array, normal_density
+from kcalc.smoothing import smoothed
+
+Node = Any
+
+
+class LocalCMap(CMap):
+    """C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2)), (u, v) Gaussian of variances q1, q2 and correlation c  [DKS eq. 9].
+
+    Domain: -1 <= c <= 1, q > 0; ``q2=None`` means q1. Raises: KcalcError outside it, and where the second moment diverges.
+    """
+
+    def __init__(self, activation: Any) -> None:
+        self.activation = activation
+        self.name = activation.name
+        self.inputs = self.outputs = (activation.name,)
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return (_fresh(self.name),)
+
+    def gaps(self, gap: dict[Node, Array], q1: dict[Node, Array], q2: dict[Node, Array] | None, order: int) -> dict[Node, Jet]:
+        first, *rest = self.activation.taylor(gap[self.name], q1[self.name], None if q2 is None else q2[self.name], order)
+        return {self.name: Jet((first, *(-part for part in rest)))}
+
+    @property
+    def expr(self) -> Composition:
+        return self.symbolic()
+
+    def symbolic(self, q1: Any = 1, q2: Any = None) -> Composition:
+        """The map in ``kc.symbols.c`` at q values that are numbers or SymPy expressions; ``q2=None`` means ``q1``."""
+        one = SYMPY.number(q1)
+        two = one if q2 is None else SYMPY.number(q2)
+        extra: Any = sorted((one.free_symbols | two.free_symbols) - {symbols.c}, key=str)
+        value = self.activation.c_expr(symbols.c, one, two)
+        functions: tuple[LocalFunction, ...] = ()
+        if value is None:
+            value = SYMPY.cosine(self.activation.taylor(1 - symbols.c, one, two, 0, SYMPY)[0])
+            functions = (LocalFunction(value.func, value.args, None, self.activation),)  # type: ignore[arg-type]
+        return Composition((symbols.c, *extra), (), value, "C", functions)
+
+    def series(self, n: int, q: Any = 1) -> Array:
+        """b_0 ... b_(n-1) of C(c) = sum_n b_n c^n at q1 = q2 = q: b_n = a_n^2/Q >= 0, a_n = E[phi(sqrt(q) z) h_n(z)], sum b_n = 1.
+
+        Raises: KcalcError where more coefficients are asked than can be computed to rounding.
+        """
+        count, size = series_length(n), float(q_array(q, "q"))
+        found = hermite(self.activation, size)
+        if count > found.coefficients.size + 1 and not found.complete:
+            raise KcalcError(f"series({n}): {found.coefficients.size + 1} coefficients of {self.name!r} are known; tail() bounds the rest")
+        out = np.zeros(count)
+        out[0] = found.mean**2
+        known = found.coefficients[: count - 1]
+        out[1 : known.size + 1] = known**2
+        return out / float(self.activation.second_moment(size))
+
+    def tail(self, n: int, q: Any = 1) -> float:
+        """sum_{k >= n} b_k: a bound on |C(c) - sum_{k < n} b_k c^k| / |c|^n at uniform q, without the cancellation of 1 - sum b_k.
+
+        Parameters: ``n`` >= 1; ``q`` > 0, one number. Returns: a float, rounding above zero where the series ends.
+        """
+        count, size = series_length(n), float(q_array(q, "q"))
+        found = hermite(self.activation, size)
+        rest = found.coefficients[count - 1 :]
+        return (float(rest @ rest) + found.tail) / float(self.activation.second_moment(size))
+
+    def q_derivative(self, which: int | None = None) -> LocalCMapQDerivative:
+        """dC/dq1 (``which=1``) or dC/dq2 (2) at fixed c, or the derivative along q1 = q2 (None)."""
+        if which not in (1, 2, None) or isinstance(which, bool):
+            raise KcalcError(f"which={which!r}: give 1 for dC/dq1, 2 for dC/dq2, or None for the derivative along q1 = q2")
+        return LocalCMapQDerivative(self, which)
+
+
+@dataclass(frozen=True)
+class LocalCMapQDerivative:
+    """A derivative of a local C map in q values; call it like the map.
+
+    dC/dq1 = E[u phi'(u) phi(v)] / (2 q1 sqrt(Q1 Q2)) - C Q'(q1)/(2 Q(q1)), phi' a distribution where phi jumps.
+    """
+
+    base: LocalCMap
+    which: int | None
+
+    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
+        """The derivative at c, arguments and shapes as for the map."""
+        cosine, one = cosine_array(c), q_array(q1, "q1")
+        two = one if q2 is None else q_array(q2, "q2")
+        try:
+            cosine, one, two = np.broadcast_arrays(cosine, one, two)
+        except ValueError:
+            raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {cosine.shape}, {one.shape}, {two.shape}") from None
+        total = np.zeros(cosine.shape)
+        if self.which in (1, None):
+            total = total + _in_first_q(self.base.activation, cosine, one, two)
+        if self.which in (2, None):
+            total = total + _in_first_q(self.base.activation, cosine, two, one)
+        return total[()]
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Those of the map."""
+        return self.base.assumptions
+
+    def __repr__(self) -> str:
+        return f"LocalCMapQDerivative({self.base.name}, {'q1 = q2' if self.which is None else f'q{self.which}'})"
+
+
+class LocalQMap(QMap):
+    """Q(q) = E phi(sqrt(q) z)^2, z standard normal  [DKS eq. 8]. Domain: q > 0. Raises: KcalcError outside it and where it diverges."""
+
+    def __init__(self, activation: Any) -> None:
+        self.activation = activation
+        self.name = activation.name
+        self.inputs = self.outputs = (activation.name,)
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return (_fresh(self.name),)
+
+    def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
+        value = q[self.name]
+        parts = (self.activation.second_moment(value),) if order == 0 else self.activation.q_series(value, 2, order)
+        return {self.name: Jet(tuple(parts))}
+
+    @property
+    def expr(self) -> Composition:
+        value = self.activation.q_expr(symbols.q)
+        functions: tuple[LocalFunction, ...] = ()
+        if value is None:
+            value = self.activation.second_moment(symbols.q, SYMPY)
+            functions = (LocalFunction(value.func, value.args, None, self.activation),)
+        return Composition((symbols.q,), (), value, "Q", functions)
+
+
+def _fresh(name: str) -> Assumption:
+    return Assumption(name, "the pre-activations are Gaussian with mean 0, at infinite width")
+
+
+# --- derivatives in q ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Euler:
+    """x phi'(x) as a profile for quadrature: its n-th derivative is x phi^(n+1) + n phi^(n)."""
+
+    phi: Any
+
+    @property
+    def name(self) -> str:
+        return f"x times the derivative of {self.phi.name}"
+
+    @property
+    def kink_points(self) -> tuple[float, ...]:
+        return self.phi.kink_points
+
+    @property
+    def landmarks(self) -> tuple[tuple[float, float], ...]:
+        return self.phi.landmarks
+
+    def numeric(self, n: int = 0) -> Callable[[Array], Array]:
+        above, here = self.phi.numeric(n + 1), self.phi.numeric(n)
+        return (lambda x: x * above(x) + n * here(x)) if n else (lambda x: x * above(x))
+
+    def jump_sizes(self, n: int) -> tuple[float, ...]:
+        above, here = self.phi.jump_sizes(n + 1), self.phi.jump_sizes(n)
+        return tuple(k * a + n * b for k, a, b in zip(self.kink_points, above, here, strict=True))
+
+
+@lru_cache(maxsize=64)
+def _euler(phi: Any) -> _Euler:
+    return _Euler(phi)
+
+
+def _in_first_q(phi: Any, c: Array, q1: Array, q2: Array) -> Array:
+    """dC/dq1 at fixed c, elementwise."""
+    if phi.degree is not None:
+        return np.zeros(c.shape)
+    out = np.empty(c.size)
+    pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
+    for index in range(pairs.shape[1]):
+        here = inverse.ravel() == index
+        out[here] = _at_one_pair(phi, c.ravel()[here], float(pairs[0, index]), float(pairs[1, index]))
+    return out.reshape(c.shape)
+
+
+def _at_one_pair(phi: Any, c: Array, q1: float, q2: float) -> Array:
+    exact = _from_closed_form(phi, c, q1, q2) if phi.closed_in_numpy else None
+    if exact is not None:
+        return exact
+    norm = math.sqrt(phi.second_moment(q1) * phi.second_moment(q2))
+    gamma = pair_map(_euler(phi), q1, phi, q2)
+    rate = gamma.at_one - gamma.taylor(1 - c, 0)[0] + _from_jumps(phi, c, q1, q2)
+    cosine = 1 - phi.taylor(1 - c, q1, q2)[0]
+    return rate / (2 * q1 * norm) - cosine * phi.q_slope(q1) / (2 * phi.second_moment(q1))
+
+
+def _from_closed_form(phi: Any, c: Array, q1: float, q2: float) -> Array | None:
+    """The same by a jet in q1 through the closed form; None where that is not finite."""
+    with np.errstate(all="ignore"):
+        series = phi._closed_gap(1 - c, Jet.variable(np.full(c.shape, q1), 1), np.full(c.shape, q2), JetField(NUMPY))
+    if not isinstance(series, Jet):
+        return np.zeros(c.shape) if series is not None else None
+    slope = -np.broadcast_to(np.asarray(series.coefficients[1], dtype=float), c.shape)
+    return slope if np.isfinite(slope).all() else None
+
+
+def _from_jumps(phi: Any, c: Array, q1: float, q2: float) -> Array:
+    """sum_k k J_k N(k; 0, q1) E[phi(v) | u = k] over the jumps J_k of phi itself."""
+    total = np.zeros(c.shape)
+    for k, jump in zip(phi.kink_points, phi.jump_sizes(0), strict=True):
+        if not jump or not k:
+            continue
+        weight = k * jump * float(normal_density(np.array(k / math.sqrt(q1)))) / math.sqrt(q1)
+        for i, cosine in np.ndenumerate(c):
+            centre, spread = np.array([cosine * math.sqrt(q2 / q1) * k]), math.sqrt(q2 * (1 - cosine) * (1 + cosine))
+            total[i] += weight * (smoothed(phi, 0, centre, spread) if spread else _middle(phi, centre))[0]
+    return total
+
+
+def _middle(phi: Any, x: Array) -> Array:
+    """phi, at a jump the mean of its two sides."""
+    step = 1e-13 * (1 + np.abs(x))
+    return (phi.numeric(0)(x - step) + phi.numeric(0)(x + step)) / 2
+
+
+__all__ = ["LocalCMap", "LocalCMapQDerivative", "LocalQMap"]

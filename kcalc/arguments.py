@@ -1,0 +1,102 @@
+"""What callers of maps may give: c values, angles, q values, orders; numbers, arrays, or one value per input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from .errors import KcalcError, unknown
+
+Node = Hashable
+Array = np.ndarray
+ROUNDING = 1e-12
+
+
+def real_array(value: Any, what: str) -> Array:
+    """``value`` as a float64 array. Raises: KcalcError for text, complex numbers, nan, infinities or symbols."""
+    if isinstance(value, sp.Basic):
+        if value.free_symbols:
+            raise KcalcError(f"{what} = {value} has symbols; evaluate with numbers, or use .expr for the symbolic map")
+        if not value.is_real:
+            raise KcalcError(f"{what} must be real, got {value}")
+        value = float(value)  # pyright: ignore[reportArgumentType]
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "iuf":
+            raise TypeError
+        array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise KcalcError(f"{what} must be a real number or an array of them, got {str(value)[:60]!r}") from None
+    if not np.all(np.isfinite(array)):
+        raise KcalcError(f"{what} must be finite, got {array[~np.isfinite(array)].ravel()[0]}")
+    return array
+
+
+def cosine_array(c: Any) -> Array:
+    """c values clipped to [-1, 1] after a check. Raises: KcalcError where |c| > 1 beyond rounding."""
+    array = real_array(c, "c")
+    if np.any(np.abs(array) > 1 + ROUNDING):
+        raise KcalcError(f"a c value is a cosine and must lie in [-1, 1], got {array[np.abs(array) > 1 + ROUNDING].ravel()[0]}")
+    return np.clip(array, -1.0, 1.0)
+
+
+def q_array(q: Any, what: str = "q") -> Array:
+    """q values. Raises: KcalcError where one is not positive."""
+    array = real_array(q, what)
+    if np.any(array <= 0):
+        raise KcalcError(f"{what} is a mean square and must be > 0, got {array[array <= 0].ravel()[0]}")
+    return array
+
+
+def angle_array(theta: Any) -> Array:
+    """Angles in radians. Raises: KcalcError outside [0, pi]."""
+    array = real_array(theta, "theta")
+    if np.any((array < 0) | (array > np.pi + ROUNDING)):
+        raise KcalcError("theta is an angle between two vectors and must lie in [0, pi]")
+    return array
+
+
+def derivative_order(n: Any) -> int:
+    """The order of a derivative. Raises: KcalcError unless it is a whole number >= 0."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+        raise KcalcError(f"the order of a derivative is a whole number >= 0, got {n!r}")
+    return n
+
+
+def series_length(n: Any) -> int:
+    """A number of series coefficients. Raises: KcalcError unless it is a whole number >= 1."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise KcalcError(f"a series needs a whole number of coefficients >= 1, got {n!r}")
+    return n
+
+
+def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], str], dict[Node, Any]]:
+    """A reader of arguments that are one value for all inputs or {input: value}: (given, convert, name) -> {input: array}."""
+
+    def values(given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
+        if not isinstance(given, Mapping):
+            return dict.fromkeys(inputs, convert(given))
+        for node in given:
+            if node not in inputs:
+                raise unknown("input", node, map(str, inputs))
+        missing = [node for node in inputs if node not in given]
+        if missing:
+            raise KcalcError(f"no {what} is given for the input {missing[0]!r}; the inputs are {', '.join(map(str, inputs))}")
+        return {node: convert(given[node]) for node in inputs}
+
+    return values
+
+
+def single_precision(*values: Any) -> bool:
+    """True if every argument that is an array is single precision."""
+    kinds = [np.asarray(v).dtype for v in values if isinstance(v, np.ndarray | np.floating)]
+    return bool(kinds) and all(k == np.float32 for k in kinds)
+
+
+def finished(array: Any, shape: tuple[int, ...], single: bool) -> Any:
+    """``array`` broadcast to ``shape`` as a new float64 array (float32 if ``single``), or a number where the shape is ()."""
+    out = np.broadcast_to(np.asarray(array, dtype=float), shape)
+    return (out.astype(np.float32) if single else out.copy())[()]
