@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from kcalc.errors import KcalcError
-from kcalc.expectations import joint_edges, second_moment
+from kcalc.expectations import joint_edges, pair_moment, second_moment
 from kcalc.quadrature import Array, Profile, Rule, gauss_legendre, is_noise, normal_density, normal_rule, split
 from kcalc.smoothing import smoothed
 
@@ -23,6 +23,7 @@ ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
 _TERMS = (14, 24)  # Chebyshev terms tried on a panel before it is bisected
 _TOLERANCES = (1e-15, 5e-15)  # of the function's size, for the last coefficients; the noise of the integrals is about 1e-15
 _NARROWEST = 1e-13
+_FEW = 60  # points evaluated directly before a table is made
 _MOST = 400  # panels of an end zone
 
 
@@ -93,6 +94,7 @@ class EndZone:
 
     def __init__(self, phi: Profile, q1: float, psi: Profile, q2: float, sign: int) -> None:
         self.phi, self.q1, self.psi, self.q2, self.sign = phi, q1, psi, q2, sign
+        self._asked = 0
 
     def _touching(self, first: int, second: int) -> bool:
         """Whether a jump in phi^(first) and one in psi^(second) meet on the line u/sqrt(q1) = sign v/sqrt(q2)."""
@@ -113,6 +115,8 @@ class EndZone:
         """Gamma^(order) at c = sign cos(theta): what the smoothed functions give, and the deltas of both by conditioning on their kinks."""
         far = 2 * math.sin(theta / 2) ** 2
         smooth = self._smooth_product(order, far)
+        if order == 0:
+            return smooth
         deltas = self._deltas(self.phi, self.q1, self.psi, self.q2, order, far)
         deltas += deltas if self._symmetric else self._deltas(self.psi, self.q2, self.phi, self.q1, order, far)
         return (self.q1 * self.q2) ** (order / 2) * (smooth + deltas + self._delta_pairs(order, far))
@@ -163,6 +167,11 @@ class EndZone:
     def _meet(a: float, b: float) -> bool:
         return abs(a - b) <= 1e-13 * max(abs(a), abs(b))
 
+    @cached_property
+    def _end(self) -> float:
+        """Gamma(sign)."""
+        return pair_moment(self.phi, self.q1, self.psi, self.q2, self.sign)
+
     def _table(self, order: int) -> list[Chebyshev]:
         power = self._power(order)
 
@@ -201,12 +210,24 @@ class EndZone:
             total += float(integral(np.array([source.right]))[0])
         return panels
 
+    def _few(self, table: str, count: int) -> bool:
+        """Whether to evaluate so many points directly: tables are for the curves and root finders that ask for many."""
+        if table in self.__dict__ or self._asked + count > _FEW:
+            return False
+        self._asked += count
+        return True
+
     def drop(self, theta: Array) -> Array:
-        """Gamma(sign) - Gamma(sign cos theta)."""
+        """Gamma(sign) - Gamma(sign cos theta), relatively accurate but where one function meets itself at another q, or at sign = -1."""
+        absolute = self.sign < 0 or (self.phi is self.psi and self.q1 != self.q2)
+        if absolute and theta.all() and self._few("_drop_table", theta.size):
+            return self._end - np.array([self._derivative_at(0, t) for t in theta])
         return self.sign * evaluate(self._drop_table, theta) * (2 * np.sin(theta / 2)) ** (2 - self._power(1))
 
     def derivative(self, order: int, theta: Array) -> Array:
         """Gamma^(order) at c = sign cos(theta), order 1 or 2; infinite at theta = 0 where corners meet."""
+        if theta.all() and self._few("_slope_table" if order == 1 else "_bend_table", theta.size):
+            return np.array([self._derivative_at(order, t) for t in theta])
         power = self._power(order)
         regular = evaluate(self._slope_table if order == 1 else self._bend_table, theta)
         with np.errstate(divide="ignore"):

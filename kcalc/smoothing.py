@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from kcalc.quadrature import WINDOW, Array, Profile, mesh, normal_density, panel_nodes
 
+_WIDEST = 2 * WINDOW / 3  # of a Gauss-Legendre panel, in standard deviations
+_UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
 _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2/h^2) = 5e-21
 
 
@@ -38,13 +41,24 @@ def _smooth_part(profile: Profile, n: int, centres: Array, sigma: float) -> Arra
     low, high = centres - WINDOW * sigma, centres + WINDOW * sigma
     first, last = np.searchsorted(edges, low, side="right") - 1, np.searchsorted(edges, high, side="left") - 1
     total, whole = np.zeros_like(centres), first == last
-    total[whole] = _full_integral(values, centres[whole], sigma, _STEP)
-    for panel in range(first.min(), last.max() + 1):
-        here = ~whole & (first <= panel) & (panel <= last)
-        if here.any():
-            ends = np.maximum(low[here], edges[panel]), np.minimum(high[here], edges[panel + 1])
-            total[here] += _panel_integral(values, centres[here], sigma, *ends)
+    if whole.any():
+        total[whole] = _full_integral(values, centres[whole], sigma, _STEP)
+    if not whole.all():
+        cut = np.flatnonzero(~whole)
+        owner, panel = _spread(first[cut], last[cut])
+        owner = cut[owner]
+        starts, ends = np.maximum(low[owner], edges[panel]), np.minimum(high[owner], edges[panel + 1])
+        parts = _segments(values, centres[owner], sigma, starts, ends)
+        total += np.bincount(owner, parts, minlength=centres.size)
     return total
+
+
+def _spread(first: Any, last: Any) -> tuple[Any, Any]:
+    """Rows (i, k) for every k from first[i] to last[i], as two arrays of whole numbers."""
+    counts = last - first + 1
+    owner = np.repeat(np.arange(counts.size), counts)
+    start = np.repeat(np.cumsum(counts) - counts, counts)
+    return owner, first[owner] + np.arange(counts.sum()) - start
 
 
 def _full_integral(values: Callable[[Array], Array], m: Array, sigma: float, step: float) -> Array:
@@ -54,9 +68,12 @@ def _full_integral(values: Callable[[Array], Array], m: Array, sigma: float, ste
     return values(m[:, None] + sigma * y) @ (step * normal_density(y))
 
 
-def _panel_integral(values: Callable[[Array], Array], m: Array, sigma: float, low: Array, high: Array) -> Array:
+def _segments(values: Callable[[Array], Array], m: Array, sigma: float, low: Array, high: Array) -> Array:
     """The part of E f(m + sigma y) with m + sigma y in [low, high], f being smooth there; one interval for each centre."""
-    parts = math.ceil(float((high - low).max()) / sigma / (2 * WINDOW / 3))
-    unit, weights = panel_nodes(np.linspace(0.0, 1.0, max(parts, 1) + 1))
-    x = low[:, None] + (high - low)[:, None] * unit.ravel()
-    return (values(x) * normal_density((x - m[:, None]) / sigma)) @ weights.ravel() * (high - low) / sigma
+    counts = np.maximum(np.ceil((high - low) / (sigma * _WIDEST)), 1).astype(int)
+    owner, index = _spread(np.zeros_like(counts), counts - 1)
+    width = (high - low)[owner] / counts[owner]
+    x = (low[owner] + index * width)[:, None] + width[:, None] * _UNIT
+    parts = (values(x.ravel()).reshape(x.shape) * normal_density((x - m[owner][:, None]) / sigma)) @ _WEIGHTS * width / sigma
+    out: Any = np.bincount(owner, parts, minlength=m.size)
+    return out
