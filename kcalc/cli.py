@@ -1,4 +1,4 @@
-"""The command line: ``kcalc maps NET`` and ``kcalc shape NET``."""
+"""The command line: ``kcalc maps NET``, ``kcalc shape NET`` and ``kcalc gain ACTIVATION``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from . import __version__, architectures
 from .activations import activation, names
 from .calculi.global_maps import c_map, q_map
 from .errors import KcalcError, unknown
+from .gains import gain
 from .interchange.json_format import load_json, write_json
 from .layers import Nonlinear
 from .network import Network
@@ -90,6 +91,10 @@ def parser() -> argparse.ArgumentParser:
     shaping.add_argument("--zeta", type=_number, default=1.5, help="bound on the slope of the global C map, > 1; default 1.5")
     shaping.add_argument("--json", metavar="FILE", help="also write the result as JSON, '-' for standard output alone")
     shaping.set_defaults(run=_shape)
+    gains = verbs.add_parser("gain", help="print the weight scale that keeps q", description="Print the gains of activations.")
+    gains.add_argument("activations", nargs="+", metavar="NAME", help="activations by name")
+    gains.add_argument("--q", type=_number, default=1.0, help="the q value to keep; default 1")
+    gains.set_defaults(run=_gain)
     return top
 
 
@@ -209,6 +214,16 @@ def _assumption_lines(result: Any) -> list[str]:
         where = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
         lines.append(f"  {kind + ':':<12}{text} ({where})")
     return lines
+
+
+def _gain(options: argparse.Namespace) -> None:
+    rows = [("activation", "gain", "centred gain")]
+    for name in options.activations:
+        phi = activation(name)
+        variance = float(phi.second_moment(options.q)) - float(phi.mean(options.q)) ** 2
+        centred = f"{gain(phi, options.q, centred=True):.13g}" if variance > 0 else "-"
+        rows.append((phi.name, f"{gain(phi, options.q):.13g}", centred))
+    print("\n".join(table(rows)))
 
 
 def _shape(options: argparse.Namespace) -> None:
