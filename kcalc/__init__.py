@@ -11,6 +11,7 @@ from .calculi.slopes import slope_polynomial
 from .combinators import chain, repeat, residual
 from .errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
 from .gains import gain
+from .gaussian import expectation, pair_expectation
 from .interchange import load_json, save_json
 from .network import Network
 from .shaping import Constants, Shaping, shape
@@ -33,6 +34,7 @@ __all__ = [
     "architectures",
     "c_map",
     "chain",
+    "expectation",
     "gain",
     "layers",
     "load_json",
@@ -41,6 +43,7 @@ __all__ = [
     "maximal_curvature",
     "maximal_slope",
     "node_values",
+    "pair_expectation",
     "q_map",
     "q_values",
     "repeat",

@@ -1,0 +1,43 @@
+"""Gaussian expectations of functions of one or two correlated variables, for whatever :func:`kcalc.activation` accepts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from .activations import activation as resolve
+from .arguments import cosine_array, q_array
+from .errors import KcalcError
+from .fields import SYMPY
+
+
+def expectation(f: Any, q: Any = 1) -> Any:
+    """E f(sqrt(q) z), z standard normal.
+
+    Parameters: ``f`` is a name, an activation, a SymPy expression in one real symbol or a callable; ``q`` > 0 is the variance, a number,
+    an array or a SymPy expression. Returns: float64 of the shape of ``q``; a SymPy expression for a symbolic q, with an undefined function
+    M_f(q) where there is no closed form.
+    Raises: KcalcError for q <= 0, functions that are not real on the line, and expectations that diverge.
+    """
+    phi = resolve(f)
+    if isinstance(q, sp.Basic) and q.free_symbols:
+        return phi.mean(q, SYMPY)
+    return phi.mean(q_array(q, "q"))
+
+
+def pair_expectation(f: Any, g: Any, c: Any, q1: Any = 1, q2: Any = None) -> Any:
+    """E[f(u) g(v)] for centred Gaussians u, v of variances q1, q2 and correlation c; ``q2=None`` means ``q1``.
+
+    Kinks and jumps of f and g are handled exactly, c = +-1 included. Domain: -1 <= c <= 1; q1, q2 > 0; numbers or arrays, broadcast.
+    Returns: float64. Raises: KcalcError as :func:`expectation` does, and for |c| > 1.
+    """
+    first, second = resolve(f), resolve(g)
+    cosine, one = cosine_array(c), q_array(q1, "q1")
+    two = one if q2 is None else q_array(q2, "q2")
+    try:
+        cosine, one, two = np.broadcast_arrays(cosine, one, two)
+    except ValueError:
+        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {cosine.shape}, {one.shape}, {two.shape}") from None
+    return first.cross(second, one, two, cosine)[0]

@@ -1,0 +1,68 @@
+"""Gaussian expectations by name, expression and symbol, against mpmath and hand results."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.fields import SYMPY
+
+x = sp.Symbol("x", real=True)
+
+
+def test_one_variable():
+    assert kc.expectation(sp.cos(x), 2.0) == pytest.approx(math.exp(-1), rel=1e-15)
+    assert kc.expectation("relu", np.array([1.0, 4.0])) == pytest.approx(
+        [1 / math.sqrt(2 * math.pi), 2 / math.sqrt(2 * math.pi)], rel=1e-14
+    )
+    q = sp.Symbol("q", positive=True)
+    assert sp.simplify(kc.expectation("abs", q) - sp.sqrt(2 * q / sp.pi)) == 0
+
+
+@pytest.mark.parametrize(("c", "q1", "q2"), [(-0.8, 2, 0.5), (0.99, 1, 1.5)])
+def test_two_variables_against_mpmath(c, q1, q2):
+    got = kc.pair_expectation("softplus", sp.Max(x, 0), c, q1, q2)
+    s = mpmath.sqrt(1 - mpmath.mpf(c) ** 2)
+
+    def inner(v):
+        mean, spread = c * mpmath.sqrt(mpmath.mpf(q1) / q2) * v, mpmath.sqrt(q1) * s
+        return mpmath.quad(lambda y: mpmath.log1p(mpmath.exp(mean + spread * y)) * mpmath.npdf(y), [-9, -3, 0, 3, 9])
+
+    root = mpmath.sqrt(q2)
+    truth = mpmath.quad(lambda z: root * z * inner(root * z) * mpmath.npdf(z), [0, 1, 2, 4, 9])
+    assert got == pytest.approx(float(truth), rel=1e-12)
+
+
+@pytest.mark.parametrize("c", [-1, -0.999, -0.3, 0, 0.5, 1])
+def test_the_larger_of_two_gaussians_keeps_the_mean_square(c):
+    """max(u, v) = (a + |b|)/sqrt 2 with independent a, b of variances 1 + c, 1 - c, so E max^2 = 1 at any correlation."""
+    one, two = 1 + c, 1 - c
+    square = sum(kc.pair_expectation(f, f, 1, q) for f, q in (("identity", one), ("abs", two)) if q)
+    cross = 2 * kc.expectation("identity", one) * kc.expectation("abs", two) if one and two else 0
+    assert (square + cross) / 2 == pytest.approx(1, abs=1e-15)
+
+
+def test_the_larger_of_two_gaussians_in_symbols():
+    c = sp.Symbol("c", real=True)
+    a, b = kc.activation("identity"), kc.activation("abs")
+    total = (a.second_moment(1 + c, SYMPY) + b.second_moment(1 - c, SYMPY)) / 2
+    assert sp.simplify(total) == 1
+
+
+def test_refusals():
+    for bad in (
+        lambda: kc.pair_expectation("tanh", "relu", 1.2),
+        lambda: kc.pair_expectation("tanh", "relu", 0.2, -1),
+        lambda: kc.expectation("tanh", 0),
+    ):
+        with pytest.raises(kc.KcalcError):
+            bad()
+    with pytest.raises(kc.KcalcError, match="diverges"):
+        kc.expectation(sp.exp(x**2 / 8), 2.5)
+    with pytest.raises(kc.KcalcError, match="broadcast"):
+        kc.pair_expectation("tanh", "relu", [0.1, 0.2], [1, 2, 3])
