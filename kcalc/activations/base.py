@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy.core.function import AppliedUndef
 
 from kcalc.activations.local import LocalMaps
-from kcalc.activations.pieces import X, compile_pieces, crossings, resolve, side_value
+from kcalc.activations.pieces import X, compile_pieces, crossings, resolve, sampled_jumps, side_value
 from kcalc.activations.transformation import Transformation, short
+from kcalc.arguments import derivative_order
 from kcalc.errors import KcalcError
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 from kcalc.quadrature import Array
@@ -75,8 +77,20 @@ class Activation(LocalMaps):
     # --- the function --------------------------------------------------------------------------------------------------------------
 
     @cached_property
+    def numeric_only(self) -> bool:
+        """Whether a callable is inside: then there are no closed forms, and no digits beyond double precision."""
+        return self.expr.has(AppliedUndef)
+
+    def refuse_numeric_only(self, purpose: str) -> None:
+        """Raises KcalcError if a callable is inside; ``purpose`` says what cannot be had of it."""
+        if self.numeric_only:
+            raise KcalcError(f"activation {self.name!r} is a callable, numeric only: no {purpose}; give it as a SymPy expression")
+
+    @cached_property
     def pieces(self) -> tuple[sp.Expr, ...]:
         """The smooth expressions between kinks, from the left."""
+        if self.numeric_only:
+            return (self.expr,) * (len(self.kinks) + 1)
         if not self.kinks:
             return (self.expr,)
         return tuple(resolve(self.expr, self.kinks, index) for index in range(len(self.kinks) + 1))
@@ -97,7 +111,9 @@ class Activation(LocalMaps):
 
     def derivative_expr(self, n: int = 1) -> sp.Expr:
         """The n-th derivative away from kinks (no deltas); a Piecewise that is right-continuous where there are kinks."""
-        parts = self._piece_derivatives(n)
+        if self.numeric_only:
+            return sp.Derivative(self.expr, (X, derivative_order(n)), evaluate=isinstance(self.expr, AppliedUndef))
+        parts = self._piece_derivatives(derivative_order(n))
         if not self.kinks:
             return parts[0]
         conditions = [k > X for k in self.kinks]
@@ -105,7 +121,9 @@ class Activation(LocalMaps):
 
     def jumps(self, n: int = 0) -> tuple[tuple[sp.Expr, sp.Expr], ...]:
         """(kink, phi^(n)(kink+) - phi^(n)(kink-)) for every kink."""
-        parts = self._piece_derivatives(n)
+        if self.numeric_only:
+            return tuple(zip(self.kinks, map(sp.Float, self.jump_sizes(n)), strict=True))
+        parts = self._piece_derivatives(derivative_order(n))
         return tuple(
             (k, sp.simplify(side_value(right, k, "+") - side_value(left, k, "-")))
             for k, left, right in zip(self.kinks, parts, parts[1:], strict=False)
@@ -115,10 +133,12 @@ class Activation(LocalMaps):
         """The jumps of phi^(n) as floats, rounding residues set to zero."""
         known = self.__dict__.setdefault("_jump_sizes", {})
         if n not in known:
-            known[n] = self._find_jumps(n)
+            known[n] = self._find_jumps(derivative_order(n))
         return known[n]
 
     def _find_jumps(self, n: int) -> tuple[float, ...]:
+        if self.numeric_only:
+            return sampled_jumps(self, n)
         parts = self._piece_derivatives(n)
         out = []
         for k, left, right in zip(self.kinks, parts, parts[1:], strict=False):
@@ -138,7 +158,7 @@ class Activation(LocalMaps):
         """The n-th derivative away from kinks as a vectorised float64 function without overflows, right-continuous at kinks."""
         known = self.__dict__.setdefault("_numeric", {})
         if n not in known:
-            known[n] = self._compile(n)
+            known[n] = self._compile(derivative_order(n))
         return known[n]
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
@@ -153,6 +173,12 @@ class Activation(LocalMaps):
     def __call__(self, x: object) -> Any:
         """phi(x) in float64, elementwise."""
         return self.numeric(0)(np.asarray(NUMPY.number(x)))[()]
+
+    def plot(self, axes: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Any:
+        """Draw phi, its Q map and its C maps at several q on three Axes; see :func:`kcalc.cards.card`."""
+        from kcalc.cards import card
+
+        return card(self, axes, q)
 
     # --- new activations from old --------------------------------------------------------------------------------------------------
 
@@ -204,7 +230,7 @@ class Transformed(Activation):
 
     @property
     def closed_in_numpy(self) -> bool:  # type: ignore[override]
-        return self.original.closed_in_numpy and self.constants.output_shift == 0
+        return self.original.closed_in_numpy and self.constants.output_shift == self.constants.input_shift == 0
 
     def _find_jumps(self, n: int) -> tuple[float, ...]:
         """Those of the original, scaled: transformed kinks are rounded, so that the two sides would seem to jump."""
@@ -230,18 +256,22 @@ class Transformed(Activation):
 
     def _closed_mean(self, q: Number, field: Field) -> Number | None:
         square, _, scale, shift = self._constants(field)
-        inner = self.original._closed_mean(square * q, field) if self._unshifted() else None
+        if not self._unshifted():
+            return super()._closed_mean(q, field)
+        inner = self.original._closed_mean(square * q, field)
         return None if inner is None else scale * (inner * 1 + shift)
 
     def _closed_mean_slope(self, q: Number, field: Field) -> Number | None:
         square, a, scale, _ = self._constants(field)
-        inner = self.original._closed_mean_slope(square * q, field) if self._unshifted() else None
+        if not self._unshifted():
+            return super()._closed_mean_slope(q, field)
+        inner = self.original._closed_mean_slope(square * q, field)
         return None if inner is None else scale * a * inner
 
     def _closed_second_moment(self, q: Number, field: Field) -> Number | None:
         square, _, scale, shift = self._constants(field)
         if not self._unshifted():
-            return None
+            return super()._closed_second_moment(q, field)
         inner = self.original._closed_second_moment(square * q, field)
         if inner is None or shift == 0:
             return None if inner is None else scale**2 * inner
