@@ -156,6 +156,8 @@ class EndZone:
     def _delta_pairs(self, order: int, far: float) -> float:
         """sum_jk J_j J_k times the density of (u, v) at (k_j, k_k)."""
         square, total = far * (2 - far), 0.0
+        if not square:
+            return 0.0  # no two of them meet, or the caller knows the limit to be infinite
         for k, jump in zip(self.phi.kink_points, self.phi.jump_sizes(order - 1), strict=True):
             for j, other in zip(self.psi.kink_points, self.psi.jump_sizes(order - 1), strict=True):
                 a, b = k / math.sqrt(self.q1), self.sign * j / math.sqrt(self.q2)
@@ -217,18 +219,18 @@ class EndZone:
         self._asked += count
         return True
 
-    def drop(self, theta: Array) -> Array:
-        """Gamma(sign) - Gamma(sign cos theta), relatively accurate but where one function meets itself at another q, or at sign = -1."""
-        absolute = self.sign < 0 or (self.phi is self.psi and self.q1 != self.q2)
-        if absolute and theta.all() and self._few("_drop_table", theta.size):
-            return self._end - np.array([self._derivative_at(0, t) for t in theta])
+    def drop(self, theta: Array, absolute: bool = False) -> Array:
+        """Gamma(sign) - Gamma(sign cos theta), relatively accurate unless ``absolute``, or for one function at two q, or at sign = -1."""
+        absolute = absolute or self.sign < 0 or (self.phi is self.psi and self.q1 != self.q2)
+        if absolute and self._few("_drop_table", theta.size):
+            return np.array([self._end - self._derivative_at(0, t) if t else 0.0 for t in theta])
         return self.sign * evaluate(self._drop_table, theta) * (2 * np.sin(theta / 2)) ** (2 - self._power(1))
 
     def derivative(self, order: int, theta: Array) -> Array:
         """Gamma^(order) at c = sign cos(theta), order 1 or 2; infinite at theta = 0 where corners meet."""
-        if theta.all() and self._few("_slope_table" if order == 1 else "_bend_table", theta.size):
-            return np.array([self._derivative_at(order, t) for t in theta])
         power = self._power(order)
+        if (theta.all() or not power) and self._few("_slope_table" if order == 1 else "_bend_table", theta.size):
+            return np.array([self._derivative_at(order, t) for t in theta])
         regular = evaluate(self._slope_table if order == 1 else self._bend_table, theta)
         with np.errstate(divide="ignore"):
             return regular / np.sin(theta) ** power if power else regular

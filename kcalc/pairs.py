@@ -52,6 +52,11 @@ class PairMap:
         return pair_moment(self.phi, self.q1, self.psi, self.q2, sign=-1)
 
     @cached_property
+    def whole(self) -> float:
+        """Gamma(1) as the series adds up to, so that Gamma(1) - Gamma(c) and Gamma(c) fit together to the last digit."""
+        return self.constant + float(self.products.sum()) + self._missing
+
+    @cached_property
     def _missing(self) -> float:
         """Gamma(1) minus the sum of the series kept; through variances where that avoids a cancellation."""
         if self.complete:
@@ -79,8 +84,10 @@ class PairMap:
     def _lower(self) -> EndZone:
         return EndZone(self.phi, self.q1, self.psi, self.q2, -1)
 
-    def taylor(self, gap: Array, order: int) -> list[Array]:
+    def taylor(self, gap: Array, order: int, absolute: bool = False) -> list[Array]:
         """[Gamma(1) - Gamma(c), Gamma'(c), Gamma''(c)/2, ...] up to ``order`` at c = 1 - gap, gap a flat array in [0, 2].
+
+        The first keeps relative accuracy near c = 1, unless ``absolute`` accuracy (cheaper at few points) is enough.
 
         Raises KcalcError for orders above 2 where the Hermite series cannot deliver them.
         """
@@ -93,24 +100,24 @@ class PairMap:
             raise KcalcError(
                 f"Taylor coefficients of order {order} > 2 of {self.phi.name!r} are available for |c| < {math.cos(ZONE):.2f} only"
             )
-        for here, part in ((inside, self._inside), (upper, self._near_one), (lower, self._near_minus_one)):
-            if here.any():
-                angle = rest[here] if part == self._near_minus_one else theta[here]
-                for target, values in zip(out, part(gap[here], angle, order), strict=True):
-                    target[here] = values
+        parts: list[list[Array]] = []
+        if inside.any():
+            parts.append(self._inside(gap[inside], order))
+        if upper.any():
+            parts.append(self._zone(self._upper, theta[upper], order, absolute))
+        if lower.any():
+            parts.append(self._zone(self._lower, rest[lower], order, True))
+            parts[-1][0] += self.at_one - self.at_minus_one
+        for here, part in zip((where for where in (inside, upper, lower) if where.any()), parts, strict=True):
+            for target, values in zip(out, part, strict=True):
+                target[here] = values
         return out
 
-    def _near_one(self, gap: Array, theta: Array, order: int) -> list[Array]:
-        zone = self._upper
-        drop = zone.drop(theta)
-        return [drop, *(zone.derivative(i, theta) / i for i in range(1, order + 1))]
+    @staticmethod
+    def _zone(zone: EndZone, theta: Array, order: int, absolute: bool) -> list[Array]:
+        return [zone.drop(theta, absolute), *(zone.derivative(i, theta) / i for i in range(1, order + 1))]
 
-    def _near_minus_one(self, gap: Array, theta: Array, order: int) -> list[Array]:
-        zone = self._lower
-        drop = zone.drop(theta) + (self.at_one - self.at_minus_one)
-        return [drop, *(zone.derivative(i, theta) / i for i in range(1, order + 1))]
-
-    def _inside(self, gap: Array, theta: Array, order: int) -> list[Array]:
+    def _inside(self, gap: Array, order: int) -> list[Array]:
         c = 1 - gap
         terms = self._terms_needed(float(np.abs(c).max()))
         columns = self._matrix[:terms, : min(order, 2) + 1]

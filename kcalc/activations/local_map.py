@@ -210,7 +210,7 @@ def _at_one_pair(phi: Any, c: Array, q1: float, q2: float) -> Array:
         return exact
     norm = math.sqrt(phi.second_moment(q1) * phi.second_moment(q2))
     gamma = pair_map(_euler(phi), q1, phi, q2)
-    rate = gamma.at_one - gamma.taylor(1 - c, 0)[0] + _from_jumps(phi, c, q1, q2)
+    rate = gamma.at_one - gamma.taylor(1 - c, 0, absolute=True)[0] + _from_jumps(phi, c, q1, q2)
     cosine = 1 - phi.taylor(1 - c, q1, q2)[0]
     return rate / (2 * q1 * norm) - cosine * phi.q_slope(q1) / (2 * phi.second_moment(q1))
 

@@ -1,0 +1,166 @@
+"""``phi.c_map`` and ``phi.q_map``: the habits of map objects, derivatives in q, series with their tails, fixed points."""
+
+from __future__ import annotations
+
+import pickle
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.activations import Activation
+from kcalc.maps import CMap, QMap
+
+X = sp.Symbol("x", real=True)
+POINTS = [(0.3, 1.0, 2.0), (0.97, 1.0, 2.0), (-0.99, 3.0, 0.5), (1.0, 2.0, 1.0), (-1.0, 2.0, 2.5), (0.995, 2.0, 2.0), (0.0, 0.1, 20.0)]
+
+
+def quotient(f, h=2e-4):
+    """A difference quotient of order 4."""
+    return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h)
+
+
+def test_they_are_maps_and_remember_nothing_when_pickled():
+    phi = kc.activation("swish")
+    assert isinstance(phi.c_map, CMap) and isinstance(phi.q_map, QMap)
+    assert phi.c_map is phi.c_map
+    again = pickle.loads(pickle.dumps(phi))
+    assert again == phi and again.c_map(0.3) == phi.c_map(0.3)
+    assert phi.c_map.assumptions[0].kind == "convention" and not phi.c_map.heuristic
+    assert set(phi.c_map.to_dict(5)) == {"map", "c", "C", "assumptions"}
+    assert "swish" in repr(phi.c_map) and "swish" in repr(phi.q_map)
+
+
+def test_shapes_types_and_angles():
+    C = kc.activation("tanh").c_map
+    assert C(np.zeros((2, 1)), np.ones(3)).shape == (2, 3)
+    assert C(np.float32([0.1, 0.2])).dtype == np.float32 and C(np.array([0.1])).dtype == np.float64
+    assert isinstance(C(0.5), float) and C(1.0) == 1.0 and C(0.0) == 0.0
+    theta = np.array([1e-8, 0.3, 3.0])
+    np.testing.assert_allclose(C.at_angle(theta)[1:], np.arccos(C(np.cos(theta)))[1:], rtol=1e-14)
+    assert C.at_angle(1e-8) == pytest.approx(1e-8 * np.sqrt(C.derivative(1)(1.0)), rel=1e-12)
+    assert C.gap_at_angle(1e-8) == pytest.approx(C.derivative(1)(1.0) * 0.5e-16, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["tanh", "softplus", "elu", "hard_tanh", "softsign", "swish"])
+@pytest.mark.parametrize("which", [1, 2, None])
+def test_q_derivatives_are_difference_quotients(name, which):
+    C = kc.activation(name).c_map
+    moves = {1: (1, 0), 2: (0, 1), None: (1, 1)}[which]
+    for c, q1, q2 in POINTS:
+        truth = quotient(lambda h, c=c, q1=q1, q2=q2: C(c, q1 + h * moves[0], q2 + h * moves[1]))
+        assert C.q_derivative(which)(c, q1, q2) == pytest.approx(truth, abs=2e-9), (c, q1, q2)
+
+
+def test_q_derivatives_of_closed_forms_to_rounding():
+    """erf and sin + cos by mpmath's differentiation of their textbook forms; homogeneous ones do not depend on q."""
+
+    def erf(c, q1, q2):
+        t = lambda q, p: 2 * mpmath.sqrt(q * p) / mpmath.sqrt((1 + 2 * q) * (1 + 2 * p))  # noqa: E731
+        return mpmath.asin(c * t(q1, q2)) / mpmath.sqrt(mpmath.asin(t(q1, q1)) * mpmath.asin(t(q2, q2)))
+
+    def rbf(c, q1, q2):
+        return mpmath.exp(-(q1 + q2) / 2 + c * mpmath.sqrt(q1 * q2))
+
+    for name, truth in (("erf", erf), ("rbf", rbf)):
+        for c, q1, q2 in POINTS:
+            with mpmath.workdps(40):
+                one = mpmath.diff(lambda q, c=c, q2=q2, truth=truth: truth(c, q, q2), q1)
+            assert kc.activation(name).c_map.q_derivative(1)(c, q1, q2) == pytest.approx(float(one), rel=1e-12, abs=1e-14)
+    assert kc.activation("relu").c_map.q_derivative(None)(np.array([0.1, 0.9])).tolist() == [0.0, 0.0]
+
+
+def test_q_derivatives_where_the_function_jumps():
+    """x 1[|x| > 1/2]: Gamma by mpmath from the product of the two truncated functions."""
+    C = kc.activation(sp.Piecewise((X, -sp.Rational(1, 2) > X), (0, sp.Rational(1, 2) > X), (X, True))).c_map
+    for c, q1, q2 in ((0.3, 1.0, 2.0), (-0.8, 2.0, 1.0), (0.97, 0.5, 0.8)):
+        truth = quotient(lambda h, c=c, q1=q1, q2=q2: C(c, q1 + h, q2))
+        assert C.q_derivative(1)(c, q1, q2) == pytest.approx(truth, abs=5e-9)
+
+
+@pytest.mark.parametrize("q", [0.3, 2.0, 40.0])
+@pytest.mark.parametrize("name", ["tanh", "relu", "hard_tanh", "gelu", "square"])
+def test_series_are_non_negative_and_the_tail_is_what_is_left(name, q):
+    C = kc.activation(name).c_map
+    b = C.series(24, q)
+    assert np.all(b >= 0)
+    assert b.sum() + C.tail(24, q) == pytest.approx(1, abs=1e-14)
+    for c in (-0.6, 0.4):
+        rest = C(c, q) - b @ c ** np.arange(24)
+        assert abs(rest) <= C.tail(24, q) * abs(c) ** 24 + 1e-15
+
+
+def test_series_of_relu_by_hand():
+    c = kc.symbols.c
+    closed = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
+    truth = [float(closed.diff(c, n).subs(c, 0) / sp.factorial(n)) for n in range(9)]
+    np.testing.assert_allclose(kc.activation("relu").c_map.series(9), truth, atol=1e-16)
+
+
+def test_fixed_points_of_q_and_their_stability():
+    selu, relu = kc.activation("selu").q_map, kc.activation("relu").q_map
+    (point,) = selu.fixed_points()
+    assert point.value == pytest.approx(1, abs=1e-10) and point.slope == pytest.approx(0.78265, abs=5e-6) and point.stable
+    assert relu.fixed_points() == () and kc.activation("identity").q_map.fixed_points() == ()
+    assert kc.activation("hard_tanh").q_map.fixed_points() == ()  # Q(q) = q to rounding on an interval near 0: no isolated one
+    assert kc.activation("exp").q_map.fixed_points() == ()  # Q overflows from q = 355 on
+    gained = kc.activation("tanh").transformed(output_scale=2).q_map
+    (stable,) = gained.fixed_points()
+    assert gained(stable.value) == pytest.approx(stable.value, rel=1e-13) and stable.stable
+
+
+def test_fixed_points_of_c_and_their_stability():
+    found = kc.activation("swish").c_map.fixed_points(1)
+    assert [p.stable for p in found] == [True, False] and found[1].value == 1.0
+    assert kc.activation("identity").c_map.fixed_points() == ()
+
+
+def test_numbers_from_the_papers():
+    slope = kc.activation("selu").c_map.derivative(1)(1.0)
+    assert slope == pytest.approx(1.071575, abs=5e-7)
+    assert slope**100 == pytest.approx(1005.21, abs=5e-3) and slope**300 == pytest.approx(1.015713e9, rel=5e-7)
+    L = kc.layers
+    normed = kc.chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm())
+    assert kc.c_map(normed).derivative(1)(1.0) == pytest.approx(np.pi / (np.pi - 1), rel=1e-14)
+    assert round(np.pi / (np.pi - 1), 5) == 1.46694
+
+
+@pytest.mark.parametrize("ratio", [1 + 1e-12, 1 + 1e-8, 1 + 1e-4, 1.02])
+def test_kinks_that_nearly_meet(ratio):
+    """hard_tanh at q1 close to q2: C'(c) against the sum over its pieces, by conditioning on the kinks in mpmath."""
+    plain = Activation("clip", kc.activation("hard_tanh").expr, kc.activation("hard_tanh").kinks)
+    same = plain.c_map.derivative(1)(np.array([0.99, 0.9999, 1 - 1e-9]), 2.0)
+    near = plain.c_map.derivative(1)(np.array([0.99, 0.9999, 1 - 1e-9]), 2.0, 2.0 * ratio)
+    assert np.all(np.abs(near - same) < 3 * (ratio - 1) + 1e-12)
+
+
+@pytest.mark.parametrize("bad", [1.1, -1.0000001, float("nan"), 1j, "0.5", [0.1, [0.2]]])
+def test_bad_cosines(bad):
+    with pytest.raises(kc.KcalcError):
+        kc.activation("tanh").c_map(bad)
+    with pytest.raises(kc.KcalcError):
+        kc.activation("tanh").c_map.q_derivative(1)(bad)
+
+
+def test_bad_arguments():
+    C, Q = kc.activation("tanh").c_map, kc.activation("tanh").q_map
+    for call in (
+        lambda: C(0.5, 0),
+        lambda: C(0.5, 1, -1),
+        lambda: C(0.5, float("inf")),
+        lambda: Q(0),
+        lambda: Q(-1.0),
+        lambda: Q(1j),
+        lambda: C([0.1, 0.2], [1, 2, 3]),
+        lambda: C.derivative(-1),
+        lambda: C.series(0),
+        lambda: C.tail(0),
+        lambda: C.q_derivative(3),
+        lambda: C.at_angle(4.0),
+        lambda: C.at_angle(-0.1),
+        lambda: kc.activation("relu").c_map.series(10_000),
+    ):
+        with pytest.raises(kc.KcalcError):
+            call()
