@@ -98,6 +98,10 @@ class Field(ABC):
         """sin theta = sqrt(u (2 - u)) for u = 1 - cos theta in [0, 2]."""
         return self.sqrt(gap * (2 - gap))
 
+    def erfc(self, x: Number) -> Number:
+        """1 - erf x; fields that know how keep its digits for large x."""
+        return 1 - self.erf(x)
+
     def sine_excess(self, gap: Number) -> Number:
         """sin t - t cos t at t = angle(gap): the corner term of rectifiers, t^3/3 + O(t^5)."""
         return self.sine(gap) - self.angle(gap) * self.cosine(gap)
@@ -132,6 +136,9 @@ class _Symbolic(Field):
     def expm1(self, x: sp.Expr) -> sp.Expr:  # type: ignore[override]
         return sp.exp(x) - 1
 
+    def erfc(self, x: sp.Expr) -> sp.Expr:
+        return sp.erfc(x)
+
     def cosine(self, gap: Number) -> sp.Expr:
         return sp.expand(1 - self.number(gap))
 
@@ -157,8 +164,13 @@ class _Numpy(Field):
 
     def number(self, value: object) -> Number:
         """A float, or a float64 array of the same shape."""
-        if isinstance(value, np.ndarray | list | tuple) and np.ndim(value) > 0:
-            return self._array(np.asarray(value))
+        if isinstance(value, np.ndarray | list | tuple):
+            try:
+                array = np.asarray(value)
+            except ValueError as error:
+                raise _refuse(value, "its rows have different lengths") from error
+            if array.ndim > 0:
+                return self._array(array)
         plain = _plain(value)
         return _as_float(_closed_value(plain) if isinstance(plain, sp.Expr) else plain)
 
@@ -181,6 +193,11 @@ class _Numpy(Field):
 
         return erf(x)
 
+    def erfc(self, x: Number) -> Number:
+        from scipy.special import erfc
+
+        return erfc(x)
+
     def sine_excess(self, gap: Number) -> Number:
         """Beyond t = 0.3 as written, below by sum_n (-1)^(n+1) 2n t^(2n+1)/(2n+1)!: relative error about 1e-15 for every t in [0, pi]."""
         t = self.angle(gap)
@@ -200,7 +217,7 @@ class _Mpmath(Field):
         self.context = context = mpmath.mp.clone()
         context.dps = digits
         self.pi = +context.pi
-        for function in ("sqrt", "exp", "expm1", "log", "sin", "cos", "tan", "atan", "asin", "acos", "erf", "cosh", "sinh", "tanh"):
+        for function in ("sqrt", "exp", "expm1", "log", "sin", "cos", "tan", "atan", "asin", "acos", "erf", "erfc", "cosh", "sinh", "tanh"):
             setattr(self, function, getattr(context, function))
         self.abs = context.fabs
 

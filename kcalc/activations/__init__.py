@@ -2,11 +2,12 @@
 
 from kcalc.activations.base import Activation, X, combine
 from kcalc.activations.parse import activation
-from kcalc.activations.periodic import Exponential
-from kcalc.activations.polynomial import Polynomial
-from kcalc.activations.rectifiers import Leaky, leaky_relu
-from kcalc.activations.registry import aliases, names, register
-from kcalc.activations.sigmoids import Erf
+from kcalc.activations.periodic import Exponential, gabor, gaussian, snake
+from kcalc.activations.polynomial import Polynomial, hermite
+from kcalc.activations.rectified_powers import RectifiedPower, rectified_power
+from kcalc.activations.rectifiers import Leaky, abrelu, hard_shrink, leaky_relu
+from kcalc.activations.registry import aliases, catalogue, names, register
+from kcalc.activations.sigmoids import Erf, scaled_erf
 from kcalc.activations.smooth import celu, exponential_linear
 from kcalc.activations.transformation import Transformation
 
@@ -16,14 +17,24 @@ __all__ = [
     "Exponential",
     "Leaky",
     "Polynomial",
+    "RectifiedPower",
     "Transformation",
     "X",
+    "abrelu",
     "activation",
     "aliases",
+    "catalogue",
     "celu",
     "combine",
     "exponential_linear",
+    "gabor",
+    "gaussian",
+    "hard_shrink",
+    "hermite",
     "leaky_relu",
     "names",
+    "rectified_power",
     "register",
+    "scaled_erf",
+    "snake",
 ]

@@ -12,7 +12,7 @@ import sympy as sp
 from sympy.core.function import AppliedUndef
 
 from kcalc.activations.local import LocalMaps
-from kcalc.activations.pieces import X, compile_pieces, crossings, resolve, sampled_jumps, side_value
+from kcalc.activations.pieces import X, compile_pieces, crossings, exact_jumps, landmark, real_roots, resolve, rounded_jumps, sampled_jumps
 from kcalc.activations.transformation import Transformation, short
 from kcalc.arguments import derivative_order
 from kcalc.errors import KcalcError
@@ -123,42 +123,32 @@ class Activation(LocalMaps):
         """(kink, phi^(n)(kink+) - phi^(n)(kink-)) for every kink."""
         if self.numeric_only:
             return tuple(zip(self.kinks, map(sp.Float, self.jump_sizes(n)), strict=True))
-        parts = self._piece_derivatives(derivative_order(n))
-        return tuple(
-            (k, sp.simplify(side_value(right, k, "+") - side_value(left, k, "-")))
-            for k, left, right in zip(self.kinks, parts, parts[1:], strict=False)
-        )
+        return tuple(zip(self.kinks, exact_jumps(self._piece_derivatives(derivative_order(n)), self.kinks), strict=True))
 
     def jump_sizes(self, n: int) -> tuple[float, ...]:
         """The jumps of phi^(n) as floats, rounding residues set to zero."""
-        known = self.__dict__.setdefault("_jump_sizes", {})
+        known, n = self.__dict__.setdefault("_jump_sizes", {}), derivative_order(n)
         if n not in known:
-            known[n] = self._find_jumps(derivative_order(n))
+            known[n] = self._find_jumps(n)
         return known[n]
 
     def _find_jumps(self, n: int) -> tuple[float, ...]:
         if self.numeric_only:
             return sampled_jumps(self, n)
-        parts = self._piece_derivatives(n)
-        out = []
-        for k, left, right in zip(self.kinks, parts, parts[1:], strict=False):
-            below, above = float(side_value(left, k, "-")), float(side_value(right, k, "+"))
-            jump = above - below
-            out.append(jump if abs(jump) > 1e-13 * max(1.0, abs(below), abs(above)) else 0.0)
-        return tuple(out)
+        return rounded_jumps(self._piece_derivatives(n), self.kinks)
 
     @cached_property
     def landmarks(self) -> tuple[tuple[float, float], ...]:
         """(centre, width) of narrow features: where the argument of a function inside the expression is centred, and its scale."""
         inner = {arg for f in self.expr.atoms(sp.Function, sp.exp) for arg in f.args} | {p.base for p in self.expr.atoms(sp.Pow)}
-        found = {mark for arg in inner if isinstance(arg, sp.Expr) for mark in _landmark(arg)}
+        found = {mark for arg in inner if isinstance(arg, sp.Expr) for mark in landmark(arg)}
         return tuple(sorted((c, w) for c, w in found if w < _NARROW))
 
     def numeric(self, n: int = 0) -> Callable[[Array], Array]:
         """The n-th derivative away from kinks as a vectorised float64 function without overflows, right-continuous at kinks."""
-        known = self.__dict__.setdefault("_numeric", {})
+        known, n = self.__dict__.setdefault("_numeric", {}), derivative_order(n)
         if n not in known:
-            known[n] = self._compile(derivative_order(n))
+            known[n] = self._compile(n)
         return known[n]
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
@@ -191,23 +181,12 @@ class Activation(LocalMaps):
         return transform(self, Transformation(*numbers))
 
     def composed(self, inner: Activation) -> Activation:
-        """The activation phi(psi(x)) with ``inner`` as psi."""
-        return compose(self, inner)
+        """The activation phi(psi(x)) with ``inner`` as psi.  Raises KcalcError unless it is an activation."""
+        return compose(self, _activation(inner))
 
 
 _NARROW = 0.25
-
-
-def _landmark(inner: sp.Expr) -> list[tuple[float, float]]:
-    """Centre and width of a linear or quadratic inner function."""
-    if not inner.is_polynomial(X) or not inner.has(X):
-        return []
-    coefficients = [float(c) for c in sp.Poly(inner, X).all_coeffs()]
-    if len(coefficients) == 2:
-        return [(-coefficients[1] / coefficients[0], 1 / abs(coefficients[0]))]
-    if len(coefficients) == 3:
-        return [(-coefficients[1] / (2 * coefficients[0]), abs(coefficients[0]) ** -0.5)]
-    return []
+_FLAT = np.linspace(-30.0, 30.0, 601)
 
 
 # --- made of others ----------------------------------------------------------------------------------------------------
@@ -312,6 +291,8 @@ def transform(activation: Activation, constants: Transformation) -> Activation:
     for value in (constants.input_scale, constants.input_shift, constants.output_scale, constants.output_shift):
         if value.free_symbols:
             raise KcalcError(f"{value} is not a number: an activation's constants must be numbers")
+        if not abs(value) < 1e150:
+            raise KcalcError(f"{str(value)[:40]} is too large for a constant of an activation")
     before = activation.transformation
     base = activation.base
     if before is not None:
@@ -357,10 +338,16 @@ class Composed(Activation):
         return values
 
 
+def _activation(phi: Any) -> Activation:
+    if not isinstance(phi, Activation):
+        raise KcalcError(f"{str(phi)[:60]!r} is not an activation: make one of it with kc.activation(...)")
+    return phi
+
+
 def _preimages(inner: Activation, level: sp.Expr) -> list[Any]:
     """The points where ``inner`` crosses ``level``."""
     if inner.expr.is_polynomial(X):
-        return list(sp.real_roots(sp.Poly(inner.expr - level, X))) if inner.expr.has(X) else []
+        return real_roots(inner.expr - level)
     value, target = inner.numeric(0), float(level)
     return [SYMPY.number(point) for point in crossings(lambda x: value(x) - target)]
 
@@ -368,8 +355,10 @@ def _preimages(inner: Activation, level: sp.Expr) -> list[Any]:
 def compose(outer: Activation, inner: Activation) -> Activation:
     """The activation outer(inner(x))."""
     points = list(inner.kinks)
-    for level in outer.kinks:
+    for level, jump in zip(outer.kinks, outer.jump_sizes(0), strict=True):
         points += _preimages(inner, level)
+        if jump and np.any(np.convolve(inner.numeric(0)(_FLAT) == float(level), [1, 1]) > 1):
+            raise KcalcError(f"{inner.name} is constant {level} on an interval, and {outer.name} jumps there: its value is not defined")
     kinks: list[sp.Expr] = []
     for point in sorted(points, key=float):
         if not kinks or abs(float(point - kinks[-1])) > 1e-14 * (1 + abs(float(point))):
@@ -395,7 +384,11 @@ def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = Non
 
     Raises KcalcError for no terms, zero scales and constants that are not numbers.
     """
-    parts = tuple((SYMPY.number(c), phi, SYMPY.number(s)) for c, phi, s in terms)
+    try:
+        triples = [(c, phi, s) for c, phi, s in terms]
+    except (TypeError, ValueError) as error:
+        raise KcalcError("combine takes triples (coefficient, activation, input_scale)") from error
+    parts = tuple((SYMPY.number(c), _activation(phi), SYMPY.number(s)) for c, phi, s in triples)
     if not parts:
         raise KcalcError("combine needs at least one (coefficient, activation, input_scale)")
     if any(s == 0 or s.free_symbols or c.free_symbols for c, _, s in parts):

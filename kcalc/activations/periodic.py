@@ -1,47 +1,232 @@
-"""Sines, exponentials and the Gaussian: activations whose expectations are elementary."""
+"""Waves, Gaussians and exponentials: activations whose kernels are exponentials of quadratic forms."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import sympy as sp
 
 from kcalc.activations.base import Activation, X
+from kcalc.activations.closed import Closed, Kernel, half_distance
+from kcalc.activations.parameters import label, positive
 from kcalc.activations.registry import register
-from kcalc.fields import Field, Number
+from kcalc.fields import SYMPY, Field, Number
 
 
-def _half_square(gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-    """Var(u - v)/2 = (q1 + q2)/2 - c sqrt(q1 q2), without cancellation near c = 1."""
-    return (field.sqrt(q1) - field.sqrt(q2)) ** 2 / 2 + field.sqrt(q1 * q2) * gap
+@dataclass(frozen=True)
+class _Form:
+    """Where the kernel of exp(-a x^2) cos(w x) comes from, at one (gap, q1, q2).
+
+    With r = sqrt(q1 q2), k = c r, m = (q1+q2)/2: D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 (m + 2a (r^2-k^2))/D, K = w^2 k/D and
+    Gamma = D^(-1/2) e^(-E) cosh K.  ``rise`` names the differences from c = 1, all of them positive: D - D1, E - E1, K1 - K, K1 + K.
+    """
+
+    d1: Number
+    d: Number
+    e1_minus_k1: Number
+    k1: Number
+    rise_d: Number
+    rise_e: Number
+    drop_k: Number
+    sum_k: Number
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Wave(Activation):
-    """sin x (parity -1) or cos x (parity +1): Gamma = (e^(-Var(u-v)/2) + parity e^(-Var(u+v)/2))/2  [Rahimi and Recht 2007]."""
+class Gabor(Kernel):
+    """exp(-a x^2) cos(w x), a, w >= 0: the Gabor function; w = 0 is the Gaussian, a = 0 the cosine.
 
-    parity: int = 1
+    Gamma = D^(-1/2) e^(-E) cosh K with D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 ((q1+q2)/2 + 2a (q1 q2 - k^2))/D, K = w^2 k/D and
+    k = c sqrt(q1 q2), by completing the square.  For a = 0, C = cosh(w^2 k)/sqrt(cosh(w^2 q1) cosh(w^2 q2))  [Rahimi and Recht 2007].
+    """
+
+    decay: sp.Expr = field(default=sp.Integer(0))
+    frequency: sp.Expr = field(default=sp.Integer(1))
+
+    def _form(self, gap: Number, q1: Number, q2: Number, field: Field) -> _Form:
+        a, square = field.number(self.decay), field.number(self.frequency) ** 2
+        root, total = field.sqrt(q1 * q2), q1 + q2
+        d1, rise = 1 + 2 * a * total, 4 * a * a * (q1 * q2) * gap * (2 - gap)
+        d = d1 + rise
+        wide = square * root / (d1 * d)
+        return _Form(
+            d1=d1,
+            d=d,
+            e1_minus_k1=square * half_distance(q1, q2, field) / d1,
+            k1=square * root / d1,
+            rise_d=rise,
+            rise_e=2 * a * square * (q1 * q2) * gap * (2 - gap) * (1 + a * total) / (d1 * d),
+            drop_k=wide * (rise + gap * d1),
+            sum_k=wide * (rise + (2 - gap) * d1),
+        )
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
-        return field.exp(-q / 2) if self.parity > 0 else 0 * q
+        a, w = field.number(self.decay), field.number(self.frequency)
+        return field.exp(-w * w * q / (2 * (1 + 2 * a * q))) / field.sqrt(1 + 2 * a * q)
 
     def _closed_mean_slope(self, q: Number, field: Field) -> Number:
-        return field.exp(-q / 2) if self.parity < 0 else 0 * q
+        return 0 * q
 
-    def _closed_second_moment(self, q: Number, field: Field) -> Number:
-        return (1 + self.parity * field.exp(-2 * q)) / 2
+    def _top(self, q1: Number, q2: Number, field: Field) -> Number:
+        a, square = field.number(self.decay), field.number(self.frequency) ** 2
+        d1, near = 1 + 2 * a * (q1 + q2), half_distance(q1, q2, field)
+        far = near + 2 * field.sqrt(q1 * q2)
+        return (field.exp(-square * near / d1) + field.exp(-square * far / d1)) / (2 * field.sqrt(d1))
 
-    def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        k = field.cosine(gap) * field.sqrt(q1 * q2)
-        over = (field.cosh, field.sinh)[self.parity < 0]
-        return 1 - over(k) / field.sqrt(over(q1) * over(q2))
+    def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        f = self._form(gap, q1, q2, field)
+        at_one, here = field.sqrt(f.d1), field.sqrt(f.d)
+        scale, both = field.exp(-f.e1_minus_k1), 1 + field.exp(-2 * f.k1)
+        by_d = f.rise_d / (at_one + here) / at_one * both
+        by_k = field.expm1(-f.sum_k) * field.expm1(-f.drop_k)
+        by_e = -field.expm1(-f.rise_e) * (field.exp(-f.drop_k) + field.exp(-f.sum_k))
+        return scale * (by_d + by_k + by_e) / (2 * here)
+
+    def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+        """With L = log(D^(-1/2) e^(-E)): G (L' + K' tanh K) and G (L'^2 + K'^2 + L'' + (2 L' K' + K'') tanh K).
+
+        For c > 0 all terms are positive.
+        """
+        a, square, c = field.number(self.decay), field.number(self.frequency) ** 2, field.cosine(gap)
+        f, product, root = self._form(gap, q1, q2, field), q1 * q2, field.sqrt(q1 * q2)
+        gamma = field.exp(-f.e1_minus_k1 - f.rise_e) * (field.exp(-f.drop_k) + field.exp(-f.sum_k)) / (2 * field.sqrt(f.d))
+        tanh = field.tanh(square * c * root / f.d)
+        bend = 8 * a * a * product / f.d
+        plain, wavy = 4 * a * a * product / f.d, 4 * a * square * product * (1 + a * (q1 + q2)) / f.d**2
+        log1, log2 = c * (plain + wavy), plain + wavy + c * c * bend * (plain + 2 * wavy)
+        k1 = square * root * (1 + c * c * bend) / f.d
+        k2 = square * root * c * bend * (3 + 2 * c * c * bend) / f.d
+        return gamma * (log1 + k1 * tanh), gamma * (log1 * log1 + k1 * k1 + log2 + (2 * log1 * k1 + k2) * tanh)
+
+    def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
+        a, w = self.decay, self.frequency
+        n1, n2, k, rest = 1 + 4 * a * q1, 1 + 4 * a * q2, c * sp.sqrt(q1 * q2), q1 * q2 * (1 - c**2)
+        if q1 == q2:
+            d = (1 + 2 * a * q1) ** 2 - 4 * a**2 * k**2
+            power = -2 * a * w**2 * rest * (1 + 2 * a * q1) / (n1 * d)
+            return sp.sqrt(n1) / sp.sqrt(d) * sp.exp(power) * sp.cosh(w**2 * k / d) / sp.cosh(w**2 * q1 / n1)
+        d = (1 + 2 * a * q1) * (1 + 2 * a * q2) - 4 * a**2 * k**2
+        power = w**2 * (q1 / n1 + q2 / n2 - (q1 + q2 + 4 * a * rest) / d) / 2
+        norm = sp.sqrt(sp.cosh(w**2 * q1 / n1) * sp.cosh(w**2 * q2 / n2))
+        return sp.root(n1 * n2, 4) / sp.sqrt(d) * sp.exp(power) * sp.cosh(w**2 * k / d) / norm
+
+
+def gabor(a: Any = 0.5, w: Any = 2, name: str | None = None) -> Activation:
+    """exp(-a x^2) cos(w x).  Raises KcalcError unless a and w are positive numbers."""
+    decay, frequency = positive("gabor", "a", a), positive("gabor", "w", w)
+    expr = sp.exp(-decay * X**2) * sp.cos(frequency * X)
+    return Gabor(name or f"gabor({label(decay)},{label(frequency)})", expr, decay=decay, frequency=frequency)
+
+
+def gaussian(a: Any = 1, name: str | None = None) -> Activation:
+    """exp(-a x^2).  Raises KcalcError unless a is a positive number."""
+    decay = positive("gaussian", "a", a)
+    title = name or ("gaussian" if decay == 1 else f"gaussian({label(decay)})")
+    return Gabor(title, sp.exp(-decay * X**2), decay=decay, frequency=sp.Integer(0))
+
+
+def _cosh_drop(gap: Number, p1: Number, p2: Number, parity: int, field: Field) -> Number:
+    """e^(-(p1+p2)/2) times cosh r - cosh(c r) for parity 1, sinh r - sinh(c r) for -1, r = sqrt(p1 p2): never cancels or overflows."""
+    root = field.sqrt(p1 * p2)
+    near, far = field.expm1(-root * gap), -root * (2 - gap)
+    other = field.expm1(far) if parity > 0 else -(1 + field.exp(far))
+    return field.exp(-half_distance(p1, p2, field)) * near * other / 2
+
+
+def _cosh(gap: Number, p1: Number, p2: Number, field: Field) -> tuple[Number, Number]:
+    """e^(-(p1+p2)/2) times cosh(c r) and sinh(c r), r = sqrt(p1 p2)."""
+    root = field.sqrt(p1 * p2)
+    even = field.exp(-half_distance(p1, p2, field)) * (field.exp(-root * gap) + field.exp(-root * (2 - gap))) / 2
+    return even, even * field.tanh(root * field.cosine(gap))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Rbf(Activation):
-    """sin x + cos x: Q = 1 and C = exp(-Var(u-v)/2), the Gaussian kernel."""
+class Sine(Kernel):
+    """sin x: Gamma = (e^(-Var(u-v)/2) - e^(-Var(u+v)/2))/2, C = sinh(c sqrt(q1 q2))/sqrt(sinh q1 sinh q2)  [Rahimi and Recht 2007]."""
 
-    closed_in_numpy = True
+    def _closed_mean(self, q: Number, field: Field) -> Number:
+        return 0 * q
+
+    def _closed_mean_slope(self, q: Number, field: Field) -> Number:
+        return field.exp(-q / 2)
+
+    def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
+        norm = sp.sinh(q1) if q1 == q2 else sp.sqrt(sp.sinh(q1) * sp.sinh(q2))
+        return sp.sinh(c * sp.sqrt(q1 * q2)) / norm
+
+    def _top(self, q1: Number, q2: Number, field: Field) -> Number:
+        return -field.exp(-half_distance(q1, q2, field)) * field.expm1(-2 * field.sqrt(q1 * q2)) / 2
+
+    def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        return _cosh_drop(gap, q1, q2, -1, field)
+
+    def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+        even, odd = _cosh(gap, q1, q2, field)
+        return field.sqrt(q1 * q2) * even, q1 * q2 * odd
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Snake(Kernel):
+    """x + sin(a x)^2/a = x + (1 - cos 2ax)/(2a), a > 0: with p = 4 a^2 q and r = sqrt(q1 q2),
+
+    Gamma = c r + (1 - e^(-p1/2) - e^(-p2/2) + e^(-(p1+p2)/2) cosh(4 a^2 c r))/(4 a^2)  [activation: Ziyin et al. 2020].
+    """
+
+    frequency: sp.Expr = field(default=sp.Integer(1))
+
+    def _square(self, field: Field) -> Number:
+        return 4 * field.number(self.frequency) ** 2
+
+    def _closed_mean(self, q: Number, field: Field) -> Number:
+        return -field.expm1(-self._square(field) * q / 2) / (2 * field.number(self.frequency))
+
+    def _closed_mean_slope(self, q: Number, field: Field) -> Number:
+        return q / q
+
+    def _gamma(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
+        """4 a^2 Gamma in SymPy."""
+        square = 4 * self.frequency**2
+        p1, p2, k = square * q1, square * q2, square * c * sp.sqrt(q1 * q2)
+        return k + 1 - sp.exp(-p1 / 2) - sp.exp(-p2 / 2) + sp.exp(-(p1 + p2) / 2) * sp.cosh(k)
+
+    def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
+        first, second = self._whole(q1), self._whole(q2)
+        return self._gamma(c, q1, q2) / (first if q1 == q2 else sp.sqrt(first * second))
+
+    def _whole(self, q: sp.Expr) -> sp.Expr:
+        """4 a^2 Q in SymPy."""
+        p = 4 * self.frequency**2 * q
+        return p + sp.Rational(3, 2) - 2 * sp.exp(-p / 2) + sp.exp(-2 * p) / 2
+
+    def _closed_second_moment(self, q: Number, field: Field) -> Number:
+        return sp.expand(self._whole(q) / self._square(SYMPY)) if field is SYMPY else self._top(q, q, field)
+
+    def _top(self, q1: Number, q2: Number, field: Field) -> Number:
+        square, root = self._square(field), field.sqrt(q1 * q2)
+        means = field.expm1(-square * q1 / 2) * field.expm1(-square * q2 / 2)
+        wave = field.expm1(-square * root)
+        waves = field.exp(-square * half_distance(q1, q2, field)) * wave * wave / 2
+        return root + (means + waves) / square
+
+    def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        square = self._square(field)
+        return field.sqrt(q1 * q2) * gap + _cosh_drop(gap, square * q1, square * q2, 1, field) / square
+
+    def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+        square = self._square(field)
+        even, odd = _cosh(gap, square * q1, square * q2, field)
+        return field.sqrt(q1 * q2) * (1 + odd), square * q1 * q2 * even
+
+
+def snake(a: Any = 1, name: str | None = None) -> Activation:
+    """x + sin(a x)^2/a.  Raises KcalcError unless a is a positive number."""
+    frequency = positive("snake", "a", a)
+    return Snake(name or f"snake({label(frequency)})", X + sp.sin(frequency * X) ** 2 / frequency, frequency=frequency)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rbf(Closed):
+    """sin x + cos x: Q = 1 and C = exp(-Var(u-v)/2), the Gaussian kernel."""
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
         return field.exp(-q / 2)
@@ -52,12 +237,19 @@ class Rbf(Activation):
     def _closed_second_moment(self, q: Number, field: Field) -> Number:
         return q / q
 
-    def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        return -field.expm1(-_half_square(gap, q1, q2, field))
+    def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
+        return sp.exp(-q1 * (1 - c)) if q1 == q2 else sp.exp(c * sp.sqrt(q1 * q2) - (q1 + q2) / 2)
+
+    def _half_square(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        """Var(u - v)/2 = (q1 + q2)/2 - c sqrt(q1 q2), without cancellation near c = 1."""
+        return half_distance(q1, q2, field) + field.sqrt(q1 * q2) * gap
+
+    def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        return -field.expm1(-self._half_square(gap, q1, q2, field))
 
     def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        p, value = field.sqrt(q1 * q2), field.exp(-_half_square(gap, q1, q2, field))
-        return p * value, p**2 * value
+        value = field.exp(-self._half_square(gap, q1, q2, field))
+        return field.sqrt(q1 * q2) * value, q1 * q2 * value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,26 +266,12 @@ class Exponential(Rbf):
         return field.exp(2 * q)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Gaussian(Activation):
-    """e^(-x^2): Gamma = ((1+2q1)(1+2q2) - 4 c^2 q1 q2)^(-1/2), Q = (1+4q)^(-1/2)."""
+register(Sine("sin", sp.sin(X)), "sine", source="Sitzmann et al. 2020 (SIREN); kernel: Rahimi, Recht 2007")
+register(Gabor("cos", sp.cos(X)), "cosine", source="random Fourier features; Rahimi, Recht 2007")
+register(Rbf("rbf", sp.sin(X) + sp.cos(X)), "sincos", "sin_plus_cos", source="Rahimi, Recht 2007; Hartley transform")
+register(Exponential("exp", sp.exp(X)), source="Daniely, Frostig, Singer 2016")
+register(gaussian(), source="Broomhead, Lowe 1988; kernel: Williams 1998")
+register(gabor(name="gabor"), source="Gabor 1946; Saragadam et al. 2023 (WIRE, real part)")
+register(snake(name="snake"), source="Ziyin, Hartwig, Ueda 2020")
 
-    def _closed_mean(self, q: Number, field: Field) -> Number:
-        return 1 / field.sqrt(1 + 2 * q)
-
-    def _closed_mean_slope(self, q: Number, field: Field) -> Number:
-        return 0 * q
-
-    def _closed_second_moment(self, q: Number, field: Field) -> Number:
-        return 1 / field.sqrt(1 + 4 * q)
-
-    def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        norm = field.sqrt(field.sqrt((1 + 4 * q1) * (1 + 4 * q2)))
-        return 1 - norm / field.sqrt((1 + 2 * q1) * (1 + 2 * q2) - 4 * field.cosine(gap) ** 2 * q1 * q2)
-
-
-register(Wave("sin", sp.sin(X), parity=-1), "sine")
-register(Wave("cos", sp.cos(X), parity=1), "cosine")
-register(Rbf("rbf", sp.sin(X) + sp.cos(X)), "sincos", "sin_plus_cos")
-register(Exponential("exp", sp.exp(X)))
-register(Gaussian("gaussian", sp.exp(-(X**2))))
+__all__ = ["Exponential", "Gabor", "Rbf", "Sine", "Snake", "gabor", "gaussian", "snake"]

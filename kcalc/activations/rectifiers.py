@@ -1,136 +1,157 @@
-"""Piecewise linear activations and rectified powers."""
+"""Piecewise linear activations: rectifiers, the sign, and those with kinks away from the origin."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import sympy as sp
 
 from kcalc.activations.base import Activation, X
+from kcalc.activations.closed import Closed, diverging
+from kcalc.activations.parameters import label, positive, real
 from kcalc.activations.registry import register
 from kcalc.errors import KcalcError
-from kcalc.fields import NUMPY, SYMPY, Field, Number
+from kcalc.fields import SYMPY, Field, Number
 
 _ORIGIN = (sp.Integer(0),)
 
 
-def _bend(field: Field, slope: Number, gap: Number) -> Number:
-    """slope / sin(theta): infinite at c = +-1 unless the slope is zero."""
-    if field is NUMPY:
-        sine = field.sine(gap)
-        return np.where(np.asarray(slope) == 0, 0.0, slope / sine)
-    return slope / field.sine(gap)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Leaky(Activation):
-    """x for x > 0, a x for x < 0 (any real a): relu a = 0, abs a = -1.
+class Leaky(Closed):
+    """b x for x > 0, a x for x < 0 (any real a, b, not both 0): relu a = 0, b = 1; abs a = -1, b = 1.
 
-    Q(q) = (1+a^2) q/2,  C(c) = c + k (sin t - t cos t) with t = arccos c and k = (1-a)^2/(pi (1+a^2))  [DKS section 3, TAT eq. 9].
+    Q(q) = (a^2 + b^2) q/2,  C(c) = c + k (sin t - t cos t) with t = arccos c and k = (b-a)^2/(pi (a^2+b^2)), at every q1, q2
+    [DKS section 3, TAT eq. 9].
     """
 
     negative_slope: sp.Expr = field(default=sp.Integer(0))
-    closed_in_numpy = True
+    positive_slope: sp.Expr = field(default=sp.Integer(1))
+
+    def _slopes(self, field: Field) -> tuple[Number, Number]:
+        return field.number(self.negative_slope), field.number(self.positive_slope)
 
     def _corner(self, field: Field) -> Number:
-        a = field.number(self.negative_slope)
-        return (1 - a) ** 2 / (field.pi * (1 + a * a))
+        a, b = self._slopes(field)
+        return (b - a) ** 2 / (field.pi * (a * a + b * b))
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
-        return (1 - field.number(self.negative_slope)) * field.sqrt(q / (2 * field.pi))
+        a, b = self._slopes(field)
+        return (b - a) * field.sqrt(q / (2 * field.pi))
 
     def _closed_second_moment(self, q: Number, field: Field) -> Number:
-        return (1 + field.number(self.negative_slope) ** 2) * q / 2
+        a, b = self._slopes(field)
+        return (a**2 + b**2) * q / 2
 
     def _closed_mean_slope(self, q: Number, field: Field) -> Number:
-        return (1 + field.number(self.negative_slope)) * q / q / 2
+        a, b = self._slopes(field)
+        return (a + b) * q / q / 2
 
-    def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+    def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
+        if self.negative_slope * self.positive_slope == 0:
+            return (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
+        return c + self._corner(SYMPY) * (sp.sqrt(1 - c**2) - c * sp.acos(c))
+
+    def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         return gap - self._corner(field) * field.sine_excess(gap)
 
     def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
         k = self._corner(field)
-        return 1 - k * field.angle(gap), _bend(field, k, gap)
+        slope = 1 - k * field.angle(gap)
+        return slope, 0 * gap if self.negative_slope == self.positive_slope else diverging(k, field.sine(gap), field)
+
+
+def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
+    """a x for x < 0, b x for x >= 0 (ABReLU).
+
+    Raises KcalcError if a or b is not a real number, and if both are 0.
+    """
+    left, right = real("abrelu", "a", a), real("abrelu", "b", b)
+    if left == right == 0:
+        raise KcalcError("abrelu: a = b = 0 is the zero function, which has no C map; give at least one slope")
+    title = name or f"abrelu({label(left)},{label(right)})"
+    if left == right:
+        return identity if right == 1 else Leaky(title, right * X, (), 1, negative_slope=left, positive_slope=right)
+    if right == 1:
+        return leaky_relu(left, name)
+    return Leaky(title, sp.Piecewise((left * X, X < 0), (right * X, True)), _ORIGIN, 1, negative_slope=left, positive_slope=right)
 
 
 def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activation:
     """x for x > 0, negative_slope x for x < 0.  Raises KcalcError if the slope is not a number."""
-    a = sp.Rational(1, 100) if negative_slope == 0.01 else SYMPY.number(negative_slope)
-    if a.free_symbols:
-        raise KcalcError(f"leaky_relu: the negative slope {a} is not a number")
+    default = isinstance(negative_slope, float) and negative_slope == 0.01
+    a = sp.Rational(1, 100) if default else real("leaky_relu", "negative_slope", negative_slope)
     if a == 1:
         return identity
-    label = name or ("relu" if a == 0 else f"leaky_relu({a})")
+    title = name or ("relu" if a == 0 else f"leaky_relu({label(a)})")
     expr = sp.Max(X, 0) if a == 0 else sp.Abs(X) if a == -1 else sp.Piecewise((a * X, X < 0), (X, True))
-    return Leaky(label, expr, _ORIGIN, 1, negative_slope=a)
+    return Leaky(title, expr, _ORIGIN, 1, negative_slope=a)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Relu2(Activation):
-    """max(x, 0)^2: Q = 3 q^2/2, C = (3 s c + (pi - t)(1 + 2 c^2))/(3 pi), the arc-cosine kernel of order 2 [Cho and Saul 2009]."""
+class Sign(Closed):
+    """-1 for x < 0, 1 for x >= 0: Q = 1 and C = 1 - 2 t/pi = (2/pi) asin c with t = arccos c, at every q1, q2."""
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
-        return q / 2
-
-    def _closed_mean_slope(self, q: Number, field: Field) -> Number:
-        return 2 * field.sqrt(q / (2 * field.pi))
+        return 0 * q
 
     def _closed_second_moment(self, q: Number, field: Field) -> Number:
-        return 3 * q**2 / 2
-
-    def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        c, t = field.cosine(gap), field.angle(gap)
-        return 1 - (3 * c * field.sine(gap) + (field.pi - t) * (1 + 2 * c * c)) / (3 * field.pi)
-
-    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        c, t = field.cosine(gap), field.angle(gap)
-        k = 4 / (3 * field.pi)
-        return k * (field.sine(gap) + (field.pi - t) * c), k * (field.pi - t)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Step(Activation):
-    """(sign(x) + shift)/(1 + |shift|) for shift 0 (sign) or 1 (heaviside): C = 1 - k t with k = 2/pi or 1/pi, at every q."""
-
-    shift: int = 0
-    closed_in_numpy = True
-
-    def _corner(self, field: Field) -> Number:
-        return (2 - self.shift) / field.pi
-
-    def _closed_mean(self, q: Number, field: Field) -> Number:
-        return field.number(0) * q if self.shift == 0 else q / q / 2
-
-    def _closed_second_moment(self, q: Number, field: Field) -> Number:
-        return q / q / (1 + self.shift)
+        return q / q
 
     def _closed_mean_slope(self, q: Number, field: Field) -> Number:
-        return (2 - self.shift) / field.sqrt(2 * field.pi * q)
+        return 2 / field.sqrt(2 * field.pi * q)
 
-    def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        return self._corner(field) * field.angle(gap)
+    def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
+        return 2 * sp.asin(c) / sp.pi
+
+    def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        return 2 * field.angle(gap) / field.pi
 
     def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        k, sine = self._corner(field), field.sine(gap)
-        return k / sine, k * field.cosine(gap) / sine**3
+        k, sine = 2 / field.pi, field.sine(gap)
+        return diverging(k, sine, field), diverging(k * field.cosine(gap), sine**3, field)
 
 
-def _clipped(name: str, expr: sp.Expr, low: Any, high: Any, *aliases: str) -> Activation:
-    return register(Activation(name, expr, (SYMPY.number(low), SYMPY.number(high))), *aliases)
+def _clipped(name: str, expr: sp.Expr, low: Any, high: Any, *aliases: str, source: str) -> Activation:
+    return register(Activation(name, expr, (SYMPY.number(low), SYMPY.number(high))), *aliases, source=source)
 
 
-identity = register(Leaky("identity", X, (), 1, negative_slope=sp.Integer(1)), "linear")
-relu = register(leaky_relu(0, "relu"))
-register(leaky_relu(sp.Rational(1, 100), "leaky_relu"), "lrelu")
-register(leaky_relu(-1, "abs"))
-register(Relu2("relu2", sp.Piecewise((0, X < 0), (X**2, True)), _ORIGIN, 2), "relu_squared", "squared_relu")
-register(Step("sign", sp.Piecewise((-1, X < 0), (1, True)), _ORIGIN, 0, shift=0))
-register(Step("heaviside", sp.Piecewise((0, X < 0), (1, True)), _ORIGIN, 0, shift=1), "step")
-_clipped("hard_tanh", sp.Piecewise((-1, X < -1), (X, X < 1), (1, True)), -1, 1, "hardtanh")
-_clipped("relu6", sp.Piecewise((0, X < 0), (X, X < 6), (6, True)), 0, 6)
-_clipped("hard_sigmoid", sp.Piecewise((0, X < -3), (X / 6 + sp.Rational(1, 2), X < 3), (1, True)), -3, 3, "hardsigmoid")
-_clipped("hard_swish", sp.Piecewise((0, X < -3), (X * (X + 3) / 6, X < 3), (X, True)), -3, 3, "hardswish", "hard_silu")
+def hard_shrink(threshold: Any = 0.5, name: str | None = None) -> Activation:
+    """x for |x| > threshold, else 0 (right-continuous, as all jumps here).
 
-__all__ = ["Leaky", "Relu2", "Step", "identity", "leaky_relu", "relu"]
+    Q by truncated moments; C needs the bivariate normal CDF and is integrated.  Raises KcalcError unless threshold is a positive number.
+    """
+    t = positive("hard_shrink", "threshold", threshold)
+    return Activation(name or f"hard_shrink({label(t)})", sp.Piecewise((X, -t > X), (0, t > X), (X, True)), (-t, t))
+
+
+identity = register(
+    Leaky("identity", X, (), 1, negative_slope=sp.Integer(1)), "linear", source="linear networks; Saxe, McClelland, Ganguli 2014"
+)
+relu = register(leaky_relu(0, "relu"), source="Fukushima 1969; Nair, Hinton 2010; kernel: Cho, Saul 2009")
+register(leaky_relu(sp.Rational(1, 100), "leaky_relu"), "lrelu", source="Maas, Hannun, Ng 2013")
+register(leaky_relu(-1, "abs"), source="Jarrett, Kavukcuoglu, Ranzato, LeCun 2009")
+register(abrelu(sp.Rational(-1, 2), sp.Rational(3, 2), "abrelu"), source="two slopes as in PReLU: He, Zhang, Ren, Sun 2015")
+register(Sign("sign", sp.Piecewise((-1, X < 0), (1, True)), _ORIGIN, 0), source="Rosenblatt 1958; kernel: Sheppard 1899")
+_clipped("hard_tanh", sp.Piecewise((-1, X < -1), (X, X < 1), (1, True)), -1, 1, "hardtanh", source="Collobert 2004")
+_clipped("relu6", sp.Piecewise((0, X < 0), (X, X < 6), (6, True)), 0, 6, source="Krizhevsky 2010")
+_clipped(
+    "hard_sigmoid",
+    sp.Piecewise((0, X < -3), (X / 6 + sp.Rational(1, 2), X < 3), (1, True)),
+    -3,
+    3,
+    "hardsigmoid",
+    source="Courbariaux, Bengio, David 2015; slope 1/6: Howard et al. 2019",
+)
+_clipped(
+    "hard_swish",
+    sp.Piecewise((0, X < -3), (X * (X + 3) / 6, X < 3), (X, True)),
+    -3,
+    3,
+    "hardswish",
+    "hard_silu",
+    source="Howard et al. 2019 (MobileNetV3)",
+)
+register(hard_shrink(name="hard_shrink"), "hardshrink", source="hard thresholding; Donoho, Johnstone 1994")
+
+__all__ = ["Leaky", "Sign", "abrelu", "hard_shrink", "identity", "leaky_relu", "relu"]

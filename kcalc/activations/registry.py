@@ -1,20 +1,39 @@
-"""The catalogue: names, aliases, and the way in for activations of the user's own."""
+"""The catalogue: names, aliases, sources, and the way in for activations of the user's own."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from kcalc.activations.base import Activation
 from kcalc.errors import KcalcError, unknown
 
-_BY_NAME: dict[str, Activation] = {}
+
+@dataclass(frozen=True)
+class Entry:
+    """What the catalogue knows of an activation beside the function itself; ``source`` cites who introduced it or its kernel."""
+
+    activation: Activation
+    aliases: tuple[str, ...]
+    source: str
+
+    @property
+    def name(self) -> str:
+        return self.activation.name
+
+
+_BY_NAME: dict[str, Entry] = {}
 _ALIASES: dict[str, str] = {}
 
 
-def register(activation: Activation, *aliases: str) -> Activation:
-    """Enter ``activation`` into the catalogue under its name and ``aliases`` (all lower case); returns it."""
+def register(activation: Activation, *aliases: str, source: str) -> Activation:
+    """Enter ``activation`` into the catalogue under its name and ``aliases`` (all lower case); returns it.
+
+    ``source``: who introduced it, or its kernel.  Raises KcalcError for a name that is taken.
+    """
     for name in (activation.name, *aliases):
         if name in _BY_NAME or name in _ALIASES:
             raise KcalcError(f"an activation called {name!r} is registered already")
-    _BY_NAME[activation.name] = activation
+    _BY_NAME[activation.name] = Entry(activation, aliases, source)
     _ALIASES.update(dict.fromkeys(aliases, activation.name))
     return activation
 
@@ -22,6 +41,11 @@ def register(activation: Activation, *aliases: str) -> Activation:
 def names() -> tuple[str, ...]:
     """The registered names, sorted, without aliases."""
     return tuple(sorted(_BY_NAME))
+
+
+def catalogue() -> tuple[Entry, ...]:
+    """The entries, sorted by name: each with its activation, aliases and source."""
+    return tuple(_BY_NAME[name] for name in names())
 
 
 def aliases() -> dict[str, str]:
@@ -35,9 +59,9 @@ def by_name(name: str) -> Activation:
     key = _ALIASES.get(key, key)
     if key not in _BY_NAME:
         raise unknown("activation", name, [*_BY_NAME, *_ALIASES])
-    return _BY_NAME[key]
+    return _BY_NAME[key].activation
 
 
 def same_function(activation: Activation) -> Activation | None:
     """The registered activation equal to ``activation``, if there is one: it may know closed forms."""
-    return next((known for known in _BY_NAME.values() if known == activation), None)
+    return next((entry.activation for entry in _BY_NAME.values() if entry.activation == activation), None)

@@ -2,56 +2,98 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import sympy as sp
 
 from kcalc.activations.base import Activation, X
+from kcalc.activations.closed import Kernel
+from kcalc.activations.parameters import label, positive
 from kcalc.activations.registry import register
-from kcalc.fields import Field, Number
+from kcalc.fields import SYMPY, Field, Number
+
+_ONE = sp.Integer(1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Erf(Activation):
-    """erf(x): with s = 2q/(1+2q) and t = 2 sqrt(q1 q2)/sqrt((1+2q1)(1+2q2)), Q = (2/pi) asin s and
-    C = asin(t c)/sqrt(asin s1 asin s2)  [Williams 1998; kernel calculus section 3].
+class Erf(Kernel):
+    """(erf(a x) + b)/(1 + b), b = 0 or 1 (probit: a = 1/sqrt 2, b = 1).
+
+    With p = a^2 q and D = (1+2p1)(1+2p2) - 4 c^2 p1 p2,
+    E[erf erf] = (2/pi) asin(2 c sqrt(p1 p2/((1+2p1)(1+2p2)))) = (2/pi) atan(2 c sqrt(p1 p2/D))  [Williams 1998; kernel calculus section 3].
     """
 
-    closed_in_numpy = True
+    steepness: sp.Expr = field(default=sp.Integer(1))
+    offset: int = 0
+
+    def _widths(self, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+        square = field.number(self.steepness) ** 2
+        return square * q1, square * q2
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
-        return 0 * q
+        return q / q / 2 if self.offset else 0 * q
 
     def _closed_mean_slope(self, q: Number, field: Field) -> Number:
-        return 2 / field.sqrt(field.pi * (1 + 2 * q))
+        a = field.number(self.steepness)
+        return 2 * a / field.sqrt(field.pi * (1 + 2 * a * a * q)) / (1 + self.offset)
+
+    def _arc(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
+        """E[erf erf] times pi/2, in SymPy."""
+        p1, p2 = self._widths(q1, q2, SYMPY)
+        if p1 == p2:
+            return sp.asin(2 * p1 * c / (1 + 2 * p1))
+        return sp.asin(2 * c * sp.sqrt(p1 * p2) / sp.sqrt((1 + 2 * p1) * (1 + 2 * p2)))
+
+    def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
+        gamma, first, second = (self.offset * sp.pi + 2 * self._arc(*at) for at in ((c, q1, q2), (_ONE, q1, q1), (_ONE, q2, q2)))
+        return gamma / (first if first == second else sp.sqrt(first * second))
 
     def _closed_second_moment(self, q: Number, field: Field) -> Number:
-        return 2 * field.asin(2 * q / (1 + 2 * q)) / field.pi
+        if field is SYMPY:
+            return (2 * self._arc(_ONE, q, q) / sp.pi + self.offset) / (1 + self.offset) ** 2
+        return self._top(q, q, field)
 
-    def _norm(self, q1: Number, q2: Number, field: Field) -> Number:
-        return field.sqrt(field.asin(2 * q1 / (1 + 2 * q1)) * field.asin(2 * q2 / (1 + 2 * q2)))
+    def _top(self, q1: Number, q2: Number, field: Field) -> Number:
+        p1, p2 = self._widths(q1, q2, field)
+        arc = field.atan(2 * field.sqrt(p1 * p2) / field.sqrt(1 + 2 * (p1 + p2)))
+        return (2 * arc / field.pi + self.offset) / (1 + self.offset) ** 2
 
-    def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        product = (1 + 2 * q1) * (1 + 2 * q2)
-        t = 2 * field.sqrt(q1 * q2) / field.sqrt(product)
-        cos_one = field.sqrt((1 + 2 * q1 + 2 * q2) / product)
-        cos_here = field.sqrt((1 + 2 * q1 + 2 * q2) / product + t**2 * field.sine(gap) ** 2)
-        norm = self._norm(q1, q2, field)
-        drop = field.asin_difference(t, t * field.cosine(gap), t * gap, cos_one, cos_here)
-        return (norm - field.asin(t) + drop) / norm
+    def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        p1, p2 = self._widths(q1, q2, field)
+        at_one = 1 + 2 * (p1 + p2)
+        here = at_one + 4 * p1 * p2 * gap * (2 - gap)
+        half = field.atan(2 * field.sqrt(p1 * p2) * gap / (field.sqrt(at_one) + field.sqrt(here)))
+        return 4 * half / field.pi / (1 + self.offset) ** 2
 
-    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        product = (1 + 2 * q1) * (1 + 2 * q2)
-        t = 2 * field.sqrt(q1 * q2 / product)
-        cos_square = (1 + 2 * q1 + 2 * q2) / product + t**2 * field.sine(gap) ** 2
-        slope = t / field.sqrt(cos_square) / self._norm(q1, q2, field)
-        return slope, slope * t**2 * field.cosine(gap) / cos_square
+    def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+        p1, p2 = self._widths(q1, q2, field)
+        here = 1 + 2 * (p1 + p2) + 4 * p1 * p2 * gap * (2 - gap)
+        slope = 4 * field.sqrt(p1 * p2 / here) / field.pi / (1 + self.offset) ** 2
+        return slope, slope * 4 * p1 * p2 * field.cosine(gap) / here
+
+
+def scaled_erf(a: Any, name: str | None = None) -> Activation:
+    """erf(a x).  Raises KcalcError unless a is a positive number."""
+    steepness = positive("scaled_erf", "a", a)
+    title = name or ("erf" if steepness == 1 else f"scaled_erf({label(steepness)})")
+    return Erf(title, sp.erf(steepness * X), steepness=steepness)
 
 
 _SIGMOID = (1 + sp.tanh(X / 2)) / 2
 
-register(Erf("erf", sp.erf(X)))
-register(Activation("tanh", sp.tanh(X)))
-register(Activation("sigmoid", 1 / (1 + sp.exp(-X)), stable=(_SIGMOID,)), "logistic")
-register(Activation("softsign", X / (1 + sp.Abs(X)), (sp.Integer(0),)))
-register(Activation("atan", sp.atan(X)), "arctan")
+register(scaled_erf(1), source="Williams 1998")
+register(
+    Erf("probit", (1 + sp.erf(X / sp.sqrt(2))) / 2, steepness=1 / sp.sqrt(2), offset=1),
+    "normal_cdf",
+    "gaussian_cdf",
+    source="Bliss 1934; kernel: Williams 1998",
+)
+register(Activation("tanh", sp.tanh(X)), source="LeCun, Bottou, Orr, Mueller 1998")
+register(
+    Activation("sigmoid", 1 / (1 + sp.exp(-X)), stable=(_SIGMOID,)), "logistic", source="Verhulst 1838; Rumelhart, Hinton, Williams 1986"
+)
+register(Activation("softsign", X / (1 + sp.Abs(X)), (sp.Integer(0),)), source="Bergstra, Desjardins, Lamblin, Bengio 2009")
+register(Activation("atan", sp.atan(X)), "arctan", source="Kamruzzaman, Aziz 2002")
+
+__all__ = ["Erf", "scaled_erf"]

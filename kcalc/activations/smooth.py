@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import sympy as sp
 
 from kcalc.activations.base import Activation, X
+from kcalc.activations.closed import Kernel
+from kcalc.activations.parameters import label, positive, real
 from kcalc.activations.registry import register
 from kcalc.errors import KcalcError
 from kcalc.fields import SYMPY, Field, Number
@@ -17,24 +19,13 @@ _SIGMOID = (1 + sp.tanh(X / 2)) / 2
 _TANH_CUBIC = sp.sqrt(2 / sp.pi) * (X + sp.Rational(44715, 10**6) * X**3)
 
 
-def _normal_tail(x: Number, field: Field) -> Number:
-    """P(z > x) for a standard normal z."""
-    return (1 - field.erf(x / field.sqrt(field.number(2)))) / 2
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Gelu(Activation):
-    """x P(z < x), exact.  With k = c sqrt(q1 q2), D = (1+q1)(1+q2) - k^2,
+class Gelu(Kernel):
+    """x P(z < x), exact.  With r = sqrt(q1 q2), P = (1+q1)(1+q2), D = P - c^2 r^2,
 
-    Gamma = k/4 + k asin(k/sqrt((1+q1)(1+q2)))/(2 pi) + (q1 q2 + k^2/(1+q1) + k^2/(1+q2) - k^2)/(2 pi sqrt D),
+    2 pi Gamma/r = c (pi/2 + asin(c r/sqrt P)) + (r/P) (sqrt D + c^2/sqrt D),
     by Stein's formula applied twice to u v Phi(u) Phi(v)  [agrees with Tsuchida et al. 2021].
     """
-
-    def _gamma(self, k: Number, q1: Number, q2: Number, field: Field) -> Number:
-        product = (1 + q1) * (1 + q2)
-        angle = field.asin(k / field.sqrt(product))
-        tail = (q1 * q2 + k**2 * (1 / (1 + q1) + 1 / (1 + q2) - 1)) / field.sqrt(product - k**2)
-        return k / 4 + (k * angle + tail) / (2 * field.pi)
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
         return q / field.sqrt(2 * field.pi * (1 + q))
@@ -43,47 +34,57 @@ class Gelu(Activation):
         return q / q / 2
 
     def _closed_second_moment(self, q: Number, field: Field) -> Number:
-        return self._gamma(q, q, q, field)
+        if field is SYMPY:
+            return q / 4 + (q * sp.asin(q / (1 + q)) + 2 * q**2 / ((1 + q) * sp.sqrt(1 + 2 * q))) / (2 * sp.pi)
+        return self._top(q, q, field)
 
-    def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        norm = field.sqrt(self._gamma(q1, q1, q1, field) * self._gamma(q2, q2, q2, field))
-        return 1 - self._gamma(field.cosine(gap) * field.sqrt(q1 * q2), q1, q2, field) / norm
+    def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
+        first, second = (sp.pi - sp.acos(q / (1 + q)) + 2 * q / ((1 + q) * sp.sqrt(1 + 2 * q)) for q in (q1, q2))
+        root = sp.sqrt(q1 * q2)
+        product = (1 + q1) ** 2 if q1 == q2 else (1 + q1) * (1 + q2)
+        rest = product - c**2 * root**2
+        gamma = c * (sp.pi - sp.acos(c * root / sp.sqrt(product))) + root * (rest + c**2) / (product * sp.sqrt(rest))
+        return gamma / (first if q1 == q2 else sp.sqrt(first * second))
 
+    def _top(self, q1: Number, q2: Number, field: Field) -> Number:
+        root, at_one = field.sqrt(q1 * q2), field.sqrt(1 + (q1 + q2))
+        tail = root * (at_one + 1 / at_one) / ((1 + q1) * (1 + q2))
+        return root * (field.pi / 2 + field.atan(root / at_one) + tail) / (2 * field.pi)
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ExponentialLinear(Activation):
-    """scale * (x for x > 0, alpha (e^x - 1) for x < 0): elu and selu.
+    def _rest(self, gap: Number, q1: Number, q2: Number) -> Number:
+        """D, without cancellation."""
+        return 1 + (q1 + q2) + q1 * q2 * gap * (2 - gap)
 
-    Q = scale^2 (q/2 + alpha^2 (e^(2q) P(z>2s) - 2 e^(q/2) P(z>s) + 1/2)) with s = sqrt q  [Klambauer et al. 2017].
-    """
+    def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        root, at_one, here = field.sqrt(q1 * q2), field.sqrt(1 + (q1 + q2)), field.sqrt(self._rest(gap, q1, q2))
+        turn = 2 * field.atan(root * gap / (at_one + here)) + gap * (field.pi / 2 + field.atan(root * field.cosine(gap) / here))
+        tail = gap * (2 - gap) * (1 / here - q1 * q2 * (1 - 1 / (at_one * here)) / (at_one + here))
+        return root * (turn + root * tail / ((1 + q1) * (1 + q2))) / (2 * field.pi)
 
-    alpha: sp.Expr = field(default=sp.Integer(1))
-    scale: sp.Expr = field(default=sp.Integer(1))
-
-    def _closed_mean(self, q: Number, field: Field) -> Number:
-        alpha, scale, s = field.number(self.alpha), field.number(self.scale), field.sqrt(q)
-        negative = field.exp(q / 2) * _normal_tail(s, field) - field.number(sp.Rational(1, 2))
-        return scale * (s / field.sqrt(2 * field.pi) + alpha * negative)
-
-    def _closed_second_moment(self, q: Number, field: Field) -> Number:
-        alpha, scale, s = field.number(self.alpha), field.number(self.scale), field.sqrt(q)
-        negative = field.exp(2 * q) * _normal_tail(2 * s, field) - 2 * field.exp(q / 2) * _normal_tail(s, field)
-        return scale**2 * (q / 2 + alpha**2 * (negative + field.number(sp.Rational(1, 2))))
+    def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+        root, c, rest, total = field.sqrt(q1 * q2), field.cosine(gap), self._rest(gap, q1, q2), q1 + q2
+        here, k = field.sqrt(rest), c * root
+        turn = field.pi / 2 + field.atan(k / here)
+        slope = turn + k / here * ((2 + total) / ((1 + q1) * (1 + q2)) + 1 / rest)
+        bend = root / here * (1 + (3 + total) / rest + 3 * k * k / rest**2)
+        return root * slope / (2 * field.pi), root * bend / (2 * field.pi)
 
 
 def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
-    """elu with the given negative saturation ``alpha`` and output ``scale``.  Raises KcalcError if they are not numbers."""
-    a, s = SYMPY.number(alpha), SYMPY.number(scale)
-    expr = sp.Piecewise((s * a * (sp.exp(X) - 1), X < 0), (s * X, True))
-    return ExponentialLinear(name, expr, _ORIGIN, alpha=a, scale=s)
+    """scale * (x for x > 0, alpha (e^x - 1) for x < 0): elu and selu  [Klambauer et al. 2017].  Q by truncated moments.
+
+    Raises KcalcError if alpha or scale is not a real number, and for scale = 0.
+    """
+    a, s = real(name, "alpha", alpha), real(name, "scale", scale)
+    if s == 0:
+        raise KcalcError(f"{name}: scale = 0 makes the activation vanish; give another number")
+    return Activation(name, sp.Piecewise((s * a * (sp.exp(X) - 1), X < 0), (s * X, True)), _ORIGIN)
 
 
-def celu(alpha: Any = 1) -> Activation:
-    """x for x > 0, alpha (e^(x/alpha) - 1) for x < 0; differentiable at 0.  Raises KcalcError unless alpha > 0."""
-    a = SYMPY.number(alpha)
-    if not a > 0:
-        raise KcalcError(f"celu: alpha = {alpha} must be positive")
-    return Activation(f"celu({a})", sp.Piecewise((a * (sp.exp(X / a) - 1), X < 0), (X, True)), _ORIGIN)
+def celu(alpha: Any = 1, name: str | None = None) -> Activation:
+    """x for x > 0, alpha (e^(x/alpha) - 1) for x < 0; differentiable at 0.  Raises KcalcError unless alpha is a positive number."""
+    a = positive("celu", "alpha", alpha)
+    return Activation(name or f"celu({label(a)})", sp.Piecewise((a * (sp.exp(X / a) - 1), X < 0), (X, True)), _ORIGIN)
 
 
 def _mish_stable() -> sp.Expr:
@@ -106,15 +107,23 @@ _SOFTPLUS = sp.Piecewise((sp.log(1 + sp.exp(X)), X < 0), (X + sp.log(1 + sp.exp(
 _LOGCOSH = sp.Piecewise((-X + sp.log(1 + sp.exp(2 * X)), X < 0), (X + sp.log(1 + sp.exp(-2 * X)), True)) - sp.log(2)
 _SELU_ALPHA, _SELU_SCALE = sp.Float("1.6732632423543772848170429916717", 32), sp.Float("1.0507009873554804934193349852946", 32)
 
-register(Activation("softplus", sp.log(1 + sp.exp(X)), stable=(_SOFTPLUS, _SIGMOID)))
-register(Activation("swish", X / (1 + sp.exp(-X)), stable=(X * _SIGMOID,)), "silu")
-register(Gelu("gelu", X * (1 + sp.erf(X / sp.sqrt(2))) / 2), "gelu_exact")
-register(Activation("gelu_tanh", X * (1 + sp.tanh(_TANH_CUBIC)) / 2, stable=_gelu_tanh_stable()), "gelu_approximate")
-register(Activation("mish", X * sp.tanh(sp.log(1 + sp.exp(X))), stable=(_mish_stable(),)))
-register(exponential_linear("elu"))
-register(exponential_linear("selu", _SELU_ALPHA, _SELU_SCALE))
-register(Activation("celu", sp.Piecewise((2 * (sp.exp(X / 2) - 1), X < 0), (X, True)), _ORIGIN))
-register(Activation("asinh", sp.asinh(X)), "arcsinh")
-register(Activation("bentid", (sp.sqrt(X**2 + 1) - 1) / 2 + X), "bent_identity")
-register(Activation("squareplus", (X + sp.sqrt(X**2 + 4)) / 2))
-register(Activation("logcosh", sp.log(sp.cosh(X)), stable=(_LOGCOSH, sp.tanh(X))), "log_cosh")
+register(Activation("softplus", sp.log(1 + sp.exp(X)), stable=(_SOFTPLUS, _SIGMOID)), source="Dugas, Bengio, Belisle, Nadeau, Garcia 2001")
+register(
+    Activation("swish", X / (1 + sp.exp(-X)), stable=(X * _SIGMOID,)),
+    "silu",
+    source="Elfwing, Uchibe, Doya 2018; Ramachandran, Zoph, Le 2017",
+)
+register(Gelu("gelu", X * (1 + sp.erf(X / sp.sqrt(2))) / 2), "gelu_exact", source="Hendrycks, Gimpel 2016; kernel: Tsuchida et al. 2021")
+register(
+    Activation("gelu_tanh", X * (1 + sp.tanh(_TANH_CUBIC)) / 2, stable=_gelu_tanh_stable()),
+    "gelu_approximate",
+    source="Hendrycks, Gimpel 2016",
+)
+register(Activation("mish", X * sp.tanh(sp.log(1 + sp.exp(X))), stable=(_mish_stable(),)), source="Misra 2019")
+register(exponential_linear("elu"), source="Clevert, Unterthiner, Hochreiter 2016")
+register(exponential_linear("selu", _SELU_ALPHA, _SELU_SCALE), source="Klambauer, Unterthiner, Mayr, Hochreiter 2017")
+register(celu(2, "celu"), source="Barron 2017; alpha = 2")
+register(Activation("asinh", sp.asinh(X)), "arcsinh", source="Burbidge, Magee, Robb 1988 (as a transformation)")
+register(Activation("bentid", (sp.sqrt(X**2 + 1) - 1) / 2 + X), "bent_identity", source="folklore; a relative of squareplus")
+register(Activation("squareplus", (X + sp.sqrt(X**2 + 4)) / 2), source="Barron 2021")
+register(Activation("logcosh", sp.log(sp.cosh(X)), stable=(_LOGCOSH, sp.tanh(X))), "log_cosh", source="Hyvarinen 1999 (contrast function)")

@@ -1,0 +1,88 @@
+"""Activations whose Gamma(c) = E[phi(u) phi(v)] is elementary at every (q1, q2): what they share.
+
+Two forms of one function: Gamma(c) as the textbooks write it, for SymPy, and Gamma(1) - Gamma(c) without cancellation, for everything
+that rounds.  Where the two norms of the cosine come from the very expression that gives Gamma(1), the gap 1 - C is exactly 0 at c = 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import mpmath
+import sympy as sp
+
+from kcalc.activations.base import Activation
+from kcalc.fields import SYMPY, Field, Number
+
+
+def diverging(numerator: Number, denominator: Number, field: Field) -> Number:
+    """numerator/denominator where the denominator may vanish, as that of a derivative of C does at c = +-1: infinite there."""
+    try:
+        ratio = numerator / denominator
+    except ZeroDivisionError:
+        return numerator * mpmath.inf
+    return sp.oo * numerator if field is SYMPY and ratio.has(sp.zoo) else ratio
+
+
+def half_distance(q1: Number, q2: Number, field: Field) -> Number:
+    """(sqrt q1 - sqrt q2)^2/2 = Var(u - v)/2 at c = 1; exactly 0 for q1 = q2."""
+    distance = field.sqrt(q1) - field.sqrt(q2)
+    return distance * distance / 2
+
+
+def whole_power(x: Number, n: int) -> Number:
+    """x^n for n >= 1 by products: a ball around 0 has no ``**``."""
+    return math.prod([x] * (n - 1), start=x)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Closed(Activation):
+    """An activation with closed forms of Q and of C; a subclass gives ``_cosine`` and ``_gap`` (or what :class:`Kernel` asks for)."""
+
+    closed_in_numpy = True
+
+    def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
+        """C in SymPy as the textbooks write it."""
+        raise NotImplementedError
+
+    def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        """1 - C(1 - gap) without cancellation."""
+        raise NotImplementedError
+
+    def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        if field is SYMPY:
+            return 1 - self._cosine(SYMPY.cosine(gap), q1, q2)
+        return self._gap(gap, q1, q2, field)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Kernel(Closed):
+    """A :class:`Closed` activation given by Gamma(1), Gamma(1) - Gamma(c), and Gamma', Gamma''; Q(q) is Gamma(1) at q1 = q2 = q."""
+
+    def _top(self, q1: Number, q2: Number, field: Field) -> Number:
+        """Gamma(1) = E[phi(sqrt(q1) z) phi(sqrt(q2) z)]."""
+        raise NotImplementedError
+
+    def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        """Gamma(1) - Gamma(1 - gap) without cancellation; no tanh, so that jets can be read through it."""
+        raise NotImplementedError
+
+    def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+        """(Gamma', Gamma'') at c = 1 - gap."""
+        raise NotImplementedError
+
+    def _norm(self, q1: Number, q2: Number, field: Field) -> Number:
+        return field.sqrt(self._closed_second_moment(q1, field) * self._closed_second_moment(q2, field))
+
+    def _closed_second_moment(self, q: Number, field: Field) -> Number:
+        return self._top(q, q, field)
+
+    def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
+        norm = self._norm(q1, q2, field)
+        return (norm - self._top(q1, q2, field)) / norm + self._drop(gap, q1, q2, field) / norm
+
+    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+        norm = self._norm(q1, q2, field)
+        slope, bend = self._slopes(gap, q1, q2, field)
+        return slope / norm, bend / norm

@@ -1,0 +1,52 @@
+"""The parameters of activation factories: real numbers, checked, with errors that name factory, parameter and value."""
+
+from __future__ import annotations
+
+import numbers
+from fractions import Fraction
+from typing import Any
+
+import sympy as sp
+
+from kcalc.errors import KcalcError
+from kcalc.fields import SYMPY
+
+_LARGEST_DENOMINATOR = 1024
+
+
+def real(factory: str, parameter: str, value: Any) -> sp.Expr:
+    """``value`` as a SymPy number, floats such as 0.5 and 1.25 as fractions.
+
+    Raises KcalcError for text, symbols, nan, infinities and complex values.
+    """
+    try:
+        number = SYMPY.number(value)
+    except KcalcError as error:
+        raise KcalcError(f"{factory}: {parameter} = {str(value)[:80]} is not a finite real number") from error
+    if number.free_symbols or number.is_real is not True:
+        raise KcalcError(f"{factory}: {parameter} = {str(value)[:80]} is not a real number")
+    if not isinstance(number, sp.Float):
+        return number
+    fraction = Fraction(float(number))
+    return sp.Rational(fraction.numerator, fraction.denominator) if fraction.denominator <= _LARGEST_DENOMINATOR else number
+
+
+def label(value: sp.Expr) -> str:
+    """A parameter as it stands in an activation's name: 1/2, 0.03, sqrt(2)."""
+    return repr(float(value)) if value.is_Float else str(value)
+
+
+def positive(factory: str, parameter: str, value: Any) -> sp.Expr:
+    """A real number above 0.  Raises KcalcError otherwise."""
+    number = real(factory, parameter, value)
+    if not float(number) > 0:
+        raise KcalcError(f"{factory}: {parameter} = {value} must be positive")
+    return number
+
+
+def whole(factory: str, parameter: str, value: Any, low: int, high: int) -> int:
+    """An integer in [low, high].  Raises KcalcError otherwise."""
+    integral = isinstance(value, numbers.Integral | sp.Integer) and not isinstance(value, bool)
+    if not integral or not low <= int(value) <= high:
+        raise KcalcError(f"{factory}: {parameter} = {str(value)[:80]!r} must be a whole number from {low} to {high}")
+    return int(value)

@@ -1,0 +1,225 @@
+"""Truncated Gaussian moments: E phi, E phi^2 and E phi' of every activation whose pieces are sums of x^n e^(rate x).
+
+That is all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...), elu, selu, celu, and what users make of such pieces by
+affine maps, sums and composition.  For u = sqrt(q) z with density N(x; 0, q) on a piece from a to b, completing the square gives
+
+    M_0 = e^(rate^2 q/2) P(a < u + rate q < b),   M_n = rate q M_(n-1) + (n-1) q M_(n-2) - q [x^(n-1) e^(rate x) N(x; 0, q)]_a^b.
+
+C has no such form: with a kink away from 0, E[phi(u) phi(v)] is a bivariate normal probability, which is not elementary (Owen's T function
+for one corner).  It is integrated.  NumPy integrates everything here, because the formulas cancel for small and for large q.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import sympy as sp
+from sympy.functions.elementary.hyperbolic import HyperbolicFunction
+
+from kcalc.activations.pieces import X
+from kcalc.fields import SYMPY, Field, Number, mpmath_field
+
+if TYPE_CHECKING:
+    from kcalc.activations.base import Activation
+
+Terms = dict[tuple[int, sp.Expr], sp.Expr]
+"""{(n, rate): coefficient} of a sum of coefficient x^n e^(rate x)."""
+
+_MOST = 64  # the highest power of x read as a moment
+_GUARD = (15, 45, 105, 225, 465)  # extra digits tried in mpmath until two agree
+_MPMATH = type(mpmath_field(30))
+
+
+def mean(phi: Activation, q: Number, field: Field) -> Number | None:
+    """E phi(u), or None if phi has other pieces."""
+    parts = pieces(phi, field is not SYMPY)
+    return None if parts is None else _evaluate(phi, parts, (), q, field)
+
+
+def second_moment(phi: Activation, q: Number, field: Field) -> Number | None:
+    """E phi(u)^2, or None if phi has other pieces."""
+    parts = pieces(phi, field is not SYMPY)
+    return None if parts is None else _evaluate(phi, tuple(_product(part, part) for part in parts), (), q, field)
+
+
+def mean_slope(phi: Activation, q: Number, field: Field) -> Number | None:
+    """E phi'(u), jumps of phi counted with the density at their place; None if phi has other pieces."""
+    parts = pieces(phi, field is not SYMPY)
+    if parts is None:
+        return None
+    jumps = tuple(_jumps(phi) if field is SYMPY else _exact_jumps(phi, parts))
+    return _evaluate(phi, tuple(_derivative(part) for part in parts), jumps, q, field)
+
+
+# --- pieces as sums of x^n e^(rate x) ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def pieces(phi: Activation, exact: bool = True) -> tuple[Terms, ...] | None:
+    """The pieces of phi as sums of x^n e^(rate x), or None if one is something else.
+
+    exact: whether floats are read as the fractions they are, so that multiplying out rounds nothing.
+    """
+    found = tuple(_terms(_exactly(piece) if exact else piece) for piece in phi.pieces)
+    return None if any(part is None for part in found) else found  # type: ignore[return-value]
+
+
+def _exactly(piece: sp.Expr) -> sp.Expr:
+    return piece.xreplace({number: sp.Rational(number) for number in piece.atoms(sp.Float)})  # type: ignore[return-value]
+
+
+def _terms(piece: sp.Expr) -> Terms | None:
+    if any(not isinstance(f, sp.exp | HyperbolicFunction) for f in piece.atoms(sp.Function) if f.has(X)):
+        return None
+    if any(not _is_power(p) for p in piece.atoms(sp.Pow) if p.has(X)):
+        return None
+    out: Terms = defaultdict(lambda: sp.Integer(0))
+    for term in sp.Add.make_args(sp.expand(piece.rewrite(sp.exp) if piece.has(HyperbolicFunction) else piece)):
+        factors = _factors(term) if term != 0 else (term, 0, term)
+        if factors is None:
+            return None
+        coefficient, power, rate = factors
+        out[power, rate] += coefficient
+    return {key: coefficient for key, coefficient in out.items() if coefficient != 0}
+
+
+def _is_power(p: sp.Basic) -> bool:
+    exponent = p.args[1]
+    return exponent.has(X) or (exponent.is_Integer and 0 < int(exponent) <= _MOST)  # type: ignore[arg-type]
+
+
+def _factors(term: sp.Expr) -> tuple[sp.Expr, int, sp.Expr] | None:
+    """(coefficient, n, rate) of coefficient x^n e^(rate x), or None."""
+    coefficient, dependent = term.as_independent(X, as_Add=False)
+    power, rate = 0, sp.Integer(0)
+    for factor in sp.Mul.make_args(dependent):
+        base, exponent = factor.as_base_exp()
+        if base == X and exponent.is_Integer and 0 < int(exponent) <= _MOST:
+            power += int(exponent)
+            continue
+        if base.has(X) or not exponent.is_polynomial(X) or sp.Poly(exponent, X).degree() != 1 or not base.is_positive:
+            if factor != 1:
+                return None
+            continue
+        rate += sp.diff(exponent, X) * sp.log(base)
+        coefficient *= base ** exponent.subs(X, 0)
+    return (coefficient, power, rate) if coefficient.is_real and rate.is_real else None
+
+
+def _product(first: Terms, second: Terms) -> Terms:
+    out: Terms = defaultdict(lambda: sp.Integer(0))
+    for (n, a), x in first.items():
+        for (m, b), y in second.items():
+            out[n + m, a + b] += x * y
+    return out
+
+
+def _derivative(part: Terms) -> Terms:
+    out: Terms = defaultdict(lambda: sp.Integer(0))
+    for (n, rate), x in part.items():
+        if n:
+            out[n - 1, rate] += n * x
+        if rate != 0:
+            out[n, rate] += rate * x
+    return out
+
+
+def _jumps(phi: Activation) -> list[tuple[sp.Expr, sp.Expr]]:
+    """(kink, jump) where phi jumps, simplified."""
+    return [(kink, jump) for kink, jump in phi.jumps(0) if jump != 0]
+
+
+def _exact_jumps(phi: Activation, parts: tuple[Terms, ...]) -> list[tuple[sp.Expr, sp.Expr]]:
+    """(kink, jump) with kinks that are floats read as fractions: the pieces do not quite meet at a rounded kink, and that counts."""
+    values = []
+    for kink, left, right in zip(phi.kinks, parts, parts[1:], strict=False):
+        at = _exactly(kink)
+        change = sp.Add(*(sign * x * at**n * sp.exp(rate * at) for sign, part in ((1, right), (-1, left)) for (n, rate), x in part.items()))
+        values.append((kink, change))
+    return [(kink, change) for kink, change in values if change != 0]
+
+
+# --- their expectations --------------------------------------------------------------------------------------------------------------
+
+
+def _evaluate(phi: Activation, parts: tuple[Terms, ...], jumps: tuple[tuple[sp.Expr, sp.Expr], ...], q: Number, field: Field) -> Number:
+    """The sum of all pieces' moments, and of jump times density."""
+
+    def total(q: Number, field: Field) -> Number:
+        ends: list[Any] = [None, *phi.kinks, None]
+        out = 0 * q
+        for part, a, b in zip(parts, ends, ends[1:], strict=False):
+            for rate in {rate: None for _, rate in part}:
+                moments = _moments(a, b, rate, max(n for n, other in part if other == rate), q, field)
+                for n, moment in enumerate(moments):
+                    if (n, rate) in part:
+                        out = out + field.number(part[n, rate]) * moment
+        for kink, jump in jumps:
+            out = out + field.number(jump) * _density(field.number(kink), sp.Integer(0), q, field)
+        return out
+
+    if field is SYMPY:
+        return _tidy(total(q, field))
+    return _steady(total, q, field) if isinstance(field, _MPMATH) else total(q, field)
+
+
+def _moments(a: sp.Expr | None, b: sp.Expr | None, rate: sp.Expr, top: int, q: Number, field: Field) -> list[Number]:
+    """M_0 ... M_top of the piece from a to b; None is infinity."""
+    slope = field.number(rate)
+    out = [field.exp(slope * slope * q / 2) * _probability(a, b, rate, q, field)]
+    ends = [(sign, field.number(end)) for sign, end in ((1, b), (-1, a)) if end is not None]
+    for n in range(1, top + 1):
+        value = slope * q * out[n - 1] + ((n - 1) * q * out[n - 2] if n > 1 else 0)
+        for sign, end in ends:
+            value = value - sign * q * (end ** (n - 1) if n > 1 else 1) * _density(end, rate, q, field)
+        out.append(value)
+    return out
+
+
+def _density(x: Number, rate: sp.Expr, q: Number, field: Field) -> Number:
+    """e^(rate x) N(x; 0, q)."""
+    return field.exp(field.number(rate) * x - x * x / (2 * q)) / field.sqrt(2 * field.pi * q)
+
+
+def _probability(a: sp.Expr | None, b: sp.Expr | None, rate: sp.Expr, q: Number, field: Field) -> Number:
+    """P(a < u < b) for u normal with mean rate q and variance q, by the tails that stay small: the lower ones where rate > 0."""
+
+    def scaled(end: sp.Expr) -> Number:
+        return (field.number(end) - field.number(rate) * q) / field.sqrt(2 * q)
+
+    if a is None and b is None:
+        return q / q
+    if b is None:
+        return field.erfc(scaled(a)) / 2  # type: ignore[arg-type]
+    if a is None:
+        return field.erfc(-scaled(b)) / 2
+    if rate == 0 and float(a) <= 0 <= float(b):
+        return (field.erf(scaled(b)) - field.erf(scaled(a))) / 2
+    if float(rate) > 0 or (rate == 0 and float(b) < 0):
+        return (field.erfc(-scaled(b)) - field.erfc(-scaled(a))) / 2
+    return (field.erfc(scaled(a)) - field.erfc(scaled(b))) / 2
+
+
+def _tidy(expr: sp.Expr) -> sp.Expr:
+    """Terms collected by the erf, erfc and exp in them."""
+    expanded = sp.expand(expr, power_base=False)
+    groups: dict[sp.Expr, sp.Expr] = defaultdict(lambda: sp.Integer(0))
+    for term in sp.Add.make_args(expanded):
+        special = [f for f in sp.Mul.make_args(term) if isinstance(f, sp.erf | sp.erfc | sp.exp)]
+        groups[sp.Mul(*special)] += term / sp.Mul(*special)
+    return sp.Add(*(sp.factor_terms(coefficient) * special for special, coefficient in groups.items()))
+
+
+def _steady(total: Callable[[Number, Field], Number], q: Number, field: Field) -> Number:
+    """``total`` in mpmath with as many extra digits as two evaluations need to agree; a zero never does and is returned as tiny."""
+    digits, before = field.digits, None  # type: ignore[attr-defined]
+    for guard in _GUARD:
+        wide = mpmath_field(digits + guard)
+        value = total(wide.number(q), wide)
+        if before is not None and abs(value - before) <= abs(value) * wide.number(10) ** (-digits - 2):
+            break
+        before = value
+    return field.number(value)

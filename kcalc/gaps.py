@@ -1,0 +1,37 @@
+"""The gap u = 1 - c as an array that remembers 1 + c: near c = -1 the difference 2 - u of a rounded u has lost its digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Gap"]
+
+
+class Gap(np.ndarray):
+    """A float64 array u whose ``2 - u`` is ``rest``, exactly as given; every other operation is that of a plain array."""
+
+    rest: np.ndarray | None
+
+    @classmethod
+    def of(cls, gap: Any, rest: Any) -> Gap:
+        """The gap with 1 + c beside it; both of the same shape."""
+        out = np.array(gap, dtype=np.float64).view(cls)
+        out.rest = np.asarray(rest, dtype=np.float64)
+        return out
+
+    @classmethod
+    def from_cosine(cls, c: Any) -> Gap:
+        """1 - c and 1 + c of a float64 array."""
+        return cls.of(1 - np.asarray(c), 1 + np.asarray(c))
+
+    def __array_finalize__(self, _: Any) -> None:
+        self.rest = None
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        from_two = ufunc is np.subtract and method == "__call__" and np.ndim(inputs[0]) == 0 and inputs[0] == 2
+        if from_two and inputs[1] is self and self.rest is not None:
+            return self.rest[()]
+        plain = (np.asarray(x) if isinstance(x, Gap) else x for x in inputs)
+        return getattr(ufunc, method)(*plain, **options)

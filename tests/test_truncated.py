@@ -1,0 +1,81 @@
+"""Truncated Gaussian moments of piecewise x^n e^(rate x), the catalogue's and users' own, against quadrature at 40 digits."""
+
+from __future__ import annotations
+
+import mpmath
+import pytest
+import sympy as sp
+from flint import arb
+from gaussian_quadrature import moments, mp
+
+from kcalc.activations import X, activation, celu, combine, hard_shrink, truncated
+from kcalc.balls import Enclosure, ball_field
+from kcalc.fields import SYMPY, mpmath_field
+
+R = sp.Rational
+WIDE = mpmath_field(30)
+Q = sp.Symbol("q", positive=True)
+
+PIECES = {
+    **{name: activation(name) for name in ("hard_tanh", "relu6", "hard_sigmoid", "hard_swish", "hard_shrink", "elu", "selu", "celu")},
+    "celu(1/3)": celu(R(1, 3)),
+    "hard_shrink(2)": hard_shrink(2),
+    "three pieces": activation(sp.Piecewise((X**2 * sp.exp(X), X < -1), (3 * X - 1, X < 2), (sp.exp(-X) * (X - 1) ** 3 + R(1, 2), True))),
+    "two-sided exponential": activation(sp.exp(-sp.Abs(X))),
+    "power of two": activation(2 ** (-sp.Abs(X))),
+    "cosh and corner": activation(sp.Abs(X - 1) + sp.cosh(X / 2)),
+    "clipped parabola": activation(sp.Max(X**2 - 2, 0)),
+    "shifted selu": activation("selu").transformed(0.3, 0.5, 2, -1),
+    "reflected hard_tanh": activation("hard_tanh").transformed(-2, R(1, 3), 1, 0),
+    "shifted relu": activation("relu").transformed(1, -1),
+    "composed": activation("hard_tanh").composed(activation("hard_swish")),
+    "combined": combine([(2, activation("elu"), 1), (-1, activation("hard_shrink"), R(-1, 2))]),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_truncated_moments(name):
+    phi = PIECES[name]
+    assert truncated.pieces(phi) is not None
+    for q in (R(1, 20), R(9)):
+        with mpmath.workdps(40):
+            for quantity, expected in zip(("mean", "second_moment", "mean_slope"), moments(phi, X, q), strict=True):
+                bound = mpmath.mpf(10) ** -27 * max(1, abs(expected))
+                assert abs(mp(getattr(phi, quantity)(q, WIDE)) - expected) < bound, (quantity, q)
+                symbolic = getattr(phi, quantity)(q, SYMPY)
+                assert not symbolic.atoms(sp.core.function.AppliedUndef)
+                assert float(symbolic) == pytest.approx(float(expected), rel=1e-12, abs=1e-15)
+                assert getattr(phi, quantity)(float(q)) == pytest.approx(float(expected), rel=1e-13, abs=1e-14)
+                balls = ball_field(30)
+                with balls.working():
+                    ball = getattr(phi, f"_closed_{quantity}")(balls.number(q), balls)
+                assert Enclosure.of(ball + arb(0, 1e-33) * (1 + abs(ball))).contains(expected) and float(ball.rad()) < 1e-28
+
+
+def test_truncated_moments_far_from_q_one_do_not_cancel():
+    """relu6 and elu at q where pieces of the formula are 10^4 and 10^80 times the result."""
+    for name, q in (("hard_tanh", R(10**4)), ("elu", R(1, 10**8)), ("elu", R(100)), ("hard_shrink", R(1, 400))):
+        phi = activation(name)
+        with mpmath.workdps(80):
+            precise = phi.second_moment(q, mpmath_field(70))
+            value = phi.second_moment(q, mpmath_field(20))
+            assert abs(mp(value) / mp(precise) - 1) < mpmath.mpf(10) ** -19
+        assert float(precise) == pytest.approx(phi.second_moment(float(q)), rel=1e-12)
+
+
+def test_the_derivative_of_q_follows_from_truncated_moments():
+    for name in ("hard_tanh", "selu", "hard_shrink", "three pieces"):
+        phi = PIECES[name]
+        assert float(phi.q_slope(R(3, 2), SYMPY)) == pytest.approx(phi.q_slope(1.5), rel=1e-12)
+
+
+def test_other_pieces_are_left_to_quadrature():
+    for phi in (
+        activation("tanh"),
+        activation("softsign"),
+        activation("gelu"),
+        activation(sp.log(1 + sp.Abs(X))),
+    ):
+        assert truncated.pieces(phi) is None
+    shifted = activation("erf").transformed(1, R(1, 2))
+    assert shifted.q_expr(Q) is None and not shifted.closed_in_numpy
