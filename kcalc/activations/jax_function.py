@@ -1,0 +1,136 @@
+"""An activation, or a derivative of it, as a JAX function without overflow, and with gradients that are its derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import sympy as sp
+
+from kcalc.activations.base import Activation, Combination, Composed, Transformed
+from kcalc.activations.callables import FromCallable
+from kcalc.activations.pieces import X, resolve, switch_points
+from kcalc.errors import KcalcError
+
+JaxFunction = Callable[[Any], Any]
+
+
+@lru_cache(maxsize=512)
+def jax_function(phi: Activation, n: int = 0) -> JaxFunction:
+    """phi^(n), away from kinks, elementwise on JAX arrays of floats: for jit, vmap and grad; right-continuous at kinks.
+
+    The gradient is ``jax_function(phi, n + 1)``, itself differentiable; deltas at kinks do not show.  float32 and float64 are kept;
+    integers become floats.  Raises KcalcError for n that is not a whole number >= 0 and for functions that JAX does not have.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+        raise KcalcError(f"the order of a derivative is a whole number >= 0, got {n!r}")
+    values = _values(phi, n)
+
+    @jax.custom_jvp
+    def function(x: Any) -> Any:
+        return jnp.broadcast_to(values(x), x.shape).astype(x.dtype)
+
+    @function.defjvp
+    def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+        return function(*primals), jax_function(phi, n + 1)(*primals) * tangents[0]
+
+    def entry(x: Any) -> Any:
+        array = jnp.asarray(x)
+        if jnp.issubdtype(array.dtype, jnp.complexfloating) or array.dtype == bool:
+            raise KcalcError(f"an activation takes real numbers, not {array.dtype}")
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            array = array * 1.0
+        if array.dtype != jnp.float64:
+            return function(array)
+        with jax.enable_x64(True):
+            return function(array)
+
+    return entry
+
+
+def _values(phi: Activation, n: int) -> JaxFunction:
+    if isinstance(phi, Transformed):
+        t = phi.constants
+        a, b, scale, shift = (float(v) for v in (t.input_scale, t.input_shift, t.output_scale, t.output_shift))
+        inner = jax_function(phi.original, n)
+        return (lambda x: scale * (inner(a * x + b) + shift)) if n == 0 else (lambda x: scale * a**n * inner(a * x + b))
+    if isinstance(phi, Combination):
+        parts = [(float(c) * float(s) ** n, float(s), jax_function(term, n)) for c, term, s in phi.terms]
+        return lambda x: sum(factor * function(s * x) for factor, s, function in parts)
+    if isinstance(phi, Composed):
+        outer, first = jax_function(phi.outer), jax_function(phi.inner)
+        return _differentiated(lambda x: outer(first(x)), n)
+    if isinstance(phi, FromCallable):
+        if not phi.rule.is_jax:
+            raise KcalcError(f"activation {phi.name!r} is a Python callable that JAX cannot trace: write it with jax.numpy")
+        return _differentiated(lambda x: phi.rule.mapped(x.ravel()).reshape(x.shape), n)
+    return _pieces(_expression(phi, n), phi)
+
+
+def _differentiated(function: JaxFunction, n: int) -> JaxFunction:
+    """The n-th derivative of an elementwise function by JAX."""
+    import jax
+    import jax.numpy as jnp
+
+    if n == 0:
+        return function
+    before = _differentiated(function, n - 1)
+    return lambda x: jax.jvp(before, (x,), (jnp.ones_like(x),))[1]
+
+
+def _expression(phi: Activation, n: int) -> sp.Expr:
+    """phi^(n), from the expressions that do not overflow where they are given."""
+    if not phi.stable:
+        return phi.derivative_expr(n)
+    last = min(n, len(phi.stable) - 1)
+    return sp.diff(phi.stable[last], X, n - last) if n > last else phi.stable[last]  # pyright: ignore[reportReturnType]
+
+
+def _pieces(expr: sp.Expr, phi: Activation) -> JaxFunction:
+    """``expr`` by its smooth pieces; each sees only arguments of its own interval, so that none overflows where it is not used."""
+    import jax.numpy as jnp
+
+    points = tuple(sorted({*phi.kinks, *switch_points(expr)}, key=float))
+    if not points:
+        return _compiled(expr, phi.name)
+    functions = [_compiled(resolve(expr, points, index), phi.name) for index in range(len(points) + 1)]
+    edges = [float(p) for p in points]
+    inside = [edges[0] - 1, *((a + b) / 2 for a, b in pairwise(edges)), edges[-1] + 1]
+
+    def values(x: Any) -> Any:
+        out = jnp.full(x.shape, jnp.nan, x.dtype)
+        for index, function in enumerate(functions):
+            here = jnp.full(x.shape, True)
+            if index:
+                here &= x >= edges[index - 1]
+            if index < len(edges):
+                here &= x < edges[index]
+            out = jnp.where(here, function(jnp.where(here, x, inside[index])), out)
+        return out
+
+    return values
+
+
+def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
+    """A smooth expression as a JAX function.  Raises KcalcError, if not at once then when called, for functions that JAX lacks."""
+    import jax
+
+    special = jax.scipy.special
+    known = {"erf": special.erf, "erfc": special.erfc, "gamma": special.gamma, "loggamma": special.gammaln}
+    try:
+        function = sp.lambdify([X], piece, modules=[known, "jax"], cse=True)
+    except NotImplementedError as error:
+        raise KcalcError(f"activation {name!r}: {piece} has no JAX form") from error
+
+    def values(x: Any) -> Any:
+        try:
+            return function(x)
+        except NameError as error:
+            raise KcalcError(f"activation {name!r} has no JAX form: {error}") from error
+
+    return values
