@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kcalc.errors import KcalcError
 from kcalc.expectations import joint_edges, pair_moment, second_moment
@@ -89,6 +90,13 @@ def evaluate(panels: list[Chebyshev], t: Array) -> Array:
     return out
 
 
+def _standard_kinks(profile: Profile, q: float, n: int) -> tuple[Array, Array]:
+    """The points k/sqrt q where phi^(n) jumps, and by how much; those beyond any standard normal left out."""
+    points, jumps = np.array(profile.kink_points) / math.sqrt(q), np.array(profile.jump_sizes(n))
+    kept = (jumps != 0) & (np.abs(points) < 40)
+    return points[kept], jumps[kept]
+
+
 class EndZone:
     """Gamma near c = sign: a function of theta = arccos(sign c) in [0, ZONE]."""
 
@@ -98,12 +106,8 @@ class EndZone:
 
     def _touching(self, first: int, second: int) -> bool:
         """Whether a jump in phi^(first) and one in psi^(second) meet on the line u/sqrt(q1) = sign v/sqrt(q2)."""
-        for k, jump in zip(self.phi.kink_points, self.phi.jump_sizes(first), strict=True):
-            for j, other in zip(self.psi.kink_points, self.psi.jump_sizes(second), strict=True):
-                a, b = k / math.sqrt(self.q1), self.sign * j / math.sqrt(self.q2)
-                if jump and other and self._meet(a, b):
-                    return True
-        return False
+        a, b = _standard_kinks(self.phi, self.q1, first)[0], _standard_kinks(self.psi, self.q2, second)[0]
+        return bool(self._meet(a[:, None], self.sign * b).any())
 
     def _power(self, order: int) -> int:
         """p such that sin(theta)^p Gamma^(order) is regular at theta = 0."""
@@ -155,19 +159,19 @@ class EndZone:
 
     def _delta_pairs(self, order: int, far: float) -> float:
         """sum_jk J_j J_k times the density of (u, v) at (k_j, k_k)."""
-        square, total = far * (2 - far), 0.0
+        square = far * (2 - far)
         if not square:
             return 0.0  # no two of them meet, or the caller knows the limit to be infinite
-        for k, jump in zip(self.phi.kink_points, self.phi.jump_sizes(order - 1), strict=True):
-            for j, other in zip(self.psi.kink_points, self.psi.jump_sizes(order - 1), strict=True):
-                a, b = k / math.sqrt(self.q1), self.sign * j / math.sqrt(self.q2)
-                distance = 0.0 if self._meet(a, b) else (a - b) ** 2
-                total += jump * other * math.exp(-(distance + 2 * a * b * far) / (2 * square))
-        return total / (2 * math.pi * math.sqrt(self.q1 * self.q2 * square))
+        a, jumps = _standard_kinks(self.phi, self.q1, order - 1)
+        b, others = _standard_kinks(self.psi, self.q2, order - 1)
+        a, b = a[:, None], self.sign * b
+        distance = np.where(self._meet(a, b), 0.0, (a - b) ** 2)
+        total = jumps @ np.exp(-(distance + 2 * a * b * far) / (2 * square)) @ others
+        return float(total) / (2 * math.pi * math.sqrt(self.q1 * self.q2 * square))
 
     @staticmethod
-    def _meet(a: float, b: float) -> bool:
-        return abs(a - b) <= 1e-13 * max(abs(a), abs(b))
+    def _meet(a: Array, b: Array) -> NDArray[np.bool_]:
+        return np.abs(a - b) <= 1e-13 * np.maximum(np.abs(a), np.abs(b))
 
     @cached_property
     def _end(self) -> float:
@@ -232,5 +236,7 @@ class EndZone:
         if (theta.all() or not power) and self._few("_slope_table" if order == 1 else "_bend_table", theta.size):
             return np.array([self._derivative_at(order, t) for t in theta])
         regular = evaluate(self._slope_table if order == 1 else self._bend_table, theta)
-        with np.errstate(divide="ignore"):
-            return regular / np.sin(theta) ** power if power else regular
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = regular / np.sin(theta) ** power if power else regular
+        at_one = (theta == 0) & bool(power and self._symmetric and self.sign > 0)
+        return np.where(at_one, np.inf, values)  # a jump far out has a weight below rounding, of either sign

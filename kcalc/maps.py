@@ -26,6 +26,7 @@ from .arguments import (
     single_precision,
 )
 from .errors import KcalcError
+from .gaps import Gap
 from .jets import Jet
 
 if TYPE_CHECKING:
@@ -109,6 +110,13 @@ class KernelMap(ABC):
     def _values(self, given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
         return per_input(self.inputs)(given, convert, what)
 
+    def _q_balls(self, q: Any, what: str, field: Any) -> dict[Node, Any]:
+        given = self._values(q, field.number, what)
+        for value in given.values():
+            if not value > 0:
+                raise KcalcError(f"{what} is a mean square and must be > 0, got {value.str(12)}")
+        return given
+
     def _one_output(self, what: str) -> Node:
         if len(self.outputs) != 1:
             raise KcalcError(f"{what} need one output, the network has {len(self.outputs)}: {', '.join(map(str, self.outputs[:6]))}")
@@ -126,7 +134,7 @@ class CMap(KernelMap):
     def gaps(self, gap: dict[Node, Array], q1: dict[Node, Array], q2: dict[Node, Array] | None, order: int) -> dict[Node, Jet]:
         """1 - C per output as a jet of the given order in a common change of all input c values (q2=None: uniform)."""
 
-    def _jets(self, gap: dict[Node, Array], q1: Any, q2: Any, order: int) -> tuple[dict[Node, Jet], tuple[int, ...]]:
+    def _jets(self, gap: dict[Node, Any], q1: Any, q2: Any, order: int) -> tuple[dict[Node, Jet], tuple[int, ...]]:
         first = self._values(q1, lambda v: q_array(v, "q1"), "q1")
         second = None if q2 is None else self._values(q2, lambda v: q_array(v, "q2"), "q2")
         if second is not None and all(np.array_equal(first[n], second[n]) for n in self.inputs):
@@ -144,7 +152,7 @@ class CMap(KernelMap):
 
     def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
         """c values at the output. Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it or for nan."""
-        gap = {node: 1 - value for node, value in self._values(c, cosine_array, "c").items()}
+        gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
         jets, shape = self._jets(gap, q1, q2, 0)
         return self._result({n: 1 - jet.value for n, jet in jets.items()}, shape, single_precision(c, q1, q2))
 
@@ -161,7 +169,7 @@ class CMap(KernelMap):
 
     def _at_angle(self, theta: Any, q1: Any, q2: Any) -> tuple[dict[Node, Jet], tuple[int, ...]]:
         angles = self._values(theta, angle_array, "theta")
-        gap = {node: 2 * np.sin(value / 2) ** 2 for node, value in angles.items()}
+        gap = {node: Gap.of(2 * np.sin(value / 2) ** 2, 2 * np.cos(value / 2) ** 2) for node, value in angles.items()}
         return self._jets(gap, q1, q2, 0)
 
     def derivative(self, n: int = 1) -> CMapDerivative:
@@ -177,6 +185,53 @@ class CMap(KernelMap):
             b[0] = _snapped(b[0] + 1)
             out[node] = b
         return out[self.outputs[0]] if len(self.outputs) == 1 else out
+
+    def ball_gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any) -> dict[Node, Any]:
+        """1 - C per output as balls of the field, from balls at the inputs (q2=None: uniform)."""
+        raise KcalcError(f"{self!r} has no certified evaluation")
+
+    def ball(self, c: Any, q1: Any = 1, q2: Any = None, digits: int = 30) -> Any:
+        """A certified enclosure of C(c, q1, q2), by ball arithmetic with ``digits`` decimal digits; proven, not estimated.
+
+        Arguments are single numbers (floats as exactly what they are in binary; SymPy and mpmath numbers with all their digits) or
+        {input: number}. Returns: a :class:`kcalc.balls.Enclosure`, {output: enclosure} for several outputs.
+        Raises: KcalcError outside the domain, for symbols, and where no bound on an activation can be derived.
+        """
+        from .balls import Enclosure, ball_field
+
+        field = ball_field(digits)
+        gap, first = self._gap_balls(c, field), self._q_balls(q1, "q1", field)
+        second = None if q2 is None else self._q_balls(q2, "q2", field)
+        found = self.ball_gaps(gap, first, second, field)
+        with field.working():
+            out = {node: Enclosure.of(1 - value) for node, value in found.items()}
+        return out[self.outputs[0]] if len(self.outputs) == 1 else out
+
+    def _gap_balls(self, c: Any, field: Any) -> dict[Node, Any]:
+        given = self._values(c, field.number, "c")
+        with field.working():
+            for node, value in given.items():
+                if value > 1 or value < -1:
+                    raise KcalcError(f"a c value is a cosine and must lie in [-1, 1], got {value.str(12)} at {node}")
+            return {node: 1 - value for node, value in given.items()}
+
+    def table(self, q1: Any = 1, q2: Any = None, tolerance: float = 1e-14) -> Any:
+        """C at fixed q values as a :class:`kcalc.tables.Table`: a million values in the time of two arc cosines, with an error bound.
+
+        All inputs share one c value. Raises: KcalcError for several outputs, and for q values that are not single numbers.
+        """
+        from .tables import tabulate
+
+        output = self._one_output("tables")
+        first, second = (None if q is None else self._values(q, lambda v: q_array(v, "q"), "q") for q in (q1, q2))
+        if any(value.size != 1 for given in (first, second) if given is not None for value in given.values()):
+            raise KcalcError("a table is made at one q value per input; give single numbers")
+
+        def gap(u: Array) -> Array:
+            jets = self.gaps(dict.fromkeys(self.inputs, u), first, second, 0)  # type: ignore[arg-type]
+            return np.broadcast_to(np.asarray(jets[output].value, dtype=float), u.shape)
+
+        return tabulate(gap, tolerance, self.name)
 
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
         """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order; none for the identity map."""
@@ -221,7 +276,7 @@ class CMapDerivative:
 
     def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
         """The derivative at c, same arguments and shapes as the map."""
-        gap = {node: 1 - value for node, value in self.base._values(c, cosine_array, "c").items()}
+        gap = {node: Gap.from_cosine(value) for node, value in self.base._values(c, cosine_array, "c").items()}
         jets, shape = self.base._jets(gap, q1, q2, self.order)
         factor = float(sp.factorial(self.order))
         values = {n: (-jet.coefficients[self.order] if self.order else 1 - jet.value) * factor for n, jet in jets.items()}
@@ -257,6 +312,18 @@ class QMap(KernelMap):
     def derivative(self, n: int = 1) -> QMapDerivative:
         """The n-th derivative in q."""
         return QMapDerivative(self, derivative_order(n))
+
+    def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
+        """Q per output as balls of the field, from balls at the inputs."""
+        raise KcalcError(f"{self!r} has no certified evaluation")
+
+    def ball(self, q: Any, digits: int = 30) -> Any:
+        """A certified enclosure of Q(q), by ball arithmetic with ``digits`` decimal digits; see :meth:`CMap.ball`."""
+        from .balls import Enclosure, ball_field
+
+        field = ball_field(digits)
+        out = {node: Enclosure.of(value) for node, value in self.ball_values(self._q_balls(q, "q", field), field).items()}
+        return out[self.outputs[0]] if len(self.outputs) == 1 else out
 
     def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
         """The isolated solutions of Q(q) = q in [low, high], in increasing order; none where every q is fixed."""

@@ -84,17 +84,18 @@ class PairMap:
     def _lower(self) -> EndZone:
         return EndZone(self.phi, self.q1, self.psi, self.q2, -1)
 
-    def taylor(self, gap: Array, order: int, absolute: bool = False) -> list[Array]:
+    def taylor(self, gap: Array, order: int, absolute: bool = False, rest: Array | None = None) -> list[Array]:
         """[Gamma(1) - Gamma(c), Gamma'(c), Gamma''(c)/2, ...] up to ``order`` at c = 1 - gap, gap a flat array in [0, 2].
 
         The first keeps relative accuracy near c = 1, unless ``absolute`` accuracy (cheaper at few points) is enough.
+        ``rest`` is 1 + c where that is known better than 2 - gap.
 
         Raises KcalcError for orders above 2 where the Hermite series cannot deliver them.
         """
         out = [np.empty_like(gap) for _ in range(order + 1)]
-        theta, rest = NUMPY.angle(gap), NUMPY.angle(2 - gap)
+        theta, beyond = NUMPY.angle(gap), NUMPY.angle(2 - gap if rest is None else rest)
         upper = np.zeros(gap.shape, dtype=bool) if self.complete else theta < ZONE
-        lower = np.zeros(gap.shape, dtype=bool) if self.complete else rest < ZONE
+        lower = np.zeros(gap.shape, dtype=bool) if self.complete else beyond < ZONE
         inside = ~(upper | lower)
         if order > 2 and not inside.all():
             raise KcalcError(
@@ -106,7 +107,7 @@ class PairMap:
         if upper.any():
             parts.append(self._zone(self._upper, theta[upper], order, absolute))
         if lower.any():
-            parts.append(self._zone(self._lower, rest[lower], order, True))
+            parts.append(self._zone(self._lower, beyond[lower], order, True))
             parts[-1][0] += self.at_one - self.at_minus_one
         for here, part in zip((where for where in (inside, upper, lower) if where.any()), parts, strict=True):
             for target, values in zip(out, part, strict=True):

@@ -16,6 +16,7 @@ from kcalc.composition import Composition, LocalFunction
 from kcalc.errors import KcalcError
 from kcalc.expectations import hermite
 from kcalc.fields import NUMPY, SYMPY
+from kcalc.jax_field import is_jax
 from kcalc.jets import Jet, JetField
 from kcalc.maps import Assumption, CMap, QMap
 from kcalc.pairs import pair_map
@@ -43,6 +44,18 @@ class LocalCMap(CMap):
     def gaps(self, gap: dict[Node, Array], q1: dict[Node, Array], q2: dict[Node, Array] | None, order: int) -> dict[Node, Jet]:
         first, *rest = self.activation.taylor(gap[self.name], q1[self.name], None if q2 is None else q2[self.name], order)
         return {self.name: Jet((first, *(-part for part in rest)))}
+
+    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
+        """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array. Raises: KcalcError outside -1 <= c <= 1, q > 0."""
+        if is_jax(c) or is_jax(q1) or is_jax(q2):
+            from kcalc.activations.jax_maps import cosine
+
+            return cosine(self.activation, c, q1, q2)
+        return super().__call__(c, q1, q2)
+
+    def ball_gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any) -> dict[Node, Any]:
+        second = None if q2 is None else q2[self.name]
+        return {self.name: self.activation.taylor(gap[self.name], q1[self.name], second, 0, field)[0]}
 
     @property
     def expr(self) -> Composition:
@@ -142,6 +155,9 @@ class LocalQMap(QMap):
         value = q[self.name]
         parts = (self.activation.second_moment(value),) if order == 0 else self.activation.q_series(value, 2, order)
         return {self.name: Jet(tuple(parts))}
+
+    def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
+        return {self.name: self.activation.second_moment(q[self.name], field)}
 
     @property
     def expr(self) -> Composition:

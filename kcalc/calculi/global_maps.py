@@ -46,6 +46,14 @@ def q_values(network: Network, q: Any = 1, assume_independent: bool = False) -> 
     return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
 
 
+def q_and_mean_values(network: Network, q: Any = 1) -> dict[Node, tuple[float, float]]:
+    """(q value, channel mean) of every node for uniform input q (a number, or {input: number})."""
+    reading = _Reading(network, False)
+    given = per_input(network.inputs)(q, lambda v: q_array(v, "q"), "q")
+    states = reading.run(NUMPY, given, None, None)
+    return {node: (float(reading.kernel.whole(state)[0]), reading.kernel.mean(state)) for node, state in states.items()}
+
+
 def node_values(
     network: Network, c: Any = 0.0, q1: Any = 1, q2: Any = None, assume_independent: bool = False
 ) -> dict[Node, tuple[Any, Any, Any]]:
@@ -121,6 +129,11 @@ class NetworkCMap(CMap):
         states = self._reading.run(NUMPY, q1, q2, jets)
         return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
 
+    def ball_gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any) -> dict[Node, Any]:
+        with field.working():
+            states = self._reading.run(field, q1, q2, {node: Jet((value,)) for node, value in gap.items()})
+            return {node: self._reading.kernel.whole(states[node])[2].value for node in self.outputs}
+
     @property
     def expr(self) -> Composition | dict[Node, Composition]:
         return self.symbolic()
@@ -153,6 +166,11 @@ class NetworkQMap(QMap):
         out = {node: self._reading.kernel.whole(states[node])[0] for node in self.outputs}
         zeros = (0.0,) * order
         return {node: value if isinstance(value, Jet) else Jet((value, *zeros)) for node, value in out.items()}
+
+    def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
+        with field.working():
+            states = self._reading.run(field, q, None, None)
+            return {node: self._reading.kernel.whole(states[node])[0] for node in self.outputs}
 
     @property
     def expr(self) -> Composition | dict[Node, Composition]:

@@ -284,6 +284,10 @@ class Kernel:
         q1, q2, gap = self.algebra.mix(self._parts(state))
         return q1, q2, self._clipped(gap)
 
+    def mean(self, state: Channels) -> float:
+        """The mean over all channels of a feature map, as a float."""
+        return float(state.average(_mean1, self.field))
+
     def _mixed(self, parts: Sequence[Part], node: Node) -> tuple[Number, Number, Number]:
         q1, q2, gap = self.algebra.mix(parts)
         check_q(self.field, q1, node)

@@ -73,8 +73,18 @@ def _read(
 
 def cosine(gap: sp.Expr) -> sp.Expr:
     """``1 - gap``, over one denominator where the gap has one."""
+    if _nested(gap):
+        gap = sp.cancel(gap)
     above, below = sp.fraction(gap)
-    return tidy(1 - gap) if below.is_number else sp.expand_mul(below - above) / below
+    if below.is_number:
+        return tidy(1 - gap)
+    return sp.expand_mul(below - above) / below
+
+
+def _nested(expr: sp.Expr) -> bool:
+    """Whether a denominator has denominators of its own, as where a LayerNorm divides by what it has divided."""
+    below = [p.base for p in expr.atoms(sp.Pow) if p.exp.is_Rational and p.exp < 0 and p.base.is_Add]
+    return any(p.exp.is_Rational and p.exp < 0 and p.base.is_Add for base in below for p in base.atoms(sp.Pow))
 
 
 def tidy(expr: sp.Expr) -> sp.Expr:
@@ -97,7 +107,7 @@ class NamingKernel(Kernel):
             second = second.subs(symbols.q, q)
         else:
             second = self._function("Q", phi, (symbols.q,), second)(q)
-        if not mean.atoms(AppliedUndef):
+        if not mean.atoms(AppliedUndef) and sp.count_ops(mean) < NAMED_SIZE / 4:
             return second, mean.subs(symbols.q, q)
         return second, self._function("M", phi, (symbols.q,), mean)(q)
 
