@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kcalc.corners import Corners, Jumps, meet
 from kcalc.errors import KcalcError
 from kcalc.expectations import joint_edges, pair_moment, second_moment
-from kcalc.quadrature import Array, Profile, Rule, gauss_legendre, is_noise, normal_density, normal_rule, split
+from kcalc.quadrature import Array, Profile, Rule, gauss_legendre, is_noise, normal_rule, split
 from kcalc.smoothing import smoothed
 
 ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
@@ -90,13 +90,6 @@ def evaluate(panels: list[Chebyshev], t: Array) -> Array:
     return out
 
 
-def _standard_kinks(profile: Profile, q: float, n: int) -> tuple[Array, Array]:
-    """The points k/sqrt q where phi^(n) jumps, and by how much; those beyond any standard normal left out."""
-    points, jumps = np.array(profile.kink_points) / math.sqrt(q), np.array(profile.jump_sizes(n))
-    kept = (jumps != 0) & (np.abs(points) < 40)
-    return points[kept], jumps[kept]
-
-
 class EndZone:
     """Gamma near c = sign: a function of theta = arccos(sign c) in [0, ZONE]."""
 
@@ -106,8 +99,8 @@ class EndZone:
 
     def _touching(self, first: int, second: int) -> bool:
         """Whether a jump in phi^(first) and one in psi^(second) meet on the line u/sqrt(q1) = sign v/sqrt(q2)."""
-        a, b = _standard_kinks(self.phi, self.q1, first)[0], _standard_kinks(self.psi, self.q2, second)[0]
-        return bool(self._meet(a[:, None], self.sign * b).any())
+        a, b = Jumps.of(self.phi, self.q1, first).standard, Jumps.of(self.psi, self.q2, second).standard
+        return bool(meet(a[:, None], self.sign * b).any())
 
     def _power(self, order: int) -> int:
         """p such that sin(theta)^p Gamma^(order) is regular at theta = 0."""
@@ -121,9 +114,8 @@ class EndZone:
         smooth = self._smooth_product(order, far)
         if order == 0:
             return smooth
-        deltas = self._deltas(self.phi, self.q1, self.psi, self.q2, order, far)
-        deltas += deltas if self._symmetric else self._deltas(self.psi, self.q2, self.phi, self.q1, order, far)
-        return (self.q1 * self.q2) ** (order / 2) * (smooth + deltas + self._delta_pairs(order, far))
+        jumps = Corners(self.phi, self.q1, self.psi, self.q2, self.sign, far)
+        return (self.q1 * self.q2) ** (order / 2) * (smooth + jumps.total(order, self._symmetric))
 
     @property
     def _symmetric(self) -> bool:
@@ -146,32 +138,6 @@ class EndZone:
         graded += [self.sign * k / math.sqrt(near * self.q2) + grid for k in self.psi.kink_points]
         edges = np.unique(np.clip(np.concatenate([base, *graded]), base[0], base[-1]))
         return normal_rule(split(edges, 1.0))
-
-    def _deltas(self, phi: Profile, q1: float, psi: Profile, q2: float, order: int, far: float) -> float:
-        """sum_k J_k N(k; 0, q1) E[psi^(order)(v) | u = k] over the jumps J_k of phi^(order-1)."""
-        kinks = [(k, jump) for k, jump in zip(phi.kink_points, phi.jump_sizes(order - 1), strict=True) if jump]
-        if not kinks:
-            return 0.0
-        k, jump = np.array(kinks).T
-        centres = self.sign * (1 - far) * math.sqrt(q2 / q1) * k
-        weights = jump * normal_density(k / math.sqrt(q1)) / math.sqrt(q1)
-        return float(weights @ smoothed(psi, order, centres, math.sqrt(q2 * far * (2 - far))))
-
-    def _delta_pairs(self, order: int, far: float) -> float:
-        """sum_jk J_j J_k times the density of (u, v) at (k_j, k_k)."""
-        square = far * (2 - far)
-        if not square:
-            return 0.0  # no two of them meet, or the caller knows the limit to be infinite
-        a, jumps = _standard_kinks(self.phi, self.q1, order - 1)
-        b, others = _standard_kinks(self.psi, self.q2, order - 1)
-        a, b = a[:, None], self.sign * b
-        distance = np.where(self._meet(a, b), 0.0, (a - b) ** 2)
-        total = jumps @ np.exp(-(distance + 2 * a * b * far) / (2 * square)) @ others
-        return float(total) / (2 * math.pi * math.sqrt(self.q1 * self.q2 * square))
-
-    @staticmethod
-    def _meet(a: Array, b: Array) -> NDArray[np.bool_]:
-        return np.abs(a - b) <= 1e-13 * np.maximum(np.abs(a), np.abs(b))
 
     @cached_property
     def _end(self) -> float:
@@ -236,7 +202,22 @@ class EndZone:
         if (theta.all() or not power) and self._few("_slope_table" if order == 1 else "_bend_table", theta.size):
             return np.array([self._derivative_at(order, t) for t in theta])
         regular = evaluate(self._slope_table if order == 1 else self._bend_table, theta)
+        if not power:
+            return regular
         with np.errstate(divide="ignore", invalid="ignore"):
-            values = regular / np.sin(theta) ** power if power else regular
-        at_one = (theta == 0) & bool(power and self._symmetric and self.sign > 0)
-        return np.where(at_one, np.inf, values)  # a jump far out has a weight below rounding, of either sign
+            return np.where(theta == 0, np.inf * self._sign_at_end(order), regular / np.sin(theta) ** power)
+
+    def infinity(self, order: int) -> float:
+        """+-inf where Gamma^(order) is infinite at theta = 0, else 0."""
+        return math.inf * self._sign_at_end(order) if self._power(order) else 0.0
+
+    def _sign_at_end(self, order: int) -> float:
+        """The sign of an infinite derivative at theta = 0, by its leading term: a jump far out has a weight below rounding."""
+        first = 0 if self._touching(0, 0) else order - 1
+        one, two = Jumps.of(self.phi, self.q1, first), Jumps.of(self.psi, self.q2, first)
+        touching = meet(one.standard[:, None], self.sign * two.standard)
+        if not touching.any():
+            return float(np.sign(evaluate(self._slope_table if order == 1 else self._bend_table, np.zeros(1))[0]))
+        depth = np.where(touching, -(one.standard[:, None] ** 2) / 2, -np.inf)
+        total = np.sum(one.sizes[:, None] * two.sizes * np.exp(depth - depth.max()))
+        return float(np.sign(total)) * (self.sign if order == 2 and first == 0 else 1)

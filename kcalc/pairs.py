@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -112,7 +113,17 @@ class PairMap:
         for here, part in zip((where for where in (inside, upper, lower) if where.any()), parts, strict=True):
             for target, values in zip(out, part, strict=True):
                 target[here] = values
+        if self.complete and order and self.phi.kink_points and self.psi.kink_points:
+            self._mark_infinite(out, gap == 0, self._upper)
+            self._mark_infinite(out, beyond == 0, self._lower)
         return out
+
+    @staticmethod
+    def _mark_infinite(out: list[Array], here: Any, zone: EndZone) -> None:
+        """Derivatives at c = +-1 that are infinite though the jumps behind them weigh less than rounding."""
+        if here.any():
+            for order in range(1, min(len(out), 3)):
+                out[order][here] += zone.infinity(order)
 
     @staticmethod
     def _zone(zone: EndZone, theta: Array, order: int, absolute: bool) -> list[Array]:

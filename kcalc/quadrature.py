@@ -130,8 +130,18 @@ def mesh(profile: Profile, radius: float) -> Array:
     return edges
 
 
+def _scale(profile: Profile, order: int, radius: float) -> Callable[[Array], Array]:
+    """The envelope of phi^(order); of phi as well where phi^(order) comes from its values, whose rounding errors it has."""
+    marks = getattr(profile, "landmarks", ())
+    own = _envelope(profile.numeric(order), radius, marks)
+    if not order or not getattr(profile, "numeric_only", False):
+        return own
+    whole = _envelope(profile.numeric(0), radius, marks)
+    return lambda x: np.maximum(own(x), whole(x))
+
+
 def _refine(profile: Profile, order: int, edges: Array) -> Array:
-    size = _envelope(profile.numeric(order), float(edges[-1]), getattr(profile, "landmarks", ()))
+    size = _scale(profile, order, float(edges[-1]))
     done = list(edges)
     left, right = edges[:-1], edges[1:]
     while left.size:

@@ -16,26 +16,12 @@ _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2
 
 
 def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
-    """E phi^(n)(m + sigma y) at each centre m, without the deltas that jumps of phi^(n-1) put into phi^(n).
-
-    Jumps of phi itself count for n = 2, where they are derivatives of deltas.
-    """
-    if sigma == 0:
-        return profile.numeric(n)(centres)
-    total = _smooth_part(profile, n, centres, sigma)
-    if n == 2:
-        for k, jump in zip(profile.kink_points, profile.jump_sizes(0), strict=True):
-            if jump:
-                t = (k - centres) / sigma
-                total += jump * t * normal_density(t) / sigma**2
-    return total
-
-
-def _smooth_part(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
-    """The same without the jumps.
+    """E phi^(n)(m + sigma y) at each centre m, phi^(n) away from kinks: what jumps contribute is in :mod:`kcalc.corners`.
 
     Trapezoid rule where phi is analytic around the window |y| <= WINDOW, Gauss-Legendre on the panels of the mesh where it is not.
     """
+    if sigma == 0:
+        return profile.numeric(n)(centres)
     values, reach = profile.numeric(n), float(np.abs(centres).max()) + 10 * sigma
     edges = mesh(profile, 2.0 ** max(4, math.ceil(math.log2(reach))))
     if not profile.kink_points:

@@ -17,6 +17,7 @@ from kcalc.activations.transformation import Transformation, short
 from kcalc.arguments import derivative_order
 from kcalc.errors import KcalcError
 from kcalc.fields import NUMPY, SYMPY, Field, Number
+from kcalc.jax_field import is_jax
 from kcalc.quadrature import Array
 
 __all__ = ["Activation", "X"]
@@ -161,7 +162,11 @@ class Activation(LocalMaps):
         )
 
     def __call__(self, x: object) -> Any:
-        """phi(x) in float64, elementwise."""
+        """phi(x) elementwise: float64, or JAX for a JAX array."""
+        if is_jax(x):
+            from kcalc.activations.jax_function import jax_function
+
+            return jax_function(self)(x)
         return self.numeric(0)(np.asarray(NUMPY.number(x)))[()]
 
     def plot(self, axes: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Any:

@@ -16,10 +16,14 @@ import numpy as np
 import sympy as sp
 
 from kcalc import expectations
+from kcalc.activations import truncated
 from kcalc.activations.local_map import LocalCMap, LocalQMap
+from kcalc.arguments import derivative_order
+from kcalc.balls import BallField
 from kcalc.errors import KcalcError
 from kcalc.expectations import pair_moment
 from kcalc.fields import NUMPY, SYMPY, Field, Number
+from kcalc.gaps import Gap
 from kcalc.jets import Jet, JetField
 from kcalc.pairs import pair_map
 from kcalc.quadrature import Array
@@ -47,7 +51,12 @@ def _unit_gap(gap: Array) -> Array:
 def _broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
     """The three arguments checked and broadcast together."""
     first, second = (_positive(np.asarray(q, dtype=float)) for q in (q1, q2))
-    return np.broadcast_arrays(_unit_gap(np.asarray(gap, dtype=float)), first, second)  # type: ignore[return-value]
+    try:
+        return np.broadcast_arrays(_unit_gap(np.asarray(gap, dtype=float)), first, second)  # type: ignore[return-value]
+    except ValueError as error:
+        if isinstance(error, KcalcError):
+            raise
+        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {np.shape(gap)}, {np.shape(q1)}, {np.shape(q2)}") from None
 
 
 class LocalMaps:
@@ -58,16 +67,19 @@ class LocalMaps:
     closed_in_numpy: bool = False
     """Whether the closed forms keep relative accuracy in floating point at every gap (else NumPy integrates)."""
 
+    closed_over_jets: bool = True
+    """Whether the closed form of Q keeps its digits when its Taylor series in q is read off."""
+
     # --- hooks: closed forms over any field; None where unknown -------------------------------------------------------------------
 
     def _closed_mean(self, q: Number, field: Field) -> Number | None:
-        return None
+        return truncated.mean(self, q, field)  # type: ignore[arg-type]
 
     def _closed_second_moment(self, q: Number, field: Field) -> Number | None:
-        return None
+        return truncated.second_moment(self, q, field)  # type: ignore[arg-type]
 
     def _closed_mean_slope(self, q: Number, field: Field) -> Number | None:
-        return None
+        return truncated.mean_slope(self, q, field)  # type: ignore[arg-type]
 
     def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number | None:
         """1 - C(1 - gap, q1, q2)."""
@@ -93,6 +105,16 @@ class LocalMaps:
         """The local Q map as an object: ``phi.q_map(q)``, its derivatives, fixed points, enclosures, plots."""
         return LocalQMap(self)
 
+    def q_expr(self, q: object = 1) -> sp.Expr | None:
+        """Q(q) in SymPy, for a number or a positive symbol q; None where no closed form is known."""
+        return self._closed_second_moment(SYMPY.number(q), SYMPY)
+
+    def c_expr(self, c: object, q1: object = 1, q2: object = None) -> sp.Expr | None:
+        """C(c, q1, q2) in SymPy as the textbooks write it, q2 = None meaning q1; None where no closed form is known."""
+        first = SYMPY.number(q1)
+        gap = self._closed_gap(1 - SYMPY.number(c), first, first if q2 is None else SYMPY.number(q2), SYMPY)
+        return None if gap is None else 1 - gap
+
     # --- one-dimensional quantities ------------------------------------------------------------------------------------------------
 
     def mean(self, q: object = 1, field: Field = NUMPY) -> Number:
@@ -112,7 +134,14 @@ class LocalMaps:
         if field is SYMPY:
             symbol = sp.Symbol("q", positive=True)
             return sp.diff(self.second_moment(symbol, SYMPY), symbol).subs(symbol, SYMPY.number(q))
-        return self._moment("", lambda *_: None, expectations.q_slope, q, field)
+        return self._moment("", self._closed_q_slope, expectations.q_slope, q, field)
+
+    def _closed_q_slope(self, q: Number, field: Field) -> Number | None:
+        """dQ/dq from the closed form of Q, read over jets."""
+        if field is not NUMPY or not self.closed_over_jets:
+            return None
+        series = self._closed_second_moment(Jet.variable(q, 1), JetField(field))
+        return series.coefficients[1] if isinstance(series, Jet) else None if series is None else 0 * q
 
     def q_series(self, q: object, power: int, order: int) -> tuple[Array, ...]:
         """Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``; power 1 is the mean, 2 is Q.  NumPy only."""
@@ -145,6 +174,14 @@ class LocalMaps:
                 return _finite(self.name, flat, np.broadcast_to(np.asarray(exact, dtype=float), flat.shape))[()]
             unique, inverse = np.unique(flat, return_inverse=True)
             return np.array([integrate(self, float(value)) for value in unique])[inverse].reshape(flat.shape)[()]
+        if field.name == "jax":
+            from kcalc.activations import jax_maps
+
+            return jax_maps.moment(self, integrate.__name__, closed, q, field)
+        if isinstance(field, BallField):
+            from kcalc.certified import moment_ball
+
+            return moment_ball(self, closed, integrate.__name__, q, field)
         exact = closed(q, field)
         if exact is not None:
             return exact
@@ -163,12 +200,22 @@ class LocalMaps:
         """(1 - C(c, q1, q2), C'(c), C''(c)/2, ..., C^(order)(c)/order!) at c = 1 - gap.
 
         gap in [0, 2]; q1, q2 > 0, q2 = None meaning q1; NumPy broadcasts all three.  Derivatives that diverge at c = +-1 are infinite.
+        A :class:`kcalc.gaps.Gap` keeps the digits of 1 + c near c = -1.
         Raises KcalcError for arguments out of range, and for orders above 2 near |c| = 1 where no closed form serves.
         """
-        gap, q1 = field.number(gap), field.number(q1)
+        rest = getattr(gap, "rest", None)
+        order, gap, q1 = derivative_order(order), field.number(gap), field.number(q1)
         q2 = q1 if q2 is None else field.number(q2)
         if field is NUMPY:
-            return self._taylor_numpy(gap, q1, q2, order)
+            return self._taylor_numpy(gap, q1, q2, order, rest)
+        if field.name == "jax":
+            from kcalc.activations import jax_maps
+
+            return jax_maps.taylor(self, gap, q1, q2, order, field)
+        if isinstance(field, BallField):
+            from kcalc.certified import taylor_balls
+
+            return taylor_balls(self, gap, q1, q2, order, field)
         exact = self._closed_taylor(gap, q1, q2, order, field)
         if exact is not None:
             return exact
@@ -207,25 +254,27 @@ class LocalMaps:
         derivatives = [sp.diff(value, c, k).subs(c, here) / sp.factorial(k) for k in range(1, order + 1)]
         return (1 - value.subs(c, here), *derivatives)
 
-    def _taylor_numpy(self, gap: Array, q1: Array, q2: Array, order: int) -> tuple[Number, ...]:
+    def _taylor_numpy(self, gap: Array, q1: Array, q2: Array, order: int, rest: Array | None = None) -> tuple[Number, ...]:
         gap, q1, q2 = _broadcast(gap, q1, q2)
+        rest = 2 - gap if rest is None else np.clip(np.broadcast_to(rest, gap.shape), 0.0, 2.0)
         if self.closed_in_numpy:
             with np.errstate(divide="ignore", invalid="ignore"):
-                exact = self._closed_taylor(gap, q1, q2, order, NUMPY)
+                exact = self._closed_taylor(Gap.of(gap, rest) if order <= 2 else gap, q1, q2, order, NUMPY)
             if exact is not None:
-                return tuple(np.broadcast_to(part, gap.shape)[()] for part in exact)
+                return tuple(np.broadcast_to(np.asarray(part), gap.shape)[()] for part in exact)
         out = np.empty((order + 1, gap.size))
         pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
         for index in range(pairs.shape[1]):
             here = inverse.ravel() == index
-            out[:, here] = self._normalised(gap.ravel()[here], float(pairs[0, index]), float(pairs[1, index]), order)
+            one, two = float(pairs[0, index]), float(pairs[1, index])
+            out[:, here] = self._normalised(gap.ravel()[here], rest.ravel()[here], one, two, order)
         return tuple(part.reshape(gap.shape)[()] for part in out)
 
-    def _normalised(self, gap: Array, q1: float, q2: float, order: int) -> list[Array]:
+    def _normalised(self, gap: Array, rest: Array, q1: float, q2: float, order: int) -> list[Array]:
         """The Taylor coefficients of C for one pair of q values."""
         gamma = pair_map(self, q1, self, q2)  # type: ignore[arg-type]
-        parts = gamma.taylor(gap, order)
-        norm = float(np.sqrt(self.second_moment(q1)) * np.sqrt(self.second_moment(q2)))
+        parts = gamma.taylor(gap, order, rest=rest)
+        norm = gamma.whole if gamma.same else float(np.sqrt(self.second_moment(q1)) * np.sqrt(self.second_moment(q2)))
         if norm == 0:
             raise KcalcError(f"activation {self.name!r} vanishes: it has no C map")
         offset = 0.0 if gamma.same else 1 - gamma.at_one / norm

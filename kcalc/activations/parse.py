@@ -1,72 +1,143 @@
-"""What a user may call an activation: a registered name, an Activation, or a SymPy expression in one symbol."""
+"""What a user may call an activation: a registered name, an Activation, a SymPy expression in one symbol, or a callable."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from numbers import Number as AnyNumber
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy.core.function import AppliedUndef
 
+from kcalc.activations.acceptance import FAR_PROBES, PROBES, check_moments, check_values, read_kinks
 from kcalc.activations.base import Activation, X
-from kcalc.activations.pieces import compile_pieces, resolve, switch_points
+from kcalc.activations.callables import from_callable
+from kcalc.activations.pieces import CORNERED, KINK_REACH, compile_pieces, resolve, switch_points
 from kcalc.activations.polynomial import polynomial
-from kcalc.activations.registry import by_name, same_function
+from kcalc.activations.registry import by_name, names, same_function
 from kcalc.errors import KcalcError
 from kcalc.fields import SYMPY
-from kcalc.quadrature import mesh, z_range
+from kcalc.quadrature import Array
 
-_PROBES = np.concatenate([np.linspace(-30, 30, 121), [-1e3, -1e2, 1e2, 1e3], np.geomspace(1e-6, 20, 15)])
+_JUMPY = (sp.floor, sp.ceiling, sp.frac, sp.Mod, sp.DiracDelta)
+_UNFINISHED = (sp.Integral, sp.Derivative, sp.Sum, sp.Product, sp.Limit, sp.Subs)
+_LARGEST = sp.Float("1e300")
+_TELLING = ("positive", "negative", "nonnegative", "nonpositive", "integer", "nonzero", "imaginary", "not commutative")
+_FARTHER = np.concatenate([np.linspace(KINK_REACH, 3e2, 173), np.geomspace(3e2, 2e3, 60)])
 
 
 def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None = None) -> Activation:
     """The activation that ``spec`` describes.
 
-    spec: a registered name or alias ("tanh", "silu"; any case), an :class:`Activation`, or a SymPy expression in exactly one symbol.
-    name: what to call it.  kinks: points where it or a derivative jumps; found from Piecewise, Abs, Max, Min, Heaviside and sign if None.
+    spec: a registered name or alias ("tanh", "silu"; any case), an :class:`Activation`, a SymPy expression in exactly one symbol, or a
+    Python, NumPy or JAX callable (numeric only; see :func:`kcalc.activations.callables.from_callable`).
+    name: what to call it.  kinks: the points where it or a derivative jumps; for expressions they are found from Piecewise, Abs, Max,
+    Min, Heaviside and sign if None, for callables there are none if None.
 
     Raises KcalcError for unknown names (with the nearest ones), several symbols, functions that are not real and finite on the whole line,
-    vanish, or have no Gaussian second moment at any reasonable q.
+    vanish, have no Gaussian second moment at any reasonable q, or kinks that are not among those given.
     """
-    if isinstance(spec, Activation):
-        return spec if name is None else replace(spec, name=name)
-    if isinstance(spec, str):
-        found = by_name(spec)
+    if name is not None and not (isinstance(name, str) and name.strip()):
+        raise KcalcError(f"name={name!r}: an activation's name is text")
+    if isinstance(spec, Activation | str):
+        if kinks is not None:
+            raise KcalcError("kinks are given with an expression or a callable, not with an activation that exists already")
+        found = spec if isinstance(spec, Activation) else by_name(spec)
         return found if name is None else replace(found, name=name)
-    if isinstance(spec, bool | int | float):
+    if isinstance(spec, AnyNumber):
         spec = SYMPY.number(spec)
-    if not isinstance(spec, sp.Expr):
-        raise KcalcError(
-            f"cannot make an activation of a {type(spec).__name__}: give a name, a SymPy expression in one symbol, or an Activation"
-        )
-    return _from_expression(spec, name, kinks)
+    if isinstance(spec, sp.Lambda):
+        if len(spec.variables) != 1:
+            raise KcalcError(f"an activation is a function of one symbol, but {str(spec)[:80]} takes {len(spec.variables)}")
+        spec = spec.expr
+    if isinstance(spec, sp.Poly):
+        spec = spec.as_expr()
+    if isinstance(spec, sp.Expr) and not getattr(spec, "is_Matrix", False):
+        return _from_expression(spec, name, kinks)
+    if callable(spec) and not isinstance(spec, sp.Basic):
+        return from_callable(spec, name, kinks)
+    raise KcalcError(
+        f"cannot make an activation of a {type(spec).__name__}: give a name, a SymPy expression in one symbol, a callable, or an Activation"
+    )
 
 
 def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | None) -> Activation:
-    symbols = spec.free_symbols
-    if len(symbols) > 1:
-        names = ", ".join(sorted(str(symbol) for symbol in symbols))
-        raise KcalcError(f"an activation is a function of one symbol, but {str(spec)[:80]} has {names}: substitute numbers for the others")
-    given: Any = spec
-    expr = given.xreplace(dict.fromkeys(symbols, X))
-    if expr.atoms(sp.Function) and any(isinstance(f, sp.core.function.AppliedUndef) for f in expr.atoms(sp.Function)):
-        raise KcalcError(f"{str(spec)[:80]} contains an undefined function")
-    if expr.has(sp.floor, sp.ceiling, sp.frac, sp.DiracDelta):
-        raise KcalcError(f"{str(spec)[:80]} jumps infinitely often or is not a function: an activation has finitely many kinks")
-    if expr == 0:
-        raise KcalcError("the zero function is no activation: it has no C map")
-    label = name or str(expr)[:40]
-    if expr.is_polynomial(X):
-        candidate: Activation = polynomial(expr, label)
-    else:
-        points = switch_points(expr) if kinks is None else tuple(sorted({SYMPY.number(k) for k in kinks}, key=float))
-        candidate = Activation(label, expr, _confirmed(expr, points) if kinks is None else points)
-    _check(candidate)
-    known = same_function(candidate)
+    given = None if kinks is None else read_kinks(kinks)
+    try:
+        expr = _in_x(spec)
+        candidate = _candidate(expr, name, given)
+        whole = compile_pieces((expr,), ())
+        _check(candidate, whole)
+        candidate = _with_reach(candidate, whole)
+    except KcalcError:
+        raise
+    except Exception as error:  # SymPy fails in many ways on what it was not made for
+        raise KcalcError(f"{str(spec)[:80]} cannot be made an activation: {type(error).__name__} ({str(error)[:80]})") from error
+    known = _known(candidate)
     if known is not None:
         return known if name is None else replace(known, name=name)
     return candidate
+
+
+def _in_x(spec: sp.Expr) -> sp.Expr:
+    """The expression in the canonical real symbol, refused where it is no function of one real number."""
+    symbols: Any = spec.free_symbols
+    text = str(spec)[:80]
+    if len(symbols) > 1:
+        listed = ", ".join(sorted(str(symbol) for symbol in symbols))
+        raise KcalcError(f"an activation is a function of one symbol, but {text} has {listed}: substitute numbers for the others")
+    for symbol in symbols:
+        _check_symbol(symbol)
+    if spec.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
+        raise KcalcError(f"{text} contains nan or infinity: an activation is a real function, finite on the whole line")
+    if any(abs(number) > _LARGEST for number in spec.atoms(sp.Number)):
+        raise KcalcError(f"{text} contains a number beyond double precision")
+    expr: Any = spec.xreplace(dict.fromkeys(symbols, X))
+    if expr.has(AppliedUndef):
+        raise KcalcError(f"{text} contains an undefined function; activations made of callables are put together with composed and combine")
+    if expr.has(*_UNFINISHED):
+        raise KcalcError(f"{text} contains an unevaluated integral, derivative, sum or limit: call .doit() on it first")
+    if expr.has(*_JUMPY):
+        raise KcalcError(f"{text} jumps infinitely often or is not a function: an activation has finitely many kinks")
+    if expr.has(sp.SingularityFunction):
+        expr = expr.rewrite(sp.Heaviside)
+    if expr.has(sp.Contains):
+        expr = expr.replace(sp.Contains, lambda element, where: where.as_relational(element))
+    if expr.is_zero:
+        raise KcalcError("the zero function is no activation: it has no C map")
+    return expr
+
+
+def _check_symbol(symbol: Any) -> None:
+    """Refuse symbols of which SymPy may assume more than that they are real: it simplifies Abs(x) to x for a positive x."""
+    if not isinstance(symbol, sp.Symbol):
+        raise KcalcError(
+            f"{symbol} is a {type(symbol).__name__}: an activation is an expression in a plain symbol, sp.Symbol('x', real=True)"
+        )
+    more = [f"{'' if value else 'not '}{key}" for key, value in symbol.assumptions0.items() if X.assumptions0.get(key) is not value]
+    if more:
+        declared = next((word for word in _TELLING if word in more), more[0])
+        raise KcalcError(
+            f"the symbol {symbol} is declared {declared}, so that SymPy may have simplified the expression for such x only: "
+            f"write it with sp.Symbol({symbol.name!r}, real=True)"
+        )
+
+
+def _candidate(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | None) -> Activation:
+    label = name or str(expr)[:40]
+    if expr.is_polynomial(X):
+        return polynomial(expr, label)
+    if given is not None:
+        return Activation(label, expr, given)
+    points = switch_points(expr)
+    kinks = _confirmed(expr, points)
+    if expr.has(*CORNERED) and not kinks and not expr.has(sp.Eq, sp.Ne):
+        expr = resolve(expr, points, 0)  # no corner is left: Abs(x^2 + 1) is x^2 + 1
+        return _candidate(expr, name, given) if expr.is_polynomial(X) else Activation(label, expr)
+    return Activation(label, expr, kinks)
 
 
 def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...]:
@@ -75,36 +146,73 @@ def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...
     return tuple(k for k, left, right in zip(points, pieces, pieces[1:], strict=False) if left != right)
 
 
-def _check(candidate: Activation) -> None:
-    """Refuse what is not a real function with Gaussian moments."""
+def _known(candidate: Activation) -> Activation | None:
+    """The registered activation that is the same function: of equal expression, or of equal kinks and pieces (|x| is sign(x) x)."""
+    found = same_function(candidate)
+    if found is not None or not candidate.kinks:
+        return found
+    registered = (by_name(name) for name in names())
+    return next((phi for phi in registered if phi.kinks == candidate.kinks and phi.pieces == candidate.pieces), None)
+
+
+def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
+    """Refuse what is not a real function with Gaussian moments, or differs from the expression as given: then kinks are left out."""
+    pieces = compile_pieces(candidate.pieces, candidate.kink_points)
+    extra = np.array([c + w * step for c, w in candidate.landmarks for step in (-1.0, 0.5)] + FAR_PROBES.tolist())
+    probes = np.concatenate([PROBES, extra])
     with np.errstate(all="ignore"):
-        probes = np.concatenate([_PROBES, [c + w * step for c, w in candidate.landmarks for step in (-1.0, 0.5)]])
-        values = compile_pieces(candidate.pieces, candidate.kink_points)(probes)
-        direct = compile_pieces((candidate.expr,), ())(probes)
-        apart = np.abs(values - direct) > 1e-9 * (1 + np.abs(direct))
-    differing = np.isfinite(direct) & apart & ~np.isin(probes, candidate.kink_points)
-    if differing.any():
+        values, direct = pieces(probes), whole(probes)
+        apart = np.isfinite(direct) & (np.abs(values - direct) > 1e-9 * (1 + np.abs(direct))) & ~np.isin(probes, candidate.kink_points)
+    apart &= np.abs(probes) <= KINK_REACH
+    if apart.any() and (candidate.kinks or not candidate.expr.is_polynomial(X)):  # a polynomial is multiplied out, and loses digits
         raise KcalcError(
-            f"activation {candidate.name!r} switches at a point that is not among its kinks (seen at x = {probes[differing][0]:.4g})"
+            f"activation {candidate.name!r} switches at a point that is not among its kinks (seen at x = {probes[apart][0]:.4g})"
         )
-    if np.isnan(values).any():
-        where = probes[np.isnan(values)][0]
-        raise KcalcError(f"activation {candidate.name!r} has no real value at x = {where:g}: it must be real on the whole line")
-    near = np.abs(probes) < 1
-    if np.isinf(values[near]).any():
-        raise KcalcError(f"activation {candidate.name!r} is infinite at x = {probes[near][np.isinf(values[near])][0]:g}")
-    if not values[np.isfinite(values)].any():
-        raise KcalcError(f"activation {candidate.name!r} vanishes: a constant activation must at least not be zero")
-    _check_growth(candidate)
-    z_range(candidate, 0.01)
-    mesh(candidate, 16.0)
+    check_values(candidate, pieces, extra)
+    check_moments(candidate)
 
 
-def _check_growth(candidate: Activation) -> None:
-    """Refuse growth faster than exp(a x^2) for every a, as of exp(x^4): no Gaussian is narrow enough for it."""
-    points = np.array([3.0, 5.0])
+# --- functions whose kinks never end --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ranged(Activation):
+    """An activation whose kinks are known for |x| <= reach only, as of max(sin x, 0): values are right everywhere, the rest is refused."""
+
+    reach: float = field(default=float(KINK_REACH))
+
+    @cached_property
+    def _whole(self) -> Callable[[Array], Array]:
+        return compile_pieces((self.expr,), ())
+
+    def _compile(self, n: int) -> Callable[[Array], Array]:
+        inside = super()._compile(n)
+
+        def values(x: Array) -> Array:
+            x = np.asarray(x, dtype=float)
+            beyond = np.abs(x) > self.reach
+            if not beyond.any():
+                return inside(x)
+            if n:
+                raise KcalcError(
+                    f"the kinks of activation {self.name!r} are known for |x| <= {self.reach:g} only, and it has more beyond: "
+                    f"q must be at most {(self.reach / 12.8) ** 2:.0f} or so"
+                )
+            out = inside(x)
+            out[beyond] = self._whole(x[beyond])
+            return out
+
+        return values
+
+
+def _with_reach(candidate: Activation, whole: Callable[[Array], Array]) -> Activation:
+    """The candidate, as one of limited reach if its kinks go on where they were not looked for."""
+    if not candidate.kinks:
+        return candidate
+    probes = np.concatenate([_FARTHER, -_FARTHER])
     with np.errstate(all="ignore"):
-        for side in (1, -1):
-            slow, fast = np.log(np.abs(candidate.numeric(0)(side * points))) / points**2
-            if fast > 1 and fast > 1.2 * max(slow, 0.0):
-                raise KcalcError(f"activation {candidate.name!r} grows too fast: E[phi(sqrt(q) z)^2] diverges for every q > 0")
+        values, direct = compile_pieces(candidate.pieces, candidate.kink_points)(probes), whole(probes)
+        apart = np.isfinite(direct) & (np.abs(values - direct) > 1e-9 * (1 + np.abs(direct)))
+    if not apart.any():
+        return candidate
+    return Ranged(candidate.name, candidate.expr, candidate.kinks)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any
 
+import mpmath
 import numpy as np
 import sympy as sp
 
@@ -16,17 +18,36 @@ from kcalc.quadrature import Array
 X = sp.Symbol("x", real=True)
 """The one canonical symbol of every activation."""
 
-_CORNERED = (sp.Piecewise, sp.Abs, sp.Max, sp.Min, sp.Heaviside, sp.sign)
+CORNERED = (sp.Piecewise, sp.Abs, sp.Max, sp.Min, sp.Heaviside, sp.sign)
+MOST_KINKS = 500
+KINK_REACH = 128
+"""How far out kinks of functions that are not polynomials are looked for: as far as inputs of q = 100 reach."""
+_SOUGHT = KINK_REACH + 2
+_DIGITS = 50
+_FEW = 20  # kinks: their jumps are exact
+_ISOLATED = 8  # sign changes beyond KINK_REACH: more than these are an oscillation, seen at random
 _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, sp.Ci, sp.LambertW)
 
 
 def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
-    """Sorted points where a Piecewise, Abs, Max, Min, Heaviside or sign in ``expr`` switches: the candidates for kinks."""
-    points: set[sp.Expr] = set()
-    for part in expr.atoms(*_CORNERED):
+    """Sorted points where a Piecewise, Abs, Max, Min, Heaviside or sign in ``expr`` switches: the candidates for kinks.
+
+    All of them where the condition is a polynomial in X, else those with |x| <= 128 (and what is easily seen beyond).
+    Raises KcalcError for more than 500.
+    """
+    points: dict[float, sp.Expr] = {}
+    for part in expr.atoms(*CORNERED):
         for level in _switches(part):
-            points.update(_real_roots(level))
-    return tuple(sorted(points, key=float))
+            for root in real_roots(level):
+                points.setdefault(_rounded(root), root)
+    if len(points) > MOST_KINKS:
+        raise KcalcError(f"{str(expr)[:60]} has {len(points)} kinks: at most {MOST_KINKS} are followed")
+    return tuple(points[place] for place in sorted(points))
+
+
+def _rounded(point: sp.Expr) -> float:
+    """``point`` as a float of 15 digits: roots found twice, in different forms, are one."""
+    return float(f"{float(point):.15g}") + 0.0
 
 
 def _switches(part: sp.Basic) -> list[sp.Expr]:
@@ -39,62 +60,148 @@ def _switches(part: sp.Basic) -> list[sp.Expr]:
     return [part.args[0]]  # type: ignore[list-item]
 
 
-def _real_roots(expr: sp.Expr) -> list[sp.Expr]:
-    """The real zeros of ``expr`` in X, exact where SymPy finds them, else bracketed between samples."""
+def real_roots(expr: sp.Expr) -> list[sp.Expr]:
+    """The real zeros of ``expr`` in X, exact where SymPy finds them, else 50 digits of those between samples (see :func:`crossings`)."""
     if not expr.has(X):
         return []
-    if expr.has(*_CORNERED):
+    if expr.has(*CORNERED):
         inner = switch_points(expr)
         roots = [root for index in range(len(inner) + 1) for root in _roots_between(resolve(expr, inner, index), inner, index)]
         return [*roots, *inner]
-    if expr.is_polynomial(X):
-        return list(sp.real_roots(sp.Poly(expr, X)))  # pyright: ignore[reportReturnType]
-    return [SYMPY.number(root) for root in crossings(_compile(expr))]
+    exact = _polynomial_roots(expr) if expr.is_polynomial(X) else _wave_roots(expr)
+    if exact is not None:
+        return exact
+    return _sharpened(expr, crossings(_compile(expr, patient=False)))
+
+
+def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
+    """The real zeros of a polynomial; None where its coefficients are beyond SymPy's algebra and its degree beyond 2."""
+    poly = sp.Poly(expr.xreplace({number: sp.Rational(number) for number in expr.atoms(sp.Float)}), X)
+    if poly.domain.is_QQ or poly.domain.is_ZZ:
+        roots = sp.real_roots(poly)
+    elif poly.degree() <= 2:
+        roots = [root for root in sp.roots(poly) if sp.re(root).evalf() == root.evalf()]
+    else:
+        return None
+    return [sp.Float(root.evalf(_DIGITS), _DIGITS) for root in roots] if expr.has(sp.Float) else list(roots)  # pyright: ignore
+
+
+def _wave_roots(expr: sp.Expr) -> list[sp.Expr] | None:
+    """The zeros with |x| <= 128 of k sin(a x + b) or k cos(a x + b), exactly; None for other functions."""
+    wave: Any = expr.as_independent(X, as_Add=False)[1]
+    if not isinstance(wave, sp.sin | sp.cos) or sp.diff(wave.args[0], X, 2) != 0:
+        return None
+    a, b = sp.Poly(wave.args[0], X).all_coeffs()
+    start = sp.pi / 2 if isinstance(wave, sp.cos) else sp.Integer(0)
+    ends = sorted(float((a * x + b - start) / sp.pi) for x in (-_SOUGHT, _SOUGHT))
+    first, last = math.ceil(ends[0]), math.floor(ends[1])
+    if last - first >= MOST_KINKS:
+        raise _too_many(last - first + 1)
+    return [(start + n * sp.pi - b) / a for n in range(first, last + 1)]
+
+
+def _too_many(count: int) -> KcalcError:
+    return KcalcError(f"an activation with {count} or more kinks in |x| <= {KINK_REACH}: at most {MOST_KINKS} are followed")
 
 
 def crossings(f: Callable[[Array], Array]) -> list[float]:
-    """The zeros of f where it changes sign, and its isolated zeros on the sampling grid (|x| from 1e-6 to 1e3, and 0)."""
+    """The zeros of f where it changes sign, and its isolated zeros on the sampling grid.
+
+    The grid has a step of 1/64 for |x| <= 128 (what inputs of q <= 100 reach), finer near 0; beyond, up to 1e3, it only finds
+    what is isolated.  Raises KcalcError for more than 500 zeros.
+    """
     from scipy.optimize import brentq
 
-    side = np.geomspace(1e-6, 1e3, 3000)
+    side = np.concatenate([np.geomspace(1e-6, 1 / 64, 300, endpoint=False), np.arange(1, 64 * _SOUGHT + 1) / 64])
+    side = np.concatenate([side, np.geomspace(_SOUGHT, 1e3, 400)[1:]])
     x = np.concatenate([-side[::-1], [0.0], side])
     heights = f(x)
     zero = heights == 0
-    found = [float(point) for point in x[zero & ~np.roll(zero, 1) & ~np.roll(zero, -1)]]
-    for i in np.nonzero(heights[:-1] * heights[1:] < 0)[0]:
-        found.append(float(brentq(lambda point: float(f(np.array([point]))[0]), x[i], x[i + 1], xtol=1e-300, rtol=1e-15)))  # type: ignore[arg-type]
-    return found
+    found = x[zero & ~np.roll(zero, 1) & ~np.roll(zero, -1)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        changes = np.nonzero(np.sign(heights[:-1]) * np.sign(heights[1:]) < 0)[0]
+    far = np.abs(x[changes]) >= _SOUGHT
+    changes = changes[~far] if far.sum() > _ISOLATED else changes
+    if found.size + changes.size > MOST_KINKS:
+        raise _too_many(found.size + changes.size)
+
+    def root(low: float, high: float) -> float:
+        point: Any = brentq(lambda t: float(f(np.array([t]))[0]), low, high, xtol=1e-25, rtol=np.float64(1e-15), maxiter=300, disp=False)
+        return float(point)
+
+    return [*found.tolist(), *(root(float(x[i]), float(x[i + 1])) for i in changes)]
+
+
+def _sharpened(expr: sp.Expr, roots: list[float]) -> list[sp.Expr]:
+    """The roots to 50 digits by Newton's method, as they are where it does not help."""
+    if not roots:
+        return []
+    try:
+        value, slope = (sp.lambdify([X], part, modules="mpmath") for part in (expr, sp.diff(expr, X)))
+        with mpmath.workdps(_DIGITS + 10):
+            return [_newton(value, slope, root) for root in roots]
+    except (NotImplementedError, NameError, TypeError, ValueError, ArithmeticError):
+        return [SYMPY.number(root) for root in roots]
+
+
+def _newton(value: Callable[[Any], Any], slope: Callable[[Any], Any], start: float) -> sp.Expr:
+    point = mpmath.mpf(start)
+    for _ in range(3):
+        rate = slope(point)
+        if rate == 0:
+            return SYMPY.number(start)
+        point -= value(point) / rate
+    if not abs(point - start) <= 1e-13 * (1 + abs(start)):
+        return SYMPY.number(start)
+    return SYMPY.number(start) if point == start else sp.Float(point, _DIGITS)
 
 
 def _roots_between(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> list[sp.Expr]:
     low = float(points[index - 1]) if index else -np.inf
     high = float(points[index]) if index < len(points) else np.inf
-    return [root for root in _real_roots(expr) if low < float(root) < high]
+    return [root for root in real_roots(expr) if low < float(root) < high]
 
 
 def _between(points: Sequence[sp.Expr], index: int) -> sp.Expr:
     """A point inside the index-th interval that ``points`` cut the line into."""
     if not points:
-        return sp.Integer(0)
+        return sp.Float("0.0123456789", 30)
     if index == 0:
-        return points[0] - 1
+        return (points[0] - _step(points[:2])).evalf(30)
     if index == len(points):
-        return points[-1] + 1
-    return (points[index - 1] + points[index]) / 2
+        return (points[-1] + _step(points[-2:])).evalf(30)
+    return ((points[index - 1] + points[index]) / 2).evalf(30)
+
+
+def _step(last: Sequence[sp.Expr]) -> sp.Expr:
+    """How far out to look for the outermost piece: not beyond the next kink of an oscillation."""
+    return sp.Min(1, (last[1] - last[0]).evalf(30) / 2) if len(last) > 1 else sp.Integer(1)
 
 
 def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
-    """The smooth expression that ``expr`` is on the index-th interval between ``points``."""
+    """The smooth expression that ``expr`` is on the index-th interval between ``points``.
+
+    Raises KcalcError where no condition of a Piecewise holds, or a condition has no truth value.
+    """
     inside = _between(points, index)
 
     def at(value: Any) -> float:
-        return float(value.subs(X, inside))
+        try:
+            return float(value.subs(X, inside))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise KcalcError(f"{str(value)[:60]} has no real value at x = {sp.N(inside, 5)}") from error
+
+    def holds(condition: Any) -> bool:
+        outcome = condition if condition in (sp.true, sp.false) else condition.subs(X, inside)
+        if outcome not in (sp.true, sp.false):
+            raise KcalcError(f"the condition {str(condition)[:60]} is neither true nor false at x = {sp.N(inside, 5)}")
+        return outcome == sp.true
 
     def chosen(*arguments: Any) -> sp.Expr:
         for value, condition in arguments:
-            if condition == sp.true or condition.subs(X, inside) == sp.true:
+            if holds(condition):
                 return value
-        raise KcalcError(f"the activation is not defined at x = {sp.N(inside, 5)}")
+        raise KcalcError(f"the activation is not defined at x = {sp.N(inside, 5)}: give the Piecewise a last row (value, True)")
 
     def step(low: Any) -> Callable[..., sp.Expr]:
         return lambda argument, *_: sp.Integer(1) if at(argument) > 0 else sp.Integer(low)
@@ -107,14 +214,80 @@ def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
         (sp.Heaviside, step(0)),
         (sp.Piecewise, chosen),
     ):
-        expr = expr.replace(kind, choice)  # type: ignore[assignment]
+        if expr.has(kind):
+            expr = expr.replace(kind, choice)  # type: ignore[assignment]
     return expr
 
 
+def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
+    """(centre, width) of what a function of ``inner`` does, for a linear or quadratic ``inner``."""
+    if not inner.is_polynomial(X) or not inner.has(X):
+        return []
+    try:
+        coefficients = [float(c) for c in sp.Poly(inner, X).all_coeffs()]
+    except (TypeError, OverflowError):  # complex, or beyond double precision
+        return []
+    if len(coefficients) == 2:
+        return [(-coefficients[1] / coefficients[0], 1 / abs(coefficients[0]))]
+    if len(coefficients) == 3:
+        return [(-coefficients[1] / (2 * coefficients[0]), abs(coefficients[0]) ** -0.5)]
+    return []
+
+
 def side_value(piece: sp.Expr, point: sp.Expr, side: str) -> sp.Expr:
-    """The one-sided limit of a smooth piece at a kink."""
+    """The one-sided limit of a smooth piece at a kink.  Raises KcalcError where SymPy finds none."""
     value = piece.subs(X, point)
-    return sp.limit(piece, X, point, side) if value.has(sp.nan, sp.zoo, sp.oo, -sp.oo) else value
+    if not value.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
+        return value
+    try:
+        return sp.limit(piece, X, point, side)
+    except Exception as error:  # SymPy's limits fail in many ways
+        raise KcalcError(f"{str(piece)[:60]} has no limit at x = {sp.N(point, 6)}") from error
+
+
+def exact_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[sp.Expr, ...]:
+    """What is right of each kink minus what is left of it, for the pieces between them."""
+    jumps = (side_value(right, k, "+") - side_value(left, k, "-") for k, left, right in zip(kinks, parts, parts[1:], strict=False))
+    return tuple(sp.simplify(jump) if len(kinks) <= _FEW else jump for jump in jumps)
+
+
+def rounded_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
+    """The jumps as floats, rounding residues set to zero; for many kinks by the compiled pieces, where those are finite."""
+    below, above = (np.full(len(kinks), np.nan) for _ in range(2))
+    if len(kinks) > _FEW:
+        points = np.array([float(k) for k in kinks])
+        for side, own in ((below, parts[:-1]), (above, parts[1:])):
+            for piece in set(own):
+                here = np.array([part == piece for part in own])
+                side[here] = _compile(piece)(points[here])
+    for side, own, name in ((below, parts[:-1], "-"), (above, parts[1:], "+")):
+        for index in np.flatnonzero(~np.isfinite(side)).tolist():
+            side[index] = _real_limit(side_value(own[index], kinks[index], name), kinks[index])
+    jump = above - below
+    return tuple(float(j) for j in np.where(np.abs(jump) > 1e-13 * np.maximum(np.maximum(np.abs(below), np.abs(above)), 1), jump, 0.0))
+
+
+def _real_limit(value: sp.Expr, kink: sp.Expr) -> float:
+    try:
+        number = float(value)
+    except (TypeError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise KcalcError(f"a derivative of the activation has no finite real limit at the kink x = {sp.N(kink, 6)}")
+    return number
+
+
+def sampled_jumps(profile: Any, n: int) -> tuple[float, ...]:
+    """The jumps of phi^(n) at the kinks of a function known by its values.
+
+    Both sides are a step away, led to the kink by the next derivative: off by the square of the step.  What numerical
+    differentiation cannot tell from 0 is 0.
+    """
+    k = np.array(profile.kink_points)
+    step = 1e-8 * (1 + np.abs(k))
+    below, above = (profile.numeric(n)(k + s) - s * profile.numeric(n + 1)(k + s) for s in (-step, step))
+    size = np.maximum(np.maximum(np.abs(below), np.abs(above)), 0.1)
+    return tuple(float(jump) for jump in np.where(np.abs(above - below) > (1e-9 if n else 1e-12) * size, above - below, 0.0))
 
 
 def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callable[[Array], Array]:
@@ -122,10 +295,11 @@ def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callabl
 
     Raises KcalcError for functions that have no numeric form.
     """
-    compiled = [_compile(piece) for piece in pieces]
-    if len(compiled) == 1:
+    distinct = list(dict.fromkeys(pieces))
+    compiled = [_compile(piece) for piece in distinct]
+    if len(pieces) == 1:
         return compiled[0]
-    edges = np.array(kinks, dtype=float)
+    edges, number = np.array(kinks, dtype=float), np.array([distinct.index(piece) for piece in pieces])
 
     def values(x: Array) -> Array:
         x = np.asarray(x, dtype=float)
@@ -133,10 +307,10 @@ def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callabl
             return np.zeros_like(x)
         first, last = np.searchsorted(edges, (x.min(), x.max()), side="right")
         if first == last:
-            return compiled[first](x)
+            return compiled[number[first]](x)
         out = np.empty_like(x)
-        which = np.searchsorted(edges, x, side="right")
-        for index in range(first, last + 1):
+        which = number[np.searchsorted(edges, x, side="right")]
+        for index in np.unique(number[first : last + 1]):
             here = which == index
             out[here] = compiled[index](x[here])
         return out
@@ -144,12 +318,14 @@ def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callabl
     return values
 
 
-def _compile(piece: sp.Expr) -> Callable[[Array], Array]:
-    """A smooth expression as a NumPy function."""
+def _compile(piece: sp.Expr, patient: bool = True) -> Callable[[Array], Array]:
+    """A smooth expression as a NumPy function; ``patient`` ones compute what overflows again in mpmath."""
     try:
         function = sp.lambdify([X], piece, modules=["scipy", "numpy"] if piece.has(*_SPECIAL) else "numpy", cse=True)
-    except NotImplementedError as error:
-        raise KcalcError(f"{piece} cannot be evaluated numerically") from error
+        with np.errstate(all="ignore"):
+            function(np.array([0.5]))
+    except Exception as error:  # SymPy's code printers and the code they print fail in many ways
+        raise KcalcError(f"{str(piece)[:80]} cannot be evaluated numerically ({type(error).__name__})") from error
 
     def values(x: Array) -> Array:
         x = np.asarray(x, dtype=float)
@@ -157,7 +333,7 @@ def _compile(piece: sp.Expr) -> Callable[[Array], Array]:
             out = _real(np.asarray(function(x)))
         out = np.array(np.broadcast_to(out, x.shape), dtype=float)
         broken = ~np.isfinite(out)
-        if broken.any():
+        if patient and broken.any():
             out[broken] = [_exact_value(piece, point) for point in x[broken]]
         return out
 

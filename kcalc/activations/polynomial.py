@@ -27,6 +27,8 @@ _HIGHEST = 30
 class Polynomial(Closed):
     """p(x) = sum_m p_m x^m: Gamma(c) = sum_n n! A_n(q1) A_n(q2) c^n where p(sqrt q z) = sum_n A_n(q) He_n(z)."""
 
+    closed_over_jets = False  # coefficients may cancel
+
     @cached_property
     def _coefficients(self) -> tuple[sp.Expr, ...]:
         return tuple(reversed(sp.Poly(self.expr, X).all_coeffs()))

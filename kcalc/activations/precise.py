@@ -125,6 +125,7 @@ def _compiled(phi: Any) -> tuple[Callable[[Any], Any], ...]:
 
 def _function(phi: Any) -> Callable[[Any], Any]:
     """phi on mpmath numbers at the current working precision."""
+    phi.refuse_numeric_only("digits beyond double precision")
     pieces = _compiled(phi)
     kinks = [mpmath.mpf(sp.Float(k.evalf(mpmath.mp.dps), mpmath.mp.dps)._mpf_) for k in phi.kinks]
     return lambda x: mpmath.mpf(pieces[sum(1 for k in kinks if x >= k)](x))

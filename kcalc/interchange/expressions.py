@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import sympy as sp
+from sympy.core.function import AppliedUndef
 
 from ..activations import X
 from ..errors import KcalcError
@@ -51,6 +52,8 @@ def to_tree(expr: Any) -> Any:
             return {"constant": name}
     if isinstance(expr, sp.Piecewise):
         return {"op": "Piecewise", "rows": [{"value": to_tree(row.args[0]), "if": _relation_tree(row.args[1])} for row in expr.args]}
+    if isinstance(expr, AppliedUndef):
+        raise KcalcError(f"activation {expr.func.__name__!r} is a callable, which JSON cannot hold; give it as a SymPy expression")
     name = _NAMES.get(getattr(expr, "func", None))
     if name is None:
         raise KcalcError(f"{type(expr).__name__} in {str(expr)[:80]} cannot be written to JSON; the functions are {', '.join(OPERATIONS)}")

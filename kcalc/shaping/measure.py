@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import mpmath
+import numpy as np
 import sympy as sp
 
 from ..activations import Activation, X
@@ -20,11 +21,11 @@ REACH = 13  # exp(-13^2 / 2) = 2e-37
 def local_values(phi: Activation) -> dict[str, Any]:
     """Q(1), Q'(1), C(0), C'(1) and the mean of phi at q = 1, as mpmath numbers.
 
-    Gauss-Legendre panels of width 1 (less for steep inputs), split at the kinks; ``phi`` must be continuous.
+    Gauss-Legendre panels of width 1 (less for steep inputs), split at the kinks; ``phi`` must be continuous. Callables give
+    double precision.
     """
     with mpmath.workdps(DIGITS + 5):
-        value = _function(phi.expr)
-        slope = _function(phi.derivative_expr(1))
+        value, slope = _sampled(phi) if phi.numeric_only else (_function(phi.expr), _function(phi.derivative_expr(1)))
         steps = 1 if phi.transformation is None else min(max(math.ceil(abs(float(phi.transformation.input_scale))), 1), 64)
         edges = sorted(
             {mpmath.mpf(k) / steps for k in range(-REACH * steps, REACH * steps + 1)}
@@ -49,6 +50,15 @@ def local_values(phi: Activation) -> dict[str, Any]:
             "C(0)": mean * mean / square,
             "C'(1)": gradient / square,
         }
+
+
+def _sampled(phi: Activation) -> tuple[Any, Any]:
+    """phi and its derivative from double precision, for callables."""
+
+    def numbers(function: Any) -> Any:
+        return lambda x: mpmath.mpf(float(function(np.array([float(x)]))[0]))
+
+    return numbers(phi.numeric(0)), numbers(phi.numeric(1))
 
 
 def _exact(value: Any) -> Any:

@@ -26,6 +26,7 @@ from flint import arb, ctx
 ctx.prec = 128
 FILE = Path(__file__).with_suffix(".json")
 REACH = 10.0
+STEEP = ("relu3", "relu4", "relu5", "hermite3", "hermite4", "hard_shrink")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,12 @@ FUNCTIONS: dict[str, Truth] = {
     "relu": leaky(arb(0)),
     "leaky_relu": leaky(arb(1) / 100),
     "abs": leaky(arb(-1)),
+    "abrelu": Truth((lambda x: -x / 2, lambda x: 3 * x / 2), (0.0,)),
     "relu2": Truth((lambda x: 0 * x, lambda x: x * x), (0.0,)),
+    "relu3": Truth((lambda x: 0 * x, lambda x: x * x * x), (0.0,)),
+    "relu4": Truth((lambda x: 0 * x, lambda x: (x * x) * (x * x)), (0.0,)),
+    "relu5": Truth((lambda x: 0 * x, lambda x: (x * x) * (x * x) * x), (0.0,)),
+    "hard_shrink": Truth((lambda x: x, lambda x: 0 * x, lambda x: x), (-0.5, 0.5)),
     "sign": Truth((lambda x: -one(x), one), (0.0,)),
     "heaviside": Truth((lambda x: 0 * x, one), (0.0,)),
     "hard_tanh": Truth((lambda x: -one(x), lambda x: x, one), (-1.0, 1.0)),
@@ -66,6 +72,7 @@ FUNCTIONS: dict[str, Truth] = {
     "hard_sigmoid": Truth((lambda x: 0 * x, lambda x: x / 6 + arb(1) / 2, one), (-3.0, 3.0)),
     "hard_swish": Truth((lambda x: 0 * x, lambda x: x * (x + 3) / 6, lambda x: x), (-3.0, 3.0)),
     "erf": Truth((lambda x: x.erf(),)),
+    "probit": Truth((lambda x: (1 + (x / ROOT_TWO).erf()) / 2,)),
     "tanh": Truth((lambda x: x.tanh(),)),
     "sigmoid": Truth((sigmoid,)),
     "softsign": Truth((lambda x: x / (1 - x), lambda x: x / (1 + x)), (0.0,)),
@@ -87,8 +94,13 @@ FUNCTIONS: dict[str, Truth] = {
     "rbf": Truth((lambda x: x.sin() + x.cos(),)),
     "exp": Truth((lambda x: x.exp(),)),
     "gaussian": Truth((lambda x: (-x * x).exp(),)),
+    "gabor": Truth((lambda x: (-x * x / 2).exp() * (2 * x).cos(),)),
+    "snake": Truth((lambda x: x + x.sin() * x.sin(),)),
     "square": Truth((lambda x: x * x,)),
     "cube": Truth((lambda x: x * x * x,)),
+    "hermite2": Truth((lambda x: x * x - 1,)),
+    "hermite3": Truth((lambda x: x * (x * x - 3),)),
+    "hermite4": Truth((lambda x: x * x * (x * x - 6) + 3,)),
 }
 
 
@@ -118,8 +130,8 @@ def nodes(edges: list[float], n: int = 24) -> list[tuple[Any, Any]]:
 
 
 def reach(name: str, q: float) -> float:
-    """Where exp(-z^2/2) phi^2 stops mattering: further out for the exponential."""
-    return REACH + (2 * math.sqrt(q) if name == "exp" else 0)
+    """Where exp(-z^2/2) phi^2 stops mattering: further out for the exponential, the highest powers and what vanishes at 0."""
+    return REACH + (2 * math.sqrt(q) if name == "exp" else 4 if name in STEEP else 0)
 
 
 def apply(truth: Truth, x: Any) -> Any:
@@ -146,7 +158,7 @@ def gamma(name: str, q1: float, q2: float, c: float) -> list[Any]:
     """[Gamma, Gamma', Gamma''] at |c| < 1."""
     truth, r1, r2 = FUNCTIONS[name], arb(q1).sqrt(), arb(q2).sqrt()
     s = math.sqrt(1 - c * c)
-    square, cc, width = 1 - arb(c) ** 2, arb(c), REACH * s
+    square, cc, width = 1 - arb(c) ** 2, arb(c), (REACH + (4 if name in STEEP else 0)) * s
     images = [k / math.sqrt(q2) / c + sign * s / abs(c) * step for k in truth.kinks for sign in (1, -1) for step in (0, 1.5, 3, 5, 8, 12)]
     own = [k / math.sqrt(q1) for k in truth.kinks]
     r = reach(name, max(q1, q2))

@@ -1,0 +1,110 @@
+"""What an activation of the user's own must pass: kinks that are numbers, real finite values, Gaussian moments, no hidden corners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from kcalc.errors import KcalcError
+from kcalc.fields import SYMPY
+from kcalc.quadrature import Array, mesh, z_range
+
+PROBES = np.concatenate([np.linspace(-30, 30, 121), np.geomspace(1e-6, 20, 15)])
+FAR_PROBES = np.array([-1e3, -1e2, 1e2, 1e3])
+MOST_KINKS = 500
+_APART = 1e-9
+
+
+def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
+    """Kinks as given, sorted and each once.  Raises KcalcError for what is no list of finite real numbers, for two that are almost equal
+    and for more than 500."""
+    if isinstance(kinks, str) or not isinstance(kinks, Iterable):
+        raise KcalcError(f"kinks={str(kinks)[:60]!r}: a list of numbers is needed, kinks=[0, 1.5]")
+    numbers = [SYMPY.number(kink) for kink in kinks]
+    for kink in numbers:
+        if kink.free_symbols:
+            raise KcalcError(f"kinks: {str(kink)[:60]} is not a number")
+    places = {kink: _place(kink) for kink in numbers}
+    points = sorted(set(numbers), key=lambda kink: places[kink])
+    out: list[sp.Expr] = []
+    for point in points:
+        if out and abs(places[point] - places[out[-1]]) <= _APART * (1 + abs(places[point])):
+            if places[point] == places[out[-1]]:
+                continue
+            raise KcalcError(f"the kinks {out[-1]} and {point} are almost equal: give each point once, to full precision")
+        out.append(point)
+    if len(out) > MOST_KINKS:
+        raise KcalcError(f"{len(out)} kinks are too many: at most {MOST_KINKS}")
+    return tuple(out)
+
+
+def _place(kink: sp.Expr) -> float:
+    try:
+        place = float(kink)
+    except (TypeError, ValueError, OverflowError):
+        place = float("nan")
+    if not abs(place) <= 1e150:
+        raise KcalcError(f"kinks: {str(kink)[:60]} is not a finite real number within double precision")
+    return place
+
+
+def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = ()) -> Array:
+    """Refuse nan, infinities near 0 and functions that vanish; returns the values at PROBES and ``extra``."""
+    probes = np.concatenate([PROBES, np.asarray(extra, dtype=float)])
+    with np.errstate(all="ignore"):
+        found = values(probes)
+    if np.isnan(found).all():
+        raise KcalcError(f"activation {candidate.name!r} has no real value anywhere: it must be real on the whole line")
+    if np.isnan(found).any():
+        where = probes[np.isnan(found)][0]
+        raise KcalcError(f"activation {candidate.name!r} has no real value at x = {where:.6g}: it must be real on the whole line")
+    near = np.abs(probes) < 1
+    if np.isinf(found[near]).any():
+        raise KcalcError(f"activation {candidate.name!r} is infinite at x = {probes[near][np.isinf(found[near])][0]:.6g}")
+    if not found[np.isfinite(found)].any():
+        raise KcalcError(f"activation {candidate.name!r} vanishes: a constant activation must at least not be zero")
+    return found
+
+
+def check_moments(candidate: Any) -> None:
+    """Refuse functions without Gaussian moments, with poles, and with kinks that were not declared."""
+    check_growth(candidate)
+    z_range(candidate, 0.01)
+    mesh(candidate, 16.0)
+    check_corners(candidate)
+
+
+def check_growth(candidate: Any) -> None:
+    """Refuse growth faster than exp(a x^2) for every a, as of exp(x^4): no Gaussian is narrow enough for it."""
+    points = np.array([3.0, 5.0])
+    with np.errstate(all="ignore"):
+        for side in (1, -1):
+            slow, fast = np.log(np.abs(candidate.numeric(0)(side * points))) / points**2
+            if fast > 1 and fast > 1.2 * max(slow, 0.0):
+                raise KcalcError(f"activation {candidate.name!r} grows too fast: E[phi(sqrt(q) z)^2] diverges for every q > 0")
+
+
+def check_corners(candidate: Any) -> None:
+    """Refuse kinks left out where the mesh has edges anyway (0, +-2^k, the middle of a narrow feature) and cannot notice them."""
+    places = np.concatenate([mesh(candidate, 16.0), [32.0, 64.0, -32.0, -64.0]])
+    kinks = np.append(np.array(candidate.kink_points), np.inf)
+    places = places[np.abs(places[:, None] - kinks).min(axis=1) > 1e-6 * (1 + np.abs(places))]
+    with np.errstate(all="ignore"):
+        places = places[np.maximum(np.abs(candidate.numeric(0)(2 * places)), np.abs(candidate.numeric(0)(-2 * places))) < 1e100]
+        step = 1e-10 * (1 + np.abs(places))
+        for n in range(3):
+            f, slope = candidate.numeric(n), candidate.numeric(n + 1)
+            above, below = f(places + step), f(places - step)
+            expected = 2 * step * np.maximum(np.abs(slope(places + step)), np.abs(slope(places - step)))
+            size = np.maximum(np.abs(above), np.abs(below))
+            around = np.abs(f(np.linspace(-4.1, 4.3, 41)))
+            rounding = 1e-4 * size + 1e-6 * np.abs(candidate.numeric(0)(places)) + 1e-7 * around[np.isfinite(around)].max(initial=0.0)
+            jumps = np.isfinite(size) & (np.abs(above - below) > 10 * expected + rounding)
+            if jumps.any():
+                raise KcalcError(
+                    f"activation {candidate.name!r} is not smooth near x = {places[jumps][0]:g}: declare every point where it or a "
+                    "derivative jumps in kinks=[...]"
+                )

@@ -1,0 +1,298 @@
+"""A Python or JAX callable as a function of float64 arrays, and the checks that it treats each number by itself.
+
+JAX callables run in float64 inside the ``jax.enable_x64(True)`` context, on blocks of one fixed shape so that they are compiled once;
+what comes out is NumPy.  JAX is never imported here: a callable that needs it has done so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from types import MethodType
+from typing import Any
+
+import numpy as np
+
+from kcalc.errors import KcalcError
+from kcalc.quadrature import Array
+
+_BLOCK = 2048
+_SAME = 1e-10  # relative: vectorised code may round differently in another place of an array
+_TORCH = "wrap it: lambda x: f(torch.from_numpy(x)).numpy(), with the module in evaluation mode and double precision"
+_ALONE = "an activation acts on each number by itself; softmax, sorting, sums, norms, batch statistics and pooling do not"
+
+
+def in_double_precision() -> Any:
+    """The context in which JAX computes in float64; nothing where JAX has not been imported.  The global flag is left alone."""
+    jax = sys.modules.get("jax")
+    return nullcontext() if jax is None else jax.enable_x64(True)
+
+
+def is_jax_array(value: object) -> bool:
+    """Whether ``value`` is a JAX array; JAX is not imported for the question."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise:
+    """A callable as a function of float64 arrays of any shape; equal to another of the same callable.
+
+    kind: what it takes, "array" (NumPy), "scalar" (one Python float at a time), "jax" (arrays) or "jax scalar" (mapped by ``jax.vmap``).
+    """
+
+    function: Callable[..., Any]
+    name: str
+    kind: str
+
+    def _identity(self) -> tuple[int, ...]:
+        f = self.function
+        return (id(f.__self__), id(f.__func__)) if isinstance(f, MethodType) else (id(f),)
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Elementwise) and self._identity() == other._identity()
+
+    @property
+    def is_jax(self) -> bool:
+        """Whether JAX can differentiate it."""
+        return self.kind.startswith("jax")
+
+    def __call__(self, x: Any) -> Array:
+        """phi(x).  Raises KcalcError for exceptions, nan and results that are not float64; the message names the callable and the x."""
+        if not isinstance(x, np.ndarray | float | int):
+            raise KcalcError(f"activation {self.name!r} is a callable: numeric only, in double precision, not for {type(x).__name__}")
+        x = np.asarray(x, dtype=float)
+        if x.size == 0:
+            return np.zeros_like(x)
+        values = self.raw(x.ravel())
+        if np.isnan(values).any():
+            where = x.ravel()[np.isnan(values)][0]
+            raise KcalcError(f"activation {self.name!r} has no real value at x = {where:.8g} (the callable returned nan)")
+        return values.reshape(x.shape)
+
+    def raw(self, x: Array) -> Array:
+        """The values at a flat array, nan included."""
+        if self.kind == "scalar":
+            return np.array([self._scalar(value) for value in x.tolist()])
+        if self.is_jax:
+            return in_blocks(self._compiled, x, self.name)
+        return _called(self.function, x.copy(), self.name)
+
+    def _scalar(self, value: float) -> float:
+        try:
+            return float(_floats(_outcome(self.function, value), (), self.name))
+        except KcalcError:
+            raise
+        except OverflowError:  # what NumPy would call infinite
+            return float("inf")
+        except Exception as error:
+            raise failure(error, self.function, value, self.name) from error
+
+    @cached_property
+    def mapped(self) -> Callable[[Any], Any]:
+        """The callable on JAX arrays."""
+        function, jax = self.function, sys.modules["jax"]
+        return jax.vmap(lambda x: function(x)) if self.kind == "jax scalar" else lambda x: function(x)
+
+    @cached_property
+    def _compiled(self) -> Callable[[Any], Any]:
+        return compiled(self.mapped)
+
+
+def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``function`` under ``jax.jit`` where it can be traced (tried on one block), else as it is."""
+    jax = sys.modules["jax"]
+    fast = jax.jit(function)
+    try:
+        with in_double_precision():
+            fast(jax.numpy.ones(_BLOCK))
+    except Exception:  # whatever a tracer meets in someone else's code: it runs untraced then, or its error is reported later
+        return function
+    return fast
+
+
+def in_blocks(function: Callable[[Any], Any], x: Array, name: str) -> Array:
+    """A function of JAX arrays at a flat array, in blocks of one shape; the last number fills the last block up."""
+    jax = sys.modules["jax"]
+    padded = np.concatenate([x, np.full(-x.size % _BLOCK, x[-1])]).reshape(-1, _BLOCK)
+    out = [_called(lambda block: function(jax.numpy.asarray(block)), block, name) for block in padded]
+    return np.concatenate(out)[: x.size]
+
+
+def _called(function: Callable[..., Any], argument: Any, name: str) -> Array:
+    """The outcome of one call as float64 numbers of the argument's shape."""
+    try:
+        result = _outcome(function, argument)
+    except KcalcError:
+        raise
+    except Exception as error:
+        raise failure(error, function, argument, name) from error
+    return _floats(result, np.shape(argument), name)
+
+
+def _outcome(function: Callable[..., Any], argument: Any) -> Any:
+    """What the callable returns; JAX arrays are converted before their context is left."""
+    with np.errstate(all="ignore"), in_double_precision():
+        result = function(argument)
+        return np.asarray(result) if is_jax_array(result) else result
+
+
+def failure(error: Exception, function: Callable[..., Any], argument: Any, name: str) -> KcalcError:
+    """The error for an exception inside the callable, with the first x that causes it."""
+    text = f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else 'no message'}"
+    if "Tensor" in text:
+        return KcalcError(f"activation {name!r} raised {text}; a torch function does not take NumPy arrays: {_TORCH}")
+    points = np.ravel(argument)
+    where = next((value for value in points[:500] if points.size > 1 and _fails(function, np.array([value]))), points[0])
+    return KcalcError(f"activation {name!r}: the callable raised {text} (at x = {float(where):.8g})")
+
+
+def _fails(function: Callable[..., Any], value: Any) -> bool:
+    try:
+        _outcome(function, value)
+    except Exception:
+        return True
+    return False
+
+
+def _floats(result: Any, shape: tuple[int, ...], name: str) -> Array:
+    """A result as float64.  Raises KcalcError for other shapes, complex numbers, truth values, single precision and what is no number."""
+    if type(result).__module__.split(".")[0] == "torch":
+        raise KcalcError(f"activation {name!r} returned a torch tensor: {_TORCH}")
+    if result is None or isinstance(result, str | bytes | dict | set | np.ma.MaskedArray):
+        raise KcalcError(f"activation {name!r} returned {type(result).__name__}: it must return real numbers")
+    try:
+        values = np.asarray(result)
+    except Exception as error:
+        raise KcalcError(f"activation {name!r} returned {type(result).__name__}, which is no array of real numbers") from error
+    if values.shape != shape:
+        raise KcalcError(f"activation {name!r} returned the shape {values.shape} for an input of shape {shape}: {_ALONE}")
+    return _real_numbers(values, name)
+
+
+def _real_numbers(values: np.ndarray, name: str) -> Array:
+    kind, width = values.dtype.kind, values.dtype.itemsize
+    if kind == "O":
+        try:
+            values = np.array([float(value) for value in values.ravel()]).reshape(values.shape)
+        except (TypeError, ValueError) as error:
+            raise KcalcError(f"activation {name!r} returned objects that are not real numbers") from error
+    elif kind == "c":
+        raise KcalcError(f"activation {name!r} returned complex numbers: it must be real; take the part that is meant with .real or .imag")
+    elif kind == "b":
+        raise KcalcError(f"activation {name!r} returned truth values: multiply by 1.0 to make a step function of them")
+    elif kind == "f" and width < 8:
+        raise KcalcError(f"activation {name!r} returned {values.dtype} for float64: it must compute in double precision throughout")
+    elif kind not in "fiu":
+        raise KcalcError(f"activation {name!r} returned {values.dtype}: it must return real numbers")
+    return np.array(values, dtype=np.float64)
+
+
+# --- what a callable is -------------------------------------------------------------------------------------------------------------
+
+
+def elementwise(function: Callable[..., Any], name: str) -> Elementwise:
+    """The callable as a function of arrays, after checking that it is one.
+
+    Raises KcalcError for classes, torch, several arguments, exceptions, randomness, and where a value depends on the rest of the array.
+    """
+    _refuse_foreign(function, name)
+    rule = Elementwise(function, name, _kind(function, name))
+    _check_alone(rule)
+    return rule
+
+
+def _refuse_foreign(function: Any, name: str) -> None:
+    if isinstance(function, type):
+        raise KcalcError(f"{name!r} is a class: give an instance or a function of it (for SymPy, an expression such as tanh(x))")
+    inner = getattr(function, "func", function)
+    owner = getattr(inner, "__self__", None)
+    modules = [str(getattr(part, "__module__", "") or "") for part in (inner, owner, *type(inner).__mro__, *type(owner).__mro__)]
+    if any(module.split(".")[0] == "torch" for module in modules):
+        raise KcalcError(f"{name!r} belongs to torch, which takes tensors: {_TORCH}")
+    if isinstance(function, np.ufunc) and (function.nin, function.nout) != (1, 1):
+        raise KcalcError(f"the ufunc {name!r} takes {function.nin} arguments and returns {function.nout}: an activation is one to one")
+
+
+def _kind(function: Callable[..., Any], name: str) -> str:
+    """How the callable wants its argument: tried with an array, then (where JAX is in use) with a JAX array, then with one number."""
+    probe = np.array([0.3, -1.2, 2.1, 0.7, -0.4])
+    first: Exception | None = None
+    for attempt in (lambda: probe.copy(), lambda: sys.modules["jax"].numpy.asarray(probe)):
+        try:
+            with in_double_precision(), np.errstate(all="ignore"):
+                result = function(attempt())
+                values = np.asarray(result) if is_jax_array(result) else result
+        except Exception as error:
+            first = first or error
+            continue
+        if is_jax_array(result):
+            return "jax"  # perhaps imported by this very call, so that its precision is judged later
+        _floats(values, probe.shape, name)
+        return "array"
+    assert first is not None
+    return _scalar_kind(function, name, probe, first)
+
+
+def _scalar_kind(function: Callable[..., Any], name: str, probe: Array, first: Exception) -> str:
+    try:
+        results = [_outcome(function, value) for value in probe.tolist()]
+        with in_double_precision():
+            traced = is_jax_array(function(float(probe[0])))
+    except Exception as second:
+        if isinstance(second, TypeError | AttributeError | IndexError):  # it does want arrays
+            raise failure(first, function, probe, name) from first
+        where = next(value for value in probe.tolist() if _fails(function, value))
+        raise failure(second, function, where, name) from second
+    for value in results:
+        _floats(value, (), name)
+    if not traced:
+        return "scalar"
+    try:
+        Elementwise(function, name, "jax scalar").raw(probe)
+    except KcalcError:  # it branches on values: JAX runs it one number at a time
+        return "scalar"
+    return "jax scalar"
+
+
+def _check_alone(rule: Elementwise) -> None:
+    """The same numbers must have the same values in every array that holds them, however often one asks."""
+    random = np.random.default_rng(0)
+    x = random.uniform(-6, 6, 64)
+    x[5] = x[40]
+    others = np.where(np.arange(64) % 2 == 0, x, random.uniform(-20, 20, 64))
+    raw = rule.raw if rule.kind == "scalar" else lambda part: _called(_direct(rule), part, rule.name)
+    values = raw(x.copy())
+    size = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+
+    def compare(got: Array, expected: Array, at: Array, reason: str) -> None:
+        with np.errstate(invalid="ignore"):
+            off = np.abs(got - expected) > _SAME * np.abs(expected) + 1e-13 * size
+        off |= np.isnan(got) != np.isnan(expected)
+        if off.any():
+            raise KcalcError(
+                f"activation {rule.name!r} {reason} (seen at x = {at[off][0]:.6g}: {expected[off][0]:.6g}, then {got[off][0]:.6g})"
+            )
+
+    for _ in range(2):
+        compare(raw(x.copy()), values, x, "is not deterministic: dropout and noise have no C map; use the callable's evaluation mode")
+    alone = f"is not elementwise: its value changes with the rest of the array; {_ALONE}"
+    compare(raw(x[::-1].copy())[::-1], values, x, alone)
+    compare(raw(others)[::2], values[::2], x[::2], alone)
+    compare(np.concatenate([raw(x[i : i + 1].copy()) for i in range(4)]), values[:4], x[:4], alone)
+    compare(raw(x[:17].copy()), values[:17], x[:17], alone)
+    if rule.kind != "scalar":
+        compare(raw(np.tile(x, 40))[-64:], values, x, alone)
+
+
+def _direct(rule: Elementwise) -> Callable[[Any], Any]:
+    """The callable without blocks and compilation, which would hide what it does to arrays of other lengths."""
+    if not rule.is_jax:
+        return rule.function
+    return lambda x: rule.mapped(sys.modules["jax"].numpy.asarray(x))

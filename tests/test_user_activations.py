@@ -1,0 +1,238 @@
+"""What users may write as an expression: kinks of every kind, odd conditions and symbols, bad arguments; answers against mpmath."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+from kcalc.activations import activation, combine
+from kcalc.errors import KcalcError
+from kcalc.fields import mpmath_field
+
+Y = sp.Symbol("y")
+CASES = [
+    (sp.Piecewise((Y, sp.And(Y > 0, Y < 1)), (0, True)), (0, 1)),
+    (sp.Piecewise((Y, sp.Or(Y < -1, Y > 1)), (Y**3, True)), (-1, 1)),
+    (sp.Piecewise((Y, sp.ITE(Y > 0, Y < 1, Y < -1)), (0, True)), (-1, 0, 1)),
+    (sp.Piecewise((1, sp.Contains(Y, sp.Interval(0, 2))), (0, True)), (0, 2)),
+    (sp.Piecewise((Y**2, sp.Eq(sp.Abs(Y), Y)), (Y, True)), (0,)),
+    (sp.Piecewise((1, sp.Eq(Y, 0)), (sp.sin(Y) / Y, True)), ()),
+    (sp.Piecewise((sp.tanh(Y), sp.Ne(Y, 1)), (7, True)), ()),
+    (sp.Max(sp.Max(Y, 0) - 1, 0) + sp.Min(Y, 2), (1, 2)),
+    (sp.Abs(sp.Abs(Y) - 1), (-1, 0, 1)),
+    (sp.Max(0.3 * Y**3 - 0.1 * Y - 0.3, 0), (1.1107039467631212,)),
+    (sp.Max(Y**2 - sp.sqrt(2) * Y - 1, 0), (-0.5176380902050415, 1.9318516525781366)),
+    (sp.Abs(Y**5 - Y - 1), (1.1673039782614187,)),
+    (sp.Max(sp.exp(Y) - 2, sp.tanh(Y)), (1.0185918197779067,)),
+    (sp.sign(sp.Max(Y, 0)), (0,)),
+    (sp.Abs(Y + sp.I), ()),
+    (sp.sqrt((Y - 2) ** 2) + sp.cos(Y), (2,)),
+    (sp.SingularityFunction(Y, 1, 1), (1,)),
+    (sp.Piecewise((Y**2, Y < 0), (Y**2 + sp.sin(Y) ** 2 + sp.cos(Y) ** 2 - 1, True)), (0,)),
+]
+
+
+def expectation(expr, kinks, q, power=1):
+    """E phi(sqrt(q) z)^power by mpmath's own quadrature of the expression as given, between its kinks."""
+    value = sp.lambdify(Y, expr.rewrite(sp.Piecewise) if expr.has(sp.SingularityFunction) else expr, "mpmath")
+    reach, root = 14.0, math.sqrt(q)
+    edges = sorted({*np.linspace(-reach, reach, 15), *(k / root for k in map(float, kinks) if abs(k / root) < reach)})
+    total = mpmath.mpf(0)
+    for low, high in pairwise(edges):
+        total += mpmath.quad(lambda z: mpmath.re(value(root * z)) ** power * mpmath.npdf(z), [low, high], maxdegree=5)
+    return float(total)
+
+
+@pytest.mark.parametrize(("expr", "kinks"), [case for case in CASES if not case[0].has(sp.Contains)])
+def test_moments_against_mpmath(expr, kinks):
+    phi = activation(expr)
+    assert phi.kink_points == pytest.approx([float(k) for k in kinks], abs=1e-13)
+    assert phi.mean(0.7) == pytest.approx(expectation(expr, kinks, 0.7), rel=1e-12, abs=1e-13)
+    assert phi.second_moment(3.0) == pytest.approx(expectation(expr, kinks, 3.0, 2), rel=1e-12)
+
+
+def test_sets_as_conditions():
+    phi = activation(sp.Piecewise((1, sp.Contains(Y, sp.Interval(0, 2))), (0, True)))
+    assert phi.kink_points == (0.0, 2.0)
+    assert phi.mean(1) == pytest.approx(math.erf(2 / math.sqrt(2)) / 2, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("expr", "name"),
+    [
+        (sp.sign(Y) * Y, "abs"),
+        (Y * sp.Heaviside(Y, 0), "relu"),
+        (sp.Max(sp.Min(Y, 1), -1), "hard_tanh"),
+        (sp.Heaviside(Y), "heaviside"),
+        (sp.Heaviside(Y, 1), "heaviside"),
+        (2 * sp.Heaviside(Y) - 1, "sign"),
+        (sp.re(sp.exp(sp.I * Y.subs(Y, sp.Symbol("r", real=True)))), "cos"),
+        (sp.Lambda(Y, sp.tanh(Y)), "tanh"),
+        (sp.Poly(Y**2, Y), "square"),
+    ],
+)
+def test_equal_functions_are_the_registered_ones(expr, name):
+    assert activation(expr) == activation(name)
+
+
+# --- functions whose kinks never end -------------------------------------------------------------------------------------------------
+
+
+def test_endless_kinks_are_found_where_inputs_reach():
+    phi = activation(sp.Max(sp.sin(5 * Y), 0))
+    inside = [n * math.pi / 5 for n in range(-203, 204)]
+    assert [k for k in phi.kink_points if abs(k) < 128] == pytest.approx(inside, abs=1e-13)
+    # max(s, 0)^2 = (s^2 + s|s|)/2 and s|s| is odd: E = E sin^2 / 2
+    assert phi.second_moment(100.0) == pytest.approx(0.25 * (1 - math.exp(-5000)), rel=1e-13)
+    assert phi.second_moment(0.01) == pytest.approx((1 - math.exp(-0.5)) / 4, rel=1e-13)
+    x = np.array([-900.3, 1.0, 500.2])
+    np.testing.assert_allclose(phi(x), np.maximum(np.sin(5 * x), 0), rtol=1e-12)
+    dense = np.linspace(-128, 128, 40_001)
+    np.testing.assert_allclose(phi(dense), np.maximum(np.sin(5 * dense), 0), rtol=1e-10, atol=1e-13)
+    with pytest.raises(KcalcError, match="never end"):
+        phi.q_map.ball(1)
+    for beyond in (lambda: phi.second_moment(150.0), lambda: phi.transformed(2).second_moment(50.0)):
+        with pytest.raises(KcalcError, match="128"):
+            beyond()
+
+
+def test_c_maps_of_endless_kinks():
+    phi = activation(sp.Abs(sp.sin(3 * Y)))
+    # |sin t| = 2/pi - (4/pi) sum cos(2kt)/(4k^2-1), and E cos(a u) cos(b v) is elementary
+    k = np.arange(1, 200)
+    a, weights = 6 * k, 4 / math.pi / (4 * k**2 - 1)
+
+    def gamma(c):
+        plus, minus = (np.exp(-(a[:, None] ** 2 + a**2 + s * 2 * c * a[:, None] * a) / 2) for s in (1, -1))
+        means = np.exp(-(a**2) / 2)
+        return 4 / math.pi**2 - 4 / math.pi * weights @ means + weights @ ((plus + minus) / 2) @ weights
+
+    q = phi.second_moment(1.0)
+    for c in (-0.5, 0.0, 0.3, 0.9):
+        assert q * (1 - phi.taylor(1 - c)[0]) == pytest.approx(gamma(c), abs=1e-13)
+    assert q == pytest.approx((1 - math.exp(-18)) / 2, rel=1e-13)
+
+
+@pytest.mark.parametrize("expr", [sp.Max(sp.sin(30 * Y), 0), sp.Abs(sp.sin(Y**2)), sp.Abs(sp.cos(1000 * Y))])
+def test_too_many_kinks_are_refused(expr):
+    with pytest.raises(KcalcError, match="at most 500"):
+        activation(expr)
+
+
+def test_numeric_kinks_have_fifty_digits():
+    (kink,) = activation(sp.Max(sp.exp(Y) - 2, sp.tanh(Y))).kinks
+    with mpmath.workdps(50):
+        truth = mpmath.findroot(lambda x: mpmath.exp(x) - 2 - mpmath.tanh(x), 1.07)
+        assert abs(mpmath.mpf(sp.Float(kink, 50)._mpf_) - truth) < mpmath.mpf(10) ** -46
+    value = activation(sp.Max(sp.exp(Y) - 2, sp.tanh(Y))).mean(1, mpmath_field(20))
+    assert float(value) == pytest.approx(activation(sp.Max(sp.exp(Y) - 2, sp.tanh(Y))).mean(1), rel=1e-14)
+
+
+# --- refusals ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (sp.Symbol("p", positive=True), "declared positive"),
+        (sp.tanh(sp.Symbol("n", integer=True)), "declared integer"),
+        (sp.Symbol("i", imaginary=True) ** 2, "declared imaginary"),
+        (sp.Symbol("A", commutative=False) ** 2, "not commutative"),
+        (sp.MatrixSymbol("M", 2, 2)[0, 0], "plain symbol"),
+        (Y * sp.Symbol("z"), "one symbol"),
+        (sp.Lambda((Y, X2 := sp.Symbol("z")), Y * X2), "takes 2"),
+        (10**400, "double precision"),
+        (sp.Integer(10) ** 400 * Y, "double precision"),
+        (sp.zoo * Y, "infinity"),
+        (float("nan"), "nan"),
+        (2 + 3j, "complex"),
+        (True, "truth value"),
+        (sp.I, "no real value anywhere"),
+        (sp.sqrt(-(Y**2) - 1), "no real value anywhere"),
+        (sp.Piecewise((Y, Y < 0)), r"not defined at x = 1.0.*\(value, True\)"),
+        (sp.Piecewise((Y, Y < 0), (Y**2, Y > 1)), "not defined"),
+        (sp.Piecewise((1, sp.Eq(Y, 3))), "not defined|no real value"),
+        (sp.Integral(sp.exp(-(sp.Symbol("t") ** 2)), (sp.Symbol("t"), 0, Y)), "doit"),
+        (sp.Mod(Y, 1), "jumps"),
+        (sp.Float(0), "zero"),
+        (sp.exp(sp.exp(Y)), "grows too fast"),
+        (sp.sqrt(sp.Abs(Y)), "not smooth"),
+        (sp.asin(sp.sin(Y)), "varies too fast|not smooth"),
+        (sp.sqrt(Y**2 - 4 * Y + 4), "varies too fast|not smooth"),
+        (sp.zeta(Y), "numerically"),
+        (Y > 0, "cannot make"),
+        (sp.Matrix([Y]), "cannot make"),
+        (None, "cannot make"),
+        (np.array([1.0, 2.0]), "cannot make"),
+        ("__import__('os').getcwd()", "unknown activation"),
+    ],
+)
+def test_expressions_refused(spec, message):
+    with pytest.raises(KcalcError, match=message):
+        activation(spec)
+
+
+def test_hidden_corners_at_mesh_edges_are_noticed():
+    for corner in (0, 2, -4, 16):
+        with pytest.raises(KcalcError):
+            activation(sp.Abs(Y - corner), kinks=[])
+    with pytest.raises(KcalcError, match="exists already"):
+        activation("relu", kinks=[0])
+    with pytest.raises(KcalcError, match="name"):
+        activation(sp.tanh(Y), name="")
+
+
+@pytest.mark.parametrize("kinks", [[math.nan], [math.inf], ["0"], "0", 0, [Y], [1j], [0, 1e-12], [10**400], [sp.zoo], [None]])
+def test_bad_kinks(kinks):
+    with pytest.raises(KcalcError):
+        activation(sp.Abs(Y), kinks=kinks)
+
+
+TANH, SIGN = activation("tanh"), activation("sign")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: TANH.derivative_expr(-1),
+        lambda: TANH.derivative_expr(1.5),
+        lambda: SIGN.jumps(-1),
+        lambda: SIGN.jump_sizes("1"),
+        lambda: TANH.numeric(-1),
+        lambda: TANH.numeric(None),
+        lambda: TANH.numeric([]),
+        lambda: TANH.taylor(0.5, order=-1),
+        lambda: TANH.taylor(0.5, order=1.0),
+        lambda: TANH.taylor([[0.1], [0.2, 0.3]]),
+        lambda: TANH.taylor([0.1, 0.2], [1, 2, 3]),
+        lambda: TANH.second_moment([[1, 2], [3]]),
+        lambda: TANH.mean({}),
+        lambda: TANH.mean(10**400),
+        lambda: TANH([[1], [1, 2]]),
+        lambda: TANH(1j),
+        lambda: TANH("1"),
+        lambda: TANH.composed("relu"),
+        lambda: SIGN.composed(activation("relu")),
+        lambda: TANH.transformed(10**400),
+        lambda: TANH.transformed("2"),
+        lambda: combine([1]),
+        lambda: combine(None),
+        lambda: combine([(1, "relu", 1)]),
+        lambda: combine([(1, TANH, 0)]),
+    ],
+)
+def test_bad_arguments_of_methods(call):
+    with pytest.raises(KcalcError):
+        call()
+
+
+def test_a_far_jump_leaves_no_nan():
+    phi = activation(sp.Piecewise((sp.erf(Y), Y < 10), (2 * Y, True)))
+    drop, slope, bend = phi.taylor(np.array([0.0, 0.5]), 1, None, 2)
+    assert drop[0] == 0 and slope[0] > 1 and bend[0] > 0
+    assert slope[1] == pytest.approx(activation("erf").taylor(0.5, 1, None, 1)[1], rel=1e-12)
