@@ -9,8 +9,9 @@ from typing import Any
 
 import sympy as sp
 
-from kcalc.activations.base import Activation, Combination, Composed, Transformed
+from kcalc.activations.base import Activation
 from kcalc.activations.callables import FromCallable
+from kcalc.activations.derived import Combination, Composed, Transformed
 from kcalc.activations.pieces import X, resolve, switch_points
 from kcalc.errors import KcalcError
 
