@@ -215,7 +215,7 @@ class CMap(KernelMap):
                     raise KcalcError(f"a c value is a cosine and must lie in [-1, 1], got {value.str(12)} at {node}")
             return {node: 1 - value for node, value in given.items()}
 
-    def table(self, q1: Any = 1, q2: Any = None, tolerance: float = 1e-14) -> Any:
+    def table(self, q: Any = 1, q2: Any = None, tolerance: float = 1e-14) -> Any:
         """C at fixed q values as a :class:`kcalc.tables.Table`: a million values in the time of two arc cosines, with an error bound.
 
         All inputs share one c value. Raises: KcalcError for several outputs, and for q values that are not single numbers.
@@ -223,7 +223,7 @@ class CMap(KernelMap):
         from .tables import tabulate
 
         output = self._one_output("tables")
-        first, second = (None if q is None else self._values(q, lambda v: q_array(v, "q"), "q") for q in (q1, q2))
+        first, second = (None if size is None else self._values(size, lambda v: q_array(v, "q"), "q") for size in (q, q2))
         if any(value.size != 1 for given in (first, second) if given is not None for value in given.values()):
             raise KcalcError("a table is made at one q value per input; give single numbers")
 
@@ -246,7 +246,7 @@ class CMap(KernelMap):
         grid = np.linspace(0.0, np.pi, 721)[1:-1]
         roots = [_snapped(float(np.cos(t))) for t in sign_changes(excess, grid, tolerance=1e-15)]
         isolated = {1.0: np.abs(excess(grid[:2])).max() > 1e-15, -1.0: np.abs(excess(grid[-2:])).max() > 1e-15}
-        ends = [c for c in (-1.0, 1.0) if isolated[c] and abs(float(self(c, q)) - c) < 1e-14 * max(10.0, abs(float(slope(c, q))))]
+        ends = [c for c in (-1.0, 1.0) if isolated[c] and abs(float(self(c, q)) - c) < 1e-14 * np.clip(abs(float(slope(c, q))), 10, 1e4)]
         points = sorted({round(c, 14): c for c in [*roots, *ends]}.values())
         return tuple(FixedPoint(c, float(slope(c, q))) for c in points)
 

@@ -115,6 +115,9 @@ def test_fixed_points_of_c_and_their_stability():
     found = kc.activation("swish").c_map.fixed_points(1)
     assert [p.stable for p in found] == [True, False] and found[1].value == 1.0
     assert kc.activation("identity").c_map.fixed_points() == ()
+    step = kc.activation("heaviside").c_map.fixed_points()  # C(-1) = 0 with an infinite slope there
+    assert [p.stable for p in step] == [True, False] and step[0].value == pytest.approx(0.78983, abs=1e-5)
+    assert [p.value for p in kc.activation("sign").c_map.fixed_points()] == pytest.approx([-1, 0, 1], abs=1e-12)
 
 
 def test_numbers_from_the_papers():

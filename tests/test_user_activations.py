@@ -236,3 +236,15 @@ def test_a_far_jump_leaves_no_nan():
     drop, slope, bend = phi.taylor(np.array([0.0, 0.5]), 1, None, 2)
     assert drop[0] == 0 and slope[0] > 1 and bend[0] > 0
     assert slope[1] == pytest.approx(activation("erf").taylor(0.5, 1, None, 1)[1], rel=1e-12)
+
+
+def test_a_declared_growth_bound_lets_integrals_be_certified():
+    x = sp.Symbol("x", real=True)
+    wild = sp.exp(x - sp.sqrt(1 + x**2))
+    with pytest.raises(KcalcError, match="growth"):
+        activation(wild).q_map.ball(1)
+    bounded = activation(wild, growth=(1, 0, 0))
+    assert float(bounded.q_map.ball(1, digits=16)) == pytest.approx(float(bounded.q_map(1.0)), rel=1e-12)
+    for bad in ((1, 0), (1, 0, -1), (0, 0, 1), "abc", (1e-3, 0, 0), (1, 0, float("nan"))):
+        with pytest.raises(KcalcError, match="growth"):
+            activation(wild, growth=bad)

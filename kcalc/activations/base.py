@@ -32,6 +32,7 @@ class Activation(LocalMaps):
     name: how it prints.  expr: SymPy expression in ``X``.  kinks: sorted SymPy numbers where phi or any derivative jumps.
     degree: of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0, or None.
     stable: optional expressions of phi, phi', ... that do not overflow where ``expr`` would; the last one given is differentiated further.
+    growth: optional (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|), for certified integrals where no such bound can be derived.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Activation(LocalMaps):
     kinks: tuple[sp.Expr, ...] = ()
     degree: int | None = None
     stable: tuple[sp.Expr, ...] = field(default=(), repr=False)
+    growth: tuple[float, float, float] | None = field(default=None, repr=False)
 
     # --- identity ------------------------------------------------------------------------------------------------------------------
 

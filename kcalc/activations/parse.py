@@ -19,7 +19,7 @@ from kcalc.activations.pieces import CORNERED, KINK_REACH, compile_pieces, resol
 from kcalc.activations.polynomial import polynomial
 from kcalc.activations.registry import by_name, names, same_function
 from kcalc.errors import KcalcError
-from kcalc.fields import SYMPY
+from kcalc.fields import NUMPY, SYMPY
 from kcalc.quadrature import Array
 
 _JUMPY = (sp.floor, sp.ceiling, sp.frac, sp.Mod, sp.DiracDelta)
@@ -29,17 +29,20 @@ _TELLING = ("positive", "negative", "nonnegative", "nonpositive", "integer", "no
 _FARTHER = np.concatenate([np.linspace(KINK_REACH, 3e2, 173), np.geomspace(3e2, 2e3, 60)])
 
 
-def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None = None) -> Activation:
+def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None = None, growth: Any = None) -> Activation:
     """The activation that ``spec`` describes.
 
     spec: a registered name or alias ("tanh", "silu"; any case), an :class:`Activation`, a SymPy expression in exactly one symbol, or a
     Python, NumPy or JAX callable (numeric only; see :func:`kcalc.activations.callables.from_callable`).
     name: what to call it.  kinks: the points where it or a derivative jumps; for expressions they are found from Piecewise, Abs, Max,
     Min, Heaviside and sign if None, for callables there are none if None.
+    growth: (A, p, B), your word that |phi(x)| <= A (1+|x|)^p exp(B|x|) everywhere; certified integrals need it where they cannot derive it.
 
     Raises KcalcError for unknown names (with the nearest ones), several symbols, functions that are not real and finite on the whole line,
     vanish, have no Gaussian second moment at any reasonable q, or kinks that are not among those given.
     """
+    if growth is not None:
+        return declare_growth(activation(spec, name, kinks), growth)
     if name is not None and not (isinstance(name, str) and name.strip()):
         raise KcalcError(f"name={name!r}: an activation's name is text")
     if isinstance(spec, Activation | str):
@@ -62,6 +65,22 @@ def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None =
     raise KcalcError(
         f"cannot make an activation of a {type(spec).__name__}: give a name, a SymPy expression in one symbol, a callable, or an Activation"
     )
+
+
+def declare_growth(phi: Activation, growth: Any) -> Activation:
+    """The activation with a declared bound (A, p, B).  Raises KcalcError for other shapes, and where samples contradict it."""
+    try:
+        size, power, rate = (float(NUMPY.number(value)) for value in growth)
+    except (TypeError, ValueError):
+        raise KcalcError(f"growth={growth!r}: give three numbers (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|)") from None
+    if size <= 0 or power < 0 or rate < 0:
+        raise KcalcError(f"growth={growth!r}: A must be positive, p and B not negative")
+    x = np.concatenate([PROBES, FAR_PROBES])
+    with np.errstate(all="ignore"):
+        excess = np.log(np.abs(phi.numeric(0)(x))) - np.log(size) - power * np.log1p(np.abs(x)) - rate * np.abs(x)
+    if np.any(excess > 1e-12):
+        raise KcalcError(f"growth={growth!r} is contradicted by activation {phi.name!r} at x = {x[np.nanargmax(excess)]:g}")
+    return replace(phi, growth=(size, power, rate))
 
 
 def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | None) -> Activation:

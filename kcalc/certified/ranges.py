@@ -1,0 +1,197 @@
+"""Proven ranges of real expressions on an interval, possibly unbounded: interval arithmetic on floats, widened at every step.
+
+They decide what growth bounds need to know: whether a denominator stays away from 0, whether an exponent is bounded above.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import sympy as sp
+
+from kcalc.balls import bits_for, enclose, working
+from kcalc.errors import KcalcError
+
+Interval = tuple[float, float]
+
+ALL: Interval = (-math.inf, math.inf)
+_WIDEN = 1e-13  # relative; a few hundred times the error of any float operation or libm call
+_TINY = 1e-305
+_CELLS = 64
+
+
+def above(x: float) -> float:
+    """A float certainly not below the exact result that x is the rounding of."""
+    return x + abs(x) * _WIDEN + _TINY if math.isfinite(x) else x
+
+
+def below(x: float) -> float:
+    """A float certainly not above the exact result that x is the rounding of."""
+    return x - abs(x) * _WIDEN - _TINY if math.isfinite(x) else x
+
+
+def _wide(low: float, high: float) -> Interval:
+    if math.isnan(low) or math.isnan(high):
+        return ALL
+    return below(low), above(high)
+
+
+def constant(expr: sp.Expr) -> Interval:
+    """A SymPy number as a float interval."""
+    if isinstance(expr, sp.Integer) and abs(int(expr)) < 2**53:
+        return float(int(expr)), float(int(expr))
+    with working(bits_for(20)):
+        ball = enclose(expr)
+        return _wide(float(ball.lower()), float(ball.upper())) if ball.is_finite() else ALL
+
+
+def _times(a: Interval, b: Interval) -> Interval:
+    if a == (0.0, 0.0) or b == (0.0, 0.0):
+        return 0.0, 0.0
+    products = [0.0 if x == 0 or y == 0 else x * y for x in a for y in b]
+    return _wide(min(products), max(products))
+
+
+def _plus(a: Interval, b: Interval) -> Interval:
+    return _wide(a[0] + b[0], a[1] + b[1])
+
+
+def _whole_power(x: Interval, n: int) -> Interval:
+    if n < 0:
+        return _inverse(_whole_power(x, -n))
+    ends = [_raised(end, n) for end in x]
+    if n % 2:
+        return _wide(math.copysign(ends[0], x[0]), math.copysign(ends[1], x[1]))
+    return (0.0, above(max(ends))) if x[0] < 0 < x[1] else _wide(min(ends), max(ends))
+
+
+def _inverse(x: Interval) -> Interval:
+    if x[0] > 0 or x[1] < 0:
+        return _wide(1 / x[1], 1 / x[0])
+    if x[0] == 0 and x[1] > 0:
+        return 0.0, math.inf
+    return ALL
+
+
+def _raised(x: float, p: float) -> float:
+    """|x|^p in the extended reals, p > 0."""
+    try:
+        return abs(x) ** p
+    except OverflowError:
+        return math.inf
+
+
+def _exp(x: float) -> float:
+    return math.inf if x > 709 else math.exp(x)
+
+
+def _log(x: float) -> float:
+    return -math.inf if x <= 0 else math.log(x)
+
+
+def _sinh(x: float) -> float:
+    return math.copysign(math.inf, x) if abs(x) > 709 else math.sinh(x)
+
+
+_INCREASING: dict[Any, Callable[[float], float]] = {
+    sp.exp: _exp,
+    sp.log: _log,
+    sp.tanh: math.tanh,
+    sp.sinh: _sinh,
+    sp.atan: math.atan,
+    sp.asinh: math.asinh,
+    sp.erf: math.erf,
+}
+_BOUNDED: dict[Any, Interval] = {sp.sin: (-1.0, 1.0), sp.cos: (-1.0, 1.0), sp.sech: (0.0, 1.0), sp.sinc: (-1.0, 1.0)}
+
+
+def span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
+    """An interval that contains every value of ``expr`` for low <= symbol <= high; the whole line where nothing is known."""
+    if not expr.has(symbol):
+        return constant(expr)
+    if expr == symbol:
+        return low, high
+    if expr.is_polynomial(symbol):
+        return _polynomial_span(expr, symbol, low, high)
+    parts = [span(arg, symbol, low, high) for arg in expr.args]  # type: ignore[arg-type]
+    if isinstance(expr, sp.Add | sp.Mul):
+        combine = _plus if isinstance(expr, sp.Add) else _times
+        total = parts[0]
+        for part in parts[1:]:
+            total = combine(total, part)
+        return total
+    if isinstance(expr, sp.Pow):
+        return _power_span(expr, parts[0], parts[1])
+    return _function_span(type(expr), parts[0])
+
+
+def _power_span(expr: Any, base: Interval, exponent: Interval) -> Interval:
+    if isinstance(expr.exp, sp.Integer):
+        return _whole_power(base, int(expr.exp))
+    if base[0] < 0 or exponent[0] == -math.inf or expr.exp.free_symbols:
+        return ALL
+    if exponent[0] < 0:
+        return _inverse(_power_span(sp.Pow(expr.base, -expr.exp, evaluate=False), base, (-exponent[1], -exponent[0])))
+    corners = [_raised(x, p) for x in base for p in exponent]
+    return max(0.0, below(min(corners))), above(max(corners))
+
+
+def _function_span(kind: Any, x: Interval) -> Interval:
+    if kind in _INCREASING:
+        f = _INCREASING[kind]
+        return _wide(f(x[0]), f(x[1]))
+    if kind in _BOUNDED:
+        return _BOUNDED[kind]
+    if kind is sp.erfc:
+        return max(0.0, below(math.erfc(x[1]))), above(math.erfc(x[0]))
+    if kind is sp.cosh:
+        ends = [math.inf if abs(e) > 709 else math.cosh(e) for e in x]
+        return (1.0 if x[0] <= 0 <= x[1] else below(min(ends))), above(max(ends))
+    return ALL
+
+
+def _polynomial_span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
+    """Ends and subdivided middle: beyond its Cauchy bound the derivative has no zero, so the polynomial is monotone there."""
+    coefficients = [constant(c) for c in sp.Poly(expr, symbol).all_coeffs()]
+    if any(c == ALL for c in coefficients) or _contains_zero(coefficients[0]):
+        return ALL
+    degree = len(coefficients) - 1
+    slopes = [_times(c, (float(degree - i), float(degree - i))) for i, c in enumerate(coefficients[:-1])]
+    lead = min(abs(slopes[0][0]), abs(slopes[0][1]))
+    radius = above(1 + max((max(abs(c[0]), abs(c[1])) for c in slopes[1:]), default=0.0) / lead)
+    inner_low, inner_high = max(low, -radius), min(high, radius)
+    values = [_end_value(coefficients, x) for x in (low, high)]
+    if inner_low <= inner_high:
+        steps = [inner_low + (inner_high - inner_low) * i / _CELLS for i in range(_CELLS)] + [inner_high]
+        values += [_horner(coefficients, cell) for cell in pairwise(steps)] or [_horner(coefficients, (inner_low, inner_high))]
+    return min(v[0] for v in values), max(v[1] for v in values)
+
+
+def _contains_zero(x: Interval) -> bool:
+    return x[0] <= 0 <= x[1]
+
+
+def _horner(coefficients: list[Interval], x: Interval) -> Interval:
+    total = coefficients[0]
+    for c in coefficients[1:]:
+        total = _plus(_times(total, x), c)
+    return total
+
+
+def _end_value(coefficients: list[Interval], x: float) -> Interval:
+    if math.isfinite(x):
+        return _horner(coefficients, (x, x))
+    sign = math.copysign(1.0, coefficients[0][0]) * (1.0 if x > 0 or len(coefficients) % 2 else -1.0)
+    return (math.inf, math.inf) if sign > 0 else (-math.inf, -math.inf)
+
+
+def positive_floor(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> float:
+    """A proven positive lower bound of |expr| on [low, high].  Raises KcalcError if none is found."""
+    bottom, top = span(expr, symbol, low, high)
+    floor = bottom if bottom > 0 else -top if top < 0 else 0.0
+    if floor <= 0:
+        raise KcalcError(f"{str(expr)[:60]} is not proven to stay away from 0")
+    return floor

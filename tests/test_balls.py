@@ -1,0 +1,236 @@
+"""Arb balls as a number system: what goes in is enclosed, what comes out contains the truth, flint's precision is left alone."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import flint
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+from flint import arb, ctx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kcalc.balls import BallField, Enclosure, ball_field, working
+from kcalc.errors import KcalcError
+
+FIELD = ball_field(30)
+
+
+@pytest.fixture(autouse=True)
+def _precision_is_left_alone():
+    before = ctx.prec
+    yield
+    assert ctx.prec == before
+
+
+def exact(value: mpmath.mpf) -> Fraction:
+    sign, man, exp, _ = value._mpf_
+    whole = Fraction(-int(man) if sign else int(man))
+    return whole * Fraction(2) ** int(exp)
+
+
+def holds(ball: arb, truth: mpmath.mpf, slack: str = "1e-70") -> bool:
+    """Whether the ball contains an mpmath value that is good to ``slack`` relative to 1 + |value|."""
+    room = Fraction(slack) * (1 + abs(exact(truth)))
+    found = Enclosure.of(ball)
+    return exact(found.lower) - room <= exact(truth) <= exact(found.upper) + room
+
+
+# --- numbers in --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), math.inf, 1j, sp.I, sp.oo, sp.nan, "1", True, None, np.array([1.0, 2.0]), sp.sqrt(-2)])
+def test_what_is_not_a_finite_real_number_is_refused(value):
+    with pytest.raises(KcalcError):
+        FIELD.number(value)
+
+
+def test_balls_that_are_not_finite_are_refused():
+    with pytest.raises(KcalcError, match="not finite"):
+        FIELD.number(arb(1) / 0)
+    with pytest.raises(KcalcError, match="not finite"):
+        Enclosure.of(arb(1) / 0)
+
+
+@pytest.mark.parametrize("value", [7, -3, 0.1, 2.0**-300, np.float32(0.1), np.int64(5), np.array(0.3), mpmath.mpf("0.1"), sp.Float(0.1)])
+def test_binary_numbers_are_exact(value):
+    ball = FIELD.number(value)
+    assert ball.is_exact()
+    if not isinstance(value, sp.Float | mpmath.mpf):
+        assert exact(Enclosure.of(ball).mid) == Fraction(float(value))
+
+
+def test_high_precision_floats_keep_all_their_bits():
+    with mpmath.workdps(40):
+        number = mpmath.mpf(1) / 3
+    assert exact(Enclosure.of(FIELD.number(number)).mid) == exact(number)
+    assert exact(Enclosure.of(FIELD.number(sp.Float(number, 40))).mid) == exact(number)
+
+
+_X = sp.Symbol("x")
+CONSTANTS = [
+    *(sp.sqrt(2), sp.pi / 3, sp.E, sp.exp(sp.Rational(1, 3)), sp.log(2), sp.Rational(2, 7), sp.cbrt(5), sp.atan(sp.Rational(1, 2))),
+    *(sp.erf(1), sp.sin(1) * sp.cosh(2), sp.GoldenRatio, sp.EulerGamma, sp.sqrt(2 / sp.pi), sp.asinh(1) ** 3),
+    sp.real_roots(_X**5 - _X - 1)[0],
+]
+
+
+@pytest.mark.parametrize("constant", CONSTANTS, ids=str)
+def test_symbolic_constants_are_enclosed_tightly(constant):
+    ball = FIELD.number(constant)
+    with mpmath.workdps(80):
+        truth = mpmath.mpf(sp.Float(constant.evalf(75), 75)._mpf_)
+        assert holds(ball, truth)
+    assert float(ball.rad()) < 1e-38 * max(1.0, abs(float(constant)))
+
+
+def test_fractions_contain_themselves():
+    assert Enclosure.of(FIELD.number(Fraction(1, 3))).contains(Fraction(1, 3))
+    assert not Enclosure.of(FIELD.number(Fraction(1, 3))).contains(Fraction(1, 3) + Fraction(1, 10**38))
+
+
+@pytest.mark.parametrize("digits", [4, 0, True, 2.5, "30", 1001])
+def test_absurd_digits_are_refused(digits):
+    with pytest.raises(KcalcError, match="digits"):
+        ball_field(digits)
+
+
+def test_one_field_per_precision():
+    assert ball_field(30) is ball_field(30) and isinstance(FIELD, BallField)
+    assert FIELD.name == "balls(30)" and FIELD.digits == 30 and FIELD.bits > 30 * math.log2(10)
+
+
+# --- functions ---------------------------------------------------------------------------------------------------------------------------
+
+FUNCTIONS = ["sqrt", "exp", "expm1", "log", "sin", "cos", "tan", "atan", "asin", "acos", "erf", "erfc", "cosh", "sinh", "tanh"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(x=st.floats(min_value=2.0**-16, max_value=1.0), radius=st.sampled_from([0.0, 1e-35, 1e-6]))
+def test_functions_enclose_their_values(x, radius):
+    with mpmath.workdps(80):
+        for name in FUNCTIONS:
+            ball = getattr(FIELD, name)(arb(x, radius))
+            assert holds(ball, getattr(mpmath, name)(mpmath.mpf(x)))
+            assert radius or float(ball.rad()) < 1e-38 * max(1.0, abs(float(ball)))
+
+
+GAPS = ["0", "1e-300", "1e-40", "1e-16", "1e-8", "0.001", "0.29", "0.5", "1", "1.5", "1.999999999", "2"]
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_angle_helpers_are_tight_at_every_gap(gap):
+    u = mpmath.mpf(gap)  # an exact double
+    ball = FIELD.number(u)
+    with mpmath.workdps(400 if u < 1e-20 else 120):
+        t = 2 * mpmath.asin(mpmath.sqrt(u / 2))
+        truths = {"angle": t, "sine": mpmath.sin(t), "sine_excess": mpmath.sin(t) - t * mpmath.cos(t)}
+        if u < mpmath.mpf("1e-100"):
+            truths["sine_excess"] = t**3 / 3 - t**5 / 30
+        for name, truth in truths.items():
+            got = getattr(FIELD, name)(ball)
+            error = abs(exact(Enclosure.of(got).mid) - exact(truth))
+            rounding = abs(exact(truth)) * Fraction(1, 10**80) + Fraction(1, 10 ** (100 if u == 2 else 900))
+            assert error <= exact(Enclosure.of(got).radius) + rounding
+            if name != "sine" or u < 2:
+                assert exact(Enclosure.of(got).radius) <= abs(exact(truth)) * Fraction(1, 10**36)
+
+
+def test_uncertain_gaps_at_the_ends_stay_inside_the_domain():
+    for centre in (0, 2):
+        ball = arb(centre, 1e-30)
+        for name in ("angle", "sine", "sine_excess"):
+            around = getattr(FIELD, name)(ball)
+            at_end = getattr(FIELD, name)(arb(centre))
+            assert around.is_finite() and around.overlaps(at_end)
+            assert float(around.rad()) < 1e-14
+    with FIELD.working():
+        inside, other = FIELD.sine_excess(arb(0.5, 1e-20)), FIELD.sine_excess(arb(0.5) + arb(2) ** -70)
+    assert inside.contains(other) and float(inside.rad()) < 2e-20
+
+
+@pytest.mark.parametrize(("function", "value"), [("sqrt", -1), ("asin", 1.5), ("acos", -2)])
+def test_arguments_outside_the_domain_are_refused(function, value):
+    with pytest.raises(KcalcError, match="domain"):
+        getattr(FIELD, function)(FIELD.number(value))
+
+
+def test_difference_of_arcsines_does_not_cancel():
+    a, difference = mpmath.mpf("0.9"), mpmath.mpf(2) ** -100
+    with mpmath.workdps(120):
+        b = a - difference
+        truth = mpmath.asin(a) - mpmath.asin(b)
+        with FIELD.working():
+            x, d = FIELD.number(a), FIELD.number(difference)
+            y = FIELD.number(b)
+            got = FIELD.asin_difference(x, y, d, (1 - x * x).sqrt(), (1 - y * y).sqrt())
+        assert holds(got, truth, "1e-110") and float(got.rad()) < 1e-38 * float(truth)
+    with FIELD.working():
+        assert FIELD.asin_difference(arb(1), arb(1), arb(0), arb(0), arb(0)).contains(0)
+
+
+# --- precision ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _fail(bits):
+    assert bits == 333
+    raise ZeroDivisionError
+
+
+def test_precision_comes_back_after_errors():
+    with pytest.raises(ZeroDivisionError), working(333):
+        _fail(ctx.prec)
+    with pytest.raises(KcalcError):
+        FIELD.log(FIELD.number(sp.Symbol("x")))
+    assert ctx.prec == 53
+
+
+# --- results -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_enclosure_is_its_ball_exactly():
+    with FIELD.working():
+        ball = 1 / arb.pi()
+    found = Enclosure.of(ball)
+    assert exact(found.lower) == exact(found.mid) - exact(found.radius)
+    assert exact(found.upper) == exact(found.mid) + exact(found.radius)
+    assert found.contains(1 / sp.pi) and not found.contains(1 / sp.pi + sp.Rational(1, 10**40))
+    assert Enclosure.of(arb(0.25, 0.125)).contains(0.375) and Enclosure.of(arb(0.25, 0.125)).contains("0.375")
+    assert not Enclosure.of(arb(0.25, 0.125)).contains("0.3750001")
+    assert found.contains(found) and abs(float(found) - 1 / math.pi) < 1e-15
+
+
+def test_enclosures_compare_with_text_fractions_and_each_other():
+    wide, narrow = Enclosure.of(arb(0.5, 0.25)), Enclosure.of(arb(0.5, 0.125))
+    assert wide.contains(narrow) and not narrow.contains(wide)
+    assert wide.contains(Fraction(1, 3)) and wide.contains(mpmath.mpf(0.7)) and not wide.contains(2)
+    with pytest.raises(KcalcError, match="decimal"):
+        wide.contains("a third")
+
+
+@settings(max_examples=60, deadline=None)
+@given(mid=st.floats(min_value=-1e6, max_value=1e6), exponent=st.integers(min_value=-60, max_value=3))
+def test_what_is_printed_covers_the_ball(mid, exponent):
+    found = Enclosure.of(arb(mid, 10.0**exponent))
+    text, error = repr(found).split(" +/- ")
+    low, high = Fraction(text) - Fraction(error), Fraction(text) + Fraction(error)
+    assert low <= exact(found.lower) and exact(found.upper) <= high
+    assert Fraction(error) <= 4 * exact(found.radius)
+    assert found.to_dict()["mid"] == text and found.to_dict()["radius"] == error
+
+
+def test_printing_is_one_short_line():
+    with working(110):
+        found = Enclosure.of(1 / arb.pi())
+    assert repr(found).startswith("0.3183098861837906715377675267450") and "\n" not in repr(found)
+    assert found._repr_latex_().startswith("$0.31830988618379067153776752674") and r"\cdot 10^{-" in found._repr_latex_()
+    assert repr(Enclosure.of(arb(2.5))) == "2.5 +/- 0" and Enclosure.of(arb(2.5))._repr_latex_() == "$2.5$"
+    assert repr(Enclosure.of(arb(0))) == "0 +/- 0"
+
+
+def test_flint_version_has_what_is_used():
+    assert hasattr(flint.acb, "integral") and hasattr(flint.arb, "legendre_p_root")

@@ -1,0 +1,133 @@
+"""The parts that certified integrals rest on: growth and tail bounds, ranges, complex boxes, the error of Gauss-Legendre rules."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+from flint import acb, arb
+
+from kcalc.activations import activation, names
+from kcalc.certified.evaluate import compile_smooth
+from kcalc.certified.growth import Growth, derive, tail, whole
+from kcalc.certified.profile import profile
+from kcalc.certified.ranges import span
+from kcalc.certified.rules import legendre, log_error, slabs
+from kcalc.errors import KcalcError
+
+X = sp.Symbol("x", real=True)
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("order", [0, 1])
+def test_growth_bounds_hold(name, order):
+    phi = activation(name)
+    bound = profile(phi, order).growth
+    x = np.concatenate([np.linspace(-12, 12, 97), [-80.0, 80.0]]) + 1e-9
+    with np.errstate(all="ignore"):
+        values = np.abs(phi.numeric(order)(x))
+    assert all(math.log(v) <= bound.at(abs(t)) + 1e-9 for v, t in zip(values, x, strict=True) if 0 < v < math.inf)
+
+
+def test_growth_of_expressions():
+    assert derive(sp.exp(-(X**2)), X) == Growth(derive(sp.exp(-(X**2)), X).log_scale) and derive(sp.exp(-(X**2)), X).log_scale < 1e-3
+    assert derive(sp.exp(2 * X), X).rate == pytest.approx(2) and derive(X**3, X).power == pytest.approx(3)
+    assert derive(1 / (1 + X**2), X).power == 0
+    for bad in (1 / X, sp.exp(X**4), sp.tan(X), sp.log(X**2)):
+        with pytest.raises(KcalcError):
+            derive(bad, X)
+
+
+@pytest.mark.parametrize("growth", [Growth(0.0, 2.0), Growth(1.0, 1.0, 3.0), Growth(0.0, 0.0, 1.0, 0.1)])
+def test_tail_bounds_hold(growth):
+    f = lambda z: mpmath.exp(growth.log_scale + growth.rate * z + growth.gauss * z * z) * (1 + z) ** growth.power * z**2  # noqa: E731
+    for reach in (6.0, 9.0):
+        true = mpmath.log(2 * mpmath.quad(lambda z: f(z) * mpmath.npdf(z), [reach, reach + 2, reach + 8, reach + 40]))
+        assert true <= tail([(growth, 1.0)], reach, 2) <= true + 2
+    true = mpmath.log(2 * mpmath.quad(lambda z: f(z) * mpmath.npdf(z), [0, 2, 6, 12, 50]))
+    assert true <= whole([(growth, 1.0)], 2) <= true + 3
+
+
+def test_ranges_contain_the_values():
+    x = np.linspace(-3, 5, 400)
+    for expr in (
+        X**4 - 3 * X**2 + X,
+        1 / (1 + X**2),
+        sp.exp(-X) * sp.sin(X),
+        sp.log(2 + sp.tanh(X)),
+        sp.sqrt(1 + X**2) - X,
+        sp.cosh(X) ** -2,
+    ):
+        low, high = span(expr, X, -3.0, 5.0)
+        values = sp.lambdify([X], expr, "numpy")(x)
+        assert low <= values.min() and values.max() <= high
+    assert span(1 + sp.exp(X), X, -math.inf, math.inf)[0] >= 1 - 1e-9
+    assert span(X**2 + 1, X, -math.inf, math.inf)[0] > 0.9
+
+
+COMPLEX = {
+    "log1p": (sp.log(1 + sp.exp(X)), lambda z: mpmath.log(1 + mpmath.exp(z))),
+    "logcosh": (sp.log(sp.cosh(X)), lambda z: mpmath.log(mpmath.cosh(z))),
+    "logistic": (1 / (1 + sp.exp(-X)), lambda z: 1 / (1 + mpmath.exp(-z))),
+    "asinh": (sp.asinh(X), mpmath.asinh),
+    "atan": (sp.atan(X), mpmath.atan),
+    "root": (sp.sqrt(1 + X**2), lambda z: mpmath.sqrt(1 + z**2)),
+    "tanh": (sp.tanh(X), mpmath.tanh),
+    "power": ((1 + X**2) ** sp.Rational(1, 3), lambda z: mpmath.cbrt(1 + z**2)),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(COMPLEX))
+def test_complex_boxes_contain_the_continuation_from_the_real_axis(kind):
+    expr, truth = COMPLEX[kind]
+    function = compile_smooth(expr).complex
+    rng = np.random.default_rng(5)
+    finite = 0
+    for _ in range(60):
+        x, y, size = rng.uniform(-6, 6), rng.uniform(-1.2, 1.2), rng.choice([1e-3, 0.2, 1.0])
+        box = function(acb(arb(x, size), arb(y, size)))
+        if not box.is_finite():
+            continue
+        finite += 1
+        for s, t in rng.uniform(-1, 1, (4, 2)):
+            value = truth(mpmath.mpc(x + s * size, y + t * size))
+            assert abs(box.real.mid() - float(value.real)) <= box.real.rad() + 1e-12
+            assert abs(box.imag.mid() - float(value.imag)) <= box.imag.rad() + 1e-12
+    assert finite > 20
+
+
+@pytest.mark.parametrize(
+    ("expr", "point"),
+    [
+        (sp.log(1 + sp.exp(X)), 3.14159265j),
+        (sp.asinh(X), 1.5j),
+        (sp.atan(X), -2j),
+        (sp.sqrt(1 + X**2), 2j),
+        (sp.log(sp.cosh(X)), 1.5707963j),
+    ],
+)
+def test_boxes_on_cuts_and_singularities_are_not_finite(expr, point):
+    assert not compile_smooth(expr).complex(acb(arb(0, 1e-3), arb(point.imag, 1e-3))).is_finite()
+
+
+def test_quadrature_errors_are_bounded():
+    f = lambda x: 1 / (1 + 9 * x * x)  # noqa: E731
+    truth = 2 * math.atan(3) / 3
+    for n in (8, 16, 24):
+        found = sum(float(w) * f(float(x)) for x, w in legendre(n, 80))
+        rho = 1.3
+        short = (rho - 1 / rho) / 2
+        assert 3 * short < 1
+        bound = log_error(math.log(1 / (1 - 9 * short**2)), rho, n)
+        assert abs(found - truth) <= math.exp(bound) + 1e-15
+
+
+def test_slabs_cover_the_ellipse():
+    for rho in (1.2, 2.0, 5.0):
+        boxes = slabs(rho, 8)
+        for angle in np.linspace(0, math.pi, 101):
+            x, y = (rho + 1 / rho) / 2 * math.cos(angle), (rho - 1 / rho) / 2 * math.sin(angle)
+            assert any(left <= x <= right and y <= height for left, right, height in boxes)
