@@ -257,6 +257,8 @@ class Kernel:
             numbers = [n for t in terms for n in (t.a1, t.a2)] + [pair.shift1, pair.shift2]
             if source is None or others or not all(_plain(n) for n in numbers):
                 continue
+            if any(type(n).__name__ == "arb" for n in numbers):
+                raise FreshnessError(f"node {node!r} fuses activations with certified coefficients: it has numbers, but no enclosure")
             if all(agree(t.a1, t.a2) for t in terms) and agree(pair.shift1, pair.shift2):
                 pieces = [(t.a1, t.atom.activation or activation("identity"), t.atom.scale if t.atom.activation else 1) for t in terms]
                 inner = combine(pieces)
