@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__, architectures
 from .activations import activation, names
 from .calculi.global_maps import c_map, q_map
+from .calculi.slopes import slope_texts
 from .errors import KcalcError, unknown
 from .gains import gain
 from .interchange.json_format import load_json, write_json
@@ -21,6 +22,7 @@ from .layers import Nonlinear
 from .network import Network
 from .shaping import METHODS, shape
 from .shaping.base import Shaping, replace_activations
+from .subnetworks import maximal_slope, subnetworks
 
 if TYPE_CHECKING:
     from .maps import CMap
@@ -82,13 +84,21 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     maps = verbs.add_parser("maps", help="print Q and C maps of a network", description="Print the global Q and C map of a network.")
     _network_options(maps)
-    maps.add_argument("--q", type=_number, default=1.0, help="q value (mean square) of the network's input; default 1")
+    maps.add_argument("--q", type=_number, help="q value (mean square) of the network's input; default 1")
     maps.add_argument("--assume-independent", action="store_true", help="go on where a hypothesis fails, saying so")
+    maps.add_argument(
+        "--slopes", action="store_true",
+        help="print the slope polynomial and the maximal slope function instead (with --q at true q values); --plot draws the subnetworks",
+    )  # fmt: skip
     maps.set_defaults(run=_maps)
     shaping = verbs.add_parser("shape", help="compute the constants that make a network trainable", description="Shape a network.")
     _network_options(shaping)
     shaping.add_argument("--method", default="dks", help=f"shaping method: {', '.join(METHODS)}; default dks")
     shaping.add_argument("--zeta", type=_number, default=1.5, help="bound on the slope of the global C map, > 1; default 1.5")
+    shaping.add_argument(
+        "--subnetworks", default="strict", metavar="READING",
+        help="which slopes zeta bounds: strict (those of the papers' subnetworks; default) or forward (from the inputs to every node)",
+    )  # fmt: skip
     shaping.add_argument("--json", metavar="FILE", help="also write the result as JSON, '-' for standard output alone")
     shaping.set_defaults(run=_shape)
     gains = verbs.add_parser("gain", help="print the weight scale that keeps q", description="Print the gains of activations.")
@@ -173,8 +183,15 @@ def _counted(network: Network) -> str:
 
 def _maps(options: argparse.Namespace) -> None:
     named = named_network(options.network, options.activation, options.shortcut_weight)
-    if options.q <= 0:
+    if options.q is not None and options.q <= 0:
         raise KcalcError(f"--q is a mean square and must be > 0, got {options.q}")
+    if options.slopes:
+        text = slopes_text(named, options.q)
+        if options.plot:
+            _save(subnetworks(named.network).draw(), options.plot)
+        print(text)
+        return
+    options.q = 1.0 if options.q is None else options.q
     q, c = q_map(named.network, options.assume_independent), c_map(named.network, options.assume_independent)
     text = maps_text(named, q, c, options.q)
     if options.plot:
@@ -205,6 +222,20 @@ def maps_text(named: Named, q_of: Any, c_of: CMap, q: float) -> str:
     return "\n".join([*lines, *_assumption_lines(c_of)])
 
 
+def slopes_text(named: Named, q: float | None) -> str:
+    """The slope polynomial of every output and the maximal slope function, in factored form, with the figures that belong to them."""
+    network = named.network
+    mu = maximal_slope(network, q)
+    lines = [named.title, f"activations: {', '.join(_activation_names(network))}", ""]
+    polynomials = slope_texts(network, q)
+    lines.append("slope polynomial p(psi), psi = C'(1) of every nonlinear layer")
+    lines.extend(f"  {node}: {text}" if len(polynomials) > 1 else f"  {text}" for node, text in polynomials.items())
+    lines += ["", "maximal slope function mu(psi), the maximum over subnetworks", f"  {mu}", ""]
+    if not network.free_symbols:
+        lines += [*str(mu.bounds()).splitlines(), ""]
+    return "\n".join([*lines, *_assumption_lines(mu)])
+
+
 def _assumption_lines(result: Any) -> list[str]:
     grouped: dict[tuple[str, str], list[str]] = {}
     for a in result.assumptions:
@@ -228,7 +259,11 @@ def _gain(options: argparse.Namespace) -> None:
 
 def _shape(options: argparse.Namespace) -> None:
     named = named_network(options.network, options.activation, options.shortcut_weight)
-    result = shape(named.network, method=options.method, **({"zeta": options.zeta} if options.method == "dks" else {}))
+    result = shape(
+        named.network,
+        method=options.method,
+        **({"zeta": options.zeta, "subnetworks": options.subnetworks} if options.method == "dks" else {}),
+    )
     text = shape_text(named, result)
     if options.json and options.json != "-" and not Path(options.json).parent.is_dir():
         raise KcalcError(f"cannot write {options.json}: its folder does not exist")
@@ -242,7 +277,7 @@ def _shape(options: argparse.Namespace) -> None:
 
 def shape_text(named: Named, result: Shaping) -> str:
     """A shaping as aligned text: constants, conditions, residuals."""
-    settings = ", ".join(f"{k} = {v:g}" for k, v in result.options.items())
+    settings = ", ".join(f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in result.options.items())
     lines = [named.title, f"method {result.method}, {settings}", ""]
     lines.append("phi_hat(x) = gamma * (phi(alpha*x + beta) + delta)")
     rows: list[tuple[str, ...]] = [("activation", "alpha", "beta", "gamma", "delta")]

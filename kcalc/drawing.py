@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .errors import KcalcError, unknown
-from .graph_layout import HEIGHT, PITCH, Box, Plan, Route, plan
+from .graph_layout import HEIGHT, Box, Plan, Route, plan
 from .layered import Node
+from .region_drawing import LISTED, as_regions, draw_regions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 FONT = 7.0
 INK, SKIP = "#3A3A3A", "#0072B2"
-REGIONS = ("#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2")
 KINDS = {
     "Input": "input", "Affine": "affine", "Nonlinear": "activation", "Sum": "join", "Concat": "join", "Product": "join",
     "LayerNorm": "normalisation", "RMSNorm": "normalisation", "BatchNorm": "normalisation", "Pool": "pooling",
@@ -37,7 +35,7 @@ COLORS = {  # kind: (face, edge)
 def network(
     net: Any,
     ax: Axes | None = None,
-    regions: Iterable[tuple[str, Collection[Node]]] | None = None,
+    regions: Any = None,
     labels: bool | Mapping[Node, str] = True,
     max_nodes: int = 40,
     collapse: bool | None = None,
@@ -46,18 +44,19 @@ def network(
 ) -> Axes:
     """Draw a network from top to bottom.
 
-    Parameters: ``net`` has ``.steps()``, ``.inputs`` and ``.outputs``. ``regions`` are (label, nodes) drawn as tinted
-    areas behind the nodes. ``labels=False`` writes nothing, {node: text} replaces the text of some nodes. Repeated blocks
-    (``net.blocks()``) are drawn once, framed, with their number, if ``collapse``; by default where there are more than
-    ``max_nodes`` nodes. Tall drawings go on in ``columns`` side by side, by default as many as make a page.
+    Parameters: ``net`` has ``.steps()``, ``.inputs`` and ``.outputs``. ``regions`` are (label, nodes) pairs, {label: nodes}, or
+    subnetworks (``kc.subnetworks(net)``), drawn as tinted areas behind the nodes. ``labels=False`` writes nothing, {node: text}
+    replaces the text of some nodes. Repeated blocks (``net.blocks()``) are drawn once, framed, with their number, if ``collapse``; by
+    default where there are more than ``max_nodes`` nodes. Tall drawings go on in ``columns`` side by side, by default as many as make
+    a page.
 
     Returns: the Axes, in inches where the figure is new. Artists of nodes carry the gid ``node:<name>``. Raises:
     KcalcError for something that is not a network, and for unknown nodes in ``regions`` or ``labels``.
     """
     layers = _layers(net)
     given = labels if isinstance(labels, Mapping) else {}
-    chosen = [(str(label), list(nodes)) for label, nodes in regions or ()]
-    _check([*given, *(node for _, nodes in chosen for node in nodes)], layers, columns)
+    chosen = [] if regions is None else as_regions(regions)
+    _check([*given, *(node for region in chosen for node in region.nodes)], layers, columns)
     texts = {node: str(given.get(node, layer_text(layer, node))) if labels is not False else "" for node, layer in layers.items()}
     circles = {node for node, layer in layers.items() if type(layer).__name__ in ("Sum", "Product") and node not in given}
     widths = {node: HEIGHT if node in circles else _box_width(texts[node]) for node in layers}
@@ -65,10 +64,11 @@ def network(
     if collapse is None:
         collapse = len(layers) > max_nodes and hasattr(net, "blocks")
     drawn = plan(net, widths, ordered, collapse, columns)
-    room = max((_text_width(label) + 0.25 for label, _ in chosen), default=0.0)
-    ax, scale = _canvas(ax, drawn, legend, room)
-    _draw_regions(ax, drawn, chosen, scale)
-    _draw_groups(ax, drawn, scale)
+    room = max((_text_width(region.label) + 0.25 for region in chosen), default=0.0)
+    listed = max((_text_width(region.meaning) for region in chosen[:LISTED]), default=0.0)
+    ax, scale = _canvas(ax, drawn, max(1.15, listed + 1.1) if legend else 0.0, room)
+    tints = draw_regions(ax, drawn, chosen, FONT, scale)
+    _draw_groups(ax, drawn, scale, bool(chosen))
     for route in drawn.routes:
         _draw_route(ax, route, _weights_text(layers[route.target], route.slots) if labels is not False else "", scale)
     for curve in drawn.connectors:
@@ -82,7 +82,7 @@ def network(
         at, size = (box.x, box.y - HEIGHT / 2 - 0.03), (FONT - 0.5) * scale
         ax.text(*at, _short(str(box.node)), ha="center", va="top", fontsize=size, style="italic", color=INK)
     if legend:
-        _draw_legend(ax, drawn, list(kinds.values()), scale)
+        _draw_legend(ax, drawn, list(kinds.values()), scale, tints)
     return ax
 
 
@@ -196,15 +196,15 @@ def _box_width(text: str) -> float:
 # -- artists -----------------------------------------------------------------------------------------------------------
 
 
-def _canvas(ax: Axes | None, drawn: Plan, legend: bool, room: float) -> tuple[Axes, float]:
+def _canvas(ax: Axes | None, drawn: Plan, margin: float, room: float) -> tuple[Axes, float]:
     """The Axes, in data units of an inch with some room at the left, and the points per nominal point."""
     left, right, bottom, top = drawn.extent()
-    left, right, bottom, top = left - 0.12 - room, right + 0.12, bottom - 0.16, top + 0.08
+    around = 0.14 if room else 0.0  # regions reach beyond boxes and edges
+    left, right, bottom, top = left - 0.12 - room - around, right + 0.12 + around, bottom - 0.16 - around / 2, top + 0.08 + around / 2
     width, height = right - left, top - bottom
     if ax is None:
         import matplotlib.pyplot as plt
 
-        margin = 1.15 if legend else 0.0
         figure, ax = plt.subplots(figsize=(width + margin, height))
         ax.set_position((0.0, 0.0, width / (width + margin), 1.0))
         scale = 1.0
@@ -267,61 +267,19 @@ def _draw_route(ax: Axes, route: Route, text: str, scale: float) -> None:
         )  # fmt: skip
 
 
-def _draw_groups(ax: Axes, drawn: Plan, scale: float) -> None:
+def _draw_groups(ax: Axes, drawn: Plan, scale: float, over_regions: bool) -> None:
     for group in drawn.groups:
         (x0, y0), (x1, y1) = group.low, group.high
         box = _patch(
-            "FancyBboxPatch", (x0, y0), x1 - x0, y1 - y0, boxstyle="round,pad=0,rounding_size=0.08", facecolor="#F7F7F7",
-            edgecolor="#8C8C8C", linewidth=0.7 * scale, linestyle=(0, (4, 2.5)), zorder=0.8, gid=f"block x{group.count}",
+            "FancyBboxPatch", (x0, y0), x1 - x0, y1 - y0, boxstyle="round,pad=0,rounding_size=0.08",
+            facecolor="none" if over_regions else "#F7F7F7", edgecolor="#8C8C8C", linewidth=0.7 * scale, linestyle=(0, (4, 2.5)),
+            zorder=1.7 if over_regions else 0.8, gid=f"block x{group.count}",
         )  # fmt: skip
         ax.add_artist(box)
         ax.text(x1 + 0.05, (y0 + y1) / 2, f"×{group.count}", ha="left", va="center", fontsize=(FONT + 1.5) * scale, color="#444444")
 
 
-def _draw_regions(ax: Axes, drawn: Plan, regions: Sequence[tuple[str, list[Node]]], scale: float) -> None:
-    """Tinted areas: boxes of the members grown by half a row and the edges between members, larger regions lower."""
-    from matplotlib.path import Path
-
-    by_size = sorted(enumerate(regions), key=lambda item: -len(item[1][1]))
-    for inner, (index, (label, nodes)) in enumerate(by_size):
-        members = list(dict.fromkeys(drawn.represents[node] for node in nodes))
-        if not members:
-            continue
-        color, reach = REGIONS[index % len(REGIONS)], 0.06 + 0.03 * min(len(by_size) - 1 - inner, 4)
-        boxes = [drawn.boxes[node] for node in members]
-        areas = [_rectangle(b.x - b.width / 2 - reach, b.x + b.width / 2 + reach, b.y - PITCH / 2, b.y + PITCH / 2) for b in boxes]
-        areas += [_strip(r.curve, reach) for r in drawn.routes if r.source in members and r.target in members]
-        path = Path.make_compound_path(*(Path(area, closed=True) for area in areas))
-        ax.add_artist(_patch("PathPatch", path, facecolor=color, alpha=0.28, linewidth=0, zorder=1, gid=f"region:{label}"))
-        first = max(boxes, key=lambda b: (b.y, -b.x))
-        at = first.x - first.width / 2 - reach - 0.05, first.y + PITCH / 2 - 0.02
-        ax.text(*at, label, ha="right", va="top", fontsize=FONT * scale, color=color, weight="bold", zorder=5)
-
-
-def _rectangle(left: float, right: float, low: float, high: float) -> list[tuple[float, float]]:
-    return [(left, low), (right, low), (right, high), (left, high), (left, low)]
-
-
-def _strip(curve: Sequence[tuple[float, float]], reach: float) -> np.ndarray:
-    """The counter-clockwise outline of the points within ``reach`` of a curve, side to side."""
-    points = sample(curve)
-    points = points[np.r_[True, np.hypot(*np.diff(points, axis=0).T) > 1e-6]]
-    steps = np.gradient(points, axis=0)
-    normals = np.stack([-steps[:, 1], steps[:, 0]], axis=1) / np.hypot(*steps.T)[:, None] * reach
-    return np.concatenate([points - normals, (points + normals)[::-1], (points - normals)[:1]])
-
-
-def sample(curve: Sequence[tuple[float, float]], pieces: int = 12) -> np.ndarray:
-    """Points along a curve of cubic Bezier segments, ``pieces`` steps to each; shape (n, 2)."""
-    control = np.asarray(curve, dtype=float)
-    t = np.linspace(0, 1, pieces + 1)[1:, None]
-    points = [control[:1]]
-    for a, b, c, d in zip(control[:-1:3], control[1::3], control[2::3], control[3::3], strict=True):
-        points.append((1 - t) ** 3 * a + 3 * t * (1 - t) ** 2 * b + 3 * t**2 * (1 - t) * c + t**3 * d)
-    return np.concatenate(points)
-
-
-def _draw_legend(ax: Axes, drawn: Plan, kinds: Collection[str], scale: float) -> None:
+def _draw_legend(ax: Axes, drawn: Plan, kinds: Collection[str], scale: float, tints: Sequence[Any]) -> None:
     from matplotlib.lines import Line2D
 
     handles: list[Any] = []
@@ -334,6 +292,6 @@ def _draw_legend(ax: Axes, drawn: Plan, kinds: Collection[str], scale: float) ->
         handles.append(Line2D([], [], color=SKIP, linewidth=1.3 * scale, label="skip"))
     handles.append(_patch("Patch", facecolor="white", edgecolor=INK, linewidth=1.6 * scale, label="output"))
     ax.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.4, frameon=False, fontsize=FONT * scale,
+        handles=[*handles, *tints], loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.4, frameon=False, fontsize=FONT * scale,
         handlelength=1.4, handleheight=0.9, labelspacing=0.45,
     )  # fmt: skip

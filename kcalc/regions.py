@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .compose import require_network
-from .layers import Input
+from .layers import Affine, Concat, Dropout, Flatten, Identity, Input, LayerNorm, Pool, RMSNorm, Scale, Sum
 from .network import Network, Step
 
-__all__ = ["Regions", "Subnetwork", "find_regions", "network_regions", "subnetworks"]
+__all__ = ["Regions", "Subnetwork", "find_regions", "network_regions"]
 
 Node = Hashable
+KEEPING = (Sum, Concat, Pool, Scale, Identity, Flatten, Dropout, LayerNorm, RMSNorm)
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,10 @@ def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Re
 
 @dataclass(frozen=True)
 class Subnetwork:
-    """The layers between the feature map of ``entry`` (a node that is not one of them) and the layer ``exit`` (which is)."""
+    """The layers between the feature map of ``entry`` (a node that is not one of them) and the layer ``exit`` (which is).
+
+    ``network`` is an induced network of one input and one output that any kcalc function takes.
+    """
 
     entry: Node
     exit: Node
@@ -172,7 +176,7 @@ class Subnetwork:
     def layers(self) -> tuple[Node, ...]:
         """The nodes, each after those it reads: all that is reached backwards from ``exit`` without passing ``entry``."""
         order: dict[Node, None] = {}
-        stack: list[tuple[Node, bool]] = [(self.exit, False)]
+        stack: list[tuple[Node, bool]] = [(self.exit, False)]  # not recursion: networks are deep
         while stack:
             node, done = stack.pop()
             if node in order or node == self.entry:
@@ -184,13 +188,35 @@ class Subnetwork:
                 stack.extend((parent, False) for parent in reversed(self.within.parents(node)))
         return tuple(order)
 
-    @property
+    @cached_property
     def network(self) -> Network:
-        """The subnetwork as a network of its own, with an Input in place of ``entry``."""
-        layer = self.within.layer(self.entry)
-        first = layer if isinstance(layer, Input) else Input(self.within.features[self.entry])
+        """The subnetwork as a network of its own, with an Input in place of ``entry``.
+
+        Where the map of ``entry`` comes fresh from weights, as activations want it, ``entry`` is an Affine behind that Input.
+        """
+        layer, width = self.within.layer(self.entry), self.within.features[self.entry]
+        first: list[Step] = [(self.entry, layer if isinstance(layer, Input) else Input(width), ())]
+        if self._is_fresh():
+            name = f"input of {self.entry}"
+            while name in self.layers or name == self.entry:
+                name += "'"
+            first = [(name, Input(width), ()), (self.entry, Affine(width), (name,))]
         inner: list[Step] = [(node, self.within.layer(node), self.within.parents(node)) for node in self.layers]
-        return Network.from_steps([(self.entry, first, ()), *inner], [self.exit])
+        return Network.from_steps([*first, *inner], [self.exit])
+
+    def _is_fresh(self) -> bool:
+        """Whether nothing but weights and what keeps a Gaussian Gaussian lies between ``entry`` and earlier activations and inputs."""
+        seen, waiting = {self.entry}, [self.entry]
+        while waiting:
+            node = waiting.pop()
+            layer = self.within.layer(node)
+            if isinstance(layer, Affine):
+                continue
+            if not isinstance(layer, KEEPING):
+                return False
+            waiting.extend(parent for parent in self.within.parents(node) if parent not in seen)
+            seen.update(self.within.parents(node))
+        return True
 
     def __repr__(self) -> str:
         return f"Subnetwork({self.entry!r} -> {self.exit!r}, {len(self.layers)} layers)"
@@ -202,14 +228,3 @@ def network_regions(network: Network) -> tuple[list[Node], list[tuple[int, ...]]
     number = {node: k for k, node in enumerate(network)}
     parents = [tuple(map(number.__getitem__, above)) for _, _, above in network.steps()]
     return list(number), parents, find_regions(parents, [number[node] for node in network.outputs])
-
-
-def subnetworks(network: Network) -> tuple[Subnetwork, ...]:
-    """The maximal subnetworks: those that do not compose with another one to a larger subnetwork.
-
-    Every subnetwork lies in exactly one of them, as an interval between two of its cut points. Those without a nonlinear layer
-    are listed too. A network of several inputs has no subnetwork that holds the layer where they first meet.
-    Cost: O((nodes + edges) log nodes); ``layers`` are found when asked for.
-    """
-    nodes, _, regions = network_regions(network)
-    return tuple(Subnetwork(nodes[path[0]], nodes[path[-1]], network) for path in regions.paths)

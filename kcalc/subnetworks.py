@@ -1,369 +1,104 @@
-"""Maxima over all subnetworks of a network, which DKS and TAT set: of the slope and of the curvature.
-
-The reading of :func:`subnetworks` is strict: an extra reader or head on an interior map, or a second input mixed in, ends every
-subnetwork around it, so that a maximum over subnetworks says nothing of the depth across it: see ``MaximalSlope.warning``.
-"""
+"""The maximal subnetworks of a network, and the maxima over subnetworks that shaping sets."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+import html
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import sympy as sp
-
-from .arguments import real_array
-from .calculi.factored import ONE, Array, Factors, LogProgram, Monomial
-from .calculi.slopes import ASSUMPTIONS, ConvexCalculus, Slopes, log_slopes
 from .errors import KcalcError
+from .forward import Bounds, ForwardSlope
 from .layers import Nonlinear
 from .maxima import Maximal, MaximalCValue, maximal, maximal_c_value
-from .network import Network, Step
-from .regions import Subnetwork, network_regions, subnetworks
-from .symbols import kappa as common_curvature
+from .network import Network
+from .regions import Subnetwork, network_regions
+from .slope_maxima import MaximalCurvature, MaximalSlope, maximal_curvature, maximal_slope
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = [
-    "Maximal", "MaximalCValue", "MaximalCurvature", "MaximalSlope", "Subnetwork", "maximal", "maximal_c_value", "maximal_curvature",
-    "maximal_slope", "subnetworks",
+    "Bounds", "ForwardSlope", "Maximal", "MaximalCValue", "MaximalCurvature", "MaximalSlope", "Subnetwork", "Subnetworks", "maximal",
+    "maximal_c_value", "maximal_curvature", "maximal_slope", "subnetworks",
 ]  # fmt: skip
 
 Node = Hashable
-READABLE = 80  # the number of terms up to which a polynomial is printed in full
+SHOWN = 12
 
 
-# -- slopes --------------------------------------------------------------------------------------------------------------------------
+class Subnetworks(tuple[Subnetwork, ...]):
+    """Subnetworks of a network, in the order of their exits: a tuple that can be drawn and knows what its reading may hide."""
 
+    network: Network
+    permissive: bool
 
-class Polynomials:
-    """The distinct slope polynomials of the maximal subnetworks, each with the first subnetwork that has it."""
+    def __new__(cls, items: Iterable[Subnetwork], network: Network, permissive: bool) -> Subnetworks:
+        made = super().__new__(cls, items)
+        made.network, made.permissive = network, permissive
+        return made
 
-    def __init__(self, network: Network, q: Any, symbols_by_activation: bool) -> None:
-        self.calculus = Slopes(network, q, symbols_by_activation)
-        nodes, parents, regions = network_regions(network)
-        local = self._local(list(network.steps()), parents, regions.idom)
-        first: dict[Monomial, tuple[Node, Node]] = {}
-        for path in regions.paths:
-            polynomial = _gather([local[node] for node in path[1:]])
-            first.setdefault(polynomial, (nodes[path[0]], nodes[path[-1]]))
-        kept = not_included(first)
-        self.monomials: list[Monomial] = kept or [ONE]
-        self.owners = [Subnetwork(*first[m], network) if m in first else None for m in self.monomials]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Subnetworks, (tuple(self), self.network, self.permissive)
 
-    def _local(self, steps: Sequence[Step], parents: Sequence[Sequence[int]], idom: Sequence[int]) -> list[Monomial]:
-        """The polynomial of every node relative to its immediate dominator.
-
-        A mix of nodes p needs them relative to its own dominator s: the product over the dominator path from p up to s, kept at p.
-        """
-        rule = self.calculus.rule
-        single: dict[int, Monomial] = {}
-        local: list[Monomial] = []
-        known: dict[int, tuple[int, Monomial]] = {}
-
-        def relative(node: int, top: int) -> Monomial:
-            parts: list[Monomial] = []
-            at = node
-            while at != top:
-                if at in known and known[at][0] == top:
-                    if at == node:
-                        return known[at][1]
-                    parts.append(known[at][1])
-                    break
-                if local[at]:
-                    parts.append(local[at])
-                at = idom[at]
-            known[node] = top, _gather(parts)
-            return known[node][1]
-
-        for k, (node, layer, _) in enumerate(steps):
-            if len(parents[k]) > 1:
-                local.append(rule(layer, node, [relative(p, idom[k]) for p in parents[k]]))
-                continue
-            if id(layer) not in single:
-                single[id(layer)] = rule(layer, node, [ONE] * len(parents[k]))
-            local.append(single[id(layer)])
-        return local
-
-
-def _gather(parts: Sequence[Monomial]) -> Monomial:
-    """The product of many polynomials."""
-    if len(parts) < 2:
-        return parts[0] if parts else ONE
-    exponents: Counter[int] = Counter()
-    for part in parts:
-        for factor, exponent in part:
-            exponents[factor] += exponent
-    return tuple(sorted(exponents.items()))
-
-
-def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
-    """The products that are not contained in another one as multisets of factors, longest first.
-
-    Dropping the others is sound: the quotient is a product of slope polynomials, so >= 1 for psi >= 1. (A polynomial that merely
-    divides another one may exceed it: the rule of [DKS sec. 17.2, 21.3] is wrong.)
-    """
-    kept: list[Monomial] = []
-    holders: dict[int, list[dict[int, int]]] = {}
-    for monomial in sorted(polynomials, key=lambda m: (-sum(e for _, e in m), m)):
-        if not monomial:
-            continue
-        candidates = min((holders.get(f, []) for f, _ in monomial), key=len)
-        if not any(all(other.get(f, 0) >= e for f, e in monomial) for other in candidates):
-            kept.append(monomial)
-            for f, _ in monomial:
-                holders.setdefault(f, []).append(dict(monomial))
-    return kept
-
-
-class _Depth(ConvexCalculus[int]):
-    """The greatest number of nonlinear layers on a path, branches of weight 0 not counted."""
-
-    def start(self) -> int:
-        return 0
-
-    def nonlinear(self, layer: Nonlinear, state: int) -> int:
-        return state + 1
-
-    def mix(self, shares: Sequence[sp.Expr], states: Sequence[int]) -> int:
-        return max(state for share, state in zip(shares, states, strict=True) if not share.is_zero)
-
-
-class MaximalSlope:
-    """The maximal slope function ``mu(psi) = max_f p_f(psi)`` over all subnetworks ``f``, for ``psi >= 1``. [DKS sec. 17.1]
-
-    Callable on numbers and arrays; where activations have symbols of their own, on a mapping {activation name: slope}.
-    """
-
-    def __init__(self, network: Network, q: Any = None, symbols_by_activation: bool = False) -> None:
-        self.network = network
-        self.assumptions = ASSUMPTIONS
-        self._set = Polynomials(network, q, symbols_by_activation)
-
-    @cached_property
-    def pieces(self) -> tuple[sp.Expr, ...]:
-        """The slope polynomials to maximise over, as SymPy expressions, those of highest degree first.
-
-        Equal ones are listed once, and those whose factors are among another one's (as multisets) are dropped.
-        """
-        return tuple(self._factors.expr(monomial) for monomial in self._set.monomials)
+    def bounds(self, psi: float | None = None) -> Bounds:
+        """Strict mu, forward bound and longest-path bound at ``psi`` together, with the warning where the first hides depth."""
+        return maximal_slope(self.network).bounds(psi)
 
     @property
-    def expr(self) -> sp.Expr:
-        """The maximum of the pieces as a SymPy expression."""
-        return self.pieces[0] if len(self.pieces) == 1 else sp.Max(*self.pieces, evaluate=False)
-
-    @property
-    def symbols(self) -> tuple[sp.Symbol, ...]:
-        """The slope symbols in the pieces."""
-        return tuple(entry for entry in self._factors.table if isinstance(entry, sp.Symbol))
-
-    def __call__(self, psi: Any) -> Any:
-        """``mu(psi)``, elementwise. Raises: KcalcError for psi < 1 and for symbols in mixing weights."""
-        logs, shape = self._evaluate(psi)
-        with np.errstate(over="ignore"):
-            return np.exp(logs.max(axis=0)).reshape(shape)[()]
-
-    def active(self, psi: Any) -> Subnetwork:
-        """The (first) maximal subnetwork that attains the maximum at a number ``psi``."""
-        logs, shape = self._evaluate(psi)
-        if shape:
-            raise KcalcError("active takes one psi at a time")
-        owner = self._set.owners[int(logs[:, 0].argmax())]
-        if owner is None:
-            raise KcalcError("the network has no nonlinear layer, so no subnetwork is steeper than another")
-        return owner
-
-    def inverse(self, target: Any) -> Any:
-        """``psi`` with ``mu(psi) = target`` > 1, elementwise, to rounding.
-
-        ``log mu`` is convex in ``log psi`` (a maximum of log-sum-exp) and ``mu(psi) >= psi``, so that Newton's method descends
-        monotonically from ``log psi = log target``.
-        Raises: KcalcError for a target <= 1, a network without nonlinear layers, several slope symbols, or symbols in mixing weights.
-        """
-        values = real_array(target, "target")
-        if len(self.symbols) != 1:
-            reason = f"it depends on {len(self.symbols)} slopes" if self.symbols else "the network has no nonlinear layer"
-            raise KcalcError(f"the maximal slope function has no inverse: {reason}")
-        if not np.all(values > 1):
-            raise KcalcError(f"a target slope must exceed 1, the value at psi = 1, got {target!r}")
-        return np.array([math.exp(self._newton(math.log(value))) for value in values.flat]).reshape(values.shape)[()]
-
-    def _newton(self, log_target: float) -> float:
-        at = log_target
-        for _ in range(200):
-            logs, degrees = self._program([np.array([at])], self._set.monomials)
-            piece = int(logs[:, 0].argmax())
-            step = float((logs[piece, 0] - log_target) / degrees[piece, 0])
-            at -= step
-            if step <= 1e-15 * at:
-                break
-        return at
-
-    # -- what the strict reading may hide -----------------------------------------------------------------------------------------------
-
-    @cached_property
-    def depth(self) -> int:
-        """The greatest number of nonlinear layers on any path through the network, across all taps, heads and inputs."""
-        return max(_Depth(self.network).read().values())
-
-    def longest_path_bound(self, psi: Any) -> Any:
-        """``psi^depth``, above the slope between any two nodes."""
-        logs = as_slopes(psi)
-        with np.errstate(over="ignore"):
-            return np.exp(self.depth * logs)[()]
-
-    def forward_bound(self, psi: Any) -> Any:
-        """``max_t V(t)`` over all nodes ``t``, with ``V(t)`` the slope from the inputs (which move together) to ``t``."""
-        as_slopes(psi)
-        with np.errstate(over="ignore"):
-            return np.exp(np.max([slope.log for slope in log_slopes(self.network, psi, self._set.calculus.q).values()], axis=0))[()]
-
-    @cached_property
     def warning(self) -> str | None:
-        """A text where taps, heads or further inputs hide depth from the strict reading; None where they do not.
-
-        It is given where the deepest subnetwork has less than 0.9 of the depth, or (numeric weights) an output's ``log V`` exceeds
-        ``log mu`` by more than a tenth at ``psi = 1.5^(1/depth)``. One-input one-output networks never have it.
-        """
-        if len(self.network.inputs) + len(self.network.outputs) == 2 or not self.depth:
-            return None
-        strict = max(self._factors.measure(self._set.monomials, largest=True))
-        text = f"the deepest subnetwork has {strict} of the {self.depth} nonlinear layers on the longest path"
-        hidden = strict < 0.9 * self.depth
-        if not self.network.free_symbols and len(self.symbols) == 1:
-            psi = 1.5 ** (1 / self.depth)
-            slopes = log_slopes(self.network, psi, self._set.calculus.q)
-            reached = max(float(slopes[node].log) for node in self.network.outputs)
-            hidden = hidden or reached > 1.1 * math.log(self(psi)) + 1e-12
-            text += f"; at psi = {psi:.6g}: mu = {self(psi):.4g}, forward bound {self.forward_bound(psi):.4g}, longest path 1.5"
-        return f"taps, heads or further inputs hide depth from the strict reading: {text}" if hidden else None
-
-    # -- habits -------------------------------------------------------------------------------------------------------------------------
+        """A text where taps, heads or further inputs hide depth from the strict reading; None where they do not."""
+        return None if self.permissive else maximal_slope(self.network).warning
 
     @property
-    def _factors(self) -> Factors:
-        return self._set.calculus.factors
+    def nonlinear(self) -> Subnetworks:
+        """Those with a nonlinear layer, without which a subnetwork has slope 1 and curvature 0."""
+        layer = self.network.layer
+        kept = (s for s in self if any(isinstance(layer(node), Nonlinear) for node in s.layers))
+        return Subnetworks(kept, self.network, self.permissive)
 
-    @cached_property
-    def _program(self) -> LogProgram:
-        return LogProgram(self._factors)
+    def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """The network with the subnetworks as coloured regions; see :func:`kcalc.plotting.network`."""
+        from . import plotting
 
-    def _evaluate(self, psi: Any) -> tuple[Array, tuple[int, ...]]:
-        """Logs (piece, point) and the shape of the points."""
-        if isinstance(psi, Mapping):
-            given = {str(key): value for key, value in psi.items()}
-            names = [str(symbol) for symbol in self.symbols]
-            missing = [name for name in names if name not in given and name.removeprefix("psi_") not in given]
-            if missing:
-                raise KcalcError(f"no value is given for {', '.join(missing)}")
-            values = (as_slopes(given.get(name, given.get(name.removeprefix("psi_")))) for name in names)
-            columns = np.broadcast_arrays(np.zeros(()), *values)[1:] or (np.zeros(()),)
-        elif len(self.symbols) > 1:
-            names = ", ".join(map(str, self.symbols))
-            raise KcalcError(f"the maximal slope depends on {names}; pass a mapping of activation names to slopes")
-        else:
-            columns = (as_slopes(psi),)
-        logs, _ = self._program([column.reshape(-1) for column in columns[: len(self.symbols)]], self._set.monomials)
-        return np.broadcast_to(logs, (len(logs), columns[0].size)), columns[0].shape
-
-    def _text(self, write: Callable[[sp.Expr], str], name: Callable[[int], str], maximum: str) -> str:
-        """The maximum written out, polynomials too long to read by their degree."""
-        monomials = self._set.monomials
-        sizes, degrees = (self._factors.measure(monomials, largest=flag) for flag in (False, True))
-        parts = [write(self._factors.expr(m)) if s <= READABLE else name(d) for m, s, d in zip(monomials, sizes, degrees, strict=True)]
-        return parts[0] if len(parts) == 1 else maximum % ", ".join(parts[:8] + ["..."] * (len(parts) > 8))
+        return plotting.network(self.network, ax=ax, **{"regions": self, **options})
 
     def __repr__(self) -> str:
-        return f"MaximalSlope({self._text(str, lambda d: f'a polynomial of degree {d}', 'max{%s}')})"
+        lines = [f"{len(self)} {'permissive' if self.permissive else 'maximal'} subnetworks of {self.network!r}"]
+        lines += [f"  {piece.entry} -> {piece.exit}, {len(piece.layers)} layers" for piece in self[:SHOWN]]
+        return "\n".join([*lines, *(["  ..."] if len(self) > SHOWN else []), *self._notes()])
 
-    def _repr_latex_(self) -> str:
-        arguments = ", ".join(sp.latex(symbol) for symbol in self.symbols) or r"\psi"
-        body = self._text(sp.latex, lambda d: rf"\text{{a polynomial of degree {d}}}", r"\max\left\{%s\right\}")
-        return rf"$\displaystyle \mu({arguments}) = {body}$"
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(str(piece.entry))}</td><td>{html.escape(str(piece.exit))}</td><td>{len(piece.layers)}</td></tr>"
+            for piece in self[:SHOWN]
+        )
+        more = f"<p>and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
+        return f"<table><tr><th>entry</th><th>exit</th><th>layers</th></tr>{rows}</table>{more}{notes}"
 
-
-def as_slopes(psi: Any) -> Array:
-    """``log psi``. Raises: KcalcError for ``psi < 1``, where the maximum would be over other subnetworks."""
-    values = real_array(psi, "psi")
-    if not np.all(values >= 1):
-        raise KcalcError(f"psi must be >= 1 (a C map with C(0) = 0 has slope >= 1 at c = 1), got {psi!r}")
-    return np.log(values)
-
-
-def maximal_slope(network: Network, q: Any = None, *, symbols_by_activation: bool = False) -> MaximalSlope:
-    """The maximal slope function ``mu`` of a network; see :class:`MaximalSlope` and, for ``q``, ``kc.slope_polynomial``."""
-    return MaximalSlope(network, q, symbols_by_activation)
-
-
-# -- curvature -----------------------------------------------------------------------------------------------------------------------
+    def _notes(self) -> list[str]:
+        try:
+            return [f"warning: {self.warning}"] if self.warning else []
+        except KcalcError:  # a layer without a slope: the subnetworks are what they are
+            return []
 
 
-class MaximalCurvature:
-    """The maximal curvature function ``max_f C_f''(1) = multiplier * kappa``, every nonlinear layer having ``C'(1) = 1`` and
-    ``C''(1) = kappa >= 0``. [TAT App. B.2, with r_2(x) = x + kappa]
+def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
+    """The maximal subnetworks: those that do not compose with another one to a larger subnetwork.
 
-    ``C_f''(1) / kappa`` is ``p_f'(1)``, the mean number of nonlinear layers that a path through ``f`` meets.
+    In the strict reading, every subnetwork lies in exactly one of them, as an interval between two of its cut points. Those without a
+    nonlinear layer are listed too. A network of several inputs has no subnetwork that holds the layer where they first meet.
+
+    ``permissive=True`` lets inner feature maps be used outside too. A subnetwork is then any layer t with all that lies behind it up
+    to a map that every path to t passes; the maximal ones, one for each t, begin at the earliest such map. The papers' formulas are
+    strict [DKS eq. 20], [TAT App. B.5]; the maximum over permissive ones, ``kc.maximal_slope(net).forward``, sees through taps.
+    Cost: O((nodes + edges) log nodes); ``layers`` are found when asked for.
     """
-
-    def __init__(self, network: Network, q: Any = None) -> None:
-        self.network = network
-        self.assumptions = (*ASSUMPTIONS, "C'(1) = 1 for every nonlinear layer")
-        self._set = Polynomials(network, q, False)
-
-    @cached_property
-    def multipliers(self) -> tuple[sp.Expr, ...]:
-        """``p_f'(1)`` of the subnetworks to maximise over, exact; a single one where the weights are numbers."""
-        exact = [self._set.calculus.factors.curvature(monomial) for monomial in self._set.monomials]
-        if all(value.is_number for value in exact):
-            return (max(exact, key=float),)
-        return tuple(dict.fromkeys(sp.factor_terms(value) for value in exact))
-
-    @property
-    def pieces(self) -> tuple[sp.Expr, ...]:
-        """The functions to maximise over, in ``kc.symbols.kappa``."""
-        return tuple(value * common_curvature for value in self.multipliers)
-
-    @property
-    def expr(self) -> sp.Expr:
-        """The maximum of the pieces as a SymPy expression."""
-        return sp.Max(*self.multipliers, evaluate=False) * common_curvature if len(self.multipliers) > 1 else self.pieces[0]
-
-    @cached_property
-    def multiplier(self) -> float:
-        """``max_f p_f'(1)``. Raises: KcalcError for symbols in mixing weights."""
-        program = LogProgram(self._set.calculus.factors)
-        _, degrees = program([np.zeros(1)] * len(program.symbols), self._set.monomials)
-        return float(degrees.max())
-
-    def __call__(self, kappa: Any) -> Any:
-        """``multiplier * kappa``, elementwise, for ``kappa >= 0``."""
-        values = real_array(kappa, "kappa")
-        if not np.all(values >= 0):
-            raise KcalcError(f"kappa must be >= 0 (C maps are convex on [0, 1]), got {kappa!r}")
-        return (self.multiplier * values)[()]
-
-    def inverse(self, target: Any) -> Any:
-        """``kappa`` with maximal curvature ``target`` > 0, elementwise. Raises: KcalcError without nonlinear layers."""
-        values = real_array(target, "target")
-        if not self.multiplier:
-            raise KcalcError("the maximal curvature function has no inverse: the network has no nonlinear layer")
-        if not np.all(values > 0):
-            raise KcalcError(f"a target curvature must be > 0, got {target!r}")
-        return (values / self.multiplier)[()]
-
-    def __repr__(self) -> str:
-        return f"MaximalCurvature({self._short(str)})"
-
-    def _repr_latex_(self) -> str:
-        return rf"$\displaystyle \mu^2(\kappa) = {self._short(sp.latex)}$"
-
-    def _short(self, write: Callable[[sp.Expr], str]) -> str:
-        text = write(self.expr)
-        return text if len(text) <= 400 else write(sp.Float(self.multiplier, 6) * common_curvature)
-
-
-def maximal_curvature(network: Network, q: Any = None) -> MaximalCurvature:
-    """The maximal curvature function of a network; see :class:`MaximalCurvature`."""
-    return MaximalCurvature(network, q)
+    nodes, _, regions = network_regions(network)
+    pairs = ((path[0], path[-1]) for path in regions.paths)
+    if permissive:
+        top: list[int] = []
+        for node, above in enumerate(regions.idom):
+            top.append(node if above == len(nodes) else top[above])
+        pairs = ((first, node) for node, first in enumerate(top) if first != node)
+    return Subnetworks((Subnetwork(nodes[s], nodes[t], network) for s, t in pairs), network, permissive)

@@ -40,7 +40,13 @@ def read_nodes(graph: Any) -> tuple[dict[Node, Layer], dict[Node, tuple[Node, ..
 
 
 def _parents(graph: nx.DiGraph, node: Node, layer: Layer) -> tuple[Node, ...]:
-    edges = [(parent, data.get("slot")) for parent, _, data in graph.in_edges(node, data=True)]
+    above: Any = graph._pred[node]  # pyright: ignore  # networkx's own views are several times slower, and networks are large
+    if len(above) == 1 and layer.arity[0] == 1:
+        ((parent, data),) = above.items()
+        slot = data.get("slot")
+        if slot is None or (type(slot) is int and slot == 0):
+            return (parent,)
+    edges = [(parent, data.get("slot")) for parent, data in above.items()]
     slots: dict[int, Node] = {}
     total = sum(len(slot) if isinstance(slot, tuple | list) else 1 for _, slot in edges)
     least, most = layer.arity

@@ -49,6 +49,60 @@ def test_maps_prints_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fixed points" in out
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("resnet-101", "psi**5*(psi**2/2 + 1/2)**4*(psi**3/2 + 1/2)**29"),
+        ("vanilla-100", "psi**100"),
+        ("densenet-100", "a polynomial of degree 101"),
+    ],
+)
+def test_slopes_are_printed_factored(name: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "maps", name, "--slopes")
+    assert (status, err) == (0, "")
+    assert out.count(f"\n  {text}\n") == 2  # the polynomial and the maximal function
+    for word in ("strict mu", "forward bound", "longest path bound", "need no fresh inputs"):
+        assert word in out
+    assert all(len(line) < 300 for line in out.splitlines())
+
+
+def tapped(path: Path) -> str:
+    layers = kc.layers
+    steps: list = [("x", layers.Input(), ())]
+    for i in range(4):
+        steps += [(f"a{i}", layers.Affine(), (steps[-1][0],)), (f"f{i}", layers.Nonlinear("tanh"), (f"a{i}",))]
+    outputs = [f"f{i}" for i in range(4)]
+    kc.save_json(kc.Network.from_steps(steps, outputs), path)
+    return str(path)
+
+
+def test_slopes_of_several_outputs_and_their_drawing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tapped(tmp_path / "net.json")
+    status, out, err = run(capsys, "maps", file, "--slopes", "--plot", str(tmp_path / "s.png"))
+    assert (status, err) == (0, "")
+    for line in ("  f0: psi\n", "  f3: psi**4\n", "warning: taps, heads or further inputs hide depth"):
+        assert line in out
+    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_slopes_at_true_q_values(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "maps", "layernorm-resnet-50", "--slopes", "--q", "1")
+    assert "(0.25*psi**3 + 0.75)**4" in out
+    assert "by the q values of the kernel calculus" in out
+
+
+def test_shape_by_the_forward_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tapped(tmp_path / "net.json")
+    status, out, _ = run(capsys, "shape", file, "--subnetworks", "forward", "--json", str(tmp_path / "s.json"))
+    assert status == 0
+    assert "zeta = 1.5, subnetworks = forward" in out
+    data = json.loads((tmp_path / "s.json").read_text())
+    assert data["options"] == {"zeta": 1.5, "subnetworks": "forward"}
+    assert data["conditions"]["C'(1)"] == pytest.approx(1.5**0.25, rel=1e-12)
+    _, strict, _ = run(capsys, "shape", file)
+    assert 'subnetworks="forward" shapes by the depth across them' in strict
+
+
 def test_shortcut_weight_zero_is_skip_free(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "shape", "resnet-v2-50", "--activation", "tanh", "--shortcut-weight", "0")
     assert "shortcut weight 0," in out
@@ -91,6 +145,10 @@ BAD = [
     (("shape", "vanilla-10", "--shortcut-weight", ".5"), "does not apply"),
     (("shape", "resnet-50", "--shortcut-weight", "1.5"), "[0, 1]"),
     (("maps", "missing.json"), "missing.json"),
+    (("maps", "vanilla-0", "--slopes"), ">= 1"),
+    (("maps", "vanilla-10", "--slopes", "--q", "-1"), "> 0"),
+    (("maps", "missing.json", "--slopes"), "missing.json"),
+    (("shape", "vanilla-10", "--subnetworks", "stict"), "strict"),
     (("maps", "vanilla-10", "--q", "-1"), "> 0"),
     (("maps", "vanilla-10", "--plot", "/nonexistent/f.png"), "nonexistent"),
     (("maps", "vanilla-10", "--plot", "f.xyz"), "xyz"),

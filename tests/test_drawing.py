@@ -13,8 +13,9 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc import KcalcError, Network, architectures, chain, plotting, residual
-from kcalc.drawing import layer_text, number_text, sample
+from kcalc.drawing import layer_text, number_text
 from kcalc.graph_layout import HEIGHT, Box, Plan, plan
+from kcalc.region_drawing import sample
 
 L = kc.layers
 
@@ -218,6 +219,47 @@ def test_regions_lie_behind_the_nodes():
     assert max(patch.get_zorder() for patch in areas.values()) < 2
 
 
+def test_subnetworks_are_drawn_as_they_are():
+    net = block()
+    found = kc.subnetworks(net)
+    by_items, by_name = plotting.network(net, regions=found), plotting.network(net, regions={"all": list(net)[1:], "first": list(net)[1:3]})
+    for ax, names in ((by_items, {"1", "2"}), (by_name, {"all", "first"})):
+        regions = {str(p.get_gid())[7:]: p for p in ax.patches if str(p.get_gid()).startswith("region:")}
+        outlines = {str(p.get_gid())[8:]: p for p in ax.patches if str(p.get_gid()).startswith("outline:")}
+        assert set(regions) == set(outlines) == names
+        larger, smaller = sorted(regions.values(), key=lambda p: -np.prod(np.ptp(p.get_path().vertices, axis=0)))
+        assert larger.get_zorder() < smaller.get_zorder() < 1.7
+        assert larger.get_facecolor() != smaller.get_facecolor()
+        low, high = larger.get_path().vertices.min(axis=0), larger.get_path().vertices.max(axis=0)
+        assert np.all(low < smaller.get_path().vertices.min(axis=0))
+        assert np.all(high > smaller.get_path().vertices.max(axis=0))
+        assert ax.get_xlim()[0] < low[0] and high[0] < ax.get_xlim()[1] and ax.get_ylim()[0] < low[1] and high[1] < ax.get_ylim()[1]
+    legend = [text.get_text() for text in by_items.get_legend().get_texts()]
+    assert f"1:  {found[0].entry} → {found[0].exit} ({len(found[0].layers)} layers)" in legend
+
+
+def test_labels_of_nested_regions_do_not_meet():
+    net = L.Affine()
+    for _ in range(3):
+        net = residual(chain(net, L.Nonlinear("tanh"), L.Affine()), 0.6)
+    net = chain(L.Affine(), net, L.Affine())
+    found = kc.subnetworks(net)
+    ax = found.draw()
+    ax.figure.canvas.draw()
+    places = [t.get_window_extent() for t in ax.texts if t.get_text().isdigit()]
+    assert len(places) == len(found.nonlinear) == 4
+    assert not any(a.overlaps(b) for a, b in combinations(places, 2))
+
+
+def test_regions_of_repeated_blocks_are_drawn_once():
+    net = architectures.resnet_v2(50)
+    found = kc.subnetworks(net)
+    ax = found.draw(collapse=True)
+    regions = [str(p.get_gid()) for p in ax.patches if str(p.get_gid()).startswith("region:")]
+    assert len(regions) == len(set(regions)) < len(found)
+    assert "region:13 … 17" in regions
+
+
 def test_any_hashable_nodes_are_drawn():
     graph = nx.DiGraph()
     for node, layer in ((0, L.Input()), ((1, "a"), L.Affine()), ("$cost$", L.Nonlinear("relu")), (None.__class__, L.Affine())):
@@ -230,7 +272,17 @@ def test_any_hashable_nodes_are_drawn():
 
 @pytest.mark.parametrize(
     "options",
-    [{"regions": [("r", ["nope"])]}, {"labels": {"nope": "a"}}, {"columns": 0}, {"ax": 3}, {"labels": {"x": r"$\frac{$"}}],
+    [
+        {"regions": [("r", ["nope"])]},
+        {"regions": "x"},
+        {"regions": [3]},
+        {"regions": [("r", "x")]},
+        {"regions": 5},
+        {"labels": {"nope": "a"}},
+        {"columns": 0},
+        {"ax": 3},
+        {"labels": {"x": r"$\frac{$"}},
+    ],
 )
 def test_network_refuses(options):
     with pytest.raises(KcalcError):

@@ -59,6 +59,26 @@ def test_expansion_is_exact():
     assert polynomial.degree() == 49
 
 
+@pytest.mark.parametrize("weight", [w, sp.Rational(3, 5), 0.6, w / (1 + w**2), sp.sqrt(sp.Rational(1, 3))])
+@pytest.mark.parametrize("by_activation", [False, True])
+def test_expansion_agrees_with_sympys(weight, by_activation):
+    block = kc.residual(kc.chain(Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine()), residual_weight=weight)
+    net = kc.chain(Affine(), kc.repeat(block, 3), Nonlinear("tanh"))
+    found = slope_polynomial(net, symbols_by_activation=by_activation, expand=True)
+    factored = slope_polynomial(net, symbols_by_activation=by_activation)
+    assert sp.simplify(sp.expand(factored) - found.as_expr()) == 0 or isinstance(weight, float)
+    numbers = {symbol: sp.Rational(3 + i, 2 + i) for i, symbol in enumerate(sorted(factored.free_symbols, key=str))}
+    assert float(found.as_expr().subs(numbers)) == pytest.approx(float(factored.subs(numbers)), rel=1e-13)
+    assert found.total_degree() >= 7
+
+
+def test_expansion_of_several_outputs():
+    net = network(("x", Input(), ()), ("f", Nonlinear("relu"), ("x",)), ("g", Nonlinear("relu"), ("f",)), outputs=["f", "g"])
+    found = slope_polynomial(net, expand=True)
+    assert {node: p.as_expr() for node, p in found.items()} == {"f": psi, "g": psi**2}
+    assert slope_polynomial(kc.chain(Affine()), expand=True).as_expr() == 1
+
+
 @pytest.mark.parametrize("depth", [16, 40, 250])
 def test_wide_resnet(depth):
     expected = (w**2 * psi**2 + 1 - w**2) ** sp.Rational(depth - 10, 2) * (w**2 * psi + 1 - w**2) ** 3 * psi**4

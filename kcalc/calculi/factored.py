@@ -1,4 +1,4 @@
-"""Factored polynomials with ``p(1) = 1``: interned, so that equal pieces of a network cost nothing, exact, and fast in float64."""
+"""Factored polynomials: interned, so that equal pieces of a network cost nothing, exact, and fast in float64."""
 
 from __future__ import annotations
 
@@ -10,25 +10,30 @@ import sympy as sp
 
 from ..errors import KcalcError
 
-__all__ = ["ONE", "Array", "Factors", "LogProgram", "Monomial", "as_floats", "mixed"]
+__all__ = ["ONE", "Array", "Factors", "LogProgram", "Monomial", "Terms", "as_floats", "is_zero", "mixed"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Monomial = tuple[tuple[int, int], ...]
+Terms = tuple[tuple[sp.Expr, Monomial], ...]
 ONE: Monomial = ()
 LARGE = 500.0
+SORTED = 64  # terms of a sum, and
+NESTED = 4  # sums in sums, up to which SymPy brings expressions into its canonical form: beyond, it compares whole trees or seeks roots
 
 
 class Factors:
-    """Products of interned factors: slope symbols and sums ``sum_j a_j m_j`` of products without a common factor.
+    """Products of interned factors: slope symbols, constants >= 1 and sums ``sum_j a_j m_j`` of products without a common factor.
 
     A product is a :data:`Monomial`, a sorted tuple of (factor number, exponent), so that equal polynomials built alike are equal
-    tuples. A sum's factors have smaller numbers than the sum. All polynomials are 1 where all symbols are 1.
+    tuples. A sum's factors have smaller numbers than the sum. Where all symbols are 1, polynomials without constants are 1.
     """
 
     def __init__(self) -> None:
-        self.table: list[sp.Symbol | tuple[tuple[sp.Expr, Monomial], ...]] = []
+        self.table: list[sp.Expr | Terms] = []  # a symbol, a number, or a sum
         self._numbers: dict[Any, int] = {}
         self._exprs: list[sp.Expr] = []
+        self._nesting: list[int] = []
+        self._products: dict[Monomial, sp.Expr] = {}
         self._curvatures: list[sp.Expr] = []
 
     def _intern(self, key: Any, entry: Any) -> Monomial:
@@ -41,6 +46,10 @@ class Factors:
     def symbol(self, symbol: sp.Symbol) -> Monomial:
         """The polynomial that is one symbol."""
         return self._intern(symbol, symbol)
+
+    def constant(self, value: sp.Expr) -> Monomial:
+        """The polynomial that is a number (a LayerNorm's slope)."""
+        return ONE if value == 1 else self._intern(value, value)
 
     @staticmethod
     def product(*parts: Monomial) -> Monomial:
@@ -58,7 +67,7 @@ class Factors:
         """``sum_i shares_i parts_i`` with common factors pulled out, equal terms added and terms of share 0 dropped."""
         terms: dict[Monomial, sp.Expr] = {}
         for share, part in zip(shares, parts, strict=True):
-            if not share.is_zero:
+            if not is_zero(share):
                 terms[part] = terms[part] + share if part in terms else share
         common = _common(terms)
         if common:
@@ -70,17 +79,37 @@ class Factors:
     def expr(self, monomial: Monomial) -> sp.Expr:
         """The polynomial as a SymPy expression in the same factored form."""
         for entry in self.table[len(self._exprs) :]:
-            built = entry if isinstance(entry, sp.Symbol) else sp.Add(*(share * self._powers(part) for share, part in entry))
-            self._exprs.append(built)
+            inner = () if isinstance(entry, sp.Expr) else (self._nesting[f] for _, part in entry for f, _ in part)
+            self._nesting.append(0 if isinstance(entry, sp.Expr) else 1 + max(inner, default=0))
+            self._exprs.append(entry if isinstance(entry, sp.Expr) else self._sum(entry, self._nesting[-1] <= NESTED))
         return self._powers(monomial)
 
+    def _sum(self, terms: Terms, shallow: bool) -> sp.Expr:
+        if shallow and len(terms) <= SORTED:
+            return sp.Add(*(_times(share, self._powers(part)) for share, part in terms))
+        groups: list[tuple[sp.Expr, list[sp.Expr]]] = []
+        for share, part in terms:
+            if len(terms) <= SORTED or not groups or groups[-1][0] != share:
+                groups.append((share, []))
+            groups[-1][1].append(self._powers(part))
+        sums = ((share, sp.Add(*parts, evaluate=False) if len(parts) > 1 else parts[0]) for share, parts in groups)
+        return sp.Add(*(sp.Mul(share, inner, evaluate=False) if share != 1 else inner for share, inner in sums), evaluate=False)
+
     def _powers(self, monomial: Monomial) -> sp.Expr:
-        return sp.Mul(*(self._exprs[factor] ** exponent for factor, exponent in monomial))
+        if monomial not in self._products:
+            self._products[monomial] = sp.Mul(
+                *(_power(self._exprs[factor], exponent) for factor, exponent in monomial),
+                evaluate=all(self._nesting[factor] < NESTED for factor, _ in monomial),
+            )
+        return self._products[monomial]
 
     def curvature(self, monomial: Monomial) -> sp.Expr:
         """``p'(1)``, the mean number of nonlinear layers: the polynomial's ``C''(1)`` in units of that of each layer, exactly."""
         for entry in self.table[len(self._curvatures) :]:
-            built = sp.Integer(1) if isinstance(entry, sp.Symbol) else sp.Add(*(share * self._mean(part) for share, part in entry))
+            if isinstance(entry, sp.Expr):
+                built = sp.Integer(int(isinstance(entry, sp.Symbol)))
+            else:
+                built = sp.Add(*(share * self._mean(part) for share, part in entry))
             self._curvatures.append(built)
         return self._mean(monomial)
 
@@ -91,12 +120,26 @@ class Factors:
         """The degrees of polynomials (``largest``), or how many terms it takes to print them."""
         sizes: list[int] = []
         for entry in self.table:
-            if isinstance(entry, sp.Symbol):
-                sizes.append(1)
+            if isinstance(entry, sp.Expr):
+                sizes.append(1 if isinstance(entry, sp.Symbol) else int(not largest))
             else:
                 parts = [sum((e if largest else 1) * sizes[f] for f, e in part) for _, part in entry]
                 sizes.append(max(parts) if largest else sum(parts) + len(parts))
         return [sum((e if largest else 1) * sizes[f] for f, e in monomial) for monomial in monomials]
+
+
+def is_zero(share: sp.Expr) -> bool:
+    """Whether a mixing weight is 0 (SymPy's own question is slow for floats)."""
+    return not share if share.is_Number else bool(share.is_zero)
+
+
+def _power(base: sp.Expr, exponent: int) -> sp.Expr:
+    return base if exponent == 1 else sp.Pow(base, exponent, evaluate=base.is_Symbol or base.is_Number)
+
+
+def _times(share: sp.Expr, product: sp.Expr) -> sp.Expr:
+    """``share * product``, where SymPy's own product would multiply a sum out."""
+    return sp.Mul(share, product, evaluate=False) if share.is_Number and share != 1 and product.is_Add else share * product
 
 
 def _common(terms: Mapping[Monomial, Any]) -> Monomial:
@@ -120,7 +163,8 @@ def _quotient(part: Monomial, common: dict[int, int]) -> Monomial:
 def as_floats(shares: Sequence[sp.Expr]) -> Array:
     """Mixing weights as floats. Raises: KcalcError naming the symbols that stand in them."""
     try:
-        return np.array([float(share) for share in shares])
+        known = {key: float(share) for key, share in {id(share): share for share in shares}.items()}
+        return np.array([known[id(share)] for share in shares])
     except TypeError:
         names = sorted({str(symbol) for share in shares for symbol in share.free_symbols})
         hint = ", ".join(f'"{name}": ...' for name in names)
@@ -152,10 +196,11 @@ class LogProgram:
     def __init__(self, factors: Factors) -> None:
         self.size = len(factors.table)
         self.symbols = [k for k, entry in enumerate(factors.table) if isinstance(entry, sp.Symbol)]
+        self.constants = {k: float(entry) for k, entry in enumerate(factors.table) if isinstance(entry, sp.Number)}
         levels: list[int] = []
         for entry in factors.table:
-            inner = () if isinstance(entry, sp.Symbol) else (f for _, part in entry for f, _ in part)
-            levels.append(0 if isinstance(entry, sp.Symbol) else 1 + max((levels[f] for f in inner), default=0))
+            inner = () if isinstance(entry, sp.Expr) else (f for _, part in entry for f, _ in part)
+            levels.append(0 if isinstance(entry, sp.Expr) else 1 + max((levels[f] for f in inner), default=0))
         groups: dict[int, list[int]] = {}
         for number, level in enumerate(levels):
             if level:
@@ -182,6 +227,8 @@ class LogProgram:
         logs, degrees = np.zeros((self.size + 1, points)), np.zeros((self.size + 1, points))
         for number, value in zip(self.symbols, log_symbols, strict=True):
             logs[number], degrees[number] = value, 1.0
+        for number, value in self.constants.items():
+            logs[number] = np.log(value)
         for numbers, weights, starts, gather in self.levels:
             logs[numbers], degrees[numbers] = mixed(weights, _gathered(logs, gather), _gathered(degrees, gather), starts)
         gather = self._gather(parts)

@@ -2,168 +2,33 @@
 
 Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every mix by a convex combination; the network then multiplies 1 by
 its slope polynomial ``p(psi)``, with ``p(1) = 1`` and coefficients >= 0 [DKS sec. 17.1, 21.3]. The reading is formal: it takes the
-network as shaping leaves it (``sigma_b = 0``, ``C(0) = 0`` before each LayerNorm), needs no independence of addends, and a feature map
-that a Sum reads twice counts as two addends.
+network as shaping leaves it (``sigma_b = 0``, ``C(0) = 0`` before each LayerNorm), needs neither fresh inputs of activations nor
+independent addends, and a feature map that a Sum reads twice counts as two addends. With the q value of the inputs, mixes weigh by the
+true q values and a LayerNorm that reads channel means ``m`` has its true slope ``q / (q - m^2) >= 1``, so that ``p(1) >= 1``.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
-from functools import cached_property, lru_cache, singledispatchmethod
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import sympy as sp
 
 from ..arguments import real_array
-from ..compose import fold, no_rule, require_network
 from ..errors import KcalcError
-from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum, as_number
-from ..network import Network, concat_channels, sum_weights
+from ..layers import Nonlinear
+from ..network import Network
 from ..symbols import psi as common_slope
 from ..symbols import slope_of
+from .convex import ConvexCalculus
+from .expansion import polynomial
 from .factored import ONE, Array, Factors, Monomial, as_floats, mixed
 
-__all__ = ["ASSUMPTIONS", "ConvexCalculus", "LogSlope", "Slopes", "convex_shares", "log_slopes", "slope_polynomial"]
+__all__ = ["LogSlope", "Slopes", "log_slopes", "polynomial_texts", "slope_polynomial", "slope_texts"]
 
 Node = Hashable
-State = TypeVar("State")
-
-ASSUMPTIONS = (
-    "infinite width; every nonlinear layer keeps q where mixing weights take no q values",
-    "C(0) = 0 before every LayerNorm, so that its slope is 1; pooling and convolutions act as the identity on c values",
-    "addends of a Sum are taken as independent (not checked: slope polynomials are formal)",
-)
-
-
-# -- the table of rules --------------------------------------------------------------------------------------------------------------
-
-
-class ConvexCalculus(ABC, Generic[State]):
-    """``U_{f,r}``: nonlinear layers act by one function ``r``, mixes are convex, all else is the identity. [TAT App. B.4]
-
-    Sum mixes with ``w_i^2``, Concat with the numbers of channels ``k_i``, both normalised to sum 1. Where ``q`` is given, each counts
-    times the q value of what is mixed; ``q`` maps every node to its q value, or is that of the network inputs, from which the kernel
-    calculus finds the others. [DKS eq. 12, footnote 10]
-    """
-
-    name = "slope polynomials"
-
-    def __init__(self, network: Network, q: Any = None) -> None:
-        require_network(network)
-        self.network = network
-        self.q: Mapping[Node, Any] | None = q if q is None or isinstance(q, Mapping) else _q_values(network, q)
-        for node, value in (self.q or {}).items():
-            if _exact(as_number(value, f"q[{node!r}]")).is_positive is False:
-                raise KcalcError(f"q values must be positive, got {value} at {node!r}")
-
-    @abstractmethod
-    def start(self) -> State:
-        """The state of every network input."""
-
-    @abstractmethod
-    def nonlinear(self, layer: Nonlinear, state: State) -> State:
-        """``r`` applied to a state."""
-
-    @abstractmethod
-    def mix(self, shares: Sequence[sp.Expr], states: Sequence[State]) -> State:
-        """The convex combination of states; ``shares`` sum to one."""
-
-    @singledispatchmethod
-    def rule(self, layer: Any, node: Node, inputs: list[State]) -> State:
-        """The state a layer emits. Raises: NoRule for BatchNorm, Product and Opaque."""
-        raise no_rule(self.name, layer, node)
-
-    @rule.register
-    def _(self, layer: Input, node: Node, inputs: list[State]) -> State:
-        return self.start()
-
-    @rule.register
-    def _(self, layer: Affine, node: Node, inputs: list[State]) -> State:
-        if layer.sigma_b != 0:
-            raise KcalcError(f"node {node!r} has sigma_b = {layer.sigma_b}, which lowers the slope; {self.name} are for sigma_b = 0")
-        return inputs[0]
-
-    @rule.register
-    def _(self, layer: Scale | Identity | Flatten | Dropout, node: Node, inputs: list[State]) -> State:
-        return inputs[0]
-
-    @rule.register
-    def _(self, layer: LayerNorm | RMSNorm | Pool, node: Node, inputs: list[State]) -> State:
-        return inputs[0]
-
-    @rule.register
-    def _(self, layer: Nonlinear, node: Node, inputs: list[State]) -> State:
-        return self.nonlinear(layer, inputs[0])
-
-    @rule.register
-    def _(self, layer: Sum, node: Node, inputs: list[State]) -> State:
-        return self.mix(self._shares(node, [_square(w) for w in sum_weights(layer, len(inputs))]), inputs)
-
-    @rule.register
-    def _(self, layer: Concat, node: Node, inputs: list[State]) -> State:
-        return self.mix(self._shares(node, [_exact(k) for k in self._channels[node]]), inputs)
-
-    def read(self) -> dict[Node, State]:
-        """The state of every node."""
-        return fold(self.network, self, dict.fromkeys(self.network.inputs, self.start()))  # pyright: ignore[reportArgumentType]
-
-    @cached_property
-    def _channels(self) -> dict[Node, tuple[Any, ...]]:
-        return concat_channels(self.network)
-
-    def _shares(self, node: Node, amounts: list[sp.Expr]) -> tuple[sp.Expr, ...]:
-        if self.q is None:
-            return convex_shares(tuple(amounts))
-        parents = self.network.parents(node)
-        missing = next((parent for parent in parents if parent not in self.q), None)
-        if missing is not None:
-            raise KcalcError(f"node {node!r} mixes {missing!r}, for which q gives no value")
-        shares = convex_shares(tuple(a * _exact(self.q[parent]) for a, parent in zip(amounts, parents, strict=True)))
-        return tuple(_rounded(share) if share.is_Float else share for share in shares)
-
-
-def _q_values(network: Network, q: Any) -> Mapping[Node, Any]:
-    from .global_maps import q_values
-
-    return q_values(network, as_number(q, "q"))
-
-
-@lru_cache(maxsize=4096)
-def _rounded(share: sp.Expr) -> sp.Expr:
-    """To 14 digits, so that the rounding errors of q values do not make equal blocks differ."""
-    return sp.Float(float(f"{float(share):.14g}"))
-
-
-@lru_cache(maxsize=4096)
-def _sympified(value: Any, kind: type) -> sp.Expr:
-    return sp.sympify(value, strict=True)
-
-
-def _exact(value: Any) -> sp.Expr:
-    return _sympified(value, type(value))
-
-
-def _square(weight: Any) -> sp.Expr:
-    square: sp.Expr = _exact(weight) ** 2
-    return square if square.free_symbols else sp.expand(square)  # pyright: ignore[reportReturnType]
-
-
-@lru_cache(maxsize=512)
-def convex_shares(amounts: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...]:
-    """``a_i / sum_j a_j``, simplified, exact unless an amount is a float."""
-    total = sp.expand(sp.Add(*amounts))
-    if not total.is_Rational and not total.is_Float and (total.is_number or not total.is_polynomial()):
-        total = sp.simplify(total)
-    if total == 1 or (total.is_Float and abs(float(total) - 1) <= 4e-16 * len(amounts)):
-        return amounts
-    if total.is_zero:
-        raise KcalcError("a Sum whose weights are all 0 has no slope polynomial; remove it")
-    done = {a: a / total for a in set(amounts)}
-    if not total.is_Rational and not total.free_symbols:
-        done = {a: sp.radsimp(share) for a, share in done.items()}
-    return tuple(done[a] for a in amounts)
+READABLE = 80  # the number of terms up to which a polynomial is printed in full
 
 
 # -- symbolic ----------------------------------------------------------------------------------------------------------------------------
@@ -182,7 +47,10 @@ class Slopes(ConvexCalculus[Monomial]):
     def start(self) -> Monomial:
         return ONE
 
-    def nonlinear(self, layer: Nonlinear, state: Monomial) -> Monomial:
+    def normalise(self, slope: sp.Expr, state: Monomial) -> Monomial:
+        return self.factors.product(state, self.factors.constant(slope))
+
+    def nonlinear(self, layer: Nonlinear, node: Node, state: Monomial) -> Monomial:
         slope = self._slopes.get(id(layer))
         if slope is None:
             slope = self._slopes[id(layer)] = self.factors.symbol(self._symbol(layer) if self._by_activation else common_slope)
@@ -200,18 +68,36 @@ class Slopes(ConvexCalculus[Monomial]):
         return self.factors.mix(shares, states)
 
 
-def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: bool = False) -> Any:
+def polynomial_texts(factors: Factors, monomials: Sequence[Monomial], write: Callable[[Any], str] = str) -> list[str]:
+    """Polynomials written out in factored form, those too long to read by their degree."""
+    sizes, degrees = (factors.measure(monomials, largest=flag) for flag in (False, True))
+    name = "a polynomial of degree %d" if write is str else r"\text{a polynomial of degree %d}"
+    return [write(factors.expr(m)) if s <= READABLE else name % d for m, s, d in zip(monomials, sizes, degrees, strict=True)]
+
+
+def slope_texts(network: Network, q: Any = None) -> dict[Node, str]:
+    """{output: its slope polynomial as text}, in factored form; see :func:`slope_polynomial`."""
+    calculus = Slopes(network, q)
+    states = calculus.read()
+    return dict(zip(network.outputs, polynomial_texts(calculus.factors, [states[node] for node in network.outputs]), strict=True))
+
+
+def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: bool = False) -> Any:
     """The slope polynomial ``p(psi)`` of a network, factored as the network is. [DKS sec. 21.3, eq. 20]
 
     Parameters: with ``q``, the q value of the inputs or a mapping of every node to its own, mixes weigh what they mix by its true q
-    value; None takes all as equal, as ``Q(q) = q`` at every nonlinear layer and normalised sums make them [DKS footnote 10];
+    value; None takes all as equal, as ``Q(q) = q`` at every nonlinear layer and normalised sums make them [DKS footnote 10]. Given as
+    one q value, LayerNorms also have their true slopes ``q / (q - m^2)``, ``m`` the mean over the channels they read; else slope 1.
     ``symbols_by_activation=True`` gives each activation its own ``psi_<name>``. All network inputs share one c value.
-    Returns: a SymPy expression in ``kc.symbols.psi`` (``.as_poly()`` expands it exactly), or {output: expression} for several outputs.
+    ``expand=True`` multiplies out, exactly where weights are exact.
+    Returns: a SymPy expression in ``kc.symbols.psi``, factored (a ``sympy.Poly`` if ``expand``), or {output: expression} for several
+    outputs. What it takes for granted is ``kc.maximal_slope(network, q).assumptions``.
     Raises: NoRule for BatchNorm, Product and Opaque; KcalcError for a Concat of known and unknown channels.
     """
     calculus = Slopes(network, q, symbols_by_activation)
     states = calculus.read()
-    polynomials = {node: calculus.factors.expr(states[node]) for node in network.outputs}
+    write = polynomial if expand else Factors.expr
+    polynomials = {node: write(calculus.factors, states[node]) for node in network.outputs}
     return polynomials if len(polynomials) > 1 else polynomials[network.outputs[0]]
 
 
@@ -233,7 +119,10 @@ class _LogSlopes(ConvexCalculus[LogSlope]):
     def start(self) -> LogSlope:
         return LogSlope(np.zeros_like(self.log_psi), np.zeros_like(self.log_psi))
 
-    def nonlinear(self, layer: Nonlinear, state: LogSlope) -> LogSlope:
+    def normalise(self, slope: sp.Expr, state: LogSlope) -> LogSlope:
+        return LogSlope(state.log + np.log(float(slope)), state.degree)
+
+    def nonlinear(self, layer: Nonlinear, node: Node, state: LogSlope) -> LogSlope:
         return LogSlope(state.log + self.log_psi, state.degree + 1.0)
 
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[LogSlope]) -> LogSlope:

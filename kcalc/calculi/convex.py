@@ -1,0 +1,232 @@
+"""Convex calculi: nonlinear layers act by a function ``r``, mixes by convex combinations, all else is the identity. [TAT App. B.4]"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property, lru_cache, singledispatchmethod
+from typing import Any, Generic, TypeVar
+
+import sympy as sp
+
+from ..compose import fold, no_rule, require_network
+from ..errors import KcalcError
+from ..layers import (
+    Affine,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    RMSNorm,
+    Scale,
+    Sum,
+    as_number,
+)
+from ..maps import Assumption
+from ..network import Network, concat_channels
+
+__all__ = ["ConvexCalculus", "convex_shares"]
+
+Node = Hashable
+State = TypeVar("State")
+NO_WEIGHT = "a Sum whose weights are all 0 has no slope polynomial; remove it"
+WHOLE = "network"  # the node of what is assumed everywhere
+
+
+class ConvexCalculus(ABC, Generic[State]):
+    """``U_{f,r}`` on the states of a subclass.
+
+    Sum mixes with ``w_i^2``, Concat with the numbers of channels ``k_i``, both normalised to sum 1. Where ``q`` is given, each counts
+    times the q value of what is mixed; ``q`` maps every node to its q value, or is that of the network inputs, from which the kernel
+    calculus finds the others [DKS eq. 12, footnote 10] and the slopes ``q / (q - m^2)`` of LayerNorms that read channel means ``m``.
+    """
+
+    name = "slope polynomials"
+
+    def __init__(self, network: Network, q: Any = None) -> None:
+        require_network(network)
+        self.network = network
+        self.q: Mapping[Node, Any] | None = q if q is None or isinstance(q, Mapping) else None
+        self.normalisations: Mapping[Node, sp.Expr] = {}
+        self._true = q is not None and self.q is None
+        if self._true:
+            self.q, self.normalisations = _true_values(network, q)
+        for node, value in (self.q or {}).items():
+            if _exact(as_number(value, f"q[{node!r}]")).is_positive is False:
+                raise KcalcError(f"q values must be positive, got {value} at {node!r}")
+
+    @abstractmethod
+    def start(self) -> State:
+        """The state of every network input."""
+
+    @abstractmethod
+    def nonlinear(self, layer: Nonlinear, node: Node, state: State) -> State:
+        """``r`` applied to a state."""
+
+    @abstractmethod
+    def mix(self, shares: Sequence[sp.Expr], states: Sequence[State]) -> State:
+        """The convex combination of states; ``shares`` sum to one."""
+
+    def normalise(self, slope: sp.Expr, state: State) -> State:
+        """A LayerNorm of slope ``slope`` > 1, as a map ``c -> 1 - slope (1 - c)``."""
+        raise NotImplementedError
+
+    @singledispatchmethod
+    def rule(self, layer: Any, node: Node, inputs: list[State]) -> State:
+        """The state a layer emits. Raises: NoRule for BatchNorm, Product and Opaque."""
+        raise no_rule(self.name, layer, node)
+
+    @rule.register
+    def _(self, layer: Input, node: Node, inputs: list[State]) -> State:
+        return self.start()
+
+    @rule.register
+    def _(self, layer: Affine, node: Node, inputs: list[State]) -> State:
+        if layer.sigma_b != 0:
+            raise KcalcError(f"node {node!r} has sigma_b = {layer.sigma_b}, which lowers the slope; {self.name} are for sigma_b = 0")
+        return inputs[0]
+
+    @rule.register
+    def _(self, layer: Scale | Identity | Flatten | Dropout | RMSNorm | Pool, node: Node, inputs: list[State]) -> State:
+        return inputs[0]
+
+    @rule.register
+    def _(self, layer: LayerNorm, node: Node, inputs: list[State]) -> State:
+        slope = self.normalisations.get(node)
+        return inputs[0] if slope is None else self.normalise(slope, inputs[0])
+
+    @rule.register
+    def _(self, layer: Nonlinear, node: Node, inputs: list[State]) -> State:
+        return self.nonlinear(layer, node, inputs[0])
+
+    @rule.register
+    def _(self, layer: Sum, node: Node, inputs: list[State]) -> State:
+        amounts = (1,) * len(inputs) if layer.weights is None else tuple(map(_square, layer.weights))
+        return self.mix(self._shares(node, amounts), inputs)
+
+    @rule.register
+    def _(self, layer: Concat, node: Node, inputs: list[State]) -> State:
+        return self.mix(self._shares(node, self._channels[node]), inputs)
+
+    def read(self) -> dict[Node, State]:
+        """The state of every node."""
+        return fold(self.network, self, dict.fromkeys(self.network.inputs, self.start()))  # pyright: ignore[reportArgumentType]
+
+    @cached_property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the reading takes for granted: on the whole network, then LayerNorm by LayerNorm."""
+        plain = "by squared weights and channels alone, every addend having the same q value"
+        weights = "by the q values of the kernel calculus" if self._true else plain if self.q is None else "by the q values given"
+        whole = [
+            f"formal: activations need no fresh inputs, addends of a Sum are taken as independent; {self.name} check neither",
+            "infinite width; convolutions and pooling act as the identity on c values",
+            f"mixes weigh {weights}",
+        ]
+        found = [Assumption(WHOLE, text) for text in whole]
+        meaning = fold(self.network, _Means(), {})
+        for node in self.network.nodes_of(LayerNorm):
+            if node in self.normalisations:
+                found.append(Assumption(node, f"LayerNorm has slope q / (q - m^2) = {float(self.normalisations[node]):.6g}"))
+            elif not self._true and meaning[self.network.parents(node)[0]]:
+                text = "C(0) = 0 is taken for what this LayerNorm reads, so that its slope is 1 (it is larger otherwise; q=1.0 computes it)"
+                found.append(Assumption(node, text))
+        return tuple(found)
+
+    @cached_property
+    def _channels(self) -> dict[Node, tuple[Any, ...]]:
+        return concat_channels(self.network)
+
+    def _shares(self, node: Node, amounts: tuple[Any, ...]) -> tuple[sp.Expr, ...]:
+        if self.q is None:
+            return convex_shares(amounts)
+        parents = self.network.parents(node)
+        missing = next((parent for parent in parents if parent not in self.q), None)
+        if missing is not None:
+            raise KcalcError(f"node {node!r} mixes {missing!r}, for which q gives no value")
+        shares = convex_shares(tuple(_exact(a) * _exact(self.q[parent]) for a, parent in zip(amounts, parents, strict=True)))
+        return tuple(_rounded(share) if share.is_Float else share for share in shares)
+
+
+class _Means:
+    """Whether a feature map may have channel means: from an activation on, up to the next weights or LayerNorm."""
+
+    def rule(self, layer: Layer, node: Node, inputs: Sequence[bool]) -> bool:
+        if isinstance(layer, Affine | LayerNorm):
+            return False
+        return isinstance(layer, Nonlinear) or any(inputs)
+
+
+def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[Node, sp.Expr]]:
+    """q values of all nodes, and the slopes of the LayerNorms where they exceed 1."""
+    from .global_maps import q_and_mean_values
+
+    values = q_and_mean_values(network, as_number(q, "q"))
+    slopes: dict[Node, sp.Expr] = {}
+    for node in network.nodes_of(LayerNorm):
+        square, mean = values[network.parents(node)[0]]
+        slope = square / (square - mean * mean)
+        if slope > 1 + 1e-14:
+            slopes[node] = _rounded(sp.Float(slope))
+    return {node: square for node, (square, _) in values.items()}, slopes
+
+
+@lru_cache(maxsize=4096)
+def _rounded(value: sp.Expr) -> sp.Expr:
+    """To 14 digits, so that the rounding errors of q values do not make equal blocks differ."""
+    return sp.Float(float(f"{float(value):.14g}"))
+
+
+@lru_cache(maxsize=4096)
+def _sympified(value: Any, kind: type) -> sp.Expr:
+    return sp.sympify(value, strict=True)
+
+
+def _exact(value: Any) -> sp.Expr:
+    return _sympified(value, type(value))
+
+
+def _square(weight: Any) -> Any:
+    if type(weight) is float:
+        return weight * weight
+    square: sp.Expr = _exact(weight) ** 2
+    return square if square.free_symbols else sp.expand(square)
+
+
+def convex_shares(amounts: tuple[Any, ...]) -> tuple[sp.Expr, ...]:
+    """``a_i / sum_j a_j``, simplified, exact unless an amount is a float."""
+    if all(type(a) is int for a in amounts):
+        whole = sum(amounts)
+        done = {a: sp.Rational(a, whole) for a in set(amounts)}
+        return tuple(done[a] for a in amounts)
+    if all(type(a) is float for a in amounts):
+        total = sum(amounts)
+        if total == 0:
+            raise KcalcError(NO_WEIGHT)
+        scale = 1.0 if abs(total - 1) <= 4e-16 * len(amounts) else total
+        return tuple(_float(a / scale) for a in amounts)
+    return _symbolic_shares(tuple(map(_exact, amounts)))
+
+
+@lru_cache(maxsize=4096)
+def _float(value: float) -> sp.Expr:
+    return sp.Float(value)
+
+
+@lru_cache(maxsize=512)
+def _symbolic_shares(amounts: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...]:
+    total = sp.expand(sp.Add(*amounts))
+    if not total.is_Rational and not total.is_Float and (total.is_number or not total.is_polynomial()):
+        total = sp.simplify(total)
+    if total == 1 or (total.is_Float and abs(float(total) - 1) <= 4e-16 * len(amounts)):
+        return amounts
+    if total.is_zero:
+        raise KcalcError(NO_WEIGHT)
+    done = {a: a / total for a in set(amounts)}
+    if not total.is_Rational and not total.free_symbols:
+        done = {a: sp.radsimp(share) for a, share in done.items()}
+    return tuple(done[a] for a in amounts)

@@ -1,0 +1,106 @@
+"""Factored slope polynomials multiplied out: exactly and fast by python-flint, by SymPy where weights are no rational polynomials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy as sp
+
+from .factored import Factors, Monomial, Terms
+
+__all__ = ["needed_factors", "polynomial", "rational_polynomials"]
+
+
+def needed_factors(factors: Factors, monomials: Sequence[Monomial]) -> list[int]:
+    """The numbers of the factors that stand in products, inner ones first."""
+    found: set[int] = set()
+    waiting = [f for monomial in monomials for f, _ in monomial]
+    while waiting:
+        number = waiting.pop()
+        if number in found:
+            continue
+        found.add(number)
+        entry = factors.table[number]
+        if not isinstance(entry, sp.Expr):
+            waiting.extend(f for _, part in entry for f, _ in part)
+    return sorted(found)
+
+
+def polynomial(factors: Factors, monomial: Monomial) -> sp.Poly:
+    """A product as a ``sympy.Poly`` in its slope symbols and the symbols of its weights, in this order."""
+    slopes, weights = _generators(factors, needed_factors(factors, [monomial]))
+    exact = rational_polynomials(factors, [monomial])
+    if exact is None:
+        return sp.Poly(factors.expr(monomial), *(slopes or weights or [sp.Symbol("psi", positive=True)]))
+    gens = [*slopes, *weights] or [sp.Symbol("psi", positive=True)]
+    terms = {powers or (0,): sp.Rational(int(c.p), int(c.q)) for powers, c in exact[0].to_dict().items()}
+    return sp.Poly.from_dict(terms, *gens)
+
+
+def _generators(factors: Factors, needed: Sequence[int]) -> tuple[list[sp.Symbol], list[Any]]:
+    """The slope symbols, in order of appearance, and the symbols in weights, by name."""
+    entries = [factors.table[k] for k in needed]
+    slopes = [entry for entry in entries if isinstance(entry, sp.Symbol)]
+    weights = {s for entry in entries if not isinstance(entry, sp.Expr) for share, _ in entry for s in share.free_symbols}
+    return slopes, sorted(weights, key=str)
+
+
+def rational_polynomials(factors: Factors, monomials: Sequence[Monomial], shift: int = 0) -> list[Any] | None:
+    """Products as python-flint polynomials over the rationals in slope symbols less ``shift`` and weight symbols.
+
+    None where weights are not such polynomials, or python-flint is too old to have them.
+    """
+    import flint
+
+    if not hasattr(flint, "fmpq_mpoly_ctx"):
+        return None
+    needed = needed_factors(factors, monomials)
+    slopes, weights = _generators(factors, needed)
+    ring: Any = flint.fmpq_mpoly_ctx.get([f"x{i}" for i in range(max(len(slopes) + len(weights), 1))])
+    gens = ring.gens()
+    known: dict[int, Any] = {}
+    cache: dict[sp.Expr, Any] = {}
+    for number in needed:
+        entry = factors.table[number]
+        if isinstance(entry, sp.Symbol):
+            known[number] = gens[slopes.index(entry)] + shift
+        elif isinstance(entry, sp.Expr):
+            return None  # a LayerNorm's slope is a float
+        else:
+            total = _sum(entry, known, cache, weights, ring, len(slopes))
+            if total is None:
+                return None
+            known[number] = total
+    return [_product(monomial, known, ring) for monomial in monomials]
+
+
+def _sum(terms: Terms, known: Mapping[int, Any], cache: dict[sp.Expr, Any], weights: list[Any], ring: Any, skipped: int) -> Any:
+    total = ring.constant(0)
+    for share, part in terms:
+        if share not in cache:
+            cache[share] = _share(share, weights, ring, skipped)
+        if cache[share] is None:
+            return None
+        total += cache[share] * _product(part, known, ring)
+    return total
+
+
+def _share(share: sp.Expr, weights: list[Any], ring: Any, skipped: int) -> Any:
+    """A mixing weight in the ring, or None."""
+    import flint
+
+    if share.is_Rational:
+        return ring.constant(flint.fmpq(int(share.p), int(share.q)))  # pyright: ignore[reportAttributeAccessIssue]
+    poly = share.as_poly(*weights) if weights else None
+    if poly is None or not (poly.domain.is_ZZ or poly.domain.is_QQ):
+        return None
+    terms = {(0,) * skipped + powers: flint.fmpq(int(c.p), int(c.q)) for powers, c in poly.as_dict().items()}
+    return ring.from_dict(terms)
+
+
+def _product(monomial: Monomial, known: Mapping[int, Any], ring: Any) -> Any:
+    total = ring.constant(1)
+    for factor, exponent in monomial:
+        total *= known[factor] ** exponent
+    return total

@@ -1,0 +1,90 @@
+"""Maxima over subnetworks for any monotone function, and the maximal c value; enumeration is in test_subnetwork_enumeration."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.layers import Affine, LayerNorm, Nonlinear
+from kcalc.subnetworks import maximal, maximal_c_value
+
+
+def test_any_monotone_function():
+    net = kc.architectures.rescaled_resnet(3)
+    below = maximal(net, lambda x: x / 2)
+    assert below(0.5) == 0.5  # the readout alone
+    assert below.active(0.5).layers == ("affine_5",) or len(below.active(0.5).layers) == 1
+    above = maximal(net, lambda x: (1 + x) / 2)
+    assert above.inverse(0.9, 0.0, 1.0) == pytest.approx((0.9 - above(0.0)) / (1 - above(0.0)), abs=0.5)
+    assert above(above.inverse(0.9, 0.0, 0.9)) == pytest.approx(0.9, rel=1e-13)
+    with pytest.raises(kc.UnreachableTarget, match="nowhere"):
+        above.inverse(0.1, 0.0, 1.0)
+    with pytest.raises(kc.KcalcError, match="non-decreasing"):
+        maximal(net, lambda x: 1 - x)(np.array([0.3, 0.5]))
+    with pytest.raises(kc.KcalcError, match="not finite"):
+        maximal(net, lambda x: x / 0.0 if isinstance(x, np.ndarray) else math.inf)(0.5)
+    for wrong in ("a", math.nan, None):
+        with pytest.raises(kc.KcalcError, match="x"):
+            above(wrong)
+    with pytest.raises(kc.KcalcError, match="must be a function"):
+        maximal(net, 2)
+
+
+def test_functions_by_node_or_activation():
+    net = kc.chain(Affine(), Nonlinear("relu"), Affine(), Nonlinear("tanh"))
+    up, half = (lambda x: (1 + x) / 2), (lambda x: x / 2)
+    mixed = maximal(net, {"relu": up, "tanh": half})
+    assert mixed(0.4) == pytest.approx(0.7)
+    assert mixed.active(0.4).layers == ("affine_1", "nonlinear_1", "affine_2")
+    assert maximal(net, {"relu": half, "nonlinear_2": up})(0.4) == pytest.approx(0.7)
+    assert "relu=" in repr(mixed)
+    with pytest.raises(kc.KcalcError, match="no function for node 'nonlinear_2'"):
+        maximal(net, {"relu": up})
+    with pytest.raises(kc.KcalcError, match="unknown nonlinear node or activation 'rleu'"):
+        maximal(net, {"rleu": up, "tanh": up})
+    with pytest.raises(kc.KcalcError, match="must be a function"):
+        maximal(net, {"relu": up, "tanh": 3})
+
+
+def test_activations_own_c_maps_give_the_c_map_of_a_chain():
+    """r = the C map of relu, with LayerNorms as the C maps they are: below the identity near c = 0, so shorter subnetworks may win."""
+    block = kc.chain(Affine(), Nonlinear("relu"), LayerNorm())
+    net = kc.chain(kc.repeat(block, 3), Affine())
+    relu = kc.c_map(kc.chain(Affine(), Nonlinear("relu")))
+    pieces = [net, kc.chain(block, Affine()), kc.chain(Affine(), Nonlinear("relu")), kc.chain(block, Affine(), Nonlinear("relu"))]
+    found = maximal(net, relu, q=1.0)
+    for c in (0.0, 0.3, 0.8):
+        assert found(c) >= max(kc.c_map(piece)(c) for piece in pieces) - 1e-14
+    assert found(0.0) == pytest.approx(1 / math.pi, rel=1e-12)
+    assert len(found.active(0.0).layers) < len(net) - 1
+
+
+# -- leaky ReLUs
+
+
+@pytest.mark.parametrize(("depth", "slope"), [(50, 0.43052), (100, 0.57044), (1000, 0.84435)])
+def test_negative_slopes_of_vanilla_networks(depth, slope):
+    mu = maximal_c_value(kc.architectures.vanilla(depth))
+    assert mu.inverse(0.9) == pytest.approx(slope, abs=5e-6)
+    assert mu(mu.inverse(0.9)) == pytest.approx(0.9, rel=1e-13)
+    assert mu([0.0, 1.0]) == pytest.approx([mu(0.0), 0.0])
+
+
+def test_c_value_takes_the_branch_where_it_is_larger():
+    net = kc.architectures.rescaled_resnet(2, branch_depth=8, shortcut_weight=0.99)
+    mu = maximal_c_value(net)
+    assert len(mu.active(0.2).layers) == 16
+    assert mu(0.2) == pytest.approx(maximal_c_value(kc.architectures.vanilla(8))(0.2), rel=1e-14)
+    with pytest.raises(kc.UnreachableTarget):
+        mu.inverse(0.9999)
+    assert mu.inverse([0.1, 0.2]) == pytest.approx([mu.inverse(0.1), mu.inverse(0.2)])
+    assert "subnetworks" in mu._repr_latex_()
+    for wrong in (0, 1, -1, [0.1, 1.0], "a"):
+        with pytest.raises(kc.KcalcError):
+            mu.inverse(wrong)
+    for wrong in (1.01, -2, "a", math.nan, [0, 2]):
+        with pytest.raises(kc.KcalcError, match="negative_slope"):
+            mu(wrong)
