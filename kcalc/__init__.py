@@ -14,7 +14,7 @@ from .gains import gain
 from .gaussian import expectation, pair_expectation
 from .interchange import load_json, save_json
 from .network import Network
-from .shaping import Constants, Shaping, shape
+from .shaping import Constants, Shaping, depth_limit, phase_diagram, shape
 from .subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope, subnetworks
 
 __version__ = "0.1.0"
@@ -34,6 +34,7 @@ __all__ = [
     "architectures",
     "c_map",
     "chain",
+    "depth_limit",
     "expectation",
     "gain",
     "layers",
@@ -44,6 +45,7 @@ __all__ = [
     "maximal_slope",
     "node_values",
     "pair_expectation",
+    "phase_diagram",
     "q_map",
     "q_values",
     "repeat",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import mpmath
 import numpy as np
 import sympy as sp
 
@@ -23,6 +26,8 @@ def real_array(value: Any, what: str) -> Array:
         if not value.is_real:
             raise KcalcError(f"{what} must be real, got {value}")
         value = float(value)  # pyright: ignore[reportArgumentType]
+    elif isinstance(value, Fraction | Decimal | mpmath.mpf):
+        value = float(value)
     try:
         array = np.asarray(value)
         if array.dtype.kind not in "iuf":
@@ -60,10 +65,18 @@ def angle_array(theta: Any) -> Array:
 
 
 def derivative_order(n: Any) -> int:
-    """The order of a derivative. Raises: KcalcError unless it is a whole number >= 0."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise KcalcError(f"the order of a derivative is a whole number >= 0, got {n!r}")
+    """The order of a derivative. Raises: KcalcError unless it is a whole number from 0 to 100."""
+    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 100:
+        raise KcalcError(f"the order of a derivative is a whole number from 0 to 100, got {n!r}")
     return n
+
+
+def one_q(q: Any, what: str = "q") -> float:
+    """One q value as a float. Raises: KcalcError for arrays and for values that are not positive."""
+    array = q_array(q, what)
+    if array.ndim:
+        raise KcalcError(f"{what} must be one number here, got {str(q)[:60]}")
+    return float(array)
 
 
 def series_length(n: Any) -> int:

@@ -305,6 +305,12 @@ class Enclosure:
             raise KcalcError("the ball is not finite: the quantity is infinite, or more digits are needed")
         return cls(_mpf(ball.mid()), _mpf(ball.rad()))
 
+    def checked(self, what: str) -> Enclosure:
+        """Itself.  Raises KcalcError where it says next to nothing: a radius above a thousandth of max(1, |mid|)."""
+        if self.radius > max(1, abs(self.mid)) / 1000:
+            raise KcalcError(f"{what}: no useful enclosure was found, {self!r}; ask for more digits, or declare growth=(A, p, B)")
+        return self
+
     @property
     def lower(self) -> Any:
         """The exact lower end."""

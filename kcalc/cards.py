@@ -22,7 +22,10 @@ def card(phi: Any, axes: Sequence[Any] | None = None, q: Sequence[float] = Q_VAL
     ``phi`` is an activation; ``q`` up to four positive numbers (one curve where C does not depend on q). Returns: the array of Axes.
     Raises: KcalcError for another number of Axes or of q values.
     """
-    values = tuple(float(value) for value in q)
+    try:
+        values = tuple(float(value) for value in np.atleast_1d(np.asarray(q, dtype=float)))
+    except (TypeError, ValueError):
+        raise KcalcError(f"a card shows C at one to four positive q values, got {q!r}") from None
     if not 1 <= len(values) <= 4 or not all(value > 0 for value in values):
         raise KcalcError(f"a card shows C at one to four positive q values, got {q!r}")
     if axes is None:

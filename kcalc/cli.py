@@ -41,6 +41,28 @@ EXAMPLES = (
 PLAIN = {"vanilla": architectures.vanilla, "layernorm-resnet": architectures.layernorm_resnet, "densenet": architectures.densenet}
 FAMILIES = ("vanilla", "resnet-v2", "wide-resnet", "layernorm-resnet", "rescaled-resnet", "densenet")
 ALIASES = {"resnet": "resnet-v2", "resnetv2": "resnet-v2", "mlp": "vanilla", "ln-resnet": "layernorm-resnet"}
+ABSENT: Any = object()  # an option that is not given: None means something
+TARGETS = {"dks": ("zeta", "subnetworks", "q_slope"), "tat": ("eta", "tau"), "eoc": ("sigma_b", "sigma_w", "q")}
+SHAPE_HELP = """\
+Compute the constants that make a network trainable, and check them.
+
+Methods:
+  dks  Deep Kernel Shaping: input scale and shift, output scale and shift of every activation, so that no part of
+       the network stretches differences between inputs by more than zeta. For any activation, any depth.
+  tat  Tailored activations: relu becomes a leaky ReLU with a slope made for the network (--eta); smooth
+       activations get a small curvature (--tau). All slopes at c = 1 are 1.
+  normalisation        output scales alone, so that mean squares stay 1.
+  he, lecun, glorot, fan_out
+       the usual variances of weights, with what they do to mean squares and slopes.
+  eoc  The edge of chaos: scales of weights and biases instead of activations (--sigma-b, --sigma-w or --q-star).
+"""
+SHAPE_EXAMPLES = """\
+examples:
+  kcalc shape vanilla-100 --activation tanh
+  kcalc shape resnet-v2-101 --activation relu --method tat --eta 0.9 --shortcut-weight 0.8
+  kcalc shape vanilla-50 --activation gelu --method tat --tau 0.3 --json constants.json
+  kcalc shape vanilla-50 --activation tanh --method eoc --sigma-b 0.05
+"""
 NET_HELP = (
     "vanilla-DEPTH, resnet-v2-50|101|152 (or resnet-...), wide-resnet-DEPTH, layernorm-resnet-50|101|152, "
     "rescaled-resnet-BLOCKS, densenet-LAYERS, or a network JSON file"
@@ -91,14 +113,12 @@ def parser() -> argparse.ArgumentParser:
         help="print the slope polynomial and the maximal slope function instead (with --q at true q values); --plot draws the subnetworks",
     )  # fmt: skip
     maps.set_defaults(run=_maps)
-    shaping = verbs.add_parser("shape", help="compute the constants that make a network trainable", description="Shape a network.")
-    _network_options(shaping)
-    shaping.add_argument("--method", default="dks", help=f"shaping method: {', '.join(METHODS)}; default dks")
-    shaping.add_argument("--zeta", type=_number, default=1.5, help="bound on the slope of the global C map, > 1; default 1.5")
-    shaping.add_argument(
-        "--subnetworks", default="strict", metavar="READING",
-        help="which slopes zeta bounds: strict (those of the papers' subnetworks; default) or forward (from the inputs to every node)",
+    shaping = verbs.add_parser(
+        "shape", help="compute the constants that make a network trainable", description=SHAPE_HELP, epilog=SHAPE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
+    _network_options(shaping)
+    _shaping_options(shaping)
     shaping.add_argument("--json", metavar="FILE", help="also write the result as JSON, '-' for standard output alone")
     shaping.set_defaults(run=_shape)
     gains = verbs.add_parser("gain", help="print the weight scale that keeps q", description="Print the gains of activations.")
@@ -106,6 +126,32 @@ def parser() -> argparse.ArgumentParser:
     gains.add_argument("--q", type=_number, default=1.0, help="the q value to keep; default 1")
     gains.set_defaults(run=_gain)
     return top
+
+
+def _shaping_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--method", default="dks", metavar="METHOD", help=f"{', '.join(METHODS)} (see above); default dks")
+    dks = command.add_argument_group("targets of dks")
+    dks.add_argument("--zeta", type=_number, default=ABSENT, help="bound on the slopes of all C maps at c = 1, > 1; default 1.5")
+    dks.add_argument(
+        "--subnetworks", metavar="READING", default=ABSENT,
+        help="which slopes zeta bounds: strict (those of the papers' subnetworks; default) or forward (from the inputs to every node)",
+    )  # fmt: skip
+    dks.add_argument(
+        "--q-slope", type=_q_slope, default=ABSENT, metavar="Q", help="Q'(1) asked for: a number (default 1), 'minimize' or 'none'"
+    )
+    tat = command.add_argument_group("targets of tat (one of them)")
+    tat.add_argument(
+        "--eta", type=_number, default=ABSENT, help="relu and leaky_relu: the c value orthogonal inputs may reach, in (0, 1); default 0.9"
+    )
+    tat.add_argument("--tau", type=_number, default=ABSENT, help="smooth activations: the largest curvature C''(1), > 0; default 0.3")
+    eoc = command.add_argument_group("targets of eoc (one of them)")
+    eoc.add_argument("--sigma-b", type=_number, default=ABSENT, metavar="S", help="standard deviation of the biases, >= 0")
+    eoc.add_argument("--sigma-w", type=_number, default=ABSENT, metavar="S", help="standard deviation of weights times sqrt(fan-in), > 0")
+    eoc.add_argument("--q-star", type=_number, default=ABSENT, metavar="Q", dest="q", help="mean square of the pre-activations; default 1")
+
+
+def _q_slope(text: str) -> float | str | None:
+    return None if text.lower() == "none" else text if text == "minimize" else _number(text)
 
 
 def _network_options(command: argparse.ArgumentParser) -> None:
@@ -259,11 +305,7 @@ def _gain(options: argparse.Namespace) -> None:
 
 def _shape(options: argparse.Namespace) -> None:
     named = named_network(options.network, options.activation, options.shortcut_weight)
-    result = shape(
-        named.network,
-        method=options.method,
-        **({"zeta": options.zeta, "subnetworks": options.subnetworks} if options.method == "dks" else {}),
-    )
+    result = shape(named.network, method=options.method, **_targets(options))
     text = shape_text(named, result)
     if options.json and options.json != "-" and not Path(options.json).parent.is_dir():
         raise KcalcError(f"cannot write {options.json}: its folder does not exist")
@@ -275,20 +317,36 @@ def _shape(options: argparse.Namespace) -> None:
         print(text)
 
 
+def _targets(options: argparse.Namespace) -> dict[str, Any]:
+    """The targets given, each checked to belong to the method."""
+    given = {name: getattr(options, name) for names_ in TARGETS.values() for name in names_ if getattr(options, name) is not ABSENT}
+    for name in given:
+        owner = next(method for method, names_ in TARGETS.items() if name in names_)
+        if options.method in TARGETS and owner != options.method:
+            flag = "--" + ("q-star" if name == "q" else name.replace("_", "-"))
+            raise KcalcError(f"{flag} is a target of the method {owner}, not of {options.method}; add --method {owner}")
+    return given
+
+
 def shape_text(named: Named, result: Shaping) -> str:
     """A shaping as aligned text: constants, conditions, residuals."""
     settings = ", ".join(f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in result.options.items())
-    lines = [named.title, f"method {result.method}, {settings}", ""]
-    lines.append("phi_hat(x) = gamma * (phi(alpha*x + beta) + delta)")
-    rows: list[tuple[str, ...]] = [("activation", "alpha", "beta", "gamma", "delta")]
+    lines = [named.title, f"method {result.method}{', ' * bool(settings)}{settings}", ""]
+    columns = result.constants.columns()
+    weights = "sigma_w" in columns
+    if columns:
+        lines.append("of every layer that reads the activation" if weights else "phi_hat(x) = gamma * (phi(alpha*x + beta) + delta)")
+    rows: list[tuple[str, ...]] = [("activation", *("negative slope" if column == "negative_slope" else column for column in columns))]
     for name in result.constants:
         k = result.constants[name]
-        rows.append((name, *("-" if v is None else f"{v:.10g}" for v in (k.alpha, k.beta, k.gamma, k.delta))))
+        rows.append((name, *("-" if (v := getattr(k, column)) is None else f"{v:.10g}" for column in columns)))
     lines.extend(table(rows, indent=2))
     lines.append("")
     targets = result.targets | result.global_targets
     conditions = [("condition", "target", "value", "residual")]
-    conditions += [(c, f"{targets[c]:.10g}", f"{v:.10g}", f"{result.residuals[c]:.1e}") for c, v in result.values.items()]
+    for c, v in result.values.items():
+        aim = (f"{targets[c]:.10g}", f"{result.residuals[c]:.1e}") if c in targets else ("-", "-")
+        conditions.append((c, aim[0], f"{v:.10g}", aim[1]))
     lines.extend(table(conditions, indent=2))
     return "\n".join([*lines, "", *_assumption_lines(result)])
 

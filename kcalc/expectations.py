@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from kcalc.quadrature import DEPTH, Array, Profile, Rule, normal_density, normal_rule, rule, split, z_edges, z_range
+from kcalc.quadrature import DEPTH, Array, Profile, Rule, normal_density, normal_rule, rule, split, z_edges
 
 MAX_TERMS = 640
 _BLOCK = 32
 _MISSING = 1e-12  # of the variance: a fast oscillation hides behind a block of zeros, but not from Parseval
+_HIGHEST = 30  # sqrt(MAX_TERMS) and a little: the highest frequency in h_n(z) exp(-z^2/4)
+_PHASE = 9.0  # a panel of the mesh, a polynomial of degree 19 to rounding, holds no wave of more radians
 _LARGEST_GRID = 1600  # nodes on half the line
 _NEGLIGIBLE = 6e-16  # beside the standard deviation: coefficients below are rounding
 
@@ -114,6 +116,13 @@ def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, sign: int = 1)
     return float(nodes.w @ (phi.numeric(0)(math.sqrt(q1) * nodes.z) * psi.numeric(0)(sign * math.sqrt(q2) * nodes.z)))
 
 
+def pair_distance(profile: Profile, q1: float, q2: float) -> float:
+    """1 - C(1, q1, q2) = E(phi(sqrt(q1) z)/sqrt(Q1) - phi(sqrt(q2) z)/sqrt(Q2))^2/2, never negative and small without cancellation."""
+    nodes = normal_rule(split(joint_edges(profile, q1, profile, q2, 1), 1.0))
+    first, second = (profile.numeric(0)(math.sqrt(q) * nodes.z) / math.sqrt(second_moment(profile, q)) for q in (q1, q2))
+    return float(nodes.w @ (first - second) ** 2) / 2
+
+
 def joint_edges(phi: Profile, q1: float, psi: Profile, q2: float, sign: int, depth: float = DEPTH) -> Array:
     """The edges of both meshes on the z axis, the second reflected for sign = -1, over the wider of the two ranges."""
     first, second = z_edges(phi, q1, depth), z_edges(psi, q2, depth)
@@ -129,6 +138,8 @@ class _Grid:
         self.nodes = Rule(z, step * normal_density(z))
         self._decay = step / math.sqrt(2 * math.pi) * np.exp(-(self.half**2) / 4)
         self._decay[0] /= 2  # the node 0 is in both halves
+        waves = np.arange(0, _HIGHEST + 1, 5)[:, None] * z
+        self.probes = np.concatenate([np.cos(waves), np.sin(waves[1:]), z[None, :]])
         self._rows: list[Array] = []
 
     def _functions(self, block: int) -> Array:
@@ -164,21 +175,25 @@ def _kept_grid(step: float, reach: int) -> _Grid:
 def _grid(profile: Profile, q: float) -> tuple[_Grid, Array] | None:
     """A grid on which sums over phi(sqrt(q) .) are exact to rounding, and phi there; None for kinks and for narrow features.
 
-    The trapezoid errors of a step h are the square of those of 2h, so it is enough that E phi^2 and E[z phi^2] from the even and from
-    the odd nodes agree to 1e-10; that the whole agrees with the panels shows that nothing narrow was stepped over. The first step
-    is half of 2 pi / (sqrt(MAX_TERMS) + 25), which resolves the Hermite functions.
+    The trapezoid errors of a step h are the square of those of 2h, so it is enough that the sums over the even nodes and over the odd
+    ones agree to 1e-10, for phi^2 and for phi times waves of every frequency that the Hermite functions have: no wave of phi comes back
+    as a slower one.  The first step resolves what the narrowest panel of the mesh may hold.  That the whole agrees with the panels shows
+    that nothing narrow was stepped over.
     """
     if profile.kink_points:
         return None
-    low, high = z_range(profile, q)
-    reach, truth = 2 * math.ceil(max(-low, high) / 2), second_moment(profile, q)
-    step = 0.125
+    edges = z_edges(profile, q)
+    reach, truth = 2 * math.ceil(max(-edges[0], edges[-1]) / 2), second_moment(profile, q)
+    narrowest = float(np.diff(edges)[1:-1].min()) if edges.size > 3 else 1.0
+    step = 2.0 ** math.floor(math.log2(min(0.125, 2 * math.pi / (_PHASE / narrowest + _HIGHEST))))
     while reach / step <= _LARGEST_GRID:
         grid = _kept_grid(step, reach)
         values = profile.numeric(0)(math.sqrt(q) * grid.nodes.z)
-        terms = grid.nodes.w * values**2 * np.stack([np.ones_like(values), grid.nodes.z])
-        whole, half = terms.sum(axis=1), 2 * terms[:, ::2].sum(axis=1)
-        if np.abs(whole - half).max() <= 1e-10 * truth and abs(whole[0] - truth) <= 4e-15 * truth:
+        terms = grid.nodes.w * values
+        whole, half = grid.probes @ terms, 2 * (grid.probes[:, ::2] @ terms[::2])
+        square, half_square = float(terms @ values), 2 * float(terms[::2] @ values[::2])
+        agrees = np.abs(whole - half).max() <= 1e-10 * math.sqrt(truth) and abs(square - half_square) <= 1e-10 * truth
+        if agrees and abs(square - truth) <= 4e-15 * truth:
             return grid, values
         step /= 2
     return None

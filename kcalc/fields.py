@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 from abc import ABC, abstractmethod
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -48,6 +49,8 @@ def _plain(value: object) -> int | float | Fraction | sp.Expr:
         raise _refuse(value, "a truth value is not a number")
     if isinstance(value, numbers.Integral):
         return int(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        return Fraction(value)
     if isinstance(value, Fraction):
         return value
     if isinstance(value, numbers.Real | np.floating | mpmath.mpf) or (isinstance(value, np.ndarray) and value.ndim == 0):

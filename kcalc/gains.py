@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import sympy as sp
 
 from .activations import activation as resolve
@@ -26,6 +27,8 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
     symbolic = isinstance(q, sp.Basic) and bool(q.free_symbols)
     field = SYMPY if symbolic else NUMPY
     value = field.number(q)
+    if not symbolic and isinstance(value, np.ndarray) and value.ndim:
+        raise KcalcError(f"a gain is for one q value, got {q!r}")
     if not symbolic and not value > 0:
         raise KcalcError(f"q is a mean square and must be > 0, got {q}")
     passed = phi.second_moment(value, field)
@@ -33,6 +36,8 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
         passed = passed - phi.mean(value, field) ** 2
         if not symbolic and not passed > 0:
             raise KcalcError(f"activation {phi.name!r} is constant: it has no centred gain")
+    if not symbolic and not passed > 0:
+        raise KcalcError(f"E phi^2 of activation {phi.name!r} underflows at q = {q}: it has no gain there")
     result = field.sqrt(value / passed)
     return sp.simplify(result) if symbolic else float(result)
 

@@ -6,7 +6,7 @@ A map, local or global, evaluates through one method that its owner provides; ev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from .arguments import (
     cosine_array,
     derivative_order,
     finished,
+    one_q,
     per_input,
     q_array,
     series_length,
@@ -163,7 +164,7 @@ class CMap(KernelMap):
         return self._result(values, shape, single_precision(theta, q1, q2))
 
     def gap_at_angle(self, theta: Any, q1: Any = 1, q2: Any = None) -> Any:
-        """1 - C at the output for angles at the input, with full relative accuracy however small."""
+        """1 - C at the output for angles at the input, with full relative accuracy however small at uniform q (absolute at q1 != q2)."""
         jets, shape = self._at_angle(theta, q1, q2)
         return self._result({n: jet.value for n, jet in jets.items()}, shape, single_precision(theta, q1, q2))
 
@@ -204,7 +205,7 @@ class CMap(KernelMap):
         second = None if q2 is None else self._q_balls(q2, "q2", field)
         found = self.ball_gaps(gap, first, second, field)
         with field.working():
-            out = {node: Enclosure.of(1 - value) for node, value in found.items()}
+            out = {node: Enclosure.of(1 - value).checked(f"{self!r} at {node}") for node, value in found.items()}
         return out[self.outputs[0]] if len(self.outputs) == 1 else out
 
     def _gap_balls(self, c: Any, field: Any) -> dict[Node, Any]:
@@ -224,14 +225,12 @@ class CMap(KernelMap):
 
         output = self._one_output("tables")
         first, second = (None if size is None else self._values(size, lambda v: q_array(v, "q"), "q") for size in (q, q2))
+        if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
+            raise KcalcError(f"tolerance={tolerance!r}: a number between 0 and 1 is needed")
         if any(value.size != 1 for given in (first, second) if given is not None for value in given.values()):
             raise KcalcError("a table is made at one q value per input; give single numbers")
 
-        def gap(u: Array) -> Array:
-            jets = self.gaps(dict.fromkeys(self.inputs, u), first, second, 0)  # type: ignore[arg-type]
-            return np.broadcast_to(np.asarray(jets[output].value, dtype=float), u.shape)
-
-        return tabulate(gap, tolerance, self.name)
+        return tabulate(GapAt(self, first, second, output), tolerance, self.name)  # type: ignore[arg-type]
 
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
         """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order; none for the identity map."""
@@ -239,6 +238,8 @@ class CMap(KernelMap):
 
         self._one_output("fixed points")
         slope = self.derivative(1)
+        if not isinstance(q, Mapping):
+            one_q(q)
 
         def excess(theta: Array) -> Array:
             return 2 * np.sin(theta / 2) ** 2 - self.gap_at_angle(theta, q)
@@ -258,13 +259,27 @@ class CMap(KernelMap):
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, sampled values at q = 1 and assumptions, as plain data."""
-        c = np.cos(np.linspace(np.pi, 0, points))
+        c = np.cos(np.linspace(np.pi, 0, series_length(points)))
         values = self(c)
         sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
         return {"map": self.name, "c": c.tolist(), "C": sampled, "assumptions": _plain(self.assumptions)}
 
     def __repr__(self) -> str:
         return f"CMap({self.name})"
+
+
+@dataclass(frozen=True)
+class GapAt:
+    """1 - C as a function of 1 - c alone, at fixed q values: what a table is made of."""
+
+    base: CMap
+    q1: dict[Node, Array]
+    q2: dict[Node, Array] | None
+    output: Node
+
+    def __call__(self, gap: Array) -> Array:
+        jets = self.base.gaps(dict.fromkeys(self.base.inputs, gap), self.q1, self.q2, 0)
+        return np.broadcast_to(np.asarray(jets[self.output].value, dtype=float), gap.shape)
 
 
 @dataclass(frozen=True)
@@ -322,7 +337,8 @@ class QMap(KernelMap):
         from .balls import Enclosure, ball_field
 
         field = ball_field(digits)
-        out = {node: Enclosure.of(value) for node, value in self.ball_values(self._q_balls(q, "q", field), field).items()}
+        balls = self.ball_values(self._q_balls(q, "q", field), field)
+        out = {node: Enclosure.of(value).checked(f"{self!r} at {node}") for node, value in balls.items()}
         return out[self.outputs[0]] if len(self.outputs) == 1 else out
 
     def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
@@ -335,7 +351,10 @@ class QMap(KernelMap):
             with np.errstate(over="ignore"):
                 return self(np.exp(log_q)) / np.exp(log_q) - 1
 
-        grid = finite_part(excess, np.linspace(np.log(low), np.log(high), 241))
+        bottom, top = one_q(low, "low"), one_q(high, "high")
+        if not bottom < top:
+            raise KcalcError(f"fixed points are looked for between low < high, got {low!r} and {high!r}")
+        grid = finite_part(excess, np.linspace(np.log(bottom), np.log(top), 241))
         roots = [float(np.exp(t)) for t in sign_changes(excess, grid, tolerance=1e-14)]
         slope = self.derivative(1)
         return tuple(FixedPoint(q, float(slope(q))) for q in roots)
@@ -348,7 +367,7 @@ class QMap(KernelMap):
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, sampled values and assumptions, as plain data."""
-        q = np.geomspace(0.01, 100, points)
+        q = np.geomspace(0.01, 100, series_length(points))
         values = self(q)
         sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
         return {"map": self.name, "q": q.tolist(), "Q": sampled, "assumptions": _plain(self.assumptions)}

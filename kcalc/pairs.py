@@ -18,6 +18,9 @@ from kcalc.expectations import hermite, pair_moment
 from kcalc.fields import NUMPY
 from kcalc.quadrature import Array, Profile
 
+_SPARE = 64
+_NEGLECTED = 6e-16  # of the size of a function: Hermite coefficients below are not known
+
 
 def _needed(products: Array, size: float) -> int:
     """How many terms of sum a_n c^n matter to its value and first two derivatives anywhere on [-1, 1]."""
@@ -38,6 +41,7 @@ class PairMap:
         needed = _needed(products, size)
         self.constant = first.mean * second.mean
         self.products = products[:needed]
+        self._all = products, size, np.abs(first.coefficients[:terms]), np.abs(second.coefficients[:terms])
         self._tails = (first.tail, second.tail)
         nothing_hidden = math.sqrt(first.tail * second.tail) <= 1e-13 * size
         self.complete = first.complete or second.complete or (needed < terms - 32 and nothing_hidden)
@@ -144,17 +148,29 @@ class PairMap:
         return min(self.products.size, 16 + math.ceil(-46 / math.log(max(largest, 1e-6))))
 
     def _coefficient(self, c: Array, k: int) -> Array:
-        """Gamma^(k)(c)/k! = sum_n binom(n, k) a_n c^(n-k)."""
-        n = np.arange(k, self.products.size + 1)
-        if n.size == 0:
-            return np.zeros_like(c)
-        binomial = np.cumprod(np.concatenate([[1.0], n[1:] / (n[1:] - k)]))
-        terms = binomial * self.products[k - 1 :]
+        """Gamma^(k)(c)/k! = sum_n binom(n, k) a_n c^(n-k).
+
+        Coefficients are known to rounding beside the size of the functions, which high derivatives multiply.
+        Raises KcalcError where C^(k) would be off by more than 1e-10 max(1, |C^(k)|).
+        """
+        products, size, first, second = self._all
         largest = float(np.abs(c).max())
-        bound = binomial[-1] * largest ** (n.size - 1) * math.sqrt(self._tails[0] * self._tails[1]) / max(1 - largest, 1e-3)
-        total = _powers(c, n.size) @ terms
-        if bound > 1e-13 * max(float(np.abs(terms).max()), 1e-300):
-            raise KcalcError(f"Taylor coefficient {k} of {self.phi.name!r} at |c| = {largest:.3f} needs more Hermite terms than are kept")
+        n = np.arange(k, max(products.size, k) + 1 + 3 * _SPARE)  # terms beyond those kept are not known to vanish
+        logs = np.concatenate([[0.0], np.cumsum(np.log(n[1:] / (n[1:] - k)))]) + (n - k) * math.log(max(largest, 1e-300))
+        doubt = np.full(n.size, _NEGLECTED**2 * size)
+        kept = max(products.size + 1 - k, 0)
+        doubt[:kept] += (math.sqrt(size) * _NEGLECTED * (first + second) + 1e-15 * np.abs(products))[k - 1 :] / 2
+        if not self.complete:
+            doubt[kept:] = math.sqrt(self._tails[0] * self._tails[1])
+        binomial = np.exp(np.minimum(logs[:kept] - (n[:kept] - k) * math.log(max(largest, 1e-300)), 700.0))
+        total = _powers(c, kept) @ (binomial * products[k - 1 :]) if kept else np.zeros_like(c)
+        error = math.exp(math.lgamma(k + 1)) * float(np.exp(np.minimum(logs, 700.0)) @ doubt) / size
+        height = math.exp(math.lgamma(k + 1)) * float(np.abs(total).max()) / size
+        if not error <= 1e-10 * max(1.0, height):
+            raise KcalcError(
+                f"derivative {k} of the C map of {self.phi.name!r} at |c| = {largest:.3f} needs more digits than double precision has; "
+                "choose a lower order or a smaller |c|"
+            )
         return total
 
 

@@ -33,18 +33,29 @@ def sign_changes(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray,
 
 
 def finite_part(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> np.ndarray:
-    """The grid up to where the function stops being finite: Q of a fast-growing activation diverges beyond some q."""
+    """The stretch of the grid, about its middle if possible, on which the function is finite: Q may diverge or underflow beyond."""
     try:
         if np.all(np.isfinite(function(grid))):
             return grid
     except KcalcError:
         pass
-    low, high = 0, len(grid) - 1  # finite at low, not at high
-    function(grid[:1])  # nowhere finite: its own error says why
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            low, high = (middle, high) if np.all(np.isfinite(function(grid[middle : middle + 1]))) else (low, middle)
-        except KcalcError:
-            high = middle
-    return grid[: low + 1]
+    known: dict[int, bool] = {}
+
+    def finite(index: int) -> bool:
+        if index not in known:
+            try:
+                known[index] = bool(np.all(np.isfinite(function(grid[index : index + 1]))))
+            except KcalcError:
+                known[index] = False
+        return known[index]
+
+    start = next((i for i in (len(grid) // 2, *range(0, len(grid), 8)) if finite(i)), None)
+    if start is None:
+        function(grid[:1])  # nowhere finite: its own error says why
+        return grid[:0]
+    low, high = start, start
+    while low > 0 and finite(low - 1):
+        low -= 1
+    while high < len(grid) - 1 and finite(high + 1):
+        high += 1
+    return grid[low : high + 1]

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from kcalc.errors import KcalcError
 from kcalc.quadrature import WINDOW, Array, Profile, mesh, normal_density, panel_nodes
 
 _WIDEST = 2 * WINDOW / 3  # of a Gauss-Legendre panel, in standard deviations
 _UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
+_FINEST = 0.02  # below it the panels of the mesh, fine only where they must be, cost less than an equidistant grid
+_MOST = 400_000
 _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2/h^2) = 5e-21
 
 
@@ -24,11 +27,14 @@ def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
         return profile.numeric(n)(centres)
     values, reach = profile.numeric(n), float(np.abs(centres).max()) + 10 * sigma
     edges = mesh(profile, 2.0 ** max(4, math.ceil(math.log2(reach))))
-    if not profile.kink_points:
-        return _full_integral(values, centres, sigma, min(_STEP, float(np.diff(edges).min()) / (5 * sigma)))
+    step = min(_STEP, float(np.diff(edges).min()) / (5 * sigma))
+    if not profile.kink_points and step > _FINEST:
+        return _full_integral(values, centres, sigma, step)
     low, high = centres - WINDOW * sigma, centres + WINDOW * sigma
     first, last = np.searchsorted(edges, low, side="right") - 1, np.searchsorted(edges, high, side="left") - 1
     total, whole = np.zeros_like(centres), first == last
+    if int((last - first).sum()) > _MOST:
+        raise KcalcError(f"activation {profile.name!r} varies too fast near |c| = 1 at so large a q: more than {_MOST} panels")
     if whole.any():
         total[whole] = _full_integral(values, centres[whole], sigma, _STEP)
     if not whole.all():

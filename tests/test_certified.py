@@ -15,8 +15,7 @@ import sympy as sp
 from flint import arb, ctx
 
 import kcalc as kc
-from kcalc.activations import activation
-from kcalc.activations import combine
+from kcalc.activations import activation, combine
 from kcalc.balls import Enclosure, ball_field, working
 from kcalc.certified import cross, hermite_coefficients
 from kcalc.certified.hermite import cross_series, hermite

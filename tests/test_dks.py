@@ -94,6 +94,46 @@ def test_constants_change_continuously_with_the_target() -> None:
     assert np.abs(np.diff(points[:, 1])).max() < 0.2
 
 
+@pytest.mark.parametrize("second_inputs", [False, True])
+def test_forward_reading_shapes_by_the_depth_across_taps(second_inputs: bool) -> None:
+    """Heads on every layer, or an input mixed in at every layer: strict subnetworks are single layers, zeta^(1/depth) is wanted."""
+    steps: list = [("x", L.Input(), ())]
+    tail = "x"
+    for i in range(5):
+        steps += [(f"a{i}", L.Affine(), (tail,)), (f"f{i}", L.Nonlinear("tanh"), (f"a{i}",)), (f"b{i}", L.Affine(), (f"f{i}",))]
+        tail = f"b{i}"
+        if second_inputs:
+            steps += [(f"y{i}", L.Input(), ()), (f"v{i}", L.Affine(), (f"y{i}",)), (f"s{i}", L.Sum((0.8, 0.6)), (tail, f"v{i}"))]
+            tail = f"s{i}"
+    net = kc.Network.from_steps(steps, None if second_inputs else [f"b{i}" for i in range(5)])
+    strict, forward = kc.shape(net), kc.shape(net, subnetworks="forward")
+    assert strict.targets["C'(1)"] == pytest.approx(1.5, rel=1e-12)
+    assert any("hide depth" in a.text and a.kind == "heuristic" for a in strict.assumptions)
+    assert strict.to_dict()["options"]["subnetworks"] == "strict"
+    assert any("forward bound" in a.text for a in forward.assumptions)
+    assert not any("hide depth" in a.text for a in forward.assumptions)
+    assert forward.to_dict()["options"]["subnetworks"] == "forward"
+    slope = forward.targets["C'(1)"]
+    v = greatest = slope
+    for _ in range(4):
+        v = slope * (0.64 * v + 0.36) if second_inputs else slope * v
+        greatest = max(greatest, v)
+    assert greatest == pytest.approx(1.5, rel=1e-12)
+    slopes = kc.c_map(forward.network).derivative(1)(1.0)
+    assert max(slopes.values() if isinstance(slopes, dict) else [slopes]) == pytest.approx(
+        0.64 * 1.5 + 0.36 if second_inputs else 1.5, rel=1e-9
+    )
+
+
+def test_readings_agree_on_a_network_of_one_path() -> None:
+    for net in (A.vanilla(20), A.densenet(4)):
+        shaped = [kc.shape(net, "tanh", subnetworks=reading).targets["C'(1)"] for reading in ("strict", "forward")]
+        assert shaped[0] == pytest.approx(shaped[1], rel=1e-13)
+    net = A.resnet_v2(50)  # here a tap would see a branch end on top of all before it: the forward bound is the larger
+    shaped = [kc.shape(net, "tanh", subnetworks=reading).targets["C'(1)"] for reading in ("strict", "forward")]
+    assert shaped[1] < shaped[0]
+
+
 def test_several_activations_in_one_network() -> None:
     net = kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("softplus"), L.Affine())
     s = kc.shape(net, zeta=1.5)
@@ -128,6 +168,8 @@ def test_to_dict_is_plain_and_versioned() -> None:
         (A.vanilla(5), {"zeta": "big"}, kc.KcalcError, "number"),
         (A.vanilla(5), {"zeta": sp.Symbol("z")}, kc.KcalcError, "z"),
         (A.vanilla(5), {"zetta": 2}, kc.KcalcError, "zeta"),
+        (A.vanilla(5), {"subnetworks": "loose"}, kc.KcalcError, "strict"),
+        (A.vanilla(5), {"subnetworks": ["strict"]}, kc.KcalcError, "strict"),
         (A.vanilla(5), {"method": "dsk"}, kc.KcalcError, "dks"),
         (A.vanilla(5), {"activation": "identity"}, kc.KcalcError, "identity"),
         (kc.chain(L.Input(), L.Affine()), {}, kc.KcalcError, "no nonlinear"),

@@ -167,3 +167,74 @@ def test_bad_arguments():
     ):
         with pytest.raises(kc.KcalcError):
             call()
+
+
+@pytest.mark.parametrize(
+    ("frequency", "c", "q1", "q2"),
+    [
+        (4, -0.17, 21.7, 58.8),
+        (5, -0.9, 42.0, 10.0),
+        (20, 0.61, 17.05, 1.15),
+        (1000, 0.3, 1.0, 2.0),
+        (4, 0.99, 50.0, 50.0),
+        (7, 0.999, 90.0, 91.0),
+    ],
+)
+def test_waves_too_fast_for_the_grid_are_not_taken_for_slow_ones(frequency, c, q1, q2):
+    """C of sin(w x) is sinh(c s1 s2)/sqrt(sinh(s1^2) sinh(s2^2)) with s = w sqrt q."""
+    phi = kc.activation(sp.sin(frequency * X), name="wave")
+    with mpmath.workdps(40):
+        s1, s2 = frequency * mpmath.sqrt(q1), frequency * mpmath.sqrt(q2)
+        truth = (mpmath.exp(-(s1**2 + s2**2 - 2 * c * s1 * s2) / 2) - mpmath.exp(-(s1**2 + s2**2 + 2 * c * s1 * s2) / 2)) / mpmath.sqrt(
+            (1 - mpmath.exp(-2 * s1**2)) * (1 - mpmath.exp(-2 * s2**2))
+        )
+    assert phi.c_map(c, q1, q2) == pytest.approx(float(truth), abs=1e-13)
+
+
+def test_high_derivatives_are_right_or_refused():
+    """Against the series, whose coefficients keep their digits, summed in mpmath."""
+    for name, q, c in (("softplus", 1.0, 0.9), ("softplus", 1.0, 0.4), ("tanh", 1.0, 0.5), ("swish", 0.1, 0.9), ("hard_tanh", 1.0, 0.5)):
+        C = kc.activation(name).c_map
+        weights = C.series(200, q) if name != "hard_tanh" else C.series(600, q)
+        for n in (3, 6, 10, 15):
+            truth = float(mpmath.fsum(mpmath.ff(k, n) * mpmath.mpf(b) * mpmath.mpf(c) ** (k - n) for k, b in enumerate(weights) if k >= n))
+            try:
+                found = C.derivative(n)(c, q)
+            except kc.KcalcError as error:
+                assert "digits" in str(error) or "terms" in str(error)
+                continue
+            assert found == pytest.approx(truth, rel=1e-8, abs=1e-9), (name, n)
+
+
+def test_nearly_equal_q_values():
+    """1 - C(1, q1, q2) of tanh: E(f/|f| - g/|g|)^2/2 by the trapezoid rule in 40 digits."""
+    C = kc.activation("tanh").c_map
+    for step in (1e-3, 1e-6, 1e-9):
+        q1, q2 = 1.0, 1.0 + step
+        with mpmath.workdps(40):
+            nodes = [mpmath.mpf(k) / 16 for k in range(-200, 201)]
+            w = [mpmath.npdf(z) / 16 for z in nodes]
+            f, g = ([mpmath.tanh(mpmath.sqrt(q) * z) for z in nodes] for q in (q1, q2))
+            norms = [mpmath.sqrt(mpmath.fsum(a * x * x for a, x in zip(w, h, strict=True))) for h in (f, g)]
+            truth = mpmath.fsum(a * (x / norms[0] - y / norms[1]) ** 2 for a, x, y in zip(w, f, g, strict=True)) / 2
+        assert C.gap_at_angle(0.0, q1, q2) == pytest.approx(float(truth), rel=1e-5)
+        assert C(1.0, q1, q2) <= 1
+
+
+def test_underflow_and_overflow_are_said():
+    shrink = kc.activation("hard_shrink")
+    for call in (
+        lambda: shrink.c_map(0.5, 1e-4),
+        lambda: shrink.c_map.series(4, 1e-4),
+        lambda: kc.gain(shrink, 1e-4),
+        lambda: kc.activation(X**100).c_map(0.3),
+    ):
+        with pytest.raises(kc.KcalcError, match=r"underflows|double precision"):
+            call()
+    assert shrink.q_map.fixed_points() == ()
+    with pytest.raises(kc.KcalcError, match="0 to 100"):
+        kc.activation("tanh").c_map.derivative(10**9)
+    steep = kc.activation("tanh").transformed(1e6)
+    assert steep.c_map(0.97, 30.0, 60.0) == pytest.approx(2 / np.pi * np.arcsin(0.97), abs=1e-6)
+    table = kc.activation("tanh").c_map.table(2.0)
+    assert pickle.loads(pickle.dumps(table))(0.3) == table(0.3)

@@ -21,7 +21,7 @@ from kcalc.activations.local_map import LocalCMap, LocalQMap
 from kcalc.arguments import derivative_order
 from kcalc.balls import BallField
 from kcalc.errors import KcalcError
-from kcalc.expectations import pair_moment
+from kcalc.expectations import pair_distance, pair_moment
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 from kcalc.gaps import Gap
 from kcalc.jets import Jet, JetField
@@ -258,10 +258,12 @@ class LocalMaps:
         gap, q1, q2 = _broadcast(gap, q1, q2)
         rest = 2 - gap if rest is None else np.clip(np.broadcast_to(rest, gap.shape), 0.0, 2.0)
         if self.closed_in_numpy:
-            with np.errstate(divide="ignore", invalid="ignore"):
+            with np.errstate(all="ignore"):
                 exact = self._closed_taylor(Gap.of(gap, rest) if order <= 2 else gap, q1, q2, order, NUMPY)
             if exact is not None:
-                return tuple(np.broadcast_to(np.asarray(part), gap.shape)[()] for part in exact)
+                if np.isnan(exact[0]).any():
+                    raise KcalcError(f"the C map of {self.name!r} is beyond double precision at so large a q; use c_map.ball")
+                return tuple(np.broadcast_to(np.asarray(part), gap.shape)[()] for part in (np.maximum(exact[0], 0.0), *exact[1:]))
         out = np.empty((order + 1, gap.size))
         pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
         for index in range(pairs.shape[1]):
@@ -276,12 +278,14 @@ class LocalMaps:
         parts = gamma.taylor(gap, order, rest=rest)
         norm = gamma.whole if gamma.same else float(np.sqrt(self.second_moment(q1)) * np.sqrt(self.second_moment(q2)))
         if norm == 0:
-            raise KcalcError(f"activation {self.name!r} vanishes: it has no C map")
-        offset = 0.0 if gamma.same else 1 - gamma.at_one / norm
+            raise KcalcError(f"E phi^2 of activation {self.name!r} vanishes (or underflows) at q = {min(q1, q2):g}: there is no C map")
+        offset = 0.0 if gamma.same else pair_distance(self, q1, q2)  # type: ignore[arg-type]
         return [offset + parts[0] / norm, *(part / norm for part in parts[1:])]
 
     def cross_drop(self, other: Any, q1: Any, q2: Any, gap: Any, order: int = 0) -> tuple[Number, ...]:
         """(G(1), G(1) - G(c), G'(c), ..., G^(order)(c)/order!) at c = 1 - gap, G(c) = E[phi(u) psi(v)]; the drop without cancellation."""
+        if not isinstance(other, LocalMaps):
+            raise KcalcError(f"expected an activation, got {other!r}; make one with kc.activation")
         gap, q1, q2 = _broadcast(gap, q1, q2)
         out = np.empty((order + 2, gap.size))
         pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)

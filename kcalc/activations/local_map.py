@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kcalc import symbols
-from kcalc.arguments import cosine_array, q_array, series_length
+from kcalc.arguments import cosine_array, one_q, q_array, series_length
 from kcalc.composition import Composition, LocalFunction
 from kcalc.errors import KcalcError
 from kcalc.expectations import hermite
@@ -65,6 +65,8 @@ class LocalCMap(CMap):
         """The map in ``kc.symbols.c`` at q values that are numbers or SymPy expressions; ``q2=None`` means ``q1``."""
         one = SYMPY.number(q1)
         two = one if q2 is None else SYMPY.number(q2)
+        if one.is_nonpositive or two.is_nonpositive:
+            raise KcalcError(f"q values are mean squares and must be > 0, got {one}, {two}")
         extra: Any = sorted((one.free_symbols | two.free_symbols) - {symbols.c}, key=str)
         value = self.activation.c_expr(symbols.c, one, two)
         functions: tuple[LocalFunction, ...] = ()
@@ -78,7 +80,7 @@ class LocalCMap(CMap):
 
         Raises: KcalcError where more coefficients are asked than can be computed to rounding.
         """
-        count, size = series_length(n), float(q_array(q, "q"))
+        count, size = series_length(n), one_q(q)
         found = hermite(self.activation, size)
         if count > found.coefficients.size + 1 and not found.complete:
             raise KcalcError(f"series({n}): {found.coefficients.size + 1} coefficients of {self.name!r} are known; tail() bounds the rest")
@@ -86,17 +88,23 @@ class LocalCMap(CMap):
         out[0] = found.mean**2
         known = found.coefficients[: count - 1]
         out[1 : known.size + 1] = known**2
-        return out / float(self.activation.second_moment(size))
+        return out / self._power(size)
 
     def tail(self, n: int, q: Any = 1) -> float:
         """sum_{k >= n} b_k: a bound on |C(c) - sum_{k < n} b_k c^k| / |c|^n at uniform q, without the cancellation of 1 - sum b_k.
 
         Parameters: ``n`` >= 1; ``q`` > 0, one number. Returns: a float, rounding above zero where the series ends.
         """
-        count, size = series_length(n), float(q_array(q, "q"))
+        count, size = series_length(n), one_q(q)
         found = hermite(self.activation, size)
         rest = found.coefficients[count - 1 :]
-        return (float(rest @ rest) + found.tail) / float(self.activation.second_moment(size))
+        return (float(rest @ rest) + found.tail) / self._power(size)
+
+    def _power(self, q: float) -> float:
+        power = float(self.activation.second_moment(q))
+        if not power > 0:
+            raise KcalcError(f"E phi^2 of activation {self.name!r} vanishes (or underflows) at q = {q:g}: there is no C map")
+        return power
 
     def q_derivative(self, which: int | None = None) -> LocalCMapQDerivative:
         """dC/dq1 (``which=1``) or dC/dq2 (2) at fixed c, or the derivative along q1 = q2 (None)."""

@@ -228,8 +228,10 @@ def _nodes(factor: Factor, panels: list[Panel], bits: int) -> tuple[list[Ball], 
 
 def _projected(weights: list[Ball], squares: list[Ball], terms: int, start: int) -> list[Ball]:
     """sum_j weights_j He_n(z_j) / (z_j if odd) for n = start, start + 2, ...: He_(n+2) = (z^2 - 2n - 1) He_n - n (n-1) He_(n-2)."""
+    from flint import arb
+
     current, previous = weights, [w * 0 for w in weights]
-    out = [sum(current, 0 * weights[0])]
+    out = [sum(current, arb(0))]
     for n in range(start, terms - 1, 2):
         shift, factor = 2 * n + 1, n * (n - 1)
         if factor:
@@ -237,5 +239,5 @@ def _projected(weights: list[Ball], squares: list[Ball], terms: int, start: int)
         else:
             following = [(y - shift) * g for y, g in zip(squares, current, strict=True)]
         previous, current = current, following
-        out.append(sum(current, 0 * weights[0]))
+        out.append(sum(current, arb(0)))
     return out

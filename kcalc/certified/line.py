@@ -92,7 +92,7 @@ def expect(factors: Sequence[Factor], bits: int, weight: Sequence[Ball] = (1,), 
             f.check_reach(reach * upper(r))
         total = uncertainty(size + tail(bounds, reach, degree)) + _slack(factors, size, degree)
         inside = [place for place in places if -reach < place.low and place.high < reach]
-        total += _integrated(factors, inside, reach, bits, weight, math.exp(max(target, -700.0)))
+        total += _integrated(factors, inside, reach, bits, weight, math.exp(min(max(target, -700.0), 700.0)))
         for place in inside:
             total += _sliver(bounds, place, size, degree)
     if not total.is_finite():

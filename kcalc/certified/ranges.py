@@ -115,7 +115,13 @@ def span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
     if expr == symbol:
         return low, high
     if expr.is_polynomial(symbol):
-        return _polynomial_span(expr, symbol, low, high)
+        one, two = _polynomial_span(expr, symbol, low, high), _structural_span(expr, symbol, low, high)
+        return max(one[0], two[0]), min(one[1], two[1])
+    return _structural_span(expr, symbol, low, high)
+
+
+def _structural_span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
+    """From the spans of the parts: a square is not negative, whatever it is the square of."""
     parts = [span(arg, symbol, low, high) for arg in expr.args]  # type: ignore[arg-type]
     if isinstance(expr, sp.Add | sp.Mul):
         combine = _plus if isinstance(expr, sp.Add) else _times

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..activations import Activation
+from ..activations.rectifiers import leaky_relu
 from ..calculi.global_maps import c_map, q_map
 from ..errors import FreshnessError, KcalcError, unknown
-from ..layers import Affine, BatchNorm, Layer, Nonlinear, Product, Scale, Sum
+from ..layers import Affine, BatchNorm, Flatten, Identity, Input, Layer, Nonlinear, Pool, Product, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
+from ..subnetworks import maximal, maximal_curvature
 from .measure import local_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from .comparison import Comparison
+    from .conditions import System
+
 Node = Hashable
 SCHEMA = "kcalc.shaping/1"
+COLUMNS = ("alpha", "beta", "gamma", "delta", "negative_slope", "sigma_w", "sigma_b")
+PASSING = (Identity, Flatten, Pool)
 
 
 @dataclass(frozen=True)
 class Constants:
-    """``phi_hat(x) = output_scale * (phi(input_scale x + input_shift) + output_shift)``; unset constants are None."""
+    """``phi_hat(x) = output_scale * (phi(input_scale x + input_shift) + output_shift)``; unset constants are None.
+
+    ``negative_slope``, where set, makes phi the leaky ReLU of that slope. ``sigma_w`` and ``sigma_b``, where set, are those of the Affine
+    layers that read the activation, which is then unchanged.
+    """
 
     activation: Activation
     input_scale: float | None = None
@@ -33,6 +45,8 @@ class Constants:
     output_scale: float | None = None
     output_shift: float | None = None
     negative_slope: float | None = None
+    sigma_w: float | None = None
+    sigma_b: float | None = None
 
     @property
     def alpha(self) -> float | None:
@@ -58,12 +72,24 @@ class Constants:
     def transformed(self) -> Activation:
         """The transformed activation."""
         given = (self.input_scale, self.input_shift, self.output_scale, self.output_shift)
-        return self.activation.transformed(*(d if v is None else v for v, d in zip(given, (1, 0, 1, 0), strict=True)))
+        phi = self.activation if self.negative_slope is None else leaky_relu(self.negative_slope)
+        return phi.transformed(*(d if v is None else v for v, d in zip(given, (1, 0, 1, 0), strict=True)))
+
+    def describe(self) -> str:
+        """The transformed activation in one line."""
+        if self.sigma_w is not None:
+            return f"sigma_w {self.sigma_w:.6g}, sigma_b {self.sigma_b or 0:.6g}"
+        inside = "x" if self.input_scale is None else f"{self.input_scale:.6g}*x"
+        inside += "" if self.input_shift is None else f" {self.input_shift:+.6g}"
+        name = self.activation.name if self.negative_slope is None else f"leaky_relu[{self.negative_slope:.6g}]"
+        text = f"{name}({inside})" + ("" if self.output_shift is None else f" {self.output_shift:+.6g}")
+        return text if self.output_scale is None else f"{self.output_scale:.6g}*({text})"
 
     def to_dict(self) -> dict[str, Any]:
         """The constants as plain data."""
         names = ("input_scale", "input_shift", "output_scale", "output_shift", "negative_slope")
-        return {"activation": self.activation.name} | {name: getattr(self, name) for name in names}
+        weights = {} if self.sigma_w is None else {"sigma_w": self.sigma_w, "sigma_b": self.sigma_b}
+        return {"activation": self.activation.name} | {name: getattr(self, name) for name in names} | weights
 
 
 @dataclass(frozen=True)
@@ -100,13 +126,18 @@ class ConstantsTable(Mapping[Any, Constants]):
     def __contains__(self, key: object) -> bool:
         return key in self.by_node or key in self._by_name
 
+    def columns(self) -> tuple[str, ...]:
+        """The constants that are set, in order: what a table of them shows."""
+        return tuple(name for name in COLUMNS if any(getattr(k, name) is not None for k in self.by_node.values()))
+
     def __repr__(self) -> str:
         return f"ConstantsTable({', '.join(f'{name}: {len(found)}' for name, found in self._by_name.items())})"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("activation", "alpha", "beta", "gamma", "delta"))
+        columns = self.columns()
+        head = "".join(f"<th>{name}</th>" for name in ("activation", *columns))
         rows = (
-            "".join(f"<td>{'-' if v is None else f'{v:.10g}'}</td>" for v in (k.alpha, k.beta, k.gamma, k.delta))
+            "".join(f"<td>{'-' if (v := getattr(k, name)) is None else f'{v:.10g}'}</td>" for name in columns)
             for found in self._by_name.values()
             for k in found
         )
@@ -119,8 +150,8 @@ class ConstantsTable(Mapping[Any, Constants]):
 class Shaping:
     """A shaped network: sigma_w = 1, sigma_b = 0, normalised sums, transformed activations.
 
-    ``targets`` are the local conditions {condition: value}; ``changes`` lists every edit in words; ``all_solutions``
-    lists per activation name the other solutions found on the way; ``warnings`` say where the targets do not bind.
+    ``targets`` are the local conditions {condition: value}; ``changes`` lists every edit in words; ``systems`` are the equations that
+    were solved, by activation name; ``warnings`` say where the targets do not bind.
     """
 
     method: str
@@ -131,8 +162,18 @@ class Shaping:
     targets: dict[str, float]
     global_targets: dict[str, float]
     changes: tuple[str, ...]
-    all_solutions: dict[str, tuple[Constants, ...]] = field(default_factory=dict)
+    systems: dict[str, tuple[System, ...]] = field(default_factory=dict, repr=False)
     warnings: tuple[Assumption, ...] = ()
+
+    @cached_property
+    def all_solutions(self) -> dict[str, tuple[Constants, ...]]:
+        """{activation name: every set of constants found}, the smallest |beta| first, positive before negative; sought when asked for.
+
+        The default is the solution on the branch that starts nearest to beta = 0. Mirror images: ``kcalc.shaping.mirrors(solutions)``.
+        """
+        from .search import solve_all
+
+        return {name: solve_all(self.systems[name]) if name in self.systems else (self.constants[name],) for name in self.constants}
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -162,14 +203,23 @@ class Shaping:
         measured: dict[str, Callable[[], float]] = {
             "Q_f(1)": lambda: float(q_map(self.network)(1.0)),
             "C_f'(1)": lambda: float(c_map(self.network).derivative(1)(1.0)),
+            "max C_f(0)": lambda: float(maximal(self.network, self._r())(0.0)),
+            "max C_f''(1)": lambda: maximal_curvature(self.network).multiplier * self._worst("C''(1)"),
         }
         return {name: measured[name]() for name in self.global_targets}
+
+    def _r(self) -> dict[Node, Callable[[Any], Any]]:
+        """The local C map of every nonlinear node."""
+        return {node: constants.transformed.c_map for node, constants in self.constants.by_node.items()}
+
+    def _worst(self, condition: str) -> float:
+        return max(float(local_values(self.constants[name].transformed)[condition]) for name in self.constants)
 
     @cached_property
     def residuals(self) -> dict[str, float]:
         """{condition: |value - target|}, measured apart from the solver: other quadrature, 30 digits; global maps by fold."""
         targets = self.targets | self.global_targets
-        return {condition: abs(float(value - targets[condition])) for condition, value in self._measured.items()}
+        return {condition: abs(float(value - targets[condition])) for condition, value in self._measured.items() if condition in targets}
 
     def plot(self, axes: Sequence[Axes] | None = None) -> Any:
         """Activations before and after, and the global C map before and after; see :func:`kcalc.plotting.shaping_figure`."""
@@ -189,6 +239,12 @@ class Shaping:
 
     def _plain(self) -> dict[Node, Activation]:
         return {node: constants.activation for node, constants in self.constants.by_node.items()}
+
+    def compare(self, other: Shaping) -> Comparison:
+        """This shaping beside another one: constants, values and residuals as a table (text, HTML, ``rows``)."""
+        from .comparison import Comparison
+
+        return Comparison((self, other))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, with a versioned schema."""
@@ -220,24 +276,30 @@ def prepared(network: Network, activation: Any = None) -> tuple[Network, tuple[s
     Raises: KcalcError for BatchNorm, products, unnormalised sums or a network without activations, naming the remedy.
     """
     changes: list[str] = []
+    normalised: set[tuple[Any, int]] = set()
     for node, layer, parents in network.steps():
         if isinstance(layer, BatchNorm):
             raise KcalcError(f"node {node!r} is a BatchNorm, which no kernel method can shape; drop it with net.without_normalization()")
         if isinstance(layer, Product):
             raise KcalcError(f"node {node!r} is a Product, for which shaping has no rule; cut the network there")
-        if isinstance(layer, Sum) and not is_normalised(sum_weights(layer, len(parents))):
+        if isinstance(layer, Sum) and (layer.weights, len(parents)) not in normalised:
+            if is_normalised(sum_weights(layer, len(parents))):
+                normalised.add((layer.weights, len(parents)))
+                continue
             raise KcalcError(f"the Sum at node {node!r} is not normalised (its squared weights must add up to 1); use net.normalised()")
     nodes = network.nodes_of(Nonlinear)
     if not nodes:
         raise KcalcError("the network has no nonlinear layer, so there is nothing to shape")
 
+    chosen = None if activation is None else Nonlinear(activation)
+
     def plain(node: Node, layer: Layer) -> Layer:
         if isinstance(layer, Affine) and (layer.sigma_w != 1 or layer.sigma_b != 0):
             changes.append(f"{node}: sigma_w {layer.sigma_w} -> 1, sigma_b {layer.sigma_b} -> 0")
             return replace(layer, sigma_w=1, sigma_b=0)
-        if isinstance(layer, Nonlinear) and activation is not None and Nonlinear(activation) != layer:
-            changes.append(f"{node}: activation {layer.activation.name} -> {Nonlinear(activation).activation.name}")
-            return Nonlinear(activation)
+        if isinstance(layer, Nonlinear) and chosen is not None and chosen != layer:
+            changes.append(f"{node}: activation {layer.activation.name} -> {chosen.activation.name}")
+            return chosen
         return layer
 
     out = network.map_layers(plain)
@@ -251,9 +313,38 @@ def check_fresh(network: Network) -> None:
 
     Raises: FreshnessError naming the node, also where the kernel calculus handles it exactly by fusing or cross terms.
     """
+    if simply_fresh(network):
+        return
     for assumption in c_map(network).assumptions:
         if assumption.kind == "exact":
             raise FreshnessError(
                 f"node {assumption.node!r} cannot be shaped by local conditions: {assumption.text}; "
                 "end all addends of a Sum but one in their own Affine, and put an Affine between activations"
             )
+
+
+def simply_fresh(network: Network) -> bool:
+    """Whether freshness shows in the shape of the graph alone: every activation reads its own Affine, or a Sum of fresh feature maps of
+    which all but one come from Affine layers that nothing else reads. False where only the kernel calculus can tell.
+    """
+    readers: Counter[Node] = Counter(parent for _, _, parents in network.steps() for parent in parents)
+    gaussian: dict[Node, bool] = {}
+    own: dict[Node, bool] = {}  # ends in weights that reach the reader along this way only
+    for node, layer, parents in network.steps():
+        if isinstance(layer, Affine):
+            gaussian[node], own[node] = True, readers[node] == 1
+        elif isinstance(layer, PASSING):
+            gaussian[node], own[node] = gaussian[parents[0]], own[parents[0]] and readers[node] == 1
+        elif isinstance(layer, Sum):
+            if sum(not own[parent] for parent in parents) > 1:
+                return False
+            gaussian[node], own[node] = all(gaussian[parent] for parent in parents), False
+        elif isinstance(layer, Nonlinear):
+            if not gaussian[parents[0]]:
+                return False
+            gaussian[node] = own[node] = False
+        elif isinstance(layer, Input):
+            gaussian[node] = own[node] = False
+        else:
+            return False
+    return True

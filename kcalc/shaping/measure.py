@@ -19,19 +19,22 @@ REACH = 13  # exp(-13^2 / 2) = 2e-37
 
 @lru_cache(maxsize=256)
 def local_values(phi: Activation) -> dict[str, Any]:
-    """Q(1), Q'(1), C(0), C'(1) and the mean of phi at q = 1, as mpmath numbers.
+    """Q(1), Q'(1), C(0), C'(1), C''(1) and the mean of phi at q = 1, as mpmath numbers.
 
     Gauss-Legendre panels of width 1 (less for steep inputs), split at the kinks; ``phi`` must be continuous. Callables give
     double precision.
     """
     with mpmath.workdps(DIGITS + 5):
-        value, slope = _sampled(phi) if phi.numeric_only else (_function(phi.expr), _function(phi.derivative_expr(1)))
+        smooth = not any(phi.jump_sizes(1))
+        value, slope, second = (
+            _sampled(phi) if phi.numeric_only else (_function(phi.expr if n == 0 else phi.derivative_expr(n)) for n in range(3))
+        )
         steps = 1 if phi.transformation is None else min(max(math.ceil(abs(float(phi.transformation.input_scale))), 1), 64)
         edges = sorted(
             {mpmath.mpf(k) / steps for k in range(-REACH * steps, REACH * steps + 1)}
             | {_exact(k) for k in phi.kinks if abs(float(k)) < REACH}
         )
-        mean = square = gradient = mixed = mpmath.mpf(0)
+        mean = square = gradient = mixed = bend = mpmath.mpf(0)
         nodes = _legendre(24)
         for low, high in pairwise(edges):
             half, middle = (high - low) / 2, (high + low) / 2
@@ -43,22 +46,24 @@ def local_values(phi: Activation) -> dict[str, Any]:
                 square += weight * f * f
                 gradient += weight * g * g
                 mixed += weight * f * g * x
+                bend += weight * second(x) ** 2 if smooth else 0
         return {
             "E phi": mean,
             "Q(1)": square,
             "Q'(1)": mixed,
             "C(0)": mean * mean / square,
             "C'(1)": gradient / square,
+            "C''(1)": bend / square if smooth else mpmath.inf,
         }
 
 
-def _sampled(phi: Activation) -> tuple[Any, Any]:
-    """phi and its derivative from double precision, for callables."""
+def _sampled(phi: Activation) -> tuple[Any, ...]:
+    """phi and two derivatives from double precision, for callables."""
 
     def numbers(function: Any) -> Any:
         return lambda x: mpmath.mpf(float(function(np.array([float(x)]))[0]))
 
-    return numbers(phi.numeric(0)), numbers(phi.numeric(1))
+    return tuple(numbers(phi.numeric(n)) for n in range(3))
 
 
 def _exact(value: Any) -> Any:

@@ -1,0 +1,155 @@
+"""The two equations in (log alpha, beta) that are left of a shaping method's local conditions once gamma and delta are eliminated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ..activations import Activation
+from .moments import Moments, Pair
+
+
+class Equations(NamedTuple):
+    """Two residuals (value - target, of order one) and their derivatives by (log alpha, beta)."""
+
+    first: float
+    second: float
+    d_first: Pair
+    d_second: Pair
+
+
+class System(Protocol):
+    """A pair of equations for one activation. ``target`` is the small positive quantity along which branches start at alpha = 0."""
+
+    @property
+    def phi(self) -> Activation: ...
+    @property
+    def target(self) -> float: ...
+    @property
+    def order(self) -> int:
+        """The highest derivative of phi that is needed."""
+        ...
+
+    @property
+    def condition(self) -> str:
+        """The first equation, in words."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What may help where the first equation cannot be met."""
+        ...
+
+    def named(self, target: float) -> str:
+        """A target as the condition it stands for."""
+        ...
+
+    def at(self, target: float) -> System:
+        """The same equations with another target."""
+        ...
+
+    def equations(self, m: Moments) -> Equations: ...
+    def surfaces(self, variance: Any, excess: Any, turn: Any, tilt: Any, bend: Any) -> tuple[Any, Any]:
+        """(first residual, the quantity that is to equal ``target``) for arrays of moments."""
+        ...
+
+    def limit(self, one: Any, two: Any, three: Any) -> Any:
+        """What vanishes at the shift that a branch has as alpha -> 0, from phi', phi'', phi''' there."""
+        ...
+
+    def first_scale(self, one: float, two: float) -> float:
+        """alpha to leading order in the target."""
+        ...
+
+    def output(self, m: Moments) -> tuple[float, float]:
+        """(gamma, delta)."""
+        ...
+
+
+@dataclass(frozen=True)
+class SlopeSystem:
+    """DKS: C'(1) - 1 = ``target`` and Q'(1) - 1 = ``ratio * target``, with Q(1) = 1 and C(0) = 0 by gamma and delta. [DKS sec. 18]"""
+
+    phi: Activation
+    target: float
+    ratio: float = 0.0
+    order = 2
+    remedy = "; drop it with q_slope=None"
+
+    @property
+    def condition(self) -> str:
+        return f"Q'(1) = {1 + self.ratio * self.target:.6g}"
+
+    def named(self, target: float) -> str:
+        return f"C'(1) = {1 + target:.6g}"
+
+    def at(self, target: float) -> SlopeSystem:
+        return replace(self, target=target)
+
+    def equations(self, m: Moments) -> Equations:
+        v, turn, excess = m.variance, m.turn / m.variance, m.excess / m.variance
+        return Equations(
+            turn - self.ratio * self.target,
+            excess - self.target,
+            ((m.d_turn[0] - turn * m.d_variance[0]) / v, (m.d_turn[1] - turn * m.d_variance[1]) / v),
+            ((m.d_excess[0] - excess * m.d_variance[0]) / v, (m.d_excess[1] - excess * m.d_variance[1]) / v),
+        )
+
+    def surfaces(self, variance: Any, excess: Any, turn: Any, tilt: Any, bend: Any) -> tuple[Any, Any]:
+        return turn / variance - self.ratio * self.target, excess / variance
+
+    def limit(self, one: Any, two: Any, three: Any) -> Any:
+        return (1 - self.ratio) * two**2 + 2 * one * three
+
+    def first_scale(self, one: float, two: float) -> float:
+        return math.sqrt(2 * self.target) * abs(one / two)
+
+    def output(self, m: Moments) -> tuple[float, float]:
+        return m.variance**-0.5, -m.mean
+
+
+@dataclass(frozen=True)
+class CurvatureSystem:
+    """Smooth TAT: C''(1) = ``target`` and Q'(1) = 1, with Q(1) = 1 and C'(1) = 1 by gamma and delta. [TAT sec. 5]
+
+    ``side``: the sign of the mean of the transformed activation, whose square is E f'^2 - Var f.
+    """
+
+    phi: Activation
+    target: float
+    side: int = 1
+    order = 3
+    condition = "Q'(1) = C'(1) = 1"
+    remedy = "; method='dks' asks less"
+
+    def named(self, target: float) -> str:
+        return f"C''(1) = {target:.6g}"
+
+    def at(self, target: float) -> CurvatureSystem:
+        return replace(self, target=target)
+
+    def equations(self, m: Moments) -> Equations:
+        g, mean = m.gradient, self.side * math.sqrt(max(m.excess, 1e-300))
+        first, second = (m.turn - m.excess + mean * m.tilt) / g, m.bend / g
+        rows = []
+        for i in (0, 1):
+            dg, d_mean = m.d_variance[i] + m.d_excess[i], m.d_excess[i] / (2 * mean)
+            d_first = (m.d_turn[i] - m.d_excess[i] + d_mean * m.tilt + mean * m.d_tilt[i] - first * dg) / g
+            rows.append((d_first, (m.d_bend[i] - second * dg) / g))
+        return Equations(first, second - self.target, (rows[0][0], rows[1][0]), (rows[0][1], rows[1][1]))
+
+    def surfaces(self, variance: Any, excess: Any, turn: Any, tilt: Any, bend: Any) -> tuple[Any, Any]:
+        gradient = variance + excess
+        return (turn - excess + self.side * np.sqrt(np.maximum(excess, 0)) * tilt) / gradient, bend / gradient
+
+    def limit(self, one: Any, two: Any, three: Any) -> Any:
+        return one * three + self.side * two * np.abs(two) / math.sqrt(2)
+
+    def first_scale(self, one: float, two: float) -> float:
+        return math.sqrt(self.target) * abs(one / two)
+
+    def output(self, m: Moments) -> tuple[float, float]:
+        return m.gradient**-0.5, self.side * math.sqrt(max(m.excess, 0.0)) - m.mean

@@ -1,0 +1,252 @@
+"""The edge of chaos: weight and bias variances at which perturbations neither grow nor shrink, chi_1 = 1 at a fixed point q*.
+
+A layer is Affine(sigma_w, sigma_b), then phi:  q* = sigma_w^2 E phi(sqrt q* z)^2 + sigma_b^2,  chi_1 = sigma_w^2 E phi'(sqrt q* z)^2.
+Given q*, chi_1 = 1 sets sigma_w and the fixed point sets sigma_b: the edge is a curve with q* as its parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..activations import Activation
+from ..activations import activation as resolve
+from ..errors import KcalcError, UnreachableTarget
+from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear, Pool, as_number
+from ..maps import Assumption
+from ..network import Network
+from ..quadrature import Array
+from .base import Constants, ConstantsTable, Shaping, check_fresh, prepared
+from .moments import settled
+from .search import check_shapeable
+
+LEAST_Q, LARGEST_Q = 1e-6, 1e3
+ROUNDING = 1e-13
+PASSING = (Identity, Flatten, Pool, Dropout)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A point of the edge of chaos of one activation."""
+
+    activation: Activation
+    q: float
+    sigma_w: float
+    sigma_b: float
+
+    @property
+    def attractive(self) -> bool | None:
+        """Whether the q map returns to q*: |sigma_w^2 Q'(q*)| < 1; None where that is 1 to rounding."""
+        slope = self.sigma_w**2 * float(self.activation.q_slope(self.q))
+        return None if abs(abs(slope) - 1) < 1e-12 else abs(slope) < 1
+
+
+def edge(activation: Any, q: float | None = None, sigma_b: float | None = None, sigma_w: float | None = None) -> Edge:
+    """The point of the edge of chaos with the given q*, sigma_b or sigma_w (one of them), the one of the smallest q* if there are several.
+
+    For activations of degree one (relu), for which the edge is the single point (sigma_w, 0) at any q*, the default is q* = 1.
+    Domain: q in [1e-6, 1e3], sigma_b >= 0, sigma_w > 0. Raises: KcalcError for bad input; UnreachableTarget naming what can be had.
+    """
+    phi = resolve(activation)
+    check_shapeable(phi)
+    given = {name: _number(value, name) for name, value in (("q", q), ("sigma_b", sigma_b), ("sigma_w", sigma_w)) if value is not None}
+    if len(given) != 1:
+        raise KcalcError("choose the point of the edge of chaos by exactly one of sigma_b, sigma_w and q")
+    (name, value), *_ = given.items()
+    if name == "q":
+        return _at(phi, value)
+    if phi.degree == 1:
+        return _homogeneous(phi, name, value)
+    return _at(phi, _parameter(phi, name, value))
+
+
+def _number(value: Any, name: str) -> float:
+    number = as_number(value, name)
+    if getattr(number, "free_symbols", None) or number < 0 or (number == 0 and name != "sigma_b"):
+        raise KcalcError(f"{name} must be a number {'>= 0' if name == 'sigma_b' else '> 0'}, got {value}")
+    return float(number)
+
+
+def variances(phi: Activation, q: float) -> tuple[float, float]:
+    """(sigma_w^2, sigma_b^2) of the edge at q*; the second is negative where the edge does not pass. sigma_b^2 without cancellation."""
+    m = settled(phi, math.log(q) / 2, 0.0)
+    if not m.gradient > 0:
+        raise KcalcError(f"the gradient of {phi.name} vanishes at q = {q:g}")
+    share = (m.excess - m.mean**2) / m.gradient
+    return q / m.gradient, q * (share if abs(share) > ROUNDING else 0.0)
+
+
+def _at(phi: Activation, q: float) -> Edge:
+    if not LEAST_Q <= q <= LARGEST_Q:
+        raise KcalcError(f"q* must lie in [{LEAST_Q:g}, {LARGEST_Q:g}], got {q:g}")
+    weight, bias = variances(phi, q)
+    if bias < 0:
+        raise UnreachableTarget(f"the edge of chaos of {phi.name} has no point with q* = {q:g}: sigma_b^2 would be {bias:.6g}")
+    return Edge(phi, q, math.sqrt(weight), math.sqrt(bias))
+
+
+def _homogeneous(phi: Activation, name: str, value: float) -> Edge:
+    point = _at(phi, 1.0)
+    if abs(getattr(point, name) - value) > 1e-12 * (1 + value):
+        raise UnreachableTarget(
+            f"the edge of chaos of {phi.name} is the single point sigma_w = {point.sigma_w:.10g}, sigma_b = {point.sigma_b:g}; "
+            f"{name} = {value:g} is not on it"
+        )
+    return point
+
+
+def _parameter(phi: Activation, name: str, value: float) -> float:
+    """The smallest q* at which the edge has the given sigma."""
+    from scipy.optimize import brentq
+
+    which = 0 if name == "sigma_w" else 1
+
+    def miss(log_q: float) -> float:
+        return variances(phi, math.exp(log_q))[which] - value**2
+
+    grid, found = _reachable(phi)
+    values = found[which] - value**2
+    for i in np.nonzero(values[:-1] * values[1:] <= 0)[0]:
+        root = float(brentq(miss, grid[i], grid[i + 1], xtol=1e-15, rtol=1e-14))  # pyright: ignore[reportArgumentType]
+        if variances(phi, math.exp(root))[1] >= 0:
+            return math.exp(root)
+    ends = np.sqrt(found[which][found[1] >= 0])
+    if not ends.size:
+        raise UnreachableTarget(f"{phi.name} has no edge of chaos: chi_1 = 1 needs sigma_b^2 < 0 at every q*")
+    near = float(ends[np.abs(ends - value).argmin()])
+    limit = (
+        "; it tends to sigma_b = 0 as q* -> 0 only"
+        if name == "sigma_b" and value == 0 and near < 1e-3
+        else f"; the nearest is about {near:.6g}"
+    )
+    raise UnreachableTarget(f"the edge of chaos of {phi.name} has no point with {name} = {value:g}{limit}")
+
+
+def _reachable(phi: Activation) -> tuple[Array, Array]:
+    """(log q*, [sigma_w^2, sigma_b^2]) along the edge, up to where moments stay finite."""
+    grid, rows = [], []
+    for log_q in np.linspace(math.log(LEAST_Q), math.log(LARGEST_Q), 84):
+        try:
+            rows.append(variances(phi, math.exp(log_q)))
+        except (KcalcError, OverflowError):
+            break
+        grid.append(float(log_q))
+    return np.array(grid), np.array(rows).reshape(-1, 2).T
+
+
+def edge_curve(activation: Any, count: int = 101) -> list[Edge]:
+    """The edge of chaos as points of growing q*."""
+    phi = resolve(activation)
+    check_shapeable(phi)
+    points = []
+    for log_q in np.linspace(math.log(LEAST_Q), math.log(LARGEST_Q), count):
+        try:
+            points.append(_at(phi, math.exp(log_q)))
+        except (KcalcError, OverflowError):
+            continue
+    return points
+
+
+# -- a network at the edge ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EdgeShaping(Shaping):
+    """A network at the edge of chaos: its Affine layers have sigma_w and sigma_b (not 1 and 0), its activations are unchanged."""
+
+    edges: tuple[Edge, ...] = ()
+
+    @cached_property
+    def _measured(self) -> dict[str, Any]:
+        """chi_1 and q* from the library's local quantities (another quadrature), the worst over activations; global maps by fold."""
+        out: dict[str, Any] = {}
+        for point in self.edges:
+            phi, q, weight = point.activation, point.q, point.sigma_w**2
+            slope = float(np.asarray(phi.c_map.derivative(1)(1.0, q))) * float(phi.second_moment(q)) / q
+            values = {"chi_1": weight * slope, "q*": weight * float(phi.second_moment(q)) + point.sigma_b**2}
+            for name, value in values.items():
+                if name not in out or abs(value - self.targets[name]) > abs(out[name] - self.targets[name]):
+                    out[name] = value
+        return out | self._global_values()
+
+
+def eoc(
+    network: Network, activation: Any = None, sigma_b: float | None = None, sigma_w: float | None = None, q: float | None = None
+) -> EdgeShaping:
+    """Put a network on the edge of chaos: chi_1 = 1 at the fixed point q*, for inputs of q = 1.
+
+    ``sigma_b``, ``sigma_w`` or ``q`` (= q*) chooses the point of the edge; the default is sigma_b = 0 for activations of degree one, else
+    q* = 1. Several activations share q*, so that only ``q`` can choose for them. An Affine after an activation has that activation's
+    sigma_w and sigma_b; the first one after an input sigma_w^2 = q* - sigma_b^2; others keep q as it is (1, 0). ``changes`` lists all.
+
+    Unlike DKS and TAT this returns sigma_w and sigma_b in the Affine layers and leaves the activations alone.
+    Raises: KcalcError for bad input, UnreachableTarget where the edge has no such point, FreshnessError as for the other methods.
+    """
+    plain, changes = prepared(network, activation)
+    kinds = list(dict.fromkeys(layer.activation for _, layer, _ in plain.steps() if isinstance(layer, Nonlinear)))
+    if q is None and sigma_b is None and sigma_w is None:
+        q = 1.0
+    if q is None and len(kinds) > 1:
+        raise KcalcError(f"{len(kinds)} activations share one q*, so choose by q, not by sigma_b or sigma_w")
+    points = {phi: edge(phi, q, sigma_b, sigma_w) for phi in kinds}
+    level = next(iter(points.values())).q
+    least = min(level - point.sigma_b**2 for point in points.values())
+    layers, edits = _affines(plain, points, level)
+    check_fresh(plain)
+    shaped = plain.map_layers(lambda node, layer: layers.get(node, layer))
+    by_node = {
+        node: Constants(point.activation, sigma_w=point.sigma_w, sigma_b=point.sigma_b)
+        for node in plain.nodes_of(Nonlinear)
+        if (point := points[_phi(plain, node)])
+    }
+    notes = [Assumption("network", f"inputs have q = 1; pre-activations have q* = {level:.10g}")] if least > 0 else []
+    for phi, point in points.items():
+        if point.attractive is False:
+            notes.append(Assumption("network", f"q* = {point.q:.6g} repels for {phi.name}: rounding and finite width grow away from it"))
+    chosen = {name: float(value) for name, value in (("q", q), ("sigma_b", sigma_b), ("sigma_w", sigma_w)) if value is not None}
+    return EdgeShaping(
+        "eoc", chosen, network, shaped, ConstantsTable(by_node), {"chi_1": 1.0, "q*": level}, {"Q_f(1)": level},
+        (*changes, *edits), warnings=tuple(notes), edges=tuple(points.values()),
+    )  # fmt: skip
+
+
+def _phi(network: Network, node: Any) -> Activation:
+    layer: Any = network.layer(node)
+    return layer.activation
+
+
+def _affines(network: Network, points: dict[Activation, Edge], level: float) -> tuple[dict[Any, Affine], list[str]]:
+    """The Affine layers at the edge, and the edits in words. Raises: KcalcError where an Affine reads what has no q* of its own."""
+    first = next(iter(points.values()))
+    layers: dict[Any, Affine] = {}
+    edits: list[str] = []
+    for node, layer, parents in network.steps():
+        if not isinstance(layer, Affine):
+            continue
+        source = parents[0]
+        while isinstance(network.layer(source), PASSING):
+            source = network.parents(source)[0]
+        before = network.layer(source)
+        if isinstance(before, Nonlinear):
+            point = points[before.activation]
+            sigmas = point.sigma_w, point.sigma_b
+        elif isinstance(before, Input):
+            sigmas = math.sqrt(level - first.sigma_b**2), first.sigma_b
+        elif isinstance(before, Affine) or type(before).__name__ == "Sum":
+            sigmas = 1.0, 0.0
+        else:
+            raise KcalcError(
+                f"node {node!r} reads a {type(before).__name__}, whose q the edge of chaos does not fix; shape the network with dks instead"
+            )
+        layers[node] = replace(layer, sigma_w=sigmas[0], sigma_b=sigmas[1] if layer.bias else 0)
+        if sigmas[1] and not layer.bias:
+            raise KcalcError(
+                f"node {node!r} has no bias, but the edge of chaos needs sigma_b = {sigmas[1]:.6g}; choose sigma_b=0 or give it one"
+            )
+        if sigmas != (1.0, 0.0):
+            edits.append(f"{node}: sigma_w 1 -> {sigmas[0]:.10g}, sigma_b 0 -> {sigmas[1]:.10g}")
+    return layers, edits

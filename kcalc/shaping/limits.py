@@ -1,0 +1,159 @@
+"""Infinite depth: where a repeated block leads q and c values, how fast, and the flow that tailored ReLUs tend to. [TAT Prop. 3]"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..calculi.global_maps import c_map, q_map
+from ..errors import KcalcError
+from ..layers import as_number
+from ..network import Network
+from ..subnetworks import maximal_curvature
+
+
+@dataclass(frozen=True)
+class DepthLimit:
+    """What many copies of a block do to q and to c values: q* and c*, the slopes there, and the depths over which they are approached.
+
+    ``rate`` is C'(c*), ``q_rate`` Q'(q*); distances shrink by that factor per block. ``xi_c = -1/log rate`` and ``xi_q`` count blocks;
+    they are infinite where the slope is 1 (slower than any exponential).
+    """
+
+    q: float
+    c: float
+    rate: float
+    q_rate: float
+
+    @property
+    def xi_c(self) -> float:
+        """Blocks over which |c - c*| shrinks by a factor e."""
+        return _length(self.rate)
+
+    @property
+    def xi_q(self) -> float:
+        """Blocks over which |q - q*| shrinks by a factor e."""
+        return _length(self.q_rate)
+
+
+def _length(rate: float) -> float:
+    size = abs(rate)
+    if size == 0:
+        return 0.0
+    return math.inf if size >= 1 - 1e-13 else -1 / math.log(size)
+
+
+def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
+    """The limit of ever more copies of ``block`` (one input, one output) for inputs of q value ``q`` and any c < 1.
+
+    q* is the attracting fixed point of Q on the side that ``q`` moves to, or ``q`` itself where Q keeps it; c* the fixed point of C at q*
+    with slope <= 1, which is unique in [0, 1]. [DKS App. C]
+    Raises: KcalcError for several inputs or outputs, bad q, or q values that grow or vanish without end.
+    """
+    if len(block.inputs) != 1 or len(block.outputs) != 1:
+        raise KcalcError("depth_limit needs a block with one input and one output, since it feeds the one into the other")
+    value = as_number(q, "q")
+    if getattr(value, "free_symbols", None) or not value > 0:
+        raise KcalcError(f"q is a mean square and must be > 0, got {q}")
+    level, q_rate = _q_limit(block, float(value))
+    cosines = c_map(block)
+    points = [p for p in cosines.fixed_points(level) if p.value >= -1e-12]
+    if not points:  # C is the identity, or 1 repels nothing: every c stays, or c -> 1
+        identity = abs(float(cosines(0.5, level)) - 0.5) < 1e-12
+        if identity:
+            raise KcalcError("the block's C map is the identity at q*: every c value stays where it is")
+        return DepthLimit(level, 1.0, float(cosines.derivative(1)(1.0, level)), q_rate)
+    best = min(points, key=lambda p: abs(p.slope))
+    return DepthLimit(level, best.value, best.slope, q_rate)
+
+
+def _q_limit(block: Network, q: float) -> tuple[float, float]:
+    squares = q_map(block)
+    after = float(squares(q))
+    if abs(after / q - 1) < 1e-13:
+        return q, float(squares.derivative(1)(q))
+    points = squares.fixed_points()
+    ahead = [p for p in points if (p.value > q) == (after > q)]
+    if not ahead:
+        raise KcalcError(
+            f"q values {'grow' if after > q else 'shrink'} without end: Q has no fixed point {'above' if after > q else 'below'} q = {q:g}"
+        )
+    found = min(ahead, key=lambda p: abs(math.log(p.value / q)))
+    return found.value, found.slope
+
+
+# -- the flow of tailored ReLUs ----------------------------------------------------------------------------------------------------------
+
+
+def flow_time(c: float, start: float = 0.0) -> float:
+    """T with psi(start, T) = c, psi being the flow dx/dT = sqrt(1 - x^2) - x arccos x. Domain: -1 <= start <= c < 1.
+
+    Deep networks of tailored ReLUs with k = (1 - slope)^2 / (pi (1 + slope^2)) have C_f(c) -> psi(c, k * multiplier).
+    """
+    low, high = _cosine(start, "start"), _cosine(c, "c")
+    if not low <= high < 1:
+        raise KcalcError(f"the flow goes from start to c with -1 <= start <= c < 1, got start = {start}, c = {c}")
+
+    return _time_between(math.acos(high), math.acos(low))
+
+
+def _time_between(near: float, far: float) -> float:
+    """T from the angle ``far`` to the smaller angle ``near``."""
+    from scipy.integrate import quad
+
+    return float(quad(lambda t: math.sin(t) / _speed(t), near, far, epsabs=1e-14, epsrel=1e-13, limit=200)[0])
+
+
+def _speed(theta: float) -> float:
+    """sin t - t cos t, by its series near 0."""
+    if theta < 0.2:
+        t = theta * theta
+        return theta**3 * (1 / 3 - t * (1 / 30 - t * (1 / 840 - t * (1 / 45360 - t / 3991680))))
+    return math.sin(theta) - theta * math.cos(theta)
+
+
+def _cosine(value: Any, name: str) -> float:
+    number = as_number(value, name)
+    if getattr(number, "free_symbols", None) or not -1 <= number <= 1:
+        raise KcalcError(f"{name} must be a c value in [-1, 1], got {value}")
+    return float(number)
+
+
+def flow(c: float, time: float) -> float:
+    """psi(c, T): where the flow of tailored ReLUs takes ``c`` in ``time`` T >= 0."""
+    from scipy.optimize import brentq
+
+    start, span = _cosine(c, "c"), as_number(time, "time")
+    if getattr(span, "free_symbols", None) or not span >= 0:
+        raise KcalcError(f"time must be a number >= 0, got {time}")
+    if start == 1 or span == 0:
+        return start
+
+    far = math.acos(start)
+
+    def late(log_theta: float) -> float:
+        return _time_between(min(math.exp(log_theta), far), far) - float(span)
+
+    low = math.log(far) - 1.0
+    while late(low) < 0:
+        low -= 1.0
+        if low < -15:  # closer to 1 than double precision tells
+            return 1.0
+    root = float(brentq(late, low, math.log(far), xtol=1e-15, rtol=1e-14))  # pyright: ignore[reportArgumentType]
+    return math.cos(math.exp(root))
+
+
+def flow_slope(network: Network, eta: float) -> float:
+    """The negative slope that the flow predicts for a deep network: k = T(eta) / multiplier, multiplier the mean number of nonlinear layers
+    that a path through the steepest subnetwork meets. The exact slope, ``kc.shape(..., method="tat", eta=eta)``, tends to it with depth.
+
+    Raises: KcalcError for eta outside (0, 1), or a network too shallow for the prediction.
+    """
+    target = _cosine(eta, "eta")
+    if not 0 < target < 1:
+        raise KcalcError(f"eta must lie in (0, 1), got {eta}")
+    w = math.pi * flow_time(target) / maximal_curvature(network).multiplier
+    if w >= 1:
+        raise KcalcError(f"the network is too shallow for the flow at eta = {target:g}: even ReLUs are too weak")
+    return (1 - w) / (1 + math.sqrt(w * (2 - w)))

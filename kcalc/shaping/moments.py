@@ -1,0 +1,183 @@
+"""What shaping solvers need of f(x) = phi(alpha x + beta) under a standard normal x: moments and their derivatives in (log alpha, beta).
+
+Smooth activations: the trapezoid rule on fixed nodes; kinked ones: Gauss-Legendre panels split at the kinks, plus the kinks' own part in
+derivatives. Differences of nearly equal moments (E f'^2 - Var f and the like) are integrated as they are, never subtracted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..activations import Activation, X
+from ..errors import KcalcError
+from ..quadrature import Array, Rule, normal_density, normal_rule, split
+
+REACH = 9.5  # the density there is 2.5e-20 of its peak
+STEP = 0.25  # of the coarsest grid: rounding for Gaussians times functions whose poles are 3 and more away
+FINEST = 6  # grids are halved that often
+TAME = 30.0  # arguments up to which plain expressions neither overflow nor lose digits
+WIDEST = 1.0  # panels of kinked activations
+
+Pair = tuple[float, float]  # derivatives in (log alpha, beta)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of f = phi(alpha x + beta) with g = f', h = f'', a = E f', each with its derivatives (d/d log alpha, d/d beta).
+
+    variance: Var f.  excess: E g^2 - Var f >= 0.  turn: E[(f - E f) g x] - Var f.  tilt: E[g x] = E f''.  bend: E h^2 (order 3 only).
+    """
+
+    mean: float
+    variance: float
+    excess: float
+    turn: float
+    tilt: float
+    bend: float
+    d_variance: Pair
+    d_excess: Pair
+    d_turn: Pair
+    d_tilt: Pair
+    d_bend: Pair
+
+    @property
+    def gradient(self) -> float:
+        """E g^2."""
+        return self.variance + self.excess
+
+
+@lru_cache(maxsize=8)
+def grid(fineness: int) -> Rule:
+    """The trapezoid rule of step ``STEP / 2^fineness`` on [-REACH, REACH]."""
+    step = STEP / 2**fineness
+    half = step * np.arange(1, math.ceil(REACH / step) + 1)
+    z = np.concatenate([-half[::-1], [0.0], half])
+    return Rule(z, step * normal_density(z))
+
+
+@lru_cache(maxsize=512)
+def panels(kinks: tuple[float, ...], fineness: int) -> Rule:
+    """Gauss-Legendre panels of width ``WIDEST / 2^fineness`` at the most, with edges at the kinks (of x, not of phi)."""
+    return normal_rule(split(np.array([-REACH, *(k for k in kinks if abs(k) < REACH), REACH]), WIDEST / 2**fineness))
+
+
+def rule_for(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
+    """Nodes and weights for f at (alpha, beta)."""
+    if not phi.kinks:
+        return grid(fineness)
+    return panels(tuple(sorted((k - beta) / alpha for k in phi.kink_points)), fineness)
+
+
+@np.errstate(all="ignore")
+def moments(phi: Activation, log_alpha: float, beta: float, fineness: int = 0, order: int = 2) -> Moments:
+    """The moments at one point; ``order=3`` adds the curvature's, which needs a third derivative."""
+    alpha = math.exp(log_alpha)
+    rule = rule_for(phi, alpha, beta, fineness)
+    x, w = rule.z, rule.w
+    values = derivatives(phi, alpha * x + beta, order)
+    f, g, h = values[0], alpha * values[1], alpha**2 * values[2]
+    mean = float(w @ f)
+    centred, slope = f - mean, float(w @ g)
+    rest, drift = centred - slope * x, g - slope  # f and g without their linear part
+    wf, wg, gx, hx = w * centred, w * g, g * x, h * x
+    variance = float(wf @ centred)
+    excess = float(w @ (drift * drift)) - float(w @ (rest * rest))
+    turn = float(wf @ (drift * x - rest))
+    tilt = float(wg @ x)
+    mixed, gradient = variance + turn, variance + excess
+    deltas = _deltas(phi, alpha, beta, mean) if phi.kinks else (0.0,) * 6
+    slope_pull, value_pull, level_pull, tilt_pull, square_pull, bend_pull = deltas
+    d_variance = (2 * mixed, 2 / alpha * float(wf @ g))
+    d_gradient = (2 * (gradient + float(wg @ hx) + slope_pull), 2 / alpha * (float(wg @ h) + level_pull))
+    d_mixed = (
+        float(wg @ (gx * x)) - tilt**2 + mixed + float(wf @ (hx * x)) + value_pull,
+        (float(wg @ (drift * x)) + float(wf @ hx) + tilt_pull) / alpha,
+    )
+    d_tilt = (tilt + float(w @ (hx * x)) + square_pull, (float(w @ hx) + bend_pull) / alpha)
+    bend, d_bend = 0.0, (0.0, 0.0)
+    if order >= 3:
+        third, wh = alpha**3 * values[3], w * h
+        bend = float(wh @ h)
+        pull = _bend_deltas(phi, alpha, beta) if phi.kinks else (0.0, 0.0)
+        d_bend = (2 * (2 * bend + float(wh @ (third * x)) + pull[0]), 2 / alpha * (float(wh @ third) + pull[1]))
+    return Moments(
+        mean, variance, excess, turn, tilt, bend, d_variance,
+        (d_gradient[0] - d_variance[0], d_gradient[1] - d_variance[1]), (d_mixed[0] - d_variance[0], d_mixed[1] - d_variance[1]),
+        d_tilt, d_bend,
+    )  # fmt: skip
+
+
+def derivatives(phi: Activation, u: Array, order: int) -> Any:
+    """phi, phi', ..., phi^(order) at u."""
+    joint = _joint(phi, order)
+    if joint is not None and (not phi.stable or max(abs(u[0]), abs(u[-1])) < TAME):
+        with np.errstate(all="ignore"):
+            values = joint(u)
+        if all(np.all(np.isfinite(v)) for v in values):
+            return [v if np.ndim(v) else np.full(u.shape, float(v)) for v in values]
+    return [phi.numeric(n)(u) for n in range(order + 1)]
+
+
+@lru_cache(maxsize=256)
+def _joint(phi: Activation, order: int) -> Any:
+    """All derivatives of a smooth activation in one compiled function, sharing what they have in common; None for the others."""
+    if phi.kinks or phi.numeric_only or phi.transformation is not None:
+        return None
+    expressions = [phi.derivative_expr(n) if n else phi.expr for n in range(order + 1)]
+    probe = np.array([-1.3, 0.7])
+    try:
+        function = sp.lambdify([X], expressions, modules=["scipy", "numpy"], cse=True)
+        with np.errstate(all="ignore"):
+            values = function(probe)
+    except Exception:  # SymPy's printers fail in many ways: the activation's own functions serve
+        return None
+    if any(np.iscomplexobj(v) for v in values):
+        return None
+    return function
+
+
+def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[float, ...]:
+    """What jumps J of phi' add to E[g x h], E[F x^2 h], E[g h], E[F x h], E[x^2 h], E[x h], F = f - E f: alpha J delta in h at kinks."""
+    out = [0.0] * 6
+    for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True):
+        x = (k - beta) / alpha
+        if jump == 0 or abs(x) > REACH:
+            continue
+        right = float(phi.numeric(1)(np.array([k]))[0])
+        f, g = float(phi.numeric(0)(np.array([k]))[0]) - mean, alpha * (right - jump / 2)
+        weight = alpha * jump * math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+        for i, factor in enumerate((g * x, f * x * x, g, f * x, x * x, x)):
+            out[i] += weight * factor
+    return tuple(out)
+
+
+def _bend_deltas(phi: Activation, alpha: float, beta: float) -> Pair:
+    """What jumps of phi'' (phi' being continuous) add to E[h h' x] and E[h h']."""
+    out = [0.0, 0.0]
+    for k, jump in zip(phi.kink_points, phi.jump_sizes(2), strict=True):
+        x = (k - beta) / alpha
+        if jump == 0 or abs(x) > REACH:
+            continue
+        right = float(phi.numeric(2)(np.array([k]))[0])
+        weight = alpha**2 * jump * math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * alpha**2 * (right - jump / 2)
+        out[0] += weight * x
+        out[1] += weight
+    return out[0], out[1]
+
+
+def settled(phi: Activation, log_alpha: float, beta: float, order: int = 2) -> Moments:
+    """The moments at the first fineness that the next one confirms. Raises: KcalcError where none does."""
+    last = moments(phi, log_alpha, beta, 0, order)
+    for fineness in range(1, FINEST + 1):
+        m = moments(phi, log_alpha, beta, fineness, order)
+        pairs = ((last.variance, m.variance), (last.gradient, m.gradient), (last.bend, m.bend))
+        if all(abs(a - b) <= 1e-14 * abs(b) for a, b in pairs):
+            return m
+        last = m
+    raise KcalcError(f"activation {phi.name!r} varies too fast (or grows too fast) at input scale {math.exp(log_alpha):.6g}")

@@ -1,0 +1,106 @@
+"""Scales alone: activations normalised to Q(1) = 1, and the usual weight variances with what they do to q and c computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+from ..calculi.global_maps import c_map, q_map
+from ..errors import KcalcError
+from ..layers import Affine, Nonlinear
+from ..maps import Assumption
+from ..network import Network
+from .base import Constants, ConstantsTable, Shaping, check_fresh, prepared, replace_activations
+
+Node = Any
+
+
+def normalisation(network: Network, activation: Any = None) -> Shaping:
+    """Scale every activation so that Q(1) = 1, and no more: the ablation of DKS without conditions on C. [DKS sec. 28.7]
+
+    ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are what they are.
+    Raises: KcalcError for activations that vanish and for networks that cannot be shaped.
+    """
+    plain, changes = prepared(network, activation)
+    by_node: dict[Node, Constants] = {}
+    for node, layer, _ in plain.steps():
+        if isinstance(layer, Nonlinear):
+            by_node[node] = Constants(layer.activation, output_scale=float(layer.activation.second_moment(1.0)) ** -0.5)
+    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    check_fresh(shaped)
+    edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
+    return Shaping(
+        "normalisation", {}, network, shaped, ConstantsTable(by_node), {"Q(1)": 1.0}, {"Q_f(1)": 1.0}, (*changes, *edits),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Consequences(Shaping):
+    """A network with given weight variances. It has no targets: ``values`` are what follows, Q_f(1), C_f(0) and C_f'(1), and ``residuals``
+    is empty."""
+
+    @cached_property
+    def _measured(self) -> dict[str, Any]:
+        if len(self.network.outputs) != 1:
+            return {}
+        cosines = c_map(self.network)
+        return {"Q_f(1)": q_map(self.network)(1.0), "C_f(0)": cosines(0.0), "C_f'(1)": cosines.derivative(1)(1.0)}
+
+
+def _he(layer: Affine, fan_in: int | None) -> float:
+    return math.sqrt(2)
+
+
+def _lecun(layer: Affine, fan_in: int | None) -> float:
+    return 1.0
+
+
+def _glorot(layer: Affine, fan_in: int | None) -> float:
+    return 1.0 if fan_in is None or layer.features is None else math.sqrt(2 * fan_in / (fan_in + layer.features))
+
+
+def _fan_out(layer: Affine, fan_in: int | None) -> float:
+    return math.sqrt(2) if fan_in is None or layer.features is None else math.sqrt(2 * fan_in / layer.features)
+
+
+RULES: dict[str, tuple[Callable[[Affine, int | None], float], str]] = {
+    "he": (_he, "Var W = 2/fan_in: keeps q under ReLU"),
+    "lecun": (_lecun, "Var W = 1/fan_in: keeps q under the identity, nearly under tanh near 0"),
+    "glorot": (_glorot, "Var W = 2/(fan_in + fan_out); features that are not known count as equal"),
+    "fan_out": (_fan_out, "Var W = 2/fan_out: keeps gradients under ReLU; features that are not known count as equal"),
+}
+
+
+def weights(rule: str, network: Network, activation: Any = None) -> Consequences:
+    """The network with sigma_w by a rule of ``RULES`` and sigma_b = 0 in every Affine, and what follows for inputs of q = 1.
+
+    Raises: KcalcError for networks that cannot be shaped, and depthwise groups, whose fan-in differs.
+    """
+    plain, changes = prepared(network, activation)
+    variance, meaning = RULES[rule]
+    edits: list[str] = []
+    layers: dict[Node, Affine] = {}
+    for node, layer, parents in plain.steps():
+        if isinstance(layer, Affine):
+            if layer.groups != 1 and rule in ("glorot", "fan_out"):
+                raise KcalcError(f"node {node!r} has groups, for which the fan-out is another; choose he or lecun")
+            sigma = variance(layer, plain.features[parents[0]])
+            layers[node] = replace(layer, sigma_w=sigma)
+            if sigma != 1:
+                edits.append(f"{node}: sigma_w 1 -> {sigma:.10g}")
+    shaped = plain.map_layers(lambda node, layer: layers.get(node, layer))
+    check_fresh(shaped)
+    by_node = {node: Constants(_phi(plain, node)) for node in plain.nodes_of(Nonlinear)}
+    note = Assumption("network", meaning)
+    return Consequences(rule, {}, network, shaped, ConstantsTable(by_node), {}, {}, (*changes, *edits), warnings=(note,))
+
+
+def _phi(network: Network, node: Node) -> Any:
+    layer: Any = network.layer(node)
+    return layer.activation
+
+
+WEIGHTS: dict[str, Callable[..., Shaping]] = {rule: partial(weights, rule) for rule in RULES}

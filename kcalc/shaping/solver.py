@@ -1,0 +1,220 @@
+"""The one solver of shaping: Newton's method with exact derivatives, along branches that start at alpha = 0.
+
+A smooth activation's branches start where the activation is nearly linear: at shifts beta that a polynomial in phi', phi'', phi''' names,
+with alpha ~ sqrt(target). From there each is followed to the target. What no branch reaches (kinked activations, closed loops) is sought
+in the cells of a scan over (log alpha, beta). Every solution is refined until a finer quadrature agrees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..errors import KcalcError
+from .conditions import System
+from .moments import Moments, moments
+
+ACCEPTED = 1e-13  # residuals of the two equations, by a finer rule than the solver's
+POLISHED = 5e-15
+SETTLED = 1e-7  # Newton steps below this leave an error at rounding level
+LEAST, LARGEST = -25.0, 8.0  # of log alpha
+NEAR, FLAT = 8.0, 1e-7  # where phi' is below FLAT of its greatest value for |u| <= NEAR, it is a tail that rounding governs
+FARTHEST = 2000.0  # of |beta|
+FINEST = 5
+SMALL = 0.02  # targets up to which the first-order start serves
+STRIDE = 4.0  # of the target, along a branch
+SHORTEST = 1.01
+SIGHT = np.concatenate(
+    [np.linspace(0.0, 8.0, 321), np.geomspace(1e-4, 0.02, 40), np.geomspace(8.1, 800.0, 120)]
+)  # where branches are sought
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A point that meets a system's conditions, and the moments there by the finest rule used."""
+
+    log_alpha: float
+    beta: float
+    moments: Moments
+
+    @property
+    def alpha(self) -> float:
+        return math.exp(self.log_alpha)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Where a family of solutions starts: its shift at alpha = 0, and phi'/phi'' there (the scale of alpha)."""
+
+    beta: float
+    one: float
+    two: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where Newton's method is, and how far it went to come there."""
+
+    log_alpha: float
+    beta: float
+    moved: float = 0.0
+
+
+def newton(system: System, start: Point, fineness: int = 0, limit: int = 14) -> Point | None:
+    """Newton's method from ``start``, steps clipped to a moderate length; None where it leaves the domain or does not settle."""
+    s, beta, moved = start.log_alpha, start.beta, 0.0
+    for _ in range(limit):
+        step = _step(system, s, beta, fineness)
+        if step is None:
+            return None
+        clip = min(1.0, 0.7 / max(abs(step[0]), abs(step[1]), 1e-300))
+        s, beta = s + clip * step[0], beta + clip * step[1]
+        moved += clip * max(abs(step[0]), abs(step[1]))
+        if not (LEAST < s < LARGEST and abs(beta) < FARTHEST):
+            return None
+        if max(abs(step[0]), abs(step[1])) < SETTLED:
+            return Point(s, beta, moved)
+    return None
+
+
+def _step(system: System, s: float, beta: float, fineness: int) -> tuple[float, float] | None:
+    try:
+        m = moments(system.phi, s, beta, fineness, system.order)
+    except (KcalcError, OverflowError):
+        return None
+    return _solve(system, m)
+
+
+def _solve(system: System, m: Moments) -> tuple[float, float] | None:
+    if not (m.variance > 0 and math.isfinite(m.variance) and m.gradient > 0):
+        return None
+    first, second, (a, b), (c, d) = system.equations(m)
+    determinant = a * d - b * c
+    if determinant == 0 or not math.isfinite(determinant):
+        return None
+    step = (b * second - d * first) / determinant, (c * first - a * second) / determinant
+    return step if all(map(math.isfinite, step)) else None
+
+
+def refined(system: System, point: Point) -> Solution | None:
+    """The solution near ``point`` on which rules of growing fineness agree; None where none does."""
+    for fineness in range(1, FINEST + 1):
+        try:
+            m = moments(system.phi, point.log_alpha, point.beta, fineness, system.order)
+        except (KcalcError, OverflowError):
+            return None
+        if m.variance > 0 and (left := _residual(system, m)) <= ACCEPTED:
+            return _polished(system, Solution(point.log_alpha, point.beta, m), left, fineness)
+        after = newton(system, point, fineness)
+        if after is None:
+            return None
+        point = after
+    return None
+
+
+def _residual(system: System, m: Moments) -> float:
+    return max(map(abs, system.equations(m)[:2]))
+
+
+def _polished(system: System, found: Solution, left: float, fineness: int) -> Solution:
+    """One more Newton step where it gains digits."""
+    step = None if left <= POLISHED else _solve(system, found.moments)
+    if step is None:
+        return found
+    s, beta = found.log_alpha + step[0], found.beta + step[1]
+    m = moments(system.phi, s, beta, fineness, system.order)
+    return Solution(s, beta, m) if m.variance > 0 and _residual(system, m) < left else found
+
+
+# -- branches --------------------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=512)
+def branches(system: System) -> tuple[Branch, ...]:
+    """The branches of the system (of any target), that of the smallest |beta| first, positive before negative."""
+    from scipy.optimize import brentq
+
+    phi = system.phi
+    kinks = np.array(phi.kink_points)
+    grid = np.unique(np.concatenate([SIGHT + 1e-6, 1e-6 - SIGHT, *(kinks[:, None] + np.array([-1e-6, 1e-6]))]))
+
+    def level(beta: float) -> float:
+        return float(system.limit(*(float(phi.numeric(n)(np.array([beta]))[0]) for n in (1, 2, 3))))
+
+    one, two, three = (phi.numeric(n)(grid) for n in (1, 2, 3))
+    with np.errstate(all="ignore"):
+        value = system.limit(one, two, three)
+        crossing = (np.sign(value[:-1]) * np.sign(value[1:]) < 0) & (np.abs(two[:-1]) > 1e-6 * np.abs(one[:-1]))
+        near = np.abs(one[np.abs(grid) <= NEAR])
+        crossing &= np.abs(one[:-1]) > FLAT * near[np.isfinite(near)].max(initial=0.0)
+    found = []
+    for i in np.nonzero(crossing)[0]:
+        if np.any((kinks > grid[i]) & (kinks < grid[i + 1])):
+            continue
+        beta: Any = brentq(level, grid[i], grid[i + 1], xtol=1e-14 * (1 + abs(grid[i])), disp=False)
+        slopes = [float(phi.numeric(n)(np.array([beta]))[0]) for n in (1, 2)]
+        if slopes[0] and abs(slopes[1]) > 1e-7 * abs(slopes[0]):
+            found.append(Branch(float(beta), slopes[0], slopes[1]))
+    return tuple(sorted(found, key=lambda branch: (round(abs(branch.beta), 9), -branch.beta)))
+
+
+def follow(system: System, branch: Branch) -> Point | None:
+    """The branch's point at the system's target, or None where it ends (turns back) before."""
+    target = min(SMALL, system.target)
+    here = _started(system, branch, target)
+    while here is None and target > 1e-9:  # kinks or strong curvature near by: start closer to the limit
+        target /= 30
+        here = _started(system, branch, target)
+    if here is None:
+        return None
+    return advance(system, target, here)
+
+
+def advance(system: System, target: float, here: Point) -> Point | None:
+    """From a point at ``target`` along its branch, up or down, to the system's own target; None where the branch ends before."""
+    before: tuple[float, Point] | None = None
+    stride = STRIDE
+    while target != system.target:
+        ahead = system.target > target
+        goal = min(target * stride, system.target) if ahead else max(target / stride, system.target)
+        after = newton(system.at(goal), _predicted(before, (target, here), goal), limit=7)
+        if after is not None and after.moved < 0.35:
+            before, target, here = (target, here), goal, after
+            stride = min(stride * 1.5, STRIDE)
+            continue
+        stride = math.sqrt(stride)
+        if stride < SHORTEST:
+            return None
+    return here
+
+
+def _started(system: System, branch: Branch, target: float) -> Point | None:
+    there = system.at(target)
+    start = Point(math.log(there.first_scale(branch.one, branch.two)), branch.beta)
+    point = newton(there, start, limit=10)
+    return point if point is not None and point.moved < 0.8 else None
+
+
+def _predicted(before: tuple[float, Point] | None, here: tuple[float, Point], goal: float) -> Point:
+    """The secant through the last two points, in the logarithm of the target."""
+    target, point = here
+    step = math.log(goal / target)
+    if before is None:
+        return Point(point.log_alpha + step / 2, point.beta)
+    share = step / math.log(target / before[0])
+    old = before[1]
+    return Point(point.log_alpha + share * (point.log_alpha - old.log_alpha), point.beta + share * (point.beta - old.beta))
+
+
+def on_branches(system: System) -> Iterator[Solution]:
+    """The solutions that branches lead to, in the branches' order."""
+    for branch in branches(system.at(1.0)):
+        point = follow(system, branch)
+        solution = None if point is None else refined(system, point)
+        if solution is not None:
+            yield solution

@@ -1,0 +1,148 @@
+"""Tailored activation transformations: leaky ReLUs of a slope made for the network, and smooth activations of a given curvature. [TAT]"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..activations import Activation
+from ..activations.rectifiers import Leaky
+from ..errors import KcalcError, UnreachableTarget
+from ..layers import Nonlinear, as_number
+from ..maps import Assumption
+from ..network import Network
+from ..subnetworks import maximal_c_value, maximal_curvature
+from .base import Constants, ConstantsTable, Shaping, check_fresh, prepared, replace_activations
+from .conditions import CurvatureSystem
+from .search import check_shapeable, solve
+
+ETA, TAU = 0.9, 0.3
+
+
+def tat(network: Network, activation: Any = None, eta: float | None = None, tau: float | None = None) -> Shaping:
+    """Shape a network so that all slopes at c = 1 are 1 and its C maps are as curved as the target says. [TAT sec. 4, 5]
+
+    ``eta`` (default .9), for relu and leaky_relu: the largest c value that any subnetwork gives to orthogonal inputs. Every such activation
+    becomes a leaky ReLU of one negative slope in [0, 1), times sqrt(2/(1 + slope^2)); the closed form is exact for every q.
+    ``tau`` (default .3), for smooth activations: the largest curvature C_f''(1) of any subnetwork; then Q(1) = Q'(1) = C'(1) = 1 and
+    C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1, tau > 0. With neither, the network's activations choose.
+
+    Returns: a Shaping. Raises: KcalcError for bad targets and activations that do not fit; UnreachableTarget where the network is too
+    shallow for ``eta``, or no constants give ``tau``, naming the nearest target.
+    """
+    eta, tau = _target(eta, "eta"), _target(tau, "tau")
+    if eta is not None and tau is not None:
+        raise KcalcError("eta (leaky ReLUs) and tau (smooth activations) exclude each other; give one")
+    plain, changes = prepared(network, activation)
+    kinds = {layer.activation for _, layer, _ in plain.steps() if isinstance(layer, Nonlinear)}
+    if tau is None and (eta is not None or all(_is_leaky(phi) for phi in kinds)):
+        return _tailored(network, plain, changes, kinds, ETA if eta is None else eta)
+    return _smooth(network, plain, changes, kinds, TAU if tau is None else tau)
+
+
+def _target(value: Any, name: str) -> float | None:
+    if value is None:
+        return None
+    number = as_number(value, name)
+    if getattr(number, "free_symbols", None) or not number > 0 or (name == "eta" and not number < 1):
+        raise KcalcError(f"{name} must be {'a number between 0 and 1' if name == 'eta' else 'a number > 0'}, got {value}")
+    return float(number)
+
+
+def _is_leaky(phi: Activation) -> bool:
+    return isinstance(phi, Leaky) and phi.positive_slope == 1 and 0 <= phi.negative_slope < 1
+
+
+# -- leaky ReLUs -----------------------------------------------------------------------------------------------------------------------
+
+
+def _tailored(network: Network, plain: Network, changes: tuple[str, ...], kinds: set[Activation], eta: float) -> Shaping:
+    for phi in kinds:
+        if not _is_leaky(phi):
+            raise KcalcError(f"eta tailors relu and leaky_relu only, not {phi.name}; give tau for smooth ones, or activation='leaky_relu'")
+    slope = negative_slope(plain, eta)
+    scale = math.sqrt(2 / (1 + slope**2))
+    nodes = plain.nodes_of(Nonlinear)
+    by_node = {node: Constants(_activation(plain, node), output_scale=scale, negative_slope=slope) for node in nodes}
+    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    check_fresh(shaped)
+    edits = [f"{node}: {k.activation.name} -> {scale:.6g}*leaky_relu(x, negative slope {slope:.6g})" for node, k in by_node.items()]
+    note = Assumption(
+        "network", f"eta bounds the c value that subnetworks give to orthogonal inputs; negative slope {slope:.10g} everywhere"
+    )
+    return Shaping(
+        "tat", {"eta": eta}, network, shaped, ConstantsTable(by_node), {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0},
+        {"max C_f(0)": eta} | _whole(plain), (*changes, *edits), warnings=(note,),
+    )  # fmt: skip
+
+
+def negative_slope(network: Network, eta: float) -> float:
+    """The negative slope in [0, 1) at which the maximal c value of a network of leaky ReLUs is ``eta``.
+
+    Raises: UnreachableTarget where even ReLUs (slope 0) do not reach it.
+    """
+    most = maximal_c_value(network)
+    reached = float(most(0.0))
+    if eta > reached:
+        raise UnreachableTarget(
+            f"eta = {eta:g} is not reachable: the network is too shallow (a plain one needs {plain_depth(eta)} layers); even with ReLUs "
+            f"its largest c value is {reached:.6g}; the nearest that can be reached is eta = {math.floor(reached * 1e6) / 1e6:.6g}"
+        )
+    return max(float(most.inverse(eta)), 0.0)
+
+
+def plain_depth(eta: float) -> int:
+    """The least number of layers for which a plain network of ReLUs gives orthogonal inputs the c value ``eta``."""
+    from ..activations import activation
+
+    c_map, c, depth = activation("relu").c_map, 0.0, 0
+    while c < eta and depth < 10**5:
+        c, depth = float(c_map(c)), depth + 1
+    return depth
+
+
+# -- smooth ones -----------------------------------------------------------------------------------------------------------------------
+
+
+def _smooth(network: Network, plain: Network, changes: tuple[str, ...], kinds: set[Activation], tau: float) -> Shaping:
+    for phi in kinds:
+        check_curvature(phi)
+    curvature = float(maximal_curvature(plain).inverse(tau))
+    solved = {phi: solve(curvature_systems(phi, curvature)) for phi in kinds}
+    by_node = {node: solved[_activation(plain, node)] for node in plain.nodes_of(Nonlinear)}
+    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    check_fresh(shaped)
+    edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
+    targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
+    return Shaping(
+        "tat", {"tau": tau}, network, shaped, ConstantsTable(by_node), targets, {"max C_f''(1)": tau} | _whole(plain), (*changes, *edits),
+        systems={phi.name: curvature_systems(phi, curvature) for phi in kinds},
+    )  # fmt: skip
+
+
+def check_curvature(phi: Activation) -> None:
+    """Refuse activations without a second derivative of the C map at 1, or with too few constants. Raises: KcalcError saying why."""
+    check_shapeable(phi)
+    if any(phi.jump_sizes(1)):
+        kinks = ", ".join(f"{k:g}" for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True) if jump)
+        hint = "give eta (tailored ReLU)" if _is_leaky(phi) else "use method='dks', or a smooth activation"
+        raise KcalcError(f"{phi.name} has a kink at {kinks}, so that C''(1) is infinite and cannot be tau / multiplier: {hint}")
+    if phi.degree is not None:
+        raise KcalcError(
+            f"{phi.name} is positively homogeneous: input scale and shift are one constant, and Q'(1), C'(1) and C''(1) need two; "
+            "use method='dks'"
+        )
+
+
+def curvature_systems(phi: Activation, curvature: float) -> tuple[CurvatureSystem, CurvatureSystem]:
+    """The conditions with either sign of the mean."""
+    return CurvatureSystem(phi, curvature, 1), CurvatureSystem(phi, curvature, -1)
+
+
+def _activation(network: Network, node: Any) -> Activation:
+    layer: Any = network.layer(node)
+    return layer.activation
+
+
+def _whole(network: Network) -> dict[str, float]:
+    return {"Q_f(1)": 1.0} | ({"C_f'(1)": 1.0} if len(network.outputs) == 1 else {})

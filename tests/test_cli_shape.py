@@ -1,0 +1,58 @@
+"""kcalc shape: every method from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kcalc.cli import main
+from kcalc.shaping import METHODS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--method tat --eta .9", ("negative slope", "0.4305229485", "max C_f(0)")),
+        ("--activation tanh --method tat --tau .3", ("alpha", "C''(1)", "0.006")),
+        ("--activation tanh --method eoc --sigma-b .05", ("sigma_w", "1.122539005", "chi_1")),
+        ("--activation tanh --q-slope none", ("dropped for tanh", "C'(1)")),
+        ("--activation tanh --q-slope minimize", ("the least that goes",)),
+        ("--method he", ("C_f(0)", "2/fan_in")),
+        ("--activation tanh --method normalisation", ("gamma", "Q_f(1)")),
+    ],
+)
+def test_methods_print_their_constants(arguments: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shape", "vanilla-50", *arguments.split()]) == 0
+    printed = capsys.readouterr().out
+    for word in words:
+        assert word in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--eta .9", "--method tat"),
+        ("--method tat --zeta 2", "target of the method dks"),
+        ("--method tat --tau .3", "relu has a kink at 0"),
+        ("--method eoc --q-star 2 --sigma-b 1", "exactly one"),
+        ("--method he --sigma-b 1", "takes none"),
+        ("--method unheard", "nearest known"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shape", "vanilla-50", *arguments.split()]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["shape", "--help"])
+    printed = capsys.readouterr().out
+    assert all(method in printed for method in METHODS) and "examples:" in printed
+
+
+def test_json_of_a_tailored_network(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shape", "vanilla-50", "--method", "tat", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["constants"]["relu"]["negative_slope"] == pytest.approx(0.43052, abs=6e-6)

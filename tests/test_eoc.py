@@ -1,0 +1,127 @@
+"""The edge of chaos: published points, fixed points and slopes by other quadrature, networks on the edge, the phase diagram."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import integrate
+
+import kcalc as kc
+from kcalc.shaping import edge, edge_curve, phase_diagram
+
+A, L = kc.architectures, kc.layers
+
+
+def expect(f) -> float:
+    return integrate.quad(lambda z: f(z) * math.exp(-z * z / 2) / math.sqrt(2 * math.pi), -12, 12, epsabs=1e-15, epsrel=1e-13, limit=500)[0]
+
+
+def test_tanh_point_of_the_literature() -> None:
+    point = edge("tanh", sigma_b=math.sqrt(1.654355e-7))
+    assert point.sigma_w**2 == pytest.approx(1.01, abs=1e-7)
+    assert point.q == pytest.approx(0.005037, abs=1e-6)
+    again = edge("tanh", sigma_w=math.sqrt(1.01))
+    assert again.sigma_b**2 == pytest.approx(1.654355e-7, rel=1e-6)
+    assert point.attractive is True
+
+
+@pytest.mark.parametrize(
+    ("name", "f", "slope"),
+    [
+        ("tanh", math.tanh, lambda z: 1 - math.tanh(z) ** 2),
+        ("sin", math.sin, math.cos),
+        ("softsign", lambda z: z / (1 + abs(z)), lambda z: 1 / (1 + abs(z)) ** 2),
+    ],
+)
+@pytest.mark.parametrize("q", [0.01, 1.0])
+def test_both_conditions_by_another_quadrature(name: str, f, slope, q: float) -> None:
+    point = edge(name, q=q)
+    r = math.sqrt(q)
+    assert point.sigma_w**2 * expect(lambda z: slope(r * z) ** 2) == pytest.approx(1, abs=1e-12)
+    assert point.sigma_w**2 * expect(lambda z: f(r * z) ** 2) + point.sigma_b**2 == pytest.approx(q, rel=1e-12)
+
+
+def test_relu_has_a_single_point() -> None:
+    point = edge("relu", sigma_b=0)
+    assert point.sigma_w == pytest.approx(math.sqrt(2), rel=1e-15) and point.sigma_b == 0
+    with pytest.raises(kc.UnreachableTarget, match="single point"):
+        edge("relu", sigma_b=0.1)
+
+
+def test_a_network_on_the_edge_keeps_q_and_loses_correlations_slowly() -> None:
+    s = kc.shape(A.vanilla(100), "tanh", method="eoc", sigma_b=0.05)
+    assert max(s.residuals.values()) < 1e-12
+    k = s.constants["tanh"]
+    assert k.sigma_b == pytest.approx(0.05, rel=1e-12) and k.alpha is None
+    first, second = s.network.layer("affine_1"), s.network.layer("affine_2")
+    assert second.sigma_w == k.sigma_w and first.sigma_w == pytest.approx(math.sqrt(s.targets["q*"] - 0.05**2))
+    assert kc.c_map(s.network).derivative(1)(1.0) == pytest.approx(
+        (1 - 0.05**2 / s.targets["q*"]), rel=1e-9
+    )  # the first layer is no edge layer
+    assert any("sigma_w 1 ->" in text for text in s.changes)
+    gaps = 1 - np.array([float(kc.c_map(kc.shape(A.vanilla(n), "tanh", method="eoc", sigma_b=0.05).network)(0.5)) for n in (20, 40, 80)])
+    assert np.all(gaps[:-1] / gaps[1:] < 2.6)  # like 1/depth, not exponential
+
+
+def test_residual_networks_and_biases() -> None:
+    s = kc.shape(A.rescaled_resnet(4), "tanh", method="eoc", q=0.5)
+    assert s.values["Q_f(1)"] == pytest.approx(0.5, rel=1e-12)
+    assert "sigma_w" in s.to_dict()["constants"]["tanh"]
+    net = kc.chain(L.Input(), L.Affine(bias=False), L.Nonlinear("tanh"), L.Affine())
+    with pytest.raises(kc.KcalcError, match="bias"):
+        kc.shape(net, method="eoc", q=0.5)
+
+
+def test_the_edge_is_where_the_phase_diagram_changes() -> None:
+    weights, biases = np.linspace(1.0, 2.0, 21), np.linspace(0.05, 0.6, 8)
+    diagram = phase_diagram("tanh", weights, biases)
+    assert diagram.q.shape == diagram.chi.shape == (8, 21)
+    for row, bias in enumerate(biases):
+        at = edge("tanh", sigma_b=float(bias)).sigma_w
+        assert np.all(diagram.ordered[row] == (weights < at))
+    j, i = 3, 10
+    w, b, q = weights[i] ** 2, biases[j] ** 2, float(diagram.q[j, i])
+    assert w * expect(lambda z: math.tanh(math.sqrt(q) * z) ** 2) + b == pytest.approx(q, rel=1e-6)
+    chi = w * expect(lambda z: (1 - math.tanh(math.sqrt(q) * z) ** 2) ** 2)
+    assert diagram.chi[j, i] == pytest.approx(chi, rel=1e-6)
+    assert diagram.depth[j, i] == pytest.approx(1 / abs(math.log(chi)), rel=1e-4)
+
+
+@pytest.mark.usefixtures("untouched_pyplot")
+def test_the_diagram_draws_itself() -> None:
+    ax = phase_diagram("tanh", np.linspace(0.8, 2, 9), np.linspace(0, 0.5, 6)).plot()
+    assert ax.get_xlabel() == "sigma_w" and "ordered" in ax.get_title()
+
+
+def test_the_curve_starts_at_the_origin_of_biases() -> None:
+    points = edge_curve("tanh", 31)
+    assert points[0].sigma_w == pytest.approx(1, abs=1e-5) and points[0].sigma_b < 1e-6
+    assert all(a.sigma_w < b.sigma_w and a.sigma_b < b.sigma_b for a, b in pairwise(points))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sigma_b": 0.1, "q": 1.0}, "exactly one"),
+        ({"sigma_b": -0.1}, ">= 0"),
+        ({"q": 0}, "> 0"),
+        ({"q": 1e6}, "must lie in"),
+        ({"sigma_w": 0.5}, "nearest"),
+        ({"sigma_b": 0}, "tends to"),
+    ],
+)
+def test_refusals_say_why(options: dict, words: str) -> None:
+    with pytest.raises(kc.KcalcError, match=words):
+        kc.shape(A.vanilla(5), "tanh", method="eoc", **options)
+
+
+def test_several_activations_share_q() -> None:
+    net = kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("erf"), L.Affine())
+    s = kc.shape(net, method="eoc", q=0.7)
+    assert max(s.residuals.values()) < 1e-12
+    assert s.constants["tanh"].sigma_w != s.constants["erf"].sigma_w
+    with pytest.raises(kc.KcalcError, match="choose by q"):
+        kc.shape(net, method="eoc", sigma_b=0.1)
