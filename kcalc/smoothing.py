@@ -13,8 +13,9 @@ from kcalc.quadrature import WINDOW, Array, Profile, mesh, normal_density, panel
 
 _WIDEST = 2 * WINDOW / 3  # of a Gauss-Legendre panel, in standard deviations
 _UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
-_FINEST = 0.02  # below it the panels of the mesh, fine only where they must be, cost less than an equidistant grid
+_FINEST = 0.02  # below it, and for many samples, the panels of the mesh, fine only where they must be, take less than a grid
 _MOST = 400_000
+_SAMPLES = 1e7
 _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2/h^2) = 5e-21
 
 
@@ -28,7 +29,7 @@ def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
     values, reach = profile.numeric(n), float(np.abs(centres).max()) + 10 * sigma
     edges = mesh(profile, 2.0 ** max(4, math.ceil(math.log2(reach))))
     step = min(_STEP, float(np.diff(edges).min()) / (5 * sigma))
-    if not profile.kink_points and step > _FINEST:
+    if not profile.kink_points and (step > _FINEST or centres.size * 2 * WINDOW / step < _SAMPLES):
         return _full_integral(values, centres, sigma, step)
     low, high = centres - WINDOW * sigma, centres + WINDOW * sigma
     first, last = np.searchsorted(edges, low, side="right") - 1, np.searchsorted(edges, high, side="left") - 1
