@@ -71,6 +71,16 @@ def derivative_order(n: Any) -> int:
     return n
 
 
+def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
+    """c, q1 and q2 (None: q1) checked and broadcast together. Raises: KcalcError outside their domains and for shapes that do not fit."""
+    cosine, one = cosine_array(c), q_array(q1, "q1")
+    two = one if q2 is None else q_array(q2, "q2")
+    try:
+        return np.broadcast_arrays(cosine, one, two)  # type: ignore[return-value]
+    except ValueError:
+        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {cosine.shape}, {one.shape}, {two.shape}") from None
+
+
 def one_q(q: Any, what: str = "q") -> float:
     """One q value as a float. Raises: KcalcError for arrays and for values that are not positive."""
     array = q_array(q, what)

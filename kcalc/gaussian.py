@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import sympy as sp
 
 from .activations import activation as resolve
-from .arguments import cosine_array, q_array
-from .errors import KcalcError
+from .arguments import pair_arrays, q_array
 from .fields import SYMPY
 
 
@@ -34,10 +32,5 @@ def pair_expectation(f: Any, g: Any, c: Any, q1: Any = 1, q2: Any = None) -> Any
     Returns: float64. Raises: KcalcError as :func:`expectation` does, and for |c| > 1.
     """
     first, second = resolve(f), resolve(g)
-    cosine, one = cosine_array(c), q_array(q1, "q1")
-    two = one if q2 is None else q_array(q2, "q2")
-    try:
-        cosine, one, two = np.broadcast_arrays(cosine, one, two)
-    except ValueError:
-        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {cosine.shape}, {one.shape}, {two.shape}") from None
+    cosine, one, two = pair_arrays(c, q1, q2)
     return first.cross(second, one, two, cosine)[0]

@@ -1,7 +1,7 @@
 """Activations: ``activation("tanh")``, the catalogue, and what can be made of its members."""
 
 from kcalc.activations.base import Activation, X
-from kcalc.activations.derived import combine
+from kcalc.activations.combination import combine
 from kcalc.activations.parse import activation
 from kcalc.activations.periodic import Exponential, gabor, gaussian, snake
 from kcalc.activations.polynomial import Polynomial, hermite

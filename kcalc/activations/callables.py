@@ -22,6 +22,7 @@ from sympy.core.function import UndefinedFunction
 from kcalc.activations.acceptance import check_growth, check_moments, check_values, read_kinks
 from kcalc.activations.base import Activation, X
 from kcalc.activations.elementwise import Elementwise, compiled, elementwise, in_blocks
+from kcalc.activations.jax_function import JaxFunction, differentiated
 from kcalc.activations.spectral import HIGHEST, Panels
 from kcalc.errors import KcalcError
 from kcalc.quadrature import Array
@@ -65,6 +66,11 @@ class FromCallable(Activation):
     """
 
     rule: Elementwise = field(default=None)  # type: ignore[assignment]
+
+    def jax_values(self, n: int) -> JaxFunction:
+        if not self.rule.is_jax:
+            raise KcalcError(f"activation {self.name!r} is a Python callable that JAX cannot trace: write it with jax.numpy")
+        return differentiated(lambda x: self.rule.mapped(x.ravel()).reshape(x.shape), n)
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:

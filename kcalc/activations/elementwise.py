@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kcalc.errors import KcalcError
+from kcalc.jax_field import is_jax
 from kcalc.quadrature import Array
 
 _BLOCK = 2048
@@ -29,12 +30,6 @@ def in_double_precision() -> Any:
     """The context in which JAX computes in float64; nothing where JAX has not been imported.  The global flag is left alone."""
     jax = sys.modules.get("jax")
     return nullcontext() if jax is None else jax.enable_x64(True)
-
-
-def is_jax_array(value: object) -> bool:
-    """Whether ``value`` is a JAX array; JAX is not imported for the question."""
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(value, jax.Array)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +135,7 @@ def _outcome(function: Callable[..., Any], argument: Any) -> Any:
     """What the callable returns; JAX arrays are converted before their context is left."""
     with np.errstate(all="ignore"), in_double_precision():
         result = function(argument)
-        return np.asarray(result) if is_jax_array(result) else result
+        return np.asarray(result) if is_jax(result) else result
 
 
 def failure(error: Exception, function: Callable[..., Any], argument: Any, name: str) -> KcalcError:
@@ -228,11 +223,11 @@ def _kind(function: Callable[..., Any], name: str) -> str:
         try:
             with in_double_precision(), np.errstate(all="ignore"):
                 result = function(attempt())
-                values = np.asarray(result) if is_jax_array(result) else result
+                values = np.asarray(result) if is_jax(result) else result
         except Exception as error:
             first = first or error
             continue
-        if is_jax_array(result):
+        if is_jax(result):
             return "jax"  # perhaps imported by this very call, so that its precision is judged later
         _floats(values, probe.shape, name)
         return "array"
@@ -244,7 +239,7 @@ def _scalar_kind(function: Callable[..., Any], name: str, probe: Array, first: E
     try:
         results = [_outcome(function, value) for value in probe.tolist()]
         with in_double_precision():
-            traced = is_jax_array(function(float(probe[0])))
+            traced = is_jax(function(float(probe[0])))
     except Exception as second:
         if isinstance(second, TypeError | AttributeError | IndexError):  # it does want arrays
             raise failure(first, function, probe, name) from first

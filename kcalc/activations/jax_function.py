@@ -9,9 +9,6 @@ from typing import Any
 
 import sympy as sp
 
-from kcalc.activations.base import Activation
-from kcalc.activations.callables import FromCallable
-from kcalc.activations.derived import Combination, Composed, Transformed
 from kcalc.activations.pieces import X, resolve, switch_points
 from kcalc.errors import KcalcError
 
@@ -19,7 +16,7 @@ JaxFunction = Callable[[Any], Any]
 
 
 @lru_cache(maxsize=512)
-def jax_function(phi: Activation, n: int = 0) -> JaxFunction:
+def jax_function(phi: Any, n: int = 0) -> JaxFunction:
     """phi^(n), away from kinks, elementwise on JAX arrays of floats: for jit, vmap and grad; right-continuous at kinks.
 
     The gradient is ``jax_function(phi, n + 1)``, itself differentiable; deltas at kinks do not show.  float32 and float64 are kept;
@@ -30,7 +27,7 @@ def jax_function(phi: Activation, n: int = 0) -> JaxFunction:
 
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise KcalcError(f"the order of a derivative is a whole number >= 0, got {n!r}")
-    values = _values(phi, n)
+    values = phi.jax_values(n)
 
     @jax.custom_jvp
     def function(x: Any) -> Any:
@@ -54,37 +51,23 @@ def jax_function(phi: Activation, n: int = 0) -> JaxFunction:
     return entry
 
 
-def _values(phi: Activation, n: int) -> JaxFunction:
-    if isinstance(phi, Transformed):
-        t = phi.constants
-        a, b, scale, shift = (float(v) for v in (t.input_scale, t.input_shift, t.output_scale, t.output_shift))
-        inner = jax_function(phi.original, n)
-        return (lambda x: scale * (inner(a * x + b) + shift)) if n == 0 else (lambda x: scale * a**n * inner(a * x + b))
-    if isinstance(phi, Combination):
-        parts = [(float(c) * float(s) ** n, float(s), jax_function(term, n)) for c, term, s in phi.terms]
-        return lambda x: sum(factor * function(s * x) for factor, s, function in parts)
-    if isinstance(phi, Composed):
-        outer, first = jax_function(phi.outer), jax_function(phi.inner)
-        return _differentiated(lambda x: outer(first(x)), n)
-    if isinstance(phi, FromCallable):
-        if not phi.rule.is_jax:
-            raise KcalcError(f"activation {phi.name!r} is a Python callable that JAX cannot trace: write it with jax.numpy")
-        return _differentiated(lambda x: phi.rule.mapped(x.ravel()).reshape(x.shape), n)
-    return _pieces(_expression(phi, n), phi)
-
-
-def _differentiated(function: JaxFunction, n: int) -> JaxFunction:
+def differentiated(function: JaxFunction, n: int) -> JaxFunction:
     """The n-th derivative of an elementwise function by JAX."""
     import jax
     import jax.numpy as jnp
 
     if n == 0:
         return function
-    before = _differentiated(function, n - 1)
+    before = differentiated(function, n - 1)
     return lambda x: jax.jvp(before, (x,), (jnp.ones_like(x),))[1]
 
 
-def _expression(phi: Activation, n: int) -> sp.Expr:
+def piecewise(phi: Any, n: int) -> JaxFunction:
+    """phi^(n) from the activation's expression."""
+    return _pieces(_expression(phi, n), phi)
+
+
+def _expression(phi: Any, n: int) -> sp.Expr:
     """phi^(n), from the expressions that do not overflow where they are given."""
     if not phi.stable:
         return phi.derivative_expr(n)
@@ -92,7 +75,7 @@ def _expression(phi: Activation, n: int) -> sp.Expr:
     return sp.diff(phi.stable[last], X, n - last) if n > last else phi.stable[last]  # pyright: ignore[reportReturnType]
 
 
-def _pieces(expr: sp.Expr, phi: Activation) -> JaxFunction:
+def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
     """``expr`` by its smooth pieces; each sees only arguments of its own interval, so that none overflows where it is not used."""
     import jax.numpy as jnp
 

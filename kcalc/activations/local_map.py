@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kcalc import symbols
-from kcalc.arguments import cosine_array, one_q, q_array, series_length
+from kcalc.arguments import one_q, pair_arrays, series_length
 from kcalc.composition import Composition, LocalFunction
 from kcalc.errors import KcalcError
 from kcalc.expectations import hermite
@@ -125,12 +125,7 @@ class LocalCMapQDerivative:
 
     def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
         """The derivative at c, arguments and shapes as for the map."""
-        cosine, one = cosine_array(c), q_array(q1, "q1")
-        two = one if q2 is None else q_array(q2, "q2")
-        try:
-            cosine, one, two = np.broadcast_arrays(cosine, one, two)
-        except ValueError:
-            raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {cosine.shape}, {one.shape}, {two.shape}") from None
+        cosine, one, two = pair_arrays(c, q1, q2)
         total = np.zeros(cosine.shape)
         if self.which in (1, None):
             total = total + _in_first_q(self.base.activation, cosine, one, two)

@@ -14,16 +14,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy as sp
 from sympy.functions.elementary.hyperbolic import HyperbolicFunction
 
 from kcalc.activations.pieces import X
 from kcalc.fields import SYMPY, Field, Number, mpmath_field
-
-if TYPE_CHECKING:
-    from kcalc.activations.base import Activation
 
 Terms = dict[tuple[int, sp.Expr], sp.Expr]
 """{(n, rate): coefficient} of a sum of coefficient x^n e^(rate x)."""
@@ -33,19 +30,19 @@ _GUARD = (15, 45, 105, 225, 465)  # extra digits tried in mpmath until two agree
 _MPMATH = type(mpmath_field(30))
 
 
-def mean(phi: Activation, q: Number, field: Field) -> Number | None:
+def mean(phi: Any, q: Number, field: Field) -> Number | None:
     """E phi(u), or None if phi has other pieces."""
     parts = pieces(phi, field is not SYMPY)
     return None if parts is None else _evaluate(phi, parts, (), q, field)
 
 
-def second_moment(phi: Activation, q: Number, field: Field) -> Number | None:
+def second_moment(phi: Any, q: Number, field: Field) -> Number | None:
     """E phi(u)^2, or None if phi has other pieces."""
     parts = pieces(phi, field is not SYMPY)
     return None if parts is None else _evaluate(phi, tuple(_product(part, part) for part in parts), (), q, field)
 
 
-def mean_slope(phi: Activation, q: Number, field: Field) -> Number | None:
+def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
     """E phi'(u), jumps of phi counted with the density at their place; None if phi has other pieces."""
     parts = pieces(phi, field is not SYMPY)
     if parts is None:
@@ -58,7 +55,7 @@ def mean_slope(phi: Activation, q: Number, field: Field) -> Number | None:
 
 
 @lru_cache(maxsize=1024)
-def pieces(phi: Activation, exact: bool = True) -> tuple[Terms, ...] | None:
+def pieces(phi: Any, exact: bool = True) -> tuple[Terms, ...] | None:
     """The pieces of phi as sums of x^n e^(rate x), or None if one is something else.
 
     exact: whether floats are read as the fractions they are, so that multiplying out rounds nothing.
@@ -127,12 +124,12 @@ def _derivative(part: Terms) -> Terms:
     return out
 
 
-def _jumps(phi: Activation) -> list[tuple[sp.Expr, sp.Expr]]:
+def _jumps(phi: Any) -> list[tuple[sp.Expr, sp.Expr]]:
     """(kink, jump) where phi jumps, simplified."""
     return [(kink, jump) for kink, jump in phi.jumps(0) if jump != 0]
 
 
-def _exact_jumps(phi: Activation, parts: tuple[Terms, ...]) -> list[tuple[sp.Expr, sp.Expr]]:
+def _exact_jumps(phi: Any, parts: tuple[Terms, ...]) -> list[tuple[sp.Expr, sp.Expr]]:
     """(kink, jump) with kinks that are floats read as fractions: the pieces do not quite meet at a rounded kink, and that counts."""
     values = []
     for kink, left, right in zip(phi.kinks, parts, parts[1:], strict=False):
@@ -145,7 +142,7 @@ def _exact_jumps(phi: Activation, parts: tuple[Terms, ...]) -> list[tuple[sp.Exp
 # --- their expectations --------------------------------------------------------------------------------------------------------------
 
 
-def _evaluate(phi: Activation, parts: tuple[Terms, ...], jumps: tuple[tuple[sp.Expr, sp.Expr], ...], q: Number, field: Field) -> Number:
+def _evaluate(phi: Any, parts: tuple[Terms, ...], jumps: tuple[tuple[sp.Expr, sp.Expr], ...], q: Number, field: Field) -> Number:
     """The sum of all pieces' moments, and of jump times density."""
 
     def total(q: Number, field: Field) -> Number:

@@ -8,8 +8,9 @@ from typing import Any
 
 from ..errors import KcalcError, unknown
 from ..network import Network
-from .base import Constants, ConstantsTable, Shaping
+from .base import Shaping
 from .comparison import Comparison
+from .constants import Constants, ConstantsTable
 from .dks import dks
 from .eoc import Edge, EdgeShaping, edge, edge_curve, eoc
 from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time

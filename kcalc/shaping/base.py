@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import html
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..activations import Activation
-from ..activations.rectifiers import leaky_relu
 from ..calculi.global_maps import c_map, q_map
-from ..errors import FreshnessError, KcalcError, unknown
+from ..errors import FreshnessError, KcalcError
 from ..layers import Affine, BatchNorm, Flatten, Identity, Input, Layer, Nonlinear, Pool, Product, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
 from ..subnetworks import maximal, maximal_curvature
+from .constants import Constants, ConstantsTable
 from .measure import local_values
 
 if TYPE_CHECKING:
@@ -27,123 +26,7 @@ if TYPE_CHECKING:
 
 Node = Hashable
 SCHEMA = "kcalc.shaping/1"
-COLUMNS = ("alpha", "beta", "gamma", "delta", "negative_slope", "sigma_w", "sigma_b")
 PASSING = (Identity, Flatten, Pool)
-
-
-@dataclass(frozen=True)
-class Constants:
-    """``phi_hat(x) = output_scale * (phi(input_scale x + input_shift) + output_shift)``; unset constants are None.
-
-    ``negative_slope``, where set, makes phi the leaky ReLU of that slope. ``sigma_w`` and ``sigma_b``, where set, are those of the Affine
-    layers that read the activation, which is then unchanged.
-    """
-
-    activation: Activation
-    input_scale: float | None = None
-    input_shift: float | None = None
-    output_scale: float | None = None
-    output_shift: float | None = None
-    negative_slope: float | None = None
-    sigma_w: float | None = None
-    sigma_b: float | None = None
-
-    @property
-    def alpha(self) -> float | None:
-        """The input scale."""
-        return self.input_scale
-
-    @property
-    def beta(self) -> float | None:
-        """The input shift."""
-        return self.input_shift
-
-    @property
-    def gamma(self) -> float | None:
-        """The output scale."""
-        return self.output_scale
-
-    @property
-    def delta(self) -> float | None:
-        """The output shift, added before the output scale."""
-        return self.output_shift
-
-    @cached_property
-    def transformed(self) -> Activation:
-        """The transformed activation."""
-        given = (self.input_scale, self.input_shift, self.output_scale, self.output_shift)
-        phi = self.activation if self.negative_slope is None else leaky_relu(self.negative_slope)
-        return phi.transformed(*(d if v is None else v for v, d in zip(given, (1, 0, 1, 0), strict=True)))
-
-    def describe(self) -> str:
-        """The transformed activation in one line."""
-        if self.sigma_w is not None:
-            return f"sigma_w {self.sigma_w:.6g}, sigma_b {self.sigma_b or 0:.6g}"
-        inside = "x" if self.input_scale is None else f"{self.input_scale:.6g}*x"
-        inside += "" if self.input_shift is None else f" {self.input_shift:+.6g}"
-        name = self.activation.name if self.negative_slope is None else f"leaky_relu[{self.negative_slope:.6g}]"
-        text = f"{name}({inside})" + ("" if self.output_shift is None else f" {self.output_shift:+.6g}")
-        return text if self.output_scale is None else f"{self.output_scale:.6g}*({text})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The constants as plain data."""
-        names = ("input_scale", "input_shift", "output_scale", "output_shift", "negative_slope")
-        weights = {} if self.sigma_w is None else {"sigma_w": self.sigma_w, "sigma_b": self.sigma_b}
-        return {"activation": self.activation.name} | {name: getattr(self, name) for name in names} | weights
-
-
-@dataclass(frozen=True)
-class ConstantsTable(Mapping[Any, Constants]):
-    """Constants by node, or by activation name where all nodes of that name share them."""
-
-    by_node: dict[Node, Constants]
-
-    @cached_property
-    def _by_name(self) -> dict[str, list[Constants]]:
-        table: dict[str, list[Constants]] = {}
-        for constants in self.by_node.values():
-            known = table.setdefault(constants.activation.name, [])
-            if constants not in known:
-                known.append(constants)
-        return table
-
-    def __getitem__(self, key: Any) -> Constants:
-        if key in self.by_node:
-            return self.by_node[key]
-        found = self._by_name.get(key, [])
-        if len(found) > 1:
-            raise KcalcError(f"activation {key!r} has several sets of constants; ask by node")
-        if not found:
-            raise unknown("node or activation", key, [*self._by_name, *map(str, self.by_node)])
-        return found[0]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(name for name, found in self._by_name.items() if len(found) == 1)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.by_node or key in self._by_name
-
-    def columns(self) -> tuple[str, ...]:
-        """The constants that are set, in order: what a table of them shows."""
-        return tuple(name for name in COLUMNS if any(getattr(k, name) is not None for k in self.by_node.values()))
-
-    def __repr__(self) -> str:
-        return f"ConstantsTable({', '.join(f'{name}: {len(found)}' for name, found in self._by_name.items())})"
-
-    def _repr_html_(self) -> str:
-        columns = self.columns()
-        head = "".join(f"<th>{name}</th>" for name in ("activation", *columns))
-        rows = (
-            "".join(f"<td>{'-' if (v := getattr(k, name)) is None else f'{v:.10g}'}</td>" for name in columns)
-            for found in self._by_name.values()
-            for k in found
-        )
-        names = (html.escape(name) for name, found in self._by_name.items() for _ in found)
-        body = "".join(f"<tr><td>{name}</td>{row}</tr>" for name, row in zip(names, rows, strict=True))
-        return f"<table><tr>{head}</tr>{body}</table>"
 
 
 @dataclass(frozen=True)

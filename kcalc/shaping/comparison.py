@@ -5,17 +5,14 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .base import Shaping
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Shapings as the columns of a table: their settings, constants, and the measured value and residual of every condition."""
 
-    shapings: tuple[Shaping, ...]
+    shapings: tuple[Any, ...]
 
     @property
     def rows(self) -> list[tuple[str, ...]]:

@@ -17,8 +17,9 @@ from ..layers import Nonlinear, as_number
 from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_slope
-from .base import Constants, ConstantsTable, Shaping, check_fresh, prepared, replace_activations
+from .base import Shaping, check_fresh, prepared, replace_activations
 from .conditions import SlopeSystem, System
+from .constants import Constants, ConstantsTable
 from .measure import local_values
 from .search import check_shapeable, solve, solve_least, solve_scale
 

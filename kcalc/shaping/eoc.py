@@ -20,7 +20,8 @@ from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear, Pool,
 from ..maps import Assumption
 from ..network import Network
 from ..quadrature import Array
-from .base import Constants, ConstantsTable, Shaping, check_fresh, prepared
+from .base import Shaping, check_fresh, prepared
+from .constants import Constants, ConstantsTable
 from .moments import settled
 from .search import check_shapeable
 

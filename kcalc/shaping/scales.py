@@ -13,7 +13,8 @@ from ..errors import KcalcError
 from ..layers import Affine, Nonlinear
 from ..maps import Assumption
 from ..network import Network
-from .base import Constants, ConstantsTable, Shaping, check_fresh, prepared, replace_activations
+from .base import Shaping, check_fresh, prepared, replace_activations
+from .constants import Constants, ConstantsTable
 
 Node = Any
 

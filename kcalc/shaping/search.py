@@ -11,8 +11,8 @@ import numpy as np
 
 from ..activations import Activation
 from ..errors import KcalcError, UnreachableTarget
-from .base import Constants
 from .conditions import SlopeSystem, System
+from .constants import Constants
 from .moments import moments, settled
 from .scan import in_cells, nearest, sheets
 from .solver import Point, Solution, advance, branches, follow, on_branches, refined

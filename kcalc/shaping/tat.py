@@ -12,8 +12,9 @@ from ..layers import Nonlinear, as_number
 from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_c_value, maximal_curvature
-from .base import Constants, ConstantsTable, Shaping, check_fresh, prepared, replace_activations
+from .base import Shaping, check_fresh, prepared, replace_activations
 from .conditions import CurvatureSystem
+from .constants import Constants, ConstantsTable
 from .search import check_shapeable, solve
 
 ETA, TAU = 0.9, 0.3
