@@ -40,6 +40,14 @@ def real_array(value: Any, what: str) -> Array:
     return array
 
 
+def one_number(value: Any, what: str) -> float:
+    """One finite real number as a float. Raises: KcalcError for anything else."""
+    array = real_array(value, what)
+    if array.ndim:
+        raise KcalcError(f"{what} must be one number here, got {str(value)[:60]}")
+    return float(array)
+
+
 def cosine_array(c: Any) -> Array:
     """c values clipped to [-1, 1] after a check. Raises: KcalcError where |c| > 1 beyond rounding."""
     array = real_array(c, "c")

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import sympy as sp
 
-from .arguments import real_array
+from .arguments import one_number, real_array
 from .calculi.convex import ConvexCalculus
 from .calculi.factored import as_floats, is_zero
+from .compose import require_network
 from .errors import KcalcError, UnreachableTarget, unknown
 from .layers import LayerNorm, Nonlinear
 from .maps import Assumption
@@ -92,7 +93,16 @@ class _Expressions(ConvexCalculus[int]):
         return values
 
 
-def _finite(after: Values, before: Values) -> Values:
+def _finite(after: Any, before: Values) -> Values:
+    """What ``r`` returned, as floats of the shape it was given. Raises: KcalcError for anything else."""
+    try:
+        numbers = np.asarray(after, dtype=float)
+        fits = np.broadcast_shapes(numbers.shape, np.shape(before)) == np.shape(before)
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise KcalcError(f"r must return a real number for a number and an array for an array, got {str(after)[:60]!r} at x = {before}")
+    after = numbers if np.ndim(before) else float(numbers)
     if not np.all(np.isfinite(after)):
         raise KcalcError(f"r is not finite at x = {before}")
     return after
@@ -181,7 +191,7 @@ class Maximal:
 
     def active(self, x: float) -> Subnetwork:
         """The (first) subnetwork that attains the maximum at a number ``x``, in the longest form that does."""
-        return self._attaining(self.functions, float(x))
+        return self._attaining(self.functions, one_number(x, "x"))
 
     def _attaining(self, functions: Sequence[Function], x: float) -> Subnetwork:
         if not self._exits:
@@ -200,7 +210,7 @@ class Maximal:
         """
         from scipy.optimize import brentq
 
-        value = float(real_array(target, "target"))
+        value, low, high = one_number(target, "target"), one_number(low, "low"), one_number(high, "high")
         ends = float(self(low)), float(self(high))
         if not ends[0] <= value <= ends[1]:
             raise UnreachableTarget(
@@ -236,6 +246,7 @@ def _behind(node: int, reached: Mapping[int, int], parents: Sequence[Sequence[in
 
 def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int]]:
     """The functions, and which one every nonlinear node has."""
+    require_network(network)
     nodes = network.nodes_of(Nonlinear)
     if callable(r):
         return [r], dict.fromkeys(nodes, 0)
@@ -309,8 +320,9 @@ class MaximalCValue:
 
     def active(self, negative_slope: float) -> Subnetwork:
         """The (first) subnetwork that attains the maximum."""
-        self(float(negative_slope))
-        return self._maximal._attaining([leaky_relu_map(float(negative_slope))], 0.0)
+        slope = one_number(negative_slope, "negative_slope")
+        self(slope)
+        return self._maximal._attaining([leaky_relu_map(slope)], 0.0)
 
     def inverse(self, target: Any) -> Any:
         """The negative slope at which the maximal c value is ``target`` in (0, 1), elementwise.

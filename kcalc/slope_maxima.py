@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from .arguments import real_array
+from .arguments import one_number, real_array
 from .calculi.factored import ONE, Array, Factors, LogProgram, Monomial
 from .calculi.slopes import Slopes, polynomial_texts
 from .errors import KcalcError, unknown
@@ -192,6 +192,10 @@ class MaximalSlope:
 
     def bounds(self, psi: float | None = None) -> Bounds:
         """The three figures for the steepness of the network at ``psi`` (by default ``1.5^(1/depth)``), with the warning, if any."""
+        if len(self.symbols) > 1:
+            raise KcalcError("bounds need one slope for all activations: build the function without symbols_by_activation")
+        if psi is not None:
+            psi = one_number(psi, "psi")
         strict = max(self._factors.measure(self._set.monomials, largest=True))
         at = 1.5 ** (1 / max(self.depth, 1)) if psi is None else float(np.exp(as_slopes(psi)))
         mu, forward = float(self(at)), float(self.forward(at))
@@ -240,7 +244,12 @@ class MaximalSlope:
             if missing:
                 raise KcalcError(f"no value is given for {', '.join(missing)}")
             values = (as_slopes(given.get(name, given.get(name.removeprefix("psi_")))) for name in names)
-            columns = np.broadcast_arrays(np.zeros(()), *values)[1:] or (np.zeros(()),)
+            try:
+                columns = np.broadcast_arrays(np.zeros(()), *values)[1:] or (np.zeros(()),)
+            except KcalcError:
+                raise
+            except ValueError:
+                raise KcalcError("the slopes given for the activations do not broadcast together") from None
         elif len(self.symbols) > 1:
             names = ", ".join(map(str, self.symbols))
             raise KcalcError(f"the maximal slope depends on {names}; pass a mapping of activation names to slopes")

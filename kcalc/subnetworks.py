@@ -94,6 +94,8 @@ def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
     strict [DKS eq. 20], [TAT App. B.5]; the maximum over permissive ones, ``kc.maximal_slope(net).forward``, sees through taps.
     Cost: O((nodes + edges) log nodes); ``layers`` are found when asked for.
     """
+    if not isinstance(permissive, bool):
+        raise KcalcError(f"permissive is True or False, got {permissive!r}")
     nodes, _, regions = network_regions(network)
     pairs = ((path[0], path[-1]) for path in regions.paths)
     if permissive:
