@@ -166,6 +166,7 @@ class ForwardSlope:
 
 
 def depths_text(strict: int, depth: int) -> str:
+    """How much of the network's depth the deepest subnetwork has, in words."""
     return f"the deepest subnetwork has {strict} of the {depth} nonlinear layers on the longest path"
 
 

@@ -356,6 +356,7 @@ class Composed(Activation):
 
 
 def checked(phi: Any) -> Activation:
+    """``phi`` itself.  Raises KcalcError unless it is an activation."""
     if not isinstance(phi, Activation):
         raise KcalcError(f"{str(phi)[:60]!r} is not an activation: make one of it with kc.activation(...)")
     return phi
