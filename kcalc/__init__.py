@@ -7,6 +7,7 @@ them the constants that make the network trainable. jax, matplotlib and torch ar
 from . import activations, architectures, layers, symbols
 from .activations import Activation, activation
 from .calculi.global_maps import c_map, node_values, q_map, q_values
+from .calculi.ntk import ntk
 from .calculi.slopes import slope_polynomial
 from .combinators import chain, repeat, residual
 from .errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
@@ -44,6 +45,7 @@ __all__ = [
     "maximal_curvature",
     "maximal_slope",
     "node_values",
+    "ntk",
     "pair_expectation",
     "phase_diagram",
     "q_map",

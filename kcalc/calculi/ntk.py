@@ -1,0 +1,247 @@
+"""The NNGP and the neural tangent kernel of a network, as functions of c and of q values."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arguments import angle_array, cosine_array, finished, per_input, q_array, real_array, single_precision
+from ..compose import fold, require_network
+from ..errors import KcalcError, unknown
+from ..fields import NUMPY
+from ..gaps import Gap
+from ..jets import Jet
+from ..layers import Affine, Input, Layer
+from ..maps import Assumption
+from ..network import Network, concat_channels, grouped_widths
+from .tangent import PARAMETERIZATIONS, Tangent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+Array = np.ndarray
+
+
+def ntk(network: Network, parameterization: str = "ntk", features: int | None = None, assume_independent: bool = False) -> TangentKernel:
+    """The neural tangent kernel of a network at infinite width: ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
+
+    ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b, or "standard", in the
+    weights themselves; that kernel grows with width, so it needs ``features``, the width of the layers that do not state theirs.
+    Values are kernels, not cosines: for input q = 1, the last Affine included. [DKS sec. 27; Jacot et al. 2018]
+
+    Returns: a :class:`TangentKernel`.
+    Raises: KcalcError for a network without Affine layers, activations that jump, an unknown parameterisation or widths that are needed
+    and not known; FreshnessError or NoRule where the kernel calculus does not apply, naming the node.
+    """
+    require_network(network)
+    if parameterization not in PARAMETERIZATIONS:
+        raise unknown("parameterization", parameterization, PARAMETERIZATIONS)
+    if not network.nodes_of(Affine):
+        raise KcalcError("the network has no Affine layer, so it has no weights and no tangent kernel")
+    if features is not None and (isinstance(features, bool) or not isinstance(features, int) or features < 1):
+        raise KcalcError(f"features is the number of channels of hidden layers, a whole number >= 1, got {features!r}")
+    fan_in = None if parameterization == "ntk" else fan_ins(network, features)
+    reading = TangentReading(network, fan_in, assume_independent)
+    return TangentKernel(reading)
+
+
+def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
+    """{Affine: how many numbers one of its outputs sums over}, ``features`` being the width of layers that do not state theirs.
+
+    Raises: KcalcError naming the node whose width is not known.
+    """
+
+    def stated(node: Node, layer: Layer) -> Layer:
+        from dataclasses import replace
+
+        free = isinstance(layer, Affine) and layer.features is None
+        return replace(layer, features=features) if free and features is not None else layer
+
+    known = network.map_layers(stated).features
+    out: dict[Node, int] = {}
+    for node, layer, parents in network.steps():
+        if not isinstance(layer, Affine):
+            continue
+        width = known[parents[0]]
+        if width is None:
+            kind = "L.Input(features=...)" if isinstance(network.layer(parents[0]), Input) else "its layer's features, or pass features="
+            raise KcalcError(f"the standard parameterisation needs the width of {parents[0]!r}, which node {node!r} reads; give {kind}")
+        taps = prod(layer.kernel) if isinstance(layer.kernel, tuple) else layer.kernel**2 if layer.kernel > 1 else 1
+        out[node] = width * taps // layer.groups
+    return out
+
+
+@dataclass(frozen=True)
+class TangentReading:
+    """One network, ready to be read by the tangent calculus: what all kernels of a :class:`TangentKernel` share."""
+
+    network: Network
+    fan_in: Mapping[Node, int] | None
+    assume: bool
+
+    def kernel(self, field: Any, uniform: bool, seeds: Mapping[Node, Any] | None = None) -> Tangent:
+        """A fresh calculus over a number system."""
+        channels, widths = concat_channels(self.network), grouped_widths(self.network)
+        return Tangent(field, uniform, True, channels, self.assume, widths, seeds, self.fan_in)
+
+    def run(
+        self, field: Any, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None
+    ) -> tuple[Tangent, dict[Node, Any]]:
+        """The calculus and the state of every node; ``q2=None`` for uniform q."""
+        kernel = self.kernel(field, q2 is None, seeds)
+        inputs = {}
+        for node, value in gap.items():
+            inputs[node] = kernel.start(node, q1[node], q1[node] if q2 is None else q2[node], Jet((value, value * 0)))
+        with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
+            return kernel, fold(self.network, kernel, inputs)  # pyright: ignore[reportArgumentType]
+
+    def values(
+        self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None
+    ) -> dict[Node, tuple[Any, Any]]:
+        """{output: (NNGP, NTK)} in float64."""
+        kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
+        return {node: kernel.kernels(states[node]) for node in self.network.outputs}
+
+    @cached_property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the kernels take for granted, node by node."""
+        if self.network.free_symbols:
+            return ()
+        half, one = np.asarray(0.5), np.asarray(1.0)
+        kernel, _ = self.run(NUMPY, dict.fromkeys(self.network.inputs, half), dict.fromkeys(self.network.inputs, one), None)
+        width = Assumption("network", "infinite width; independent weights of mean 0; the kernel at initialisation")
+        return (width, *kernel.notes.values())
+
+
+class KernelFunction:
+    """A kernel of two inputs as a function of their c and q values: covariances, not cosines.
+
+    Call ``K(c, q1=1, q2=None)`` with numbers, arrays (broadcast) or {input: value}; ``q2=None`` means ``q1``.
+    """
+
+    def __init__(self, reading: TangentReading, name: str, part: int, seeds: Mapping[Node, Any] | None = None) -> None:
+        self.reading, self.name = reading, name
+        self._part, self._seeds = part, seeds
+
+    @property
+    def network(self) -> Network:
+        """The network."""
+        return self.reading.network
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the kernel takes for granted, node by node."""
+        return self.reading.assumptions
+
+    @property
+    def heuristic(self) -> bool:
+        """True if some assumption is more than a convention."""
+        return any(a.kind == "heuristic" for a in self.assumptions)
+
+    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
+        """The kernel at c values in [-1, 1] and q values > 0; {output: kernel} for several outputs. Raises: KcalcError outside."""
+        gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
+        return self._evaluate(gap, q1, q2, single_precision(c, q1, q2))
+
+    def at_angle(self, theta: Any, q1: Any = 1, q2: Any = None) -> Any:
+        """The kernel at angles theta = arccos c in [0, pi], exact however small."""
+        angles = self._values(theta, angle_array, "theta")
+        gap = {node: Gap.of(2 * np.sin(value / 2) ** 2, 2 * np.cos(value / 2) ** 2) for node, value in angles.items()}
+        return self._evaluate(gap, q1, q2, single_precision(theta, q1, q2))
+
+    def _values(self, given: Any, convert: Any, what: str) -> dict[Node, Any]:
+        return per_input(self.network.inputs)(given, convert, what)
+
+    def _evaluate(self, gap: dict[Node, Any], q1: Any, q2: Any, single: bool) -> Any:
+        first = self._values(q1, lambda v: q_array(v, "q1"), "q1")
+        second = None if q2 is None else self._values(q2, lambda v: q_array(v, "q2"), "q2")
+        if second is not None and all(np.array_equal(first[n], second[n]) for n in first):
+            second = None
+        arrays = [*gap.values(), *first.values(), *(second or {}).values()]
+        try:
+            shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        except ValueError:
+            raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
+        values = self.reading.values(gap, first, second, self._seeds)
+        out = {node: finished(pair[self._part], shape, single) for node, pair in values.items()}
+        return next(iter(out.values())) if len(out) == 1 else out
+
+    def plot(self, ax: Axes | None = None, q: Any = 1) -> Axes:
+        """Draw the kernel over c in [-1, 1] for inputs of one q value."""
+        from .. import plotting
+
+        return plotting.kernel_curves({self.name: self}, ax=ax, q=q)
+
+    def to_dict(self, points: int = 41) -> dict[str, Any]:
+        """Name, sampled values at q = 1 and assumptions, as plain data."""
+        theta = np.linspace(np.pi, 0, points)
+        values = self.at_angle(theta)
+        sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
+        notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
+        return {"kernel": self.name, "c": np.cos(theta).tolist(), "values": sampled, "assumptions": notes}
+
+    def __repr__(self) -> str:
+        return f"KernelFunction({self.name}, {len(self.network)} nodes)"
+
+
+class TangentKernel(KernelFunction):
+    """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)`` over the Affine layers; ``K.nngp`` the kernel of the network
+    as a Gaussian process.
+    """
+
+    def __init__(self, reading: TangentReading) -> None:
+        super().__init__(reading, "NTK", 1)
+        _ = reading.assumptions  # so that what the calculus refuses is refused at once
+        self.nngp = KernelFunction(reading, "NNGP", 0, {})
+        self.layers = LayerKernels(reading)
+
+    @property
+    def parameterization(self) -> str:
+        """ "ntk" or "standard"."""
+        return "ntk" if self.reading.fan_in is None else "standard"
+
+    def by_layer(self, c: Any, q1: Any = 1, q2: Any = None) -> dict[Node, Any]:
+        """{Affine node: its part of the kernel} for one output, all from one pass; c as for a call, one value for all inputs."""
+        if len(self.network.outputs) != 1:
+            raise KcalcError("by_layer needs one output; use K.layers[node](c)")
+        nodes = self.network.nodes_of(Affine)
+        shape = np.broadcast_shapes(*(real_array(v, "c, q1, q2").shape for v in (c, q1, q2) if v is not None))
+        axis = (len(nodes), *(1,) * len(shape))
+        seeds = {node: np.eye(len(nodes))[i].reshape(axis) for i, node in enumerate(nodes)}
+        whole = KernelFunction(self.reading, "layers", 1, seeds)
+        gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
+        first = self._values(q1, lambda v: q_array(v, "q1"), "q1")
+        second = None if q2 is None else self._values(q2, lambda v: q_array(v, "q2"), "q2")
+        ((_, values),) = whole.reading.values(gap, first, second, seeds).values()
+        parts = np.broadcast_to(values, (len(nodes), *shape))
+        return {node: parts[i].copy()[()] for i, node in enumerate(nodes)}
+
+    def __repr__(self) -> str:
+        return f"TangentKernel({len(self.network)} nodes, {self.parameterization} parameterisation)"
+
+
+class LayerKernels(Mapping[Node, KernelFunction]):
+    """Per Affine node, its weights' and bias's part of the tangent kernel."""
+
+    def __init__(self, reading: TangentReading) -> None:
+        self._reading, self._nodes = reading, reading.network.nodes_of(Affine)
+
+    def __getitem__(self, node: Node) -> KernelFunction:
+        if node not in self._nodes:
+            raise unknown("Affine layer", node, map(str, self._nodes))
+        return KernelFunction(self._reading, f"NTK of {node}", 1, {node: 1})
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __repr__(self) -> str:
+        return f"LayerKernels({len(self._nodes)} Affine layers)"

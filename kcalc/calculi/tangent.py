@@ -1,0 +1,88 @@
+"""The tangent kernel as a calculus: kernel maps followed together with their derivative in the covariances.
+
+Write ``k`` for the covariance of one channel of a feature map at two inputs. By Price's theorem ``d E[f(u) g(v)] / dk = E[f'(u) g'(v)]``, which is
+how tangent kernels travel through activations; so the kernel calculus, carried to first order in a perturbation of the covariances, carries
+the tangent kernel too. Every Affine adds ``e`` times the kernel of its own parameters to the covariance of its output; the coefficient
+of ``e`` at the network's output is the neural tangent kernel. Sums, shared branches, fusions and norms follow without rules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..errors import KcalcError
+from ..jets import Jet
+from ..layers import Affine, Layer, Nonlinear
+from .channels import Channels
+from .freshness import Moments, Pair
+from .kernel import Kernel
+
+Node = Hashable
+Number = Any
+PARAMETERIZATIONS = ("ntk", "standard")
+CENTRE = "only the centre tap of a Delta-initialised convolution is counted as a parameter"
+
+
+@dataclass
+class Tangent(Kernel):
+    """The calculus of tangent kernels over one number system; gaps are jets of order one.
+
+    ``seeds``: {Affine node: weight of its parameters' kernel}, a number or an array with leading axes of its own; None counts every Affine
+    once. ``fan_in``: what each Affine sums over, for the standard parameterisation; None for the NTK parameterisation, where
+    ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of unit variance. [DKS sec. 27]
+    """
+
+    seeds: Mapping[Node, Any] | None = None
+    fan_in: Mapping[Node, int] | None = None
+    own: dict[Node, Number] = field(default_factory=dict)
+
+    def rule(self, layer: Layer, node: Node, inputs: Sequence[Channels]) -> Channels:
+        """The state a layer emits; an Affine adds the kernel of its parameters to first order."""
+        if isinstance(layer, Nonlinear):
+            refuse_jumps(layer, node)
+        state = super().rule(layer, node, inputs)
+        if not isinstance(layer, Affine):
+            return state
+        if layer.kernel not in (1, (1, 1)):
+            self.note(node, CENTRE, "convention")
+        weight = 1 if self.seeds is None else self.seeds.get(node, 0)
+        if isinstance(weight, int) and weight == 0:
+            return state
+        return state.map(lambda pair: self._seeded(pair, weight * self._parameters(layer, node, pair, inputs[0])))
+
+    def _parameters(self, layer: Affine, node: Node, pair: Pair, below: Channels) -> Number:
+        """The kernel of the layer's own parameters over sqrt(q1 q2): the layer's cosine, or in the standard parameterisation
+        ``fan_in E x1 x2 + 1`` over it."""
+        if self.fan_in is None:
+            return 1 - pair.moments.gap.value
+        q1, q2, gap = self.whole(below)
+        norm = self.algebra.geometric(pair.moments.q1, pair.moments.q2)
+        bias = self.field.number(1 if layer.bias else 0)
+        return (self.field.number(self.fan_in[node]) * self.algebra.geometric(q1, q2) * (1 - gap.value) + bias) / norm
+
+    @staticmethod
+    def _seeded(pair: Pair, amount: Number) -> Pair:
+        """The feature map with ``e * amount`` more cosine; it is one fresh atom, as the output of an Affine is."""
+        (term,) = pair.terms
+        old = pair.moments
+        gap = Jet((old.gap.value, old.gap.coefficients[1] - amount))
+        moments = Moments(old.q1, old.q2, gap, old.mean1, old.mean2)
+        return replace(pair, moments=moments, terms=(replace(term, atom=replace(term.atom, moments=moments)),))
+
+    def kernels(self, state: Channels) -> tuple[Number, Number]:
+        """(NNGP, NTK) of a feature map: its covariance, averaged over channels, and the derivative of that in e."""
+        q1, q2, gap = self.whole(state)
+        norm = self.algebra.geometric(q1, q2)
+        return norm * (1 - gap.value), -norm * gap.coefficients[1]
+
+
+def refuse_jumps(layer: Nonlinear, node: Node) -> None:
+    """Raises KcalcError where the activation jumps: its gradient is 0 almost everywhere, so what gradient descent sees is not C'."""
+    phi = layer.activation
+    if any(phi.jump_sizes(0)):
+        raise KcalcError(
+            f"node {node!r}: {phi.name} jumps, so its gradient vanishes almost everywhere and the tangent kernel of the layers before it is "
+            "not that of the kernel calculus (an infinite slope at c = 1); use a continuous activation"
+        )
