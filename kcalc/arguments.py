@@ -121,6 +121,25 @@ def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], 
     return values
 
 
+def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Node, Any]:
+    """One q value per input as balls of a field. Raises: KcalcError where one is not positive."""
+    given = per_input(inputs)(q, field.number, what)
+    for value in given.values():
+        if not value > 0:
+            raise KcalcError(f"{what} is a mean square and must be > 0, got {value.str(12)}")
+    return given
+
+
+def gap_balls(inputs: tuple[Node, ...], c: Any, field: Any) -> dict[Node, Any]:
+    """1 - c per input as balls of a field. Raises: KcalcError where |c| > 1."""
+    given = per_input(inputs)(c, field.number, "c")
+    with field.working():
+        for node, value in given.items():
+            if value > 1 or value < -1:
+                raise KcalcError(f"a c value is a cosine and must lie in [-1, 1], got {value.str(12)} at {node}")
+        return {node: 1 - value for node, value in given.items()}
+
+
 def single_precision(*values: Any) -> bool:
     """True if every argument that is an array is single precision."""
     kinds = [np.asarray(v).dtype for v in values if isinstance(v, np.ndarray | np.floating)]

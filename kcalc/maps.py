@@ -20,9 +20,11 @@ from .arguments import (
     cosine_array,
     derivative_order,
     finished,
+    gap_balls,
     one_q,
     per_input,
     q_array,
+    q_balls,
     series_length,
     single_precision,
 )
@@ -111,13 +113,6 @@ class KernelMap(ABC):
     def _values(self, given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
         return per_input(self.inputs)(given, convert, what)
 
-    def _q_balls(self, q: Any, what: str, field: Any) -> dict[Node, Any]:
-        given = self._values(q, field.number, what)
-        for value in given.values():
-            if not value > 0:
-                raise KcalcError(f"{what} is a mean square and must be > 0, got {value.str(12)}")
-        return given
-
     def _one_output(self, what: str) -> Node:
         if len(self.outputs) != 1:
             raise KcalcError(f"{what} need one output, the network has {len(self.outputs)}: {', '.join(map(str, self.outputs[:6]))}")
@@ -201,20 +196,12 @@ class CMap(KernelMap):
         from .balls import Enclosure, ball_field
 
         field = ball_field(digits)
-        gap, first = self._gap_balls(c, field), self._q_balls(q1, "q1", field)
-        second = None if q2 is None else self._q_balls(q2, "q2", field)
+        gap, first = gap_balls(self.inputs, c, field), q_balls(self.inputs, q1, "q1", field)
+        second = None if q2 is None else q_balls(self.inputs, q2, "q2", field)
         found = self.ball_gaps(gap, first, second, field)
         with field.working():
             out = {node: Enclosure.of(1 - value).checked(f"{self!r} at {node}") for node, value in found.items()}
         return out[self.outputs[0]] if len(self.outputs) == 1 else out
-
-    def _gap_balls(self, c: Any, field: Any) -> dict[Node, Any]:
-        given = self._values(c, field.number, "c")
-        with field.working():
-            for node, value in given.items():
-                if value > 1 or value < -1:
-                    raise KcalcError(f"a c value is a cosine and must lie in [-1, 1], got {value.str(12)} at {node}")
-            return {node: 1 - value for node, value in given.items()}
 
     def table(self, q: Any = 1, q2: Any = None, tolerance: float = 1e-14) -> Any:
         """C at fixed q values as a :class:`kcalc.tables.Table`: a million values in the time of two arc cosines, with an error bound.
@@ -337,7 +324,7 @@ class QMap(KernelMap):
         from .balls import Enclosure, ball_field
 
         field = ball_field(digits)
-        balls = self.ball_values(self._q_balls(q, "q", field), field)
+        balls = self.ball_values(q_balls(self.inputs, q, "q", field), field)
         out = {node: Enclosure.of(value).checked(f"{self!r} at {node}") for node, value in balls.items()}
         return out[self.outputs[0]] if len(self.outputs) == 1 else out
 

@@ -9,9 +9,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import sympy as sp
 
-from ..arguments import angle_array, cosine_array, finished, per_input, q_array, real_array, single_precision
+from ..arguments import angle_array, cosine_array, finished, gap_balls, per_input, q_array, q_balls, real_array, single_precision
 from ..compose import fold, require_network
+from ..composition import Composition
 from ..errors import KcalcError, unknown
 from ..fields import NUMPY
 from ..gaps import Gap
@@ -20,6 +22,7 @@ from ..layers import Affine, Input, Layer
 from ..maps import Assumption
 from ..network import Network, concat_channels, grouped_widths
 from .tangent import PARAMETERIZATIONS, Tangent
+from .tangent_symbolic import symbolic_kernels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,6 +173,47 @@ class KernelFunction:
             raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
         values = self.reading.values(gap, first, second, self._seeds)
         out = {node: finished(pair[self._part], shape, single) for node, pair in values.items()}
+        return next(iter(out.values())) if len(out) == 1 else out
+
+    @property
+    def expr(self) -> Composition | dict[Node, Composition]:
+        """The kernel at uniform input q = 1 as a named composition: ``c_k`` are cosines, ``t_k`` tangents over q."""
+        return self.symbolic()
+
+    @property
+    def closed_form(self) -> sp.Expr | None:
+        """The kernel as one SymPy expression, or None where an activation has no closed form or the expression is a wall."""
+        composition = self.expr
+        return None if isinstance(composition, dict) else composition.closed_form
+
+    def symbolic(self, q1: Any = 1, q2: Any = None) -> Composition | dict[Node, Composition]:
+        """The kernel as a named composition at numbers or SymPy expressions ``q1``, ``q2`` (None: ``q1``)."""
+        reading = self.reading
+        found = symbolic_kernels(reading.network, q1, q2, self._seeds, reading.fan_in, reading.assume)
+        out = {node: pair[self._part] for node, pair in found.items()}
+        return next(iter(out.values())) if len(out) == 1 else out
+
+    def _repr_latex_(self) -> str | None:
+        try:
+            composition = self.expr
+        except KcalcError:  # no symbolic form: a notebook shows the plain repr instead
+            return None
+        return None if isinstance(composition, dict) else f"${composition.latex()}$"
+
+    def ball(self, c: Any, q1: Any = 1, q2: Any = None, digits: int = 30) -> Any:
+        """A certified enclosure of the kernel at single numbers (or {input: number}), ``digits`` decimal digits; proven, not estimated.
+
+        Returns: a :class:`kcalc.balls.Enclosure`, {output: enclosure} for several outputs. Raises: KcalcError as for a C map's ``ball``.
+        """
+        from ..balls import Enclosure, ball_field
+
+        field = ball_field(digits)
+        gap, first = gap_balls(self.network.inputs, c, field), q_balls(self.network.inputs, q1, "q1", field)
+        second = None if q2 is None else q_balls(self.network.inputs, q2, "q2", field)
+        with field.working():
+            kernel, states = self.reading.run(field, gap, first, second, self._seeds)
+            found = {node: kernel.kernels(states[node])[self._part] for node in self.network.outputs}
+            out = {node: Enclosure.of(value).checked(f"{self!r} at {node}") for node, value in found.items()}
         return next(iter(out.values())) if len(out) == 1 else out
 
     def plot(self, ax: Axes | None = None, q: Any = 1) -> Axes:

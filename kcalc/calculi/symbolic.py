@@ -50,7 +50,7 @@ def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[
 
 def _read(
     network: Network, q1: Any, q2: Any, letter: str, assume: bool
-) -> tuple[NamingKernel, _Namer, dict[Node, Channels], tuple[Any, ...]]:
+) -> tuple[NamingKernel, Namer, dict[Node, Channels], tuple[Any, ...]]:
     many = len(network.inputs) > 1
     gap: dict[Node, Any]
     if letter == "C":
@@ -65,7 +65,7 @@ def _read(
     free = set().union(network.free_symbols, *(v.free_symbols for v in (*first.values(), *second.values())))
     extra = sorted(free - set(arguments), key=str)
     kernel = NamingKernel(SYMPY, second is first, letter == "C", concat_channels(network), assume, grouped_widths(network))
-    namer = _Namer(network, kernel)
+    namer = Namer(network, kernel)
     states = fold(network, namer, {n: kernel.start(n, first[n], second[n], gap[n]) for n in network.inputs})
     namer.finish()
     return kernel, namer, states, (*arguments, *extra)
@@ -154,8 +154,10 @@ def _closed_cosine(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
     return closed, bool(closed.free_symbols & set(two) or closed.atoms(AppliedUndef))
 
 
-class _Namer:
-    """The naming kernel as a calculus that also names the state at cut points, and elsewhere where expressions grow."""
+class Namer:
+    """The naming kernel as a calculus that also names the state at cut points, and elsewhere where expressions are ``long``."""
+
+    long = NAMED_SIZE
 
     def __init__(self, network: Network, kernel: NamingKernel) -> None:
         self.cuts = set(cut_nodes(tuple(network.steps()), network.outputs))
@@ -199,10 +201,8 @@ class _Namer:
         m = pair.moments
         q1 = self._name("q", m.q1, cut, positive=True)
         q2 = q1 if self.kernel.uniform or m.q1 == m.q2 else self._name("p", m.q2, cut, positive=True)
-        gap = m.gap
-        if isinstance(gap, Jet):
-            gap = Jet((1 - self._name("c", cosine(gap.value), cut, real=True),))
-        same_gap = not isinstance(gap, Jet) or gap.value == m.gap.value
+        gap = self._named_gap(m.gap, cut) if isinstance(m.gap, Jet) else m.gap
+        same_gap = not isinstance(gap, Jet) or gap.coefficients == m.gap.coefficients
         if q1 is m.q1 and q2 is m.q2 and same_gap:
             return pair
         moments = Moments(q1, q2, gap, m.mean1, m.mean2)
@@ -212,11 +212,14 @@ class _Namer:
         atom = Atom(node, moments, pair.support, gaussian, any(t.atom.raw for t in pair.terms), pair.terms)
         return Pair(moments, (Term(1, 1, atom),), window=pair.window)
 
+    def _named_gap(self, gap: Jet, cut: bool) -> Jet:
+        return Jet((1 - self._name("c", cosine(gap.value), cut, real=True),))
+
     def _name(self, letter: str, expr: sp.Expr, cut: bool, **assumptions: bool) -> sp.Expr:
         if isinstance(expr, sp.Symbol) or expr.is_Rational:
             return expr
         trivial = not expr.atoms(AppliedUndef) and sp.count_ops(expr) <= 3
-        if trivial or (not cut and sp.count_ops(expr) < NAMED_SIZE):
+        if trivial or (not cut and sp.count_ops(expr) < self.long):
             return expr
         symbol = sp.Symbol(self._fresh_name(letter), **assumptions)
         self.pending.append((symbol, expr))

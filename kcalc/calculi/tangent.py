@@ -1,9 +1,9 @@
 """The tangent kernel as a calculus: kernel maps followed together with their derivative in the covariances.
 
-Write ``k`` for the covariance of one channel of a feature map at two inputs. By Price's theorem ``d E[f(u) g(v)] / dk = E[f'(u) g'(v)]``, which is
-how tangent kernels travel through activations; so the kernel calculus, carried to first order in a perturbation of the covariances, carries
-the tangent kernel too. Every Affine adds ``e`` times the kernel of its own parameters to the covariance of its output; the coefficient
-of ``e`` at the network's output is the neural tangent kernel. Sums, shared branches, fusions and norms follow without rules of their own.
+Write ``k`` for the covariance of one channel of a feature map at two inputs. By Price's theorem ``d E[f(u) g(v)] / dk = E[f'(u) g'(v)]``,
+which is how tangent kernels travel through activations; so the kernel calculus, carried to first order in a perturbation ``e`` of the
+covariances, carries the tangent kernel too. Every Affine adds ``e`` times the kernel of its own parameters to the covariance of its output;
+the coefficient of ``e`` at the network's output is the tangent kernel. Sums, shared branches, fusions and norms need no rules of their own.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Tangent(Kernel):
         ``fan_in E x1 x2 + 1`` over it."""
         if self.fan_in is None:
             return 1 - pair.moments.gap.value
+        if layer.standardised:
+            raise KcalcError(f"node {node!r} has standardised weights, for which the standard parameterisation has no rule; use 'ntk'")
         q1, q2, gap = self.whole(below)
         norm = self.algebra.geometric(pair.moments.q1, pair.moments.q2)
         bias = self.field.number(1 if layer.bias else 0)
@@ -83,6 +85,6 @@ def refuse_jumps(layer: Nonlinear, node: Node) -> None:
     phi = layer.activation
     if any(phi.jump_sizes(0)):
         raise KcalcError(
-            f"node {node!r}: {phi.name} jumps, so its gradient vanishes almost everywhere and the tangent kernel of the layers before it is "
-            "not that of the kernel calculus (an infinite slope at c = 1); use a continuous activation"
+            f"node {node!r}: {phi.name} jumps, so its gradient misses the jump, and the tangent kernel of the layers before it is not "
+            "that of the kernel calculus (its slope at c = 1 is infinite); use a continuous activation"
         )
