@@ -1,8 +1,8 @@
-"""The fold: the only loop over a network in the library."""
+"""The folds, forward and backward: the only loops over a network in the library."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from .errors import KcalcError, NoRule
@@ -31,6 +31,25 @@ def fold(network: Network, calculus: Calculus[State], inputs: Mapping[Hashable, 
     for node, layer, parents in network.steps():
         states[node] = inputs[node] if node in inputs else calculus.rule(layer, node, [states[p] for p in parents])
     return states
+
+
+def fold_back(
+    network: Network,
+    rule: Callable[[Layer, Hashable, State, Sequence[Hashable]], Sequence[State]],
+    messages: Mapping[Hashable, State],
+    add: Callable[[State, State], State],
+) -> dict[Hashable, State]:
+    """Read a network from its outputs to its inputs.
+
+    Parameters: ``messages`` holds what every node starts with, ``rule(layer, node, message, parents)`` gives one message per parent, and
+    ``add`` joins those of a node's readers. Returns: the message of every node. Raises: whatever the rule raises.
+    """
+    require_network(network)
+    found = dict(messages)
+    for node, layer, parents in reversed(tuple(network.steps())):
+        for parent, sent in zip(parents, rule(layer, node, found[node], parents), strict=True):
+            found[parent] = add(found[parent], sent)
+    return found
 
 
 def require_network(network: object) -> None:

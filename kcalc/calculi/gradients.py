@@ -1,0 +1,227 @@
+"""Gradients at infinite width: how large E|d out / d node|^2 is at every node, by the fold read backwards.
+
+A perturbation of one unit of covariance at a node changes the covariance of an output channel by ``E|d out_k / d node|^2``, the squared
+norm being summed over the node's channels. So what explodes or vanishes in backpropagation is the derivative of kernel maps at c = 1.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import singledispatchmethod
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arguments import one_q, per_input
+from ..compose import fold_back, no_rule, require_network
+from ..errors import KcalcError, unknown
+from ..fields import NUMPY
+from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
+from ..maps import Assumption
+from ..network import Network, sum_weights
+from .channels import Channels
+from .ntk import TangentReading
+from .tangent import refuse_jumps
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+Groups = list[float]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """E|d out_k / d node|^2 for inputs of the given q, infinite width, one channel ``k`` of ``output``.
+
+    ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {Affine: E|d out_k / d parameters|^2} in the NTK
+    parameterisation, which add up to the tangent kernel at c = 1; ``chi``: {Nonlinear: E phi'(z)^2}, times sigma_w^2 of the Affine that
+    reads it the factor by which the layer stretches gradients.
+    """
+
+    output: Node
+    nodes: dict[Node, float]
+    weights: dict[Node, float]
+    chi: dict[Node, float]
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def growth(self) -> float:
+        """The largest value over the smallest one among the Affine layers: 1 is perfect, 1e6 will not train."""
+        values = [self.nodes[node] for node in self.weights if self.nodes[node] > 0]
+        return max(values) / min(values) if values else float("nan")
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the values over the network's nodes in order, on a logarithmic scale."""
+        from ..kernel_plots import gradient_trace
+
+        return gradient_trace(self, ax=ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        tables = {name: {str(k): v for k, v in getattr(self, name).items()} for name in ("nodes", "weights", "chi")}
+        notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
+        return {"output": str(self.output), **tables, "growth": self.growth, "assumptions": notes}
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        def shown(table: Mapping[Node, float], node: Node) -> str:
+            return f"{table[node]:.6g}" if node in table else ""
+
+        return [(str(n), f"{v:.6g}", shown(self.weights, n), shown(self.chi, n)) for n, v in self.nodes.items()]
+
+    def __str__(self) -> str:
+        rows = [("node", "|d out/d node|^2", "|d out/d weights|^2", "chi"), *self._rows()]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = ["  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(r, widths, strict=True))) for r in rows]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        head = "<tr><th>node</th><th>E|&part;out/&part;node|&sup2;</th><th>E|&part;out/&part;weights|&sup2;</th><th>&chi;</th></tr>"
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows())
+        return f"<table>{head}{body}</table>"
+
+    def __repr__(self) -> str:
+        return f"Gradients({len(self.nodes)} nodes, growth {self.growth:.4g})"
+
+
+def gradients(network: Network, q: Any = 1, output: Node = None, assume_independent: bool = False) -> Gradients:
+    """How large gradients are at every node of a network at initialisation, infinite width.
+
+    ``q``: the mean square of the inputs, a number or {input: number}; ``output``: which output, needed where there are several.
+    Where branches share weights or activations are fused, only the Affine layers and the inputs are reported.
+    Raises: KcalcError for bad q, an unknown output, activations that jump, and where the kernel calculus does not apply.
+    [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
+    """
+    require_network(network)
+    if output is None and len(network.outputs) > 1:
+        raise KcalcError(f"the network has {len(network.outputs)} outputs; choose one with output=, e.g. {network.outputs[0]!r}")
+    chosen = network.outputs[0] if output is None else output
+    if chosen not in network.outputs:
+        raise unknown("output", chosen, map(str, network.outputs))
+    given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
+    reading = TangentReading(network, None, assume_independent)
+    zero = dict.fromkeys(network.inputs, np.asarray(0.0))
+    kernel, states = reading.run(NUMPY, zero, given, None, {})
+    simple = not any(note.kind == "exact" for note in kernel.notes.values())
+    totals = _backward(network, states, chosen) if simple else _forward(network, reading, given, chosen)
+    levels = {node: float(kernel.whole(state)[0]) for node, state in states.items()}
+    weights = {node: levels[node] * totals[node] for node in network.nodes_of(Affine) if node in totals}
+    notes = reading.assumptions
+    if not simple:
+        text = "branches share weights or activations are fused: gradients are reported at Affine layers and inputs only"
+        notes = (*notes, Assumption("network", text, "convention"))
+    chi = {node: _mean_chi(network, node, states) for node in network.nodes_of(Nonlinear)} if simple else {}
+    return Gradients(chosen, totals, weights, chi, notes)
+
+
+# -- backwards ---------------------------------------------------------------------------------------------------------------------------
+
+
+class Backward:
+    """The rules of the reversed fold: what a layer hands to the nodes it reads, per group of channels.
+
+    ``states`` are those of the kernel calculus at c = 1. A message is d K_out / d K_g for every group g of a node's channels.
+    """
+
+    def __init__(self, states: Mapping[Node, Channels]) -> None:
+        self.states = states
+
+    @singledispatchmethod
+    def rule(self, layer: Layer, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+        """One message per parent, in slot order."""
+        raise no_rule("gradients", layer, node)
+
+    @rule.register
+    def _(self, layer: Affine, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+        total = float(layer.sigma_w) ** 2 * sum(message)
+        return [[total * float(share) for share, _ in self.states[parents[0]].groups]]
+
+    @rule.register
+    def _(self, layer: Nonlinear, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+        factors = [_chi(layer, node, pair.moments.q1) for pair in self.states[parents[0]].pairs]
+        return [[m * f for m, f in zip(message, factors, strict=True)]]
+
+    @rule.register
+    def _(self, layer: Sum, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+        weights = [float(w) ** 2 for w in sum_weights(layer, len(parents))]
+        return [[w * m for m in self._regrouped(message, node, parent)] for w, parent in zip(weights, parents, strict=True)]
+
+    def _regrouped(self, message: Groups, node: Node, parent: Node) -> Groups:
+        """A message per group of ``node`` as one per group of ``parent``, whose groups are unions of them."""
+        edges = [0, *accumulate(share for share, _ in self.states[parent].groups)]
+        middles = [end - share / 2 for (share, _), end in zip(self.states[node].groups, _ends(self.states[node]), strict=True)]
+        out = [0.0] * (len(edges) - 1)
+        for middle, value in zip(middles, message, strict=True):
+            out[next(i for i, edge in enumerate(edges[1:]) if middle < edge)] += value
+        return out
+
+    @rule.register
+    def _(self, layer: Concat, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+        out, start = [], 0
+        for parent in parents:
+            stop = start + len(self.states[parent].groups)
+            out.append(message[start:stop])
+            start = stop
+        return out
+
+    @rule.register
+    def _(self, layer: Scale, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+        return [[float(layer.factor) ** 2 * m for m in message]]
+
+    @rule.register(LayerNorm)
+    @rule.register(RMSNorm)
+    def _(self, layer: LayerNorm | RMSNorm, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+        below = self.states[parents[0]]
+        q = sum(float(share) * float(pair.moments.q1) for share, pair in below.groups)
+        mean = sum(float(share) * float(pair.moments.mean1) for share, pair in below.groups) if isinstance(layer, LayerNorm) else 0.0
+        return [[m / (q - mean * mean) for m in message]]
+
+    @rule.register(Identity)
+    @rule.register(Flatten)
+    @rule.register(Dropout)
+    @rule.register(Pool)
+    def _(self, layer: Layer, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+        return [message]
+
+    @rule.register
+    def _(self, layer: Input, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+        return []
+
+
+def _ends(state: Channels) -> list[Any]:
+    return list(accumulate(share for share, _ in state.groups))
+
+
+def _chi(layer: Nonlinear, node: Node, q: Any) -> float:
+    """E phi'(z)^2 for z of mean square q, as C'(1) Q(q) / q."""
+    refuse_jumps(layer, node)
+    phi, at = layer.activation, np.asarray(float(q))
+    slope = phi.taylor(np.asarray(0.0), at, at, 1)[1]
+    return abs(float(slope)) * float(phi.second_moment(at)) / float(at)
+
+
+def _mean_chi(network: Network, node: Node, states: Mapping[Node, Channels]) -> float:
+    layer: Any = network.layer(node)
+    below = states[network.parents(node)[0]]
+    return sum(float(share) * _chi(layer, node, pair.moments.q1) for share, pair in below.groups)
+
+
+def _backward(network: Network, states: Mapping[Node, Channels], output: Node) -> dict[Node, float]:
+    """{node: value} of all nodes, those that do not reach the output 0."""
+    start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
+    start[output] = [float(share) for share, _ in states[output].groups]
+    messages = fold_back(network, Backward(states).rule, start, lambda one, two: [a + b for a, b in zip(one, two, strict=True)])
+    return {node: sum(message) for node, message in messages.items()}
+
+
+def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], output: Node) -> dict[Node, float]:
+    """{Affine node: value} where terms cross: the kernel's derivative in each of them, from one pass of the tangent calculus."""
+    nodes = network.nodes_of(Affine)
+    seeds = {node: row for node, row in zip(nodes, np.eye(len(nodes)), strict=True)}
+    zero = dict.fromkeys(network.inputs, np.asarray(0.0))
+    kernel, states = reading.run(NUMPY, zero, q, None, seeds)
+    parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
+    return {node: float(part) / float(kernel.whole(states[node])[0]) for node, part in zip(nodes, parts, strict=True)}
