@@ -124,7 +124,8 @@ class Affine(Layer):
     """A linear map with its own weights and bias: dense, or a convolution with ``kernel`` > 1.
 
     At initialisation ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``. ``features`` is the number of output
-    channels (None: not said), ``groups`` splits channels as in grouped convolution.
+    channels (None: not said), ``groups`` splits channels as in grouped convolution. ``standardised``: weight standardisation, the
+    weights into each output have mean 0 over the fan-in (and the same variance), so that the channel mean of the input drops out.
     """
 
     features: int | None = None
@@ -135,6 +136,7 @@ class Affine(Layer):
     bias: bool = True
     sigma_w: Number = 1
     sigma_b: Number = 0
+    standardised: bool = False
 
     def __post_init__(self) -> None:
         _count(self, "features", optional=True)
@@ -143,6 +145,8 @@ class Affine(Layer):
         _count(self, "groups")
         if not isinstance(self.bias, bool):
             raise _fail(self, f"bias must be True or False, got {self.bias!r}")
+        if not isinstance(self.standardised, bool):
+            raise _fail(self, f"standardised must be True or False, got {self.standardised!r}")
         if isinstance(self.padding, str):
             if self.padding not in ("same", "valid", "circular"):
                 raise _fail(self, f"padding must be 'same', 'valid', 'circular' or numbers, got {self.padding!r}")

@@ -295,8 +295,9 @@ class MaximalCurvature:
         self._set = Polynomials(network, q, False)
         steep = next(iter(self._set.calculus.normalisations), None)
         if steep is not None:
+            kind = type(network.layer(steep)).__name__
             raise KcalcError(
-                f"the LayerNorm at node {steep!r} has a slope > 1, but curvatures add up only where all slopes are 1; leave out q"
+                f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only where all slopes are 1; leave out q"
             )
 
     @property

@@ -10,6 +10,7 @@ import sympy as sp
 
 from ..errors import KcalcError
 from ..fields import SYMPY
+from ..jax_field import is_jax
 from ..jets import Jet
 
 Number = Any
@@ -19,6 +20,8 @@ Node = Hashable
 def check_q(field: Any, q: Number, node: Node) -> None:
     """Refuse a q value that is not positive and finite, naming the node."""
     value = q.value if isinstance(q, Jet) else q
+    if is_jax(value):  # perhaps traced: a bad value shows as nan
+        return
     if field is SYMPY:
         if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # no deeper question: SymPy may take forever to answer
             raise KcalcError(f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists")
@@ -34,6 +37,8 @@ def check_q(field: Any, q: Number, node: Node) -> None:
 def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
     """Refuse to normalise what has no variance over channels, naming the node."""
     value, scale = (v.value if isinstance(v, Jet) else v for v in (var, q))
+    if is_jax(value):
+        return
     bad = value == 0 if field is SYMPY else np.any(np.asarray(value <= 1e-14 * scale))
     if bad:
         raise KcalcError(f"node {node!r} normalises a feature map whose channels are all equal, so its variance is 0")

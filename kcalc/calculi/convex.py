@@ -43,7 +43,8 @@ class ConvexCalculus(ABC, Generic[State]):
 
     Sum mixes with ``w_i^2``, Concat with the numbers of channels ``k_i``, both normalised to sum 1. Where ``q`` is given, each counts
     times the q value of what is mixed; ``q`` maps every node to its q value, or is that of the network inputs, from which the kernel
-    calculus finds the others [DKS eq. 12, footnote 10] and the slopes ``q / (q - m^2)`` of LayerNorms that read channel means ``m``.
+    calculus finds the others [DKS eq. 12, footnote 10] and the slopes ``q / (q - m^2)`` of LayerNorms and standardised weights that read
+    channel means ``m``.
     """
 
     name = "slope polynomials"
@@ -73,7 +74,7 @@ class ConvexCalculus(ABC, Generic[State]):
         """The convex combination of states; ``shares`` sum to one."""
 
     def normalise(self, slope: sp.Expr, state: State) -> State:
-        """A LayerNorm of slope ``slope`` > 1, as a map ``c -> 1 - slope (1 - c)``."""
+        """A LayerNorm (or standardised weights) of slope ``slope`` > 1, as a map ``c -> 1 - slope (1 - c)``."""
         raise NotImplementedError
 
     @singledispatchmethod
@@ -89,7 +90,8 @@ class ConvexCalculus(ABC, Generic[State]):
     def _(self, layer: Affine, node: Node, inputs: list[State]) -> State:
         if layer.sigma_b != 0:
             raise KcalcError(f"node {node!r} has sigma_b = {layer.sigma_b}, which lowers the slope; {self.name} are for sigma_b = 0")
-        return inputs[0]
+        slope = self.normalisations.get(node)
+        return inputs[0] if slope is None else self.normalise(slope, inputs[0])
 
     @rule.register
     def _(self, layer: Scale | Identity | Flatten | Dropout | RMSNorm | Pool, node: Node, inputs: list[State]) -> State:
@@ -129,11 +131,12 @@ class ConvexCalculus(ABC, Generic[State]):
         ]
         found = [Assumption(WHOLE, text) for text in whole]
         meaning = fold(self.network, _Means(), {})
-        for node in self.network.nodes_of(LayerNorm):
+        for node in _centring(self.network):
+            kind = type(self.network.layer(node)).__name__
             if node in self.normalisations:
-                found.append(Assumption(node, f"LayerNorm has slope q / (q - m^2) = {float(self.normalisations[node]):.6g}"))
+                found.append(Assumption(node, f"{kind} has slope q / (q - m^2) = {float(self.normalisations[node]):.6g}"))
             elif not self._true and meaning[self.network.parents(node)[0]]:
-                text = "C(0) = 0 is taken for what this LayerNorm reads, so that its slope is 1 (it is larger otherwise; q=1.0 computes it)"
+                text = f"C(0) = 0 is taken for what this {kind} reads, so that its slope is 1 (it is larger otherwise; q=1.0 computes it)"
                 found.append(Assumption(node, text))
         return tuple(found)
 
@@ -152,6 +155,12 @@ class ConvexCalculus(ABC, Generic[State]):
         return tuple(_rounded(share) if share.is_Float else share for share in shares)
 
 
+def _centring(network: Network) -> list[Node]:
+    """The nodes that subtract channel means: LayerNorms and standardised weights."""
+    kinds = ((node, layer) for node, layer, _ in network.steps())
+    return [node for node, layer in kinds if isinstance(layer, LayerNorm) or (isinstance(layer, Affine) and layer.standardised)]
+
+
 class _Means:
     """Whether a feature map may have channel means: from an activation on, up to the next weights or LayerNorm."""
 
@@ -162,12 +171,12 @@ class _Means:
 
 
 def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[Node, sp.Expr]]:
-    """q values of all nodes, and the slopes of the LayerNorms where they exceed 1."""
+    """q values of all nodes, and the slopes of the LayerNorms and standardised weights where they exceed 1."""
     from .global_maps import q_and_mean_values
 
     values = q_and_mean_values(network, as_number(q, "q"))
     slopes: dict[Node, sp.Expr] = {}
-    for node in network.nodes_of(LayerNorm):
+    for node in _centring(network):
         square, mean = values[network.parents(node)[0]]
         slope = square / (square - mean * mean)
         if slope > 1 + 1e-14:

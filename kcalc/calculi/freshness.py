@@ -20,6 +20,7 @@ import numpy as np
 from ..activations import Activation
 from ..errors import FreshnessError, KcalcError
 from ..fields import NUMPY
+from ..jax_field import is_jax
 from ..jets import Jet
 from .crossing import dropped, expected, lessened
 
@@ -114,6 +115,8 @@ def is_zero(value: Number) -> bool:
     """True if a number is exactly zero everywhere."""
     if isinstance(value, Jet):
         return all(is_zero(a) for a in value.coefficients)
+    if is_jax(value):  # perhaps traced: what only might be zero is not
+        return False
     result = value == 0
     return bool(result.all()) if hasattr(result, "all") else bool(result)
 
@@ -145,6 +148,8 @@ class Algebra:
             return self.root(a * b)
         if self.field is NUMPY:
             return np.where(a == b, a, np.sqrt(a * b))[()]
+        if is_jax(a) or is_jax(b):
+            return self.root(a * b)
         return a if a == b else self.root(a * b)
 
     def own(self, m: Moments) -> Part:

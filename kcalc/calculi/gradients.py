@@ -37,8 +37,8 @@ Groups = list[float]
 class Gradients:
     """E|d out_k / d node|^2 for inputs of the given q, infinite width, one channel ``k`` of ``output``.
 
-    ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {Affine: E|d out_k / d parameters|^2} in the NTK
-    parameterisation, which add up to the tangent kernel at c = 1; ``chi``: {Nonlinear: E phi'(z)^2}, times sigma_w^2 of the Affine that
+    ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {Affine: E|d out_k / d parameters|^2} in the
+    NTK parameterisation, which add up to the tangent kernel at c = 1; ``chi``: {Nonlinear: E phi'(z)^2}, times sigma_w^2 of the Affine that
     reads it the factor by which the layer stretches gradients.
     """
 
@@ -75,7 +75,9 @@ class Gradients:
     def __str__(self) -> str:
         rows = [("node", "|d out/d node|^2", "|d out/d weights|^2", "chi"), *self._rows()]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = ["  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(r, widths, strict=True))) for r in rows]
+        lines = [
+            "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(r, widths, strict=True))) for r in rows
+        ]
         return "\n".join(line.rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
@@ -220,7 +222,7 @@ def _backward(network: Network, states: Mapping[Node, Channels], output: Node) -
 def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], output: Node) -> dict[Node, float]:
     """{Affine node: value} where terms cross: the kernel's derivative in each of them, from one pass of the tangent calculus."""
     nodes = network.nodes_of(Affine)
-    seeds = {node: row for node, row in zip(nodes, np.eye(len(nodes)), strict=True)}
+    seeds = dict(zip(nodes, np.eye(len(nodes)), strict=True))
     zero = dict.fromkeys(network.inputs, np.asarray(0.0))
     kernel, states = reading.run(NUMPY, zero, q, None, seeds)
     parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))

@@ -21,21 +21,7 @@ from ..compose import no_rule
 from ..errors import FreshnessError, KcalcError
 from ..fields import NUMPY
 from ..jets import Jet
-from ..layers import (
-    Affine,
-    Concat,
-    Dropout,
-    Flatten,
-    Identity,
-    Input,
-    Layer,
-    LayerNorm,
-    Nonlinear,
-    Pool,
-    RMSNorm,
-    Scale,
-    Sum,
-)  # fmt: skip
+from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
 from ..maps import Assumption
 from ..network import sum_weights
 from .channels import Channels, overlaid
@@ -101,18 +87,23 @@ class Kernel:
 
     @rule.register
     def _(self, layer: Affine, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``q -> sigma_w^2 q + sigma_b^2``, likewise for the cross moment: fresh and Gaussian."""
+        """``q -> sigma_w^2 q + sigma_b^2``, ``q - mean^2`` for q if standardised, likewise the cross moment: fresh and Gaussian."""
         (below,) = inputs
         if layer.kernel not in (1, (1, 1)):
             self.note(node, LOCATIONS, "convention")
-        scale, shift = self.field.number(layer.sigma_w), self.field.number(layer.sigma_b)
+        scale, shift = self._sigmas(layer, node)
         weight, bias = scale * scale, shift * shift
-        parts = [part.scaled(weight, weight, weight) for part in self._parts(below)]
+        gaussian = self._grouped(layer, node, below)
+        passed = self._centred(below, node, gaussian) if layer.standardised else self._parts(below)
+        parts = [part.scaled(weight, weight, weight) for part in passed]
         if not is_zero(bias):
             parts.append(Part(bias, bias, bias))
         q1, q2, gap = self._mixed(parts, node)
-        gaussian = self._grouped(layer, node, below)
         return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self._bit(), gaussian)))
+
+    def _sigmas(self, layer: Affine, node: Node) -> tuple[Number, Number]:
+        """(sigma_w, sigma_b) of an Affine in the field."""
+        return self.field.number(layer.sigma_w), self.field.number(layer.sigma_b)
 
     @rule.register
     def _(self, layer: Nonlinear, node: Node, inputs: Sequence[Channels]) -> Channels:
@@ -152,9 +143,7 @@ class Kernel:
     def _(self, layer: LayerNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``c -> (sqrt(q1 q2) c - mu1 mu2) / sqrt((q1 - mu1^2)(q2 - mu2^2))`` over all channels, q -> 1."""
         (below,) = inputs
-        if any(t.atom.raw for pair in below.pairs for t in pair.terms):
-            self.note(node, "the network input has channel mean 0", "convention")
-        mean1, mean2 = (below.average(mean, self.field) for mean in (_mean1, _mean2))
+        mean1, mean2 = self._means(below, node)
         q1, q2, _ = self.algebra.mix(self._parts(below))
         return self._divided(below, q1, q2, mean1, mean2, node)
 
@@ -278,6 +267,24 @@ class Kernel:
     def _share(self, fraction: Any) -> Number:
         return self.field.number(fraction)
 
+    def _means(self, state: Channels, node: Node) -> tuple[Number, Number]:
+        """The means over all channels."""
+        if any(t.atom.raw for pair in state.pairs for t in pair.terms):
+            self.note(node, "the network input has channel mean 0", "convention")
+        return state.average(_mean1, self.field), state.average(_mean2, self.field)
+
+    def _centred(self, state: Channels, node: Node, many: bool) -> list[Part]:
+        """Second moments about the channel means; ``many`` channels must be there to standardise weights over."""
+        if not many:
+            raise KcalcError(f"node {node!r} standardises weights over one input channel, which leaves none; use standardised=False")
+        mean1, mean2 = self._means(state, node)
+        if is_zero(mean1) and is_zero(mean2):
+            return self._parts(state)
+        q1, q2, _ = self.algebra.mix(self._parts(state))
+        for q, mean in ((q1, mean1), (q2, mean2)):
+            check_variance(self.field, q - mean * mean, q, node)
+        return [*self._parts(state), Part(-mean1 * mean1, -mean2 * mean2, -mean1 * mean2)]
+
     def whole(self, state: Channels) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) over all channels of a feature map."""
         if len(state.groups) == 1:
@@ -328,7 +335,8 @@ class Kernel:
             parts.append(Part(2 * s1 * m.mean1 * t1 + t1 * t1, 2 * s2 * m.mean2 * t2 + t2 * t2, crossed))
             q1, q2, gap = self._mixed(parts, node)
         terms = tuple(Term(s1 * t.a1, s2 * t.a2, t.atom) for t in pair.terms)
-        return Pair(Moments(q1, q2, gap, mean1, mean2), terms, s1 * pair.shift1 + t1, s2 * pair.shift2 + t2, pair.window)
+        shift1, shift2 = (t if is_zero(old) else s * old + t for s, old, t in ((s1, pair.shift1, t1), (s2, pair.shift2, t2)))
+        return Pair(Moments(q1, q2, gap, mean1, mean2), terms, shift1, shift2, pair.window)
 
     def _divided(self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node) -> Channels:
         """``(f_j - mean_j) / sqrt(q_j - mean_j^2)``, every group alike."""
@@ -338,7 +346,8 @@ class Kernel:
             check_variance(self.field, var, q1, node)
         s1 = 1 / self.algebra.root(var1)
         s2 = s1 if self.uniform else 1 / self.algebra.root(var2)
-        out = below.map(lambda pair: self._affinely(pair, (s1, s2), (-mean1 * s1, -mean2 * s2), node))
+        shifts = tuple(0 if is_zero(mean) else -mean * scale for mean, scale in ((mean1, s1), (mean2, s2)))
+        out = below.map(lambda pair: self._affinely(pair, (s1, s2), shifts, node))
         if len(out.groups) == 1:
             one = q1 * 0 + 1  # by definition, and free of rounding
             moments = replace(out.pairs[0].moments, q1=one, q2=one if self.uniform else q2 * 0 + 1)

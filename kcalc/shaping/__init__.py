@@ -13,19 +13,74 @@ from .comparison import Comparison
 from .constants import Constants, ConstantsTable
 from .dks import dks
 from .eoc import Edge, EdgeShaping, edge, edge_curve, eoc
+from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_parameters
 from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
+from .looks_linear import LooksLinear, looks_linear
+from .normaliser_free import NormaliserFree, normaliser_free
 from .phases import PhaseDiagram, phase_diagram
+from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
+from .residual_weights import SCHEMES, ResidualShaping, residual_weights
 from .scales import RULES, WEIGHTS, Consequences, normalisation
 from .search import mirrors
+from .self_normalising import SelfNormalising, self_normalising
+from .symbolic_depth import VanillaMaps, vanilla_maps
 from .tat import tat
 
-METHODS: dict[str, Callable[..., Shaping]] = {"dks": dks, "tat": tat, "eoc": eoc, "normalisation": normalisation, **WEIGHTS}
+METHODS: dict[str, Callable[..., Shaping]] = {
+    "dks": dks,
+    "tat": tat,
+    "eoc": eoc,
+    "normalisation": normalisation,
+    "self_normalising": self_normalising,
+    "looks_linear": looks_linear,
+    "residual_weights": residual_weights,
+    "nf": normaliser_free,
+    **WEIGHTS,
+}
 
 __all__ = [
-    "METHODS", "RULES", "Comparison", "Consequences", "Constants", "ConstantsTable", "DepthLimit", "Edge", "EdgeShaping", "PhaseDiagram",
-    "Shaping", "depth_limit", "dks", "edge", "edge_curve", "eoc", "flow", "flow_slope", "flow_time", "mirrors", "normalisation",
-    "phase_diagram", "shape", "tat",
-]  # fmt: skip
+    "METHODS",
+    "RULES",
+    "SCHEMES",
+    "Comparison",
+    "Consequences",
+    "Constants",
+    "ConstantsTable",
+    "DepthLimit",
+    "Edge",
+    "EdgeShaping",
+    "EquivalentParameters",
+    "LooksLinear",
+    "NormaliserFree",
+    "PhaseDiagram",
+    "ResidualBlock",
+    "ResidualShaping",
+    "SelfNormalising",
+    "Shaping",
+    "VanillaMaps",
+    "depth_limit",
+    "dks",
+    "edge",
+    "edge_curve",
+    "eoc",
+    "equivalent_arrays",
+    "equivalent_parameters",
+    "flow",
+    "flow_slope",
+    "flow_time",
+    "looks_linear",
+    "mirrors",
+    "normalisation",
+    "normaliser_free",
+    "phase_diagram",
+    "residual_blocks",
+    "residual_weights",
+    "self_normalising",
+    "shape",
+    "tat",
+    "vanilla_maps",
+    "with_residual_weights",
+]
 
 
 def shape(network: Network, activation: Any = None, method: str = "dks", **targets: Any) -> Shaping:
@@ -39,7 +94,12 @@ def shape(network: Network, activation: Any = None, method: str = "dks", **targe
       largest curvature). See :func:`tat`.
     - ``"normalisation"``: Q(1) = 1 only; ``"he"``, ``"lecun"``, ``"glorot"``, ``"fan_out"``: weight variances, with the consequences for q
       and c as ``values``. No targets.
+    - ``"self_normalising"``: mean 0 and variance 1 as SELU has them; ``parameters="shift"`` or ``"halves"`` (elu gives SELU),
+      ``input_scale=1``. See :func:`self_normalising`. ``"looks_linear"``: mirrored weights, linear at first; no targets.
     - ``"eoc"``: the edge of chaos, chosen by ``sigma_b``, ``sigma_w`` or ``q``; changes the weights' scales. See :func:`eoc`.
+    - ``"residual_weights"``: weights of residual blocks by ``scheme="layernorm_equivalent"``, ``"de_smith"``, ``"inverse_sqrt"``,
+      ``"power"`` (``power``), ``"common"`` (``shortcut_weight`` or ``residual_weight``) or ``"slope"`` (``slope``, ``local_slope=None``).
+      See :func:`residual_weights`. ``"nf"``: normaliser-free nets; ``alpha=.2``, ``standardise=True``. See :func:`normaliser_free`.
 
     Returns: a :class:`Shaping`. Raises: KcalcError for an unknown method or target, and whatever the method refuses.
     """

@@ -17,6 +17,7 @@ from ..network import Network, is_normalised, sum_weights
 from ..subnetworks import maximal, maximal_curvature
 from .constants import Constants, ConstantsTable
 from .measure import local_values
+from .traces import depth_trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,20 +106,23 @@ class Shaping:
         return {condition: abs(float(value - targets[condition])) for condition, value in self._measured.items() if condition in targets}
 
     def plot(self, axes: Sequence[Axes] | None = None) -> Any:
-        """Activations before and after, and the global C map before and after; see :func:`kcalc.plotting.shaping_figure`."""
-        from .. import plotting
+        """Activations, the global C map and the c values of all layers, before and after; see :func:`kcalc.shaping_plots.shaping_figure`.
+
+        Before is the network as it was with the same activations, where the kernel calculus applies to it.
+        """
+        from .. import shaping_plots
 
         pairs = {name: (self.constants[name].activation, self.constants[name].transformed) for name in self.constants}
-        return plotting.shaping_figure(pairs, *self._c_maps(), axes=axes)
+        traces = {"before": self._before(depth_trace), "after": depth_trace(self.network)}
+        given = {label: trace for label, trace in traces.items() if trace is not None}
+        return shaping_plots.shaping_figure(pairs, self._before(_drawable), c_map(self.network), given, axes=axes)
 
-    def _c_maps(self) -> tuple[Any, Any]:
-        """The C map before, where the kernel calculus applies to the network as it was, and after."""
-        after = c_map(self.network)
+    def _before(self, quantity: Callable[[Network], Any]) -> Any:
+        """A quantity of the network as it was; None where the kernel calculus does not apply to it, or overflows."""
         try:
-            before = c_map(replace_activations(self.original, self._plain()))
+            return quantity(replace_activations(self.original, self._plain()))
         except KcalcError:
-            before = None
-        return before, after
+            return None
 
     def _plain(self) -> dict[Node, Activation]:
         return {node: constants.activation for node, constants in self.constants.by_node.items()}
@@ -146,6 +150,13 @@ class Shaping:
     def __repr__(self) -> str:
         names = ", ".join(self.constants)
         return f"Shaping({self.method}, {names}, {len(self.network)} nodes)"
+
+
+def _drawable(network: Network) -> Any:
+    """The C map. Raises: KcalcError where it has no values."""
+    found = c_map(network)
+    found([-0.5, 0.5])
+    return found
 
 
 def replace_activations(network: Network, activations: Mapping[Node, Activation]) -> Network:
@@ -179,7 +190,10 @@ def prepared(network: Network, activation: Any = None) -> tuple[Network, tuple[s
     def plain(node: Node, layer: Layer) -> Layer:
         if isinstance(layer, Affine) and (layer.sigma_w != 1 or layer.sigma_b != 0):
             changes.append(f"{node}: sigma_w {layer.sigma_w} -> 1, sigma_b {layer.sigma_b} -> 0")
-            return replace(layer, sigma_w=1, sigma_b=0)
+            layer = replace(layer, sigma_w=1, sigma_b=0)
+        if isinstance(layer, Affine) and layer.standardised:
+            changes.append(f"{node}: weights no longer standardised")
+            layer = replace(layer, standardised=False)
         if isinstance(layer, Nonlinear) and chosen is not None and chosen != layer:
             changes.append(f"{node}: activation {layer.activation.name} -> {chosen.activation.name}")
             return chosen

@@ -1,0 +1,316 @@
+"""What can be absorbed by the Affine layers of a network of transformed activations: one pass backwards, one forwards.
+
+A feature map z^ of the given network and z of the plain one are tied by z^ = s z + t, with numbers s and t per node (per block of channels
+behind a concatenation). Inputs and outputs have (1, 0); gamma (phi(alpha x + beta) + delta) wants (1/alpha, -beta/alpha) before it and
+leaves (gamma, gamma delta); an Affine takes any (s, t) to any (S, T).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from functools import singledispatchmethod
+from typing import Any, NamedTuple
+
+from ..errors import KcalcError
+from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
+from ..maps import Assumption
+from ..network import Network, concat_channels, sum_weights
+
+Node = Hashable
+BORDERS = ("refuse", "interior")
+EXACT = 1e-12
+
+
+class Form(NamedTuple):
+    """A shift: a number plus multiples of shifts that Affine layers are still free to choose."""
+
+    number: float
+    terms: dict[Node, float] = {}
+
+    def plus(self, other: Form, factor: float = 1.0) -> Form:
+        terms = dict(self.terms)
+        for node, value in other.terms.items():
+            old = terms.pop(node, 0.0)
+            new = old + factor * value
+            if abs(new) > EXACT * abs(old):  # else they cancel, to rounding
+                terms[node] = new
+        return Form(self.number + factor * other.number, terms)
+
+
+class Block(NamedTuple):
+    """Channels in the same relation z^ = scale z + shift; ``share`` of all channels of the node."""
+
+    share: float
+    scale: float
+    shift: Form
+
+
+class Relation(NamedTuple):
+    """z^ = scale z + shift in numbers, for a block of channels."""
+
+    share: float
+    scale: float
+    shift: float
+
+
+class Need(NamedTuple):
+    """What the readers of a node ask of its relation; None where they take any. ``reader`` is who asks."""
+
+    scale: float | None = None
+    shift: float | None = None
+    reader: Node = None
+
+
+# -- what has to be absorbed -------------------------------------------------------------------------------------------------------------
+
+
+def _constants(layer: Nonlinear) -> tuple[float, float, float, float]:
+    """(alpha, beta, gamma, delta)."""
+    t = layer.activation.transformation
+    return (1.0, 0.0, 1.0, 0.0) if t is None else tuple(map(float, (t.input_scale, t.input_shift, t.output_scale, t.output_shift)))  # type: ignore[return-value]
+
+
+def same(one: float, two: float) -> bool:
+    return abs(one - two) <= EXACT * max(1.0, abs(one), abs(two))
+
+
+class Needs:
+    """What readers ask, from the outputs backwards: firm needs, and scales that would leave the weights of Sums as they are."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.firm: dict[Node, Need] = {}
+        self.wish: dict[Node, float] = {}
+        for node in network.outputs:
+            self._ask(node, Need(1.0, 0.0, "the output"))
+        for node, layer, parents in reversed(list(network.steps())):
+            for parent in parents:
+                self._backward(node, layer, parent)
+
+    def of(self, node: Node) -> Need:
+        return self.firm.get(node, Need())
+
+    def _backward(self, node: Node, layer: Layer, parent: Node) -> None:
+        need = self.of(node)
+        wish = need.scale if need.scale is not None else self.wish.get(node)
+        match layer:
+            case Nonlinear():
+                alpha, beta, _, _ = _constants(layer)
+                self._ask(parent, Need(1 / alpha, -beta / alpha, node))
+            case Sum():
+                if wish is not None:
+                    self.wish.setdefault(parent, wish)
+            case Affine() | LayerNorm():
+                pass
+            case RMSNorm():
+                self._ask(parent, Need(None, 0.0, node))
+            case Scale():
+                shift = None if need.shift is None else need.shift / float(layer.factor)
+                self._pass(parent, Need(need.scale, shift, need.reader), wish)
+            case Pool(kind="weighted_mean"):
+                self._pass(parent, Need(need.scale, 0.0, node), wish)
+            case Identity() | Flatten() | Pool() | Dropout() | Concat():
+                self._pass(parent, need, wish)
+            case _:
+                self._ask(parent, Need(1.0, 0.0, node))
+
+    def _pass(self, parent: Node, need: Need, wish: float | None) -> None:
+        self._ask(parent, need)
+        if wish is not None:
+            self.wish.setdefault(parent, wish)
+
+    def _ask(self, node: Node, need: Need) -> None:
+        old = self.of(node)
+        for one, two in ((old.scale, need.scale), (old.shift, need.shift)):
+            if one is not None and two is not None and not same(one, two):
+                raise KcalcError(
+                    f"node {node!r} is read by {_reader(old)} and by {_reader(need)}, which need different scales or shifts of it "
+                    "(activations must share their input scale and shift, and outputs need them plain); put an Affine in front of each"
+                )
+        scale = old.scale if need.scale is None else need.scale
+        shift = old.shift if need.shift is None else need.shift
+        if scale is not None or shift is not None:
+            self.firm[node] = Need(scale, shift, old.reader if old.reader is not None else need.reader)
+
+
+def _reader(need: Need) -> str:
+    return "the outside (it is an output)" if need.reader == "the output" else f"{need.reader!r}"
+
+
+# -- absorbing it ------------------------------------------------------------------------------------------------------------------------
+
+
+class Absorption:
+    """One pass from the inputs: the relation of every node, shifts of Affine layers left open until a reader's need settles them."""
+
+    def __init__(self, network: Network, border: str) -> None:
+        self.network, self.border = network, border
+        self.needs = Needs(network)
+        self.blocks: dict[Node, tuple[Block, ...]] = {}
+        self.settled: dict[Node, Form] = {}
+        self.layers: dict[Node, Layer] = {}
+        self.assumptions: list[Assumption] = []
+        self.changes: list[str] = []
+        self.channels = concat_channels(network)
+        for node, layer, parents in network.steps():
+            self.layers[node] = layer
+            self.blocks[node] = self.forward(layer, node, parents)
+            self._meet(node)
+
+    # shifts
+
+    def value(self, form: Form) -> Form:
+        """The form with what has been settled since put in."""
+        while any(node in self.settled for node in form.terms):
+            node = next(node for node in form.terms if node in self.settled)
+            factor = form.terms[node]
+            rest = Form(form.number, {other: v for other, v in form.terms.items() if other != node})
+            form = rest.plus(self.settled[node], factor)
+        return form
+
+    def equal(self, form: Form, wanted: float, complaint: str) -> None:
+        """Settle an open shift so that form = wanted. Raises: KcalcError with the complaint if none is open and they differ."""
+        form = self.value(form)
+        if not form.terms:
+            if not same(form.number, wanted):
+                raise KcalcError(complaint)
+            return
+        node, factor = max(form.terms.items(), key=lambda item: abs(item[1]))
+        others = Form(form.number, {other: v for other, v in form.terms.items() if other != node})
+        self.settled[node] = Form(wanted / factor).plus(others, -1 / factor)
+
+    def _meet(self, node: Node) -> None:
+        need = self.needs.of(node)
+        for block in self.blocks[node]:
+            if need.scale is not None and not same(block.scale, need.scale):
+                raise KcalcError(self._cannot(node, need, "scale"))
+            if need.shift is not None:
+                self.equal(block.shift, need.shift, self._cannot(node, need, "shift"))
+
+    def _cannot(self, node: Node, need: Need, what: str) -> str:
+        if isinstance(self.network.layer(node), Nonlinear):
+            return (
+                f"the output {what} of the activation {node!r} cannot be absorbed: {_reader(need)} reads it without an Affine between them"
+            )
+        return (
+            f"the {what} that {_reader(need)} needs of node {node!r} ({type(self.network.layer(node)).__name__}) cannot be absorbed: "
+            "no Affine with a bias lies on the way into it; put an Affine in front"
+        )
+
+    # layers
+
+    @singledispatchmethod
+    def forward(self, layer: Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        """The relation of a node from those of its parents: here of layers that are only exact between plain maps."""
+        return (Block(1.0, 1.0, Form(0.0)),)
+
+    @forward.register(Identity | Flatten | Dropout | Pool)
+    def _(self, layer: Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        blocks = self.blocks[parents[0]]
+        if isinstance(layer, Flatten) and len(blocks) > 1 and not self._uniform(blocks):
+            raise KcalcError(f"node {node!r} (Flatten) mixes concatenated blocks of different scales or shifts; put an Affine in front")
+        if isinstance(layer, Pool) and layer.kind == "max" and any(block.scale < 0 for block in blocks):
+            raise KcalcError(f"node {node!r} (max pooling) cannot pass on a negative scale; put an Affine between it and the activation")
+        if isinstance(layer, Dropout) and any(self.value(block.shift) != Form(0.0) for block in blocks):
+            self.assumptions.append(Assumption(node, "dropout as in evaluation: in training it does not commute with shifts", "convention"))
+        return blocks
+
+    @forward.register
+    def _(self, layer: Nonlinear, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        alpha, beta, gamma, delta = _constants(layer)
+        if (alpha, beta, gamma, delta) != (1.0, 0.0, 1.0, 0.0):
+            self.layers[node] = Nonlinear(layer.activation.base)
+            self.changes.append(f"{node}: {layer.activation.name} -> {layer.activation.base.name}")
+        return (Block(1.0, gamma, Form(gamma * delta)),)
+
+    @forward.register
+    def _(self, layer: Affine, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        need = self.needs.of(node)
+        scale = need.scale if need.scale is not None else self.needs.wish.get(node, 1.0)
+        if not layer.bias:
+            self._plain_input(node, parents[0], "has no bias to absorb it; give it bias=True")
+            return (Block(1.0, scale, Form(0.0)),)
+        if _zero_padded(layer):
+            reason = "is padded with zeros, with which shifts do not commute; use padding 'circular' or 'valid', or border='interior'"
+            if self.border == "refuse":
+                self._plain_input(node, parents[0], reason)
+            elif any(self.value(block.shift) != Form(0.0) for block in self.blocks[parents[0]]):
+                self.assumptions.append(Assumption(node, "equal away from the zero padding at the border only", "heuristic"))
+        return (Block(1.0, scale, Form(0.0, {node: 1.0}) if need.shift is None else Form(need.shift)),)
+
+    def _plain_input(self, node: Node, parent: Node, reason: str) -> None:
+        for block in self.blocks[parent]:
+            self.equal(block.shift, 0.0, f"node {node!r} reads a shifted feature map ({parent!r}), but it {reason}")
+
+    @forward.register
+    def _(self, layer: Scale, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        return tuple(Block(b.share, b.scale, Form(0.0).plus(b.shift, float(layer.factor))) for b in self.blocks[parents[0]])
+
+    @forward.register
+    def _(self, layer: Concat, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        counts = [float(count) for count in self.channels[node]]
+        return tuple(
+            Block(block.share * count / sum(counts), block.scale, block.shift)
+            for parent, count in zip(parents, counts, strict=True)
+            for block in self.blocks[parent]
+        )
+
+    @forward.register
+    def _(self, layer: Sum, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        weights = sum_weights(layer, len(parents))
+        blocks = [self._single(node, parent) for parent in parents]
+        need = self.needs.of(node)
+        wish = self.needs.wish.get(node, blocks[0].scale)
+        scale = wish if need.scale is None else need.scale
+        shift = Form(0.0)
+        for weight, block in zip(weights, blocks, strict=True):
+            shift = shift.plus(self.value(block.shift), float(weight))
+        if not all(same(block.scale, scale) for block in blocks):
+            changed = tuple(float(w) * block.scale / scale for w, block in zip(weights, blocks, strict=True))
+            self.layers[node] = replace(layer, weights=changed)
+            self.changes.append(f"{node}: weights {_listed(weights)} -> {_listed(changed)}")
+        return (Block(1.0, scale, shift),)
+
+    @forward.register(LayerNorm | RMSNorm)
+    def _(self, layer: Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        if self._single(node, parents[0]).scale < 0:
+            raise KcalcError(f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put an Affine in front")
+        return (Block(1.0, 1.0, Form(0.0)),)
+
+    @forward.register
+    def _(self, layer: Input, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        return (Block(1.0, 1.0, Form(0.0)),)
+
+    def _single(self, node: Node, parent: Node) -> Block:
+        blocks = self.blocks[parent]
+        if not self._uniform(blocks):
+            raise KcalcError(
+                f"node {node!r} ({type(self.network.layer(node)).__name__}) reads {parent!r}, concatenated blocks of different scales "
+                "or shifts; put an Affine between them"
+            )
+        return blocks[0]
+
+    def _uniform(self, blocks: Iterable[Block]) -> bool:
+        first, *rest = blocks
+        for block in rest:
+            gap = self.value(block.shift.plus(first.shift, -1.0))
+            if not same(block.scale, first.scale) or gap.terms or not same(1.0 + gap.number, 1.0):
+                return False
+        return True
+
+    def relation(self, block: Block) -> Relation:
+        """A block in numbers; shifts still open are 0."""
+        return Relation(block.share, block.scale, self.value(block.shift).number)
+
+
+def _zero_padded(layer: Affine) -> bool:
+    """Whether a convolution sees zeros beyond the border."""
+    kernel = layer.kernel if isinstance(layer.kernel, tuple) else (layer.kernel,)
+    if isinstance(layer.padding, str):
+        return layer.padding == "same" and max(kernel) > 1
+    return max(layer.padding if isinstance(layer.padding, tuple) else (layer.padding,)) > 0
+
+
+def _listed(weights: Iterable[Any]) -> str:
+    return "(" + ", ".join(f"{float(w):.6g}" for w in weights) + ")"

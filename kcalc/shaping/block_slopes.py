@@ -1,0 +1,126 @@
+"""The one residual weight of all blocks at which the greatest slope of a network's subnetworks takes a wanted value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..activations import Activation
+from ..calculi.convex import ConvexCalculus
+from ..errors import KcalcError, UnreachableTarget
+from ..layers import Layer, Nonlinear
+from ..network import Network
+from ..subnetworks import subnetworks
+from .residual_blocks import ResidualBlock
+
+Node = Hashable
+GRID = 65
+ROUNDING = 8.9e-16
+CONTRACTS = 1e-12
+
+
+class _LogSlopes(ConvexCalculus[float]):
+    """``log V`` at every node where residual blocks mix by ``1 - y`` and ``y``, and activations have slopes of their own."""
+
+    def __init__(self, network: Network, blocks: Mapping[Node, int], slopes: Mapping[Activation, float]) -> None:
+        super().__init__(network)
+        self.blocks = blocks
+        self.logs = {phi: math.log(slope) for phi, slope in slopes.items()}
+        self.y = 0.0
+
+    def start(self) -> float:
+        return 0.0
+
+    def nonlinear(self, layer: Nonlinear, node: Node, state: float) -> float:
+        return state + self.logs[layer.activation]
+
+    def mix(self, shares: Sequence[sp.Expr], states: Sequence[float]) -> float:
+        return _mixed([float(share) for share in shares], states)
+
+    def rule(self, layer: Layer, node: Node, inputs: list[float]) -> float:
+        slot = self.blocks.get(node)
+        if slot is None:
+            return super().rule(layer, node, inputs)
+        return _mixed([1 - self.y, self.y], [inputs[slot], inputs[1 - slot]])
+
+
+def _mixed(shares: Sequence[float], logs: Sequence[float]) -> float:
+    """``log sum_i s_i exp(l_i)`` for shares that sum to one, without cancellation near 0."""
+    if not shares[0]:
+        return logs[1] if len(logs) == 2 else _mixed(shares[1:], logs[1:])
+    least = min(logs)
+    spread = max(logs) - least
+    if spread < 30:
+        return least + math.log1p(sum(s * math.expm1(log - least) for s, log in zip(shares, logs, strict=True)))
+    top = least + spread
+    return top + math.log(sum(s * math.exp(log - top) for s, log in zip(shares, logs, strict=True)))
+
+
+def common_weights(
+    network: Network, blocks: Sequence[ResidualBlock], slopes: Mapping[Activation, float], target: float
+) -> tuple[float, float]:
+    """(shortcut weight, residual weight) of all blocks with the greatest slope of a subnetwork equal to ``target``.
+
+    A subnetwork (s, t) has slope V(t)/V(s), a product of polynomials in ``y``, the square of the residual weight; its logarithm is
+    followed in ``y`` and solved by Brent's method. Where several weights serve (a shortcut steeper than its branch), the least residual
+    weight. Raises: KcalcError for slopes < 1; UnreachableTarget naming the slopes that weights in (0, 1) reach.
+    """
+    from scipy.optimize import brentq
+
+    for phi, slope in slopes.items():
+        if slope < 1 - CONTRACTS:
+            raise KcalcError(
+                f"{phi.name} has C'(1) = {slope:.6g} < 1, so that depth lowers slopes; shape the activations first, or give local_slope > 1"
+            )
+    calculus = _LogSlopes(network, {block.node: block.slot for block in blocks}, slopes)
+    pairs = [(piece.entry, piece.exit) for piece in subnetworks(network)]
+    wanted = math.log(target)
+
+    def miss(y: float) -> float:
+        calculus.y = y
+        states = calculus.read()
+        return max(states[end] - states[start] for start, end in pairs) - wanted
+
+    ends = miss(0.0), miss(1.0)
+    grid, values = [0.0, 1.0], list(ends)
+    if not ends[0] * ends[1] < 0:
+        grid = list(0.5 - 0.5 * np.cos(np.pi * np.arange(GRID) / (GRID - 1)))
+        values = [miss(float(y)) for y in grid]
+        _insert_extremum(miss, grid, values)
+    cell = next((k for k in range(len(grid) - 1) if values[k] * values[k + 1] < 0), None)
+    if cell is None:
+        raise _unreachable(target, [target * math.exp(value) for value in values])
+    y: Any = brentq(miss, grid[cell], grid[cell + 1], xtol=1e-300, rtol=np.float64(ROUNDING), maxiter=300)  # pyright: ignore[reportArgumentType]
+    return math.sqrt(1 - y), math.sqrt(y)
+
+
+def _insert_extremum(miss: Callable[[float], float], grid: list[float], values: list[float]) -> None:
+    """The inner point at which the slope comes nearest to a target that it does not cross on the grid, put into the grid."""
+    from scipy.optimize import minimize_scalar
+
+    sign = 1.0 if min(values) > 0 else -1.0
+    k = int(np.argmin(sign * np.array(values)))
+    if not 0 < k < len(grid) - 1:
+        return
+    found: Any = minimize_scalar(lambda y: sign * miss(y), bounds=(grid[k - 1], grid[k + 1]), method="bounded", options={"xatol": 1e-12})
+    place = k + 1 if found.x > grid[k] else k
+    grid.insert(place, float(found.x))
+    values.insert(place, miss(float(found.x)))
+
+
+def _unreachable(target: float, reached: Sequence[float]) -> UnreachableTarget:
+    low, high = min(reached), max(reached)
+    if high - low <= 1e-12 * high:
+        return UnreachableTarget(
+            f"the greatest slope is {low:.10g} whatever the weights, not {target:g}: the blocks' slope is that of their shortcuts "
+            "(activations with C'(1) = 1?); choose another activation, or give local_slope"
+        )
+    near = low if target <= low else high
+    return UnreachableTarget(
+        f"no shortcut weight in (0, 1) gives a greatest slope of {target:g}: weights reach slopes between {low:.10g} and {high:.10g}; "
+        f"the nearest is {near:.10g}"
+    )

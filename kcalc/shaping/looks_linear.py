@@ -1,0 +1,194 @@
+"""Mirrored weights that make a network linear when it starts: phi becomes (phi(x), phi(-x)), read by (W, -W).
+
+[Balduzzi, Frean, Leary, Lewis, Ma, McWilliams 2017; DKS sec. 26.5]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..activations import Activation, combine
+from ..activations import activation as resolve
+from ..calculi.global_maps import c_map
+from ..errors import KcalcError
+from ..layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
+from ..maps import Assumption
+from ..network import Network
+from .base import Shaping, check_fresh, prepared, replace_activations
+from .constants import Constants, ConstantsTable
+from .search import check_shapeable
+
+Node = Any
+ROUNDING = 1e-13
+MIRRORED = "weights are mirrored pairs (W, -W), so not independent; as a function that is the network of odd parts with independent weights"
+
+
+@dataclass(frozen=True)
+class MirroredConstants(Constants):
+    """phi becomes output_scale * (phi(x) - phi(-x)): what mirrored weights see of the pair (phi(x), phi(-x))."""
+
+    @cached_property
+    def transformed(self) -> Activation:
+        """The scaled odd part; exactly the identity where that is linear."""
+        seen = difference(self.activation)
+        return seen.base if _is_identity(seen) else seen.transformed(output_scale=self.output_scale)
+
+    def describe(self) -> str:
+        """The pair and the weights that read it, in one line."""
+        name = self.activation.name
+        scale = "" if self.output_scale == 1 else f"{self.output_scale:.6g}*"
+        seen = f"{scale}({name}(x) - {name}(-x))" + (" = x" if _is_identity(self.transformed) else "")
+        return f"concatenation [{name}(x), {name}(-x)], read by mirrored weights [{scale}W, -{scale}W], which see {seen}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The constants as plain data."""
+        return super().to_dict() | {"mirrored": True}
+
+
+@dataclass(frozen=True, repr=False)
+class LooksLinear(Shaping):
+    """A network with mirrored weights. ``network`` is the network of (scaled) odd parts that it is the same function as."""
+
+    @cached_property
+    def _measured(self) -> dict[str, Any]:
+        """The targets, and the slope of the whole network, which is 1 where the odd parts are linear."""
+        whole = {"C_f'(1)": float(c_map(self.network).derivative(1)(1.0))} if len(self.network.outputs) == 1 else {}
+        return super()._measured | whole
+
+    def mirrored(self, node: Node, weights: Any) -> np.ndarray:
+        """The weights with which an Affine reads the pair of an activation: (gamma W, -gamma W), (out, 2 in, ...) for W (out, in, ...).
+
+        The pair is all phi(x), then all phi(-x), along axis 1. Raises: KcalcError unless the Affine reads one activation alone.
+        """
+        source = node
+        while source == node or isinstance(self.network.layer(source), Identity | Pool):
+            if source == node and not isinstance(self.network.layer(node), Affine):
+                raise KcalcError(f"node {node!r} is no Affine, and has no weights to mirror")
+            source = self.network.parents(source)[0]
+        if source not in self.constants.by_node:
+            raise KcalcError(
+                f"node {node!r} reads a {type(self.network.layer(source)).__name__}, not one activation: mirror its blocks yourself"
+            )
+        scaled = float(self.constants.by_node[source].output_scale or 1.0) * np.asarray(weights)
+        if scaled.ndim < 2:
+            raise KcalcError(f"weights must have the shape (out, in, ...), got {scaled.shape}")
+        return np.concatenate([scaled, -scaled], axis=1)
+
+
+def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
+    """Mirror the weights, so that activations with phi(x) - phi(-x) = k x (relu, softplus, swish, gelu) make a linear network.
+
+    Every activation becomes the concatenation (phi(x), phi(-x)), twice as wide, and the Affine layers that read it have weights
+    (gamma W, -gamma W) with Var W = 1/(unmirrored fan-in). W (phi(x) - phi(-x)) is exactly what independent weights W make of twice the odd
+    part of phi, so the returned ``network`` carries that, scaled to Q(1) = 1, and all kernel maps are exact. Where the odd part is linear
+    the C map is the identity. It holds when training starts: one step on the weights ends the mirror symmetry.
+
+    Returns: a :class:`LooksLinear`. Raises: KcalcError for even activations, activations that jump or are linear, and where
+    something else than an Affine (through concatenations, flattening or mean pooling) reads an activation.
+    """
+    plain, changes = prepared(network, activation)
+    _check_readers(plain)
+    layers: dict[Node, Any] = {node: plain.layer(node) for node in plain.nodes_of(Nonlinear)}
+    solved = {phi: mirrored_constants(phi) for phi in dict.fromkeys(layer.activation for layer in layers.values())}
+    by_node: dict[Node, Constants] = {node: solved[layer.activation] for node, layer in layers.items()}
+    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    check_fresh(shaped)
+    linear = all(_is_identity(k.transformed) for k in solved.values())
+    targets = {"Q(1)": 1.0, "C(0)": 0.0} | ({"C'(1)": 1.0} if linear else {})
+    whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": 1.0} if linear and len(plain.outputs) == 1 else {})
+    edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
+    return LooksLinear(
+        "looks_linear", {}, network, shaped, ConstantsTable(by_node), targets, whole, (*changes, *edits), warnings=tuple(_notes(solved)),
+    )  # fmt: skip
+
+
+def mirrored_constants(phi: Activation) -> MirroredConstants:
+    """The scale that gives phi(x) - phi(-x) a mean square of 1 at q = 1. Raises: KcalcError for activations that cannot be mirrored."""
+    odd = difference(phi)
+    slope = _slope(odd, phi)
+    # a linear odd part has its scale in closed form, so that the C map is the identity without rounding
+    scale = 1 / slope if slope is not None else float(odd.second_moment(1.0)) ** -0.5
+    return MirroredConstants(phi, output_scale=float(scale))
+
+
+@lru_cache(maxsize=256)
+def difference(phi: Activation) -> Activation:
+    """phi(x) - phi(-x), twice the odd part; a multiple of the identity where it is that to rounding, 2 phi where phi is odd.
+
+    Raises: KcalcError for even activations, and those that jump or are linear.
+    """
+    check_shapeable(phi)
+    odd = combine([(1, phi, 1), (-1, phi, -1)], name=f"{phi.name}(x) - {phi.name}(-x)")
+    x = _probes(odd)
+    values, mirror, size = phi(x), phi(-x), _size(phi, x)
+    finite = np.isfinite(size)
+    if np.all(np.abs(values - mirror)[finite] <= ROUNDING * size[finite]):
+        raise KcalcError(f"{phi.name} is even, so that mirrored weights see nothing: phi(x) - phi(-x) = 0; choose another activation")
+    if np.all(np.abs(values + mirror)[finite] <= ROUNDING * size[finite]):
+        return phi.transformed(output_scale=2)
+    slope = _slope(odd, phi)
+    return odd if slope is None else resolve("identity").transformed(output_scale=slope)
+
+
+def _probes(phi: Activation) -> np.ndarray:
+    """Positive points where inputs of ordinary size reach, some of them between kinks."""
+    kinks = [abs(k) for k in phi.kink_points if 0 < abs(k) < 60]
+    return np.concatenate([np.geomspace(1e-4, 1.0, 120), np.linspace(1.0, 60.0, 400)[1:], np.array(kinks) * 0.999, np.array(kinks) * 1.001])
+
+
+def _size(phi: Activation, x: np.ndarray) -> np.ndarray:
+    """What the rounding of phi(x) - phi(-x) is relative to: terms that cancel inside phi are as large as phi(1) even near 0."""
+    with np.errstate(all="ignore"):
+        return np.maximum(np.maximum(np.abs(phi(x)), np.abs(phi(-x))), max(abs(float(phi(1.0))), abs(float(phi(-1.0)))))
+
+
+def _slope(odd: Activation, phi: Activation) -> float | None:
+    """k where odd(x) = k x to the rounding of phi's values, else None; multiples of 1/64 are taken as such."""
+    x = _probes(odd)
+    with np.errstate(all="ignore"):
+        values, size = odd(x), _size(phi, x)
+    slope = float(odd(1.0))
+    slope = round(64 * slope) / 64 if abs(slope - round(64 * slope) / 64) < 1e-14 else slope
+    finite = np.isfinite(values)
+    return slope if slope and np.all(np.abs(values - slope * x)[finite] <= ROUNDING * size[finite]) else None
+
+
+def _is_identity(phi: Activation) -> bool:
+    return phi.base == resolve("identity")
+
+
+def _notes(solved: dict[Activation, MirroredConstants]) -> Iterator[Assumption]:
+    yield Assumption("network", MIRRORED, "exact")
+    curved = [phi.name for phi, k in solved.items() if not _is_identity(k.transformed)]
+    if curved:
+        yield Assumption("network", f"the odd part of {', '.join(curved)} is not linear, so the network starts nonlinear, with C'(1) > 1")
+    odd = [phi.name for phi, k in solved.items() if difference(phi).base == phi.base]
+    if odd:
+        yield Assumption("network", f"{', '.join(odd)} is odd: mirroring only doubles the width (method='normalisation' does as much)")
+
+
+def _check_readers(network: Network) -> None:
+    """Refuse networks in which something else than weights reads an activation: only they can take the difference of a pair."""
+    paired: set[Node] = set()
+    for node, layer, parents in network.steps():
+        from_pair = [parent for parent in parents if parent in paired]
+        if isinstance(layer, Nonlinear):
+            paired.add(node)
+        if not from_pair or isinstance(layer, Affine):
+            continue
+        if isinstance(layer, Identity | Flatten | Concat) or (isinstance(layer, Pool) and layer.kind != "max"):
+            paired.add(node)
+            continue
+        kind = "max pooling" if isinstance(layer, Pool) else type(layer).__name__
+        raise KcalcError(
+            f"node {node!r} ({kind}) reads the activation {from_pair[0]!r}, but only mirrored weights can take phi(x) - phi(-x); "
+            "put an Affine between them"
+        )
+    for node in network.outputs:
+        if node in paired:
+            raise KcalcError(f"the output {node!r} is an activation without weights after it to mirror; end the network in an Affine")

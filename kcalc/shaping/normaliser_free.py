@@ -1,0 +1,180 @@
+"""Normaliser-free networks: gamma per activation, weight standardisation, alpha and beta per block, all in closed form.
+
+``h_{l+1} = h_l + alpha f_l(h_l / beta_l)`` with ``beta_l = sqrt(Var h_l)`` and branches that keep variances: ``Var h_{l+1} = Var h_l +
+alpha^2``, and ``1 + alpha^2`` after a transition block, whose shortcut has weights of its own. [Brock et al. 2021a, arXiv:2101.08692;
+2021b, arXiv:2102.06171] Divided by ``beta_{l+1}`` it is ``g_{l+1} = (beta_l g_l + alpha f_l(g_l)) / beta_{l+1}``: normalised sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from ..activations import Activation
+from ..calculi.global_maps import q_map, q_values
+from ..errors import KcalcError
+from ..layers import Affine, BatchNorm, Layer, LayerNorm, Nonlinear, RMSNorm, Scale, Sum, as_number
+from ..maps import Assumption
+from ..network import Network, Step
+from .base import Shaping, check_fresh, prepared, replace_activations
+from .constants import Constants, ConstantsTable
+from .measure import local_values
+from .moments import settled
+from .residual_blocks import PASSING, ResidualBlock, residual_blocks, with_residual_weights
+from .residual_weights import apart, grown_weights, stream_variances
+from .search import check_shapeable
+
+Node = Hashable
+VARIANCE, STREAM, SAME = "Var phi", "q before activations", "max |C of .unnormalised - C_f|"
+OFF = 1e-10
+PUBLISHED = "`network` has normalised sums instead of beta and plain sums: the same function up to its scale; `unnormalised` has them"
+
+
+@dataclass(frozen=True)
+class NormaliserFree(Shaping):
+    """A normaliser-free network.
+
+    ``network`` has normalised sums (no scalars); ``unnormalised`` is the same function as published, sums ``shortcut + alpha branch`` and
+    ``Scale(1/beta)`` before what reads them. ``betas`` are by Sum node, beta_l at the entry of the block; ``variances`` are those of
+    the blocks' outputs in ``unnormalised``.
+    """
+
+    unnormalised: Network = None  # pyright: ignore[reportAssignmentType]  # dataclass fields after ones with defaults need one
+    betas: dict[Node, float] = field(default_factory=dict)
+    variances: dict[Node, float] = field(default_factory=dict)
+
+    @cached_property
+    def _measured(self) -> dict[str, Any]:
+        """Local variances in 30 digits; q values and C maps of both forms by the kernel calculus."""
+        out: dict[str, Any] = {}
+        for name in self.constants:
+            values = local_values(self.constants[name].transformed)
+            found = values["Q(1)"] - values["E phi"] ** 2 if VARIANCE in self.targets else values["Q(1)"]
+            condition = next(iter(self.targets))
+            if condition not in out or abs(found - 1) > abs(out[condition] - 1):
+                out[condition] = found
+        out[STREAM] = worst_q(self.unnormalised)
+        out[SAME] = apart(self.unnormalised, self.network)
+        if len(self.network.outputs) == 1:
+            out["Q_f(1)"] = float(q_map(self.network)(1.0))
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, with a versioned schema."""
+        blocks = {str(node): {"beta": beta, "variance": self.variances[node]} for node, beta in self.betas.items()}
+        return super().to_dict() | {"blocks": blocks}
+
+
+def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2, standardise: bool = True) -> NormaliserFree:
+    """Make a network normaliser-free: exact ``gamma = 1/sqrt(Var phi(x))`` per activation, x ~ N(0, 1), and ``beta`` per block.
+
+    ``alpha`` > 0 is the strength of the residual branches. ``standardise=True`` gives every Affine standardised weights, of mean 0 over
+    the fan-in, so that the mean of the activations drops out, C(0) = 0 after every layer, and q = 1 before every activation;
+    ``False`` takes ``gamma = 1/sqrt(E phi(x)^2)`` and leaves the weights as they are. Normalisation layers are removed; the weights of
+    residual sums (see :func:`kcalc.shaping.residual_blocks`) are replaced, other sums must be normalised.
+
+    Returns: a NormaliserFree. Raises: KcalcError for alpha <= 0, activations that are linear, constant or jump, depthwise convolutions
+    with ``standardise=True``, and networks that cannot be shaped.
+    """
+    strength: Any = as_number(alpha, "alpha")
+    if getattr(strength, "free_symbols", None) or not strength > 0:
+        raise KcalcError(f"alpha is the strength of the residual branches and must be a number > 0, got {alpha}")
+    if not isinstance(standardise, bool):
+        raise KcalcError(f"standardise must be True or False, got {standardise!r}")
+    strength = float(strength)
+    norms = [node for kind in (BatchNorm, LayerNorm, RMSNorm) for node in network.nodes_of(kind)]
+    bare = network.without_normalization() if norms else network
+    blocks = residual_blocks(bare)
+    variances = stream_variances(bare, blocks, strength)
+    weights = grown_weights(blocks, variances, strength)
+    if blocks:
+        along, through = ({node: pair[k] for node, pair in weights.items()} for k in (0, 1))
+        bare = with_residual_weights(bare, along, through)
+    plain, changes = prepared(bare, activation)
+    by_node = _constants(plain, standardise)
+    shaped = _standardised(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), standardise)
+    check_fresh(shaped)
+    published = unnormalised(shaped, residual_blocks(shaped), strength)
+    if not abs(worst_q(published) - 1) <= OFF:
+        raise KcalcError(
+            "some activation does not see q = 1: an Affine reads a concatenation of feature maps with different means; "
+            "put an Affine on its parts"
+        )
+    edits = [f"{node}: {type(network.layer(node)).__name__} removed" for node in norms]
+    edits += [f"{b.node}: shortcut weight {weights[b.node][0]:.10g}, residual weight {weights[b.node][1]:.10g}" for b in blocks]
+    edits += [f"{node}: weights standardised (mean 0 over the fan-in)" for node in shaped.nodes_of(Affine) if standardise]
+    edits += [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
+    local = {VARIANCE if standardise else "Q(1)": 1.0}
+    return NormaliserFree(
+        "nf", {"alpha": strength, "standardise": standardise}, network, shaped, ConstantsTable(by_node), local,
+        {"Q_f(1)": 1.0, STREAM: 1.0, SAME: 0.0}, (*changes, *edits, f"network: {PUBLISHED}"),
+        warnings=(Assumption("network", PUBLISHED),), unnormalised=published,
+        betas={b.node: math.sqrt(variances[b.entry]) for b in blocks}, variances={b.node: variances[b.node] for b in blocks},
+    )  # fmt: skip
+
+
+def exact_gamma(phi: Activation, centred: bool = True) -> float:
+    """``1/sqrt(Var phi(x))`` for x ~ N(0, 1), or ``1/sqrt(E phi(x)^2)``, without the cancellation of ``E phi^2 - (E phi)^2``."""
+    check_shapeable(phi)
+    m = settled(phi, 0.0, 0.0)
+    return (m.variance if centred else m.variance + m.mean**2) ** -0.5
+
+
+def _constants(network: Network, centred: bool) -> dict[Node, Constants]:
+    known: dict[Activation, Constants] = {}
+    by_node: dict[Node, Constants] = {}
+    for node, layer, _ in network.steps():
+        if isinstance(layer, Nonlinear):
+            phi = layer.activation
+            if phi not in known:
+                known[phi] = Constants(phi, output_scale=exact_gamma(phi, centred))
+            by_node[node] = known[phi]
+    return by_node
+
+
+def _standardised(network: Network, standardise: bool) -> Network:
+    def change(_: Node, layer: Layer) -> Layer:
+        return replace(layer, standardised=True) if isinstance(layer, Affine) else layer
+
+    return network.map_layers(change) if standardise else network
+
+
+def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: float) -> Network:
+    """The network with residual sums ``shortcut + alpha branch`` and a Scale by 1/beta before the layers that read what has grown.
+
+    Sums of residual blocks and layers that pass on (Pool, Flatten, Identity, Dropout) read the growing feature map itself; all other
+    layers read it divided by its standard deviation beta, by one Scale per feature map.
+    """
+    sums = {block.node: block for block in blocks}
+    variances = stream_variances(network, blocks, alpha)
+    scaled: dict[Node, Node] = {}
+    steps: list[Step] = []
+
+    def divided(node: Node) -> Node:
+        if variances[node] == 1:
+            return node
+        if node not in scaled:
+            name = f"{node}/beta"
+            while name in network:
+                name += "'"
+            scaled[node] = name
+            steps.append((name, Scale(1 / math.sqrt(variances[node])), (node,)))
+        return scaled[node]
+
+    for node, layer, parents in network.steps():
+        if node in sums:
+            steps.append((node, Sum((1, alpha) if sums[node].slot == 0 else (alpha, 1)), parents))
+        elif isinstance(layer, PASSING):
+            steps.append((node, layer, parents))
+        else:
+            steps.append((node, layer, tuple(map(divided, parents))))
+    return Network.from_steps(steps, network.outputs)
+
+
+def worst_q(network: Network) -> float:
+    """The q value before an activation that is farthest from 1."""
+    values = q_values(network)
+    return max((values[network.parents(node)[0]] for node in network.nodes_of(Nonlinear)), key=lambda q: abs(q - 1))

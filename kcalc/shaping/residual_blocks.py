@@ -1,0 +1,139 @@
+"""The residual blocks of any network, found by the shape of its graph, and networks with other residual weights."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..combinators import residual_weights
+from ..errors import KcalcError, unknown
+from ..layers import Affine, Dropout, Flatten, Identity, Nonlinear, Pool, Sum
+from ..network import Network, sum_weights
+from ..regions import network_regions
+
+__all__ = ["PASSING", "ResidualBlock", "residual_blocks", "with_residual_weights"]
+
+Node = Hashable
+PASSING = (Identity, Flatten, Pool, Dropout)  # what hands a feature map on as it is
+
+
+@dataclass(frozen=True)
+class ResidualBlock:
+    """A Sum of two addends that part at the node ``entry``: a shortcut, and a branch that is deeper.
+
+    ``shortcut`` and ``branch`` are the nodes that the Sum at ``node`` reads, ``slot`` is the shortcut's (0 or 1). ``depth`` counts the
+    nonlinear layers of the branch, on its longest path. ``identity``: the shortcut passes the map of ``entry`` on as it is; otherwise it
+    has layers of its own, as in a transition block. ``weights``: the (shortcut, residual) amplitudes that the Sum has now.
+    """
+
+    node: Node
+    entry: Node
+    shortcut: Node
+    branch: Node
+    slot: int
+    depth: int
+    identity: bool
+    weights: tuple[Any, Any]
+
+
+def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
+    """The residual blocks of a network, inner before outer and first to last.
+
+    A Sum of two different addends is residual where one node lies on all paths to both (the nearest such is the entry) and, counted from
+    there, one addend has fewer nonlinear layers on its longest path than the other, or equally many and fewer weights: the shortcut.
+    Sums of two equal branches and of three or more addends are none.
+    """
+    nodes, parents, regions = network_regions(network)
+    layers = [network.layer(node) for node in nodes]
+    found: list[ResidualBlock] = []
+    for number, above in enumerate(parents):
+        entry = regions.idom[number]
+        layer = layers[number]
+        if not isinstance(layer, Sum) or len(above) != 2 or above[0] == above[1] or entry == len(nodes):
+            continue
+        (first, second) = (_depth(part, entry, parents, layers) for part in above)
+        if first == second:
+            continue
+        slot = 0 if first < second else 1
+        deep, weights = (second, first)[slot][0], sum_weights(layer, 2)
+        entry_node, shortcut, branch = nodes[entry], nodes[above[slot]], nodes[above[1 - slot]]
+        passes = _passes(above[slot], entry, parents, layers)
+        found.append(ResidualBlock(nodes[number], entry_node, shortcut, branch, slot, deep, passes, (weights[slot], weights[1 - slot])))
+    return tuple(found)
+
+
+def _depth(end: int, entry: int, parents: Sequence[Sequence[int]], layers: Sequence[Any]) -> tuple[int, int]:
+    """(nonlinear layers, then Affine layers) on the longest path from ``entry`` to ``end``, ``entry`` not counted."""
+    inside, waiting = {end}, [end]
+    while waiting:
+        node = waiting.pop()
+        if node != entry:
+            fresh = [parent for parent in parents[node] if parent not in inside]
+            inside.update(fresh)
+            waiting.extend(fresh)
+    depth: dict[int, tuple[int, int]] = {}
+    for node in sorted(inside):  # numbers are in topological order
+        nonlinear, affine = (0, 0) if node == entry else max(depth[parent] for parent in parents[node])
+        if node != entry:
+            nonlinear, affine = nonlinear + isinstance(layers[node], Nonlinear), affine + isinstance(layers[node], Affine)
+        depth[node] = nonlinear, affine
+    return depth[end]
+
+
+def _passes(end: int, entry: int, parents: Sequence[Sequence[int]], layers: Sequence[Any]) -> bool:
+    while end != entry and isinstance(layers[end], PASSING):
+        end = parents[end][0]
+    return end == entry
+
+
+def require_blocks(network: Network) -> tuple[ResidualBlock, ...]:
+    """The residual blocks. Raises: KcalcError where there are none."""
+    blocks = residual_blocks(network)
+    if not blocks:
+        raise KcalcError(
+            "the network has no residual block (a Sum of a shortcut and a deeper branch), so there are no residual weights to set; "
+            "build blocks with kc.residual(branch, shortcut_weight=...)"
+        )
+    return blocks
+
+
+def with_residual_weights(network: Network, shortcut_weight: Any = None, residual_weight: Any = None) -> Network:
+    """The network with other weights of its residual blocks, squares summing to one where one of the two is given.
+
+    Each of the two is a number (or SymPy expression) for all blocks, {Sum node: number} for some, or a sequence with one number per
+    block in the order of :func:`residual_blocks`. Weights are amplitudes; both given are taken as they are.
+    Raises: KcalcError for a weight outside [0, 1] where the other follows from it, a residual weight of 0, nodes that are no residual Sum,
+    a sequence of another length, or a network without residual blocks.
+    """
+    blocks = require_blocks(network)
+    if shortcut_weight is None and residual_weight is None:
+        raise KcalcError("give shortcut_weight or residual_weight: a number, {node: number}, or one number per block")
+    along, through = _per_block(shortcut_weight, blocks), _per_block(residual_weight, blocks)
+    sums: dict[Node, Sum] = {}
+    for block in blocks:
+        given = along.get(block.node), through.get(block.node)
+        if given == (None, None):
+            continue
+        try:
+            weights: Any = residual_weights(*given)
+        except KcalcError as error:
+            raise KcalcError(f"node {block.node!r}: {error}") from None
+        sums[block.node] = Sum(weights if block.slot == 0 else weights[::-1])
+    return network.map_layers(lambda node, layer: sums.get(node, layer))
+
+
+def _per_block(value: Any, blocks: Sequence[ResidualBlock]) -> dict[Node, Any]:
+    names = [block.node for block in blocks]
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        for node in value:
+            if node not in names:
+                raise unknown("residual Sum", node, map(str, names))
+        return dict(value)
+    if isinstance(value, str) or not hasattr(value, "__len__"):
+        return dict.fromkeys(names, value)
+    if len(value) != len(names):
+        raise KcalcError(f"the network has {len(names)} residual blocks, but {len(value)} weights are given")
+    return dict(zip(names, value, strict=True))

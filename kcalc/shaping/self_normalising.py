@@ -1,0 +1,248 @@
+"""Constants that keep mean 0 and variance 1 from layer to layer, as SELU does, and whether that fixed point attracts.
+
+[Klambauer, Unterthiner, Mayr, Hochreiter 2017]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..activations import Activation, X
+from ..activations.jax_function import JaxFunction, jax_function
+from ..activations.transformation import short
+from ..calculi.global_maps import c_map
+from ..errors import KcalcError, UnreachableTarget, unknown
+from ..fields import SYMPY
+from ..layers import Nonlinear, as_number
+from ..maps import Assumption
+from ..network import Network
+from ..quadrature import Array
+from .base import Shaping, check_fresh, prepared, replace_activations
+from .constants import Constants, ConstantsTable
+from .measure import local_values
+from .moments import FINEST, panels, settled
+from .search import check_shapeable
+
+PARAMETERS = {
+    "shift": "gamma (phi + delta): output scale and output shift",
+    "halves": "gamma (phi for x > 0, alpha phi for x < 0): output scale and scale of the negative half, SELU's own two",
+}
+ZERO = 1e-12
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Halves(Activation):
+    """phi(x) for x >= 0 and negative_scale * phi(x) for x < 0; phi(0) = 0."""
+
+    original: Activation = field(default=None)  # type: ignore[assignment]
+    negative_scale: sp.Expr = field(default=sp.Integer(1))
+
+    def _compile(self, n: int) -> Callable[[Array], Array]:
+        inner, factor = self.original.numeric(n), float(self.negative_scale)
+        return lambda x: np.where(np.asarray(x) < 0, factor, 1.0) * inner(x)
+
+    def jax_values(self, n: int) -> JaxFunction:
+        import jax.numpy as jnp
+
+        inner, factor = jax_function(self.original, n), float(self.negative_scale)
+        return lambda x: jnp.where(x < 0, factor, 1.0) * inner(x)
+
+
+def scaled_halves(phi: Activation, negative_scale: Any) -> Activation:
+    """phi with its values at x < 0 multiplied by a number. Raises: KcalcError unless phi(0) = 0, since it would jump there."""
+    at_zero = float(phi(0.0))
+    if abs(at_zero) > ZERO:
+        raise KcalcError(f"{phi.name}(0) = {at_zero:.6g} is not 0, so that scaling one half makes a jump; use parameters='shift'")
+    alpha = SYMPY.number(negative_scale)
+    return Halves(
+        name=f"{phi.name}[{short(alpha)} below 0]",
+        expr=sp.Piecewise((alpha * phi.expr, X < 0), (phi.expr, True)),
+        kinks=tuple(sorted({*phi.kinks, sp.Integer(0)}, key=float)),
+        degree=phi.degree,
+        growth=None if phi.growth is None else (phi.growth[0] * max(1.0, float(alpha)), *phi.growth[1:]),
+        original=phi,
+        negative_scale=alpha,
+    )
+
+
+@dataclass(frozen=True)
+class HalvesConstants(Constants):
+    """Constants with ``negative_scale``, by which the values of phi at x < 0 are multiplied."""
+
+    negative_scale: float = 1.0
+
+    @cached_property
+    def transformed(self) -> Activation:
+        """``output_scale * halves(input_scale x)``."""
+        halves = scaled_halves(self.activation, self.negative_scale)
+        return halves.transformed(1 if self.input_scale is None else self.input_scale, 0, self.output_scale, 0)
+
+    def describe(self) -> str:
+        """The transformed activation in one line."""
+        inside = "x" if self.input_scale is None else f"{self.input_scale:.6g}*x"
+        name = self.activation.name
+        return f"{self.output_scale:.6g}*({name}({inside}) for x > 0, {self.negative_scale:.6g}*{name}({inside}) for x < 0)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The constants as plain data."""
+        return super().to_dict() | {"negative_scale": self.negative_scale}
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The map (mean, variance) -> (mean, variance) of one layer, linearised at (0, 1), for weights of sum 0 and square sum 1.
+
+    z ~ N(0, variance) whatever the mean, so the first column is 0, and the second is d/dq of E phi(sqrt q z) and of its variance at q = 1.
+    """
+
+    jacobian: tuple[tuple[float, float], tuple[float, float]]
+
+    @property
+    def eigenvalues(self) -> tuple[float, float]:
+        """0 and the slope of the variance, which is Q'(1)."""
+        return 0.0, self.jacobian[1][1]
+
+    @property
+    def norm(self) -> float:
+        """The largest singular value: below 1 the map contracts at once, not only in the end."""
+        return math.hypot(self.jacobian[0][1], self.jacobian[1][1])
+
+    @property
+    def attractive(self) -> bool | None:
+        """Whether iterates return to (0, 1): all eigenvalues < 1 in size; None where one is 1 to rounding."""
+        largest = abs(self.jacobian[1][1])
+        return None if abs(largest - 1) < 1e-12 else largest < 1
+
+
+def stability(phi: Activation) -> Stability:
+    """The linearised map of a layer with this activation, which has E phi = 0 and E phi^2 = 1 at q = 1."""
+    tilt = float(phi.q_series(1.0, 1, 1)[1])
+    return Stability(((0.0, tilt), (0.0, float(local_values(phi)["Q'(1)"]))))
+
+
+@dataclass(frozen=True, repr=False)
+class SelfNormalising(Shaping):
+    """A network whose activations keep mean 0 and variance 1. Beside the targets, ``values`` tells what follows: Q'(1), C'(1), C_f'(1)."""
+
+    @cached_property
+    def stability(self) -> dict[str, Stability]:
+        """{activation name: the linearised map of its layer at the fixed point}."""
+        return {name: stability(self.constants[name].transformed) for name in self.constants}
+
+    @cached_property
+    def _measured(self) -> dict[str, Any]:
+        """The targets, then the largest Q'(1) and C'(1) of any activation and the slope of the whole network."""
+        local = [local_values(self.constants[name].transformed) for name in self.constants]
+        worst = {condition: max(values[condition] for values in local) for condition in ("Q'(1)", "C'(1)")}
+        whole = {"C_f'(1)": float(c_map(self.network).derivative(1)(1.0))} if len(self.network.outputs) == 1 else {}
+        return super()._measured | worst | whole
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, with a versioned schema."""
+        found = {
+            name: {"jacobian": [list(row) for row in s.jacobian], "eigenvalues": list(s.eigenvalues), "norm": s.norm}
+            for name, s in self.stability.items()
+        }
+        return super().to_dict() | {"stability": found}
+
+
+def self_normalising(network: Network, activation: Any = None, parameters: str = "shift", input_scale: float = 1.0) -> SelfNormalising:
+    """Give every activation mean 0 and variance 1 under inputs of mean 0 and variance 1: the fixed point that SELU has.
+
+    Two free constants meet the two conditions E phi = 0 and E phi^2 = 1 at q = 1, each in closed form. ``parameters="shift"``: output scale
+    and output shift, possible for every activation that varies. ``parameters="halves"``: output scale and the scale of the negative half
+    (elu gives SELU), for activations that vanish at 0 and have means of opposite sign on the two halves; nothing is added to the outputs,
+    and the slope at x > 0 and x < 0 differ. ``input_scale`` (default 1) multiplies inputs first; it moves C'(1) and Q'(1).
+
+    The C map slope C'(1) >= 1 is what it is, so C_f'(1) grows exponentially with depth; DKS bounds it. ``stability`` holds the Jacobian of
+    the map (mean, variance) -> (mean, variance) and its eigenvalues; a warning names activations whose fixed point repels.
+
+    Returns: a :class:`SelfNormalising`. Raises: KcalcError for bad input and activations that jump or are linear; UnreachableTarget where
+    no positive scale of the negative half will do.
+    """
+    if not isinstance(parameters, str) or parameters not in PARAMETERS:
+        raise unknown("choice of parameters", parameters, PARAMETERS)
+    scale = as_number(input_scale, "input_scale")
+    if getattr(scale, "free_symbols", None) or not 1e-6 <= scale <= 1e6:
+        raise KcalcError(f"input_scale must be a number between 1e-6 and 1e6, got {input_scale}")
+    plain, changes = prepared(network, activation)
+    rule = shifted if parameters == "shift" else halved
+    layers: dict[Any, Any] = {node: plain.layer(node) for node in plain.nodes_of(Nonlinear)}
+    solved = {phi: rule(phi, float(scale)) for phi in dict.fromkeys(layer.activation for layer in layers.values())}
+    by_node = {node: solved[layer.activation] for node, layer in layers.items()}
+    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    check_fresh(shaped)
+    edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
+    repelling = [phi.name for phi, k in solved.items() if stability(k.transformed).attractive is False]
+    notes = [Assumption("network", f"the fixed point repels for {', '.join(repelling)}: variances drift away from 1 with depth")]
+    options = {"parameters": parameters} | ({} if scale == 1 else {"input_scale": float(scale)})
+    return SelfNormalising(
+        "self_normalising", options, network, shaped, ConstantsTable(by_node), {"E phi": 0.0, "Q(1)": 1.0}, {"Q_f(1)": 1.0},
+        (*changes, *edits), warnings=tuple(notes if repelling else ()),
+    )  # fmt: skip
+
+
+def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
+    """gamma = 1/std and delta = -mean of phi(input_scale x). Raises: KcalcError for activations that jump or are linear."""
+    check_shapeable(phi)
+    square, mean = float(phi.second_moment(input_scale**2)), float(phi.mean(input_scale**2))
+    variance = square - mean**2
+    if variance < 0.1 * square:  # digits cancel
+        m = settled(phi, math.log(input_scale), 0.0)
+        variance, mean = m.variance, m.mean
+    if not variance > 0:
+        raise KcalcError(f"{phi.name}({input_scale:g} x) does not vary under x ~ N(0, 1), to double precision; choose another input_scale")
+    deviation = math.sqrt(variance)
+    delta = None if abs(mean) <= 1e-15 * deviation else -mean
+    return Constants(phi, None if input_scale == 1 else input_scale, None, 1 / deviation, delta)
+
+
+def halved(phi: Activation, input_scale: float = 1.0) -> HalvesConstants:
+    """alpha = -E[phi; x > 0] / E[phi; x < 0] and gamma = (E[phi^2; x > 0] + alpha^2 E[phi^2; x < 0])^(-1/2), of phi(input_scale x).
+
+    Raises: KcalcError for activations that jump or are linear, or do not vanish at 0; UnreachableTarget where alpha would not be positive,
+    or makes phi linear.
+    """
+    check_shapeable(phi)
+    scaled_halves(phi, 1)
+    (up, up_square), (down, down_square) = _half_moments(phi, input_scale)
+    means = f"its means are {up:.6g} over x > 0 and {down:.6g} over x < 0"
+    if abs(down) <= ZERO * math.sqrt(up_square + down_square):
+        raise UnreachableTarget(f"no scale of the negative half gives {phi.name} mean 0: {means}; use parameters='shift'")
+    alpha = -up / down
+    if alpha <= ZERO:
+        raise UnreachableTarget(
+            f"no positive scale of the negative half gives {phi.name} mean 0: {means}, so it would be {alpha:.6g}; use parameters='shift'"
+        )
+    try:
+        check_shapeable(scaled_halves(phi, alpha))
+    except KcalcError:
+        raise UnreachableTarget(
+            f"the only scale of the negative half that gives {phi.name} mean 0 is {alpha:.6g}, which makes it linear; "
+            "use parameters='shift'"
+        ) from None
+    gamma = float(scaled_halves(phi, alpha).second_moment(input_scale**2)) ** -0.5
+    return HalvesConstants(phi, None if input_scale == 1 else input_scale, output_scale=gamma, negative_scale=alpha)
+
+
+def _half_moments(phi: Activation, input_scale: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(E[f; x > 0], E[f^2; x > 0]) and the same for x < 0, f = phi(input_scale x), at the first fineness that the next one confirms."""
+    edges = tuple(sorted({0.0, *(k / input_scale for k in phi.kink_points)}))
+    last = np.full(4, np.nan)
+    for fineness in range(FINEST + 1):
+        rule = panels(edges, fineness)
+        values, below = phi.numeric(0)(input_scale * rule.z), rule.z < 0
+        parts = [rule.w[side] @ values[side] ** power for side in (~below, below) for power in (1, 2)]
+        found = np.array(parts)
+        size = math.sqrt(found[1] + found[3])
+        if np.all(np.abs(found - last) <= 1e-14 * np.array([size, size**2, size, size**2])):
+            return (float(found[0]), float(found[1])), (float(found[2]), float(found[3]))
+        last = found
+    raise KcalcError(f"activation {phi.name!r} varies too fast (or grows too fast) at input scale {input_scale:.6g}")

@@ -1,0 +1,152 @@
+"""Mirrored weights: networks that start linear, against real mirrored weight matrices."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from monte_carlo import Estimate, input_pair
+
+import kcalc as kc
+from kcalc.shaping.looks_linear import difference
+
+A, L = kc.architectures, kc.layers
+LINEAR = ["relu", "leaky_relu", "softplus", "gelu", "bentid", "hard_swish"]
+FUNCTIONS: dict[str, Any] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "softplus": lambda x: np.logaddexp(0, x),
+    "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543773 * np.expm1(x)),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+
+
+def shaped(name: Any, depth: int = 5, **options: Any) -> Any:
+    return kc.shape(A.vanilla(depth, **options), name, method="looks_linear")
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_c_map_is_exactly_the_identity(name: str) -> None:
+    s = shaped(name, depth=50)
+    c = np.array([-1.0, -0.7, -1e-9, 0.0, 0.3, 1 - 1e-12, 1.0])
+    assert np.array_equal(kc.c_map(s.network)(c), 1 - (1 - c))  # a cosine is kept as 1 - c
+    assert kc.c_map(s.network).derivative(1)(0.5) == 1
+    assert np.array_equal(kc.q_map(s.network)(np.array([0.2, 1.0, 9.0])), np.array([0.2, 1.0, 9.0]))
+    assert set(s.residuals) == {"Q(1)", "C(0)", "C'(1)", "Q_f(1)", "C_f'(1)"} and max(s.residuals.values()) < 1e-15
+    assert s.constants[name].transformed == kc.activation("identity")
+
+
+def test_leaky_slopes_set_the_scale() -> None:
+    assert shaped(kc.activations.leaky_relu(0.25)).constants["leaky_relu(1/4)"].output_scale == 0.8
+    assert shaped("softplus").constants["softplus"].output_scale == 1.0
+    falling = kc.activation(abs(kc.activations.X) - kc.activations.X, name="falling")  # 2 relu(-x)
+    k = shaped(falling).constants["falling"]
+    assert k.output_scale == -0.5 and k.transformed == kc.activation("identity")
+
+
+def test_what_is_linear_does_not_depend_on_the_size() -> None:
+    tiny = kc.activation("elu").transformed(output_scale=1e-20)
+    s = shaped(tiny)
+    assert s.values["C_f'(1)"] == pytest.approx(shaped("elu").values["C_f'(1)"], rel=1e-12) and s.values["C_f'(1)"] > 1.01
+    assert "C'(1)" not in s.targets
+
+
+def forward(s: Any, name: str, matrices: list[np.ndarray], x: np.ndarray) -> np.ndarray:
+    """The network as it would be built: pairs (phi(x), phi(-x)), read by the weights that ``mirrored`` returns."""
+    phi = FUNCTIONS[name]
+    affines = s.network.nodes_of(L.Affine)
+    h = x @ matrices[0].T
+    for node, weights in zip(affines[1:], matrices[1:], strict=True):
+        pair = np.concatenate([phi(h), phi(-h)], axis=-1)
+        h = pair @ s.mirrored(node, weights).T
+    return h
+
+
+@pytest.mark.parametrize("name", ["relu", "softplus"])
+def test_mirrored_networks_are_linear_functions(name: str) -> None:
+    rng = np.random.default_rng(0)
+    s = shaped(name, depth=6)
+    matrices = [rng.standard_normal((20, 20)) / np.sqrt(20) for _ in range(7)]
+    x = rng.standard_normal((2, 20))
+    product = np.linalg.multi_dot(matrices[::-1])
+    out = forward(s, name, matrices, x)
+    assert out == pytest.approx(x @ product.T, abs=1e-13)
+    assert forward(s, name, matrices, 3 * x[0] - x[1]) == pytest.approx(3 * out[0] - out[1], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["selu", "sigmoid"])
+def test_kernel_maps_of_curved_odd_parts_by_simulation(name: str) -> None:
+    depth, width, draws = 4, 192, 150
+    s = shaped(name, depth=depth)
+    rng = np.random.default_rng(1)
+    values: list[tuple[float, float, float]] = []
+    for _ in range(draws):
+        x = input_pair(rng, width, 0.4, 1.0, 1.6).astype(float)
+        h = forward(s, name, [rng.standard_normal((width, width)) / np.sqrt(width) for _ in range(depth + 1)], x)
+        first = h @ h.T / width
+        values.append((first[0, 0], first[1, 1], first[0, 1]))
+    (node,) = s.network.outputs
+    q1, q2, c = (float(v) for v in kc.node_values(s.network, 0.4, 1.0, 1.6)[node])
+    gram = np.array(values)
+    columns = (gram[:, 0], gram[:, 1], gram[:, 2] / np.sqrt(gram[:, 0] * gram[:, 1]))
+    for column, expected in zip(columns, (q1, q2, c), strict=True):
+        estimate = Estimate(float(column.mean()), float(column.std(ddof=1) / np.sqrt(draws)), draws)
+        assert estimate.error < 0.02 and abs(estimate.mean - expected) < 4 * estimate.error + depth / width / 2
+    assert c < 0.39 and q2 < 1.2  # far from the identity
+
+
+def test_odd_parts_by_their_definition() -> None:
+    x = np.linspace(-3, 3, 13)
+    for name in ("elu", "sigmoid", "tanh"):
+        phi = kc.activation(name)
+        s = shaped(name)
+        assert s.constants[name].transformed(x) == pytest.approx(s.constants[name].output_scale * (phi(x) - phi(-x)), abs=1e-14)
+        assert max(s.residuals.values()) < 1e-13 and s.values["C_f'(1)"] > 1
+
+
+def test_what_is_said() -> None:
+    s = shaped("relu")
+    assert s.changes[0].endswith("concatenation [relu(x), relu(-x)], read by mirrored weights [W, -W], which see (relu(x) - relu(-x)) = x")
+    assert any("mirrored pairs" in a.text and a.kind == "exact" for a in s.assumptions)
+    assert any("tanh is odd" in str(a) for a in shaped("tanh").assumptions)
+    assert any("odd part of elu is not linear" in str(a) for a in shaped("elu").assumptions)
+    assert json.loads(json.dumps(s.to_dict()))["constants"]["relu"]["mirrored"] is True
+    assert repr(s).startswith("Shaping(looks_linear")
+
+
+@pytest.mark.parametrize(("name", "message"), [("abs", "is even"), ("gaussian", "is even"), ("sign", "jumps"), ("identity", "linear")])
+def test_activations_that_cannot_be_mirrored(name: str, message: str) -> None:
+    with pytest.raises(kc.KcalcError, match=message):
+        shaped(name)
+    with pytest.raises(kc.KcalcError, match=message):
+        difference(kc.activation(name))
+
+
+def test_only_weights_may_read_a_pair() -> None:
+    with pytest.raises(kc.KcalcError, match=r"output 'nonlinear_2' is an activation"):
+        shaped("relu", depth=2, readout=False)
+    steps: list[Any] = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("n", L.Nonlinear("relu"), ("a",)), ("b", L.Affine(), ("n",))]
+    summed = kc.Network.from_steps([*steps, ("s", L.Sum((0.6, 0.8)), ("n", "b")), ("y", L.Affine(), ("s",))])
+    with pytest.raises(kc.KcalcError, match=r"'s' \(Sum\) reads the activation 'n'"):
+        kc.shape(summed, method="looks_linear")
+    image = kc.chain(L.Input(3, (8, 8)), L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Pool("max", 2), L.Affine(5))
+    with pytest.raises(kc.KcalcError, match="max pooling"):
+        kc.shape(image, method="looks_linear")
+
+
+def test_residual_and_concatenated_networks_are_linear_too() -> None:
+    for net in (A.resnet_v2(50, shortcut_weight=0.8), A.wide_resnet(16)):
+        assert kc.c_map(kc.shape(net, "swish", method="looks_linear").network)(0.25) == pytest.approx(0.25, abs=1e-13)
+
+
+def test_weights_that_cannot_be_mirrored_alone() -> None:
+    s = shaped("relu")
+    assert s.mirrored("affine_2", np.ones((2, 3))).tolist() == [[1, 1, 1, -1, -1, -1]] * 2
+    assert s.mirrored("affine_2", np.ones((2, 3, 5, 5))).shape == (2, 6, 5, 5)
+    with pytest.raises(kc.KcalcError, match="reads a Input"):
+        s.mirrored("affine_1", np.ones((2, 3)))
+    with pytest.raises(kc.KcalcError, match="no Affine"):
+        s.mirrored("nonlinear_1", np.ones((2, 3)))
+    with pytest.raises(kc.KcalcError, match="shape"):
+        s.mirrored("affine_2", np.ones(3))
