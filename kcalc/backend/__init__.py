@@ -1,0 +1,28 @@
+"""Networks on JAX arrays: compiled models, laws of initial weights, procedures that look at data."""
+
+from .coordinate_check import CoordinateCheck, coordinate_check
+from .data_dependent import DataDependent, lsuv, wli
+from .initialisers import LAWS, Fan, Geometric, Initialiser, Orthogonal
+from .model import Model, to_jax
+from .parameterization import ABC, NTK, PARAMETERIZATIONS, Parameterization
+from .per_location import normalise_locations
+
+__all__ = [
+    "ABC",
+    "LAWS",
+    "NTK",
+    "PARAMETERIZATIONS",
+    "CoordinateCheck",
+    "DataDependent",
+    "Fan",
+    "Geometric",
+    "Initialiser",
+    "Model",
+    "Orthogonal",
+    "Parameterization",
+    "coordinate_check",
+    "lsuv",
+    "normalise_locations",
+    "to_jax",
+    "wli",
+]

@@ -1,0 +1,165 @@
+"""Initial weights rescaled on data, layer by layer: LSUV and within-layer initialisation [DKS sec. 26.2]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..calculi.arrays import Arrays
+from ..compose import fold
+from ..errors import KcalcError
+from ..layers import Affine, Layer
+from .model import Model
+from .plan import Params
+
+Node = Hashable
+Array = Any
+
+
+@dataclass(frozen=True)
+class Adjusted:
+    """One layer: the mean square deviation of its outputs before and after (over channels too), and how far off it ended."""
+
+    node: Node
+    variance_before: float
+    variance_after: float
+    error: float
+    iterations: int
+    converged: bool
+    dead: int = 0
+
+
+@dataclass(frozen=True)
+class DataDependent:
+    """``params``, rescaled; ``report``, a row per Affine layer."""
+
+    params: Params
+    report: tuple[Adjusted, ...]
+
+    @property
+    def converged(self) -> bool:
+        """Whether every layer met the tolerance."""
+        return all(row.converged for row in self.report)
+
+    def __str__(self) -> str:
+        width = max([4, *(len(str(row.node)) for row in self.report)])
+        lines = [f"{'node':{width}}  {'before':>11} {'after':>11} {'error':>9}  iterations"]
+        for row in self.report:
+            note = "" if row.converged else "  not converged"
+            note += f"  {row.dead} constant channels left alone" if row.dead else ""
+            lines.append(
+                f"{row.node!s:{width}}  {row.variance_before:11.5g} {row.variance_after:11.5g} {row.error:9.2g}  {row.iterations}{note}"
+            )
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"DataDependent({len(self.report)} layers, {'converged' if self.converged else 'not converged'})"
+
+
+def lsuv(model: Model, params: Params, x: Any, tolerance: float = 1e-3, iterations: int = 10, state: Any = None) -> DataDependent:
+    """Layer-sequential unit variance: the outputs of every Affine get variance 1 over channels, locations and examples.
+
+    First to last, ``W -> W / std(output)`` until ``|variance - 1| <= tolerance`` or ``iterations`` are used up [Mishkin, Matas 2015];
+    one is enough where biases are 0.  ``x`` is a batch of inputs, (batch, ..., channels).  Parameters keep their form (parameterization,
+    rolled blocks).  Raises: KcalcError for layers whose output is constant or not finite, naming the node.
+    """
+
+    def adjust(node: Node, own: dict[str, Array], out: np.ndarray) -> tuple[dict[str, Array], float, int]:
+        variance = float(out.var())
+        if not 0 < variance < float("inf"):
+            raise KcalcError(f"node {node!r}: its output has variance {variance} on this batch; start from weights that are not zero")
+        return own | {"weight": np.asarray(own["weight"], float) * variance**-0.5}, abs(variance - 1), 0
+
+    return _calibrated(model, params, x, adjust, tolerance, iterations, state)
+
+
+def wli(model: Model, params: Params, x: Any, tolerance: float = 1e-3, iterations: int = 10, state: Any = None) -> DataDependent:
+    """Within-layer initialisation: every channel of every Affine gets mean 0 and variance 1 over locations and examples.
+
+    First to last, ``W_j -> W_j / std_j`` and ``b_j`` shifted by the mean, per output channel j [Kraehenbuehl et al. 2016].  ``x`` is a
+    batch of inputs.  Channels that are constant on the batch are left alone and counted in the report.
+    Raises: KcalcError for layers without a bias, naming the node.
+    """
+    scales = {node: lowered.numbers[3] for node, lowered in model.plan(x).nodes.items() if "bias" in lowered.tensors}
+
+    def adjust(node: Node, own: dict[str, Array], out: np.ndarray) -> tuple[dict[str, Array], float, int]:
+        if node not in scales:
+            raise KcalcError(
+                f"node {node!r} has no bias to shift its means with; use bias=True (in the ntk parameterization sigma_b > 0 too)"
+            )
+        channels = out.reshape(-1, out.shape[-1])
+        mean, deviation = channels.mean(axis=0), channels.std(axis=0)
+        alive = deviation > 1e-6 * np.maximum(1.0, np.abs(mean))
+        if not np.isfinite(deviation).all() or not alive.any():
+            raise KcalcError(f"node {node!r}: its outputs are constant or not finite on this batch; start from weights that are not zero")
+        scale = 1 / np.where(alive, deviation, 1)
+        shift = np.where(alive, mean, 0) / scales[node]
+        error = np.max(np.where(alive, np.maximum(np.abs(mean), np.abs(deviation**2 - 1)), 0))
+        new = {"weight": np.asarray(own["weight"], float) * scale, "bias": (np.asarray(own["bias"], float) - shift) * scale}
+        return new, float(error), int((~alive).sum())
+
+    return _calibrated(model, params, x, adjust, tolerance, iterations, state)
+
+
+Adjust = Callable[[Node, dict[str, Array], np.ndarray], tuple[dict[str, Array], float, int]]
+
+
+@dataclass
+class _Calibration:
+    """The array calculus, changing the weights of each Affine before its output goes on."""
+
+    arrays: Arrays
+    adjust: Adjust
+    tolerance: float
+    iterations: int
+    report: list[Adjusted] = field(default_factory=list)
+
+    def rule(self, layer: Layer, node: Node, inputs: list[Array]) -> Array:
+        out = self.arrays.rule(layer, node, inputs)
+        if not isinstance(layer, Affine):
+            return out
+        if layer.standardised:
+            raise KcalcError(f"node {node!r} has standardised weights, whose scale does not count; use standardised=False")
+        return self._settled(layer, node, inputs, out)
+
+    def _settled(self, layer: Layer, node: Node, inputs: Sequence[Array], out: Array) -> Array:
+        import jax.numpy as jnp
+
+        params: Any = self.arrays.params
+        seen = np.asarray(out, float)
+        before, used = float(seen.var()), 0
+        new, error, dead = self.adjust(node, dict(params[node]), seen)
+        while error > self.tolerance and used < self.iterations:
+            params[node] = {leaf: jnp.asarray(values, out.dtype) for leaf, values in new.items()}
+            out = self.arrays.rule(layer, node, inputs)
+            seen = np.asarray(out, float)
+            used += 1
+            new, error, dead = self.adjust(node, dict(params[node]), seen)
+        self.report.append(Adjusted(node, before, float(seen.var()), error, used, error <= self.tolerance, dead))
+        return out
+
+
+def _calibrated(model: Model, params: Params, x: Any, adjust: Adjust, tolerance: float, iterations: int, state: Any) -> DataDependent:
+    if not isinstance(model, Model):
+        raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
+    counted = isinstance(iterations, int) and not isinstance(iterations, bool) and iterations >= 1
+    if not counted or not isinstance(tolerance, int | float) or not tolerance > 0:
+        raise KcalcError(f"tolerance must be > 0 and iterations a whole number >= 1, got {tolerance!r} and {iterations!r}")
+    with model.precision():
+        inputs = model.inputs_of(x)
+        for node, array in inputs.items():
+            if array.ndim < 2 or array.shape[0] < 2:
+                raise KcalcError(f"the input {node!r} must be a batch of two examples at least, got shape {tuple(array.shape)}")
+        own = model.unstack(params, x)
+        plan = model.plan(x)
+        states = {} if state is None else plan.by_node(state, "state")
+        if plan.states and any(entry.stacked for entry in plan.states):
+            raise KcalcError("rescaling on data needs BatchNorm's state node by node; make the model with rolled=False")
+        if plan.states and state is None:
+            states = plan.by_node(plan.fresh_state(model.dtype), "state")
+        calibration = _Calibration(Arrays(plan.nodes, dict(own), states, train=bool(plan.states)), adjust, float(tolerance), iterations)
+        fold(model.network, calibration, inputs)
+        return DataDependent(plan.stacked(calibration.arrays.params), tuple(calibration.report))

@@ -1,0 +1,229 @@
+"""Laws of initial weights.
+
+A law says how large an entry is (``variance``, for sigma_w = 1), which fixed factor stands before the weights (``multiplier``), and makes
+*unit* weights of standard normals: those entries that are not zero have mean square 1.  Parameterizations decide where the size goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import KcalcError, unknown
+
+Array = Any
+Node = Hashable
+
+
+@dataclass(frozen=True)
+class Fan:
+    """The extents of a weight: ``window`` is () for a dense layer; ``inputs`` and ``outputs`` are channels per group."""
+
+    window: tuple[int, ...]
+    inputs: int
+    outputs: int
+    groups: int = 1
+
+    @property
+    def taps(self) -> int:
+        """How many locations the weight reads."""
+        return math.prod(self.window)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the weight: window, channels read per group, all channels emitted."""
+        return (*self.window, self.inputs, self.outputs * self.groups)
+
+
+@dataclass(frozen=True)
+class Initialiser:
+    """Independent entries with variance ``sigma_w^2 / fan_in``, fan_in counting every tap; the base of the other laws."""
+
+    name: str = "gaussian"
+    delta: bool = False
+
+    def variance(self, fan: Fan) -> float:
+        """The mean square of an entry that is not zero, for sigma_w = 1 and without the multiplier."""
+        return 1 / (fan.inputs * (1 if self.delta else fan.taps))
+
+    def multiplier(self, fan: Fan) -> float:
+        """A fixed factor before the weights."""
+        return 1.0
+
+    def check(self, fan: Fan, node: Node) -> None:
+        """Raises: KcalcError where the law does not fit the layer."""
+        if self.delta and any(extent % 2 == 0 for extent in fan.window):
+            raise KcalcError(
+                f"node {node!r}: a {' x '.join(map(str, fan.window))} kernel has no centre tap, which Delta initialisation needs; "
+                "use odd kernels or weights='orthogonal' (the kernel maps' assumption then does not hold)"
+            )
+
+    def noise_shape(self, fan: Fan) -> tuple[int, ...]:
+        """The shape of the standard normals that the weights are made of: (groups, fan_in, fan_out)."""
+        return fan.groups, (1 if self.delta else fan.taps) * fan.inputs, fan.outputs
+
+    def unit(self, noise: Array, fan: Fan) -> Array:
+        """Unit weights of shape ``fan.shape``, from standard normals of shape ``noise_shape(fan)``."""
+        import jax
+        import jax.numpy as jnp
+
+        blocks = self.matrix(noise[0])[None] if fan.groups == 1 else jax.vmap(self.matrix)(noise)
+        window = () if self.delta else fan.window
+        entries = jnp.moveaxis(blocks, 0, 1).reshape(*window, fan.inputs, -1)
+        if not self.delta or not fan.window:
+            return entries
+        centre = tuple(extent // 2 for extent in fan.window)
+        return jnp.zeros(fan.shape, noise.dtype).at[centre].set(entries)
+
+    def matrix(self, noise: Array) -> Array:
+        """Unit weights of one group from standard normals, both (fan_in, fan_out)."""
+        return noise
+
+
+@dataclass(frozen=True)
+class Orthogonal(Initialiser):
+    """Scale-corrected uniform orthogonal weights [DKS sec. 4.1].
+
+    The m x k matrix from k to m channels is Haar distributed with orthonormal rows (m <= k) or columns (m > k), times max(sqrt(m/k), 1),
+    so that the mean square of an entry is 1/k and, for m >= k, |W z|^2/m = |z|^2/k exactly.
+    """
+
+    name: str = "orthogonal"
+
+    def matrix(self, noise: Array) -> Array:
+        import jax.numpy as jnp
+
+        tall = noise.shape[0] >= noise.shape[1]
+        q, r = jnp.linalg.qr(noise if tall else noise.T)
+        q = q * jnp.where(jnp.diagonal(r) < 0, -1, 1).astype(q.dtype)  # Haar only with a positive diagonal
+        return math.sqrt(max(noise.shape)) * (q if tall else q.T)  # max(sqrt(m/k), 1) sqrt(k)
+
+
+@dataclass(frozen=True)
+class Uniform(Initialiser):
+    """Independent uniform entries with variance ``sigma_w^2 / fan_in``."""
+
+    name: str = "uniform"
+
+    def matrix(self, noise: Array) -> Array:
+        import jax
+
+        return math.sqrt(3) * jax.scipy.special.erf(noise / math.sqrt(2))  # erf of a normal is uniform on [-1, 1]
+
+
+@dataclass(frozen=True)
+class Glorot(Uniform):
+    """Independent uniform entries with variance ``2 sigma_w^2 / (fan_in + fan_out)``; kernel maps assume it only where the two agree."""
+
+    name: str = "glorot"
+
+    def variance(self, fan: Fan) -> float:
+        return 2 / (fan.taps * (fan.inputs + fan.outputs))
+
+
+@dataclass(frozen=True)
+class Geometric(Initialiser):
+    """Gaussian entries with variance ``sigma_w^2 / (k_typ k sqrt(n m))`` behind the factor ``sqrt(k_typ / k)`` [scaling calculus, A.3].
+
+    n and m are the channels in and out, k the side of the kernel and ``typical`` = k_typ that of most layers of the network: then every
+    weight has the same scaling wherever the activation scaling is constant.  sigma_w^2 = 2 for relu.
+    """
+
+    name: str = "geometric"
+    typical: float = 1.0
+
+    def _side(self, fan: Fan) -> float:
+        return math.sqrt(fan.taps)
+
+    def variance(self, fan: Fan) -> float:
+        return 1 / (self.typical * self._side(fan) * math.sqrt(fan.inputs * fan.outputs))
+
+    def multiplier(self, fan: Fan) -> float:
+        return math.sqrt(self.typical / self._side(fan))
+
+
+@dataclass(frozen=True)
+class Zeros(Initialiser):
+    """Zero weights, as for the last layer of a residual branch that starts as the identity."""
+
+    name: str = "zeros"
+
+    def noise_shape(self, fan: Fan) -> tuple[int, ...]:
+        return 1, 0, 0
+
+    def unit(self, noise: Array, fan: Fan) -> Array:
+        import jax.numpy as jnp
+
+        return jnp.zeros(fan.shape, noise.dtype)
+
+
+@dataclass(frozen=True)
+class Mirrored(Initialiser):
+    """``(W, -W)`` over the two halves of the channels read, which hold phi(x) and phi(-x) [DKS sec. 26.5]; W as ``half`` draws it."""
+
+    name: str = "looks_linear"
+    half: Initialiser = Orthogonal("delta_orthogonal", delta=True)
+
+    def variance(self, fan: Fan) -> float:
+        return self.half.variance(fan)
+
+    def check(self, fan: Fan, node: Node) -> None:
+        self.half.check(fan, node)
+        if fan.inputs % 2 or fan.groups != 1:
+            raise KcalcError(f"node {node!r}: mirrored weights read pairs (phi(x), phi(-x)) in one group, got {fan.inputs} channels")
+
+    def noise_shape(self, fan: Fan) -> tuple[int, ...]:
+        return self.half.noise_shape(_halved(fan))
+
+    def unit(self, noise: Array, fan: Fan) -> Array:
+        import jax.numpy as jnp
+
+        weight = self.half.unit(noise, _halved(fan))
+        return jnp.concatenate([weight, -weight], axis=-2)
+
+
+def _halved(fan: Fan) -> Fan:
+    return Fan(fan.window, fan.inputs // 2, fan.outputs)
+
+
+LAWS: dict[str, Initialiser] = {
+    law.name: law
+    for law in (
+        Orthogonal(),
+        Initialiser(),
+        Orthogonal("delta_orthogonal", delta=True),
+        Initialiser("delta_gaussian", delta=True),
+        Uniform(),
+        Uniform("delta_uniform", delta=True),
+        Glorot(),
+        Geometric(),
+        Zeros(),
+        Mirrored(),
+    )
+}
+
+
+def initialiser(weights: Any) -> Initialiser:
+    """The law of a name, or a law itself.  Raises: KcalcError for other names."""
+    if isinstance(weights, Initialiser):
+        return weights
+    if not isinstance(weights, str) or weights not in LAWS:
+        raise unknown("law of initial weights", weights, LAWS)
+    return LAWS[weights]
+
+
+def describes_theory(law: Initialiser, fan: Fan) -> bool:
+    """Whether kernel maps describe a layer with this law: Gaussian or orthogonal, and one tap alone."""
+    kind = type(law) in (Initialiser, Orthogonal, Uniform)
+    return kind and (law.delta or fan.taps == 1)
+
+
+def random_bits(key: Array) -> Array:
+    """A random key, from one or from a whole number.  Raises: KcalcError for something else."""
+    import jax
+
+    if isinstance(key, bool) or key is None or isinstance(key, str | float):
+        raise KcalcError(f"the key must be jax.random.key(seed) or a whole number, got {key!r}")
+    return jax.random.key(key) if isinstance(key, int) else key

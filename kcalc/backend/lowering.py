@@ -1,0 +1,217 @@
+"""From a network and the shapes of its inputs to what every node does to arrays: extents, numbers, weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from typing import Any
+
+from ..calculi.array_operations import elementwise_form, window_outputs
+from ..calculi.arrays import Lowered, Shape, pairs
+from ..compose import no_rule
+from ..errors import KcalcError
+from ..layers import (
+    Affine,
+    BatchNorm,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    Product,
+    RMSNorm,
+    Scale,
+    Sum,
+)  # fmt: skip
+from ..network import Network, sum_weights
+from .initialisers import Fan, Initialiser
+from .parameterization import ABC, Parameterization, Size
+
+Node = Hashable
+
+
+def roles(network: Network) -> dict[Node, str]:
+    """The place of every Affine: "input" if no weights come before it, "output" if none come after it, "single" if both, else "hidden"."""
+    before: dict[Node, bool] = {}
+    after: dict[Node, bool] = {}
+    steps = list(network.steps())
+    for node, _, parents in steps:
+        before[node] = any(before[p] or isinstance(network.layer(p), Affine) for p in parents)
+    for node, layer, parents in reversed(steps):
+        for parent in parents:
+            after[parent] = after.get(parent, False) or after.get(node, False) or isinstance(layer, Affine)
+    names = {(True, True): "hidden", (False, True): "input", (True, False): "output", (False, False): "single"}
+    return {node: names[before[node], after.get(node, False)] for node in network.nodes_of(Affine)}
+
+
+@dataclass
+class Lowering:
+    """The calculus of extents: the state is a :class:`Shape`; ``nodes`` collects what was found of each node."""
+
+    network: Network
+    features: Mapping[Node, int]
+    laws: Mapping[Node, Initialiser]
+    parameterization: Parameterization
+    trainable_norms: bool = False
+    nodes: dict[Node, Lowered] = field(default_factory=dict)
+    fans: dict[Node, Fan] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.places = {node: i for i, node in enumerate(self.network)}
+        self.roles = roles(self.network)
+
+    def found(self, node: Node, below: Sequence[Shape], shape: Shape, **rest: Any) -> Shape:
+        """Record a node; returns its shape."""
+        self.nodes[node] = Lowered(self.places[node], tuple(below), shape, **rest)
+        return shape
+
+    # -- rules -----------------------------------------------------------------------------------------------------------------------
+
+    @singledispatchmethod
+    def rule(self, layer: Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
+        """The shape of what a layer emits.  Raises: NoRule, KcalcError naming the node."""
+        raise no_rule("arrays", layer, node)
+
+    @rule.register
+    def _(self, layer: Affine, node: Node, inputs: Sequence[Shape]) -> Shape:
+        (below,) = inputs
+        outputs = layer.features or self.features.get(node)
+        if outputs is None:
+            raise KcalcError(f"node {node!r}: its width is not known; give features={{{node!r}: ..., None: others}} or one number for all")
+        for count, what in ((below.channels, "input"), (outputs, "output")):
+            if count % layer.groups:
+                raise KcalcError(f"node {node!r}: {layer.groups} groups do not divide its {count} {what} channels")
+        shape = Shape(outputs, self._located(layer, node, below))
+        window = pairs(layer.kernel) if below.locations is not None else ()
+        fan = Fan(window, below.channels // layer.groups, outputs // layer.groups, layer.groups)
+        law = self.laws[node]
+        law.check(fan, node)
+        self.fans[node] = fan
+        weight, bias = self._sizes(layer, node, fan, law)
+        tensors: dict[str, tuple[int, ...]] = {"weight": fan.shape}
+        if layer.bias and self.parameterization.keeps_bias(float(layer.sigma_b)):
+            tensors["bias"] = (outputs,)
+        length = float(layer.sigma_w) * law.multiplier(fan) * math.sqrt(law.variance(fan) * fan.inputs * (1 if law.delta else fan.taps))
+        numbers = (weight.std, weight.factor, bias.std, bias.factor, length)
+        form = (layer.kernel, layer.stride, layer.padding, layer.groups, layer.standardised, law, fan)
+        return self.found(node, inputs, shape, numbers=numbers, tensors=tensors, form=form)
+
+    def _sizes(self, layer: Affine, node: Node, fan: Fan, law: Initialiser) -> tuple[Size, Size]:
+        std = float(layer.sigma_w) * math.sqrt(law.variance(fan))
+        weight = self.parameterization.weight(self.roles[node], fan, std, law.multiplier(fan))
+        return weight, self.parameterization.vector(float(layer.sigma_b))
+
+    def _located(self, layer: Affine, node: Node, below: Shape) -> tuple[int, int] | None:
+        """The locations of the output."""
+        for name in ("kernel", "stride", "padding"):
+            value = getattr(layer, name)
+            if isinstance(value, tuple) and len(value) != 2:
+                raise KcalcError(f"node {node!r}: convolutions are two-dimensional, got {name}={value}; give two numbers")
+        if below.locations is None:
+            if any(extent != 1 for extent in (*pairs(layer.kernel), *pairs(layer.stride))):
+                raise KcalcError(
+                    f"node {node!r} is a convolution (kernel {layer.kernel}, stride {layer.stride}), but what it reads has no locations; "
+                    "give image_shape=(height, width)"
+                )
+            return None
+        return self._fits(node, below.locations, window_outputs(below.locations, pairs(layer.kernel), pairs(layer.stride), layer.padding))
+
+    @staticmethod
+    def _fits(node: Node, below: tuple[int, int], outputs: tuple[int, int]) -> tuple[int, int]:
+        if min(outputs) < 1:
+            raise KcalcError(f"node {node!r}: its window does not fit into {below[0]} x {below[1]} locations; use larger images or padding")
+        return outputs
+
+    @rule.register
+    def _(self, layer: Nonlinear, node: Node, inputs: Sequence[Shape]) -> Shape:
+        form, numbers = elementwise_form(layer.activation)
+        return self.found(node, inputs, inputs[0], numbers=numbers, form=form)
+
+    @rule.register
+    def _(self, layer: Sum, node: Node, inputs: Sequence[Shape]) -> Shape:
+        numbers = tuple(float(w) for w in sum_weights(layer, len(inputs)))
+        return self.found(node, inputs, self._same(node, "Sum", inputs), numbers=numbers)
+
+    @rule.register
+    def _(self, layer: Product, node: Node, inputs: Sequence[Shape]) -> Shape:
+        return self.found(node, inputs, self._same(node, "Product", inputs))
+
+    def _listed(self, node: Node, shapes: Sequence[Shape]) -> str:
+        return ", ".join(f"{parent!r}: {shape}" for parent, shape in zip(self.network.parents(node), shapes, strict=True))
+
+    def _same(self, node: Node, kind: str, shapes: Sequence[Shape]) -> Shape:
+        if len(set(shapes)) > 1:
+            raise KcalcError(
+                f"node {node!r} ({kind}) reads feature maps of different shapes ({self._listed(node, shapes)}); "
+                "give them equal features, or put an Affine with the same stride and width on the shortcut"
+            )
+        return shapes[0]
+
+    @rule.register
+    def _(self, layer: Concat, node: Node, inputs: Sequence[Shape]) -> Shape:
+        if len({shape.locations for shape in inputs}) > 1:
+            raise KcalcError(f"node {node!r} (Concat) reads feature maps with different locations ({self._listed(node, inputs)})")
+        counts = [shape.channels for shape in inputs]
+        given = layer.channels
+        if given is not None and any(int(g) * counts[0] != int(given[0]) * k for g, k in zip(given, counts, strict=True)):
+            raise KcalcError(
+                f"node {node!r} (Concat) says its inputs have channels in the ratio {':'.join(map(str, given))}, but they have "
+                f"({self._listed(node, inputs)}); give features= of the nodes that feed it in that ratio"
+            )
+        return self.found(node, inputs, Shape(sum(counts), inputs[0].locations))
+
+    @rule.register
+    def _(self, layer: Scale, node: Node, inputs: Sequence[Shape]) -> Shape:
+        return self.found(node, inputs, inputs[0], numbers=(float(layer.factor),))
+
+    @rule.register(LayerNorm)
+    @rule.register(RMSNorm)
+    @rule.register(BatchNorm)
+    def _(self, layer: Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
+        size = (inputs[0].channels,)
+        tensors = {"scale": size} if self.trainable_norms else {}
+        if self.trainable_norms and not isinstance(layer, RMSNorm):
+            tensors["offset"] = size
+        state = {"mean": size, "variance": size} if isinstance(layer, BatchNorm) else {}
+        return self.found(node, inputs, inputs[0], tensors=tensors, state=state)
+
+    @rule.register
+    def _(self, layer: Pool, node: Node, inputs: Sequence[Shape]) -> Shape:
+        locations = inputs[0].locations
+        if locations is None:
+            raise KcalcError(f"node {node!r} pools over locations, but what it reads has none; give image_shape=(height, width)")
+        form = (layer.kind, layer.window, layer.stride)
+        if layer.window is None:
+            window, shape = locations, Shape(inputs[0].channels)
+        else:
+            window = pairs(layer.window)
+            stride = window if layer.stride is None else pairs(layer.stride)
+            shape = Shape(inputs[0].channels, self._fits(node, locations, window_outputs(locations, window, stride, "same")))
+        if layer.kind != "weighted_mean":
+            return self.found(node, inputs, shape, form=form)
+        size = self.parameterization.vector(math.prod(window) ** -0.5)
+        return self.found(node, inputs, shape, numbers=(size.std, size.factor), tensors={"weight": window}, form=form)
+
+    @rule.register
+    def _(self, layer: Dropout, node: Node, inputs: Sequence[Shape]) -> Shape:
+        return self.found(node, inputs, inputs[0], numbers=(float(layer.rate),))
+
+    @rule.register
+    def _(self, layer: Flatten, node: Node, inputs: Sequence[Shape]) -> Shape:
+        return self.found(node, inputs, Shape(math.prod(inputs[0].axes)))
+
+    @rule.register
+    def _(self, layer: Identity, node: Node, inputs: Sequence[Shape]) -> Shape:
+        return self.found(node, inputs, inputs[0])
+
+
+def width_grows_with(parameterization: Parameterization, role: str) -> float | None:
+    """The power of the width by which a layer in this place changes the size of coordinates at initialisation; None where not known."""
+    if isinstance(parameterization, ABC):
+        return parameterization.growth(role)
+    return 0.0

@@ -1,0 +1,345 @@
+"""A network as pure functions on pytrees of JAX arrays: ``kc.to_jax(network, features)``."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..calculi.arrays import Shape
+from ..compose import fold, require_network
+from ..errors import KcalcError, unknown
+from ..layers import Affine, Input
+from ..maps import Assumption
+from ..network import Network
+from ..shaping import Shaping
+from .initialisers import Initialiser, describes_theory, initialiser, random_bits
+from .mirrored import mirrored_network
+from .parameterization import Parameterization
+from .parameterization import parameterization as named_parameterization
+from .plan import Params, Plan, make_plan
+
+Node = Hashable
+Array = Any
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A network with widths and laws of initial weights; ``init`` and ``apply`` are pure, for jit, grad, vmap and shard_map.
+
+    Parameters are {entry: {"weight": ..., "bias": ...}}: an entry per node with weights, ``"first..last"`` with a leading axis for the
+    corresponding nodes of a repeated block.  Dense weights are (in, out), convolutions (rows, columns, in / groups, out) on NHWC images.
+    """
+
+    network: Network
+    features: Mapping[Node, int]
+    default_features: int | None
+    image_shapes: Mapping[Node, tuple[int, int]]
+    laws: Mapping[Node, Initialiser]
+    parameterization: Parameterization
+    dtype: str = "float32"
+    remat: bool = False
+    rolled: bool = True
+    trainable_norms: bool = False
+    _plans: dict[Any, Plan] = field(default_factory=dict, repr=False)
+    _compiled: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    # -- the functions ---------------------------------------------------------------------------------------------------------------
+
+    def init(self, key: Any, x: Any = None) -> Params:
+        """Initial parameters.
+
+        Parameters: ``key`` is ``jax.random.key(seed)`` or a whole number; ``x``, an example input (or {input: array}), gives the channels
+        of inputs that do not say them.  Raises: KcalcError where extents do not fit, naming the node.
+        """
+        import jax
+
+        plan = self.plan(x)
+        drawing = self._function("init", plan, lambda: jax.jit(lambda k: plan.draw(k, self._dtype)))
+        with self.precision():
+            return drawing(random_bits(key))
+
+    def init_state(self, x: Any = None) -> Params:
+        """What is kept from step to step: BatchNorm's running mean and variance.  Empty without BatchNorm."""
+        with self.precision():
+            return self.plan(x).fresh_state(self._dtype)
+
+    def apply(self, params: Params, x: Any, state: Params | None = None, train: bool = False, key: Any = None) -> Any:
+        """The output, (..., channels), or {output: array} where there are several.
+
+        Parameters: ``x`` is an array (..., channels), images (..., height, width, channels), or {input: array}; ``state`` is for networks
+        with BatchNorm, and then the result is (output, new state); ``train`` turns on dropout, with random numbers from ``key``, and batch
+        statistics.  Raises: KcalcError for inputs or parameters that do not fit.
+        """
+        states, new = self._run(params, x, state, train, key, keep=False)
+        out = states[self.network.outputs[0]] if len(self.network.outputs) == 1 else {node: states[node] for node in self.network.outputs}
+        return out if state is None else (out, new)
+
+    def trace(self, params: Params, x: Any, state: Params | None = None, train: bool = False, key: Any = None) -> dict[Node, Array]:
+        """The feature map of every node, inputs included, as :meth:`apply` makes them."""
+        return self._run(params, x, state, train, key, keep=True)[0]
+
+    def _run(self, params: Any, x: Any, state: Any, train: bool, key: Any, keep: bool) -> tuple[dict[Node, Array], Params]:
+        import jax
+
+        with self.precision():
+            inputs = self.inputs_of(x)
+            plan = self._plan_of({node: self._shape(node, array) for node, array in inputs.items()})
+            plan.check(params)
+            if plan.states and state is None:
+                raise KcalcError(f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: pass state=model.init_state()")
+            if state is not None:
+                plan.check(state, "state")
+            bits = None if key is None else random_bits(key)
+
+            def run(params: Params, inputs: Any, state: Params | None, key: Any) -> tuple[Any, Params]:
+                calculus = plan.arrays(params, state, train=bool(train), key=key, remat=self.remat, keep=keep)
+                states = fold(plan.folded, calculus, inputs)  # pyright: ignore[reportArgumentType]
+                wanted = {**states, **calculus.kept} if keep else {node: states[node] for node in self.network.outputs}
+                return [wanted[node] for node in wanted_nodes], plan.by_name(calculus.new_state)
+
+            wanted_nodes = list(self.network) if keep else list(self.network.outputs)
+            named = self._function(("apply", bool(train), keep), plan, lambda: jax.jit(_by_position(run, list(inputs))))
+            found, new = named(params, list(inputs.values()), state, bits)
+            return dict(zip(wanted_nodes, found, strict=True)), new
+
+    def _function(self, purpose: Any, plan: Plan, make: Any) -> Any:
+        """A compiled function of a plan, made once."""
+        known = self._compiled
+        if (purpose, id(plan)) not in known:
+            known[purpose, id(plan)] = make()
+        return known[purpose, id(plan)]
+
+    @property
+    def _dtype(self) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.dtype(self.dtype)
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """The context in which arrays of the model's dtype exist."""
+        import jax
+
+        return jax.enable_x64(True) if self.dtype == "float64" else nullcontext()
+
+    # -- inputs ----------------------------------------------------------------------------------------------------------------------
+
+    def inputs_of(self, x: Any) -> dict[Node, Array]:
+        """{input: array of the model's dtype}."""
+        import jax.numpy as jnp
+
+        given = x if isinstance(x, Mapping) else {self.network.inputs[0]: x}
+        if not isinstance(x, Mapping) and len(self.network.inputs) > 1:
+            raise KcalcError(f"the network has {len(self.network.inputs)} inputs; give x={{{self.network.inputs[0]!r}: ..., ...}}")
+        for node in (*self.network.inputs, *given):
+            if node not in given or node not in self.network.inputs:
+                raise KcalcError(f"x must hold an array for each of the inputs {list(self.network.inputs)}, got {list(given)}")
+        arrays: dict[Node, Array] = {}
+        for node in self.network.inputs:
+            try:
+                arrays[node] = jnp.asarray(given[node])
+            except (TypeError, ValueError):
+                raise KcalcError(f"the input {node!r} must be an array of numbers, got {type(given[node]).__name__}") from None
+            if jnp.issubdtype(arrays[node].dtype, jnp.complexfloating):
+                raise KcalcError(f"the input {node!r} must be real, got {arrays[node].dtype}")
+            arrays[node] = arrays[node].astype(self._dtype)
+        return arrays
+
+    def _shape(self, node: Node, array: Array) -> Shape:
+        """The shape of one example, from the array."""
+        locations = self.image_shapes.get(node)
+        axes = 1 if locations is None else 3
+        expected = "(..., channels)" if locations is None else f"(..., {locations[0]}, {locations[1]}, channels)"
+        if array.ndim < axes or (locations is not None and tuple(array.shape[-3:-1]) != locations):
+            raise KcalcError(f"the input {node!r} must have shape {expected}, got {tuple(array.shape)}; image_shape= says the locations")
+        layer: Any = self.network.layer(node)
+        stated = layer.features or self.features.get(node)
+        if stated is not None and array.shape[-1] != stated:
+            hint = "" if locations is not None else "; for images give image_shape=(height, width)"
+            raise KcalcError(f"the input {node!r} must have {stated} channels, got {array.shape[-1]}: shape {tuple(array.shape)}{hint}")
+        return Shape(int(array.shape[-1]), locations)
+
+    def plan(self, x: Any = None) -> Plan:
+        """How the network runs on inputs like ``x``; without one, inputs have the channels they say or the common width."""
+        if x is not None:
+            with self.precision():
+                return self._plan_of({node: self._shape(node, array) for node, array in self.inputs_of(x).items()})
+        shapes: dict[Node, Shape] = {}
+        for node in self.network.inputs:
+            layer: Any = self.network.layer(node)
+            channels = layer.features or self.features.get(node, self.default_features)
+            if channels is None:
+                raise KcalcError(f"how many channels the input {node!r} has is not known; pass an example, model.init(key, x)")
+            shapes[node] = Shape(channels, self.image_shapes.get(node))
+        return self._plan_of(shapes)
+
+    def _plan_of(self, shapes: Mapping[Node, Shape]) -> Plan:
+        key = tuple(shapes.items())
+        if key not in self._plans:
+            widths = {node: self.features.get(node, self.default_features) for node in self.network.nodes_of(Affine)}
+            known = {node: width for node, width in widths.items() if width is not None}
+            self._plans[key] = make_plan(self.network, shapes, known, self.laws, self.parameterization, self.rolled, self.trainable_norms)
+        return self._plans[key]
+
+    # -- parameters by node ----------------------------------------------------------------------------------------------------------
+
+    def unstack(self, params: Params, x: Any = None) -> dict[Node, dict[str, Array]]:
+        """{node: {"weight": ..., "bias": ...}}, repeated blocks taken apart.  ``x`` as in :meth:`init`, if that was given one."""
+        plan = self._plan_for(params, x)
+        plan.check(params)
+        return plan.unstacked(params)
+
+    def stack(self, own: Mapping[Node, Mapping[str, Array]], x: Any = None) -> Params:
+        """The parameters, from {node: {"weight": ..., "bias": ...}}: the inverse of :meth:`unstack`."""
+        with self.precision():
+            plan = self.plan(x) if x is not None or len(self._plans) != 1 else next(iter(self._plans.values()))
+            return plan.stacked(own)
+
+    def node_params(self, params: Params, node: Node, x: Any = None) -> dict[str, Array]:
+        """The weights of one node.  Raises: KcalcError for a node without any."""
+        own = self.unstack(params, x)
+        if node not in own:
+            self.network.layer(node)
+            raise KcalcError(f"node {node!r} has no weights; those that do: {', '.join(map(str, list(own)[:8]))}")
+        return own[node]
+
+    def _plan_for(self, params: Any, x: Any) -> Plan:
+        """The plan that made the parameters: that of ``x``, else the one whose extents fit."""
+        if x is not None:
+            return self.plan(x)
+        for plan in reversed(self._plans.values()):
+            try:
+                plan.check(params)
+            except KcalcError:
+                continue
+            return plan
+        return self.plan()
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Where kernel maps do not describe this model, node by node (known once inputs are: after ``init`` or ``apply``)."""
+        plan = next(reversed(self._plans.values())) if self._plans else self.plan()
+        found = [
+            Assumption(node, f"{plan.laws[node].name} weights of shape {fan.shape} are not those kernel maps assume", "heuristic")
+            for node, fan in plan.fans.items()
+            if not describes_theory(plan.laws[node], fan)
+        ]
+        return tuple(found)
+
+    def __repr__(self) -> str:
+        laws = sorted({law.name for law in self.laws.values()})
+        return f"Model({self.network!r}, {self.parameterization.name} parameterization, {', '.join(laws)} weights, {self.dtype})"
+
+
+def _by_position(run: Any, nodes: list[Node]) -> Any:
+    """A function of inputs in a list: labels of nodes need not be keys of a pytree."""
+    return lambda params, arrays, state, key: run(params, dict(zip(nodes, arrays, strict=True)), state, key)
+
+
+def to_jax(
+    network: Network | Shaping,
+    features: int | Mapping[Node, int] | None = None,
+    image_shape: tuple[int, int] | Mapping[Node, tuple[int, int]] | None = None,
+    parameterization: Any = "standard",
+    weights: Any = "delta_orthogonal",
+    dtype: Any = "float32",
+    remat: bool = False,
+    rolled: bool = True,
+    trainable_norms: bool = False,
+) -> Model:
+    """A network, or the network of a shaping, as functions ``init`` and ``apply`` on JAX arrays.
+
+    Parameters: ``features`` is the width of layers that do not say theirs, or {node: width}, with None for all other nodes; ``image_shape``
+    the (height, width) of inputs that do not say theirs; ``parameterization`` "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``;
+    ``weights`` the law of initial weights, or {node: law} with None for all others: "delta_orthogonal" (which is "orthogonal" in dense
+    layers), "delta_gaussian", "orthogonal", "gaussian", "geometric", ... (``kcalc.backend.LAWS``).  ``remat`` keeps only what enters a
+    repeated block and computes the rest again for gradients.  ``rolled=False`` unrolls repeated blocks.  ``trainable_norms`` gives
+    normalisation layers a gain and an offset to train.
+
+    Isomorphic consecutive blocks run as one scan with stacked parameters, so that compilation does not take longer for deeper networks;
+    initial weights and outputs are those of the unrolled network.
+    Raises: KcalcError for symbols, unknown names, nodes or laws, extents that do not fit, and layers that arrays cannot run.
+    """
+    source, own_laws = _source(network)
+    if source.free_symbols:
+        named = ", ".join(sorted(symbol.name for symbol in source.free_symbols))
+        raise KcalcError(f"the network has symbols ({named}); give them numbers with net.subs({{...}})")
+    if remat and not rolled:
+        raise KcalcError("remat=True computes inside repeated blocks again, which rolled=False does not have; use rolled=True")
+    widths, default = _widths(source, features)
+    laws = _laws(source, weights) | own_laws
+    model = Model(
+        source, widths, default, _images(source, image_shape), laws, named_parameterization(parameterization), _dtype(dtype), bool(remat),
+        bool(rolled), bool(trainable_norms),
+    )  # fmt: skip
+    if all(getattr(source.layer(node), "features", None) or node in widths for node in source.inputs):
+        model.plan()  # what does not fit is said at once
+    return model
+
+
+def _source(network: Any) -> tuple[Network, dict[Node, Initialiser]]:
+    """The network to run, and the laws that its shaping asks for."""
+    if isinstance(network, Shaping):
+        return mirrored_network(network)
+    require_network(network)
+    return network, {}
+
+
+def _widths(network: Network, features: Any) -> tuple[dict[Node, int], int | None]:
+    """({node: width}, the width of others).  Raises: KcalcError for nodes that have none to give, and contradictions."""
+    given = dict(features) if isinstance(features, Mapping) else {None: features}
+    default = given.pop(None, None)
+    for node, width in (*given.items(), *([(None, default)] if default is not None else [])):
+        if isinstance(width, bool) or not hasattr(width, "__index__") or int(width) < 1:
+            raise KcalcError(f"features must be positive whole numbers, got {width!r}" + ("" if node is None else f" for node {node!r}"))
+    for node, width in given.items():
+        layer = network.layer(node)
+        if not isinstance(layer, Affine | Input):
+            kind = type(layer).__name__
+            raise KcalcError(f"node {node!r} is a {kind}: its width is that of what it reads; give features of Affine and Input nodes")
+        if layer.features not in (None, int(width)):
+            raise KcalcError(f"node {node!r} has features={layer.features} in its layer, got {width} in features=; leave one of them out")
+    return {node: int(width) for node, width in given.items()}, None if default is None else int(default)
+
+
+def _images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
+    """The (height, width) of inputs that have one."""
+    given = dict(image_shape) if isinstance(image_shape, Mapping) else dict.fromkeys(network.inputs, image_shape)
+    for node in given:
+        if node not in network.inputs:
+            raise unknown("input", node, map(str, network.inputs))
+    shapes: dict[Node, tuple[int, int]] = {}
+    for node in network.inputs:
+        layer: Any = network.layer(node)
+        asked = given.get(node)
+        if asked is not None and layer.image_shape is not None and tuple(asked) != tuple(layer.image_shape):
+            stated = layer.image_shape
+            raise KcalcError(f"the input {node!r} has image_shape={stated} in its layer, got {asked}; build the network with {asked}")
+        shape = layer.image_shape if asked is None else asked
+        if shape is None:
+            continue
+        extents = shape if isinstance(shape, tuple | list) else ()
+        if len(extents) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in extents):
+            raise KcalcError(f"image_shape must be (height, width), two positive whole numbers, got {shape!r}")
+        shapes[node] = (extents[0], extents[1])
+    return shapes
+
+
+def _laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
+    given: dict[Any, Any] = dict(weights) if isinstance(weights, Mapping) else {None: weights}
+    default = initialiser(given.pop(None, "delta_orthogonal"))
+    for node in given:
+        if not isinstance(network.layer(node), Affine):
+            kind = type(network.layer(node)).__name__
+            raise KcalcError(f"node {node!r} is a {kind}, which has no weights to initialise; give laws of Affine nodes")
+    return {node: initialiser(given[node]) if node in given else default for node in network.nodes_of(Affine)}
+
+
+def _dtype(given: Any) -> str:
+    """The name of a floating-point type.  Raises: KcalcError for others."""
+    name = str(getattr(given, "dtype", None) or getattr(given, "name", None) or getattr(given, "__name__", given))
+    if name not in DTYPES:
+        raise unknown("dtype", given, DTYPES)
+    return name

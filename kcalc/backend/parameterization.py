@@ -1,0 +1,111 @@
+"""Where the size of a weight goes: into the initial draw or into a factor before it.
+
+All start with the same function of the same draws wherever the widths are those of the base; they differ in the gradients and in how
+things change with width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import KcalcError, unknown
+from .initialisers import Fan
+
+Exponents = tuple[float, float]
+ROLES = ("input", "hidden", "output", "single")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A weight is ``factor * w``, w starting with the standard deviation ``std``."""
+
+    std: float
+    factor: float
+
+
+@dataclass(frozen=True)
+class Parameterization:
+    """``"standard"``: the factor is 1.  The base of the others."""
+
+    name: str = "standard"
+
+    def weight(self, role: str, fan: Fan, std: float, multiplier: float) -> Size:
+        """How a weight of total size ``multiplier * std`` is written; ``role`` is its place in the network."""
+        return Size(std, multiplier)
+
+    def vector(self, std: float) -> Size:
+        """How a bias, or the weights of a pooling, are written."""
+        return Size(std, 1.0)
+
+    def keeps_bias(self, sigma_b: float) -> bool:
+        """Whether a bias of this size is a parameter at all."""
+        return True
+
+
+@dataclass(frozen=True)
+class NTK(Parameterization):
+    """Weights start as N(0, 1) and stand behind ``sigma_w / sqrt(fan_in)``, biases behind sigma_b: none where sigma_b = 0."""
+
+    name: str = "ntk"
+
+    def weight(self, role: str, fan: Fan, std: float, multiplier: float) -> Size:
+        return Size(1.0, multiplier * std)
+
+    def vector(self, std: float) -> Size:
+        return Size(1.0, std)
+
+    def keeps_bias(self, sigma_b: float) -> bool:
+        return sigma_b != 0
+
+
+@dataclass(frozen=True)
+class ABC(Parameterization):
+    """The weight is ``r^-a w`` and w starts with a size proportional to ``r^-b``, r = n / base_width  [Yang, Hu 2021].
+
+    n is the number of channels a hidden or output layer reads, and that an input layer emits.  (a, b) by place in the network: ``input``
+    layers read the network's input, ``output`` layers have no weights after them.  At n = base_width this is the standard one, which is
+    also (0, 0), (0, 1/2), (0, 1/2) at every width.  The default is muP.
+    """
+
+    name: str = "mup"
+    input: Exponents = (-0.5, 0.5)
+    hidden: Exponents = (0.0, 0.5)
+    output: Exponents = (0.5, 0.5)
+    base_width: int = 1
+
+    def __post_init__(self) -> None:
+        for place in ROLES[:3]:
+            given: Any = getattr(self, place)
+            if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(v, int | float) and math.isfinite(v) for v in given):
+                raise KcalcError(f"ABC.{place} must be two exponents (a, b), got {given!r}")
+        if isinstance(self.base_width, bool) or not isinstance(self.base_width, int) or self.base_width < 1:
+            raise KcalcError(f"base_width must be a positive whole number, got {self.base_width!r}")
+
+    def weight(self, role: str, fan: Fan, std: float, multiplier: float) -> Size:
+        if role == "single":  # no width on either side
+            return Size(std, multiplier)
+        a, b = getattr(self, role)
+        ratio = (fan.outputs if role == "input" else fan.inputs) * fan.groups / self.base_width
+        own = 0.0 if role == "input" else 0.5  # the power of the width that 1/sqrt(fan_in) holds already
+        return Size(std * ratio ** (own - b), multiplier * ratio**-a)
+
+    def growth(self, role: str) -> float:
+        """The power of the width with which a layer multiplies the size of coordinates at initialisation."""
+        if role == "single":
+            return 0.0
+        a, b = getattr(self, role)
+        return (0.0 if role == "input" else 0.5) - a - b
+
+
+PARAMETERIZATIONS: dict[str, Parameterization] = {p.name: p for p in (Parameterization(), NTK(), ABC())}
+
+
+def parameterization(given: Any) -> Parameterization:
+    """The parameterization of a name ("standard", "ntk", "mup"), or itself.  Raises: KcalcError for other names."""
+    if isinstance(given, Parameterization):
+        return given
+    if not isinstance(given, str) or given not in PARAMETERIZATIONS:
+        raise unknown("parameterization (or give kcalc.backend.ABC(...))", given, PARAMETERIZATIONS)
+    return PARAMETERIZATIONS[given]

@@ -1,0 +1,55 @@
+"""Repeated blocks: the network with isomorphic consecutive pieces replaced by one node each."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..blocks import Block, find_blocks
+from ..calculi.arrays import Lowered, Repeated
+from ..layers import Input, Layer
+from ..network import Network, Step
+
+Node = Hashable
+LEAST = 3  # pieces; a scan over two saves nothing
+
+
+@dataclass(frozen=True)
+class Signature(Layer):
+    """All that must agree between two nodes to be the same step of a scan: not their numbers, not their weights."""
+
+    kind: type[Layer]
+    form: Hashable
+    extents: tuple[Any, ...]
+
+
+def signature(layer: Layer, lowered: Lowered | None) -> Layer:
+    """The signature of a node; Inputs stay what they are."""
+    if lowered is None:
+        return layer
+    extents = (lowered.below, lowered.shape, len(lowered.numbers), *sorted(lowered.tensors.items()), *sorted(lowered.state.items()))
+    return Signature(type(layer), lowered.form, extents)
+
+
+def repeated_blocks(network: Network, nodes: Mapping[Node, Lowered], least: int = LEAST) -> tuple[Block, ...]:
+    """The blocks of ``least`` or more pieces that differ in numbers and weights alone, first to last."""
+    steps = tuple((node, signature(layer, nodes.get(node)), parents) for node, layer, parents in network.steps())
+    return tuple(block for block in find_blocks(steps, network.outputs) if block.count >= least and block.entry is not None)
+
+
+def rolled(network: Network, blocks: Sequence[Block]) -> Network:
+    """The network in which each block is one :class:`Repeated` node, named as the last node of the block."""
+    if not blocks:
+        return network
+    given = list(network.steps())
+    steps = {step[0]: step for step in given}
+    for block in blocks:
+        first, entry = block.pieces[0], block.entry
+        inside = set(first)
+        body: list[Step] = [(entry, Input(), ()), *(step for step in given if step[0] in inside)]
+        exit_ = block.pieces[-1][-1]
+        for node in block.nodes:
+            del steps[node]
+        steps[exit_] = (exit_, Repeated(Network.from_steps(body, [first[-1]]), entry, block.pieces), (entry,))
+    return Network.from_steps(steps.values(), network.outputs)

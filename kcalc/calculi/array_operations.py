@@ -1,0 +1,172 @@
+"""What the rules of :mod:`kcalc.calculi.arrays` do to arrays: activations with fused constants, convolution, pooling.
+
+Windows sit so that the centre tap of the output at ``i`` reads the input at ``stride * i``: with ``"same"`` padding a strided convolution
+whose centre tap alone is non-zero reads the very locations that a strided 1 x 1 convolution does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..activations import Activation
+
+Array = Any
+Extent = tuple[int, int]
+IMAGES = ("NHWC", "HWIO", "NHWC")
+
+
+@lru_cache(maxsize=512)
+def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
+    """(form, numbers) of an activation: those of equal form differ in numbers alone.
+
+    phi(x) = a x for x >= 0 and b x below has the numbers (a, b); a transformed activation (input scale and shift, output scale and shift)
+    and those of what it transforms.
+    """
+    t = phi.transformation
+    if phi.degree == 1 and all(k == 0 for k in phi.kinks):
+        return "rectifier", (float(phi(1.0)), -float(phi(-1.0)))
+    if t is None:
+        return phi, ()
+    form, numbers = elementwise_form(phi.base)
+    return ("transformed", form), (float(t.input_scale), float(t.input_shift), float(t.output_scale), float(t.output_shift), *numbers)
+
+
+def activate(phi: Activation, x: Array, numbers: Sequence[Any]) -> Array:
+    """phi(x) with the numbers of its form, which may be traced; low precisions go through single precision."""
+    import jax.numpy as jnp
+
+    wide = x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
+    return _activated(elementwise_form(phi)[0], wide, numbers).astype(x.dtype)
+
+
+def _activated(form: Any, x: Array, numbers: Sequence[Any]) -> Array:
+    import jax.numpy as jnp
+
+    from ..activations.jax_function import jax_function
+
+    if form == "rectifier":
+        above, below = numbers
+        if isinstance(above, float) and isinstance(below, float) and above == below:
+            return x if above == 1 else above * x
+        return jnp.where(x >= 0, above * x, below * x)
+    if isinstance(form, tuple):
+        a, b, scale, shift = numbers[:4]
+        return scale * (_activated(form[1], a * x + b, numbers[4:]) + shift)
+    return jax_function(form)(x)
+
+
+def divided(x: Array, square: Array) -> Array:
+    """``x / sqrt(square)``, 0 where the square is (almost) 0."""
+    import jax.numpy as jnp
+
+    tiny = float(jnp.finfo(x.dtype).tiny)
+    return jnp.where(square > tiny, x / jnp.sqrt(jnp.where(square > tiny, square, 1)), 0)
+
+
+# -- windows ---------------------------------------------------------------------------------------------------------------------------
+
+
+def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
+    """Zeros before and after that give ``ceil(size / stride)`` outputs with centre taps at ``stride * i``."""
+    low = (window - 1) // 2
+    outputs = -(-size // stride)
+    return low, max((outputs - 1) * stride + window - size - low, 0)
+
+
+def window_padding(locations: Extent, window: Extent, stride: Extent, padding: Any) -> tuple[tuple[int, int], ...]:
+    """(before, after) per axis; circular padding is of the same size as ``"same"`` at stride 1."""
+    if padding == "valid":
+        return (0, 0), (0, 0)
+    if padding == "same":
+        return tuple(same_padding(n, k, s) for n, k, s in zip(locations, window, stride, strict=True))
+    if padding == "circular":
+        return tuple(((k - 1) // 2, k - 1 - (k - 1) // 2) for k in window)
+    before = (padding, padding) if isinstance(padding, int) else padding
+    return tuple((p, p) for p in before)
+
+
+def window_outputs(locations: Extent, window: Extent, stride: Extent, padding: Any) -> Extent:
+    """How many outputs there are per axis (may be <= 0 where the window does not fit)."""
+    sides = window_padding(locations, window, stride, padding)
+    rows, columns = ((n + low + high - k) // s + 1 for n, k, s, (low, high) in zip(locations, window, stride, sides, strict=True))
+    return rows, columns
+
+
+def convolve(x: Array, weight: Array, stride: Extent, padding: Any, groups: int) -> Array:
+    """The convolution of (..., height, width, channels) with (rows, columns, channels / groups, outputs)."""
+    import jax
+
+    batch, locations = x.shape[:-3], x.shape[-3:-1]
+    window = weight.shape[:2]
+    sides = window_padding(locations, window, stride, padding)
+    images = x.reshape(-1, *x.shape[-3:])
+    if padding == "circular":
+        images, sides = circular(images, sides), ((0, 0), (0, 0))
+    out = jax.lax.conv_general_dilated(images, weight, stride, sides, dimension_numbers=IMAGES, feature_group_count=groups)
+    return out.reshape(*batch, *out.shape[1:])
+
+
+def circular(images: Array, sides: Sequence[tuple[int, int]]) -> Array:
+    """Images continued periodically on each side."""
+    import jax.numpy as jnp
+
+    return jnp.pad(images, ((0, 0), *sides, (0, 0)), mode="wrap")
+
+
+def grouped_product(x: Array, weight: Array, groups: int) -> Array:
+    """``x W`` in groups: (..., channels) by (channels / groups, outputs), group g making the g-th part of the outputs."""
+    import jax.numpy as jnp
+
+    parts = x.reshape(*x.shape[:-1], groups, -1)
+    blocks = weight.reshape(weight.shape[0], groups, -1)
+    out = jnp.einsum("...gi,igo->...go", parts, blocks)
+    return out.reshape(*x.shape[:-1], -1)
+
+
+def pool(x: Array, kind: str, window: Extent | None, stride: Extent | None, weight: Array | None) -> Array:
+    """Pooling of (..., height, width, channels); all locations into one where ``window`` is None.  Padding as ``"same"``, never counted.
+
+    ``weight`` (rows, columns) makes a weighted sum; in windows cut by the border it is scaled up so that expected squares stay.
+    """
+    import jax.numpy as jnp
+
+    if window is None or stride is None:
+        if weight is not None:
+            return jnp.einsum("...hwc,hw->...c", x, weight)
+        return x.max(axis=(-3, -2)) if kind == "max" else x.mean(axis=(-3, -2))
+    batch, images = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
+    out = _windowed(images, kind, window, stride, weight)
+    return out.reshape(*batch, *out.shape[1:])
+
+
+def _windowed(images: Array, kind: str, window: Extent, stride: Extent, weight: Array | None) -> Array:
+    import jax
+    import jax.numpy as jnp
+
+    locations = images.shape[1:3]
+    sides = window_padding(locations, window, stride, "same")
+    if weight is not None:
+        channels = images.shape[-1]
+        kernel = jnp.broadcast_to(weight[:, :, None, None], (*window, 1, channels)).astype(images.dtype)
+        out = jax.lax.conv_general_dilated(images, kernel, stride, sides, dimension_numbers=IMAGES, feature_group_count=channels)
+        return out * jnp.asarray(np.sqrt(math.prod(window) / _counts(locations, window, stride)), out.dtype)
+    span, steps, padding = (1, *window, 1), (1, *stride, 1), ((0, 0), *sides, (0, 0))
+    if kind == "max":
+        return jax.lax.reduce_window(images, -jnp.inf, jax.lax.max, span, steps, padding)
+    total = jax.lax.reduce_window(images, 0.0, jax.lax.add, span, steps, padding)
+    return total / jnp.asarray(_counts(locations, window, stride), images.dtype)
+
+
+def _counts(locations: Extent, window: Extent, stride: Extent) -> np.ndarray:
+    """How many locations each window covers, shape (rows, columns, 1)."""
+    inside: list[np.ndarray] = []
+    for n, k, s in zip(locations, window, stride, strict=True):
+        low, _ = same_padding(n, k, s)
+        starts = np.arange(-(-n // s)) * s - low
+        inside.append(np.minimum(starts + k, n) - np.maximum(starts, 0))
+    return (inside[0][:, None] * inside[1])[:, :, None].astype(float)

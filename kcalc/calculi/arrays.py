@@ -1,0 +1,324 @@
+"""Running a network on JAX arrays: the same fold as the kernel maps, with feature maps for states.
+
+A feature map is ``(..., channels)``, or ``(..., height, width, channels)`` where there are locations; leading axes are batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import singledispatchmethod
+from typing import Any
+
+from ..compose import fold, no_rule
+from ..errors import KcalcError
+from ..layers import (
+    Affine,
+    BatchNorm,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    Product,
+    RMSNorm,
+    Scale,
+    Sum,
+)  # fmt: skip
+from ..network import Network
+from .array_operations import activate, convolve, divided, grouped_product, pool
+
+Array = Any
+Node = Hashable
+Tree = Mapping[Node, Mapping[str, Array]]
+Locations = tuple[int, int]
+
+BATCH_EPSILON = 1e-5  # added to the variance by BatchNorm, which kernel maps do not know
+MOMENTUM = 0.9  # of BatchNorm's running statistics
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Channels of a feature map, and its (height, width) or None where it has no locations."""
+
+    channels: int
+    locations: Locations | None = None
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes behind those of the batch."""
+        return (*(self.locations or ()), self.channels)
+
+    def __str__(self) -> str:
+        return " x ".join(map(str, self.axes))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What arrays need to know of a node besides its layer.
+
+    ``index``: its place in the network, from which its random keys come.  ``below``, ``shape``: what it reads and emits.  ``numbers``: the
+    numbers in it that may differ between blocks that are otherwise alike.  ``tensors``, ``state``: shapes of what is trained and what is
+    kept from step to step.  ``form``: whatever must be equal for two nodes to do the same with other numbers and other weights.
+    """
+
+    index: int
+    below: tuple[Shape, ...]
+    shape: Shape
+    numbers: tuple[float, ...] = ()
+    tensors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    state: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    form: Hashable = ()
+
+
+@dataclass(frozen=True)
+class Repeated(Layer):
+    """Isomorphic pieces in a row, run as one ``lax.scan``; ``body`` is the first of them, behind an Input.
+
+    ``pieces[i][j]`` is the node of the i-th piece that corresponds to ``pieces[0][j]``; the last of a piece is what it emits.
+    """
+
+    body: Network
+    entry: Node
+    pieces: tuple[tuple[Node, ...], ...]
+
+    @property
+    def count(self) -> int:
+        """How many pieces there are."""
+        return len(self.pieces)
+
+
+@dataclass
+class Arrays:
+    """The calculus of arrays: rules of one evaluation of a network.
+
+    ``nodes`` is what the lowering found; ``params`` and ``state`` hold arrays by node, stacked for repeated pieces (under the node of the
+    first).  ``numbers`` and ``indices`` replace those of ``nodes`` inside a scan.  ``key`` is for dropout, which acts if ``train``.
+    ``keep``: collect every feature map.  Found after a run: ``new_state`` and ``kept``.
+    """
+
+    nodes: Mapping[Node, Lowered]
+    params: Tree
+    state: Tree = field(default_factory=dict)
+    train: bool = False
+    key: Array | None = None
+    remat: bool = False
+    keep: bool = False
+    numbers: Mapping[Node, tuple[Any, ...]] = field(default_factory=dict)
+    indices: Mapping[Node, Any] = field(default_factory=dict)
+    new_state: dict[Node, dict[str, Array]] = field(default_factory=dict)
+    kept: dict[Node, Array] = field(default_factory=dict)
+
+    def number(self, node: Node) -> tuple[Any, ...]:
+        """The numbers of a node: floats, or traced scalars inside a scan over pieces that differ in them."""
+        return self.numbers[node] if node in self.numbers else self.nodes[node].numbers
+
+    # -- rules -----------------------------------------------------------------------------------------------------------------------
+
+    @singledispatchmethod
+    def rule(self, layer: Layer, node: Node, inputs: Sequence[Array]) -> Array:
+        """The feature map a layer emits.  Raises: NoRule, KcalcError naming the node."""
+        raise no_rule("arrays", layer, node)
+
+    @rule.register
+    def _(self, layer: Affine, node: Node, inputs: Sequence[Array]) -> Array:
+        """``x W + b``, over the window of every location for a convolution."""
+        params, lowered = self.params[node], self.nodes[node]
+        _, scale, _, bias_scale, length = self.number(node)
+        weight = params["weight"]
+        if layer.standardised:
+            weight = standardised(weight, length)
+        elif not _is_one(scale):
+            weight = weight * _like(scale, weight)
+        if lowered.shape.locations is not None:
+            out = convolve(inputs[0], weight, pairs(layer.stride), layer.padding, layer.groups)
+        else:
+            out = inputs[0] @ weight if layer.groups == 1 else grouped_product(inputs[0], weight, layer.groups)
+        if "bias" not in params:
+            return out
+        return out + (params["bias"] if _is_one(bias_scale) else params["bias"] * _like(bias_scale, out))
+
+    @rule.register
+    def _(self, layer: Nonlinear, node: Node, inputs: Sequence[Array]) -> Array:
+        return activate(layer.activation, inputs[0], self.number(node))
+
+    @rule.register
+    def _(self, layer: Sum, node: Node, inputs: Sequence[Array]) -> Array:
+        """``sum_i w_i x_i``."""
+        terms = [x if _is_one(w) else _like(w, x) * x for w, x in zip(self.number(node), inputs, strict=True)]
+        return sum(terms[1:], terms[0])
+
+    @rule.register
+    def _(self, layer: Concat, node: Node, inputs: Sequence[Array]) -> Array:
+        import jax.numpy as jnp
+
+        return jnp.concatenate(inputs, axis=-1)
+
+    @rule.register
+    def _(self, layer: Scale, node: Node, inputs: Sequence[Array]) -> Array:
+        return _like(self.number(node)[0], inputs[0]) * inputs[0]
+
+    @rule.register
+    def _(self, layer: Product, node: Node, inputs: Sequence[Array]) -> Array:
+        return math.prod(inputs[1:], start=inputs[0])
+
+    @rule.register
+    def _(self, layer: LayerNorm, node: Node, inputs: Sequence[Array]) -> Array:
+        """``(x - mean) / std`` over the channels of each location; 0 where all channels agree."""
+        x = _wide(inputs[0])
+        centred = x - x.mean(axis=-1, keepdims=True)
+        return self._gained(divided(centred, (centred * centred).mean(axis=-1, keepdims=True)), node).astype(inputs[0].dtype)
+
+    @rule.register
+    def _(self, layer: RMSNorm, node: Node, inputs: Sequence[Array]) -> Array:
+        """``x / rms`` over the channels of each location; 0 where they are."""
+        x = _wide(inputs[0])
+        return self._gained(divided(x, (x * x).mean(axis=-1, keepdims=True)), node).astype(inputs[0].dtype)
+
+    @rule.register
+    def _(self, layer: BatchNorm, node: Node, inputs: Sequence[Array]) -> Array:
+        """``(x - mean) / sqrt(variance + epsilon)`` of the batch in training, of the running statistics in evaluation."""
+        import jax.numpy as jnp
+
+        old, x = self.state[node], _wide(inputs[0])
+        if self.train:
+            axes = tuple(range(x.ndim - 1))
+            if not axes:
+                raise KcalcError(f"node {node!r} (BatchNorm) needs a batch to train on, got a single example")
+            mean = x.mean(axis=axes)
+            variance = ((x - mean) ** 2).mean(axis=axes)
+            pairs_ = (("mean", mean), ("variance", variance))
+            self.new_state[node] = {name: MOMENTUM * old[name] + (1 - MOMENTUM) * new.astype(old[name].dtype) for name, new in pairs_}
+        else:
+            mean, variance = old["mean"], old["variance"]
+            self.new_state[node] = dict(old)
+        return self._gained((x - mean) / jnp.sqrt(variance + BATCH_EPSILON), node).astype(inputs[0].dtype)
+
+    def _gained(self, x: Array, node: Node) -> Array:
+        gains = self.params.get(node, {})
+        x = x * gains["scale"] if "scale" in gains else x
+        return x + gains["offset"] if "offset" in gains else x
+
+    @rule.register
+    def _(self, layer: Pool, node: Node, inputs: Sequence[Array]) -> Array:
+        """The maximum, mean or randomly weighted sum over windows; identity where there are no locations."""
+        if self.nodes[node].below[0].locations is None:
+            return inputs[0]
+        weight = None
+        if layer.kind == "weighted_mean":
+            scale = self.number(node)[1]
+            weight = self.params[node]["weight"]
+            weight = weight if _is_one(scale) else weight * _like(scale, weight)
+        window = None if layer.window is None else pairs(layer.window)
+        stride = window if layer.stride is None or window is None else pairs(layer.stride)
+        return pool(inputs[0], layer.kind, window, stride, weight)
+
+    @rule.register
+    def _(self, layer: Dropout, node: Node, inputs: Sequence[Array]) -> Array:
+        """In training each entry is 0 with probability ``rate``, else divided by ``1 - rate``."""
+        import jax
+        import jax.numpy as jnp
+
+        rate = self.number(node)[0]
+        if not self.train or (isinstance(rate, float) and rate == 0):
+            return inputs[0]
+        if self.key is None:
+            raise KcalcError(f"node {node!r} (Dropout) needs random numbers in training; pass key=jax.random.key(...)")
+        key = jax.random.fold_in(self.key, self.indices.get(node, self.nodes[node].index))
+        stay = jax.random.uniform(key, inputs[0].shape) >= rate
+        return jnp.where(stay, inputs[0] / (1 - rate), 0).astype(inputs[0].dtype)
+
+    @rule.register
+    def _(self, layer: Flatten, node: Node, inputs: Sequence[Array]) -> Array:
+        """Row by row, channels fastest."""
+        if self.nodes[node].below[0].locations is None:
+            return inputs[0]
+        return inputs[0].reshape(*inputs[0].shape[:-3], -1)
+
+    @rule.register
+    def _(self, layer: Identity, node: Node, inputs: Sequence[Array]) -> Array:
+        return inputs[0]
+
+    @rule.register
+    def _(self, layer: Input, node: Node, inputs: Sequence[Array]) -> Array:
+        raise KcalcError(f"no array is given for the input {node!r}; give one for every input, {{input: array}}")
+
+    @rule.register
+    def _(self, layer: Repeated, node: Node, inputs: Sequence[Array]) -> Array:
+        """One ``lax.scan`` over the pieces; what differs between them is scanned over, what does not stays a constant."""
+        import jax
+
+        first, dtype = layer.pieces[0], inputs[0].dtype
+        constant, varying = self._columns(layer, dtype)
+        stacks = (
+            {n: self.params[n] for n in first if n in self.params},
+            {n: self.state[n] for n in first if n in self.state},
+            varying,
+            self._stacked_indices(layer),
+        )
+
+        def body(h: Array, rows: Any) -> tuple[Array, Any]:
+            params, state, numbers, indices = rows
+            merged = {n: tuple(numbers[n].get(i, v) for i, v in enumerate(values)) for n, values in constant.items()}
+            inner = replace(self, params=params, state=state, numbers=merged, indices=indices, new_state={}, kept={})
+            states = fold(layer.body, inner, {layer.entry: h})  # pyright: ignore[reportArgumentType]
+            return states[first[-1]], (inner.new_state, {n: states[n] for n in first} if self.keep else {})
+
+        out, (new_state, kept) = jax.lax.scan(jax.checkpoint(body) if self.remat else body, inputs[0], stacks, length=layer.count)
+        self.new_state.update(new_state)
+        self.kept.update({piece[j]: kept[n][i] for j, n in enumerate(first) if n in kept for i, piece in enumerate(layer.pieces)})
+        return out
+
+    def _columns(self, layer: Repeated, dtype: Any) -> tuple[dict[Node, tuple[Any, ...]], dict[Node, dict[int, Array]]]:
+        """Numbers of the body: constants where all pieces agree, and {node: {which: one per piece}} where they do not."""
+        import jax.numpy as jnp
+
+        kind = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
+        constant: dict[Node, tuple[Any, ...]] = {}
+        varying: dict[Node, dict[int, Array]] = {}
+        for j, node in enumerate(layer.pieces[0]):
+            rows = [self.nodes[piece[j]].numbers for piece in layer.pieces]
+            constant[node] = rows[0]
+            columns = zip(*rows, strict=True)
+            varying[node] = {i: jnp.asarray(column, kind) for i, column in enumerate(columns) if len(set(column)) > 1}
+        return constant, varying
+
+    def _stacked_indices(self, layer: Repeated) -> dict[Node, Array]:
+        import jax.numpy as jnp
+
+        dropped = [j for j, node in enumerate(layer.pieces[0]) if isinstance(layer.body.layer(node), Dropout)]
+        return {layer.pieces[0][j]: jnp.asarray([self.nodes[p[j]].index for p in layer.pieces], jnp.uint32) for j in dropped}
+
+
+def standardised(weight: Array, length: Any) -> Array:
+    """Weights into each output with mean 0 and Euclidean length ``length`` over the fan-in (all axes but the last)."""
+    axes = tuple(range(weight.ndim - 1))
+    wide = _wide(weight)
+    centred = wide - wide.mean(axis=axes, keepdims=True)
+    return (length * divided(centred, (centred * centred).sum(axis=axes, keepdims=True))).astype(weight.dtype)
+
+
+def pairs(extent: int | Sequence[int]) -> Locations:
+    """One number per spatial axis of a two-dimensional layer."""
+    return (extent, extent) if isinstance(extent, int) else (extent[0], extent[1])
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, int | float) and value == 1
+
+
+def _like(number: Any, x: Array) -> Any:
+    """A Python number, or a traced one in the precision of ``x``."""
+    return number if isinstance(number, int | float) else number.astype(x.dtype)
+
+
+def _wide(x: Array) -> Array:
+    """At least single precision, for statistics."""
+    import jax.numpy as jnp
+
+    return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x

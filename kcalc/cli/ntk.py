@@ -1,0 +1,92 @@
+"""``kcalc ntk NET``: the NNGP and the neural tangent kernel, its parts by layer, and the gradients at every layer."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+from ..calculi.gradients import gradients
+from ..calculi.ntk import TangentKernel, ntk
+from ..calculi.tangent import PARAMETERIZATIONS
+from ..errors import KcalcError
+from ..layers import Affine
+from ..network import Network
+from ..shaping import METHODS, shape
+from .command import Command, number, plot_option, save_figure
+from .networks import Named, network_from, network_options
+from .text import activation_names, assumption_lines, table
+
+COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
+EPILOG = """\
+examples:
+  kcalc ntk vanilla-100 --activation relu --sigma-w 1.41421356
+  kcalc ntk vanilla-100 --activation tanh --method dks --layers
+"""
+
+
+def _options(command: argparse.ArgumentParser) -> None:
+    network_options(command)
+    plot_option(command)
+    command.add_argument("--q", type=number, default=1.0, help="q value (mean square) of the network's input; default 1")
+    command.add_argument("--sigma-w", type=number, metavar="S", help="sqrt(fan-in) times the standard deviation of all weights")
+    command.add_argument("--sigma-b", type=number, metavar="S", help="standard deviation of all biases")
+    command.add_argument("--method", choices=tuple(METHODS), help="shape the network first, with the method's default targets")
+    command.add_argument("--parameterization", choices=PARAMETERIZATIONS, default="ntk", help="default ntk")
+    command.add_argument("--features", type=int, metavar="N", help="width where none is stated (standard parameterisation)")
+    command.add_argument("--layers", action="store_true", help="also print the part of every Affine layer and the gradients there")
+
+
+def _run(options: argparse.Namespace) -> None:
+    named = network_from(options)
+    if options.q <= 0:
+        raise KcalcError(f"--q is a mean square and must be > 0, got {options.q}")
+    network = _weighted(named.network, options.sigma_w, options.sigma_b)
+    if options.method is not None:
+        network = shape(network, method=options.method).network
+    kernel = ntk(network, options.parameterization, options.features)
+    text = kernel_text(named, kernel, options.q, options.layers)
+    if options.plot:
+        save_figure(kernel.plot(q=options.q), options.plot)
+    print(text)
+
+
+def _weighted(network: Network, sigma_w: float | None, sigma_b: float | None) -> Network:
+    given = {name: value for name, value in (("sigma_w", sigma_w), ("sigma_b", sigma_b)) if value is not None}
+
+    def changed(_: Any, layer: Any) -> Any:
+        return replace(layer, **given) if isinstance(layer, Affine) else layer
+
+    return network.map_layers(changed) if given else network
+
+
+def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool) -> str:
+    """The kernels as aligned text."""
+    lines = [named.title, f"activations: {', '.join(activation_names(kernel.network))}", ""]
+    tangent, covariance = kernel(COSINES, q), kernel.nngp(COSINES, q)
+    for node in kernel.network.outputs:
+        theta, k = (v[node] if isinstance(v, dict) else v for v in (tangent, covariance))
+        if len(kernel.network.outputs) > 1:
+            lines.append(f"output {node}")
+        rows = [(f"{c:g}", f"{a:.10g}", f"{b:.10g}", f"{b / theta[-1]:.6f}") for c, a, b in zip(COSINES, k, theta, strict=True)]
+        lines += [*table([("c", "NNGP", "NTK", "NTK / NTK(1)"), *rows], indent=2), ""]
+    if len(kernel.network.outputs) == 1:
+        lines += _gradient_lines(kernel, q, layers)
+    return "\n".join([*lines, *assumption_lines(kernel)])
+
+
+def _gradient_lines(kernel: TangentKernel, q: float, layers: bool) -> list[str]:
+    found = gradients(kernel.network, q)
+    lines = [f"gradients: the largest E|d out/d layer|^2 is {found.growth:.6g} times the smallest", ""]
+    if layers:
+        parts = kernel.by_layer([0.0, 1.0], q)
+        rows = [(str(node), f"{part[0]:.8g}", f"{part[1]:.8g}", f"{found.nodes[node]:.6g}") for node, part in parts.items()]
+        lines += [*table([("layer", "NTK at c = 0", "NTK at c = 1", "|d out/d layer|^2"), *rows], indent=2), ""]
+    return lines
+
+
+COMMAND = Command(
+    "ntk", "print the neural tangent kernel of a network",
+    "Print the infinite-width kernels of a network as functions of the inputs' c value,\nand how large gradients are at initialisation.",
+    _options, _run, EPILOG,
+)  # fmt: skip

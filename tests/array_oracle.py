@@ -1,0 +1,135 @@
+"""Networks on arrays in plain NumPy, double precision, one location and one window at a time: no JAX, no kcalc rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from monte_carlo import FUNCTIONS, slot_parents
+
+from kcalc import layers
+
+Array = np.ndarray
+
+
+def two(extent: Any) -> tuple[int, int]:
+    """One number per axis."""
+    return (extent, extent) if isinstance(extent, int) else tuple(extent)
+
+
+def starts(size: int, window: int, stride: int, padding: Any, axis: int) -> list[int]:
+    """Where the windows of one axis start, in locations of the unpadded input."""
+    if padding in ("same", "circular"):
+        return [i * stride - (window - 1) // 2 for i in range(-(-size // stride))]
+    pad = 0 if padding == "valid" else two(padding)[axis]
+    return list(range(-pad, size + pad - window + 1, stride))
+
+
+def windows(x: Array, window: tuple[int, int], stride: tuple[int, int], padding: Any) -> tuple[Array, Array]:
+    """(values, inside): (n, rows out, columns out, window rows, window columns, channels), zero and False outside the image."""
+    n, height, width, channels = x.shape
+    rows, columns = (starts(s, k, t, padding, i) for i, (s, k, t) in enumerate(zip((height, width), window, stride, strict=True)))
+    values = np.zeros((n, len(rows), len(columns), *window, channels))
+    inside = np.zeros((len(rows), len(columns), *window), bool)
+    for a, top in enumerate(rows):
+        for b, left in enumerate(columns):
+            for i in range(window[0]):
+                for j in range(window[1]):
+                    r, c = top + i, left + j
+                    if padding == "circular":
+                        r, c = r % height, c % width
+                    if 0 <= r < height and 0 <= c < width:
+                        values[:, a, b, i, j] = x[:, r, c]
+                        inside[a, b, i, j] = True
+    return values, inside
+
+
+def convolution(layer: layers.Affine, x: Array, weight: Array) -> Array:
+    """Groups one by one."""
+    values, _ = windows(x, weight.shape[:2], two(layer.stride), layer.padding)
+    size, out = x.shape[-1] // layer.groups, weight.shape[-1] // layer.groups
+    parts = [
+        np.einsum("nabijc,ijco->nabo", values[..., g * size : (g + 1) * size], weight[..., g * out : (g + 1) * out])
+        for g in range(layer.groups)
+    ]
+    return np.concatenate(parts, axis=-1)
+
+
+def dense(layer: layers.Affine, x: Array, weight: Array) -> Array:
+    """Groups one by one."""
+    size, out = x.shape[-1] // layer.groups, weight.shape[-1] // layer.groups
+    parts = [x[..., g * size : (g + 1) * size] @ weight[:, g * out : (g + 1) * out] for g in range(layer.groups)]
+    return np.concatenate(parts, axis=-1)
+
+
+def pooled(layer: layers.Pool, x: Array, weight: Array | None) -> Array:
+    """Windows as for a convolution with "same" padding; locations outside are not there."""
+    whole = layer.window is None
+    window = x.shape[1:3] if whole else two(layer.window)
+    stride = window if layer.stride is None else two(layer.stride)
+    values, inside = (x[:, None, None], np.ones((1, 1, *window), bool)) if whole else windows(x, window, stride, "same")
+    mask = inside[None, ..., None]
+    count = inside.sum(axis=(2, 3))[None, :, :, None]
+    if layer.kind == "max":
+        out = np.where(mask, values, -np.inf).max(axis=(3, 4))
+    elif layer.kind == "mean":
+        out = (values * mask).sum(axis=(3, 4)) / count
+    else:
+        out = np.einsum("nabijc,ij->nabc", values, weight) * np.sqrt(window[0] * window[1] / count)
+    return out[:, 0, 0] if whole else out
+
+
+def run(
+    network: Any,
+    x: Any,
+    params: Mapping[Any, Mapping[str, Any]],
+    scales: Callable[[Any], float] = lambda node: 1.0,
+) -> dict[Any, Array]:
+    """Every feature map; ``params[node]`` holds weight and bias, ``scales(node)`` multiplies the weight."""
+    graph = network.graph
+    values: dict[Any, Array] = {}
+    for node, layer, parents in network.steps():
+        assert slot_parents(graph, node) == list(parents)
+        below = [values[p] for p in parents]
+        own = {name: np.asarray(leaf, float) for name, leaf in params.get(node, {}).items()}
+        match layer:
+            case layers.Input():
+                values[node] = np.asarray(x[node] if isinstance(x, dict) else x, float)
+            case layers.Affine():
+                weight = own["weight"] * scales(node)
+                out = convolution(layer, below[0], weight) if weight.ndim == 4 else dense(layer, below[0], weight)
+                values[node] = out + own.get("bias", 0.0)
+            case layers.Nonlinear():
+                values[node] = activation(layer.activation, below[0])
+            case layers.Sum():
+                values[node] = sum(float(w) * h for w, h in zip(layer.weights or (1,) * len(below), below, strict=True))
+            case layers.Product():
+                values[node] = np.prod(np.stack(below), axis=0)
+            case layers.Concat():
+                values[node] = np.concatenate(below, axis=-1)
+            case layers.Scale():
+                values[node] = float(layer.factor) * below[0]
+            case layers.LayerNorm():
+                centred = below[0] - below[0].mean(axis=-1, keepdims=True)
+                values[node] = centred / np.sqrt(np.mean(centred**2, axis=-1, keepdims=True))
+            case layers.RMSNorm():
+                values[node] = below[0] / np.sqrt(np.mean(below[0] ** 2, axis=-1, keepdims=True))
+            case layers.Pool():
+                values[node] = pooled(layer, below[0], own.get("weight"))
+            case layers.Flatten():
+                values[node] = below[0].reshape(below[0].shape[0], -1)
+            case layers.Identity() | layers.Dropout():
+                values[node] = below[0]
+            case _:
+                raise NotImplementedError(type(layer).__name__)
+    return values
+
+
+def activation(phi: Any, x: Array) -> Array:
+    """phi written out, its transformation applied by hand."""
+    t = phi.transformation
+    base = FUNCTIONS.get(phi.base.name, phi.base)
+    if t is None:
+        return base(x)
+    return float(t.output_scale) * (base(float(t.input_scale) * x + float(t.input_shift)) + float(t.output_shift))
