@@ -1,0 +1,243 @@
+"""Kernel matrices of data: the kernels of a network bound to the engine of :mod:`kcalc.gram`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arguments import one_q
+from ..errors import KcalcError, unknown
+from ..gaps import Gap
+from ..gram.entry import Options, compute
+from ..gram.plans import PairPlan, Plan, TablePlan
+from ..gram.tables import AngleTable, tabulate
+from ..layers import Affine, Input
+from .homogeneity import degrees, is_odd
+from .powers import DeepKernel, Reading
+
+Node = Hashable
+Array = np.ndarray
+
+METHODS = ("auto", "angle", "pairs")
+KINDS = ("nngp", "ntk")
+FEW_NORMS = 4
+"""Up to as many different norms there is one table per pair of them."""
+
+
+class Matrices(NamedTuple):
+    """The two kernels of the same data."""
+
+    nngp: Any
+    ntk: Any
+
+
+@dataclass
+class MatrixKernel:
+    """The kernels of a network with one input and one output, ready for matrices; tables are kept for further calls.
+
+    ``seeds`` as in :class:`kcalc.calculi.tangent.Tangent`.
+    """
+
+    reading: Reading
+    seeds: Mapping[Node, Any] | None
+    _tables: dict[tuple[float, ...], AngleTable] = field(default_factory=dict)
+
+    def matrices(self, X: Any, Y: Any, parts: tuple[int, ...], method: str, q: float | None, options: Options) -> list[Any]:
+        """One matrix per part (0 NNGP, 1 NTK); see :meth:`kcalc.calculi.ntk.KernelFunction.matrix`."""
+        if method not in METHODS:
+            raise unknown("method", method, METHODS)
+        if q is not None and (isinstance(q, bool) or not isinstance(q, int | float | np.floating) or not 0 < q < np.inf):
+            raise KcalcError(f"q is the mean square that all rows are rescaled to, a number > 0, got {q!r}")
+        self._check()
+        binding = Binding(self, method, None if q is None else float(q))
+        return compute(binding, X, Y, parts, options)
+
+    def table(self, q: float = 1.0) -> AngleTable:
+        """The kernels of the angle for inputs of one q value."""
+        self._check()
+        return self.tabled((float(q),))
+
+    def tabled(self, qs: tuple[float, ...]) -> AngleTable:
+        """One bank per pair of q values, (high, low) in the order (0, 0), (1, 0), (1, 1), (2, 0), ..."""
+        if qs not in self._tables:
+            odd = is_odd(self.reading.network)
+            banks = [self._bank(qs[i], qs[j], odd) for i in range(len(qs)) for j in range(i + 1)]
+            self._tables[qs] = tabulate(lambda gap: np.concatenate([bank(gap) for bank in banks]), len(banks), odd)
+        return self._tables[qs]
+
+    def _bank(self, first: float, second: float, odd: bool) -> Any:
+        if first == second:
+            return DeepKernel(self.reading, first, self.seeds, odd)
+        return lambda gap: self.pairs(gap, np.full(gap.shape, first), np.full(gap.shape, second))
+
+    def pairs(self, gap: Gap, q1: Array, q2: Array) -> Array:
+        """(NNGP, NTK) of pairs by the general recursion: shape (2, n)."""
+        (node,) = self.reading.network.inputs
+        second = None if np.array_equal(q1, q2) else {node: q2}
+        ((nngp, ntk),) = self.reading.values({node: gap}, {node: q1}, second, self.seeds).values()
+        return np.stack([np.broadcast_to(np.asarray(part, dtype=float), gap.shape) for part in (nngp, ntk)])
+
+    @cached_property
+    def degree(self) -> int | None:
+        """k with K(a x, b y) = (a b)^k K(x, y), if the network has one by its structure."""
+        network = self.reading.network
+        biased = any(layer.bias for _, layer, _ in network.steps() if isinstance(layer, Affine))
+        if self.reading.fan_in is not None and biased:  # there a bias has a kernel of its own even at sigma_b = 0
+            return None
+        return degrees(network)[network.outputs[0]]
+
+    @property
+    def features(self) -> int | None:
+        """How many features the network's input has, if it says so."""
+        layer = self.reading.network.layer(self.reading.network.inputs[0])
+        return layer.features if isinstance(layer, Input) else None
+
+    def _check(self) -> None:
+        network = self.reading.network
+        for what, nodes in (("inputs", network.inputs), ("outputs", network.outputs)):
+            if len(nodes) != 1:
+                names = ", ".join(map(str, nodes[:6]))
+                raise KcalcError(f"a kernel matrix needs one input and one output; the network has {len(nodes)} {what}: {names}")
+
+
+@dataclass(frozen=True)
+class Binding:
+    """How the kernels of given rows are to be computed: what the engine asks of a network."""
+
+    kernel: MatrixKernel
+    method: str
+    q: float | None
+
+    @property
+    def features(self) -> int | None:
+        """How many features rows must have."""
+        return self.kernel.features
+
+    def plan(self, left: Array, right: Array, tolerance: float) -> Plan:
+        """The plan for rows of q values ``left`` and ``right``, which count as equal within ``tolerance``, relative.
+
+        Raises: KcalcError where ``method="angle"`` meets several norms.
+        """
+        if self.q is not None:
+            left, right = np.full(left.shape, self.q), np.full(right.shape, self.q)
+        if self.method == "pairs":
+            return PairPlan(self.kernel.pairs, (left, right))
+        distinct, (ones, others) = _classes(left, right, tolerance)
+        degree = self.kernel.degree
+        if len(distinct) == 1:
+            if degree is None:
+                return TablePlan(self.kernel.tabled((distinct[0],)))
+            return TablePlan(self.kernel.tabled((1.0,)).scaled(distinct[0] ** degree))
+        if degree is not None:
+            scale = None if degree == 0 else (left ** (degree / 2), right ** (degree / 2))
+            return TablePlan(self.kernel.tabled((1.0,)), scale=scale)
+        if self.method == "angle":
+            raise KcalcError(
+                f"the rows have {len(distinct)} different norms (q from {min(distinct):.6g} to {max(distinct):.6g}) and the network is not "
+                'homogeneous, so its kernel is no function of the angle alone; use the general recursion, method="pairs" (or "auto"), '
+                "rescale the rows to one norm, or pass q= to count angles alone"
+            )
+        if len(distinct) <= FEW_NORMS:
+            return TablePlan(self.kernel.tabled(tuple(distinct)), classes=(ones, others))
+        return PairPlan(self.kernel.pairs, (left, right))
+
+    def by_angle(self) -> tuple[AngleTable, int]:
+        """(table, k) with K = table(c) (q1 q2)^(k/2). Raises: KcalcError where the kernel is no such function."""
+        if self.q is not None:
+            return self.kernel.tabled((self.q,)), 0
+        if self.kernel.degree is None:
+            raise KcalcError(
+                "inside jax.grad or jax.jit the norms of the rows are not known, and this network's kernel depends on them beyond a power; "
+                "pass q= to count angles alone"
+            )
+        return self.kernel.tabled((1.0,)), self.kernel.degree
+
+
+def _classes(left: Array, right: Array, tolerance: float) -> tuple[list[float], tuple[Array, Array]]:
+    """(distinct q values, the class of each row on the left and on the right); close values are one, by their mean."""
+    together = np.concatenate([left, right])
+    order = np.argsort(together, kind="stable")
+    ascending = together[order]
+    starts = np.concatenate([[True], np.diff(ascending) > tolerance * ascending[1:]])
+    firsts = ascending[starts][np.cumsum(starts) - 1]
+    if np.any(ascending - firsts > 2 * tolerance * firsts):  # neighbours are close, but not those at the ends of a row of them
+        starts = np.concatenate([[True], np.diff(ascending) > 0])
+    numbers = np.empty(len(together), dtype=np.int64)
+    numbers[order] = np.cumsum(starts) - 1
+    means = np.bincount(numbers, weights=together) / np.bincount(numbers)
+    distinct = [1.0 if abs(mean - 1) <= tolerance else float(mean) for mean in means[: FEW_NORMS + 1]]
+    if len(means) > len(distinct):
+        distinct += [float(means[-1])] * (len(means) - len(distinct))
+    return distinct, (numbers[: len(left)], numbers[len(left) :])
+
+
+class WithMatrices:
+    """What a kernel function of one input and one output offers for data: :meth:`matrix`, :meth:`matrices`, :meth:`tabulated`."""
+
+    reading: Any
+    _part: int
+    _seeds: Mapping[Node, Any] | None
+
+    def matrix(
+        self,
+        X: Any,
+        Y: Any = None,
+        *,
+        kind: str | None = None,
+        method: str = "auto",
+        q: float | None = None,
+        dtype: Any = None,
+        out: Any = None,
+        block_rows: int | None = None,
+        memory: int | None = None,
+        progress: bool = False,
+        backend: str | None = None,
+        mesh: Any = None,
+    ) -> Any:
+        """The kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None: X): an (N, M) array, exact for equal rows.
+
+        A row counts with its angles to others and its q value |x|^2/d.  Where all q values agree, or the network is positively homogeneous,
+        the kernel is a function of the angle, tabulated once (see :meth:`tabulated`); pairs closer than c = 0.992, or as close to opposite,
+        get their angle from differences.  NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives float32,
+        computed in double precision.
+
+        kind: "ntk", "nngp", or "both" for :class:`Matrices`; by default what this kernel is.
+        method: "auto"; "angle" to insist on the function of the angle; "pairs" for the general recursion in (c, q1, q2), exact and slow.
+        q: count angles alone, as if all rows had this q.
+        out: a path (``.npy``, resumable: a record lies beside it) or an array to fill; two of them for both kernels.
+        memory: bytes to work with beyond X and the result (512 MiB); block_rows: rows at once instead.
+        backend: "numpy" or "jax", for NumPy data.  mesh: a :class:`jax.sharding.Mesh` over whose devices rows are shared out.
+
+        Raises: KcalcError for zero rows, nan, shapes that do not fit, several inputs or outputs, files of another run, unknown options.
+        """
+        parts = self._parts(kind)
+        options = Options(dtype, out, block_rows, memory, progress, backend, mesh)
+        found = self._matrix_kernel.matrices(X, Y, parts, method, q, options)
+        return found[0] if len(parts) == 1 else Matrices(*found)
+
+    def matrices(self, X: Any, Y: Any = None, **options: Any) -> Any:
+        """:class:`Matrices`: NNGP and NTK of the same data from one pass; arguments as for :meth:`matrix`."""
+        options["kind"] = "both"
+        return self.matrix(X, Y, **options)
+
+    def tabulated(self, q: float = 1.0) -> AngleTable:
+        """The table behind :meth:`matrix` for inputs of one q value, with its ``error_bound`` and ``at_gap(1 - c)``."""
+        return self._matrix_kernel.table(one_q(q))
+
+    @cached_property
+    def _matrix_kernel(self) -> MatrixKernel:
+        return MatrixKernel(self.reading, self._seeds)
+
+    def _parts(self, kind: str | None) -> tuple[int, ...]:
+        own = KINDS[self._part]
+        if kind is None or kind == own:
+            return (self._part,)
+        if kind not in (*KINDS, "both"):
+            raise unknown("kind", kind, (*KINDS, "both"))
+        if self._seeds is not None:
+            raise KcalcError(f"this kernel is one part, its matrices are of kind {own!r}; ask the whole kernel for {kind!r}")
+        return (0, 1) if kind == "both" else (KINDS.index(kind),)

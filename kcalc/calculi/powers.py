@@ -1,0 +1,267 @@
+"""Kernels of deep networks at uniform q without walking through every layer: repeated blocks are raised to their power by doubling.
+
+A piece of the network between two feature maps that all paths cross, and that are centred Gaussians there, maps what is known of a pair
+of inputs, ``(q, u, t)`` with ``t`` the tangent kernel over q, by ``q -> Q(q)``, ``u -> U(u)``, ``t -> D(u) t + A(u)``. Where q has settled
+(or the piece is positively homogeneous, so that only the ratio of q values counts) n equal pieces are the n-th power of that map, and
+``(U, D, A) o (U, D, A)`` is tabulated from ``(U, D, A)``: a thousand layers take ten tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..blocks import Block, cut_nodes
+from ..fields import NUMPY
+from ..gaps import Gap
+from ..gram.panels import Fitted, fit
+from ..jets import Jet
+from ..layers import Affine, Layer
+from ..network import Network
+from .channels import Channels
+from .checks import check_q
+from .freshness import Atom, Moments, Pair, is_zero
+from .homogeneity import degrees
+from .tangent import Tangent
+
+Node = Hashable
+Array = np.ndarray
+
+FEWEST = 12
+"""Fewer equal pieces are walked through: tables would cost more."""
+
+_SETTLED = 1e-15
+_CALM = 7.0  # log of the slope at c = 1 of all pieces together
+_TOLERANCE = 1e-14
+
+
+class Reading(Protocol):
+    """What is needed of a :class:`kcalc.calculi.ntk.TangentReading`."""
+
+    @property
+    def network(self) -> Network: ...
+    @property
+    def fan_in(self) -> Mapping[Node, int] | None: ...
+    def kernel(self, field: Any, uniform: bool, seeds: Mapping[Node, Any] | None = None) -> Tangent: ...
+    def values(
+        self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None
+    ) -> dict[Node, tuple[Any, Any]]: ...
+
+
+@dataclass
+class DeepKernel:
+    """(NNGP, NTK) of a network with one output as a function of the gap of its inputs, all of the same q.
+
+    ``seeds`` as in :class:`kcalc.calculi.tangent.Tangent`; ``odd``: only gaps <= 1 will be asked for.
+    """
+
+    reading: Reading
+    q: float
+    seeds: Mapping[Node, Any] | None
+    odd: bool = False
+    _powers: dict[Any, _Powers] = field(default_factory=dict)
+    _slopes: dict[Any, float] = field(default_factory=dict)
+
+    def __call__(self, gap: Gap) -> Array:
+        """Gaps (n,) -> (2, n)."""
+        network = self.reading.network
+        kernel = self.reading.kernel(NUMPY, True, self.seeds)
+        states: dict[Node, Channels] = {}
+        with np.errstate(all="ignore"):
+            for node in network.inputs:
+                q = np.asarray(self.q)
+                states[node] = kernel.start(node, q, q, Jet((gap, np.zeros(gap.shape))))
+            for block in self._blocks:
+                self._walk(kernel, block, states)
+        nngp, ntk = kernel.kernels(states[network.outputs[0]])
+        return np.stack([np.broadcast_to(np.asarray(part, dtype=float), gap.shape) for part in (nngp, ntk)])
+
+    @cached_property
+    def _blocks(self) -> tuple[Block, ...]:
+        return self.reading.network.blocks()
+
+    @cached_property
+    def _crossings(self) -> set[Node]:
+        network = self.reading.network
+        return set(cut_nodes(tuple(network.steps()), network.outputs))
+
+    def _walk(self, kernel: Tangent, block: Block, states: dict[Node, Channels]) -> None:
+        """The states of a block's nodes; pieces in the middle are leapt over where they may be."""
+        network, crossings = self.reading.network, self._crossings
+        leaps = block.count >= FEWEST and self._alike(block)
+        previous: dict[int, float] = {}
+        k = 0
+        while k < block.count:
+            for r, node in enumerate(block.pieces[k]):
+                if node not in states:
+                    below = [states[p] for p in network.parents(node)]
+                    states[node] = _keeping(network.layer(node), below, kernel.rule(network.layer(node), node, below))
+                left = block.count - 1 - k
+                if not (leaps and left >= FEWEST and node in crossings and _settled_kind(states[node])):
+                    continue
+                q = float(states[node].pairs[0].moments.q1)
+                ratio = q / previous[r] if r in previous else None
+                previous[r] = q
+                if ratio is not None and (abs(ratio - 1) <= _SETTLED or self._scales(block, r)) and self._calm(block, r, q):
+                    last = block.pieces[-1][r]
+                    states[last] = self._leap(block, r, left, ratio, states[node], last)
+                    k = block.count - 1
+                    for later in block.pieces[k][r + 1 :]:
+                        states[later] = kernel.rule(network.layer(later), later, [states[p] for p in network.parents(later)])
+                    break
+            k += 1
+
+    def _alike(self, block: Block) -> bool:
+        """Whether the tangent kernels of the pieces' own parameters are equal too."""
+        seeds, fan_in = self.seeds, self.reading.fan_in
+        if seeds and any(node in seeds for node in block.nodes):
+            return False
+        if fan_in is None:
+            return True
+        rows = [[fan_in.get(node) for node in piece] for piece in block.pieces[1:]]
+        return all(row == rows[0] for row in rows)
+
+    def _scales(self, block: Block, r: int) -> bool:
+        """Whether a piece maps a x to a f(x) for a > 0, its tangent kernel included."""
+        network = self.reading.network
+        nodes = (*block.pieces[1][r + 1 :], *block.pieces[2][: r + 1])
+        if self.reading.fan_in is not None:  # there a bias has a kernel of its own even at sigma_b = 0
+            return False
+        found = degrees(network, {block.pieces[1][r]: 1}, nodes)
+        return found[nodes[-1]] == 1
+
+    def _calm(self, block: Block, r: int, q: float) -> bool:
+        """Whether c values are not driven far apart: where an odd network drives them to 0, tables, of 1 - c, would lose their digits."""
+        key = (block.pieces[0], r)
+        if key not in self._slopes:
+            self._slopes[key] = float(_PieceMap(self.reading, self.seeds, block, r, q)(Gap.of([0.0], [2.0]))[1, 0])
+        return block.count * math.log(max(self._slopes[key], 1e-300)) <= _CALM
+
+    def _leap(self, block: Block, r: int, count: int, ratio: float, state: Channels, last: Node) -> Channels:
+        key = (block.pieces[0], r)
+        if key not in self._powers:
+            q = float(state.pairs[0].moments.q1)
+            self._powers[key] = _Powers(_PieceMap(self.reading, self.seeds, block, r, q), self.odd)
+        moments = state.pairs[0].moments
+        u, t = self._powers[key](count, np.asarray(moments.gap.value), -moments.gap.coefficients[1])
+        q = moments.q1 * (1.0 if abs(ratio - 1) <= _SETTLED else ratio**count)
+        check_q(NUMPY, q, last)
+        return _gaussian(last, q, Jet((u, -t)), 1 << 20_000)
+
+
+@dataclass(frozen=True)
+class _PieceMap:
+    """(U/u - offset, D - offset, A) of one piece at q, as functions of the gap: shape (3, n)."""
+
+    reading: Reading
+    seeds: Mapping[Node, Any] | None
+    block: Block
+    r: int
+    q: float
+    offset: float = 0.0
+
+    def __call__(self, gap: Gap) -> Array:
+        network = self.reading.network
+        kernel = self.reading.kernel(NUMPY, True, self.seeds)
+        entry = self.block.pieces[1][self.r]
+        nodes = (*self.block.pieces[1][self.r + 1 :], *self.block.pieces[2][: self.r + 1])
+        start = Jet((gap, np.array([[0.0], [-1.0]]) + np.zeros(gap.shape)))
+        states = {entry: _gaussian(entry, np.asarray(self.q), start, kernel._bit())}
+        with np.errstate(all="ignore"):
+            for node in nodes:
+                states[node] = kernel.rule(network.layer(node), node, [states[p] for p in network.parents(node)])
+        out = states[nodes[-1]].pairs[0].moments.gap
+        value, first = np.broadcast_to(out.value, gap.shape), np.broadcast_to(out.coefficients[1], (2, *gap.shape))
+        added, slope = -first[0], first[0] - first[1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = np.where(np.asarray(gap) > 0, value / np.asarray(gap), slope)
+        return np.stack([ratio - self.offset, slope - self.offset, added])
+
+
+class _Powers:
+    """The powers 1, 2, 4, ... of a piece's map, tabulated when first needed."""
+
+    def __init__(self, piece: _PieceMap, odd: bool) -> None:
+        self._odd = odd
+        self._tables = [self._table(piece)]
+
+    def __call__(self, count: int, u: Array, t: Array) -> tuple[Array, Array]:
+        """(u, t) after ``count`` pieces."""
+        level = 0
+        while count:
+            if level == len(self._tables):
+                self._tables.append(self._table(_Squared(self._tables[-1])))
+            if count & 1:
+                table = self._tables[level]
+                ratio, slope, added = table.at(u)
+                u, t = np.clip((ratio + table.offset) * u, 0.0, 2.0), (slope + table.offset) * t + added
+            count, level = count >> 1, level + 1
+        return u, t
+
+    def _table(self, function: _PieceMap | _Squared) -> _Table:
+        end = function(Gap.of([0.0], [2.0]))[1, 0]
+        slope = float(end if isinstance(function, _PieceMap) else end + function.offset)
+        offset = slope if 0.5 <= slope <= 2 else 0.0
+        moved = replace(function, offset=offset)
+        level = np.array([0.1, 0.01 if offset == 0 else 0.1, 1e-3]) * min(1.0, slope)
+        reflected = np.ones(3) if self._odd else None
+        return _Table(fit(moved, _TOLERANCE, lambda end: level, reflected), offset)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """(U/u - offset, D - offset, A): with the offset D(0) near 1 the differences are small near u = 0, and so are their errors."""
+
+    fitted: Fitted
+    offset: float
+
+    def at(self, u: Array, rest: Array | None = None) -> Array:
+        """The three at gaps u (n,); ``rest`` is 2 - u where that has more digits."""
+        rest = 2 - u if rest is None else rest
+        with np.errstate(divide="ignore"):
+            return self.fitted.at(-np.log2(np.minimum(u, rest)), u > 1)
+
+
+@dataclass(frozen=True)
+class _Squared:
+    """(U/u - offset, D - offset, A) of a map after itself."""
+
+    table: _Table
+    offset: float = 0.0
+
+    def __call__(self, gap: Gap) -> Array:
+        u, z = np.asarray(gap), self.table.offset
+        ratio, slope, added = self.table.at(u, np.asarray(2 - gap))
+        then, steeper, more = self.table.at(np.clip((ratio + z) * u, 0.0, 2.0))
+        rest = z * z - self.offset  # 0 but for rounding where offsets are in use
+        product = z * (ratio + then) + ratio * then + rest, z * (slope + steeper) + slope * steeper + rest
+        return np.stack([*product, more + (steeper + z) * added])
+
+
+def _keeping(layer: Layer, below: list[Channels], state: Channels) -> Channels:
+    """``state`` with the input's own gap after an Affine without bias, which does not change it: the calculus rounds 1 + c."""
+    if not isinstance(layer, Affine) or layer.sigma_b != 0 or len(below[0].groups) != 1:
+        return state
+    gap, pair = below[0].pairs[0].moments.gap.value, state.pairs[0]
+    if not isinstance(gap, Gap) or gap.rest is None or len(pair.terms) != 1:
+        return state
+    moments = replace(pair.moments, gap=Jet((gap, *pair.moments.gap.coefficients[1:])))
+    (term,) = pair.terms
+    return Channels.one(replace(pair, moments=moments, terms=(replace(term, atom=replace(term.atom, moments=moments)),)))
+
+
+def _gaussian(node: Node, q: Any, gap: Jet, bit: int) -> Channels:
+    return Channels.one(Pair.of(Atom(node, Moments(q, q, gap, 0, 0), bit, gaussian=True)))
+
+
+def _settled_kind(state: Channels) -> bool:
+    """Whether the law of a feature map at two inputs is that of one centred Gaussian of the state's q and gap."""
+    (pair,) = state.pairs if len(state.groups) == 1 else (None,)
+    if pair is None or not pair.gaussian or any(t.atom.raw or t.atom.patched for t in pair.terms):
+        return False
+    return is_zero(pair.moments.mean1) and np.ndim(pair.moments.q1) == 0

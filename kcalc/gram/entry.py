@@ -1,0 +1,149 @@
+"""From data to kernel matrices: which arrays came in, where the result goes, what computes it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import KcalcError, unknown
+from ..jax_field import is_jax
+from .plans import Plan
+from .rows import RowSet
+from .sinks import ArraySink, FileSink, places, recorded_block
+from .stripes import MEMORY, Job, block_rows, run
+from .tables import AngleTable
+
+Array = np.ndarray
+
+BACKENDS = ("numpy", "jax")
+_EQUAL = 64  # rounding units within which q values count as equal
+
+
+class Kernels(Protocol):
+    """What is asked of the kernels: how many features rows have (None: any), a plan for rows of given q values, and, for data that
+    are not known yet, a table T and a degree k with ``K = T(c) (q1 q2)^(k/2)``."""
+
+    @property
+    def features(self) -> int | None: ...
+    def plan(self, left: Array, right: Array, tolerance: float) -> Plan: ...
+    def by_angle(self) -> tuple[AngleTable, int]: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """How matrices are computed; see :meth:`kcalc.calculi.ntk.KernelFunction.matrix`."""
+
+    dtype: Any = None
+    out: Any = None
+    block_rows: int | None = None
+    memory: int | None = None
+    progress: bool = False
+    backend: str | None = None
+    mesh: Any = None
+
+    def __post_init__(self) -> None:
+        if self.backend is not None and self.backend not in BACKENDS:
+            raise unknown("backend", self.backend, BACKENDS)
+        if self.mesh is not None and self.backend == "numpy":
+            raise KcalcError('a mesh needs backend="jax"')
+        for name in ("block_rows", "memory"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+                raise KcalcError(f"{name} must be a whole number >= 1, got {value!r}")
+        if self.dtype is not None:
+            try:
+                kind = np.dtype(self.dtype)
+            except TypeError:
+                raise KcalcError(f"dtype must be float64 or float32, got {self.dtype!r}") from None
+            if kind not in (np.float64, np.float32):
+                raise KcalcError(f"dtype must be float64 or float32, got {kind}")
+
+
+def compute(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options) -> list[Any]:
+    """The kernels ``parts`` (0 NNGP, 1 NTK) of all pairs of rows of X and Y (None: X), one matrix each.
+
+    NumPy in, NumPy out; JAX in, JAX out; dask in, dask out. Raises: KcalcError for data and options that cannot be used.
+    """
+    if _is_dask(X) or _is_dask(Y):
+        from .dask_arrays import dask_matrices
+
+        return dask_matrices(kernels, X, Y, parts, options)
+    if is_jax(X) or is_jax(Y):
+        from .jax_arrays import jax_matrices
+
+        if options.out is not None:
+            raise KcalcError('out= takes results of NumPy data; give np.asarray(X) (backend="jax" still computes on the device)')
+        if options.backend == "numpy":
+            raise KcalcError('X is a JAX array; give np.asarray(X) for backend="numpy"')
+        return jax_matrices(kernels, X, Y, parts, options)
+    left = RowSet.of(X, "X")
+    right = left if Y is None or Y is X else RowSet.of(Y, "Y")
+    check_widths(kernels, left.width, right.width)
+    single = left.single and right.single
+    plan = kernels.plan(left.q, right.q, tolerance(single))
+    return _filled(left, right, plan, parts, options, single)
+
+
+def check_widths(kernels: Kernels, left: int, right: int) -> None:
+    """Raises: KcalcError where X, Y and the network do not agree on the number of features."""
+    if left != right:
+        raise KcalcError(f"X has {left} features and Y has {right}; they must agree")
+    if kernels.features is not None and kernels.features != left:
+        raise KcalcError(f"the network's input has {kernels.features} features, X has {left}")
+
+
+def tolerance(single: bool) -> float:
+    """Relative differences of q values that come from rounding."""
+    return float(_EQUAL * np.finfo(np.float32 if single else np.float64).eps)
+
+
+def _is_dask(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "dask"
+
+
+def _filled(left: RowSet, right: RowSet, plan: Plan, parts: tuple[int, ...], options: Options, single: bool) -> list[Array]:
+    dtype = np.dtype(options.dtype) if options.dtype is not None else np.dtype(np.float32 if single else np.float64)
+    targets = None if options.out is None else places(options.out, parts)
+    paths = {part: item for part, item in (targets or {}).items() if isinstance(item, Path)}
+    rows = options.block_rows or (recorded_block(paths) if paths else None)
+    rows = min(rows or block_rows(len(left), len(right), len(parts), options.memory or MEMORY), len(left))
+    job = Job(left, right, left is right, plan, parts, rows)
+    if paths:
+        sink: ArraySink | FileSink = FileSink.opened(paths, job, dtype)
+    else:
+        sink = ArraySink(_arrays(targets, parts, (len(left), len(right)), dtype))
+    with _progress(options.progress, job) as advance:
+        if options.backend == "jax" or options.mesh is not None:
+            from .jax_arrays import run_jax
+
+            run_jax(job, sink, advance, options.mesh)
+        else:
+            run(job, sink, advance)
+    return [sink.arrays[part] for part in parts]
+
+
+def _arrays(targets: dict[int, Any] | None, parts: tuple[int, ...], shape: tuple[int, int], dtype: np.dtype) -> dict[int, Array]:
+    if targets is None:
+        return {part: np.empty(shape, dtype) for part in parts}
+    for array in targets.values():
+        if array.shape != shape or array.dtype not in (np.float64, np.float32):
+            raise KcalcError(f"out must be a float array of shape {shape}, got {array.dtype} of shape {array.shape}")
+        if not array.flags.writeable:
+            raise KcalcError("out cannot be written to; open the memmap with mode 'r+' or 'w+'")
+    return targets
+
+
+@contextmanager
+def _progress(shown: bool, job: Job) -> Any:
+    if not shown:
+        yield lambda _: None
+        return
+    from tqdm import tqdm
+
+    pairs = sum((rows.stop - rows.start) * (len(job.right) - job.columns(rows).start) for rows in job.stripes)
+    with tqdm(total=pairs, unit="pair", unit_scale=True, desc="kernel") as bar:
+        yield bar.update

@@ -1,0 +1,181 @@
+"""Where kernel matrices go: an array, or a file that an interrupted run takes up again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import KcalcError
+from .stripes import Job
+
+Array = np.ndarray
+
+
+@dataclass
+class ArraySink:
+    """Arrays of the result's shape, one per kernel: {part: array}."""
+
+    arrays: dict[int, Array]
+
+    def direct(self, part: int) -> Array | None:
+        """The array itself, if it is one of doubles."""
+        return self.arrays[part] if self.arrays[part].dtype == np.float64 else None
+
+    def write(self, part: int, rows: slice, columns: slice, values: Array) -> None:
+        """A block into its place."""
+        self.arrays[part][rows, columns] = values
+
+    def finished(self, stripe: int) -> None:
+        """Nothing to record."""
+
+    def has(self, stripe: int) -> bool:
+        """Never: arrays are filled anew."""
+        return False
+
+
+@dataclass
+class FileSink:
+    """``.npy`` files mapped into memory, and beside the first a JSON file ``<name>.progress.json`` of the finished stripes.
+
+    The record is replaced in one step, after the numbers have reached the file; it holds a fingerprint of the data and some values of the
+    kernel, so that a run with others is refused.
+    """
+
+    paths: dict[int, Path]
+    arrays: dict[int, Array]
+    record: dict[str, Any]
+    _done: dict[int, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def opened(cls, paths: dict[int, Path], job: Job, dtype: np.dtype) -> FileSink:
+        """New files, or those of a run that was interrupted. Raises: KcalcError where they belong to another run."""
+        shape = (len(job.left), len(job.right))
+        record = {
+            "files": [str(path.name) for path in paths.values()],
+            "data": _fingerprint(job),
+            "kernel": job.plan.fingerprint,
+            "parts": list(job.parts),
+            "shape": list(shape),
+            "dtype": np.dtype(dtype).name,
+            "block_rows": job.block,
+        }
+        known = {path: path.exists() for path in paths.values()}
+        beside = _beside(paths)
+        if beside.exists() and all(known.values()):
+            return cls._resumed(paths, job, record)
+        taken = next((path for path, exists in known.items() if exists), None)
+        if taken is not None:
+            raise KcalcError(f"{taken} exists and was not begun by K.matrix; remove it or give another name")
+        arrays: dict[int, Array] = {}
+        for path in paths.values():
+            if not path.parent.is_dir():
+                raise KcalcError(f"there is no folder {path.parent} to write {path.name} in")
+        beside.unlink(missing_ok=True)
+        for part, path in paths.items():
+            arrays[part] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        sink = cls(paths, arrays, record)
+        sink._save()
+        return sink
+
+    @classmethod
+    def _resumed(cls, paths: dict[int, Path], job: Job, record: dict[str, Any]) -> FileSink:
+        beside = _beside(paths)
+        try:
+            old = json.loads(beside.read_text())
+            done = {int(k): list(marks) for k, marks in old.pop("finished").items()}
+            kernel = np.array(old["kernel"], dtype=float)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise KcalcError(f"{beside} cannot be read ({error}); remove it and the matrix to start again") from None
+        same_kernel = kernel.shape == np.shape(record["kernel"]) and np.allclose(kernel, record["kernel"], rtol=1e-9, atol=0)
+        differing = [key for key in record if key != "kernel" and old.get(key) != record[key]] + ([] if same_kernel else ["kernel"])
+        if differing:
+            first = next(iter(paths.values()))
+            raise KcalcError(f"{first} holds a matrix of another run (different {', '.join(differing)}); remove it or give another name")
+        arrays = {}
+        for part, path in paths.items():
+            try:
+                arrays[part] = np.lib.format.open_memmap(path, mode="r+")
+            except ValueError as error:
+                raise KcalcError(f"{path} is not a whole .npy file ({error}); remove it and {beside.name} to start again") from None
+            if arrays[part].shape != tuple(record["shape"]) or arrays[part].dtype.name != record["dtype"]:
+                raise KcalcError(f"{path} was replaced by another matrix; remove it and {beside.name} to start again")
+        sink = cls(paths, arrays, record, done)
+        if any(sink._mark(stripe) != marks for stripe, marks in done.items()):
+            raise KcalcError(f"{next(iter(paths.values()))} was changed since; remove it and {beside.name} to start again")
+        return sink
+
+    def direct(self, part: int) -> Array | None:
+        """Never: numbers reach the file when a stripe is complete."""
+        return None
+
+    def write(self, part: int, rows: slice, columns: slice, values: Array) -> None:
+        """A block into its place."""
+        self.arrays[part][rows, columns] = values
+
+    def finished(self, stripe: int) -> None:
+        """The stripe's numbers to the file, then the record."""
+        for array in self.arrays.values():
+            array.flush()  # pyright: ignore[reportAttributeAccessIssue]
+        self._done[stripe] = self._mark(stripe)
+        self._save()
+
+    def _mark(self, stripe: int) -> list[float]:
+        """What tells the stripe's numbers from others: the sum of its first row, per kernel."""
+        return [float(array[stripe * self.record["block_rows"]].sum(dtype=np.float64)) for array in self.arrays.values()]
+
+    def has(self, stripe: int) -> bool:
+        """Whether an earlier run finished the stripe."""
+        return stripe in self._done
+
+    def _save(self) -> None:
+        beside = _beside(self.paths)
+        fresh = beside.with_name(beside.name + ".new")
+        with open(fresh, "w") as file:
+            json.dump(self.record | {"finished": self._done}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, beside)
+
+
+def recorded_block(paths: dict[int, Path]) -> int | None:
+    """Rows a stripe of the run that began these files, if there was one."""
+    try:
+        return int(json.loads(_beside(paths).read_text())["block_rows"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _beside(paths: dict[int, Path]) -> Path:
+    first = next(iter(paths.values()))
+    return first.with_name(first.name + ".progress.json")
+
+
+def _fingerprint(job: Job) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for rows in (job.left,) if job.symmetric else (job.left, job.right):
+        digest.update(repr(rows.rows.shape).encode())
+        digest.update(rows.rows.data)
+    return digest.hexdigest()
+
+
+def places(out: Any, parts: Sequence[int]) -> dict[int, Any]:
+    """{part: path or array} from what a user gave for one kernel, or a pair for two. Raises: KcalcError for anything else."""
+    given = [out] if len(parts) == 1 and not isinstance(out, tuple | list) else list(out) if isinstance(out, tuple | list) else None
+    if given is None or len(given) != len(parts):
+        raise KcalcError(f"out must hold {len(parts)} paths or arrays, one per kernel (NNGP first)")
+    if all(isinstance(item, str | os.PathLike) for item in given):
+        paths = [Path(item) for item in given]
+        named = [path if path.suffix == ".npy" else path.with_name(path.name + ".npy") for path in paths]
+        if len(set(named)) < len(named):
+            raise KcalcError("out names one file for both kernels; give two")
+        return dict(zip(parts, named, strict=True))
+    if all(isinstance(item, np.ndarray) for item in given):
+        return dict(zip(parts, given, strict=True))
+    raise KcalcError(f"out must be a path or a NumPy array, got {type(given[0]).__name__}")
