@@ -1,0 +1,6 @@
+"""Kernels of convolutional networks on actual images, location by location."""
+
+from .maps import SpatialKernelMap, SpatialTangentKernel, exact_locations, spatial_reading
+from .plan import tap_widths
+
+__all__ = ["SpatialKernelMap", "SpatialTangentKernel", "exact_locations", "spatial_reading", "tap_widths"]

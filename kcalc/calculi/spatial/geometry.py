@@ -1,0 +1,182 @@
+"""Which locations a convolution or a pooling window reads, axis by axis, and sums over them.
+
+Index convention: output location ``o`` reads the input locations ``o * stride + offset`` for the offsets of the taps. Padding "same" and
+"circular" put ``max((ceil(n / stride) - 1) stride + k - n, 0)`` locations around an axis of length n, the smaller half first (as XLA does);
+a number pads both sides; zero padding reads zeros, circular padding wraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...errors import KcalcError
+from ...layers import Affine, Pool
+
+Node = Hashable
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis: ``size`` locations read, ``out`` emitted."""
+
+    size: int
+    out: int
+    stride: int
+    offsets: tuple[int, ...]
+    circular: bool = False
+
+    def padded(self, values: Array, axis: int) -> tuple[Array, int]:
+        """The values with all that is read beyond the ends, and where location 0 has come to lie."""
+        before = max(0, -self.offsets[0])
+        after = max(0, (self.out - 1) * self.stride + self.offsets[-1] - (self.size - 1))
+        widths = [(0, 0)] * values.ndim
+        widths[axis] = (before, after)
+        if before == after == 0:
+            return values, 0
+        return (np.pad(values, widths, mode="wrap") if self.circular else np.pad(values, widths)), before
+
+
+@dataclass(frozen=True)
+class Window:
+    """The taps of a layer over all spatial axes."""
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The output locations."""
+        return tuple(axis.out for axis in self.axes)
+
+    @property
+    def taps(self) -> int:
+        """How many locations one output reads."""
+        return prod(len(axis.offsets) for axis in self.axes)
+
+    @property
+    def trivial(self) -> bool:
+        """True if every location reads itself alone."""
+        return all(a.size == a.out and a.stride == 1 and a.offsets == (0,) for a in self.axes)
+
+    @cached_property
+    def sources(self) -> Array:
+        """(output locations, taps): the input location read, -1 for zero padding."""
+        flat = np.zeros((1, 1), dtype=int)
+        for axis in self.axes:
+            place = np.arange(axis.out)[:, None] * axis.stride + np.array(axis.offsets)
+            place = place % axis.size if axis.circular else np.where((place >= 0) & (place < axis.size), place, -1)
+            rows, columns = flat[:, None, :, None], place[None, :, None, :]
+            merged = np.where((rows < 0) | (columns < 0), -1, rows * axis.size + columns)
+            flat = merged.reshape(flat.shape[0] * axis.out, -1)
+        return flat
+
+    def unfolded(self, values: Array) -> Array:
+        """(..., locations) -> (..., output locations, taps)."""
+        padded = np.concatenate([values, np.zeros((*values.shape[:-1], 1))], axis=-1)
+        return padded[..., self.sources]
+
+    def summed(self, values: Array) -> Array:
+        """(..., locations) -> (..., output locations): sums over taps."""
+        return self._boxed(values.reshape(*values.shape[:-1], *self._sizes), 1).reshape(*values.shape[:-1], prod(self.shape))
+
+    def summed_pairs(self, values: Array) -> Array:
+        """(..., locations, locations) -> the same of outputs: sums over taps, the same tap for both locations."""
+        lead = values.shape[:-2]
+        count = prod(self.shape)
+        return self._boxed(values.reshape(*lead, *self._sizes, *self._sizes), 2).reshape(*lead, count, count)
+
+    def _boxed(self, values: Array, copies: int) -> Array:
+        d = len(self.axes)
+        for number, axis in enumerate(self.axes):
+            places = [values.ndim - copies * d + number + d * copy for copy in range(copies)]
+            for place in places:
+                values, zero = axis.padded(values, place)
+            total: Array | None = None
+            for offset in axis.offsets:
+                part = values
+                for place in places:
+                    part = _strided(part, place, zero + offset, axis)
+                total = part.copy() if total is None else np.add(total, part, out=total)
+            assert total is not None
+            values = total
+        return values
+
+    def summed_apart(self, values: Array) -> Array:
+        """(..., locations, locations) -> the same of outputs: sums over all pairs of taps."""
+        return self.summed(np.swapaxes(self.summed(values), -1, -2)).swapaxes(-1, -2)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(axis.size for axis in self.axes)
+
+
+def _strided(values: Array, place: int, start: int, axis: Axis) -> Array:
+    index = [slice(None)] * values.ndim
+    index[place] = slice(start, start + (axis.out - 1) * axis.stride + 1, axis.stride)
+    return values[tuple(index)]
+
+
+def convolution(layer: Affine, node: Node, sizes: Sequence[int], delta: bool) -> Window:
+    """The taps of an Affine layer on an image; ``delta``: the centre tap alone, number (k - 1) // 2 of k.
+
+    Raises: KcalcError naming the node for sizes that do not fit.
+    """
+    kernels = _per_axis(layer.kernel, node, "kernel", len(sizes))
+    strides = _per_axis(layer.stride, node, "stride", len(sizes))
+    paddings = [layer.padding] * len(sizes) if isinstance(layer.padding, str) else _per_axis(layer.padding, node, "padding", len(sizes))
+    axes = [_convolved(*given, node, sizes) for given in zip(sizes, kernels, strides, paddings, strict=True)]
+    if not delta:
+        return Window(tuple(axes))
+    return Window(tuple(Axis(a.size, a.out, a.stride, (a.offsets[(len(a.offsets) - 1) // 2],), a.circular) for a in axes))
+
+
+def _convolved(size: int, kernel: int, stride: int, padding: Any, node: Node, sizes: Sequence[int]) -> Axis:
+    if padding in ("same", "circular"):
+        out = -(-size // stride)
+        low = max((out - 1) * stride + kernel - size, 0) // 2
+    else:
+        low = 0 if padding == "valid" else padding
+        out = (size + 2 * low - kernel) // stride + 1
+    if out < 1:
+        raise KcalcError(
+            f"node {node!r}: a kernel of {kernel} with padding {padding!r} does not fit an image of {_times(sizes)} locations; "
+            "give a larger image_shape, a smaller kernel or padding='same'"
+        )
+    return Axis(size, out, stride, tuple(t - low for t in range(kernel)), padding == "circular")
+
+
+def pooling(layer: Pool, node: Node, sizes: Sequence[int]) -> Window:
+    """The windows of a pooling layer, which never reads beyond the image; ``stride=None`` is the window.
+
+    Raises: KcalcError naming the node where the window is larger than the image.
+    """
+    if layer.window is None:
+        return Window(tuple(Axis(n, 1, 1, tuple(range(n))) for n in sizes))
+    windows = _per_axis(layer.window, node, "window", len(sizes))
+    strides = windows if layer.stride is None else _per_axis(layer.stride, node, "stride", len(sizes))
+    if any(k > n for k, n in zip(windows, sizes, strict=True)):
+        raise KcalcError(f"node {node!r} pools windows of {_times(windows)}, but its image has {_times(sizes)} locations")
+    return Window(tuple(Axis(n, (n - k) // s + 1, s, tuple(range(k))) for n, k, s in zip(sizes, windows, strides, strict=True)))
+
+
+def everything(sizes: Sequence[int]) -> Window:
+    """All locations read by one output, as a dense layer after Flatten does."""
+    return Window(tuple(Axis(n, 1, 1, tuple(range(n))) for n in sizes))
+
+
+def _per_axis(value: Any, node: Node, what: str, count: int) -> tuple[int, ...]:
+    if not isinstance(value, tuple):
+        return (value,) * count
+    if len(value) != count:
+        raise KcalcError(f"node {node!r}: {what}={value!r} has {len(value)} numbers, the image has {count} axes")
+    return value
+
+
+def _times(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))

@@ -1,0 +1,130 @@
+"""Images as a network reads them: checked arrays, their q values and directions at every location."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...arguments import real_array
+from ...errors import KcalcError, unknown
+from ...layers import Input
+from ...network import Network
+
+Node = Hashable
+Array = np.ndarray
+Shapes = dict[Node, tuple[int, ...]]
+LARGEST = 1e140
+
+
+def input_shapes(network: Network, image_shape: Any) -> Shapes:
+    """{input: (height, width)} from ``image_shape``, one for all inputs or {input: shape}; by default what the Input layers say.
+
+    Raises: KcalcError where it is missing or does not hold whole numbers >= 1.
+    """
+    if isinstance(image_shape, Mapping):
+        for node in image_shape:
+            if node not in network.inputs:
+                raise unknown("input", node, map(str, network.inputs))
+    shapes: Shapes = {}
+    for node in network.inputs:
+        layer = network.layer(node)
+        said = layer.image_shape if isinstance(layer, Input) else None
+        given = image_shape.get(node) if isinstance(image_shape, Mapping) else image_shape
+        if given is None and said is None:
+            raise KcalcError(
+                f"the exact recursion over locations needs the image shape of the input {node!r}: pass image_shape=(height, width), or "
+                "give the layer one, L.Input(image_shape=(height, width))"
+            )
+        shapes[node] = _shape(said if given is None else given)
+    if len({len(shape) for shape in shapes.values()}) > 1:
+        raise KcalcError(f"the inputs have images of different dimension: {', '.join(map(str, shapes.values()))}")
+    return shapes
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
+        raise KcalcError(f"image_shape is a tuple such as (height, width), got {given!r}")
+    values = tuple(given)
+    whole = all(hasattr(v, "__index__") and not isinstance(v, bool) and int(v) >= 1 for v in values)
+    if not values or not whole:
+        raise KcalcError(f"image_shape must hold whole numbers >= 1, got {given!r}")
+    return tuple(int(v) for v in values)
+
+
+def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict[Node, Array]:
+    """{input: float64 (N, locations, channels)} from arrays (N, height, width, channels), one for all inputs or {input: array}.
+
+    Raises: KcalcError for another shape, nan, channels that contradict the Input layer, unequal numbers of images or no image.
+    """
+    if isinstance(given, Mapping):
+        missing = [node for node in network.inputs if node not in given]
+        extra = [node for node in given if node not in network.inputs]
+        if missing or extra:
+            raise KcalcError(
+                f"{what} must give images for the inputs {', '.join(map(str, network.inputs))}, got {', '.join(map(str, given))}"
+            )
+    out: dict[Node, Array] = {}
+    for node, shape in shapes.items():
+        array = real_array(given[node] if isinstance(given, Mapping) else given, what)
+        if array.ndim != len(shape) + 2 or array.shape[1:-1] != shape:
+            hint = "; a single image is X[None]" if array.shape[:-1] == shape else ""
+            hint = hint or ("; one channel is X[..., None]" if array.shape[1:] == shape else "")
+            raise KcalcError(
+                f"{what} must have shape (N, {', '.join(map(str, shape))}, channels) for the input {node!r}, got {array.shape}{hint}"
+            )
+        layer = network.layer(node)
+        channels = layer.features if isinstance(layer, Input) else None
+        if array.shape[-1] == 0 or (channels is not None and array.shape[-1] != channels):
+            raise KcalcError(f"{what} has {array.shape[-1]} channels, the input {node!r} expects {channels or 'at least 1'}")
+        if array.size and np.abs(array).max() > LARGEST:
+            raise KcalcError(f"{what} holds {np.abs(array).max():g}, whose square is beyond double precision; scale the images")
+        out[node] = array.reshape(array.shape[0], prod(shape), array.shape[-1]) + 0.0  # no negative zeros, so that equal images are
+    counts = {len(array) for array in out.values()}
+    if len(counts) > 1 or 0 in counts:
+        raise KcalcError(f"{what} must hold the same number >= 1 of images for every input, got {sorted(counts)}")
+    return out
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images of every input by location: mean squares ``q``, ``mean`` over channels, (N, P); ``units`` x / |x| or 0, (N, P, channels)."""
+
+    q: dict[Node, Array]
+    mean: dict[Node, Array]
+    units: dict[Node, Array]
+
+    @classmethod
+    def of(cls, arrays: Mapping[Node, Array]) -> Images:
+        """The statistics of (N, P, channels) arrays."""
+        q = {node: np.mean(x**2, axis=-1) for node, x in arrays.items()}
+        units = {}
+        for node, x in arrays.items():
+            norm = np.sqrt(np.sum(x**2, axis=-1, keepdims=True))
+            units[node] = np.where(norm > 0, x / np.where(norm > 0, norm, 1.0), 0.0)
+        return cls(q, {node: np.mean(x, axis=-1) for node, x in arrays.items()}, units)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.q.values())))
+
+    def taken(self, part: Any, axis: int | None = None) -> Images:
+        """Some of the images; ``axis``: with a new axis of length 1 there, for tables of pairs."""
+
+        def take(table: dict[Node, Array]) -> dict[Node, Array]:
+            return {node: v[part] if axis is None else np.expand_dims(v[part], axis) for node, v in table.items()}
+
+        return Images(take(self.q), take(self.mean), take(self.units))
+
+
+def distinct(first: Mapping[Node, Array], second: Mapping[Node, Array] | None) -> tuple[dict[Node, Array], Array, Array]:
+    """The distinct images of both sets, and which of them every image of the first and of the second set is."""
+    sets = [first] if second is None else [first, second]
+    joined = {node: np.concatenate([s[node] for s in sets]) for node in first}
+    rows = np.concatenate([v.reshape(len(v), -1) for v in joined.values()], axis=1)
+    _, index, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    count = len(next(iter(first.values())))
+    inverse = inverse.ravel()
+    return {node: v[index] for node, v in joined.items()}, inverse[:count], inverse if second is None else inverse[count:]

@@ -1,0 +1,126 @@
+"""Activations at many locations: every location has a q value of its own, and some are 0.
+
+Where q = 0 the pre-activation is the constant 0 and the activation the constant phi(0); its cosine with phi(v) is that of a constant with a
+random variable, ``sign(phi(0)) E phi(v) / sqrt(E phi(v)^2)``, and between two such locations 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ...activations import Activation
+from ...errors import FreshnessError, KcalcError
+from ...jets import Jet
+from ..freshness import Algebra, Atom, Part
+from .series import expansion, has_series, series_taylor
+
+Number = Any
+Node = Any
+Array = np.ndarray
+MOST = 5000  # distinct pairs of q values for an activation without closed form or series: tens of milliseconds each
+
+
+class LocationAlgebra(Algebra):
+    """Second moments where some locations are 0: their gap is 1."""
+
+    def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
+        """(q1, q2, gap) of a sum of parts."""
+        with np.errstate(all="ignore"):
+            q1, q2, gap = super().mix(parts)
+        dead = (np.asarray(q1) == 0) | (np.asarray(q2) == 0)
+        if not dead.any():
+            return q1, q2, gap
+        if not isinstance(gap, Jet):
+            return q1, q2, np.where(dead, 1.0, gap)
+        return q1, q2, Jet((np.where(dead, 1.0, gap.value), *(np.where(dead, 0.0, part) for part in gap.coefficients[1:])))
+
+    def _mean_slope(self, phi: Activation, q: Number) -> Number:
+        """E phi'; at q = 0 any number, for what it multiplies is 0 there."""
+        values = np.asarray(q)
+        return super()._mean_slope(phi, np.where(values > 0, values, 1.0))
+
+    def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
+        for source in (a.source, b.source):
+            if source is not None and any(np.any(np.asarray(q) == 0) for q in (source.moments.q1, source.moments.q2)):
+                raise FreshnessError(f"node {node!r} adds activations that share weights, and some location is 0 there; use sigma_b > 0")
+        return super()._crossed(a, b, node)
+
+
+def _at_zero(phi: Activation) -> float:
+    """phi(0). Raises: KcalcError where phi jumps there."""
+    if any(k == 0 and jump for k, jump in zip(phi.kink_points, phi.jump_sizes(0), strict=True)):
+        raise KcalcError(
+            f"{phi.name} jumps at 0, and at some location (a black pixel, padding) its input is 0 with certainty; use sigma_b > 0"
+        )
+    return float(phi(0.0))
+
+
+def _moments(phi: Activation, q: Array) -> tuple[Array, Array]:
+    """(E phi^2, E phi) at positive q values."""
+    series = None if phi.closed_in_numpy else expansion(phi, q)
+    if series is not None:
+        return series.size, series.mean
+    return np.asarray(phi.second_moment(q)), np.asarray(phi.mean(q))
+
+
+def local_q(phi: Activation, q: Array) -> tuple[Array, Array]:
+    """(E phi(sqrt(q) z)^2, E phi(sqrt(q) z)) elementwise, q >= 0."""
+    dead = np.asarray(q) == 0
+    size, mean = _moments(phi, np.where(dead, 1.0, q))
+    if not dead.any():
+        return size, mean
+    constant = _at_zero(phi)
+    return np.where(dead, constant**2, size), np.where(dead, constant, mean)
+
+
+def local_gap(phi: Activation, gap: Jet, q1: Array, q2: Array) -> Jet:
+    """1 - C of an activation, a jet of order 0 or 1, elementwise; q1, q2 >= 0, all three broadcast together."""
+    dead1, dead2 = np.asarray(q1) == 0, np.asarray(q2) == 0
+    live1, live2 = np.where(dead1, 1.0, q1), np.where(dead2, 1.0, q2)
+    parts = _taylor(phi, gap.value, live1, live2, gap.order)
+    if dead1.any() or dead2.any():
+        alone = _constant_gap(phi, dead1, live1, dead2, live2)
+        dead = dead1 | dead2
+        parts = (np.where(dead, alone, parts[0]), *(np.where(dead, 0.0, part) for part in parts[1:]))
+    return (-gap).compose([parts[0], *(-part for part in parts[1:])])
+
+
+def _constant_gap(phi: Activation, dead1: Array, q1: Array, dead2: Array, q2: Array) -> Array:
+    """1 - C where one side or both are the constant phi(0)."""
+    constant = _at_zero(phi)
+    if constant == 0:
+        return np.ones(())
+    cosines = []
+    for q in (q1, q2):
+        size, mean = _moments(phi, q)
+        cosines.append(np.sign(constant) * mean / np.sqrt(size))
+    return 1 - np.where(dead1, np.where(dead2, 1.0, cosines[1]), cosines[0])
+
+
+def _taylor(phi: Activation, gap: Array, q1: Array, q2: Array, order: int) -> tuple[Array, ...]:
+    if phi.closed_in_numpy:
+        return phi.taylor(gap, q1, q2, order)
+    series = [expansion(phi, q) for q in (q1, q2)]
+    if series[0] is not None and series[1] is not None:
+        return series_taylor(series[0], series[1], np.asarray(gap), order)
+    distinct = len({(a, b) for a, b in zip(*(q.ravel().tolist() for q in np.broadcast_arrays(q1, q2)), strict=True)})
+    if distinct > MOST:
+        raise _too_many(phi, distinct)
+    return phi.taylor(gap, q1, q2, order)
+
+
+def refuse_many(phi: Activation, q: Array, node: Node) -> None:
+    """Raises KcalcError where an activation is integrated pair by pair and there are too many pairs of the positive q values ``q``."""
+    pairs = q.size * (q.size + 1) // 2
+    if pairs > MOST and not phi.closed_in_numpy and not has_series(phi, q):
+        raise _too_many(phi, pairs, f"node {node!r}: ")
+
+
+def _too_many(phi: Activation, pairs: int, where: str = "") -> KcalcError:
+    return KcalcError(
+        f"{where}{phi.name} has neither a closed form nor a fast Hermite series, and these images have {pairs} pairs of q values there, "
+        "each of which takes tens of milliseconds; put a LayerNorm or RMSNorm before it, or use fewer or smaller images"
+    )

@@ -1,0 +1,384 @@
+"""Kernels of convolutional networks on actual images, by the exact recursion over pairs of locations.
+
+Delta-initialised networks without mean pooling act on each location by itself; dense convolutions and mean pooling do not. Here the q
+value of every location and the covariances of pairs of locations are followed, for NNGP, tangent kernel and kernel maps alike.
+[DKS sec. 20; Novak et al. 2019; Arora et al. 2019]
+
+Cost per pair of images and layer, P locations: O(P taps) numbers without mean pooling, O(P^2 taps) where a mean pooling comes after.
+
+Accuracy: kernels to rounding.
+1 - c of near-duplicates keeps its digits through convolutions, homogeneous activations and Flatten. Mean pooling
+forms 1 - c from covariances, with an absolute error of about 1e-16, and the slope of a kink behind it has the root of that. Equal images
+are recognised. Activations without a closed form are read by Hermite series; one whose series is too slow is integrated pair by pair of
+q values, and refused where there are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import isqrt
+from typing import Any
+
+import numpy as np
+
+from ...arguments import single_precision
+from ...compose import fold, require_network
+from ...errors import KcalcError, unknown
+from ...fields import NUMPY
+from ...layers import Affine, Nonlinear
+from ...maps import Assumption
+from ...network import Network, concat_channels, grouped_widths
+from ..channels import Channels
+from .images import Images, Shapes, distinct, input_shapes, read_images
+from .kernel import LocationKernel, defect
+from .local import refuse_many
+from .plan import plan
+
+Node = Hashable
+Array = np.ndarray
+Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)} at equal locations, (..., P)
+WEIGHTS = ("dense", "delta")
+SPATIAL = ("delta", "exact")
+CACHED = 2**18  # numbers per array in a block, so that arrays stay in the cache
+NUMBERS = (4, 20)  # float64 arrays kept per node, and at work
+COEFFICIENTS = 4000  # numbers per location where activations are read by their Hermite series
+
+
+@dataclass(frozen=True)
+class Own:
+    """What images are by themselves: kernels of every image with itself, q values and what pooling layers make of them."""
+
+    values: Values
+    q: dict[Node, Array]
+    pooled: dict[Node, list[Array]]
+
+
+class LocationReading:
+    """One network on images of one shape, ready to be read by :class:`LocationKernel`; ``tangent``: for its tangent kernel too."""
+
+    def __init__(
+        self, network: Network, shapes: Shapes, delta: bool, assume: bool, fan_in: Mapping[Node, int] | None, tangent: bool
+    ) -> None:
+        self.network, self.shapes, self.delta, self.assume, self.fan_in = network, shapes, delta, assume, fan_in
+        self.places = plan(network, shapes, delta)
+        self.trial = tangent
+        self._below = {node: parents[0] for node, _, parents in network.steps() if parents}
+        self._channels, self._widths = concat_channels(network), grouped_widths(network)
+
+    def with_all_pairs(self) -> LocationReading:
+        """The same following all pairs of locations everywhere."""
+        other = LocationReading(self.network, self.shapes, self.delta, self.assume, self.fan_in, self.trial)
+        other.places = plan(self.network, self.shapes, self.delta, all_pairs=True)
+        return other
+
+    def run(
+        self, first: Images, second: Images, tangent: bool, pooled: Any = None, seeds: Mapping[Node, float] | None = None
+    ) -> tuple[LocationKernel, dict[Node, Channels]]:
+        """The calculus and the state of every node; ``pooled=None`` where both are the same images, read by themselves."""
+        here = (self.places, self._below, self.delta, tangent, self.fan_in, seeds, pooled)
+        kernel = LocationKernel(NUMPY, False, True, self._channels, self.assume, self._widths, *here)
+        inputs = {}
+        for node in self.network.inputs:
+            gap = defect(first.units[node], second.units[node], np.ones(first.units[node].shape[-1]), self.places[node].full)
+            inputs[node] = kernel.entered(node, (first.q[node], second.q[node]), (first.mean[node], second.mean[node]), np.clip(gap, 0, 2))
+        with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
+            return kernel, fold(self.network, kernel, inputs)  # pyright: ignore[reportArgumentType]
+
+    def values(self, kernel: LocationKernel, states: Mapping[Node, Channels]) -> Values:
+        """Kernels at the outputs."""
+        out: Values = {}
+        for node in self.network.outputs:
+            q1, q2, gap = kernel.whole(states[node])
+            norm, place = np.sqrt(q1) * np.sqrt(q2), self.places[node]
+            parts = [norm * (1 - gap.value), *(-norm * part for part in gap.coefficients[1:])]
+            parts = [np.diagonal(part, axis1=-2, axis2=-1) if place.full else part for part in parts]
+            out[node] = tuple(part.mean(axis=-1, keepdims=True) if place.flat else part for part in parts)
+        return out
+
+    def bytes_per_pair(self) -> int:
+        """About what one pair of images takes."""
+        entries = [place.entries for place in self.places.values()]
+        return 8 * (NUMBERS[0] * sum(entries) + NUMBERS[1] * max(entries))
+
+    def images_within(self, memory: float) -> int:
+        """How many images a side of a block of pairs may have: Hermite coefficients are kept at every location of them."""
+        kinds = [(self.network.layer(node), self.places[node]) for node in self.network.nodes_of(Nonlinear)]
+        counts = [place.count for layer, place in kinds if not layer.activation.closed_in_numpy]  # pyright: ignore[reportAttributeAccessIssue]
+        return max(int(memory * 2**20 / (8 * COEFFICIENTS * max(counts, default=0) + 1)), 1)
+
+    def pairs_within(self, memory: float) -> int:
+        """How many pairs of images fit into ``memory`` MiB. Raises: KcalcError where one does not."""
+        if isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0:
+            raise KcalcError(f"memory is a number of MiB > 0, got {memory!r}")
+        pairs = int(memory * 2**20 / self.bytes_per_pair())
+        if pairs < 1:
+            need = self.bytes_per_pair() / 2**20
+            raise KcalcError(
+                f"one pair of images needs about {need:.3g} MiB, for every pair of their locations is followed where a mean pooling comes "
+                f"after; pass memory= (MiB, now {memory:g}), use smaller images or strides, or spatial='delta'"
+            )
+        return min(pairs, max(CACHED // max(place.entries for place in self.places.values()), 1))
+
+    def alone(self, images: Images, tangent: bool, pairs: int, seeds: Mapping[Node, float] | None = None) -> Own:
+        """Every image with itself, ``pairs`` at a time."""
+        found: list[tuple[Values, dict[Node, Array], dict[Node, list[Array]]]] = []
+        for part in _blocks(len(images), pairs):
+            some = images.taken(part)
+            kernel, states = self.run(some, some, tangent, None, seeds)
+            q = {node: kernel.first(kernel.whole(state)[0], node) for node, state in states.items()}
+            found.append((self.values(kernel, states), q, kernel.recorded))
+        values = {node: tuple(map(np.concatenate, zip(*(v[node] for v, _, _ in found), strict=True))) for node in self.network.outputs}
+        q = {node: np.concatenate([q[node] for _, q, _ in found]) for node in self.network}
+        pooled = {node: list(map(np.concatenate, zip(*(r[node] for _, _, r in found), strict=True))) for node in found[0][2]}
+        return Own(values, q, pooled)
+
+    def refuse_slow(self, own: Own) -> None:
+        """Raises KcalcError naming an activation that would take hours at the q values of these images."""
+        for node in self.network.nodes_of(Nonlinear):
+            q = own.q[self._below[node]]
+            refuse_many(self.network.layer(node).activation, np.unique(q[q > 0]), node)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def table(self, images: Images, rows: Array, columns: Array, own: Own, tangent: bool, seeds: Mapping[Node, float] | None) -> Values:
+        """Kernels of a block of pairs of images, (rows, columns, P)."""
+        first, second = images.taken(rows, 1), images.taken(columns, 0)
+        pooled = {node: [(q[rows][:, None], q[columns][None]) for q in groups] for node, groups in own.pooled.items()}
+        return self.values(*self.run(first, second, tangent, pooled, seeds))
+
+    @cached_property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What a trial reading of two images takes for granted, node by node."""
+        arrays = {}
+        for node, shape in self.shapes.items():
+            channels = getattr(self.network.layer(node), "features", None) or 3
+            colours = np.random.default_rng(0).normal(size=(2, 1, channels))
+            arrays[node] = np.broadcast_to(colours, (2, int(np.prod(shape)), channels))
+        images = Images.of(arrays)
+        kernel, _ = self.run(images, images, self.trial)
+        width = Assumption("network", "infinite width; independent Gaussian weights of mean 0")
+        return (width, *(a for a in kernel.notes.values() if "input has channel mean" not in a.text))
+
+
+def _blocks(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+class SpatialKernelMap:
+    """Kernel maps of a network on images: ``C(X, Y=None)`` are the cosines of its outputs, ``nngp_matrix`` their covariances.
+
+    Images are arrays (N, height, width, channels), or {input: array}; ``memory`` bounds the work space in MiB. Results are (N, M), for an
+    output that is an image (N, M, height, width), at equal locations; {output: array} for several outputs. Equal images are computed once.
+    """
+
+    def __init__(self, reading: LocationReading) -> None:
+        self.reading = reading
+
+    @property
+    def network(self) -> Network:
+        """The network."""
+        return self.reading.network
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the kernels take for granted, node by node."""
+        return self.reading.assumptions
+
+    @property
+    def heuristic(self) -> bool:
+        """True if some assumption is more than a convention."""
+        return any(a.kind == "heuristic" for a in self.assumptions)
+
+    def __call__(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+        """The cosines of the outputs for all pairs of images; nan where an output is 0 with certainty."""
+        table, own = self._table(X, Y, False, memory, progress)
+        first, second = own
+
+        def cosine(node: Node) -> Array:
+            norm = np.sqrt(first[node][:, None]) * np.sqrt(second[node][None])
+            return np.where(norm > 0, np.clip(table[node][0] / np.where(norm > 0, norm, 1.0), -1.0, 1.0), np.nan)
+
+        return self._finished({node: cosine(node) for node in table}, single_precision(X, Y))
+
+    def nngp_matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+        """The covariance of the outputs as a Gaussian process, all pairs of images.
+
+        Raises: KcalcError for what is no image of the shape, for nan, and where one pair needs more than ``memory``.
+        """
+        table, _ = self._table(X, Y, False, memory, progress)
+        return self._finished({node: parts[0] for node, parts in table.items()}, single_precision(X, Y))
+
+    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+        """The same as :meth:`nngp_matrix`, under the name that kernels of the angle have for it."""
+        return self.nngp_matrix(X, Y, memory, progress)
+
+    def q_values(self, X: Any, memory: float = 1024) -> dict[Node, Array]:
+        """{node: q value at every location}, (N, *locations)."""
+        images = Images.of(read_images(self.network, self.reading.shapes, X, "X"))
+        own = self.reading.alone(images, False, self._block(memory)[0])
+        shapes = {node: place.shape for node, place in self.reading.places.items()}
+        return {node: np.broadcast_to(q, (len(images), q.shape[-1])).reshape(-1, *shapes[node]) for node, q in own.q.items()}
+
+    def c_values(self, x: Any, y: Any, pairs: bool = False) -> dict[Node, Array]:
+        """{node: c value at every location} for two images (height, width, channels); ``pairs``: of all pairs of locations, (*locations of
+        x, *locations of y). nan where a q value is 0, for there is no cosine."""
+        reading = self.reading.with_all_pairs() if pairs else self.reading
+        both = [read_images(self.network, reading.shapes, _one(image), what) for image, what in ((x, "x"), (y, "y"))]
+        images = Images.of({node: np.concatenate([side[node] for side in both]) for node in both[0]})
+        own = reading.alone(images, False, 2)
+        pooled = {node: [(q[:1], q[1:]) for q in groups] for node, groups in own.pooled.items()}
+        same = all(np.array_equal(both[0][node], both[1][node]) for node in both[0])
+        kernel, states = reading.run(images.taken(slice(0, 1)), images.taken(slice(1, 2)), False, None if same else pooled)
+        out = {}
+        for node, state in states.items():
+            q1, q2, gap = kernel.whole(state)
+            place = reading.places[node]
+            cosine = np.where(np.sqrt(q1) * np.sqrt(q2) > 0, 1 - gap.value, np.nan)[0]
+            if place.full and not pairs:
+                cosine = np.diagonal(cosine)
+            out[node] = cosine.reshape(place.shape * 2 if pairs else place.shape)
+        return out
+
+    def _table(
+        self, X: Any, Y: Any, tangent: bool, memory: float, progress: bool, seeds: Mapping[Node, float] | None = None
+    ) -> tuple[Values, tuple[dict[Node, Array], dict[Node, Array]]]:
+        """Kernels of all pairs, (N, M, P), and the NNGP of every image with itself on either side."""
+        reading = self.reading
+        given = [read_images(self.network, reading.shapes, X, "X")]
+        given += [] if Y is None else [read_images(self.network, reading.shapes, Y, "Y")]
+        for node, array in given[-1].items():
+            if array.shape[-1] != given[0][node].shape[-1]:
+                raise KcalcError(f"X has {given[0][node].shape[-1]} channels at the input {node!r}, Y has {array.shape[-1]}")
+        arrays, ones, twos = distinct(given[0], given[1] if Y is not None else None)
+        images, block = Images.of(arrays), self._block(memory)
+        own = reading.alone(images, tangent, block[0], seeds)
+        reading.refuse_slow(own)
+        left, right = np.unique(ones), np.unique(twos)
+        table = self._filled(images, left, right, own, tangent, block, progress, seeds)
+        rows, columns = np.searchsorted(left, ones), np.searchsorted(right, twos)
+        out = {node: tuple(part[rows][:, columns] for part in parts) for node, parts in table.items()}
+        return out, ({n: v[0][ones] for n, v in own.values.items()}, {n: v[0][twos] for n, v in own.values.items()})
+
+    def _block(self, memory: float) -> tuple[int, int]:
+        """(images read by themselves at once, images on a side of a block of pairs)."""
+        pairs, images = self.reading.pairs_within(memory), self.reading.images_within(memory)
+        return min(pairs, images), min(isqrt(pairs), images)
+
+    def _filled(
+        self, images: Images, left: Array, right: Array, own: Own, tangent: bool, block: tuple[int, int], progress: bool, seeds: Any
+    ) -> Values:
+        """Kernels of the distinct images ``left`` with those of ``right``, the half of them where they are the same."""
+        symmetric = np.array_equal(left, right)
+        side = block[1]
+        blocks = [(a, b) for a in _blocks(len(left), side) for b in _blocks(len(right), side) if not symmetric or a.start <= b.start]
+        out = {n: tuple(np.empty((len(left), len(right), v.shape[-1])) for v in parts) for n, parts in own.values.items()}
+        for a, b in _shown(blocks, progress):
+            values = self.reading.table(images, left[a], right[b], own, tangent, seeds)
+            for node, parts in values.items():
+                for target, part in zip(out[node], parts, strict=True):
+                    target[a, b] = part
+                    if symmetric and a.start < b.start:
+                        target[b, a] = np.swapaxes(part, 0, 1)
+        upper = np.triu_indices(len(left), 1)
+        same = np.nonzero(left[:, None] == right[None, :])
+        for node, parts in own.values.items():
+            for target, alone in zip(out[node], parts, strict=True):
+                if symmetric:
+                    target[upper[1], upper[0]] = target[upper]
+                target[same] = alone[left[same[0]]]
+        return out
+
+    def _finished(self, table: Mapping[Node, Array], single: bool) -> Any:
+        out = {}
+        for node, values in table.items():
+            place = self.reading.places[node]
+            shape = () if place.flat or place.count == 1 else place.shape
+            out[node] = values.reshape(*values.shape[:2], *shape).astype(np.float32 if single else np.float64)
+        return next(iter(out.values())) if len(out) == 1 else out
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.network)} nodes, {_listed(self.reading.shapes)}, {WEIGHTS[self.reading.delta]} weights)"
+
+
+class SpatialTangentKernel(SpatialKernelMap):
+    """The tangent kernel of a network on images, ``K.kernel(X, Y=None)``; its NNGP and its kernel maps are of the same recursion."""
+
+    @property
+    def nngp(self) -> SpatialKernelMap:
+        """The kernel of the network as a Gaussian process, and its kernel maps."""
+        return SpatialKernelMap(self.reading)
+
+    @property
+    def parameterization(self) -> str:
+        """ "ntk" or "standard"."""
+        return "ntk" if self.reading.fan_in is None else "standard"
+
+    def kernel(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+        """The tangent kernel of all pairs of images. Raises: as :meth:`nngp_matrix`, and KcalcError for activations that jump."""
+        return self._parts(X, Y, memory, progress, None)[1]
+
+    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+        """The same as :meth:`kernel`, under the name that kernels of the angle have for it."""
+        return self.kernel(X, Y, memory, progress)
+
+    def both(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> tuple[Any, Any]:
+        """(NNGP, tangent kernel) from one pass."""
+        return self._parts(X, Y, memory, progress, None)
+
+    def layer_kernel(self, node: Node, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+        """The part of the tangent kernel that the parameters of one Affine contribute; the parts of all add up to it."""
+        if node not in self.network.nodes_of(Affine):
+            raise unknown("Affine layer", node, map(str, self.network.nodes_of(Affine)))
+        return self._parts(X, Y, memory, progress, {node: 1.0})[1]
+
+    def _parts(self, X: Any, Y: Any, memory: float, progress: bool, seeds: Mapping[Node, float] | None) -> tuple[Any, Any]:
+        table, _ = self._table(X, Y, True, memory, progress, seeds)
+        single = single_precision(X, Y)
+        first, second = ({node: parts[k] for node, parts in table.items()} for k in (0, 1))
+        return self._finished(first, single), self._finished(second, single)
+
+
+def _one(image: Any) -> Any:
+    return {n: _one(v) for n, v in image.items()} if isinstance(image, Mapping) else np.asarray(image)[None]
+
+
+def _shown(blocks: list[Any], progress: bool) -> Any:
+    if not progress:
+        return blocks
+    from tqdm import tqdm
+
+    return tqdm(blocks, unit="block")
+
+
+def _listed(shapes: Shapes) -> str:
+    return ", ".join(" x ".join(map(str, shape)) for shape in shapes.values())
+
+
+def exact_locations(spatial: Any, image_shape: Any, weights: Any) -> bool:
+    """Whether ``spatial`` asks for the recursion over locations.
+
+    Raises: KcalcError for another word, and for what "delta" has no use for.
+    """
+    if spatial not in SPATIAL:
+        raise unknown("spatial", spatial, SPATIAL)
+    if spatial == "delta" and (image_shape is not None or weights != "dense"):
+        raise KcalcError("image_shape and weights are read with spatial='exact' only; pass it too, or drop them")
+    return spatial == "exact"
+
+
+def spatial_reading(
+    network: Network,
+    image_shape: Any,
+    weights: str,
+    assume_independent: bool,
+    fan_in: Mapping[Node, int] | None = None,
+    tangent: bool = False,
+) -> LocationReading:
+    """A network made ready for images. Raises: KcalcError for unknown weights, symbols, and shapes that are missing or do not fit."""
+    require_network(network)
+    if weights not in WEIGHTS:
+        raise unknown("weights", weights, WEIGHTS)
+    if network.free_symbols:
+        names = ", ".join(sorted(map(str, network.free_symbols)))
+        raise KcalcError(f"kernels of images are numbers, and the network has symbols ({names}); give them numbers with net.subs")
+    return LocationReading(network, input_shapes(network, image_shape), weights == "delta", assume_independent, fan_in, tangent)

@@ -1,0 +1,156 @@
+"""Where every feature map of a network has its locations, and which pairs of them must be followed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from ...errors import KcalcError
+from ...layers import Affine, Concat, Flatten, Input, LayerNorm, Pool, RMSNorm
+from ...network import Network
+from .geometry import Window, convolution, everything, pooling
+
+Node = Hashable
+MAX = (
+    "max pooling has no exact rule over locations; use Pool('mean') or a strided convolution, or spatial='delta', which treats it as the "
+    "identity and says so"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The locations of one feature map. ``full``: all pairs of locations are followed, else equal ones alone. ``flat``: after a Flatten,
+    so that locations are channels. ``window``: what an Affine or Pool node reads of the feature map below."""
+
+    shape: tuple[int, ...]
+    full: bool
+    flat: bool
+    window: Window | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of locations."""
+        return prod(self.shape)
+
+    def __str__(self) -> str:
+        return " x ".join(map(str, self.shape)) + (" flattened" if self.flat else "")
+
+    @property
+    def entries(self) -> int:
+        """The numbers kept for one pair of images."""
+        return self.count**2 if self.full else self.count
+
+
+def plan(network: Network, shapes: Mapping[Node, tuple[int, ...]], delta: bool, all_pairs: bool = False) -> dict[Node, Place]:
+    """{node: its place} for inputs of the given shapes; ``delta``: convolutions read their centre tap alone.
+
+    Pairs of different locations matter to mean pooling only, so that they are followed where a pooling layer comes after.
+    Raises: KcalcError naming the node for shapes that do not fit, max pooling, and a convolution or pooling after Flatten.
+    """
+    places: dict[Node, Place] = {}
+    for node, layer, parents in network.steps():
+        below = [places[p] for p in parents]
+        if isinstance(layer, Input):
+            places[node] = Place(shapes[node], all_pairs, False)
+        elif isinstance(layer, Affine):
+            places[node] = _affine(layer, node, below[0], delta)
+        elif isinstance(layer, Pool):
+            places[node] = _pool(layer, node, below[0])
+        elif isinstance(layer, Flatten):
+            places[node] = Place(below[0].shape, False, below[0].count > 1)
+        else:
+            places[node] = _alike(layer, node, parents, below)
+    full = _followed(network, places, all_pairs)
+    return {node: Place(p.shape, full[node], p.flat, p.window) for node, p in places.items()}
+
+
+def _affine(layer: Affine, node: Node, below: Place, delta: bool) -> Place:
+    if not below.flat:
+        window = convolution(layer, node, below.shape, delta)
+        return Place(window.shape, False, False, window)
+    if layer.kernel not in (1, (1,) * len(below.shape)) or layer.stride not in (1, (1,) * len(below.shape)):
+        raise KcalcError(f"node {node!r} is a convolution after a Flatten, which leaves no locations; remove the Flatten")
+    return Place((1,) * len(below.shape), False, False, everything(below.shape))
+
+
+def _pool(layer: Pool, node: Node, below: Place) -> Place:
+    if below.flat:
+        raise KcalcError(f"node {node!r} pools after a Flatten, which leaves no locations; remove the Flatten")
+    window = pooling(layer, node, below.shape)
+    if layer.kind == "max" and window.taps > 1:
+        raise KcalcError(f"node {node!r}: {MAX}")
+    return Place(window.shape, False, False, window)
+
+
+def _alike(layer: Any, node: Node, parents: Sequence[Node], below: Sequence[Place]) -> Place:
+    shapes = {(p.shape, p.flat) for p in below}
+    if len(shapes) > 1:
+        listed = ", ".join(f"{p!r}: {b}" for p, b in zip(parents, below, strict=True))
+        raise KcalcError(f"node {node!r} ({type(layer).__name__}) reads feature maps of different shapes ({listed})")
+    first = below[0]
+    if first.flat and isinstance(layer, Concat | LayerNorm | RMSNorm):
+        raise KcalcError(f"node {node!r}: {type(layer).__name__} after a Flatten has no rule over locations; put an Affine in between")
+    return Place(first.shape, False, first.flat)
+
+
+def mixes(layer: Any, place: Place) -> bool:
+    """Whether a layer makes new random variables of several locations or weights, so that what is below may be kept in another form."""
+    return isinstance(layer, Affine) or (isinstance(layer, Pool) and place.window is not None and not place.window.trivial)
+
+
+def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -> dict[Node, bool]:
+    """{node: whether all pairs of locations are followed}; nodes that are not set apart by an Affine or Pool share one form."""
+    root: dict[Node, Node] = {}
+
+    def find(node: Node) -> Node:
+        while root[node] != node:
+            node = root[node]
+        return node
+
+    for node, layer, parents in network.steps():
+        root[node] = node
+        if not mixes(layer, places[node]):
+            for parent in parents:
+                root[find(parent)] = node
+    full = {find(node): all_pairs for node in root}
+    steps, changed = list(network.steps()), True
+    while changed:
+        changed = False
+        for node, layer, parents in reversed(steps):
+            pools = isinstance(layer, Pool) and layer.kind == "mean"
+            if mixes(layer, places[node]) and (full[find(node)] or pools) and not full[find(parents[0])]:
+                full[find(parents[0])] = changed = True
+    return {node: full[find(node)] and places[node].count > 1 for node in root}
+
+
+def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
+    """{Affine: how many channels one of its outputs reads at one location}, ``features`` being the width of layers that state none.
+
+    Raises: KcalcError naming the node whose width is not known.
+    """
+
+    def complete(_: Node, layer: Any) -> Any:
+        free = isinstance(layer, Affine) and layer.features is None and features is not None
+        return replace(layer, features=features) if free else layer
+
+    stated = network.map_layers(complete)
+    known: dict[Node, int | None] = {}
+    out: dict[Node, int] = {}
+    for node, layer, parents in stated.steps():
+        known[node] = stated.features[node]
+        if known[node] is None and parents and not isinstance(layer, Affine):
+            known[node] = known[parents[0]]
+        if isinstance(layer, Affine):
+            width = known[parents[0]]
+            if width is None:
+                raise KcalcError(
+                    f"the standard parameterisation needs the width of {parents[0]!r}, which node {node!r} reads; give features= to its "
+                    "layer (or to the Input), or pass features="
+                )
+            out[node] = width // layer.groups
+    return out
+
+
+__all__ = ["Place", "mixes", "plan", "tap_widths"]

@@ -1,0 +1,198 @@
+"""Local maps at many different q values at once: Hermite coefficients of ``phi(sqrt(q) z)`` interpolated in log q.
+
+``phi(sqrt q z) / sqrt Q(q) = sum_n b_n(q) h_n(z)``, so that ``C(c, q1, q2) = sum_n b_n(q1) b_n(q2) c^n``. The b_n are analytic in log q;
+one octave of q is interpolated at Chebyshev points and kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ...activations import Activation
+from ...expectations import hermite, second_moment
+
+Array = np.ndarray
+POINTS = 18  # per octave of q
+LAST = 3e-14  # interpolation coefficients of the highest degrees, beside 1
+HIDDEN = 1e-15  # of sum n b_n^2 may hide beyond the coefficients known
+INSIDE = 0.9  # |c| up to which a short series does
+CHUNK = 4096  # pairs of q values for which long series are multiplied out at once
+NOISE = 6e-16  # coefficients below are rounding
+OCTAVES = 64
+LONGEST, STEP, REACH = 4096, 0.02, 13.0  # of series that need more terms than usual: the trapezoid rule that finds them
+FLAT = 1e-13  # of C' near c = 1 may be missing
+SMALL = 1e-18  # products n b_n b'_n below are left out
+
+
+@dataclass(frozen=True, eq=False)
+class Octave:
+    """b_n and log Q / ``scale`` as Chebyshev series in log2 q on [low, low + 1]: columns b_0 ... b_terms, the logarithm."""
+
+    low: int
+    coefficients: Array
+    scale: float
+
+    def __call__(self, q: Array) -> Array:
+        """(b_0, ..., b_terms, log Q / scale) as columns, one row per q."""
+        return np.polynomial.chebyshev.chebvander(2 * (np.log2(q) - self.low) - 1, POINTS - 1) @ self.coefficients
+
+
+def _coefficients(phi: Activation, q: Array, sizes: Array) -> Array | None:
+    """Rows b_0, b_1, ... for several q; None where they are not known until they are negligible."""
+    found = [hermite(phi, float(value)) for value in q]
+    rows = np.zeros((q.size, 1 + max(f.coefficients.size for f in found)))
+    for row, f, size in zip(rows, found, sizes, strict=True):
+        row[0] = f.mean / np.sqrt(size)
+        row[1 : 1 + f.coefficients.size] = f.coefficients / np.sqrt(size)
+    if all(f.complete or (f.tail <= HIDDEN * size and _negligible(row)) for row, f, size in zip(rows, found, sizes, strict=True)):
+        return rows
+    if phi.kink_points:
+        return None
+    longer = [_continued(phi, float(value), float(size), row) for value, size, row in zip(q, sizes, rows, strict=True)]
+    return None if any(row is None for row in longer) else np.array(longer)
+
+
+def _negligible(b: Array) -> bool:
+    """Whether the sum of n b_n^2 beyond is about 0 by what the last terms say."""
+    return float(np.abs(b[-8:]).max() * b.size) ** 2 <= FLAT
+
+
+def _continued(phi: Activation, q: float, size: float, known: Array) -> Array | None:
+    """More coefficients by the trapezoid rule, which must repeat those known; that of twice the step must agree, and Parseval's sum too."""
+    z, functions = _hermite_functions()
+    values = phi.numeric(0)(np.sqrt(q) * z) * np.exp(-(z**2) / 4) * (STEP / np.sqrt(2 * np.pi * size))
+    b = functions @ values
+    coarse = 2 * (functions[:, ::2] @ values[::2])
+    agrees = np.abs(b - coarse).max() <= LAST and np.abs(b[: known.size] - known).max() <= LAST and abs(float(b @ b) - 1) <= LAST
+    return b if agrees and _negligible(b) else None
+
+
+@lru_cache(maxsize=1)
+def _hermite_functions() -> tuple[Array, Array]:
+    """Nodes z and rows h_n(z) exp(-z^2/4), n < LONGEST."""
+    count = 2 * round(REACH / STEP / 2)
+    z = np.arange(-count, count + 1) * STEP
+    rows = np.empty((LONGEST, z.size))
+    rows[0] = np.exp(-(z**2) / 4)
+    rows[1] = z * rows[0]
+    for n in range(2, LONGEST):
+        rows[n] = (z * rows[n - 1] - np.sqrt(n - 1) * rows[n - 2]) / np.sqrt(n)
+    return z, rows
+
+
+@lru_cache(maxsize=256)
+def octave(phi: Activation, low: int) -> Octave | None:
+    """The table for 2^low <= q <= 2^(low + 1); None where the series of phi is not known to rounding."""
+    nodes = np.cos(np.pi * (np.arange(POINTS) + 0.5) / POINTS)
+    q = 2.0 ** (low + (nodes + 1) / 2)
+    sizes = np.array([second_moment(phi, float(value)) for value in q])
+    if not np.all(np.isfinite(sizes) & (sizes > 0)):
+        return None
+    found = _coefficients(phi, q, sizes)
+    if found is None:
+        return None
+    found = found[:, : 1 + max(np.flatnonzero(np.abs(found).max(axis=0) > NOISE), default=0)]
+    rows = np.concatenate([found, np.log(sizes / sizes[0])[:, None]], axis=1)
+    transform = np.cos(np.outer(np.arange(POINTS), np.pi * (np.arange(POINTS) + 0.5) / POINTS)) * 2 / POINTS
+    transform[0] /= 2
+    coefficients = transform @ rows
+    return Octave(low, coefficients, float(sizes[0])) if np.abs(coefficients[-3:]).max() <= LAST else None
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """b_n and Q at an array of q values: ``b`` has the terms first, then the shape of q."""
+
+    b: Array
+    size: Array
+
+    @property
+    def mean(self) -> Array:
+        """E phi(sqrt(q) z)."""
+        return self.b[0] * np.sqrt(self.size)
+
+
+def expansion(phi: Activation, q: Array) -> Expansion | None:
+    """The series of phi at positive q values of any shape; None where it is not known to rounding."""
+    flat = q.ravel()
+    places = np.floor(np.log2(flat)).astype(int)
+    lows = np.unique(places)
+    if lows.size > OCTAVES:
+        return None
+    tables = [octave(phi, int(low)) for low in lows]
+    if any(table is None for table in tables):
+        return None
+    terms = max(table.coefficients.shape[1] - 1 for table in tables if table is not None)
+    b, size = np.zeros((terms, flat.size)), np.empty(flat.size)
+    for low, table in zip(lows, tables, strict=True):
+        here = places == low
+        assert table is not None
+        rows = table(flat[here])
+        b[: rows.shape[1] - 1, here] = rows[:, :-1].T
+        size[here] = table.scale * np.exp(rows[:, -1])
+    return Expansion(b.reshape(terms, *q.shape), size.reshape(q.shape))
+
+
+def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -> tuple[Array, ...]:
+    """(1 - C, C')[: order + 1] at c = 1 - gap, all arrays broadcast, order 0 or 1; 1 - C keeps its relative accuracy near c = 1."""
+    terms, shape = _needed(first, second), np.broadcast_shapes(first.size.shape, second.size.shape, gap.shape)
+    short = math.ceil(math.log(SMALL) / math.log(INSIDE))
+    if terms <= 2 * short:
+        return _everywhere(first.b, second.b, np.broadcast_to(gap, shape), terms)[: order + 1]
+    out = _inside(first.b[:short], second.b[:short], 1 - gap, shape)
+    ends = np.flatnonzero(np.abs(1 - np.broadcast_to(gap, shape)) > INSIDE)
+    rows, columns = (np.broadcast_to(np.arange(e.size.size).reshape(e.size.shape), shape).ravel()[ends] for e in (first, second))
+    one, two, gaps = first.b.reshape(len(first.b), -1), second.b.reshape(len(second.b), -1), np.broadcast_to(gap, shape).ravel()[ends]
+    for start in range(0, ends.size, CHUNK):
+        part = slice(start, start + CHUNK)
+        found = _everywhere(one[:, rows[part]], two[:, columns[part]], gaps[part], terms)
+        for target, values in zip(out, found, strict=True):
+            target.ravel()[ends[part]] = values
+    return out[: order + 1]
+
+
+def _inside(b1: Array, b2: Array, c: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """1 - sum b_n b'_n c^n and its slope sum n b_n b'_n c^(n-1), for |c| < INSIDE, where few terms matter."""
+    value, slope = np.zeros(shape), np.zeros(shape)
+    for n in range(min(len(b1), len(b2)) - 1, -1, -1):
+        product = b1[n] * b2[n]
+        value *= c
+        value += product
+        if n:
+            slope *= c
+            slope += n * product
+    return 1 - value, slope
+
+
+def _everywhere(b1: Array, b2: Array, gap: Array, terms: int) -> tuple[Array, Array]:
+    """``1 - C = sum_n (b_n - b'_n)^2 / 2 + gap sum_m c^m sum_{n > m} b_n b'_n`` and the slope, for every c."""
+    c, suffix, drop, slope, apart = 1 - gap, *(np.zeros(gap.shape) for _ in range(4))
+    for n in range(terms - 1, -1, -1):
+        apart += (b1[n] - b2[n]) ** 2 / 2
+        if n:
+            product = b1[n] * b2[n]
+            suffix += product
+            drop *= c
+            drop += suffix
+            slope *= c
+            slope += n * product
+    for rest in (b1, b2):
+        apart += (rest[terms:] ** 2).sum(axis=0) / 2
+    return apart + gap * drop, slope
+
+
+def has_series(phi: Activation, q: Array) -> bool:
+    """Whether :func:`expansion` knows the series at all these positive q values."""
+    lows = np.unique(np.floor(np.log2(q.ravel())).astype(int))
+    return lows.size <= OCTAVES and all(octave(phi, int(low)) is not None for low in lows)
+
+
+def _needed(first: Expansion, second: Expansion) -> int:
+    """How many terms have products that matter at some pair of q values."""
+    known = min(first.b.shape[0], second.b.shape[0])
+    one, two = (np.abs(side.b[:known]).reshape(known, -1).max(axis=1) for side in (first, second))
+    return max(int(np.count_nonzero(np.maximum.accumulate((np.arange(known) * one * two)[::-1]) > SMALL)), 1)

@@ -1,0 +1,127 @@
+"""What the recursion over locations refuses, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc import layers as L  # noqa: N812
+
+Affine, Nonlinear, Pool = L.Affine, L.Nonlinear, L.Pool
+NET = kc.chain(Affine(kernel=3), Nonlinear("relu"), Affine(kernel=3), Nonlinear("relu"), Pool("mean"), Affine())
+X = np.random.default_rng(0).normal(size=(3, 4, 4, 2))
+BLACK = X.copy()
+BLACK[1, :3, :3] = 0.0
+
+
+def exact(net: kc.Network, shape: Any = (4, 4), **options: Any) -> Any:
+    return kc.ntk(net, spatial="exact", image_shape=shape, **options)
+
+
+def chain(*layers: L.Layer) -> Any:
+    return exact(kc.chain(*layers))
+
+
+MADE: dict[str, tuple[Callable[[], Any], str]] = {
+    "no shape": (lambda: exact(NET, None), "image_shape="),
+    "a number": (lambda: exact(NET, 4), "tuple"),
+    "zero": (lambda: exact(NET, (0, 4)), "whole numbers"),
+    "unknown input": (lambda: exact(NET, {"y": (4, 4)}), "unknown input"),
+    "spatial": (lambda: kc.ntk(NET, spatial="exakt"), "exact"),  # type: ignore[call-overload]
+    "weights": (lambda: exact(NET, weights="orthogonal"), "dense"),
+    "shape without exact": (lambda: kc.ntk(NET, image_shape=(4, 4)), "spatial='exact'"),  # type: ignore[call-overload]
+    "shape without exact, c map": (lambda: kc.c_map(NET, image_shape=(4, 4)), "spatial='exact'"),  # type: ignore[call-overload]
+    "symbols": (lambda: exact(kc.chain(Affine(sigma_w=sp.Symbol("w")))), "net.subs"),
+    "valid": (lambda: chain(Affine(kernel=5, padding="valid")), "affine_1.*does not fit"),
+    "window": (lambda: chain(Affine(), Pool("mean", 5)), "pool_1.*5 x 5"),
+    "max": (lambda: chain(Affine(), Nonlinear("relu"), Pool("max", 2), Affine()), "pool_1.*max pooling"),
+    "axes": (lambda: chain(Affine(kernel=(3,))), "affine_1.*2 axes"),
+    "convolution of vectors": (lambda: chain(Affine(), L.Flatten(), Affine(kernel=3)), "affine_2.*Flatten"),
+    "pool of vectors": (lambda: chain(Affine(), L.Flatten(), Pool("mean")), "pool_1.*Flatten"),
+    "norm of vectors": (lambda: chain(Affine(), L.Flatten(), L.LayerNorm()), "layernorm_1.*Flatten"),
+    "width": (lambda: exact(NET, parameterization="standard"), "features="),
+}
+
+ASKED: dict[str, tuple[Callable[[], Any], str]] = {
+    "nan": (lambda: exact(NET).kernel(np.full((1, 4, 4, 2), np.nan)), "finite"),
+    "one image": (lambda: exact(NET).kernel(X[0]), r"X\[None\]"),
+    "no channels": (lambda: exact(NET).kernel(X[..., 0]), r"X\[..., None\]"),
+    "cut": (lambda: exact(NET).kernel(X[:, :3]), r"\(N, 4, 4, channels\)"),
+    "other channels": (lambda: exact(NET).kernel(X, X[..., :1]), "channels"),
+    "empty": (lambda: exact(NET).kernel(X[:0]), "images"),
+    "text": (lambda: exact(NET).kernel("X"), "real number"),
+    "complex": (lambda: exact(NET).kernel(X * 1j), "real number"),
+    "huge": (lambda: exact(NET).kernel(X * 1e200), "scale"),
+    "memory": (lambda: exact(NET).kernel(X, memory=1e-3), "memory="),
+    "no memory": (lambda: exact(NET).kernel(X, memory=0), "MiB"),
+    "layer": (lambda: exact(NET).layer_kernel("affine_9", X), "affine_1"),
+    "jumps": (lambda: chain(Affine(), Nonlinear("sign"), Affine()).kernel(X), "sign jumps"),
+    "batch": (lambda: chain(Affine(), L.BatchNorm(), Affine()).kernel(X), "batch"),
+    "raw": (lambda: chain(Nonlinear("relu"), Affine()).kernel(X), "raw network input"),
+    "depthwise": (lambda: chain(Affine(8), Affine(8, kernel=3, groups=8), Nonlinear("relu"), Affine()).kernel(X), "depthwise"),
+    "black normalised": (lambda: chain(Affine(kernel=3), L.RMSNorm(), Affine()).kernel(BLACK), r"location \(0, 0\)"),
+    "black and jumps": (
+        lambda: kc.c_map(kc.chain(Affine(), Nonlinear("sign"), Affine()), spatial="exact", image_shape=(4, 4))(BLACK),
+        "sign jumps at 0",
+    ),
+    "black with a bias to learn": (
+        lambda: exact(kc.chain(L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine()), parameterization="standard").kernel(BLACK),
+        "affine_1.*gradient",
+    ),
+    "pooled and not": (lambda: exact(_pooled_twice()).kernel(X), "share weights"),
+    "shapes": (lambda: exact(_unlike()), "different shapes"),
+}
+
+
+def _pooled_twice() -> kc.Network:
+    """x -> conv -> two poolings of it added: nothing is known of their cross moments."""
+    steps = [
+        ("x", L.Input(), ()),
+        ("h", Affine(kernel=3), ("x",)),
+        ("a", Pool("mean", 2), ("h",)),
+        ("b", Pool("mean", 2), ("h",)),
+        ("s", L.Sum(), ("a", "b")),
+        ("o", Affine(), ("s",)),
+    ]
+    return kc.Network.from_steps(steps)
+
+
+def _unlike() -> kc.Network:
+    steps = [
+        ("x", L.Input(), ()),
+        ("a", Affine(kernel=3), ("x",)),
+        ("b", Affine(kernel=3, stride=2), ("x",)),
+        ("s", L.Sum(), ("a", "b")),
+    ]
+    return kc.Network.from_steps(steps)
+
+
+@pytest.mark.parametrize("name", [*MADE, *ASKED])
+def test_refused(name: str) -> None:
+    call, words = (MADE | ASKED)[name]
+    with pytest.raises(kc.KcalcError, match=words):
+        call()
+
+
+@pytest.mark.parametrize("most", [5, 25])
+def test_too_many_pairs_of_q_values(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """relu6 is integrated pair by pair: refused before hours go by, for images by themselves (8 q values) and for all their pairs (36)."""
+    monkeypatch.setattr("kcalc.calculi.spatial.local.MOST", most)
+    K = exact(kc.chain(Affine(), Nonlinear("relu6"), Affine()), (2, 2))
+    with pytest.raises(kc.KcalcError, match="relu6 has neither"):
+        K.kernel(np.random.default_rng(0).normal(size=(2, 2, 2, 1)))
+
+
+def test_black_images() -> None:
+    """Nothing comes of nothing: without biases the kernel of a black image is exactly 0, and its cosine is nan."""
+    images = np.concatenate([X[:1], 0 * X[:1]])
+    nngp, tangent = exact(NET).both(images)
+    assert nngp[0, 1] == nngp[1, 1] == tangent[0, 1] == tangent[1, 1] == 0.0
+    cosine = exact(NET).nngp(images)
+    assert cosine[0, 0] == 1.0
+    assert np.isnan(cosine[0, 1])
