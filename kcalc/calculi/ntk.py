@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import sympy as sp
@@ -21,6 +21,10 @@ from ..jets import Jet
 from ..layers import Affine, Input, Layer
 from ..maps import Assumption
 from ..network import Network, concat_channels, grouped_widths
+from ..spectrum import condition_number
+from .kernel_matrix import WithMatrices
+from .regime import Regime, regime
+from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
 from .tangent import PARAMETERIZATIONS, Tangent
 from .tangent_symbolic import symbolic_kernels
 
@@ -29,16 +33,51 @@ if TYPE_CHECKING:
 
 Node = Hashable
 Array = np.ndarray
+NUMBERS_HELD = 1 << 25  # by one pass over all layers at once
 
 
-def ntk(network: Network, parameterization: str = "ntk", features: int | None = None, assume_independent: bool = False) -> TangentKernel:
+@overload
+def ntk(
+    network: Network,
+    parameterization: str = "ntk",
+    features: int | None = None,
+    assume_independent: bool = False,
+    spatial: Literal["delta"] = "delta",
+) -> TangentKernel: ...
+
+
+@overload
+def ntk(
+    network: Network,
+    parameterization: str = "ntk",
+    features: int | None = None,
+    assume_independent: bool = False,
+    *,
+    spatial: Literal["exact"],
+    image_shape: Any = None,
+    weights: str = "dense",
+) -> SpatialTangentKernel: ...
+
+
+def ntk(
+    network: Network,
+    parameterization: str = "ntk",
+    features: int | None = None,
+    assume_independent: bool = False,
+    spatial: str = "delta",
+    image_shape: Any = None,
+    weights: str = "dense",
+) -> TangentKernel | SpatialTangentKernel:
     """The neural tangent kernel of a network at infinite width: ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
 
     ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b, or "standard", in the
     weights themselves; that kernel grows with width, so it needs ``features``, the width of the layers that do not state theirs.
     Values are kernels, not cosines: for input q = 1, the last Affine included. [DKS sec. 27; Jacot et al. 2018]
 
-    Returns: a :class:`TangentKernel`.
+    ``spatial``: "delta", locations apart from each other; or "exact", dense convolutions and mean pooling over the locations of actual
+    images of ``image_shape`` (height, width), with "dense" or "delta" ``weights``: ``K.kernel(X, Y=None)`` on arrays of images.
+
+    Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`.
     Raises: KcalcError for a network without Affine layers, activations that jump, an unknown parameterisation or widths that are needed
     and not known; FreshnessError or NoRule where the kernel calculus does not apply, naming the node.
     """
@@ -49,21 +88,22 @@ def ntk(network: Network, parameterization: str = "ntk", features: int | None = 
         raise KcalcError("the network has no Affine layer, so it has no weights and no tangent kernel")
     if features is not None and (isinstance(features, bool) or not isinstance(features, int) or features < 1):
         raise KcalcError(f"features is the number of channels of hidden layers, a whole number >= 1, got {features!r}")
+    if exact_locations(spatial, image_shape, weights):
+        widths = None if parameterization == "ntk" else tap_widths(network, features)
+        return SpatialTangentKernel(spatial_reading(network, image_shape, weights, assume_independent, widths, tangent=True))
     fan_in = None if parameterization == "ntk" else fan_ins(network, features)
     reading = TangentReading(network, fan_in, assume_independent)
     return TangentKernel(reading)
 
 
 def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
-    """{Affine: how many numbers one of its outputs sums over}, ``features`` being the width of layers that do not state theirs.
+    """{Affine: how many channels one of its outputs sums over}, ``features`` being the width of layers and inputs that do not state theirs.
 
-    Raises: KcalcError naming the node whose width is not known.
+    A convolution counts once: Delta-initialised, it has its centre tap alone. Raises: KcalcError naming the node whose width is not known.
     """
 
     def stated(node: Node, layer: Layer) -> Layer:
-        from dataclasses import replace
-
-        free = isinstance(layer, Affine) and layer.features is None
+        free = isinstance(layer, Affine | Input) and layer.features is None
         return replace(layer, features=features) if free and features is not None else layer
 
     known = network.map_layers(stated).features
@@ -75,8 +115,7 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
         if width is None:
             kind = "L.Input(features=...)" if isinstance(network.layer(parents[0]), Input) else "its layer's features, or pass features="
             raise KcalcError(f"the standard parameterisation needs the width of {parents[0]!r}, which node {node!r} reads; give {kind}")
-        taps = prod(layer.kernel) if isinstance(layer.kernel, tuple) else layer.kernel**2 if layer.kernel > 1 else 1
-        out[node] = width * taps // layer.groups
+        out[node] = width // layer.groups
     return out
 
 
@@ -109,7 +148,8 @@ class TangentReading:
     ) -> dict[Node, tuple[Any, Any]]:
         """{output: (NNGP, NTK)} in float64."""
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
-        return {node: kernel.kernels(states[node]) for node in self.network.outputs}
+        found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
+        return {node: (nngp + 0.0, tangent + 0.0) for node, (nngp, tangent) in found.items()}  # no -0
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -122,7 +162,7 @@ class TangentReading:
         return (width, *kernel.notes.values())
 
 
-class KernelFunction:
+class KernelFunction(WithMatrices):
     """A kernel of two inputs as a function of their c and q values: covariances, not cosines.
 
     Call ``K(c, q1=1, q2=None)`` with numbers, arrays (broadcast) or {input: value}; ``q2=None`` means ``q1``.
@@ -175,6 +215,10 @@ class KernelFunction:
         out = {node: finished(pair[self._part], shape, single) for node, pair in values.items()}
         return next(iter(out.values())) if len(out) == 1 else out
 
+    def condition_number(self, X: Any, **options: Any) -> float:
+        """lambda_max / lambda_min of the kernel matrix of the rows of X; infinite where rounding hides lambda_min. Options as in matrix."""
+        return condition_number(self.matrix(X, **options))
+
     @property
     def expr(self) -> Composition | dict[Node, Composition]:
         """The kernel at uniform input q = 1 as a named composition: ``c_k`` are cosines, ``t_k`` tangents over q."""
@@ -218,9 +262,9 @@ class KernelFunction:
 
     def plot(self, ax: Axes | None = None, q: Any = 1) -> Axes:
         """Draw the kernel over c in [-1, 1] for inputs of one q value."""
-        from .. import plotting
+        from ..kernel_plots import kernel_curves
 
-        return plotting.kernel_curves({self.name: self}, ax=ax, q=q)
+        return kernel_curves({self.name: self}, ax=ax, q=q)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, sampled values at q = 1 and assumptions, as plain data."""
@@ -250,21 +294,27 @@ class TangentKernel(KernelFunction):
         """ "ntk" or "standard"."""
         return "ntk" if self.reading.fan_in is None else "standard"
 
+    def regime(self, c: float = 0.0, q: float = 1.0) -> Regime:
+        """Does depth make the kernel collapse, explode, sit at the edge, or leave it shaped? See :func:`kcalc.calculi.regime.regime`."""
+        return regime(self, c, q)
+
     def by_layer(self, c: Any, q1: Any = 1, q2: Any = None) -> dict[Node, Any]:
-        """{Affine node: its part of the kernel} for one output, all from one pass; c as for a call, one value for all inputs."""
+        """{Affine node: its part of the kernel} for one output, many from one pass; c as for a call."""
         if len(self.network.outputs) != 1:
             raise KcalcError("by_layer needs one output; use K.layers[node](c)")
         nodes = self.network.nodes_of(Affine)
         shape = np.broadcast_shapes(*(real_array(v, "c, q1, q2").shape for v in (c, q1, q2) if v is not None))
-        axis = (len(nodes), *(1,) * len(shape))
-        seeds = {node: np.eye(len(nodes))[i].reshape(axis) for i, node in enumerate(nodes)}
-        whole = KernelFunction(self.reading, "layers", 1, seeds)
         gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
         first = self._values(q1, lambda v: q_array(v, "q1"), "q1")
         second = None if q2 is None else self._values(q2, lambda v: q_array(v, "q2"), "q2")
-        ((_, values),) = whole.reading.values(gap, first, second, seeds).values()
-        parts = np.broadcast_to(values, (len(nodes), *shape))
-        return {node: parts[i].copy()[()] for i, node in enumerate(nodes)}
+        room = max(1, NUMBERS_HELD // (len(self.network) * max(1, prod(shape))))
+        parts = []
+        for start in range(0, len(nodes), room):
+            few = nodes[start : start + room]
+            rows = np.eye(len(few)).reshape(len(few), len(few), *(1,) * len(shape))
+            ((_, values),) = self.reading.values(gap, first, second, dict(zip(few, rows, strict=True))).values()
+            parts.extend(np.broadcast_to(values, (len(few), *shape)))
+        return {node: part.copy()[()] for node, part in zip(nodes, parts, strict=True)}
 
     def __repr__(self) -> str:
         return f"TangentKernel({len(self.network)} nodes, {self.parameterization} parameterisation)"
