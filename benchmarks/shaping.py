@@ -19,7 +19,7 @@ import kcalc as kc
 from kcalc.shaping.dks import constants_for
 from kcalc.shaping.measure import local_values
 from kcalc.shaping.search import solve
-from kcalc.shaping.tat import curvature_systems
+from kcalc.shaping.tat import check_curvature, curvature_systems
 
 SMOOTH = (
     "tanh",
@@ -172,6 +172,7 @@ def peer_comparison(own: dict[str, float]) -> None:
         print(f"| {name} | {1e3 * seconds:.0f} | {1e3 * own[name]:.2f} | {ratios[-1]:.0f} | {theirs} | {mine} |")
     print(f"\nmedian ratio: {statistics.median(ratios):.0f}")
     wrong()
+    tailored()
 
 
 def wrong() -> None:
@@ -188,6 +189,42 @@ def wrong() -> None:
             except Exception as error:
                 cells.append(f"{type(error).__name__}: {str(error)[:80]}")
         print(f"| resnet-152 w=.5, {name}, {zeta:g} | {cells[0]} | {cells[1]} |")
+
+
+def tailored() -> None:
+    """TAT's curvature condition on activations with a kink: the peer reports success, kcalc refuses."""
+    print(f"\nTAT, {DEPTH} layers, tau = {TAU}: every C''(1) is to be {TAU / DEPTH:g}, Q(1) = Q'(1) = C'(1) = 1\n")
+    print("| activation | peer: residual of Q(1), Q'(1), C'(1) | peer: C''(c) at c = 1 - 1e-2, 1 - 1e-4, 1 - 1e-6, 1 | kcalc |")
+    print("|---|---|---|---|")
+    for name in ("selu", "elu", "softplus"):
+        phi = kc.activation(name)
+        try:
+            found = peer_tailored(name)
+            values, c_map = local_values(found.transformed), found.transformed.c_map
+            left = ", ".join(f"{abs(float(values[condition] - 1)):.0e}" for condition in ("Q(1)", "Q'(1)", "C'(1)"))
+            bends = ", ".join(f"{float(c_map.derivative(2)(1 - gap)):.3g}" for gap in (1e-2, 1e-4, 1e-6, 0.0))
+        except ValueError as error:
+            left, bends = str(error), "-"
+        try:
+            check_curvature(phi)
+            mine = f"residual {curvature_residual(solve(curvature_systems(phi, TAU / DEPTH))):.0e}"
+        except kc.KcalcError as error:
+            mine = f"refused: {error}"
+        print(f"| {name} | {left} | {bends} | {mine} |")
+
+
+def curvature_residual(constants: kc.Constants) -> float:
+    values = local_values(constants.transformed)
+    targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": TAU / DEPTH}
+    return max(abs(float(values[name] - target)) for name, target in targets.items())
+
+
+def peer_tailored(name: str) -> kc.Constants:
+    from dks.base import activation_transform as peer  # type: ignore[import-not-found]
+
+    found = peer._get_activations_params([name], "TAT", {}, {"c_curve_target": TAU}, None, lambda curvature: DEPTH * curvature, None)[name]
+    order = (("input_scale", 1), ("input_shift", 0), ("output_scale", 1), ("output_shift", 0))
+    return kc.Constants(kc.activation(name), *(float(found.get(key, default)) for key, default in order))
 
 
 def main() -> None:

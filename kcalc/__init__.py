@@ -6,7 +6,10 @@ them the constants that make the network trainable. jax, matplotlib and torch ar
 
 from . import activations, architectures, layers, symbols
 from .activations import Activation, activation
+from .backend import Model, coordinate_check, lsuv, normalise_locations, to_jax, wli
 from .calculi.global_maps import c_map, node_values, q_map, q_values
+from .calculi.gradients import Gradients, gradients
+from .calculi.learnable import learnable_kernel
 from .calculi.ntk import ntk
 from .calculi.slopes import slope_polynomial
 from .combinators import chain, repeat, residual
@@ -15,8 +18,20 @@ from .gains import gain
 from .gaussian import expectation, pair_expectation
 from .interchange import load_json, save_json
 from .network import Network
-from .shaping import Constants, Shaping, depth_limit, phase_diagram, shape
+from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
+from .shaping import (
+    Constants,
+    Shaping,
+    depth_limit,
+    equivalent_parameters,
+    phase_diagram,
+    residual_blocks,
+    shape,
+    vanilla_maps,
+    with_residual_weights,
+)
 from .subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope, subnetworks
+from .verification import empirical_ntk, verify_kernels
 
 __version__ = "0.1.0"
 
@@ -24,8 +39,10 @@ __all__ = [
     "Activation",
     "Constants",
     "FreshnessError",
+    "Gradients",
     "GraphError",
     "KcalcError",
+    "Model",
     "Network",
     "NoRule",
     "Shaping",
@@ -35,16 +52,25 @@ __all__ = [
     "architectures",
     "c_map",
     "chain",
+    "coordinate_check",
     "depth_limit",
+    "empirical_ntk",
+    "equivalent_parameters",
     "expectation",
     "gain",
+    "gaussian_process",
+    "gradients",
+    "kernel_regression",
     "layers",
+    "learnable_kernel",
     "load_json",
+    "lsuv",
     "maximal",
     "maximal_c_value",
     "maximal_curvature",
     "maximal_slope",
     "node_values",
+    "normalise_locations",
     "ntk",
     "pair_expectation",
     "phase_diagram",
@@ -52,9 +78,17 @@ __all__ = [
     "q_values",
     "repeat",
     "residual",
+    "residual_blocks",
     "save_json",
     "shape",
+    "sklearn_kernel",
     "slope_polynomial",
     "subnetworks",
     "symbols",
+    "to_jax",
+    "training_curve",
+    "vanilla_maps",
+    "verify_kernels",
+    "with_residual_weights",
+    "wli",
 ]

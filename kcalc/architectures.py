@@ -32,6 +32,8 @@ def _stages(depth: Any) -> tuple[int, ...]:
 
 def vanilla(depth: int, activation: Any = "relu", features: int | None = None, sigma_w: Any = 1, readout: bool = True) -> Network:
     """``depth`` combined layers (Affine, then activation), then a readout Affine unless ``readout=False``."""
+    if getattr(depth, "free_symbols", None):
+        raise KcalcError(f"a graph has a whole number of layers, and {depth} is a symbol: see kc.vanilla_maps(activation, {depth})")
     layer = chain(Affine(features, sigma_w=sigma_w), Nonlinear(activation))
     body = [repeat(layer, _depth(depth))]
     return chain(Input(features), *body, *([Affine(features, sigma_w=sigma_w)] if readout else []))

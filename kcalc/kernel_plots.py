@@ -53,3 +53,61 @@ def gradient_trace(gradients: Any, ax: Axes | None = None) -> Axes:
     ax.set_ylabel(r"E$\,|\partial\,$out$\,/\,\partial\,$node$|^2$")
     finish(ax, [], made)
     return ax
+
+
+def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None) -> Axes:
+    """Draw eigenvalues over the largest against their rank, on logarithmic axes; dotted below what rounding leaves of them.
+
+    ``spectrums``: {label: :class:`kcalc.spectrum.Spectrum`}. Returns: the Axes.
+    """
+    made = ax is None
+    ax = axes(ax, 4.6, 3.2)
+    for label, one in spectrums.items():
+        color = PALETTE[len({line.get_color() for line in ax.get_lines()}) % len(PALETTE)]
+        rank = np.arange(1, one.eigenvalues.size + 1)
+        share = one.eigenvalues / one.largest
+        floor = one.resolution / one.largest
+        sure = share > floor
+        ax.plot(rank[sure], share[sure], color=color, lw=1.5, label=label or "_")
+        unsure = (share > 0) & (rank >= sure.sum())
+        ax.plot(rank[unsure], share[unsure], color=color, lw=0.9, ls=STYLES[2], label="_")
+    ax.set(xscale="log", yscale="log")
+    ax.set_xlabel("rank")
+    ax.set_ylabel(r"$\lambda_i\,/\,\lambda_1$")
+    finish(ax, [], made)
+    return ax
+
+
+def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None) -> Axes:
+    """Draw per layer the kernel of inputs with c = ``regime.c`` over that of equal inputs, and dashed what is predicted at infinite depth.
+
+    ``regimes``: {label: :class:`kcalc.calculi.regime.Regime`}. Returns: the Axes.
+    """
+    made = ax is None
+    ax = axes(ax, 4.6, 3.2)
+    for label, one in regimes.items():
+        color = PALETTE[len({line.get_color() for line in ax.get_lines() if line.get_gid() == "measured"}) % len(PALETTE)]
+        place = (np.arange(len(one.alphas)) + 1) / len(one.alphas)
+        ax.plot(place, list(one.alphas.values()), color=color, lw=1.5, label=label, gid="measured")
+        if one.limit is not None:
+            ax.plot(place, one.limit.alphas, color=color, lw=1.0, ls=STYLES[1], label="_")
+    dashed = {"label": "as depth grows", "color": GREY, "ls": STYLES[1], "lw": 1.0}
+    ax.set_xlim(0, 1.02)
+    ax.set_xlabel("layer / depth")
+    ax.set_ylabel(r"$\Theta_i(c)\,/\,\Theta_i(1)$")
+    finish(ax, [dashed] if any(one.limit is not None for one in regimes.values()) else [], made)
+    return ax
+
+
+def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
+    """Draw losses over training time on logarithmic axes. ``curves``: {label: (T,) losses}. Returns: the Axes."""
+    made = ax is None
+    ax = axes(ax, 4.6, 3.2)
+    for label, values in curves.items():
+        color = PALETTE[len(ax.get_lines()) % len(PALETTE)]
+        ax.plot(times, values, color=color, lw=1.5, label=label)
+    ax.set(xscale="log", yscale="log")
+    ax.set_xlabel("$t$")
+    ax.set_ylabel("loss")
+    finish(ax, [], made)
+    return ax

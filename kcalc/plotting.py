@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["activations", "c_maps", "network", "q_maps", "save", "shaping_figure"]
+__all__ = ["activations", "c_maps", "network", "q_maps", "save"]
 
 Array = np.ndarray
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")  # Okabe and Ito
@@ -35,29 +35,38 @@ SUFFIXES = (".png", ".pdf", ".svg")
 # -- maps --------------------------------------------------------------------------------------------------------------
 
 
-def c_maps(maps: Any, ax: Axes | None = None, labels: Sequence[str] | None = None, q1: Any = 1, q2: Any = None, points: int = 401) -> Axes:
+def c_maps(
+    maps: Any,
+    ax: Axes | None = None,
+    labels: Sequence[str] | None = None,
+    q1: Any = 1,
+    q2: Any = None,
+    points: int = 401,
+    looks: Mapping[str, tuple[str, Any]] | None = None,
+) -> Axes:
     """Draw C maps over [-1, 1] with the identity and their fixed points.
 
     ``maps`` is one map, several, or {label: map}; each is called as ``C(c, q1, q2)`` with an array and returns an array,
     or {output: array} (one line per output). ``points`` are spread evenly in the angle arccos c, so that they lie densely
     near c = +-1. Fixed points: filled where the map attracts, open where it repels, half filled where the slope is +-1.
-    They come from the map's ``fixed_points`` where it has one, else from sign changes on a fine grid.
+    They come from the map's ``fixed_points`` where it has one, else from sign changes on a fine grid. ``looks`` gives lines a colour and a
+    style of their own, {label: (colour, style)}.
 
     Returns: the Axes. Raises: KcalcError for something that is not a map or returns other shapes.
     """
     made = ax is None
-    ax = _axes(ax, 3.6, 3.6)
+    ax = axes(ax, 3.6, 3.6)
     c = np.cos(np.linspace(np.pi, 0.0, _whole(points, "points", 2)))
     _identity(ax, -1, 1)
     for label, curve, given in _curves(maps, labels, q1, q2):
-        color = _draw_curve(ax, c, curve(c), label)
+        color = _draw_curve(ax, c, curve(c), label, (looks or {}).get(label))
         for value, stable in _fixed_points(curve, given, q1, q2):
             _mark(ax, value, stable, color)
     ax.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
     ax.set_aspect("equal")
     ax.set_xlabel("$c$", fontsize=10)
     ax.set_ylabel(r"$\mathcal{C}_f(c)$", fontsize=10)
-    _finish(ax, _mark_handles(ax), made)
+    finish(ax, _mark_handles(ax), made)
     return ax
 
 
@@ -70,7 +79,7 @@ def q_maps(
     {output: array}. Fixed points are marked for maps that have ``fixed_points(low, high)``.
     """
     made = ax is None
-    ax = _axes(ax, 3.6, 3.6)
+    ax = axes(ax, 3.6, 3.6)
     q = np.geomspace(low, high, _whole(points, "points", 2))
     _identity(ax, low, high)
     for label, curve, given in _curves(maps, labels):
@@ -80,7 +89,7 @@ def q_maps(
     ax.set(xscale="log", yscale="log", xlim=(low, high))
     ax.set_xlabel("$q$", fontsize=10)
     ax.set_ylabel(r"$\mathcal{Q}_f(q)$", fontsize=10)
-    _finish(ax, _mark_handles(ax), made)
+    finish(ax, _mark_handles(ax), made)
     return ax
 
 
@@ -172,10 +181,10 @@ def _identity(ax: Axes, low: float, high: float) -> None:
         ax.plot([low, high], [low, high], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1, gid="identity")
 
 
-def _draw_curve(ax: Axes, x: Array, y: Array, label: str) -> str:
-    """Draw a curve in the next colour (and, after all colours, style) of the Axes; returns the colour."""
+def _draw_curve(ax: Axes, x: Array, y: Array, label: str, look: tuple[str, Any] | None = None) -> str:
+    """Draw a curve in the given look or the next colour (and, after all colours, style) of the Axes; returns the colour."""
     index = sum(line.get_gid() == "map" for line in ax.lines)
-    color, style = PALETTE[index % len(PALETTE)], STYLES[index // len(PALETTE) % len(STYLES)]
+    color, style = look or (PALETTE[index % len(PALETTE)], STYLES[index // len(PALETTE) % len(STYLES)])
     ax.plot(x, y, color=color, linestyle=style, linewidth=1.5, label=label, zorder=3, gid="map")
     return color
 
@@ -214,7 +223,7 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     if new and len(new) != len(old):
         raise KcalcError(f"{len(old)} activations before and {len(new)} after; they go together in order")
     made = ax is None
-    ax = _axes(ax, 3.6, 3.0)
+    ax = axes(ax, 3.6, 3.0)
     kinks = [abs(float(k)) for _, phi in old + new for k in getattr(phi, "kinks", ())]
     span = min(max([4.0, *(1.25 * k for k in kinks)]), 40.0)
     x = np.linspace(-span, span, 801)
@@ -232,47 +241,15 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     ax.set_xlim(-span, span)
     ax.set_xlabel("$x$", fontsize=10)
     ax.set_ylabel(r"$\phi(x)$", fontsize=10)
-    _finish(ax, [{"label": label, "color": GREY, "linestyle": style} for label, style in extra], made)
+    finish(ax, [{"label": label, "color": GREY, "linestyle": style} for label, style in extra], made)
     return ax
-
-
-def shaping_figure(
-    pairs: Mapping[str, tuple[Any, Any]], c_before: Any, c_after: Any, local: Any = None, axes: Sequence[Axes] | None = None
-) -> Array:
-    """The effect of a shaping method: activations before and after, the global C map before and after, local C maps.
-
-    ``pairs`` is {name: (before, after)}; ``c_before`` (None where there is none) and ``c_after`` are maps; ``local``, where
-    given, is a mapping {name: local C map} for a third panel. ``axes`` are two (three) Axes to draw on.
-
-    Returns: the array of Axes.
-    """
-    if not isinstance(pairs, Mapping) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs.values()):
-        raise KcalcError("shaping_figure needs {name: (activation before, activation after)}")
-    count = 2 if local is None else 3
-    if axes is None:
-        import matplotlib.pyplot as plt
-
-        _, axes = plt.subplots(1, count, figsize=(3.5 * count, 3.2), layout="constrained")
-    panels = np.asarray(axes, dtype=object).ravel()
-    if len(panels) != count:
-        raise KcalcError(f"shaping_figure draws {count} panels, got {len(panels)} axes")
-    activations({name: old for name, (old, _) in pairs.items()}, {name: new for name, (_, new) in pairs.items()}, ax=panels[0])
-    c_maps({label: one for label, one in (("before", c_before), ("after", c_after)) if one is not None}, ax=panels[1])
-    panels[0].set_box_aspect(1)
-    titles = ["activations" if len(pairs) > 1 else "activation", "global C map"]
-    if local is not None:
-        c_maps(local, ax=panels[2])
-        panels[2].set_ylabel(r"$\mathcal{C}_\phi(c)$", fontsize=10)
-        titles.append("local C maps" if len(_named(local, None, "map")) > 1 else "local C map")
-    for panel, title in zip(panels, titles, strict=True):
-        panel.set_title(title, fontsize=9.5)
-    return panels
 
 
 # -- the look ----------------------------------------------------------------------------------------------------------
 
 
-def _axes(ax: Axes | None, width: float, height: float) -> Axes:
+def axes(ax: Axes | None, width: float, height: float) -> Axes:
+    """``ax`` itself, or the Axes of a new figure of the given size in inches. Raises: KcalcError for something else."""
     if ax is not None:
         if not hasattr(ax, "add_patch"):
             raise KcalcError(f"ax must be a matplotlib Axes or None, got {type(ax).__name__}")
@@ -289,7 +266,7 @@ def _whole(value: Any, what: str, least: int) -> int:
     return value
 
 
-def _finish(ax: Axes, extra: Sequence[Mapping[str, Any]], widen: bool) -> None:
+def finish(ax: Axes, extra: Sequence[Mapping[str, Any]], widen: bool, legend: bool = True) -> None:
     """Thin spines, small ticks, and a legend of the labelled lines and of ``extra`` handles, where it covers nothing."""
     from matplotlib.lines import Line2D
 
@@ -297,7 +274,7 @@ def _finish(ax: Axes, extra: Sequence[Mapping[str, Any]], widen: bool) -> None:
         spine.set_linewidth(0.6)
     ax.tick_params(labelsize=8, width=0.6, length=3)
     lines: list[Any] = [line for line in ax.lines if line.get_label() and not str(line.get_label()).startswith("_")]
-    if len(lines) > 1 or extra:
+    if legend and (len(lines) > 1 or extra):
         _legend(ax, [*lines, *(Line2D([], [], **look) for look in extra)], widen)
 
 

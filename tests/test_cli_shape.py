@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+from inspect import signature
 
 import pytest
 
 from kcalc.cli import main
+from kcalc.cli.targets import OPTIONS
 from kcalc.shaping import METHODS
 
 
@@ -20,6 +23,9 @@ from kcalc.shaping import METHODS
         ("--activation tanh --q-slope minimize", ("the least that goes",)),
         ("--method he", ("C_f(0)", "2/fan_in")),
         ("--activation tanh --method normalisation", ("gamma", "Q_f(1)")),
+        ("--activation elu --method self_normalising --parameters halves", ("1.67326*elu(x) for x < 0", "E phi")),
+        ("--method looks_linear", ("relu(x) - relu(-x)", "C'(1)")),
+        ("--activation leaky_relu --free-slope no", ("alpha", "Q'(1) = 1 is dropped")),
     ],
 )
 def test_methods_print_their_constants(arguments: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,10 +44,15 @@ def test_methods_print_their_constants(arguments: str, words: tuple[str, ...], c
         ("--method eoc --q-star 2 --sigma-b 1", "exactly one"),
         ("--method he --sigma-b 1", "takes none"),
         ("--method unheard", "nearest known"),
+        ("--method nf --slope 2", "target of the method residual_weights"),
+        ("--free-slope perhaps", "say yes or no"),
     ],
 )
 def test_mistakes_are_one_line(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["shape", "vanilla-50", *arguments.split()]) == 2
+    try:
+        assert main(["shape", "vanilla-50", *arguments.split()]) == 2
+    except SystemExit as stop:
+        assert stop.code == 2
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
 
@@ -51,6 +62,26 @@ def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
         main(["shape", "--help"])
     printed = capsys.readouterr().out
     assert all(method in printed for method in METHODS) and "examples:" in printed
+
+
+def test_every_target_of_every_method_has_an_option() -> None:
+    for method, function in METHODS.items():
+        wanted = set(signature(function).parameters) - {"network", "activation", "rule"}
+        wanted -= (
+            {"shortcut_weight"} if method == "residual_weights" else set()
+        )  # the network's own option; --residual-weight says the same
+        assert {target.name for target in OPTIONS if method in target.methods} == wanted, method
+
+
+def test_residual_methods_print_the_weights_of_sums(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shape", "rescaled-resnet-3", "--method", "residual_weights"]) == 0
+    printed = capsys.readouterr().out
+    for k in (1, 2, 3):
+        assert f"sum_{k}  {math.sqrt(k / (k + 1)):>12.10g}  {1 / math.sqrt(k + 1):>13.10g}" in printed
+    assert main(["shape", "rescaled-resnet-9", "--method", "residual_weights", "--scheme", "common", "--residual-weight", "0.6"]) == 0
+    assert "sum_1 ... sum_9" in capsys.readouterr().out
+    assert main(["shape", "resnet-50", "--activation", "gelu", "--method", "nf"]) == 0
+    assert "Var phi" in capsys.readouterr().out
 
 
 def test_json_of_a_tailored_network(capsys: pytest.CaptureFixture[str]) -> None:

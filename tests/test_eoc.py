@@ -87,7 +87,27 @@ def test_the_edge_is_where_the_phase_diagram_changes() -> None:
     assert w * expect(lambda z: math.tanh(math.sqrt(q) * z) ** 2) + b == pytest.approx(q, rel=1e-6)
     chi = w * expect(lambda z: (1 - math.tanh(math.sqrt(q) * z) ** 2) ** 2)
     assert diagram.chi[j, i] == pytest.approx(chi, rel=1e-6)
-    assert diagram.depth[j, i] == pytest.approx(1 / abs(math.log(chi)), rel=1e-4)
+    assert chi > 1 and diagram.c[0, 0] == 1.0 and diagram.rate[0, 0] == diagram.chi[0, 0]  # chaotic here, ordered there
+
+
+@pytest.mark.parametrize(("weight", "bias"), [(1.5, 0.3), (2.0, 0.1), (2.5, 0.8)])
+def test_depths_of_the_chaotic_phase_belong_to_its_own_fixed_point(weight: float, bias: float) -> None:
+    diagram = phase_diagram("tanh", [0.5, weight], [bias, 2.0])
+    q, c = float(diagram.q[0, 1]), float(diagram.c[0, 1])
+    z, w = np.polynomial.hermite_e.hermegauss(120)
+    u, joint = math.sqrt(q) * z[:, None], np.outer(w, w) / (2 * math.pi)
+    v = math.sqrt(q) * (c * z[:, None] + math.sqrt(1 - c * c) * z[None, :])
+    after = weight**2 * float((joint * np.tanh(u) * np.tanh(v)).sum()) + bias**2
+    assert after / q == pytest.approx(c, abs=1e-6)
+    slope = weight**2 * float((joint * (1 - np.tanh(u) ** 2) * (1 - np.tanh(v) ** 2)).sum())
+    assert diagram.depth[0, 1] == pytest.approx(-1 / math.log(slope), rel=1e-4)
+    assert diagram.chi[0, 1] > 1 > slope
+
+
+def test_a_kinked_activation_has_a_diagram() -> None:
+    diagram = phase_diagram("selu", [0.5, 0.9, 1.5], [0.1, 0.3])
+    assert np.all(diagram.chi[:, 0] < 1) and np.all(diagram.c[:, 0] == 1)
+    assert np.all(np.isfinite(diagram.q[:, :2])) and np.all(diagram.rate[np.isfinite(diagram.rate)] <= 1 + 1e-6)
 
 
 @pytest.mark.usefixtures("untouched_pyplot")
@@ -125,3 +145,28 @@ def test_several_activations_share_q() -> None:
     assert s.constants["tanh"].sigma_w != s.constants["erf"].sigma_w
     with pytest.raises(kc.KcalcError, match="choose by q"):
         kc.shape(net, method="eoc", sigma_b=0.1)
+
+
+def concatenated(second: str) -> kc.Network:
+    steps = [
+        ("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",)), ("f", L.Nonlinear("tanh"), ("a",)),
+        ("g", L.Nonlinear(second), ("b",)), ("cat", L.Concat((1, 3)), ("f", "g")), ("out", L.Affine(), ("cat",)),
+    ]  # fmt: skip
+    return kc.Network.from_steps(steps)
+
+
+def test_an_affine_may_read_a_concat_of_known_parts() -> None:
+    s = kc.shape(concatenated("tanh"), method="eoc", q=0.7)
+    k, last = s.constants["tanh"], s.network.layer("out")
+    assert (last.sigma_w, last.sigma_b) == (k.sigma_w, k.sigma_b) and max(s.residuals.values()) < 1e-12
+    mixed = kc.shape(concatenated("erf"), method="eoc", q=0.7)
+    one, two = (mixed.constants[n] for n in ("tanh", "erf"))
+    squares = [(0.7 - k.sigma_b**2) / k.sigma_w**2 for k in (one, two)]
+    assert mixed.network.layer("out").sigma_w == pytest.approx(math.sqrt(0.7 / (0.25 * squares[0] + 0.75 * squares[1])), rel=1e-12)
+    assert mixed.values["Q_f(1)"] == pytest.approx(0.7, rel=1e-12)
+    assert any("parts of several kinds" in a.text and a.kind == "heuristic" for a in mixed.warnings)
+    steps = [*concatenated("erf").steps()]
+    steps[5] = ("cat", L.Concat((1, 3)), ("n", "g"))
+    steps.insert(5, ("n", L.LayerNorm(), ("f",)))
+    with pytest.raises(kc.KcalcError, match="LayerNorm"):
+        kc.shape(kc.Network.from_steps(steps), method="eoc", q=0.7)

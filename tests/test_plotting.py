@@ -192,22 +192,6 @@ def test_activations_widen_to_their_kinks():
         plotting.activations([np.tanh, np.sin], np.sin)
 
 
-@pytest.mark.parametrize("names", [("tanh",), ("tanh", "softplus", "relu")])
-@pytest.mark.parametrize("local", [None, {"relu": relu_map(1)}])
-def test_shaping_figure(names, local):
-    pairs = {name: (activation(name), activation(name).transformed(0.5, 0.2, 2, 0.1)) for name in names}
-    axes = plotting.shaping_figure(pairs, relu_map(50), relu_map(1), local=local)
-    assert len(axes) == (2 if local is None else 3)
-    shown = [text.get_text() for text in axes[0].get_legend().get_texts()]
-    assert shown == (["tanh", "tanh, transformed"] if len(names) == 1 else [*names, "before", "after"])
-    assert axes[1].get_aspect() == 1.0
-    assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == ["before", "after"]
-    after_only = plotting.shaping_figure(pairs, None, relu_map(1))
-    assert [line.get_label() for line in after_only[1].lines if line.get_gid() == "map"] == ["after"]
-    with pytest.raises(KcalcError):
-        plotting.shaping_figure(pairs, relu_map(1), relu_map(1), axes=[axes[0]])
-
-
 # -- files -------------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -19,17 +19,39 @@ from ..maps import Assumption, CMap, QMap
 from ..network import Network, concat_channels, grouped_widths
 from .channels import Channels
 from .kernel import Kernel
+from .spatial import SpatialKernelMap, exact_locations, spatial_reading
 from .symbolic import symbolic_map, symbolic_notes
 
 Node = Hashable
 
 
-def c_map(network: Network, assume_independent: bool = False) -> NetworkCMap:
+@overload
+def c_map(network: Network, assume_independent: bool = False, spatial: Literal["delta"] = "delta") -> NetworkCMap: ...
+
+
+@overload
+def c_map(
+    network: Network,
+    assume_independent: bool = False,
+    *,
+    spatial: Literal["exact"],
+    image_shape: Any = None,
+    weights: str = "dense",
+) -> SpatialKernelMap: ...
+
+
+def c_map(
+    network: Network, assume_independent: bool = False, spatial: str = "delta", image_shape: Any = None, weights: str = "dense"
+) -> NetworkCMap | SpatialKernelMap:
     """The global C map of a network, ``C(c, q1=1, q2=None)`` in the c and q values of its inputs.
 
     ``assume_independent=True`` goes on where a hypothesis of the kernel calculus fails and says so in
-    ``.assumptions``. Raises: FreshnessError or NoRule naming the node where the calculus does not apply.
+    ``.assumptions``. ``spatial="exact"``, with the ``image_shape`` (height, width): dense convolutions and mean pooling over the locations
+    of actual images, ``C(X, Y=None)``, a :class:`kcalc.calculi.spatial.SpatialKernelMap`; ``weights`` as in :func:`kcalc.ntk`.
+    Raises: FreshnessError or NoRule naming the node where the calculus does not apply.
     """
+    if exact_locations(spatial, image_shape, weights):
+        return SpatialKernelMap(spatial_reading(network, image_shape, weights, assume_independent))
     return NetworkCMap(network, assume_independent)
 
 

@@ -21,8 +21,8 @@ from .phases import PhaseDiagram, phase_diagram
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import SCHEMES, ResidualShaping, residual_weights
 from .scales import RULES, WEIGHTS, Consequences, normalisation
-from .search import mirrors
 from .self_normalising import SelfNormalising, self_normalising
+from .solutions import Solutions, mirrors
 from .symbolic_depth import VanillaMaps, vanilla_maps
 from .tat import tat
 
@@ -57,6 +57,7 @@ __all__ = [
     "ResidualShaping",
     "SelfNormalising",
     "Shaping",
+    "Solutions",
     "VanillaMaps",
     "depth_limit",
     "dks",

@@ -15,8 +15,9 @@ from ..layers import Affine, BatchNorm, Flatten, Identity, Input, Layer, Nonline
 from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
 from ..subnetworks import maximal, maximal_curvature
-from .constants import Constants, ConstantsTable
+from .constants import ConstantsTable
 from .measure import local_values
+from .solutions import Solutions
 from .traces import depth_trace
 
 if TYPE_CHECKING:
@@ -50,14 +51,16 @@ class Shaping:
     warnings: tuple[Assumption, ...] = ()
 
     @cached_property
-    def all_solutions(self) -> dict[str, tuple[Constants, ...]]:
+    def all_solutions(self) -> dict[str, Solutions]:
         """{activation name: every set of constants found}, the smallest |beta| first, positive before negative; sought when asked for.
 
-        The default is the solution on the branch that starts nearest to beta = 0. Mirror images: ``kcalc.shaping.mirrors(solutions)``.
+        The default is the solution on the branch that starts nearest to beta = 0. Each tuple prints itself as a table in which mirror
+        images are marked; ``.mirror_of`` has them as numbers.
         """
         from .search import solve_all
 
-        return {name: solve_all(self.systems[name]) if name in self.systems else (self.constants[name],) for name in self.constants}
+        known = {name: self.systems[name] for name in self.constants if name in self.systems}
+        return {name: solve_all(known[name]) if name in known else Solutions((self.constants[name],)) for name in self.constants}
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:

@@ -21,7 +21,7 @@ from .base import Shaping, check_fresh, prepared, replace_activations
 from .conditions import SlopeSystem, System
 from .constants import Constants, ConstantsTable
 from .measure import local_values
-from .search import check_shapeable, solve, solve_least, solve_scale
+from .search import check_shapeable, default_end, solve, solve_least, solve_scale
 
 READINGS = {
     "strict": "zeta bounds the slopes of the strict subnetworks",
@@ -72,7 +72,9 @@ def dks(
     if not dropped and isinstance(wanted, float):
         targets = {"Q(1)": 1.0, "Q'(1)": wanted, "C(0)": 0.0, "C'(1)": slope}
     whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": _global_slope(plain, slope)} if len(plain.outputs) == 1 else {})
-    warnings = [Assumption("network", text) for text in (*_dropped(dropped, wanted), *_missed(solved.values(), targets))]
+    systems = _systems(solved, slope, wanted)
+    jumps = (text for phi, k in solved.items() if phi.name in systems and (text := default_end(systems[phi.name], k)) is not None)
+    warnings = [Assumption("network", text) for text in (*_dropped(dropped, wanted), *jumps, *_missed(solved.values(), targets))]
     if subnetworks == "forward":
         warnings.append(Assumption("network", READINGS["forward"]))
     elif mu.warning is not None:
@@ -81,7 +83,7 @@ def dks(
     options = {"zeta": float(zeta), "subnetworks": subnetworks} | ({} if q_slope == 1 else {"q_slope": q_slope})
     return Shaping(
         "dks", options | ({} if free_slope else {"free_slope": False}), network, shaped, ConstantsTable(by_node), targets, whole,
-        (*changes, *edits), _systems(solved, slope, wanted), tuple(warnings),
+        (*changes, *edits), systems, tuple(warnings),
     )  # fmt: skip
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from ..activations import Activation
 from ..activations import activation as resolve
 from ..errors import KcalcError, UnreachableTarget
-from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear, Pool, as_number
+from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Nonlinear, Pool, Sum, as_number
 from ..maps import Assumption
-from ..network import Network
+from ..network import Network, concat_channels
 from ..quadrature import Array
 from .base import Shaping, check_fresh, prepared
 from .constants import Constants, ConstantsTable
@@ -28,6 +28,7 @@ from .search import check_shapeable
 LEAST_Q, LARGEST_Q = 1e-6, 1e3
 ROUNDING = 1e-13
 PASSING = (Identity, Flatten, Pool, Dropout)
+FROM_INPUT = (-1.0, -1.0)  # sigmas that follow from q*
 
 
 @dataclass(frozen=True)
@@ -115,16 +116,33 @@ def _parameter(phi: Activation, name: str, value: float) -> float:
         root = float(brentq(miss, grid[i], grid[i + 1], xtol=1e-15, rtol=1e-14))  # pyright: ignore[reportArgumentType]
         if variances(phi, math.exp(root))[1] >= 0:
             return math.exp(root)
-    ends = np.sqrt(found[which][found[1] >= 0])
-    if not ends.size:
+    kept = found[1] >= 0
+    if not kept.any():
         raise UnreachableTarget(f"{phi.name} has no edge of chaos: chi_1 = 1 needs sigma_b^2 < 0 at every q*")
-    near = float(ends[np.abs(ends - value).argmin()])
+    near, exact = _nearest(phi, which, value, grid[kept], found[which][kept])
     limit = (
         "; it tends to sigma_b = 0 as q* -> 0 only"
         if name == "sigma_b" and value == 0 and near < 1e-3
-        else f"; the nearest is about {near:.6g}"
+        else f"; the nearest is {'' if exact else 'about '}{near:.6g}"
     )
     raise UnreachableTarget(f"the edge of chaos of {phi.name} has no point with {name} = {value:g}{limit}")
+
+
+def _nearest(phi: Activation, which: int, value: float, grid: Array, squares: Array) -> tuple[float, bool]:
+    """(the sigma on the edge nearest to a value, whether it is an extremum and not the end of the curve)."""
+    from scipy.optimize import minimize_scalar
+
+    i = int(np.abs(np.sqrt(squares) - value).argmin())
+    if not 0 < i < len(grid) - 1:
+        return math.sqrt(float(squares[i])), False
+    sign = 1.0 if squares[i] > value**2 else -1.0
+    found: Any = minimize_scalar(
+        lambda s: sign * variances(phi, math.exp(float(s)))[which],
+        bounds=(grid[i - 1], grid[i + 1]),
+        method="bounded",
+        options={"xatol": 1e-8},
+    )
+    return math.sqrt(abs(float(found.fun))), True
 
 
 def _reachable(phi: Activation) -> tuple[Array, Array]:
@@ -134,7 +152,7 @@ def _reachable(phi: Activation) -> tuple[Array, Array]:
         try:
             rows.append(variances(phi, math.exp(log_q)))
         except (KcalcError, OverflowError):
-            break
+            continue
         grid.append(float(log_q))
     return np.array(grid), np.array(rows).reshape(-1, 2).T
 
@@ -196,7 +214,7 @@ def eoc(
     points = {phi: edge(phi, q, sigma_b, sigma_w) for phi in kinds}
     level = next(iter(points.values())).q
     least = min(level - point.sigma_b**2 for point in points.values())
-    layers, edits = _affines(plain, points, level)
+    layers, edits, mixed = _affines(plain, points, level)
     check_fresh(plain)
     shaped = plain.map_layers(lambda node, layer: layers.get(node, layer))
     by_node = {
@@ -208,6 +226,9 @@ def eoc(
     for phi, point in points.items():
         if point.attractive is False:
             notes.append(Assumption("network", f"q* = {point.q:.6g} repels for {phi.name}: rounding and finite width grow away from it"))
+    if mixed:
+        text = f"reads a Concat of parts of several kinds: sigma_w keeps q*, slopes from the parts are not exactly 1 ({len(mixed)} nodes)"
+        notes.append(Assumption(mixed[0], text, "heuristic"))
     chosen = {name: float(value) for name, value in (("q", q), ("sigma_b", sigma_b), ("sigma_w", sigma_w)) if value is not None}
     return EdgeShaping(
         "eoc", chosen, network, shaped, ConstantsTable(by_node), {"chi_1": 1.0, "q*": level}, {"Q_f(1)": level},
@@ -220,29 +241,34 @@ def _phi(network: Network, node: Any) -> Activation:
     return layer.activation
 
 
-def _affines(network: Network, points: dict[Activation, Edge], level: float) -> tuple[dict[Any, Affine], list[str]]:
-    """The Affine layers at the edge, and the edits in words. Raises: KcalcError where an Affine reads what has no q* of its own."""
+def _affines(network: Network, points: dict[Activation, Edge], level: float) -> tuple[dict[Any, Affine], list[str], list[Any]]:
+    """The Affine layers at the edge, the edits in words, and the nodes that read a Concat of parts of several kinds.
+
+    Raises: KcalcError where an Affine reads what has no q* of its own.
+    """
     first = next(iter(points.values()))
     layers: dict[Any, Affine] = {}
+    channels, mixed = concat_channels(network), []
     edits: list[str] = []
     for node, layer, parents in network.steps():
         if not isinstance(layer, Affine):
             continue
-        source = parents[0]
-        while isinstance(network.layer(source), PASSING):
-            source = network.parents(source)[0]
-        before = network.layer(source)
-        if isinstance(before, Nonlinear):
-            point = points[before.activation]
-            sigmas = point.sigma_w, point.sigma_b
-        elif isinstance(before, Input):
-            sigmas = math.sqrt(level - first.sigma_b**2), first.sigma_b
-        elif isinstance(before, Affine) or type(before).__name__ == "Sum":
-            sigmas = 1.0, 0.0
+        read = _read(network, parents[0], channels)
+        kinds = {_kind(network, source, points) for source, _ in read}
+        if len(kinds) == 1:
+            sigmas = kinds.pop()
+        elif all(isinstance(network.layer(source), Input | Nonlinear | Affine | Sum) for source, _ in read):  # a mix: keep q, add no bias
+            mean = sum(share * _q(network, source, points, level) for source, share in read)
+            sigmas = math.sqrt(level / mean), 0.0
+            mixed.append(node)
         else:
-            raise KcalcError(
-                f"node {node!r} reads a {type(before).__name__}, whose q the edge of chaos does not fix; shape the network with dks instead"
-            )
+            sigmas = None
+        if sigmas is None:
+            others = (network.layer(s) for s, _ in read)
+            name = next(type(other).__name__ for other in others if not isinstance(other, Input | Nonlinear | Affine | Sum))
+            raise KcalcError(f"node {node!r} reads a {name}, whose q the edge of chaos does not fix; shape the network with dks instead")
+        if sigmas == FROM_INPUT:
+            sigmas = math.sqrt(level - first.sigma_b**2), first.sigma_b
         layers[node] = replace(layer, sigma_w=sigmas[0], sigma_b=sigmas[1] if layer.bias else 0)
         if sigmas[1] and not layer.bias:
             raise KcalcError(
@@ -250,4 +276,33 @@ def _affines(network: Network, points: dict[Activation, Edge], level: float) -> 
             )
         if sigmas != (1.0, 0.0):
             edits.append(f"{node}: sigma_w 1 -> {sigmas[0]:.10g}, sigma_b 0 -> {sigmas[1]:.10g}")
-    return layers, edits
+    return layers, edits, mixed
+
+
+def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[Any, float]]:
+    """(layer that sets q, share of the channels) of what a node hands on: through Pool and the like, and the parts of Concat."""
+    layer = network.layer(node)
+    if isinstance(layer, PASSING):
+        return _read(network, network.parents(node)[0], channels)
+    if not isinstance(layer, Concat):
+        return [(node, 1.0)]
+    total = float(sum(channels[node]))
+    parts = zip(network.parents(node), channels[node], strict=True)
+    return [(source, share * float(k) / total) for parent, k in parts for source, share in _read(network, parent, channels)]
+
+
+def _kind(network: Network, node: Any, points: dict[Activation, Edge]) -> tuple[float, float] | None:
+    """(sigma_w, sigma_b) of an Affine that reads the node; FROM_INPUT for inputs, None for layers whose q is not known."""
+    layer = network.layer(node)
+    if isinstance(layer, Nonlinear):
+        return points[layer.activation].sigma_w, points[layer.activation].sigma_b
+    return FROM_INPUT if isinstance(layer, Input) else (1.0, 0.0) if isinstance(layer, Affine | Sum) else None
+
+
+def _q(network: Network, node: Any, points: dict[Activation, Edge], level: float) -> float:
+    """The q value of an input, an activation or a pre-activation at the edge."""
+    layer = network.layer(node)
+    if isinstance(layer, Nonlinear):
+        point = points[layer.activation]
+        return (level - point.sigma_b**2) / point.sigma_w**2
+    return 1.0 if isinstance(layer, Input) else level

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 LEAST_Q, LARGEST_Q = 1e-9, 1e3
 MOST_STEPS = 4000
+KNOT = 0.15  # between values of log q at which C maps are tabulated
+BISECTIONS = 48
+ROUNDED = 1e-12
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,9 @@ class PhaseDiagram:
     """What a deep plain network does over a grid of (sigma_w, sigma_b): arrays of shape (len(sigma_b), len(sigma_w)).
 
     q: the attracting fixed point from q = 1 (nan where q grows or vanishes).  chi: chi_1 there, < 1 ordered, > 1 chaotic.
-    depth: the number of layers over which 1 - c shrinks (ordered) or the distance to 1 grows (chaotic) by a factor e, 1/|log chi_1|.
+    c: the c value that pre-activations of different inputs tend to: 1 in the ordered phase, below 1 in the chaotic one.
+    rate: chi at c*, the slope of the c map there: chi_1 in the ordered phase.
+    depth: xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e. [Schoenholz et al. 2017, arXiv:1611.01232, eq. 10]
     """
 
     activation: Activation
@@ -36,12 +41,14 @@ class PhaseDiagram:
     sigma_b: Array
     q: Array
     chi: Array
+    c: Array
+    rate: Array
 
     @property
     def depth(self) -> Array:
-        """1/|log chi_1|."""
+        """xi_c = -1/log chi(c*)."""
         with np.errstate(all="ignore"):
-            return 1 / np.abs(np.log(self.chi))
+            return -1 / np.log(np.minimum(self.rate, 1.0))
 
     @property
     def ordered(self) -> Any:
@@ -84,8 +91,13 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
             q = after
     outside = (q <= low) | (q >= high)
     chi = w * slope(np.clip(q, low, high))
-    q = np.where(outside, np.nan, q)
-    return PhaseDiagram(phi, weights, biases, q, np.where(outside & (q >= high), np.nan, chi))
+    grows = outside & (q >= high)
+    chi = np.where(grows, np.nan, chi)
+    c, rate = np.where(grows, np.nan, 1.0), chi.copy()
+    chaotic = ~outside & (chi > 1)
+    if chaotic.any():
+        c[chaotic], rate[chaotic] = _limits(phi, q[chaotic], (w * level(np.clip(q, low, high)) / q)[chaotic])
+    return PhaseDiagram(phi, weights, biases, np.where(outside, np.nan, q), chi, c, rate)
 
 
 def _axis(values: Any, name: str) -> Array:
@@ -104,10 +116,40 @@ def _tables(phi: Activation) -> tuple[Callable[[Array], Array], Callable[[Array]
         try:
             m = settled(phi, log_q / 2, 0.0)
         except (KcalcError, OverflowError):
-            break
+            continue  # too large a q, or a point at which two rules for a kinked activation differ in the last digit
         q = math.exp(log_q)
         logs.append(float(log_q))
         rows.append((m.variance + m.mean**2, m.gradient / q))
+    if len(logs) < 4:
+        raise KcalcError(f"the moments of {phi.name} stay finite at too few q values for a phase diagram")
     splines = [CubicSpline(np.array(logs), np.log(np.maximum(column, 1e-300))) for column in np.array(rows).T]
-    top = math.exp(logs[-1])
-    return tuple(lambda q, spline=spline: np.exp(spline(np.log(np.clip(q, LEAST_Q, top)))) for spline in splines)  # type: ignore[return-value]
+    ends = math.exp(logs[0]), math.exp(logs[-1])
+    return tuple(lambda q, spline=spline: np.exp(spline(np.log(np.clip(q, *ends)))) for spline in splines)  # type: ignore[return-value]
+
+
+def _limits(phi: Activation, q: Array, share: Array) -> tuple[Array, Array]:
+    """(c*, slope there) of c -> 1 - share (1 - C(c, q)), which has slope > 1 at c = 1; share = sigma_w^2 Q(q)/q <= 1.
+
+    With 1 - c = 2 t^2 the ratio R = (1 - C)/(1 - c), C'(1) at t = 0, is smooth in t even for kinked activations, and falls; share R = 1.
+    """
+    from scipy.interpolate import RectBivariateSpline
+
+    logs = np.log(q)
+    ends = logs.min() - 0.05, logs.max() + 0.05
+    knots = np.linspace(*ends, max(6, math.ceil((ends[1] - ends[0]) / KNOT) + 1))
+    t = np.linspace(0.0, math.sqrt(0.5), 49)
+    c = 1 - 2 * t[1:] ** 2
+    rows = []
+    for log_q in knots:
+        level = math.exp(log_q)
+        ratio = (1 - np.asarray(phi.c_map(c, level))) / (1 - c)
+        rows.append([float(phi.c_map.derivative(1)(1.0, level)), *ratio])
+    ratio = RectBivariateSpline(knots, t, np.array(rows), kx=min(5, len(knots) - 1), ky=5)
+    low, high = np.zeros_like(q), np.full_like(q, t[-1])
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        above = share * ratio.ev(logs, middle) > 1
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    slope = share * (ratio.ev(logs, low) + low / 2 * ratio.ev(logs, low, dy=1))
+    c = 1 - 2 * low**2
+    return np.where(c < ROUNDED, 0.0, c), slope

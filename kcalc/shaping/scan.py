@@ -14,7 +14,8 @@ from ..activations import Activation
 from ..errors import KcalcError
 from ..quadrature import Array
 from .conditions import System
-from .moments import derivatives, grid, moments, rule_for
+from .curve import End, walk
+from .moments import derivatives, grid, rule_for
 from .solver import Point, Solution, newton, refined
 
 _SMOOTH = np.arange(-3.0, 2.76, 0.25)  # log alpha; smaller ones belong to branches
@@ -22,6 +23,7 @@ _KINKED = np.arange(-6.0, 2.01, 0.25)
 _SHIFTS = np.arange(-8.0, 8.01, 0.125)
 _PLACES = np.concatenate([np.arange(-8.0, -3.0, 0.5), np.arange(-3.0, 3.01, 0.25), np.arange(3.5, 8.01, 0.5)])  # of a kink, as x
 _TRIED = 80  # cells per solve
+_WALKS = 4  # places from which the curve is walked for a target that is out of reach
 _COARSE = 1e-11  # moments below this times their scale are rounding
 
 
@@ -111,27 +113,27 @@ def _changes(values: Array) -> Any:
 # -- the nearest reachable target ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Nearest:
-    """The reachable target nearest to the one asked for; ``exact`` unless it is read off the grid only."""
+def nearest(system: System) -> tuple[Point | None, End | None]:
+    """On the curve where the first equation holds: (a point that has the target, None), or (None, the end nearest to the target).
 
-    target: float
-    exact: bool
-    point: Point
-
-
-def nearest(system: System) -> Nearest | None:
-    """The target nearest to the system's on the curve where the first equation holds; None where it holds nowhere on the grid."""
-    best: tuple[float, float, Point] | None = None
-    for sheet in sheets(system.phi):
-        for level, s, beta in _crossings(sheet, system):
-            distance = abs(math.log(level / system.target))
-            if best is None or distance < best[0]:
-                best = distance, level, Point(s, beta)
-    if best is None:
-        return None
-    sharp = _sharpened(system, best[2])
-    return Nearest(best[1], False, best[2]) if sharp is None else sharp
+    (None, None) where the first equation holds nowhere on the grid.
+    """
+    places = [place for sheet in sheets(system.phi) for place in _crossings(sheet, system)]
+    best: End | None = None
+    tried: list[tuple[float, float]] = []
+    for level, s, beta in sorted(places, key=lambda place: abs(math.log(place[0] / system.target))):
+        if len(tried) == _WALKS:
+            break
+        if any(abs(s - a) < 1.0 and abs(beta - b) < 1.0 for a, b in tried):
+            continue
+        tried.append((s, beta))
+        point, end = walk(system, Point(s, beta))
+        if point is not None:
+            return point, None
+        end = End(level, False, Point(s, beta)) if end is None else end
+        if best is None or abs(math.log(end.target / system.target)) < abs(math.log(best.target / system.target)):
+            best = end
+    return None, best
 
 
 def _crossings(sheet: Sheet, system: System) -> Iterator[tuple[float, float, float]]:
@@ -142,37 +144,3 @@ def _crossings(sheet: Sheet, system: System) -> Iterator[tuple[float, float, flo
         share = low[i, j] / (low[i, j] - high[i, j])
         mix: Any = lambda v, i=i, j=j, share=share: float(v[i, j] * (1 - share) + v[i, j + 1] * share)  # noqa: E731
         yield mix(second), mix(sheet.log_alpha), mix(sheet.beta)
-
-
-def _sharpened(system: System, start: Point) -> Nearest | None:
-    """The extreme target on the curve near ``start``; None where the curve runs on to the edge of the search."""
-    from scipy.optimize import minimize_scalar
-
-    place = {"beta": start.beta}
-
-    def level(s: float) -> float:
-        beta = place["beta"]
-        for _ in range(25):
-            m = moments(system.phi, s, beta, 1, system.order)
-            first, second, (_, slope), _ = system.equations(m)
-            step = max(-0.3, min(0.3, -first / slope))
-            beta += step
-            if abs(step) < 1e-11:
-                place["beta"] = beta
-                return second + system.target
-        return math.nan
-
-    try:
-        here = level(start.log_alpha)
-        sign = 1.0 if here > system.target else -1.0
-        found: Any = minimize_scalar(
-            lambda s: sign * level(float(s)),
-            bounds=(start.log_alpha - 0.4, start.log_alpha + 0.4), method="bounded", options={"xatol": 1e-6},
-        )  # fmt: skip
-    except (KcalcError, ZeroDivisionError, OverflowError):
-        return None
-    if not math.isfinite(found.fun):
-        return Nearest(here, False, Point(start.log_alpha, start.beta)) if math.isfinite(here) else None
-    if abs(found.x - start.log_alpha) > 0.399:
-        return Nearest(float(sign * found.fun), False, Point(float(found.x), place["beta"]))
-    return Nearest(float(sign * found.fun), True, Point(float(found.x), place["beta"]))

@@ -13,11 +13,13 @@ from ..activations import Activation
 from ..errors import KcalcError, UnreachableTarget
 from .conditions import SlopeSystem, System
 from .constants import Constants
+from .curve import LARGEST_SCALE, End, walk
 from .moments import moments, settled
 from .scan import in_cells, nearest, sheets
-from .solver import Point, Solution, advance, branches, follow, on_branches, refined
+from .solutions import SAME, Solutions
+from .solver import Point, Solution, advanced, begin, branches, needed, on_branches, refined
 
-SAME = 1e-6
+MOST_BRANCHES = 12  # that are followed: periodic activations repeat theirs without end
 REFERENCE = 2e-3  # the target at which branches of kinked activations are numbered
 GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/beta) of homogeneous activations
 
@@ -57,30 +59,63 @@ def _is_linear(phi: Activation) -> bool:
 def solve(systems: Sequence[System]) -> Constants:
     """The default solution of alternative systems of one activation: of the branch whose shift is smallest at alpha = 0, positive first.
 
-    So the constants are continuous in the target. Kinked activations have no such branches: theirs are told apart at the target REFERENCE.
-    Where no branch reaches the target, the smallest |beta| found on a scan.
+    So the constants are continuous in the target as far as that branch reaches (see :func:`default_end`); beyond its fold the next branch
+    serves. Kinked activations have no branches at alpha = 0: theirs are told apart at the target REFERENCE, so that at much smaller targets
+    another solution may have a smaller |beta|. Where no branch reaches the target, the smallest |beta| found on a scan.
     Raises: UnreachableTarget naming the nearest target that can be reached.
     """
-    phi = systems[0].phi
-    starts = [(branch, system) for system in systems for branch in branches(system.at(1.0))]
-    for branch, system in sorted(starts, key=lambda pair: (round(abs(pair[0].beta), 9), -pair[0].beta)):
-        point = follow(system, branch)
+    ends: list[tuple[End, System]] = []
+    for system, point, end in _ways(systems):
+        ends += [] if end is None else [(end, system)]
         found = None if point is None else refined(system, point)
         if found is not None:
-            return constants(phi, system, found)
-    for number, start in _anchors(tuple(system.at(REFERENCE) for system in systems)):
-        point = advance(systems[number], REFERENCE, Point(start.log_alpha, start.beta))
-        found = None if point is None else refined(systems[number], point)
-        if found is not None:
-            return constants(phi, systems[number], found)
+            return constants(systems[0].phi, system, found)
     others = [(solution, system) for system in systems for solution in in_cells(system)]
     if others:
         solution, system = min(others, key=lambda pair: (round(abs(pair[0].beta), 9), -pair[0].beta))
-        return constants(phi, system, solution)
-    raise UnreachableTarget(unreachable(systems))
+        return constants(systems[0].phi, system, solution)
+    return _last_resort(systems, ends)
 
 
-def solve_all(systems: Iterable[System]) -> tuple[Constants, ...]:
+def _ways(systems: Sequence[System]) -> Iterator[tuple[System, Point | None, End | None]]:
+    """Every branch in the order of preference: (its system, its point at the target, or else its end where that was found)."""
+    starts = [(branch, system) for system in systems for branch in branches(system.at(1.0))]
+    for branch, system in sorted(starts, key=lambda pair: (round(abs(pair[0].beta), 9), -pair[0].beta))[:MOST_BRANCHES]:
+        begun = begin(system, branch)
+        if begun is None:
+            yield system, None, None
+        else:
+            yield system, *_reached(system, *begun)
+    for number, start in _anchors(tuple(system.at(REFERENCE) for system in systems)):
+        yield systems[number], *_reached(systems[number], REFERENCE, Point(start.log_alpha, start.beta))
+
+
+def _reached(system: System, target: float, here: Point) -> tuple[Point | None, End | None]:
+    """From a point of a branch to the system's target: in steps of the target, and near a fold along the curve."""
+    last, point = advanced(system, target, here)
+    if last == system.target:
+        return point, None
+    found, end = walk(system, point)
+    if found is not None:
+        return found, None
+    return None, End(last, False, point) if end is None else end
+
+
+def default_end(systems: Sequence[System], found: Constants) -> str | None:
+    """None where ``found`` lies on the default branch; else in words where that branch ends, so that the constants jump there."""
+    for system, point, end in _ways(systems):
+        if point is not None and abs((found.beta or 0.0) - point.beta) <= SAME * (1 + abs(point.beta)):
+            return None
+        if end is not None:
+            return (
+                f"the default branch of {system.phi.name} ends at {'' if end.exact else 'about '}{system.named(end.target)}; beyond it "
+                "the constants are those of another branch, so that they jump as the target passes there (see all_solutions)"
+            )
+        return None
+    return None
+
+
+def solve_all(systems: Iterable[System]) -> Solutions:
     """All solutions found, the smallest |beta| first, positive before negative; mirror images name their original."""
     found: list[Constants] = []
     for system in systems:
@@ -89,22 +124,13 @@ def solve_all(systems: Iterable[System]) -> tuple[Constants, ...]:
             if not any(_close(k, old) for old in found):
                 found.append(k)
     found.sort(key=lambda k: (round(abs(k.beta or 0.0), 9), -(k.beta or 0.0)))
-    return tuple(found)
-
-
-def mirrors(found: Sequence[Constants]) -> tuple[tuple[int, int], ...]:
-    """(i, j): solution j is solution i under x -> -x or phi -> -phi, with beta of the other sign (odd and even activations)."""
-    pairs = []
-    for i, one in enumerate(found):
-        for j in range(i + 1, len(found)):
-            two = found[j]
-            numbers = [(abs(getattr(one, name) or 0.0), abs(getattr(two, name) or 0.0)) for name in ("alpha", "beta", "gamma", "delta")]
-            if (one.beta or 0.0) * (two.beta or 0.0) < 0 and all(abs(a - b) <= SAME * (1 + a) for a, b in numbers):
-                pairs.append((i, j))
-    return tuple(pairs)
+    return Solutions(found)
 
 
 def _both(system: System) -> Iterator[Solution]:
+    """By branches, those beyond the first few too; and by the scan, which finds loops that no branch leads to."""
+    points = (point for _, point, _ in _ways([system]) if point is not None)
+    yield from (solution for point in points if (solution := refined(system, point)) is not None)
     yield from on_branches(system)
     yield from in_cells(system)
 
@@ -120,15 +146,25 @@ def constants(phi: Activation, system: System, found: Solution) -> Constants:
     return Constants(phi, found.alpha, found.beta, gamma, delta)
 
 
-def unreachable(systems: Sequence[System]) -> str:
-    """Why there is no solution, with the nearest target for which there is one."""
+def _last_resort(systems: Sequence[System], ends: list[tuple[End, System]]) -> Constants:
+    """A solution on a curve of the scan. Raises: UnreachableTarget with the nearest target for which there is one."""
     system = systems[0]
     wanted = f"no input scale and shift give {system.phi.name} {system.condition} and {system.named(system.target)}"
-    found = [(near, other) for other in systems if (near := nearest(other)) is not None]
-    if not found:
-        return f"{wanted}: {system.condition} alone cannot be met" + system.remedy
-    near, other = min(found, key=lambda pair: abs(np.log(pair[0].target / system.target)))
-    return f"{wanted}; the nearest that can be reached is {'' if near.exact else 'about '}{other.named(near.target)}"
+    for other in systems:
+        point, end = nearest(other)
+        found = None if point is None else refined(other, point)
+        if found is not None:
+            return constants(system.phi, other, found)
+        ends = ends if end is None else [*ends, (end, other)]
+    if not ends:
+        raise UnreachableTarget(f"{wanted}: {system.condition} alone cannot be met" + system.remedy)
+    near, other = min(ends, key=lambda pair: abs(math.log(pair[0].target / system.target)))
+    how = (
+        "the nearest that can be reached is "
+        if near.exact
+        else f"the nearest found, at input scale {math.exp(near.point.log_alpha):.4g}, is about "
+    )
+    raise UnreachableTarget(f"{wanted}; {how}{other.named(near.target)}")
 
 
 # -- one constant fewer --------------------------------------------------------------------------------------------------------------
@@ -141,12 +177,18 @@ def _profile(phi: Activation, beta: float) -> tuple[float, ...]:
 
 
 def slope_excess(phi: Activation, log_alpha: float, beta: float, fineness: int = 0) -> float:
-    """C'(1) - 1 with C(0) = 0; nan where phi(alpha x + beta) does not vary."""
+    """C'(1) - 1 with C(0) = 0; nan where phi(alpha x + beta) does not vary, or varies too fast for the rules."""
+    if log_alpha > LARGEST_SCALE and not phi.kinks and phi.degree is None:
+        return float("nan")
     try:
-        m = moments(phi, log_alpha, beta, fineness)
+        m = moments(phi, log_alpha, beta, max(fineness, _needed(phi, log_alpha)))
     except (KcalcError, OverflowError):
         return float("nan")
     return m.excess / m.variance if m.variance > 0 else float("nan")
+
+
+def _needed(phi: Activation, log_alpha: float) -> int:
+    return needed(phi, log_alpha) if phi.degree is None else 0  # homogeneous ones scale with alpha
 
 
 def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, -1.0)) -> Constants:
@@ -173,8 +215,28 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
     wanted = f"no input scale gives {phi.name} the slope C'(1) = {1 + target:.6g}"
     if not reached:
         raise UnreachableTarget(f"{wanted}; its C map is linear for all of them")
-    near = min(reached, key=lambda value: abs(np.log(value / target)))
-    raise UnreachableTarget(f"{wanted}; the nearest that can be reached is about C'(1) = {1 + near:.6g}")
+    near, exact = min((_extreme(phi, beta, target) for beta in shifts), key=lambda found: abs(math.log(found[0] / target)))
+    raise UnreachableTarget(f"{wanted}; the nearest that can be reached is {'' if exact else 'about '}C'(1) = {1 + near:.6g}")
+
+
+def _extreme(phi: Activation, beta: float, target: float) -> tuple[float, bool]:
+    """(the C'(1) - 1 nearest to the target at a given shift, whether it is an extremum and not the edge of the grid)."""
+    from scipy.optimize import minimize_scalar
+
+    values = np.array(_profile(phi, beta))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        miss = np.abs(np.log(np.where(values > 1e-12, values, np.nan) / target))
+    if np.isnan(miss).all():
+        return 1e-300, False
+    i = int(np.nanargmin(miss))
+    if not 0 < i < len(GRID) - 1 or np.isnan(miss[i - 1 : i + 2]).any() or np.ptp(values[i - 1 : i + 2]) < 1e-12 * values[i]:
+        return float(values[i]), False
+    sign = 1.0 if values[i] > target else -1.0
+    found: Any = minimize_scalar(
+        lambda s: sign * slope_excess(phi, float(s), beta, 2), bounds=(GRID[i - 1], GRID[i + 1]), method="bounded", options={"xatol": 1e-8}
+    )
+    inside = GRID[i - 1] + 1e-4 < found.x < GRID[i + 1] - 1e-4
+    return float(sign * found.fun), bool(inside)
 
 
 def _crossing(phi: Activation, target: float, beta: float, ends: tuple[float, float], values: tuple[float, float]) -> float | None:
@@ -239,7 +301,7 @@ def scale_for(system: SlopeSystem, s: float, beta: float, fineness: int = 1) -> 
     """log alpha with C'(1) - 1 = target at a given shift, by Newton's method from ``s``."""
     for _ in range(30):
         try:
-            equations = system.equations(moments(system.phi, s, beta, fineness))
+            equations = system.equations(moments(system.phi, s, beta, max(fineness, _needed(system.phi, s))))
         except (KcalcError, OverflowError, ZeroDivisionError):
             return None
         if not equations.d_second[0]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..activations import Activation
 from ..errors import KcalcError
 from .conditions import System
 from .moments import Moments, moments
@@ -82,9 +83,14 @@ def newton(system: System, start: Point, fineness: int = 0, limit: int = 14) -> 
     return None
 
 
+def needed(phi: Activation, s: float) -> int:
+    """The least fineness at log alpha = s: what varies over 1/alpha needs steps in proportion; the panels of kinked ones adapt."""
+    return 0 if phi.kinks or s <= 0 else min(FINEST, math.ceil(s / math.log(2)))
+
+
 def _step(system: System, s: float, beta: float, fineness: int) -> tuple[float, float] | None:
     try:
-        m = moments(system.phi, s, beta, fineness, system.order)
+        m = moments(system.phi, s, beta, max(fineness, needed(system.phi, s)), system.order)
     except (KcalcError, OverflowError):
         return None
     return _solve(system, m)
@@ -103,7 +109,8 @@ def _solve(system: System, m: Moments) -> tuple[float, float] | None:
 
 def refined(system: System, point: Point) -> Solution | None:
     """The solution near ``point`` on which rules of growing fineness agree; None where none does."""
-    for fineness in range(1, FINEST + 1):
+    least = needed(system.phi, point.log_alpha)
+    for fineness in range(1 + least, max(FINEST, least + 1) + 1):
         try:
             m = moments(system.phi, point.log_alpha, point.beta, fineness, system.order)
         except (KcalcError, OverflowError):
@@ -165,18 +172,28 @@ def branches(system: System) -> tuple[Branch, ...]:
 
 def follow(system: System, branch: Branch) -> Point | None:
     """The branch's point at the system's target, or None where it ends (turns back) before."""
+    begun = begin(system, branch)
+    return None if begun is None else advance(system, *begun)
+
+
+def begin(system: System, branch: Branch) -> tuple[float, Point] | None:
+    """(a small target, the branch's point there)."""
     target = min(SMALL, system.target)
     here = _started(system, branch, target)
     while here is None and target > 1e-9:  # kinks or strong curvature near by: start closer to the limit
         target /= 30
         here = _started(system, branch, target)
-    if here is None:
-        return None
-    return advance(system, target, here)
+    return None if here is None else (target, here)
 
 
 def advance(system: System, target: float, here: Point) -> Point | None:
     """From a point at ``target`` along its branch, up or down, to the system's own target; None where the branch ends before."""
+    last, point = advanced(system, target, here)
+    return point if last == system.target else None
+
+
+def advanced(system: System, target: float, here: Point) -> tuple[float, Point]:
+    """The last (target, point) on the way from a point at ``target`` to the system's own target."""
     before: tuple[float, Point] | None = None
     stride = STRIDE
     while target != system.target:
@@ -189,8 +206,8 @@ def advance(system: System, target: float, here: Point) -> Point | None:
             continue
         stride = math.sqrt(stride)
         if stride < SHORTEST:
-            return None
-    return here
+            break
+    return target, here
 
 
 def _started(system: System, branch: Branch, target: float) -> Point | None:

@@ -15,7 +15,7 @@ from ..subnetworks import maximal_c_value, maximal_curvature
 from .base import Shaping, check_fresh, prepared, replace_activations
 from .conditions import CurvatureSystem
 from .constants import Constants, ConstantsTable
-from .search import check_shapeable, solve
+from .search import check_shapeable, default_end, solve
 
 ETA, TAU = 0.9, 0.3
 
@@ -115,9 +115,11 @@ def _smooth(network: Network, plain: Network, changes: tuple[str, ...], kinds: s
     check_fresh(shaped)
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
+    systems = {phi.name: curvature_systems(phi, curvature) for phi in kinds}
+    jumps = (text for phi, k in solved.items() if (text := default_end(systems[phi.name], k)) is not None)
     return Shaping(
         "tat", {"tau": tau}, network, shaped, ConstantsTable(by_node), targets, {"max C_f''(1)": tau} | _whole(plain), (*changes, *edits),
-        systems={phi.name: curvature_systems(phi, curvature) for phi in kinds},
+        systems=dict(systems), warnings=tuple(Assumption("network", text) for text in jumps),
     )  # fmt: skip
 
 

@@ -1,0 +1,293 @@
+"""What depth does to the tangent kernel: collapsing, exploding, edge or shaped; predicted and measured. [DKS secs. 24.4-24.6, App. H]
+
+With equal layers of slope ``chi = C'(1)`` the kernel of an ever deeper network tends to a degenerate one: constant for chi < 1,
+``D q (I + alpha_bar (E - I))`` for chi = 1, a multiple of the identity, but for its last layers, for chi > 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ..arguments import cosine_array, one_number, one_q
+from ..combinators import chain
+from ..errors import KcalcError
+from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear
+from ..network import Network
+from .global_maps import c_map, node_values, q_values
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["GramBound", "Limit", "Regime", "regime"]
+
+Node = Hashable
+Array = np.ndarray
+STEEP = 10.0  # global slopes beyond this, or below 1 over it, are far from what layers undo
+ALIKE = 0.98  # orthogonal inputs that come out with larger c values are told apart no more
+SETTLED = 1e-3  # relative change of q over the second half of the layers that counts as none
+EDGE = 1e-7  # |C'(1) - 1| of a layer that counts as the edge
+CENTRED = 1e-8  # c values that count as 0
+PASSING = (Input, Identity, Flatten, Dropout)
+
+
+class LayeredKernel(Protocol):
+    """What is asked of a tangent kernel; :class:`kcalc.calculi.ntk.TangentKernel` is one."""
+
+    @property
+    def network(self) -> Network: ...
+    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any: ...
+    def by_layer(self, c: Any, q1: Any = 1, q2: Any = None) -> dict[Node, Any]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Limit:
+    """The kernel matrix of different inputs that a chain of equal layers tends to: ``diagonal`` on it, ``off_diagonal`` elsewhere.
+
+    ``alpha_bar`` is their ratio, ``alphas`` that ratio per layer; ``slope`` = C'(1) and ``fixed_point`` = c* of one layer.
+    """
+
+    formula: str
+    diagonal: float
+    off_diagonal: float
+    alphas: Array
+    slope: float
+    fixed_point: float
+
+    @property
+    def alpha_bar(self) -> float:
+        """off_diagonal / diagonal."""
+        return self.off_diagonal / self.diagonal
+
+    def matrix(self, n: int) -> Array:
+        """The limiting matrix of n different inputs."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise KcalcError(f"n is the number of inputs, a whole number >= 1, got {n!r}")
+        return self.diagonal * np.eye(n) + self.off_diagonal * (1 - np.eye(n))
+
+    def __repr__(self) -> str:
+        return f"Limit({self.formula}, alpha_bar {self.alpha_bar:.4g})"
+
+
+@dataclass(frozen=True)
+class GramBound:
+    """How far per-layer kernels are from the inputs' Gram matrix: ``|Theta_i / q - c| <= 3 (zeta - 1)`` where every layer keeps c = 0.
+
+    ``deviation`` is the largest measured one, over layers and c; ``zeta`` = C_f'(1); ``printed`` is 11 (zeta - 1) of [DKS Thm 27],
+    ``tight`` is 3 (zeta - 1), which cannot be lowered.
+    """
+
+    deviation: float
+    zeta: float
+    layer: Node
+    c: float
+
+    @property
+    def printed(self) -> float:
+        """11 (zeta - 1)."""
+        return 11 * (self.zeta - 1)
+
+    @property
+    def tight(self) -> float:
+        """3 (zeta - 1)."""
+        return 3 * (self.zeta - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Regime:
+    """What a network's depth makes of its tangent kernel; see :func:`regime`.
+
+    ``kind``: "collapsing", "exploding", "edge" or "shaped". ``slope`` = C_f'(1) and ``level`` = C_f(0) of the whole network decide it.
+    ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine node: Theta_i(c) / Theta_i(1)} are measured, ``diagonal`` = K(1) and
+    ``off_diagonal`` = K(c) too. ``limit`` is what is predicted as depth grows, ``bound`` the distance to the Gram matrix; where there is none
+    it is None, and ``notes`` say why.
+    """
+
+    kind: str
+    slope: float
+    level: float
+    c: float
+    q: float
+    diagonal: float
+    off_diagonal: float
+    alphas: dict[Node, float]
+    limit: Limit | None
+    bound: GramBound | None
+    notes: tuple[str, ...]
+
+    @property
+    def alpha_bar(self) -> float:
+        """K(c) / K(1), measured."""
+        return self.off_diagonal / self.diagonal
+
+    @property
+    def predicted_alpha_bar(self) -> float | None:
+        """That of the limit; None where nothing is predicted."""
+        return None if self.limit is None else self.limit.alpha_bar
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the layers' ratios, measured and predicted; see :func:`kcalc.kernel_plots.layer_profile`."""
+        from ..kernel_plots import layer_profile
+
+        return layer_profile({self.kind: self}, ax=ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        limit, bound = self.limit, self.bound
+        return {
+            "kind": self.kind,
+            "slope": self.slope,
+            "level": self.level,
+            "c": self.c,
+            "q": self.q,
+            "diagonal": self.diagonal,
+            "off_diagonal": self.off_diagonal,
+            "alpha_bar": self.alpha_bar,
+            "alphas": {str(node): value for node, value in self.alphas.items()},
+            "limit": limit and {"formula": limit.formula, "diagonal": limit.diagonal, "off_diagonal": limit.off_diagonal},
+            "bound": bound and {"deviation": bound.deviation, "zeta": bound.zeta, "printed": bound.printed, "tight": bound.tight},
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        predicted = "" if self.limit is None else f", predicted as depth grows {self.limit.alpha_bar:.4g}"
+        return f"Regime({self.kind}: C_f'(1) {self.slope:.4g}, C_f(0) {self.level:.4g}, alpha_bar {self.alpha_bar:.4g}{predicted})"
+
+
+def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
+    """The regime of a tangent kernel, for inputs of one q value; ratios are measured between inputs with c value ``c``.
+
+    - "exploding": C_f'(1) > 10; the kernel of different inputs vanishes against K(1).
+    - "collapsing": C_f'(1) < 1/10; the kernel tells inputs apart no more.
+    - "edge": neither, but C_f(0) > .98: orthogonal inputs come out alike, and K tends to D q (I + alpha_bar (E - I)).
+    - "shaped": none of these: at this depth the kernel still depends on the inputs.
+
+    ``kind`` is measured at the given depth, for any network of one input and output. ``limit`` is predicted for chains of equal layers
+    whose C map is the same in all of them; ``bound`` is there for chains in which every layer keeps c = 0 (DKS).
+    Raises: KcalcError for several inputs or outputs, and c or q outside their domains.
+    """
+    network = kernel.network
+    if len(network.inputs) != 1 or len(network.outputs) != 1:
+        raise KcalcError(f"a regime is that of one input and one output, the network has {len(network.inputs)} and {len(network.outputs)}")
+    level, cosine = one_q(q), float(cosine_array(one_number(c, "c")))
+    if cosine == 1:
+        raise KcalcError("c = 1 is the same input twice; give the c value of different inputs, c < 1")
+    maps = c_map(network)
+    slope, orthogonal = float(maps.derivative(1)(1.0, level)), float(maps(0.0, level))
+    if not math.isfinite(slope):
+        raise KcalcError("the slope of the network's C map at 1 is infinite, so it has no regime")
+    off, diagonal = (float(part) for part in kernel(np.array([cosine, 1.0]), level))
+    parts = kernel.by_layer(np.array([cosine, 1.0]), level)
+    alphas = {node: float(part[0] / part[1]) for node, part in parts.items()}
+    limit, why = predicted_limit(network, level)
+    bound, why_not = gram_bound(network, slope, level)
+    return Regime(kind(slope, orthogonal), slope, orthogonal, cosine, level, diagonal, off, alphas, limit, bound, (*why, *why_not))
+
+
+def kind(slope: float, level: float) -> str:
+    """The regime by C_f'(1) and C_f(0)."""
+    if slope > STEEP:
+        return "exploding"
+    if slope < 1 / STEEP:
+        return "collapsing"
+    return "edge" if level > ALIKE else "shaped"
+
+
+# -- what is predicted -------------------------------------------------------------------------------------------------------------------
+
+
+def path_layers(network: Network) -> tuple[list[tuple[Node, Affine]], list[Nonlinear]] | None:
+    """The Affine and the Nonlinear layers of a plain chain in order: Affine, Nonlinear, ..., Affine; None for anything else."""
+    affine: list[tuple[Node, Affine]] = []
+    nonlinear: list[Nonlinear] = []
+    for node, layer, parents in network.steps():
+        if len(parents) > 1:
+            return None
+        if isinstance(layer, PASSING):
+            continue
+        if isinstance(layer, Affine) and len(affine) == len(nonlinear):
+            affine.append((node, layer))
+        elif isinstance(layer, Nonlinear) and len(affine) == len(nonlinear) + 1:
+            nonlinear.append(layer)
+        else:
+            return None
+    branches = [parents[0] for _, _, parents in network.steps() if parents]
+    return (affine, nonlinear) if len(set(branches)) == len(branches) and len(affine) == len(nonlinear) + 1 else None
+
+
+def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str, ...]]:
+    """The limit as depth grows, or the reason why there is none. [DKS sec. 24.5, App. H.2]"""
+    found = path_layers(network)
+    if found is None or not found[1]:
+        return None, ("no limit is predicted: the network is not a chain Affine, activation, ..., Affine",)
+    affine, nonlinear = found
+    scales = {(layer.sigma_w, layer.sigma_b, layer.standardised) for _, layer in affine}
+    if len(scales) > 1 or len(set(nonlinear)) > 1:
+        return None, ("no limit is predicted: the layers of the chain are not equal",)
+    sizes = q_values(network, q)
+    inner, last, end = (sizes[affine[i][0]] for i in (len(affine) // 2, -2, -1))
+    homogeneous = nonlinear[0].activation.degree is not None and affine[0][1].sigma_b == 0
+    if not homogeneous and abs(last / inner - 1) > SETTLED:
+        return None, (f"no limit is predicted: q still changes from layer to layer ({inner:.4g} half way, {last:.4g} at the end)",)
+    layer = chain(Affine(), nonlinear[0], affine[-1][1])
+    limit, why = layer_limit(c_map(layer), last, end, len(affine))
+    if limit is not None and limit.slope > 1 + EDGE and not homogeneous and abs(last / sizes[affine[0][0]] - 1) > SETTLED:
+        why = ("the predicted diagonal takes q to be settled from the first layer on; here its first layers change it by a factor",)
+    return limit, why
+
+
+def layer_limit(layer: Any, at: float, q: float, depth: int) -> tuple[Limit | None, tuple[str, ...]]:
+    """The limit for ``depth`` weight layers from the C map of one at q value ``at``; ``q`` is that of the output."""
+    slope = float(layer.derivative(1)(1.0, at))
+    gap = float(layer.gap_at_angle(math.pi / 2, at))
+    bend = float(layer.derivative(2)(1.0, at))
+    if bend == 0 or (slope >= 1 - EDGE and abs(gap - 1) < 1e-13 and abs(slope - 1) < 1e-13):
+        return None, ("no limit is predicted: the layers' C map is the identity, or as good as that; K = D q c",)
+    before = np.arange(depth - 1, -1, -1)  # layers after the i-th
+    if abs(slope - 1) <= EDGE:
+        power, alpha, what = (2, 1 / 3, "C''(1) finite") if math.isfinite(bend) else (3, 1 / 4, "C' with a root at 1")
+        alphas = ((depth - before) / depth) ** power
+        return Limit(f"edge, {what}: D q (I + (E - I)/{power + 1})", depth * q, alpha * depth * q, alphas, slope, 1.0), ()
+    if slope < 1:
+        total = q / (1 - slope)
+        return Limit("collapsing: q E / (1 - C'(1))", total, total, np.ones(depth), slope, 1.0), ()
+    stable = min((p for p in layer.fixed_points(at) if p.value >= -1e-12), key=lambda p: abs(p.slope))
+    star = stable.value
+    with np.errstate(over="ignore", under="ignore"):
+        diagonal = q * float(np.sum(slope ** before.astype(float)))
+        alphas = star * (stable.slope / slope) ** before
+    off = q * star / (1 - stable.slope)
+    formula = "exploding: q (C'(1)^D - 1)/(C'(1) - 1) I + q c*/(1 - C'(c*)) (E - I)"
+    return Limit(formula, diagonal, off, alphas, slope, star), ()
+
+
+def gram_bound(network: Network, zeta: float, q: float, points: int = 81) -> tuple[GramBound | None, tuple[str, ...]]:
+    """The largest |Theta_i(c) / q - c| over layers and c, where the theorem holds; else the reason why it does not. [DKS Thm 27, corrected]
+
+    On a chain ``Theta_i / q = c_i C_h'(c_i)``, c_i being the c value that layer i emits and h what comes after it.
+    """
+    found = path_layers(network)
+    if found is None:
+        return None, ("no bound to the Gram matrix: the network is not a chain Affine, activation, ..., Affine",)
+    c = np.cos(np.linspace(np.pi, 0, points))
+    values = node_values(network, np.append(c, 0.0), q)
+    worst = max(values, key=lambda node: abs(np.broadcast_to(values[node][2], len(c) + 1)[-1]))
+    drift = float(values[worst][2][-1])
+    if abs(drift) > CENTRED:
+        return None, (f"no bound to the Gram matrix: c = 0 becomes {drift:.3g} at {worst}; under DKS every layer keeps it",)
+    after = np.ones_like(c)
+    best = GramBound(-1.0, zeta, None, 0.0)
+    for node, layer, parents in reversed(list(network.steps())):
+        if isinstance(layer, Affine):
+            apart = np.abs(values[node][2][:-1] * after - c)
+            place = int(np.argmax(apart))
+            if apart[place] > best.deviation:
+                best = GramBound(float(apart[place]), zeta, node, float(c[place]))
+        elif isinstance(layer, Nonlinear):
+            level, _, cosine = values[parents[0]]
+            after = after * layer.activation.c_map.derivative(1)(cosine[:-1], float(np.ravel(level)[0]))
+    return best, ()

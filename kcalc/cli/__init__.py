@@ -1,0 +1,61 @@
+"""The command line: ``kcalc COMMAND``. A command is one file here with a ``COMMAND``, entered into ``COMMANDS`` below."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from .. import __version__
+from ..errors import KcalcError
+from . import gain, maps, ntk, shape, train
+from .command import Command
+
+__all__ = ["COMMANDS", "main", "parser"]
+
+BAD_INPUT = 2
+COMMANDS: tuple[Command, ...] = (
+    maps.COMMAND,
+    shape.COMMAND,
+    ntk.COMMAND,
+    gain.COMMAND,
+    train.COMMAND,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns: 0, or 2 with one line on standard error for bad input."""
+    options = parser().parse_args(arguments)
+    try:
+        options.run(options)
+        sys.stdout.flush()
+    except KcalcError as error:
+        print(f"kcalc: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_INPUT
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that reports a mistake in one line."""
+
+    def error(self, message: str) -> Any:
+        self.exit(BAD_INPUT, f"{self.prog}: {' '.join(message.split())} (try {self.prog} --help)\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser, every option of every command with its meaning."""
+    top = _Parser(prog="kcalc", description="Kernel calculus on neural networks.")
+    top.add_argument("--version", action="version", version=f"kcalc {__version__}")
+    verbs = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        verb = verbs.add_parser(
+            command.name, help=command.help, description=command.description, epilog=command.epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter if "\n" in command.description else argparse.HelpFormatter,
+        )  # fmt: skip
+        command.options(verb)
+        verb.set_defaults(run=command.run)
+    return top

@@ -1,0 +1,87 @@
+"""``kcalc maps NET``: the global Q and C map, or the slope polynomial and the maximal slope function."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from ..calculi.global_maps import c_map, q_map
+from ..calculi.slopes import slope_texts
+from ..errors import KcalcError
+from ..subnetworks import maximal_slope, subnetworks
+from .command import Command, number, plot_option, save_figure
+from .networks import Named, network_from, network_options
+from .text import activation_names, assumption_lines, table
+
+if TYPE_CHECKING:
+    from ..maps import CMap
+
+COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
+STABILITY = {True: "attracting", False: "repelling", None: "undecided by the slope"}
+
+
+def _options(command: argparse.ArgumentParser) -> None:
+    network_options(command)
+    plot_option(command)
+    command.add_argument("--q", type=number, help="q value (mean square) of the network's input; default 1")
+    command.add_argument("--assume-independent", action="store_true", help="go on where a hypothesis fails, saying so")
+    command.add_argument(
+        "--slopes", action="store_true",
+        help="print the slope polynomial and the maximal slope function instead (with --q at true q values); --plot draws the subnetworks",
+    )  # fmt: skip
+
+
+def _run(options: argparse.Namespace) -> None:
+    named = network_from(options)
+    if options.q is not None and options.q <= 0:
+        raise KcalcError(f"--q is a mean square and must be > 0, got {options.q}")
+    if options.slopes:
+        text = slopes_text(named, options.q)
+        if options.plot:
+            save_figure(subnetworks(named.network).draw(), options.plot)
+        print(text)
+        return
+    level = 1.0 if options.q is None else options.q
+    q, c = q_map(named.network, options.assume_independent), c_map(named.network, options.assume_independent)
+    text = maps_text(named, q, c, level)
+    if options.plot:
+        save_figure(c.plot(q1=level, labels=[named.short]), options.plot)
+    print(text)
+
+
+def maps_text(named: Named, q_of: Any, c_of: CMap, q: float) -> str:
+    """The global maps as aligned text."""
+    network = named.network
+    lines = [named.title, f"activations: {', '.join(activation_names(network))}", ""]
+    values, slopes, q_out = c_of(COSINES, q), c_of.derivative(1)(COSINES, q), q_of(q)
+    for node in network.outputs:
+        value, slope, out = (v[node] if isinstance(v, dict) else v for v in (values, slopes, q_out))
+        if len(network.outputs) > 1:
+            lines.append(f"output {node}")
+        lines.append(f"Q({q:g}) = {out:.10g}")
+        lines.append("")
+        rows = [(f"{c:g}", f"{v + 0.0:.10f}", f"{s:.6g}") for c, v, s in zip(COSINES, value, slope, strict=True)]
+        lines.extend(table([("c", "C(c)", "C'(c)"), *rows], indent=2))
+        lines.append("")
+    if len(network.outputs) == 1:
+        points = c_of.fixed_points(q)
+        shown = "; ".join(f"{p.value:.8g} (slope {p.slope:.6g}, {STABILITY[p.stable]})" for p in points) or "every c"
+        lines.append(f"fixed points of C: {shown}")
+    return "\n".join([*lines, *assumption_lines(c_of)])
+
+
+def slopes_text(named: Named, q: float | None) -> str:
+    """The slope polynomial of every output and the maximal slope function, in factored form, with the figures that belong to them."""
+    network = named.network
+    mu = maximal_slope(network, q)
+    lines = [named.title, f"activations: {', '.join(activation_names(network))}", ""]
+    polynomials = slope_texts(network, q)
+    lines.append("slope polynomial p(psi), psi = C'(1) of every nonlinear layer")
+    lines.extend(f"  {node}: {text}" if len(polynomials) > 1 else f"  {text}" for node, text in polynomials.items())
+    lines += ["", "maximal slope function mu(psi), the maximum over subnetworks", f"  {mu}", ""]
+    if not network.free_symbols:
+        lines += [*str(mu.bounds()).splitlines(), ""]
+    return "\n".join([*lines, *assumption_lines(mu)])
+
+
+COMMAND = Command("maps", "print Q and C maps of a network", "Print the global Q and C map of a network.", _options, _run)

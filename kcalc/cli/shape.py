@@ -1,0 +1,83 @@
+"""``kcalc shape NET``: constants by every shaping method. A method's options are rows of ``OPTIONS`` in targets.py."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..interchange.json_format import write_json
+from ..layers import Sum
+from ..network import Network, sum_weights
+from ..shaping import METHODS, Constants, shape
+from ..shaping.base import Shaping
+from .command import Command, check_folder, plot_option, save_figure
+from .networks import Named, network_from, network_options
+from .targets import DESCRIPTION, EXAMPLES, add_targets, targets
+from .text import assumption_lines, table
+
+REWEIGHTED = ("residual_weights", "nf")
+
+
+def _options(command: argparse.ArgumentParser) -> None:
+    network_options(command)
+    plot_option(command)
+    command.add_argument("--method", default="dks", metavar="METHOD", help=f"{', '.join(METHODS)} (see above); default dks")
+    add_targets(command)
+    command.add_argument("--json", metavar="FILE", help="also write the result as JSON, '-' for standard output alone")
+
+
+def _run(options: argparse.Namespace) -> None:
+    named = network_from(options)
+    result = shape(named.network, method=options.method, **targets(options))
+    text = shape_text(named, result)
+    if options.json and options.json != "-":
+        check_folder(options.json)
+    if options.plot:
+        save_figure(result.plot(), options.plot)
+    if options.json:
+        write_json(result.to_dict(), options.json)
+    if options.json != "-":
+        print(text)
+
+
+def shape_text(named: Named, result: Shaping) -> str:
+    """A shaping as aligned text: constants, conditions, residuals."""
+    settings = ", ".join(f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in result.options.items())
+    lines = [named.title, f"method {result.method}{', ' * bool(settings)}{settings}", ""]
+    lines += [*_constant_lines(result), ""]
+    if result.method in REWEIGHTED:
+        lines += [*_weight_lines(result.network), ""]
+    wanted = result.targets | result.global_targets
+    conditions = [("condition", "target", "value", "residual")]
+    for c, v in result.values.items():
+        aim = (f"{wanted[c]:.10g}", f"{result.residuals[c]:.1e}") if c in wanted else ("-", "-")
+        conditions.append((c, aim[0], f"{v:.10g}", aim[1]))
+    lines.extend(table(conditions, indent=2))
+    return "\n".join([*lines, "", *assumption_lines(result)])
+
+
+def _constant_lines(result: Shaping) -> list[str]:
+    """The constants of every activation; in words where they are others than the usual ones."""
+    columns, found = result.constants.columns(), {name: result.constants[name] for name in result.constants}
+    if any(type(k) is not Constants for k in found.values()):
+        return [f"  {name} -> {k.describe()}" for name, k in found.items()]
+    formula = "of every layer that reads the activation" if "sigma_w" in columns else "phi_hat(x) = gamma * (phi(alpha*x + beta) + delta)"
+    rows: list[tuple[str, ...]] = [("activation", *(column.replace("_slope", " slope") for column in columns))]
+    rows += [(name, *("-" if (v := getattr(k, column)) is None else f"{v:.10g}" for column in columns)) for name, k in found.items()]
+    return [*([formula] if columns else []), *table(rows, indent=2)]
+
+
+def _weight_lines(network: Network) -> list[str]:
+    """The weights of sums of two, shortcut and branch in the order of the network, neighbours that are equal in one row."""
+    rows: list[list[str]] = []
+    for node in network.nodes_of(Sum):
+        layer: Any = network.layer(node)
+        weights = [f"{float(w):.10g}" for w in sum_weights(layer, len(network.parents(node)))]
+        if rows and rows[-1][1:] == weights:
+            rows[-1][0] = f"{rows[-1][0].split(' ... ')[0]} ... {node}"
+        elif len(weights) == 2:
+            rows.append([str(node), *weights])
+    return table([("sum", "first weight", "second weight"), *rows], indent=2) if rows else []
+
+
+COMMAND = Command("shape", "compute the constants that make a network trainable", DESCRIPTION, _options, _run, EXAMPLES)

@@ -1,0 +1,38 @@
+"""Results as aligned text: tables and lists of assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..layers import Nonlinear
+from ..network import Network
+
+
+def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
+    """Rows as aligned lines: the first column to the left, numbers to the right, a rule under the head."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        return " " * indent + "  ".join(cells)
+
+    return [line(rows[0]), " " * indent + "-" * (sum(widths) + 2 * len(widths) - 2), *map(line, rows[1:])]
+
+
+def assumption_lines(result: Any) -> list[str]:
+    """The ``assumptions`` of a result, those of the same words on one line."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for a in result.assumptions:
+        grouped.setdefault((a.kind, a.text), []).append(str(a.node))
+    lines = ["assumptions:"]
+    for (kind, text), nodes in grouped.items():
+        where = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
+        lines.append(f"  {kind + ':':<12}{text} ({where})")
+    return lines
+
+
+def activation_names(network: Network) -> list[str]:
+    """The names of the activations of a network, each once; ["none"] where there is none."""
+    layers = (network.layer(node) for node in network.nodes_of(Nonlinear))
+    return list(dict.fromkeys(layer.activation.name for layer in layers if isinstance(layer, Nonlinear))) or ["none"]

@@ -1,0 +1,170 @@
+"""Linear algebra with kernel matrices: SciPy for NumPy arrays, ``jax.scipy`` for JAX arrays, one set of checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from ..errors import KcalcError
+from ..jax_field import is_jax
+from ..spectrum import float_matrix, not_positive_definite, symmetric_matrix
+
+Array = Any  # a NumPy or a JAX array
+
+
+@dataclass(frozen=True)
+class Algebra:
+    """Arrays and factorisations of one library. ``scope()`` is the context to compute in: double precision for double arrays."""
+
+    xp: Any
+    linalg: Any
+    scope: Callable[[], AbstractContextManager[Any]]
+
+    @property
+    def jax(self) -> bool:
+        """Whether the arrays are JAX arrays."""
+        return self.xp is not np
+
+    def matrix(self, value: Any, what: str) -> Array:
+        """A non-empty (n, m) array of finite floats; what a JAX tracer holds is not looked at."""
+        if not self.jax:
+            return float_matrix(value, what)
+        if traced(value):
+            if value.ndim != 2:
+                raise KcalcError(f"{what} must be a matrix, got shape {value.shape}")
+            return value
+        return self.xp.asarray(float_matrix(value, what))
+
+    def square(self, value: Any, what: str = "the kernel matrix") -> Array:
+        """A symmetric (n, n) array of finite floats."""
+        if traced(value):
+            return self.matrix(value, what)
+        return symmetric_matrix(value, what) if not self.jax else self.xp.asarray(symmetric_matrix(value, what))
+
+    def cholesky(self, matrix: Array, ridge: float, name: str) -> Array:
+        """The lower Cholesky factor of ``matrix + ridge I``; nan under a JAX trace where there is none.
+
+        Raises: KcalcError with the smallest eigenvalue where there is none, or where solving with it would leave no digit right.
+        """
+        moved = matrix + ridge * self.xp.eye(matrix.shape[0], dtype=matrix.dtype)
+        if self.jax:
+            factor = self.linalg.cholesky(moved, lower=True)
+            if not traced(factor):
+                check_factor(np.asarray(factor), np.asarray(moved), ridge, name)
+            return factor
+        try:
+            factor = self.linalg.cholesky(moved, lower=True, check_finite=False)
+        except scipy.linalg.LinAlgError:
+            factor = np.full_like(moved, np.nan)
+        check_factor(factor, moved, ridge, name)
+        return factor
+
+    def solve(self, factor: Array, right: Array) -> Array:
+        """(L L^T)^-1 right."""
+        return self.linalg.cho_solve((factor, True), right)
+
+    def half_solve(self, factor: Array, right: Array) -> Array:
+        """L^-1 right."""
+        return self.linalg.solve_triangular(factor, right, lower=True)
+
+
+def check_factor(factor: np.ndarray, matrix: np.ndarray, ridge: float, name: str) -> None:
+    """Raises: KcalcError where a Cholesky factor is missing, or its condition number exceeds what the precision can resolve."""
+    if np.all(np.isfinite(factor)):
+        estimate: Any = scipy.linalg.get_lapack_funcs("pocon", (factor,))
+        reciprocal, _ = estimate(factor, np.abs(matrix).sum(axis=0).max(), uplo="L")
+        if reciprocal > np.finfo(factor.dtype).eps:
+            return
+    eigenvalues = scipy.linalg.eigvalsh(matrix, check_finite=False)
+    raise not_positive_definite(float(eigenvalues[0]), float(eigenvalues[-1]), ridge, name)
+
+
+def traced(value: Any) -> bool:
+    """Whether a value is a JAX tracer, whose numbers cannot be looked at."""
+    if not is_jax(value):
+        return False
+    from jax.core import Tracer
+
+    return isinstance(value, Tracer)
+
+
+def algebra_of(*arrays: Any) -> Algebra:
+    """The library of the arrays: JAX if one of them is a JAX array. JAX is not imported to find out."""
+    given = [array for array in arrays if is_jax(array)]
+    if not given:
+        return Algebra(np, scipy.linalg, nullcontext)
+    import jax
+    import jax.numpy as jnp
+    import jax.scipy.linalg
+
+    double = any(array.dtype == np.float64 for array in given)
+    return Algebra(jnp, jax.scipy.linalg, (lambda: jax.enable_x64(True)) if double else nullcontext)
+
+
+def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Array, bool]:
+    """Targets as an (n, outputs) array, and whether they were given as (n,). Raises: KcalcError for another length, nan or text."""
+    try:
+        shape = np.shape(y)
+    except ValueError:  # ragged lists
+        shape = (-1,)
+    if len(shape) not in (1, 2) or shape[0] != count:
+        given = f"shape {shape}" if shape[:1] != (-1,) else "rows of different lengths"
+        raise KcalcError(f"{what} must have one row for each of the {count} inputs, shape ({count},) or ({count}, outputs), got {given}")
+    if not traced(y):
+        if not is_jax(y):
+            y = np.asarray(y)
+            if y.dtype.kind == "b":
+                y = y.astype(float)
+        return algebra.matrix(y.reshape(count, -1), what), len(shape) == 1
+    return y.reshape(count, -1), len(shape) == 1
+
+
+def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
+    """The kernel matrix of rows of X against rows of Y: ``kernel.matrix(X, Y)``, or ``kernel(X, Y)`` of a plain function.
+
+    Raises: KcalcError for something that is neither, or a kernel with several outputs.
+    """
+    if hasattr(kernel, "matrix"):
+        found = kernel.matrix(X, Y)
+    elif callable(kernel):
+        found = kernel(X, X if Y is None else Y)
+    else:
+        raise KcalcError(f"expected a kernel such as kc.ntk(net), or a function of (X, Y), got {type(kernel).__name__}")
+    if isinstance(found, Mapping):
+        raise KcalcError(f"the kernel has several outputs ({', '.join(map(str, found))}); choose the network of one")
+    rows, columns = len(X), len(X if Y is None else Y)
+    shape = tuple(getattr(found, "shape", ()))
+    if shape != (rows, columns):
+        raise KcalcError(f"the kernel of {rows} and {columns} inputs must be an array of shape ({rows}, {columns}), got {shape}")
+    return found
+
+
+def diagonal(kernel: Any, X: Any, block: int = 64) -> Array:
+    """K(x, x) of each row: from its q value where the kernel is a function of angle and q, else by small blocks of the matrix."""
+    if hasattr(kernel, "at_angle") and not traced(X):
+        found = kernel.at_angle(np.zeros(len(X)), np.mean(np.square(np.asarray(X, dtype=float)), axis=1))
+        return algebra_of(X).xp.asarray(found, dtype=X.dtype)
+    algebra = algebra_of(X)
+    parts = [algebra.xp.diagonal(gram(kernel, X[i : i + block])) for i in range(0, len(X), block)]
+    return algebra.xp.concatenate(parts)
+
+
+def inputs(X: Any, what: str = "X") -> Any:
+    """Inputs as an array with one row per input. Raises: KcalcError for text, ragged rows, nan or no rows."""
+    if traced(X):
+        return X
+    try:
+        shape = np.shape(X)
+    except ValueError:
+        raise KcalcError(f"{what} must have rows of equal length") from None
+    if len(shape) < 2 or 0 in shape:
+        raise KcalcError(f"{what} must be a non-empty array with one row per input, shape (n, features), got shape {shape}")
+    if is_jax(X):
+        float_matrix(X.reshape(len(X), -1), what)
+        return X
+    return float_matrix(np.asarray(X).reshape(shape[0], -1), what).reshape(shape)

@@ -1,0 +1,150 @@
+"""Kernel regression, and Gaussian process inference, with the kernels of a network."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..errors import KcalcError
+from ..spectrum import Spectrum, ridge_value, spectrum
+from .algebra import Algebra, Array, algebra_of, diagonal, gram, inputs, targets, traced
+
+__all__ = ["GaussianProcess", "KernelRegression", "gaussian_process", "kernel_regression"]
+
+
+def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> KernelRegression:
+    """Kernel (ridge) regression: ``f(x) = K(x, X) (K(X, X) + ridge I)^-1 y``.
+
+    With the NTK and ``ridge=0`` it is what gradient descent on the square loss makes, in the end and on average over initialisations, of an
+    infinitely wide network. ``kernel``: ``kc.ntk(net)``, its ``.nngp``, or any function of (X, Y) that gives a matrix; ``X`` (n, features);
+    ``y`` (n,) or (n, outputs), e.g. one column of 1 and -1 per class.
+
+    Returns: a :class:`KernelRegression`. Raises: KcalcError for data that do not fit, nan, or a matrix that is not positive definite, with
+    its smallest eigenvalue; nothing is ever added to the diagonal but ``ridge``.
+    """
+    return KernelRegression(kernel, X, y, ridge)
+
+
+def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> GaussianProcess:
+    """The Gaussian process with covariance ``kernel`` given ``y = f(X) + e``, e of variance ``noise``.
+
+    Arguments as for :func:`kernel_regression`. With ``kc.ntk(net).nngp`` it is Bayesian inference in an infinitely wide network.
+    Returns: a :class:`GaussianProcess`.
+    """
+    return GaussianProcess(kernel, X, y, noise)
+
+
+class KernelRegression:
+    """A fitted kernel regression; see :func:`kernel_regression`. JAX arrays give JAX arrays."""
+
+    ridge_name = "ridge"
+
+    def __init__(self, kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> None:
+        self.ridge = ridge if traced(ridge) else ridge_value(ridge, self.ridge_name)
+        self.kernel, self.X = kernel, inputs(X)
+        self.matrix = gram(kernel, self.X)
+        self._algebra = algebra = algebra_of(self.matrix, self.X, y)
+        with algebra.scope():
+            self.matrix = algebra.square(self.matrix)
+            self._y, self._flat = targets(algebra, y, len(self.X))
+            self._factor = algebra.cholesky(self.matrix, self.ridge, self.ridge_name)
+            self._weights = algebra.solve(self._factor, self._y)
+
+    @property
+    def coefficients(self) -> Array:
+        """(K + ridge I)^-1 y, (n,) or (n, outputs)."""
+        return self._shaped(self._weights)
+
+    @cached_property
+    def spectrum(self) -> Spectrum:
+        """The eigenvalues of K(X, X), without the ridge."""
+        return spectrum(np.asarray(self.matrix))
+
+    def predict(self, X: Any) -> Array:
+        """f at the rows of X: (m,) or (m, outputs)."""
+        return self.predict_from(gram(self.kernel, inputs(X), self.X))
+
+    def predict_from(self, cross: Any) -> Array:
+        """f from a kernel matrix K(x, X), (m, n), made beforehand."""
+        algebra = self._algebra
+        with algebra.scope():
+            return self._shaped(self._cross(cross) @ self._weights)
+
+    def leave_one_out(self) -> Array:
+        """What the fit without its i-th point predicts there, for each i: ``y_i - w_i / (K + ridge I)^-1_ii``, without refitting."""
+        algebra = self._algebra
+        with algebra.scope():
+            inverse = algebra.solve(self._factor, algebra.xp.eye(len(self.X), dtype=self.matrix.dtype))
+            return self._shaped(self._y - self._weights / algebra.xp.diagonal(inverse)[:, None])
+
+    def _cross(self, cross: Any) -> Array:
+        given = self._algebra.matrix(cross, "the kernel matrix of new inputs")
+        if given.shape[1] != len(self.X):
+            raise KcalcError(f"the kernel matrix of new inputs needs {len(self.X)} columns, one per training input, got {given.shape}")
+        return given
+
+    def _shaped(self, values: Array) -> Array:
+        return values[:, 0] if self._flat else values
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.X)} points, {self._y.shape[1]} outputs, {self.ridge_name} {self.ridge:g})"
+
+
+class GaussianProcess(KernelRegression):
+    """A Gaussian process given data; see :func:`gaussian_process`. Outputs share one covariance and are independent."""
+
+    ridge_name = "noise"
+
+    @property
+    def noise(self) -> float:
+        """The variance of the observations about f."""
+        return self.ridge
+
+    def mean_and_variance(self, X: Any) -> tuple[Array, Array]:
+        """The posterior mean of f at the rows of X, as :meth:`predict`, and its variance (m,), the same for every output."""
+        given = inputs(X)
+        cross, own = gram(self.kernel, given, self.X), diagonal(self.kernel, given)
+        algebra = self._algebra
+        with algebra.scope():
+            half = algebra.half_solve(self._factor, self._cross(cross).T)
+            variance = algebra.xp.asarray(own) - (half * half).sum(axis=0)
+            return self.predict_from(cross), self._nonnegative(variance, algebra.xp.asarray(own))
+
+    def mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
+        """The posterior mean of f at the rows of X and its covariance (m, m): ``K(x, x') - K(x, X) (K + noise I)^-1 K(X, x')``."""
+        given = inputs(X)
+        cross, own = gram(self.kernel, given, self.X), gram(self.kernel, given)
+        algebra = self._algebra
+        with algebra.scope():
+            half = algebra.half_solve(self._factor, self._cross(cross).T)
+            return self.predict_from(cross), algebra.xp.asarray(own) - half.T @ half
+
+    @property
+    def log_marginal_likelihood(self) -> Any:
+        """``log N(y | 0, K + noise I)``, summed over outputs; a JAX number for JAX data."""
+        algebra, n = self._algebra, len(self.X)
+        with algebra.scope():
+            fit = (self._y * self._weights).sum()
+            volume = 2 * algebra.xp.log(algebra.xp.diagonal(self._factor)).sum()
+            found = -0.5 * (fit + self._y.shape[1] * (volume + n * math.log(2 * math.pi)))
+        return found if algebra.jax else float(found)
+
+    def sample(self, X: Any, count: int = 1, seed: int = 0) -> np.ndarray:
+        """``count`` functions drawn from the posterior, at the rows of X: (count, m) or (count, m, outputs), NumPy."""
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise KcalcError(f"count is how many functions to draw, a whole number >= 1, got {count!r}")
+        mean, covariance = (np.asarray(part) for part in self.mean_and_covariance(X))
+        columns = mean.reshape(len(mean), -1)
+        values, vectors = np.linalg.eigh(covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0))  # rounding about 0: nothing is solved with it
+        noise = np.random.default_rng(seed).normal(size=(count, *columns.shape))
+        return (columns + root @ noise).reshape(count, *mean.shape)
+
+    @staticmethod
+    def _nonnegative(variance: Array, own: Array) -> Array:
+        """Variances whose rounding error (some eps of K(x, x)) went below 0 are 0."""
+        algebra: Algebra = algebra_of(variance)
+        return algebra.xp.where((variance < 0) & (variance > -1e-6 * own), 0 * variance, variance)

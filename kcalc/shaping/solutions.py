@@ -1,0 +1,52 @@
+"""All solutions for one activation: a tuple that prints itself as a table, mirror images marked."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from functools import cached_property
+
+from .constants import Constants
+
+SAME = 1e-6
+COLUMNS = ("alpha", "beta", "gamma", "delta")
+
+
+class Solutions(tuple[Constants, ...]):
+    """Sets of constants, the smallest |beta| first, positive before negative. ``mirror_of[j] = i`` marks j as the mirror image of i < j."""
+
+    @cached_property
+    def mirror_of(self) -> dict[int, int]:
+        """{number of a solution: number of the earlier one whose mirror image it is}."""
+        return {j: i for i, j in mirrors(self)}
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """A head, then a row per solution."""
+        body = [
+            (str(i), *("-" if (v := getattr(k, name)) is None else f"{v:.10g}" for name in COLUMNS), str(self.mirror_of.get(i, "")))
+            for i, k in enumerate(self)
+        ]
+        return [("", *COLUMNS, "mirror of"), *body]
+
+    def __repr__(self) -> str:
+        rows = self.rows
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+    def _repr_html_(self) -> str:
+        head, *body = self.rows
+        lines = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+        return "<table><tr>" + "".join(f"<th>{cell}</th>" for cell in head) + f"</tr>{lines}</table>"
+
+
+def mirrors(found: Sequence[Constants]) -> tuple[tuple[int, int], ...]:
+    """(i, j): solution j is solution i under x -> -x or phi -> -phi, with beta of the other sign (odd and even activations)."""
+    pairs = []
+    for i, one in enumerate(found):
+        for j in range(i + 1, len(found)):
+            two = found[j]
+            numbers = [(abs(getattr(one, name) or 0.0), abs(getattr(two, name) or 0.0)) for name in COLUMNS]
+            if (one.beta or 0.0) * (two.beta or 0.0) < 0 and all(abs(a - b) <= SAME * (1 + a) for a, b in numbers):
+                pairs.append((i, j))
+    return tuple(pairs)

@@ -1,0 +1,106 @@
+"""The picture of a shaping: activations, the global C map and the c values of all layers, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import KcalcError
+from .plotting import GREY, LIGHT, PALETTE, STYLES, activations, c_maps, finish
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["depth_traces", "shaping_figure"]
+
+Array = np.ndarray
+LOOKS: dict[str, tuple[str, Any]] = {"before": ("#B2182B", STYLES[1]), "after": ("#1A1A1A", "-")}  # activations have the palette
+PANEL = 3.3  # inches
+
+
+def shaping_figure(
+    pairs: Mapping[str, tuple[Any, Any]],
+    c_before: Any,
+    c_after: Any,
+    traces: Mapping[str, Any] | None = None,
+    axes: Sequence[Axes] | None = None,
+) -> Array:
+    """The effect of a shaping method: activations, the global C map and, where given, the depth traces, before and after.
+
+    ``pairs`` is {name: (before, after)}; ``c_before`` (None where there is none) and ``c_after`` are maps; ``traces`` is as for
+    :func:`depth_traces`. ``axes`` are two (three with traces) Axes to draw on.
+
+    Returns: the array of Axes. Raises: KcalcError for anything else.
+    """
+    if not isinstance(pairs, Mapping) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs.values()):
+        raise KcalcError("shaping_figure needs {name: (activation before, activation after)}")
+    count = 3 if traces else 2
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        _, axes = plt.subplots(1, count, figsize=(PANEL * count, PANEL), layout="constrained")
+    panels = np.asarray(axes, dtype=object).ravel()
+    if len(panels) != count:
+        raise KcalcError(f"shaping_figure draws {count} panels, got {len(panels)} axes")
+    new = {name: after for name, (_, after) in pairs.items()}
+    changed = any(before is not after and before != after for before, after in pairs.values())
+    activations({name: before for name, (before, _) in pairs.items()}, new if changed else None, ax=panels[0])
+    given = {label: one for label, one in (("before", c_before), ("after", c_after)) if one is not None}
+    c_maps(given, ax=panels[1], looks=LOOKS | _looks(c_after))
+    panels[0].set_box_aspect(1)
+    titles = ["activations" if len(pairs) > 1 else "activation", "global C map"]
+    if traces:
+        depth_traces(traces, ax=panels[2], legend=c_before is None or bool(_looks(c_after)))
+        panels[2].set_box_aspect(1)
+        titles.append("c values by depth")
+    for panel, title in zip(panels, titles, strict=True):
+        panel.set_title(title, fontsize=9.5)
+    return panels
+
+
+def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
+    """Looks of the lines of several outputs: a colour each, in the styles of before and after."""
+    outputs = getattr(c_after, "outputs", ())
+    if len(outputs) < 2:
+        return {}
+    colors = {output: PALETTE[i % len(PALETTE)] for i, output in enumerate(outputs)}
+    return {f"{label}: {output}": (color, LOOKS[label][1]) for output, color in colors.items() for label in LOOKS}
+
+
+def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool = True) -> Axes:
+    """c values of layers over depth: dots for all of them, lines along the trunk of the network.
+
+    ``traces`` is {label: trace}, a trace having ``depth`` (nodes,), ``values`` (nodes, starts), and the rows ``layers`` to dot and
+    ``trunk`` to join. Labels "before" and "after" have the looks of :func:`shaping_figure`.
+
+    Returns: the Axes. Raises: KcalcError where there is no trace.
+    """
+    if not traces:
+        raise KcalcError("there is no depth trace to draw")
+    made = ax is None
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        _, ax = plt.subplots(figsize=(PANEL, PANEL), layout="constrained")
+    ax.axhline(0, color=LIGHT, linewidth=0.8, zorder=0, gid="zero")
+    for label, trace in traces.items():
+        color, style = LOOKS.get(label, (GREY, "-"))
+        place = np.asarray(trace.depth, dtype=float)
+        beside = np.setdiff1d(trace.layers, trace.trunk)
+        if beside.size:
+            dots, heights = np.repeat(place[beside], trace.values.shape[1]), trace.values[beside].ravel()
+            ax.plot(dots, heights, ".", color=color, markersize=2.2, markeredgewidth=0, alpha=0.55, zorder=2, gid="branches", label="_")
+        for column in range(trace.values.shape[1]):
+            name = label if column == 0 else "_"
+            ax.plot(
+                place[trace.trunk], trace.values[trace.trunk, column], color=color, linestyle=style, linewidth=1.3, label=name,
+                zorder=4 if label == "after" else 3, gid="trunk",
+            )  # fmt: skip
+    deepest = max(float(trace.depth.max()) for trace in traces.values())
+    ax.set(xlim=(0, max(deepest, 1)), ylim=(-1.05, 1.05), yticks=[-1, -0.5, 0, 0.5, 1])
+    ax.set_xlabel("nonlinear layers passed", fontsize=10)
+    ax.set_ylabel("$c$", fontsize=10)
+    finish(ax, [], made, legend)
+    return ax

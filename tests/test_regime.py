@@ -1,0 +1,153 @@
+"""Regimes: asymptotics from recursions of their own, deep networks against the predicted limits, the bound under DKS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.calculi.regime import path_layers
+
+A, L = kc.architectures, kc.layers
+
+
+def chain_of(activation: Any, depth: int, sigma_w: float = 1.0, sigma_b: float = 0.0) -> kc.Network:
+    """``depth`` equal weight layers, the last one the output."""
+    layer = kc.chain(L.Affine(sigma_w=sigma_w, sigma_b=sigma_b), L.Nonlinear(activation))
+    return kc.chain(L.Input(), kc.repeat(layer, depth - 1), L.Affine(sigma_w=sigma_w, sigma_b=sigma_b))
+
+
+def relu_ratio(depth: int) -> float:
+    """K(0)/K(1) of a ReLU network of ``depth`` weight layers in 30 digits, by Theta_i = C_g C_h'(C_g) alone."""
+    with mpmath.workdps(30):
+        cosines = [mpmath.mpf(0)]
+        for _ in range(depth - 1):
+            c = cosines[-1]
+            t = mpmath.acos(c)
+            cosines.append((mpmath.sin(t) + (mpmath.pi - t) * c) / mpmath.pi)
+        total, slope = cosines[-1], mpmath.mpf(1)
+        for c in reversed(cosines[:-1]):
+            slope *= 1 - mpmath.acos(c) / mpmath.pi
+            total += c * slope
+        return float(total / depth)
+
+
+def test_alpha_bar_of_relu() -> None:
+    """The value at depth 100 and the way to 1/4. [theory: .273 at D = 100, c0 = 0]"""
+    found = {depth: kc.ntk(chain_of("relu", depth, 2**0.5)).regime() for depth in (25, 100, 400)}
+    for depth, one in found.items():
+        assert one.alpha_bar == pytest.approx(relu_ratio(depth), rel=1e-11)
+        assert one.predicted_alpha_bar == 0.25 and one.limit is not None and one.limit.diagonal == pytest.approx(one.diagonal, rel=1e-12)
+    assert round(found[100].alpha_bar, 3) == 0.273 and found[100].kind == "edge" and found[25].kind == "shaped"
+    gaps = [found[depth].alpha_bar - 0.25 for depth in (25, 100, 400)]
+    assert gaps[0] > 2 * gaps[1] > 5 * gaps[2] > 0
+
+
+def test_alpha_bar_of_smooth_activations() -> None:
+    """At the edge of chaos with q > 0: 1/3, approached like log D / D."""
+    edge = kc.shape(A.vanilla(1, "tanh"), method="eoc", q=0.5)
+    layer: Any = [layer for _, layer, _ in edge.network.steps() if isinstance(layer, L.Affine)][-1]
+    found = {}
+    for depth in (50, 200, 800):
+        network = chain_of("tanh", depth, float(layer.sigma_w), float(layer.sigma_b))
+        q = (0.5 - float(layer.sigma_b) ** 2) / float(layer.sigma_w) ** 2  # so that every layer sees q = 1/2
+        found[depth] = kc.ntk(network).regime(q=q)
+        assert found[depth].predicted_alpha_bar == pytest.approx(1 / 3)
+        assert found[depth].limit.slope == pytest.approx(1, abs=1e-9)  # type: ignore[union-attr]
+    gaps = [abs(found[depth].alpha_bar - 1 / 3) for depth in (50, 200, 800)]
+    assert gaps[0] > 1.8 * gaps[1] > 3.6 * gaps[2] and gaps[2] < 0.01 and [found[d].kind for d in found] == ["shaped", "shaped", "edge"]
+
+
+def test_layer_profiles_at_the_edge() -> None:
+    one = kc.ntk(chain_of("relu", 1000, 2**0.5)).regime()
+    place = np.arange(1, 1001) / 1000
+    assert one.limit is not None and one.limit.alphas == pytest.approx(place**3)
+    assert np.max(np.abs(np.array(list(one.alphas.values())) - place**3)) < 0.02
+    assert one.limit.matrix(3) == pytest.approx(one.diagonal * (np.eye(3) + 0.25 * (1 - np.eye(3))))
+
+
+def test_collapsing() -> None:
+    one = kc.ntk(chain_of("tanh", 100, 0.9, 0.3)).regime(c=-0.3)
+    limit: Any = one.limit
+    assert one.kind == "collapsing" and one.diagonal == pytest.approx(one.off_diagonal, rel=1e-12)
+    assert limit.diagonal == limit.off_diagonal == pytest.approx(one.diagonal, rel=1e-12)
+
+
+def test_exploding_with_means() -> None:
+    """c* > 0: the off-diagonal c*/(1 - C'(c*)) and the profile of the last layers."""
+    q = kc.shaping.depth_limit(kc.chain(L.Affine(sigma_w=1.5, sigma_b=0.3), L.Nonlinear("tanh")), 1.0).q
+    one = kc.ntk(chain_of("tanh", 600, 1.5, 0.3)).regime(q=q)
+    limit: Any = one.limit
+    assert one.kind == "exploding"
+    assert one.off_diagonal == pytest.approx(limit.off_diagonal, rel=1e-9) and one.diagonal == pytest.approx(limit.diagonal, rel=1e-9)
+    assert list(one.alphas.values())[-20:] == pytest.approx(limit.alphas[-20:], rel=1e-6) and not any("settled" in n for n in one.notes)
+    away = kc.ntk(chain_of("tanh", 600, 1.5, 0.3)).regime(q=3.0)
+    assert away.off_diagonal == pytest.approx(away.limit.off_diagonal, rel=1e-6)  # type: ignore[union-attr]
+    assert any("settled from the first layer" in note for note in away.notes)
+
+
+def test_exploding_odd() -> None:
+    one = kc.ntk(chain_of("tanh", 100, kc.gain("tanh"))).regime(c=0.7, q=1 / kc.gain("tanh") ** 2)
+    assert one.kind == "exploding" and one.limit is not None and one.limit.off_diagonal == 0 and one.limit.fixed_point == 0
+    assert abs(one.alpha_bar) < 1e-6
+
+
+@pytest.mark.parametrize(("activation", "method"), [("tanh", "dks"), ("relu", "tat"), ("softplus", "dks")])
+def test_shaped(activation: str, method: str) -> None:
+    one = kc.ntk(kc.shape(A.vanilla(99), activation, method).network).regime()
+    assert one.kind == "shaped" and "shaped" in repr(one)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "softplus", "swish"])
+@pytest.mark.parametrize("zeta", [1.05, 1.5, 4.0])
+def test_bound_to_the_gram_matrix_under_dks(activation: str, zeta: float) -> None:
+    K = kc.ntk(kc.shape(A.vanilla(30), activation, zeta=zeta).network)
+    bound: Any = K.regime().bound
+    c = np.cos(np.linspace(0, np.pi, 81))
+    truth = max(float(np.abs(part - c).max()) for part in K.by_layer(c).values())
+    assert bound.deviation == pytest.approx(truth, rel=1e-8)
+    assert bound.zeta == pytest.approx(zeta, rel=1e-9) and bound.tight == pytest.approx(3 * (zeta - 1), rel=1e-8)
+    assert bound.deviation < bound.tight < bound.printed == pytest.approx(11 * (zeta - 1), rel=1e-8)
+
+
+def test_the_bound_cannot_be_lowered() -> None:
+    """Two weight layers with C = .9 c + .1 c^2, phi = sqrt(.9) h1 + sqrt(.1) h2 in Hermite polynomials: 3 (zeta - 1) is met at c = -1."""
+    import sympy as sp
+
+    x = sp.Symbol("x", real=True)
+    network = chain_of(sp.sqrt(sp.Rational(9, 10)) * x + sp.sqrt(sp.Rational(1, 10)) * (x**2 - 1) / sp.sqrt(2), 2)
+    bound: Any = kc.ntk(network).regime().bound
+    assert bound.deviation == pytest.approx(0.3, rel=1e-10) and bound.tight == pytest.approx(0.3, rel=1e-10)
+    assert bound.c == pytest.approx(-1) and bound.layer == "affine_1"
+
+
+def test_what_is_not_predicted_is_said() -> None:
+    dag = kc.ntk(A.resnet_v2(50, activation="relu")).regime()
+    assert dag.limit is None and dag.bound is None and sum("not a chain" in note for note in dag.notes) == 2
+    assert dag.alpha_bar == pytest.approx(float(kc.ntk(A.resnet_v2(50, activation="relu"))(0.0)) / dag.diagonal)
+    assert any("identity" in note for note in kc.ntk(chain_of("identity", 5)).regime().notes)
+    assert any("q still changes" in note for note in kc.ntk(chain_of("tanh", 100)).regime().notes)
+    mixed = kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("relu"), L.Affine())
+    assert any("not equal" in note for note in kc.ntk(mixed).regime().notes)
+    assert any("c = 0 becomes" in note for note in kc.ntk(chain_of("relu", 5)).regime().notes)
+    for network in (A.vanilla(2, readout=False), kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))):
+        assert path_layers(network) is None
+
+
+def test_bad_input() -> None:
+    K = kc.ntk(chain_of("relu", 3))
+    for options, match in (({"c": 1.0}, "c = 1"), ({"c": 2.0}, "cosine"), ({"q": -1.0}, "must be > 0"), ({"c": [0.1, 0.2]}, "one number")):
+        with pytest.raises(kc.KcalcError, match=match):
+            K.regime(**options)  # type: ignore[arg-type]
+    with pytest.raises(kc.KcalcError, match="whole number"):
+        K.regime().limit.matrix(0)  # type: ignore[union-attr]
+
+
+def test_plot_and_dict(untouched_pyplot: None) -> None:
+    one = kc.ntk(chain_of("relu", 30, 2**0.5)).regime()
+    assert len(one.plot().get_lines()) == 2
+    plain = one.to_dict()
+    assert plain["limit"]["diagonal"] == pytest.approx(60) and plain["bound"] is None and len(plain["alphas"]) == 30

@@ -1,0 +1,178 @@
+"""The scikit-learn kernel: values, gradients in theta by differences of their own, and life inside scikit-learn."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+import kcalc as kc
+
+A, L = kc.architectures, kc.layers
+NET = A.vanilla(2, "erf")
+
+
+@pytest.fixture
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, 3))
+    return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=20)
+
+
+def changed(sigma_w: float, sigma_b: float) -> kc.Network:
+    """The network of NET with other numbers, written out."""
+    affine = L.Affine(sigma_w=sigma_w, sigma_b=sigma_b)
+    return kc.chain(L.Input(), affine, L.Nonlinear("erf"), affine, L.Nonlinear("erf"), affine)
+
+
+def test_values(data: Any) -> None:
+    X, _ = data
+    for kind in ("ntk", "nngp"):
+        kernel = kc.sklearn_kernel(NET, kind, sigma_w=1.4, sigma_b=0.3)
+        K = kc.ntk(changed(1.4, 0.3))
+        truth = K if kind == "ntk" else K.nngp
+        assert np.array_equal(kernel(X), truth.matrix(X)) and np.array_equal(kernel(X, X[:4]), truth.matrix(X, X[:4]))
+        assert np.allclose(kernel.diag(X), np.diagonal(truth.matrix(X)), rtol=1e-12)
+        assert not kernel.is_stationary()
+    assert np.array_equal(kc.sklearn_kernel(changed(1.2, 0.1))(X), kc.ntk(changed(1.2, 0.1)).matrix(X))
+    alone = kc.sklearn_kernel(NET, q=1.0)
+    assert np.allclose(alone(X), alone(3 * X)) and np.allclose(alone.diag(X), kc.ntk(NET)(1.0))
+
+
+def test_hyperparameters(data: Any) -> None:
+    kernel = kc.sklearn_kernel(NET, sigma_w=1.4, sigma_b=0.3, sigma_w_bounds=(0.7, 2.5))
+    assert kernel.theta == pytest.approx(np.log([0.3, 1.4])) and [h.name for h in kernel.hyperparameters] == ["sigma_b", "sigma_w"]
+    assert np.exp(kernel.bounds) == pytest.approx(np.array([[1e-3, 2.0], [0.7, 2.5]]))
+    other = kernel.clone_with_theta(np.log([0.5, 1.0]))
+    assert other.sigma_w == pytest.approx(1) and other.sigma_b == pytest.approx(0.5) and kernel.sigma_w == 1.4
+    assert kc.sklearn_kernel(NET).theta.size == 0 and kc.sklearn_kernel(NET, sigma_w=1.0, sigma_w_bounds="fixed").theta.size == 0
+    assert kc.sklearn_kernel(NET, sigma_w=1.0, sigma_b=0.0).theta.size == 1  # log 0 is no hyperparameter
+
+
+@pytest.mark.parametrize("kind", ["ntk", "nngp"])
+@pytest.mark.parametrize(("network", "tolerance"), [(NET, 1e-7), (A.vanilla(20, "relu"), 1e-7)])
+def test_gradients_in_theta(data: Any, kind: str, network: kc.Network, tolerance: float) -> None:
+    """Against SciPy's differences of the kernel itself, and for ReLU against Euler: K goes as sigma_w^(2 D) at sigma_b = 0."""
+    X = data[0][:5]
+    kernel = kc.sklearn_kernel(network, kind, sigma_w=1.3, sigma_b=0.2)
+    value, slopes = kernel(X, eval_gradient=True)
+    assert np.array_equal(value, kernel(X)) and slopes.shape == (5, 5, 2)
+    numeric = approx_fprime(kernel.theta, lambda theta: kernel.clone_with_theta(theta)(X).ravel(), 1e-7).reshape(5, 5, 2)
+    assert np.allclose(slopes, numeric, rtol=3e-5, atol=1e-5 * np.abs(numeric).max())
+    if network is not NET:
+        bare = kc.sklearn_kernel(network, kind, sigma_w=1.3, sigma_b=0.0)
+        value, slopes = bare(X, eval_gradient=True)
+        assert np.allclose(slopes[..., 0], 42 * value, rtol=tolerance)
+
+
+def test_gradients_by_jax(data: Any) -> None:
+    """Against the derivative of the kernel as a JAX function, to nine digits."""
+    import jax
+    import jax.numpy as jnp
+
+    kernel = kc.sklearn_kernel(NET, sigma_w=1.3, sigma_b=0.2)
+    _, slopes = kernel(data[0], eval_gradient=True)
+    learnable = kc.learnable_kernel(NET)
+    with jax.enable_x64(True):
+        X = jnp.asarray(data[0])
+
+        def value(theta: Any) -> Any:
+            return learnable({"sigma_b": jnp.exp(theta[0]), "sigma_w": jnp.exp(theta[1])}, X, uniform=False)
+
+        truth = np.asarray(jax.jacfwd(value)(jnp.asarray(kernel.theta)))
+    off = ~np.eye(20, dtype=bool)
+    assert np.allclose(slopes[off], truth[off], rtol=1e-8, atol=1e-9)
+
+
+def test_clone_pickle_and_params() -> None:
+    kernel = kc.sklearn_kernel(NET, "nngp", sigma_w=1.4)
+    twin = clone(kernel)
+    assert twin is not kernel and twin == kernel and pickle.loads(pickle.dumps(kernel)) == kernel
+    assert clone(kernel).set_params(sigma_w=1.5, kind="ntk") == kc.sklearn_kernel(NET, "ntk", sigma_w=1.5)
+    assert kernel.get_params()["network"] is NET and twin != kc.sklearn_kernel(NET, sigma_w=1.4)
+    assert "nngp" in repr(kernel) and "1.4" in repr(kernel)
+
+
+def test_regressor_is_our_process_and_climbs(data: Any) -> None:
+    X, y = data[0][:12], data[1][:12]
+    kernel = kc.sklearn_kernel(NET, "nngp", sigma_w=1.0, sigma_b=0.1)
+    still = GaussianProcessRegressor(kernel, alpha=0.05, optimizer=None).fit(X, y)
+    ours = kc.gaussian_process(kc.ntk(changed(1.0, 0.1)).nngp, X, y, noise=0.05)
+    mean, deviation = still.predict(X[:3] * 1.1, return_std=True)
+    found, variance = ours.mean_and_variance(X[:3] * 1.1)
+    assert np.allclose(mean, found, rtol=1e-9) and np.allclose(deviation**2, variance, rtol=1e-6)
+    assert still.log_marginal_likelihood() == pytest.approx(ours.log_marginal_likelihood, rel=1e-10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # sigma_b may end at its bound
+        fitted = GaussianProcessRegressor(kernel, alpha=0.05).fit(X, y)
+        both = GaussianProcessRegressor(ConstantKernel(1.0) * kernel + WhiteKernel(0.1)).fit(X, y)
+    assert fitted.log_marginal_likelihood_value_ > ours.log_marginal_likelihood + 0.5
+    best = fitted.kernel_.theta
+    inside = (best > kernel.bounds[:, 0] + 1e-3) & (best < kernel.bounds[:, 1] - 1e-3)
+    slope = fitted.log_marginal_likelihood(best, eval_gradient=True)[1]
+    assert inside.any() and np.all(np.abs(slope[inside]) < 1e-2)
+    assert both.log_marginal_likelihood_value_ > fitted.log_marginal_likelihood_value_ - 5
+
+
+def test_classifiers_pipelines_and_grid_search() -> None:
+    X, y = load_iris(return_X_y=True)
+    X, y = X[::3], y[::3]
+    machine = make_pipeline(StandardScaler(), SVC(kernel=kc.sklearn_kernel(A.vanilla(3, "relu", sigma_w=2**0.5)))).fit(X, y)
+    scaled = StandardScaler().fit_transform(X)
+    precomputed = SVC(kernel="precomputed").fit(kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5)).matrix(scaled), y)
+    assert np.array_equal(machine.predict(X), precomputed.predict(kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5)).matrix(scaled)))
+    assert machine.score(X, y) > 0.9
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), SVC(kernel=kc.sklearn_kernel(NET, sigma_w=1.0))),
+        {"svc__C": [0.01, 1.0], "svc__kernel__sigma_w": [0.7, 1.5]},
+        cv=3,
+    )
+    search.fit(X, y)
+    assert search.best_score_ > 0.9 and {p["svc__kernel__sigma_w"] for p in search.cv_results_["params"]} == {0.7, 1.5}
+    scores = search.cv_results_["mean_test_score"]
+    assert len(set(np.round(scores, 6))) > 1
+    process = GaussianProcessClassifier(kc.sklearn_kernel(NET, sigma_w=1.0, sigma_w_bounds="fixed")).fit(scaled[:, :2], y > 0)
+    assert process.score(scaled[:, :2], y > 0) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"kind": "ntkk"}, "unknown kind of kernel"),
+        ({"network": 3}, "Network"),
+        ({"sigma_w": -1.0}, "sigma_w must be > 0"),
+        ({"sigma_w": "a"}, "sigma_w must be a number"),
+        ({"parameterization": "standard"}, "width"),
+    ],
+)
+def test_bad_input(data: Any, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(kc.KcalcError, match=match):
+        kc.sklearn_kernel(**({"network": NET} | options))(data[0])
+
+
+def test_bad_data(data: Any) -> None:
+    kernel = kc.sklearn_kernel(NET, sigma_w=1.0)
+    with pytest.raises(kc.KcalcError, match="leave Y away"):
+        kernel(data[0], data[0], eval_gradient=True)
+    with pytest.raises(kc.KcalcError, match="zero"):
+        kernel(np.zeros((2, 3)))
+
+
+def test_scikit_learn_is_imported_when_asked_for() -> None:
+    code = "import sys, kcalc as kc; assert 'sklearn' not in sys.modules; kc.sklearn_kernel(kc.architectures.vanilla(1))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
