@@ -147,6 +147,14 @@ def test_variance_in_the_end_is_the_posterior_of_nngp_alone(data: dict[str, Any]
     assert np.allclose(curve.predict_test(1e13), mean, rtol=1e-8) and np.allclose(curve.variance_test(1e13), variance, rtol=1e-7)
 
 
+def test_equal_inputs_do_not_blow_up(data: dict[str, Any]) -> None:
+    """Two equal inputs with one target are one input of twice the weight: singular kernel, the same end."""
+    one = kc.training_curve(K, data["X"], data["y"], data["X_test"])
+    twice = kc.training_curve(K, *(np.concatenate([part, part[:1]]) for part in (data["X"], data["y"])), data["X_test"])
+    assert twice.spectrum.rank == 12 and np.allclose(twice.predict_test(1e30), one.predict_test(1e30), rtol=1e-9)
+    assert np.all(np.isfinite(twice.predict_test(1e300)))
+
+
 def test_shapes(data: dict[str, Any]) -> None:
     curve = kc.training_curve(K, data["X"], data["y"][:, 0], data["X_test"])
     assert curve.predict(1.0).shape == (12,) and curve.predict(np.ones((2, 3))).shape == (2, 3, 12)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy.core.function import AppliedUndef
 
 from ..errors import KcalcError
 from ..fields import SYMPY
@@ -42,3 +44,15 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
     bad = value == 0 if field is SYMPY else np.any(np.asarray(value <= 1e-14 * scale))
     if bad:
         raise KcalcError(f"node {node!r} normalises a feature map whose channels are all equal, so its variance is 0")
+
+
+def plain(value: Number) -> bool:
+    """True for one definite number: no array of several, no jet, no symbols."""
+    if isinstance(value, sp.Basic):
+        return bool(value.is_number) and not value.atoms(AppliedUndef)
+    return not isinstance(value, Jet) and np.ndim(value) == 0
+
+
+def is_one(value: Number) -> bool:
+    """True for a plain number that is exactly 1."""
+    return isinstance(value, int | float | Fraction | sp.Basic) and value == 1

@@ -98,11 +98,12 @@ def gradients(network: Network, q: Any = 1, output: Node = None, assume_independ
     [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
     """
     require_network(network)
-    if output is None and len(network.outputs) > 1:
-        raise KcalcError(f"the network has {len(network.outputs)} outputs; choose one with output=, e.g. {network.outputs[0]!r}")
-    chosen = network.outputs[0] if output is None else output
-    if chosen not in network.outputs:
-        raise unknown("output", chosen, map(str, network.outputs))
+    outputs = list(network.outputs)
+    if output is None and len(outputs) > 1:
+        raise KcalcError(f"the network has {len(outputs)} outputs; choose one with output=, e.g. {outputs[0]!r}")
+    chosen = outputs[0] if output is None else output
+    if chosen not in outputs:
+        raise unknown("output", chosen, map(str, outputs))
     given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
     reading = TangentReading(network, None, assume_independent)
     zero = dict.fromkeys(network.inputs, np.asarray(0.0))
@@ -153,7 +154,7 @@ class Backward:
 
     def _regrouped(self, message: Groups, node: Node, parent: Node) -> Groups:
         """A message per group of ``node`` as one per group of ``parent``, whose groups are unions of them."""
-        edges = [0, *accumulate(share for share, _ in self.states[parent].groups)]
+        edges: list[Any] = [0, *accumulate(share for share, _ in self.states[parent].groups)]
         middles = [end - share / 2 for (share, _), end in zip(self.states[node].groups, _ends(self.states[node]), strict=True)]
         out = [0.0] * (len(edges) - 1)
         for middle, value in zip(middles, message, strict=True):

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import singledispatchmethod
 from typing import Any
 
 import numpy as np
-import sympy as sp
-from sympy.core.function import AppliedUndef
 
 from ..activations import Activation, activation, combine
 from ..compose import no_rule
@@ -25,7 +22,7 @@ from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, L
 from ..maps import Assumption
 from ..network import sum_weights
 from .channels import Channels, overlaid
-from .checks import check_q, check_variance
+from .checks import check_q, check_variance, is_one, plain
 from .freshness import Algebra, Atom, Moments, Pair, Part, Term, agree, disjoint, is_zero, opened
 
 Number = Any
@@ -215,8 +212,8 @@ class Kernel:
         if key in self._posts:  # the same function of the same Gaussian, as in a dense block: one atom, computed once
             return self._posts[key]
         m, square = source.moments, scale * scale
-        q1 = square * m.q1 if not _is_one(square) else m.q1
-        q2 = q1 if self.uniform else (square * m.q2 if not _is_one(square) else m.q2)
+        q1 = square * m.q1 if not is_one(square) else m.q1
+        q2 = q1 if self.uniform else (square * m.q2 if not is_one(square) else m.q2)
         out1, mean1 = self._local_q(phi, q1)
         out2, mean2 = (out1, mean1) if self.uniform else self._local_q(phi, q2)
         gap = self._local_gap(phi, m.gap, q1, q2)
@@ -237,14 +234,14 @@ class Kernel:
 
     def _fusion(self, phi: Activation, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
         """phi after a function of one Gaussian as one activation of that Gaussian, if that is what it sees."""
-        if all(t.atom.gaussian for t in pair.terms) and agree(pair.shift1, pair.shift2) and _plain(pair.shift1):
+        if all(t.atom.gaussian for t in pair.terms) and agree(pair.shift1, pair.shift2) and plain(pair.shift1):
             centred = self._affinely(pair, (1, 1), (-pair.shift1, -pair.shift2), node)
             return phi.transformed(input_shift=pair.shift1), Atom(node, centred.moments, pair.support, True, terms=pair.terms)
         for terms in (pair.terms, opened(pair.terms)):
             sources = {id(t.atom if t.atom.gaussian else t.atom.source): t.atom if t.atom.gaussian else t.atom.source for t in terms}
             (source, *others) = sources.values()
             numbers = [n for t in terms for n in (t.a1, t.a2)] + [pair.shift1, pair.shift2]
-            if source is None or others or not all(_plain(n) for n in numbers):
+            if source is None or others or not all(plain(n) for n in numbers):
                 continue
             if any(type(n).__name__ == "arb" for n in numbers):
                 raise FreshnessError(f"node {node!r} fuses activations with certified coefficients: it has numbers, but no enclosure")
@@ -346,8 +343,8 @@ class Kernel:
             check_variance(self.field, var, q1, node)
         s1 = 1 / self.algebra.root(var1)
         s2 = s1 if self.uniform else 1 / self.algebra.root(var2)
-        shifts = tuple(0 if is_zero(mean) else -mean * scale for mean, scale in ((mean1, s1), (mean2, s2)))
-        out = below.map(lambda pair: self._affinely(pair, (s1, s2), shifts, node))
+        t1, t2 = (0 if is_zero(mean) else -mean * scale for mean, scale in ((mean1, s1), (mean2, s2)))
+        out = below.map(lambda pair: self._affinely(pair, (s1, s2), (t1, t2), node))
         if len(out.groups) == 1:
             one = q1 * 0 + 1  # by definition, and free of rounding
             moments = replace(out.pairs[0].moments, q1=one, q2=one if self.uniform else q2 * 0 + 1)
@@ -387,14 +384,3 @@ def _mean1(pair: Pair) -> Number:
 
 def _mean2(pair: Pair) -> Number:
     return pair.moments.mean2
-
-
-def _plain(value: Number) -> bool:
-    """True for one definite number: no array of several, no jet, no symbols."""
-    if isinstance(value, sp.Basic):
-        return bool(value.is_number) and not value.atoms(AppliedUndef)
-    return not isinstance(value, Jet) and np.ndim(value) == 0
-
-
-def _is_one(value: Number) -> bool:
-    return isinstance(value, int | float | Fraction | sp.Basic) and value == 1

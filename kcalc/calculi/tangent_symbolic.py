@@ -43,7 +43,7 @@ def symbolic_kernels(
     start = {n: kernel.start(n, first, second, Jet((1 - c, sp.S.Zero))) for n, c in cosines.items()}
     states = fold(network, namer, start)
     namer.finish()
-    free = sorted(set().union(network.free_symbols, first.free_symbols, second.free_symbols), key=str)
+    free: Any = sorted(set().union(network.free_symbols, first.free_symbols, second.free_symbols), key=str)
     out = {}
     for node in network.outputs:
         covariance, tangent = kernel.kernels(states[node])

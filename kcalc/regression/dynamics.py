@@ -132,7 +132,8 @@ class TrainingCurve:
         across, start_test = _test_side(cross, initial_test, matrix, y)
         share = 1.0 if loss == "sum" else 1 / len(matrix)
         known = np.where(found.eigenvalues > found.resolution, found.eigenvalues, 0.0)
-        return cls(known, vectors[:, ::-1], y, start, across, start_test, rate, share, flat, found, prior)
+        descending = np.ascontiguousarray(vectors[:, ::-1])  # products with reversed arrays are slow
+        return cls(known, descending, y, start, across, start_test, rate, share, flat, found, prior)
 
     # -- rates -----------------------------------------------------------------------------------------------------------
 
@@ -177,14 +178,13 @@ class TrainingCurve:
         return np.where(odd, -size, size)
 
     def _progress(self, t: Array) -> Array:
-        """(1 - decay) / lambda without cancellation; its limit eta t where lambda = 0."""
+        """(1 - decay) / lambda without cancellation. Where rounding hides lambda it is 0: there Theta(x, X) v = 0 too, but for rounding."""
         later = t[..., None]
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            small = -np.expm1(np.where(later == 0, 0.0, later * self._log_factor)) / self.values
-            other = (1 - self._decay(t)) / self.values
-        rate = (1.0 if self.learning_rate is None else self.learning_rate) * self.scale
+        known = np.where(self.values > 0, self.values, 1.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            small = -np.expm1(np.where(later == 0, 0.0, later * self._log_factor))
         slow = (self._step <= 1) | (self.learning_rate is None)
-        return np.where(self.values == 0, rate * later, np.where(slow, small, other))
+        return np.where(self.values > 0, np.where(slow, small, 1 - self._decay(t)) / known, 0.0)
 
     # -- one network -----------------------------------------------------------------------------------------------------
 
