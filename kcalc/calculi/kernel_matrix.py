@@ -12,7 +12,8 @@ import numpy as np
 from ..arguments import one_q
 from ..errors import KcalcError, unknown
 from ..gaps import Gap
-from ..gram.entry import Options, compute
+from ..gram.entry import compute
+from ..gram.options import Options
 from ..gram.plans import PairPlan, Plan, TablePlan
 from ..gram.tables import AngleTable, tabulate
 from ..layers import Affine, Input

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import KcalcError
-from .entry import Kernels, Options, check_widths, tolerance
+from .options import Kernels, Options, check_widths, tolerance
 from .plans import PairPlan, Plan, TablePlan
 from .rows import RowSet
 from .sinks import ArraySink

@@ -3,64 +3,20 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError
 from ..jax_field import is_jax
+from .options import Kernels, Options, check_widths, tolerance
 from .plans import Plan
 from .rows import RowSet
 from .sinks import ArraySink, FileSink, places, recorded_block
 from .stripes import MEMORY, Job, block_rows, run
-from .tables import AngleTable
 
 Array = np.ndarray
-
-BACKENDS = ("numpy", "jax")
-_EQUAL = 64  # rounding units within which q values count as equal
-
-
-class Kernels(Protocol):
-    """What is asked of the kernels: how many features rows have (None: any), a plan for rows of given q values, and, for data that
-    are not known yet, a table T and a degree k with ``K = T(c) (q1 q2)^(k/2)``."""
-
-    @property
-    def features(self) -> int | None: ...
-    def plan(self, left: Array, right: Array, tolerance: float) -> Plan: ...
-    def by_angle(self) -> tuple[AngleTable, int]: ...
-
-
-@dataclass(frozen=True)
-class Options:
-    """How matrices are computed; see :meth:`kcalc.calculi.ntk.KernelFunction.matrix`."""
-
-    dtype: Any = None
-    out: Any = None
-    block_rows: int | None = None
-    memory: int | None = None
-    progress: bool = False
-    backend: str | None = None
-    mesh: Any = None
-
-    def __post_init__(self) -> None:
-        if self.backend is not None and self.backend not in BACKENDS:
-            raise unknown("backend", self.backend, BACKENDS)
-        if self.mesh is not None and self.backend == "numpy":
-            raise KcalcError('a mesh needs backend="jax"')
-        for name in ("block_rows", "memory"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-                raise KcalcError(f"{name} must be a whole number >= 1, got {value!r}")
-        if self.dtype is not None:
-            try:
-                kind = np.dtype(self.dtype)
-            except TypeError:
-                raise KcalcError(f"dtype must be float64 or float32, got {self.dtype!r}") from None
-            if kind not in (np.float64, np.float32):
-                raise KcalcError(f"dtype must be float64 or float32, got {kind}")
 
 
 def compute(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options) -> list[Any]:
@@ -86,19 +42,6 @@ def compute(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: O
     single = left.single and right.single
     plan = kernels.plan(left.q, right.q, tolerance(single))
     return _filled(left, right, plan, parts, options, single)
-
-
-def check_widths(kernels: Kernels, left: int, right: int) -> None:
-    """Raises: KcalcError where X, Y and the network do not agree on the number of features."""
-    if left != right:
-        raise KcalcError(f"X has {left} features and Y has {right}; they must agree")
-    if kernels.features is not None and kernels.features != left:
-        raise KcalcError(f"the network's input has {kernels.features} features, X has {left}")
-
-
-def tolerance(single: bool) -> float:
-    """Relative differences of q values that come from rounding."""
-    return float(_EQUAL * np.finfo(np.float32 if single else np.float64).eps)
 
 
 def _is_dask(value: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import KcalcError
 from ..jax_field import is_jax
-from .entry import Kernels, Options, check_widths, tolerance
+from .options import Kernels, Options, check_widths, tolerance
 from .plans import Plan, TablePlan
 from .sinks import ArraySink, FileSink
 from .stripes import MEMORY, Job

@@ -1,0 +1,70 @@
+"""What is asked of an engine: kernels, and how their matrices are to be computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import KcalcError, unknown
+from .plans import Plan
+from .tables import AngleTable
+
+Array = np.ndarray
+
+BACKENDS = ("numpy", "jax")
+_EQUAL = 64  # rounding units within which q values count as equal
+
+
+class Kernels(Protocol):
+    """What is asked of the kernels: how many features rows have (None: any), a plan for rows of given q values, and, for data that
+    are not known yet, a table T and a degree k with ``K = T(c) (q1 q2)^(k/2)``."""
+
+    @property
+    def features(self) -> int | None: ...
+    def plan(self, left: Array, right: Array, tolerance: float) -> Plan: ...
+    def by_angle(self) -> tuple[AngleTable, int]: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """How matrices are computed; see :meth:`kcalc.calculi.ntk.KernelFunction.matrix`."""
+
+    dtype: Any = None
+    out: Any = None
+    block_rows: int | None = None
+    memory: int | None = None
+    progress: bool = False
+    backend: str | None = None
+    mesh: Any = None
+
+    def __post_init__(self) -> None:
+        if self.backend is not None and self.backend not in BACKENDS:
+            raise unknown("backend", self.backend, BACKENDS)
+        if self.mesh is not None and self.backend == "numpy":
+            raise KcalcError('a mesh needs backend="jax"')
+        for name in ("block_rows", "memory"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+                raise KcalcError(f"{name} must be a whole number >= 1, got {value!r}")
+        if self.dtype is not None:
+            try:
+                kind = np.dtype(self.dtype)
+            except TypeError:
+                raise KcalcError(f"dtype must be float64 or float32, got {self.dtype!r}") from None
+            if kind not in (np.float64, np.float32):
+                raise KcalcError(f"dtype must be float64 or float32, got {kind}")
+
+
+def check_widths(kernels: Kernels, left: int, right: int) -> None:
+    """Raises: KcalcError where X, Y and the network do not agree on the number of features."""
+    if left != right:
+        raise KcalcError(f"X has {left} features and Y has {right}; they must agree")
+    if kernels.features is not None and kernels.features != left:
+        raise KcalcError(f"the network's input has {kernels.features} features, X has {left}")
+
+
+def tolerance(single: bool) -> float:
+    """Relative differences of q values that come from rounding."""
+    return float(_EQUAL * np.finfo(np.float32 if single else np.float64).eps)
