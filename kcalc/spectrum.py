@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.linalg
 
 from .arguments import one_number
 from .errors import KcalcError
@@ -95,6 +94,8 @@ class Spectrum:
 
 def spectrum(matrix: Any) -> Spectrum:
     """The eigenvalues of a kernel matrix (n, n), O(n^3). Raises: KcalcError unless it is symmetric, finite and positive semidefinite."""
+    import scipy.linalg
+
     given = symmetric_matrix(matrix)
     return checked_spectrum(scipy.linalg.eigvalsh(given, check_finite=False)[::-1], given.dtype)
 
@@ -135,13 +136,14 @@ def float_matrix(matrix: Any, what: str) -> Array:
     try:
         given = np.asarray(matrix)
         kind = np.float32 if given.dtype == np.float32 else np.float64
-        given = given.astype(kind, copy=False) if given.dtype.kind in "iuf" else np.asarray(None, dtype=object)
+        if given.dtype.kind not in "iuf":
+            raise TypeError
     except (TypeError, ValueError):
-        given = np.asarray(None, dtype=object)
-    if given.dtype == object or given.ndim != 2 or given.size == 0:
-        shape = getattr(matrix, "shape", None)
-        got = f"{type(matrix).__name__} of shape {shape}" if shape else repr(matrix)[:60]
-        raise KcalcError(f"{what} must be a non-empty matrix of real numbers, got {got}")
+        got = f"an array of {matrix.dtype}" if isinstance(matrix, np.ndarray) else repr(matrix)[:60]
+        raise KcalcError(f"{what} must hold real numbers, got {got}") from None
+    if given.ndim != 2 or given.size == 0:
+        raise KcalcError(f"{what} must be a non-empty matrix, got shape {given.shape}")
+    given = given.astype(kind, copy=False)
     if not np.all(np.isfinite(given)):
         i, j = np.argwhere(~np.isfinite(given))[0]
         raise KcalcError(f"{what} must be finite, but entry ({i}, {j}) is {given[i, j]}")

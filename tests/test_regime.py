@@ -133,13 +133,21 @@ def test_what_is_not_predicted_is_said() -> None:
     mixed = kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("relu"), L.Affine())
     assert any("not equal" in note for note in kc.ntk(mixed).regime().notes)
     assert any("c = 0 becomes" in note for note in kc.ntk(chain_of("relu", 5)).regime().notes)
+    standard = kc.ntk(A.vanilla(3), "standard", features=50).regime()
+    assert standard.limit is None and standard.bound is None and "NTK parameterisation" in standard.notes[0]
     for network in (A.vanilla(2, readout=False), kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))):
         assert path_layers(network) is None
 
 
 def test_bad_input() -> None:
     K = kc.ntk(chain_of("relu", 3))
-    for options, match in (({"c": 1.0}, "c = 1"), ({"c": 2.0}, "cosine"), ({"q": -1.0}, "must be > 0"), ({"c": [0.1, 0.2]}, "one number")):
+    for options, match in (
+        ({"c": 1.0}, "c = 1"),
+        ({"c": -1}, "c = -1"),
+        ({"c": 2.0}, "cosine"),
+        ({"q": -1.0}, "must be > 0"),
+        ({"c": [0.1, 0.2]}, "one number"),
+    ):
         with pytest.raises(kc.KcalcError, match=match):
             K.regime(**options)  # type: ignore[arg-type]
     with pytest.raises(kc.KcalcError, match="whole number"):

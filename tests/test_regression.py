@@ -128,6 +128,9 @@ def test_jax_arrays_stay_jax_and_are_differentiable(data: Any) -> None:
     fit = kc.kernel_regression(kernel, jx, jy, ridge=0.1)
     assert isinstance(fit.predict(jn), jax.Array) and np.allclose(fit.predict(jn), plain, rtol=0, atol=1e-12)
     assert fit.predict(jn).dtype == np.float64 and not jax.config.jax_enable_x64
+    nngp = kc.ntk(A.vanilla(2, "relu")).nngp
+    ours, theirs = (kc.gaussian_process(nngp, a, b, noise=0.1).mean_and_variance(c)[1] for a, b, c in ((X, y, new), (jx, jy, jn)))
+    assert isinstance(theirs, jax.Array) and np.allclose(ours, theirs, rtol=1e-11)
 
     def likelihood(scale: Any) -> Any:
         return kc.gaussian_process(lambda a, b: kernel(a / scale, b / scale), jx, jy, noise=0.1).log_marginal_likelihood
@@ -171,7 +174,9 @@ def test_singular_kernels_report_the_smallest_eigenvalue(data: Any) -> None:
         ({"X": [[1, 2], [3]]}, "equal length"),
         ({"X": np.zeros((0, 4))}, "non-empty"),
         ({"X": np.arange(3.0)}, r"shape \(n, features\)"),
-        ({"X": np.array([["a", "b"]])}, "real numbers"),
+        ({"X": np.array([["a", "b"]])}, "X must hold real numbers"),
+        ({"y": np.ones(30) * 1j}, "y must hold real numbers"),
+        ({"kernel": kc.c_map(A.vanilla(1))}, "C map is not a kernel"),
         ({"y": np.ones(29)}, r"each of the 30 inputs.*got shape \(29,\)"),
         ({"y": np.ones((30, 2, 2))}, "one row for each"),
         ({"y": np.full(30, np.nan)}, r"y must be finite.*nan"),

@@ -40,6 +40,8 @@ class LayeredKernel(Protocol):
 
     @property
     def network(self) -> Network: ...
+    @property
+    def parameterization(self) -> str: ...
     def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any: ...
     def by_layer(self, c: Any, q1: Any = 1, q2: Any = None) -> dict[Node, Any]: ...
 
@@ -103,8 +105,8 @@ class Regime:
 
     ``kind``: "collapsing", "exploding", "edge" or "shaped". ``slope`` = C_f'(1) and ``level`` = C_f(0) of the whole network decide it.
     ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine node: Theta_i(c) / Theta_i(1)} are measured, ``diagonal`` = K(1) and
-    ``off_diagonal`` = K(c) too. ``limit`` is what is predicted as depth grows, ``bound`` the distance to the Gram matrix; where there is none
-    it is None, and ``notes`` say why.
+    ``off_diagonal`` = K(c) too. ``limit`` is what is predicted as depth grows, ``bound`` the distance to the Gram matrix; None where there
+    is none, and ``notes`` say why.
     """
 
     kind: str
@@ -174,8 +176,8 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise KcalcError(f"a regime is that of one input and one output, the network has {len(network.inputs)} and {len(network.outputs)}")
     level, cosine = one_q(q), float(cosine_array(one_number(c, "c")))
-    if cosine == 1:
-        raise KcalcError("c = 1 is the same input twice; give the c value of different inputs, c < 1")
+    if abs(cosine) == 1:
+        raise KcalcError(f"c = {cosine:g} is that of equal or opposite inputs; give the c value of others, -1 < c < 1")
     maps = c_map(network)
     slope, orthogonal = float(maps.derivative(1)(1.0, level)), float(maps(0.0, level))
     if not math.isfinite(slope):
@@ -183,9 +185,13 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
     off, diagonal = (float(part) for part in kernel(np.array([cosine, 1.0]), level))
     parts = kernel.by_layer(np.array([cosine, 1.0]), level)
     alphas = {node: float(part[0] / part[1]) for node, part in parts.items()}
-    limit, why = predicted_limit(network, level)
-    bound, why_not = gram_bound(network, slope, level)
-    return Regime(kind(slope, orthogonal), slope, orthogonal, cosine, level, diagonal, off, alphas, limit, bound, (*why, *why_not))
+    if kernel.parameterization == "ntk":
+        limit, why = predicted_limit(network, level)
+        bound, why_not = gram_bound(network, slope, level)
+        notes = (*why, *why_not)
+    else:
+        limit, bound, notes = None, None, ("no limit and no bound to the Gram matrix: they are those of the NTK parameterisation",)
+    return Regime(kind(slope, orthogonal), slope, orthogonal, cosine, level, diagonal, off, alphas, limit, bound, notes)
 
 
 def kind(slope: float, level: float) -> str:

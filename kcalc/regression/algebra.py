@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
 from ..errors import KcalcError
 from ..jax_field import is_jax
+from ..maps import KernelMap
 from ..spectrum import float_matrix, not_positive_definite, symmetric_matrix
 
 Array = Any  # a NumPy or a JAX array
@@ -59,7 +59,7 @@ class Algebra:
             return factor
         try:
             factor = self.linalg.cholesky(moved, lower=True, check_finite=False)
-        except scipy.linalg.LinAlgError:
+        except np.linalg.LinAlgError:
             factor = np.full_like(moved, np.nan)
         check_factor(factor, moved, ridge, name)
         return factor
@@ -75,6 +75,8 @@ class Algebra:
 
 def check_factor(factor: np.ndarray, matrix: np.ndarray, ridge: float, name: str) -> None:
     """Raises: KcalcError where a Cholesky factor is missing, or its condition number exceeds what the precision can resolve."""
+    import scipy.linalg
+
     if np.all(np.isfinite(factor)):
         estimate: Any = scipy.linalg.get_lapack_funcs("pocon", (factor,))
         reciprocal, _ = estimate(factor, np.abs(matrix).sum(axis=0).max(), uplo="L")
@@ -97,6 +99,8 @@ def algebra_of(*arrays: Any) -> Algebra:
     """The library of the arrays: JAX if one of them is a JAX array. JAX is not imported to find out."""
     given = [array for array in arrays if is_jax(array)]
     if not given:
+        import scipy.linalg
+
         return Algebra(np, scipy.linalg, nullcontext)
     import jax
     import jax.numpy as jnp
@@ -131,6 +135,8 @@ def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
     """
     if hasattr(kernel, "matrix"):
         found = kernel.matrix(X, Y)
+    elif isinstance(kernel, KernelMap):
+        raise KcalcError("a Q or C map is not a kernel of inputs; give kc.ntk(net), or kc.ntk(net).nngp")
     elif callable(kernel):
         found = kernel(X, X if Y is None else Y)
     else:
@@ -145,10 +151,9 @@ def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
 
 
 def diagonal(kernel: Any, X: Any, block: int = 64) -> Array:
-    """K(x, x) of each row: from its q value where the kernel is a function of angle and q, else by small blocks of the matrix."""
+    """K(x, x) of each row: from its q value where the kernel is a function of angle and q (NumPy), else by small blocks of the matrix."""
     if hasattr(kernel, "at_angle") and not traced(X):
-        found = kernel.at_angle(np.zeros(len(X)), np.mean(np.square(np.asarray(X, dtype=float)), axis=1))
-        return algebra_of(X).xp.asarray(found, dtype=X.dtype)
+        return kernel.at_angle(np.zeros(len(X)), np.mean(np.square(np.asarray(X, dtype=float)), axis=1))
     algebra = algebra_of(X)
     parts = [algebra.xp.diagonal(gram(kernel, X[i : i + block])) for i in range(0, len(X), block)]
     return algebra.xp.concatenate(parts)

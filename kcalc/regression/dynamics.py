@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.linalg
 
 from ..arguments import one_number, real_array
 from ..errors import KcalcError, unknown
@@ -115,6 +114,8 @@ class TrainingCurve:
         prior: Prior | None = None,
     ) -> TrainingCurve:
         """The curve from kernel matrices made beforehand: ``theta`` (n, n) at the training inputs, ``cross`` (m, n) at test inputs."""
+        import scipy.linalg
+
         if loss not in LOSSES:
             raise unknown("loss", loss, LOSSES)
         rate = None if learning_rate is None else one_number(learning_rate, "learning_rate")

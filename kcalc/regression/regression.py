@@ -110,8 +110,9 @@ class GaussianProcess(KernelRegression):
         algebra = self._algebra
         with algebra.scope():
             half = algebra.half_solve(self._factor, self._cross(cross).T)
-            variance = algebra.xp.asarray(own) - (half * half).sum(axis=0)
-            return self.predict_from(cross), self._nonnegative(variance, algebra.xp.asarray(own))
+            own = algebra.xp.asarray(own, dtype=half.dtype)
+            variance = own - (half * half).sum(axis=0)
+            return self.predict_from(cross), self._nonnegative(variance, own)
 
     def mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
         """The posterior mean of f at the rows of X and its covariance (m, m): ``K(x, x') - K(x, X) (K + noise I)^-1 K(X, x')``."""
