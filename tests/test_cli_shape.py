@@ -42,7 +42,7 @@ def test_methods_print_their_constants(arguments: str, words: tuple[str, ...], c
         ("--method tat --zeta 2", "target of the method dks"),
         ("--method tat --tau .3", "relu has a kink at 0"),
         ("--method eoc --q-star 2 --sigma-b 1", "exactly one"),
-        ("--method he --sigma-b 1", "takes none"),
+        ("--method he --sigma-b 1", "takes no targets"),
         ("--method unheard", "nearest known"),
         ("--method nf --slope 2", "target of the method residual_weights"),
         ("--free-slope perhaps", "say yes or no"),

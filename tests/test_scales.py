@@ -34,7 +34,7 @@ def test_fans_count_where_they_are_known() -> None:
 
 
 def test_no_targets_are_taken() -> None:
-    with pytest.raises(kc.KcalcError, match="takes none"):
+    with pytest.raises(kc.KcalcError, match="takes no targets"):
         kc.shape(A.vanilla(3), method="he", zeta=1.5)
     assert "sigma_w 1 ->" in kc.shape(A.vanilla(3), method="he").changes[0]
     assert kc.shape(A.vanilla(3), method="he").to_dict()["method"] == "he"

@@ -111,5 +111,7 @@ def shape(network: Network, activation: Any = None, method: str = "dks", **targe
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
     for name in targets:
         if name not in allowed:
-            raise unknown(f"target of method {method!r}", name, allowed or ["(this method takes none)"])
+            if not allowed:
+                raise KcalcError(f"method {method!r} takes no targets, but {name!r} was given")
+            raise unknown(f"target of method {method!r}", name, allowed)
     return METHODS[method](network, activation, **targets)

@@ -134,6 +134,8 @@ class Shaping:
         """This shaping beside another one: constants, values and residuals as a table (text, HTML, ``rows``)."""
         from .comparison import Comparison
 
+        if not isinstance(other, Shaping):
+            raise KcalcError(f"a shaping compares with another one, got {type(other).__name__}")
         return Comparison((self, other))
 
     def to_dict(self) -> dict[str, Any]:

@@ -70,7 +70,13 @@ class Constants:
         inside = "x" if self.input_scale is None else f"{self.input_scale:.6g}*x"
         inside += "" if self.input_shift is None else f" {self.input_shift:+.6g}"
         name = self.activation.name if self.negative_slope is None else f"leaky_relu[{self.negative_slope:.6g}]"
-        text = f"{name}({inside})" + ("" if self.output_shift is None else f" {self.output_shift:+.6g}")
+        if all(c.isalnum() or c in "_[]." for c in name):
+            text = f"{name}({inside})"
+        elif inside == "x":
+            text = name
+        else:
+            text = f"({name} at {inside})"
+        text += "" if self.output_shift is None else f" {self.output_shift:+.6g}"
         return text if self.output_scale is None else f"{self.output_scale:.6g}*({text})"
 
     def to_dict(self) -> dict[str, Any]:

@@ -51,6 +51,8 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     with slope <= 1, which is unique in [0, 1]. [DKS App. C]
     Raises: KcalcError for several inputs or outputs, bad q, or q values that grow or vanish without end.
     """
+    if not isinstance(block, Network):
+        raise KcalcError(f"depth_limit needs a kcalc.Network, got {type(block).__name__}")
     if len(block.inputs) != 1 or len(block.outputs) != 1:
         raise KcalcError("depth_limit needs a block with one input and one output, since it feeds the one into the other")
     value = as_number(q, "q")

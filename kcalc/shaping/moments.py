@@ -23,6 +23,7 @@ STEP = 0.25  # of the coarsest grid: rounding for Gaussians times functions whos
 FINEST = 6  # grids are halved that often
 TAME = 30.0  # arguments up to which plain expressions neither overflow nor lose digits
 WIDEST = 1.0  # panels of kinked activations
+GENTLE = 2.0  # input scales up to which those resolve what falls off from a kink (the exponential of elu)
 
 Pair = tuple[float, float]  # derivatives in (log alpha, beta)
 
@@ -71,7 +72,11 @@ def rule_for(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
     """Nodes and weights for f at (alpha, beta)."""
     if not phi.kinks:
         return grid(fineness)
-    return panels(tuple(sorted((k - beta) / alpha for k in phi.kink_points)), fineness)
+    edges = [(k - beta) / alpha for k in phi.kink_points]
+    if alpha > GENTLE and phi.degree is None:  # panels that widen from the kinks: the exponential of elu falls off over 1/alpha
+        steps = 2.0 ** np.arange(math.ceil(math.log2(alpha))) / alpha
+        edges += [k + side * step for k in edges for side in (-1, 1) for step in steps]
+    return panels(tuple(sorted(set(edges))), fineness)
 
 
 @np.errstate(all="ignore")

@@ -33,7 +33,7 @@ OFF = 1e-10
 PUBLISHED = "`network` has normalised sums instead of beta and plain sums: the same function up to its scale; `unnormalised` has them"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NormaliserFree(Shaping):
     """A normaliser-free network.
 

@@ -52,7 +52,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ResidualShaping(Shaping):
     """A network with residual weights by a scheme; ``weights`` are (shortcut, residual) by Sum node.
 

@@ -38,7 +38,7 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Consequences(Shaping):
     """A network with given weight variances. It has no targets: ``values`` are what follows, Q_f(1), C_f(0) and C_f'(1), and ``residuals``
     is empty."""

@@ -6,6 +6,7 @@ import html
 from collections.abc import Sequence
 from functools import cached_property
 
+from .constants import COLUMNS as ALL
 from .constants import Constants
 
 SAME = 1e-6
@@ -22,12 +23,13 @@ class Solutions(tuple[Constants, ...]):
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """A head, then a row per solution."""
+        """A head, then a row per solution; a column per constant that is set."""
+        columns = [name for name in ALL if any(getattr(k, name) is not None for k in self)]
         body = [
-            (str(i), *("-" if (v := getattr(k, name)) is None else f"{v:.10g}" for name in COLUMNS), str(self.mirror_of.get(i, "")))
+            (str(i), *("-" if (v := getattr(k, name)) is None else f"{v:.10g}" for name in columns), str(self.mirror_of.get(i, "")))
             for i, k in enumerate(self)
         ]
-        return [("", *COLUMNS, "mirror of"), *body]
+        return [("", *columns, "mirror of"), *body]
 
     def __repr__(self) -> str:
         rows = self.rows

@@ -1,0 +1,88 @@
+"""Shaping on activations with features much narrower than 1, and what bad arguments say; the truth is quadrature written here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.shaping.measure import local_values
+
+X = sp.Symbol("x", real=True)
+Function = Callable[[np.ndarray], np.ndarray]
+
+
+def truth(f: Function, g: Function, place: float, width: float) -> dict[str, float]:
+    """E f, Q(1), C'(1), Q'(1) of f with derivative g, by panels that widen geometrically from a steep or kinked place."""
+    t, w = np.polynomial.legendre.leggauss(60)
+    steps = np.geomspace(width / 20, 20, 80)
+    edges = np.unique(np.concatenate([np.arange(-13, 13.1, 0.5), [place], place - steps, place + steps]))
+    edges = edges[(edges >= -13) & (edges <= 13)]
+    half, middle = np.diff(edges) / 2, (edges[1:] + edges[:-1]) / 2
+    z = (middle[:, None] + half[:, None] * t).ravel()
+    weight = (half[:, None] * w).ravel() * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+    y, d = f(z), g(z)
+    square = float(weight @ (y * y))
+    return {"E phi": float(weight @ y), "Q(1)": square, "C'(1)": float(weight @ (d * d)) / square, "Q'(1)": float(weight @ (y * d * z))}
+
+
+@pytest.mark.parametrize("steep", [30, 300, 1000])
+def test_residuals_of_steep_activations_are_true(steep: int) -> None:
+    def f(t: np.ndarray) -> np.ndarray:
+        return t / 10 + np.tanh(steep * t + steep / 3)
+
+    def g(t: np.ndarray) -> np.ndarray:
+        return 0.1 + steep / np.cosh(np.clip(steep * t + steep / 3, -300, 300)) ** 2
+
+    expected = truth(f, g, -1 / 3, 1 / steep)
+    phi = kc.activation(X / 10 + sp.tanh(steep * X + sp.Rational(steep, 3)))
+    found = local_values(phi)
+    for name, value in expected.items():
+        assert float(found[name]) == pytest.approx(value, rel=1e-13)
+    s = kc.shape(kc.architectures.vanilla(3), activation=phi, method="normalisation")
+    assert max(s.residuals.values()) < 1e-14
+
+
+@pytest.mark.parametrize(("name", "tail"), [("elu", 1.0), ("celu", 2.0)])
+@pytest.mark.parametrize("slope", [1.45, 1.465])
+def test_solutions_at_large_input_scales_hold(name: str, tail: float, slope: float) -> None:
+    s = kc.shape(kc.architectures.vanilla(3, name), zeta=slope**3)
+    k = s.constants[name]
+    alpha, beta, gamma, delta = (float(v) for v in (k.alpha, k.beta, k.gamma, k.delta) if v is not None)
+    assert alpha > 30
+
+    def f(z: np.ndarray) -> np.ndarray:
+        u = alpha * z + beta
+        return gamma * (np.where(u > 0, u, tail * np.expm1(np.minimum(u, 0) / tail)) + delta)
+
+    def g(z: np.ndarray) -> np.ndarray:
+        u = alpha * z + beta
+        return gamma * alpha * np.where(u > 0, 1.0, np.exp(np.minimum(u, 0) / tail))
+
+    found = truth(f, g, -beta / alpha, 1 / alpha)
+    assert found == pytest.approx({"E phi": 0.0, "Q(1)": 1.0, "C'(1)": slope, "Q'(1)": 1.0}, abs=1e-13)
+    measured = local_values(k.transformed)
+    assert max(abs(float(measured[n]) - value) for n, value in found.items()) < 1e-13
+
+
+def test_what_is_printed() -> None:
+    net = kc.architectures.resnet_v2(50, activation="tanh")
+    for method in ("nf", "residual_weights", "he"):
+        assert repr(kc.shape(net, method=method)) == f"Shaping({method}, tanh, {len(net)} nodes)"
+    changes = kc.shape(kc.architectures.vanilla(2), activation=sp.sin(X) + X / 2, method="normalisation").changes
+    assert any(line.endswith("*(x/2 + sin(x))") for line in changes)
+    table = repr(kc.shape(kc.architectures.vanilla(3, "tanh"), method="eoc").all_solutions["tanh"])
+    assert "sigma_w" in table and "alpha" not in table
+
+
+def test_bad_arguments_are_refused() -> None:
+    s = kc.shape(kc.architectures.vanilla(3, "tanh"))
+    with pytest.raises(kc.KcalcError, match="takes no targets, but 'zeta'"):
+        kc.shape(s.network, method="he", zeta=2)
+    with pytest.raises(kc.KcalcError, match="another one, got str"):
+        s.compare("tat")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(kc.KcalcError, match=r"kcalc\.Network, got str"):
+        kc.depth_limit("tanh")  # pyright: ignore[reportArgumentType]
