@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..interchange.json_format import write_json
-from ..layers import Sum
+from ..layers import Affine, Nonlinear, Sum
 from ..network import Network, sum_weights
 from ..shaping import METHODS, Constants, shape
 from ..shaping.base import Shaping
@@ -64,7 +64,21 @@ def _constant_lines(result: Shaping) -> list[str]:
     formula = "of every layer that reads the activation" if "sigma_w" in columns else "phi_hat(x) = gamma * (phi(alpha*x + beta) + delta)"
     rows: list[tuple[str, ...]] = [("activation", *(column.replace("_slope", " slope") for column in columns))]
     rows += [(name, *("-" if (v := getattr(k, column)) is None else f"{v:.10g}" for column in columns)) for name, k in found.items()]
-    return [*([formula] if columns else []), *table(rows, indent=2)]
+    return [*([formula] if columns else []), *table(rows, indent=2), *(_other_affine_lines(result) if "sigma_w" in columns else [])]
+
+
+def _other_affine_lines(result: Shaping) -> list[str]:
+    """The sigmas of Affine layers that read no activation, where they differ from (1, 0) or from those of the table."""
+    network, found = result.network, {}
+    for node in network.nodes_of(Affine):
+        if not isinstance(network.layer(network.parents(node)[0]), Nonlinear):
+            layer: Any = network.layer(node)
+            found.setdefault((float(layer.sigma_w), float(layer.sigma_b)), []).append(str(node))
+    rows = [
+        (nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more", *(f"{s:.10g}" for s in key))
+        for key, nodes in found.items()
+    ]
+    return ["of the other Affine layers", *table([("layer", "sigma_w", "sigma_b"), *rows], indent=2)] if rows else []
 
 
 def _weight_lines(network: Network) -> list[str]:

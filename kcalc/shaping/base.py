@@ -152,6 +152,15 @@ class Shaping:
             "changes": list(self.changes),
         }
 
+    def __str__(self) -> str:
+        aims = self.targets | self.global_targets
+        lines = [repr(self), "", *str(self.constants).splitlines(), ""]
+        lines += [
+            f"{name} = {value:.10g}" + (f"  (residual {self.residuals[name]:.1e})" if name in aims else "")
+            for name, value in self.values.items()
+        ]
+        return "\n".join([*lines, *(f"note: {warning.text}" for warning in self.warnings)])
+
     def __repr__(self) -> str:
         names = ", ".join(self.constants)
         return f"Shaping({self.method}, {names}, {len(self.network)} nodes)"

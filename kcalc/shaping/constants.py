@@ -124,6 +124,14 @@ class ConstantsTable(Mapping[Any, Constants]):
         """The constants that are set, in order: what a table of them shows."""
         return tuple(name for name in COLUMNS if any(getattr(k, name) is not None for k in self.by_node.values()))
 
+    def __str__(self) -> str:
+        columns = self.columns()
+        rows = [("activation", *columns)]
+        known = [(name, k) for name, found in self._by_name.items() for k in found]
+        rows += [(name, *("-" if (v := getattr(k, column)) is None else f"{v:.10g}" for column in columns)) for name, k in known]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
+
     def __repr__(self) -> str:
         return f"ConstantsTable({', '.join(f'{name}: {len(found)}' for name, found in self._by_name.items())})"
 

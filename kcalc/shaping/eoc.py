@@ -26,6 +26,7 @@ from .moments import settled
 from .search import check_shapeable
 
 LEAST_Q, LARGEST_Q = 1e-6, 1e3
+LARGEST_SIGMA = 1e6
 ROUNDING = 1e-13
 PASSING = (Identity, Flatten, Pool, Dropout)
 FROM_INPUT = (-1.0, -1.0)  # sigmas that follow from q*
@@ -70,6 +71,8 @@ def _number(value: Any, name: str) -> float:
     number = as_number(value, name)
     if getattr(number, "free_symbols", None) or number < 0 or (number == 0 and name != "sigma_b"):
         raise KcalcError(f"{name} must be a number {'>= 0' if name == 'sigma_b' else '> 0'}, got {value}")
+    if number > LARGEST_SIGMA:
+        raise KcalcError(f"{name} = {value} is beyond {LARGEST_SIGMA:g}, where no edge of chaos is looked for")
     return float(number)
 
 
@@ -173,7 +176,7 @@ def edge_curve(activation: Any, count: int = 101) -> list[Edge]:
 # -- a network at the edge ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EdgeShaping(Shaping):
     """A network at the edge of chaos: its Affine layers have sigma_w and sigma_b (not 1 and 0), its activations are unchanged."""
 

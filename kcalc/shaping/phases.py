@@ -11,6 +11,7 @@ import numpy as np
 
 from ..activations import Activation
 from ..activations import activation as resolve
+from ..arguments import real_array
 from ..errors import KcalcError
 from ..quadrature import Array
 from .moments import settled
@@ -43,6 +44,9 @@ class PhaseDiagram:
     chi: Array
     c: Array
     rate: Array
+
+    def __repr__(self) -> str:
+        return f"PhaseDiagram({self.activation.name}, {len(self.sigma_b)} x {len(self.sigma_w)} points)"
 
     @property
     def depth(self) -> Array:
@@ -79,10 +83,10 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
     check_shapeable(phi)
     weights = _axis(np.linspace(0.5, 3, 51) if sigma_w is None else sigma_w, "sigma_w")
     biases = _axis(np.linspace(0, 1, 41) if sigma_b is None else sigma_b, "sigma_b")
-    level, slope = _tables(phi)
+    level, slope, top = _tables(phi)
     w, b = np.meshgrid(weights**2, biases**2)
     q = np.ones_like(w)
-    low, high = LEAST_Q, LARGEST_Q
+    low, high = LEAST_Q, top
     with np.errstate(all="ignore"):
         for _ in range(MOST_STEPS):
             after = np.clip(w * level(q) + b, low / 10, high * 10)
@@ -101,14 +105,14 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
 
 
 def _axis(values: Any, name: str) -> Array:
-    array = np.asarray(values, dtype=float)
-    if array.ndim != 1 or array.size < 2 or not np.all(np.isfinite(array)) or np.any(np.diff(array) <= 0) or array[0] < 0:
+    array = real_array(values, name)
+    if array.ndim != 1 or array.size < 2 or np.any(np.diff(array) <= 0) or array[0] < 0:
         raise KcalcError(f"{name} must be an increasing array of at least two numbers >= 0")
     return array
 
 
-def _tables(phi: Activation) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-    """(Q, E phi'^2) as functions of q by splines in log q."""
+def _tables(phi: Activation) -> tuple[Callable[[Array], Array], Callable[[Array], Array], float]:
+    """(Q, E phi'^2) as functions of q by splines in log q, and the largest q where they are known: what goes beyond grows."""
     from scipy.interpolate import CubicSpline
 
     logs, rows = [], []
@@ -124,7 +128,8 @@ def _tables(phi: Activation) -> tuple[Callable[[Array], Array], Callable[[Array]
         raise KcalcError(f"the moments of {phi.name} stay finite at too few q values for a phase diagram")
     splines = [CubicSpline(np.array(logs), np.log(np.maximum(column, 1e-300))) for column in np.array(rows).T]
     ends = math.exp(logs[0]), math.exp(logs[-1])
-    return tuple(lambda q, spline=spline: np.exp(spline(np.log(np.clip(q, *ends)))) for spline in splines)  # type: ignore[return-value]
+    level, slope = (lambda q, spline=spline: np.exp(spline(np.log(np.clip(q, *ends)))) for spline in splines)
+    return level, slope, ends[1]
 
 
 def _limits(phi: Activation, q: Array, share: Array) -> tuple[Array, Array]:

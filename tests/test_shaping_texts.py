@@ -1,0 +1,49 @@
+"""What shapings print, and inputs out of range that once ended in an error from inside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.cli import main
+
+A = kc.architectures
+
+
+def test_a_shaping_prints_its_constants_and_residuals() -> None:
+    s = kc.shape(A.vanilla(20), "tanh")
+    text = str(s)
+    assert f"{s.constants['tanh'].alpha:.10g}" in text and "residual" in text and "C_f'(1) = 1.5" in text
+    assert "alpha" in str(s.constants)
+    assert len(repr(kc.shape(A.vanilla(20), "tanh", method="eoc", sigma_b=0.1))) < 100
+
+
+def test_no_fixed_point_is_made_up_where_q_grows() -> None:
+    # E exp(2 sqrt(q) z) = exp(2 q) > q at every q, so no sigma_w >= 1 has a fixed point
+    assert np.isnan(kc.phase_diagram("exp", sigma_w=[1, 1.5], sigma_b=[0, 0.3]).q).all()
+    found = kc.phase_diagram("tanh", sigma_w=[1.5, 2.0], sigma_b=[0.1, 0.5])
+    for i, b in enumerate(found.sigma_b):
+        for j, w in enumerate(found.sigma_w):
+            q = float(found.q[i, j])
+            assert abs(w**2 * float(kc.activation("tanh").second_moment(q)) + b**2 - q) < 1e-5 * q
+    assert len(repr(found)) < 80
+
+
+@pytest.mark.parametrize("options", [{"sigma_b": 1e300}, {"sigma_w": 1e300}, {"sigma_w": 0}, {"q": float("nan")}])
+def test_sigmas_out_of_range_are_named(options: dict[str, float]) -> None:
+    with pytest.raises(kc.KcalcError, match=next(iter(options))):
+        kc.shape(A.vanilla(5), "tanh", method="eoc", **options)
+
+
+@pytest.mark.parametrize("axis", ["a", [1], [2, 1], [[1, 2]], [float("nan"), 1], [-1, 1]])
+def test_axes_of_phase_diagrams_are_checked(axis) -> None:
+    with pytest.raises(kc.KcalcError, match="sigma_w"):
+        kc.phase_diagram("tanh", sigma_w=axis)
+
+
+def test_the_command_line_names_the_first_layer_at_the_edge(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shape", "vanilla-20", "--activation", "gelu", "--method", "eoc", "--sigma-b", ".2"]) == 0
+    text = capsys.readouterr().out
+    s = kc.shape(A.vanilla(20), "gelu", method="eoc", sigma_b=0.2)
+    assert "other Affine layers" in text and f"{s.network.layer('affine_1').sigma_w:.10g}" in text  # type: ignore[attr-defined]
