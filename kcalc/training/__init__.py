@@ -1,0 +1,40 @@
+"""Training: data sets and splits, optimisers, fit and evaluate, checkpoints, several devices, comparisons, the papers' experiments."""
+
+from .comparison import compare
+from .contenders import Contender
+from .datasets import SOURCES, Dataset, load
+from .loop import Trainer, evaluate, fit
+from .optimisers import OPTIMISERS
+from .recipes import RECIPES, Recipe, recipe
+from .results import Comparison
+from .run import Diverged, Run
+from .settings import SCHEDULES, Settings
+from .sharding import connect, data_mesh
+from .splits import Preparation, Split, fold, held_out, prepare
+
+__all__ = [
+    "OPTIMISERS",
+    "RECIPES",
+    "SCHEDULES",
+    "SOURCES",
+    "Comparison",
+    "Contender",
+    "Dataset",
+    "Diverged",
+    "Preparation",
+    "Recipe",
+    "Run",
+    "Settings",
+    "Split",
+    "Trainer",
+    "compare",
+    "connect",
+    "data_mesh",
+    "evaluate",
+    "fit",
+    "fold",
+    "held_out",
+    "load",
+    "prepare",
+    "recipe",
+]

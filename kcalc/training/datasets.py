@@ -1,0 +1,134 @@
+"""Data sets of labelled images: scikit-learn's digits, MNIST, CIFAR-10 and folders of images.  Nothing is downloaded, nothing unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import KcalcError, unknown
+from .extras import extra
+from .image_folder import read_image_folder
+from .raw_files import find, read_cifar, read_idx
+
+Array = np.ndarray
+MNIST_FILES = (("train-images", "train-labels"), ("t10k-images", "t10k-labels"))
+CIFAR_TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+CIFAR_TEST = "test_batch.bin"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Labelled images: ``images`` (examples, height, width, channels) float32 in [0, 1], ``labels`` (examples,) below ``classes``.
+
+    The last ``held_out`` examples are the standard test set.
+    """
+
+    name: str
+    images: Array
+    labels: Array
+    classes: int
+    held_out: int
+
+    def __post_init__(self) -> None:
+        images, labels = self.images, self.labels
+        if images.ndim != 4 or labels.shape != images.shape[:1] or not len(images):
+            raise KcalcError(f"{self.name}: images must be (examples, height, width, channels) with a label each, got {images.shape}")
+        if labels.min() < 0 or labels.max() >= self.classes:
+            raise KcalcError(f"{self.name}: labels must lie in 0..{self.classes - 1}, got {labels.min()}..{labels.max()}")
+        if not np.isfinite(images).all():
+            raise KcalcError(f"{self.name}: there are pixels that are not numbers")
+
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        """(height, width)."""
+        return self.images.shape[1], self.images.shape[2]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        height, width, channels = self.images.shape[1:]
+        return f"Dataset({self.name}: {len(self)} images {height} x {width} x {channels}, {self.classes} classes)"
+
+
+def digits(folder: Path | None = None) -> Dataset:
+    """The 1797 handwritten digits that come with scikit-learn, 8 x 8, in the writers' order: the last 360 are by writers of their own."""
+    if folder is not None:
+        raise KcalcError("digits come with scikit-learn and need no folder; leave it out")
+    found: Any = extra("sklearn.datasets", "scikit-learn").load_digits()
+    images = np.asarray(found.images, np.float32)[..., None] / 16
+    return Dataset("digits", images, np.asarray(found.target, np.int32), 10, 360)
+
+
+def mnist(folder: Path | None = None) -> Dataset:
+    """MNIST (or Fashion-MNIST) from its four idx files, plain or gzipped."""
+    names = ", ".join(f"{part}-idx{rank}-ubyte" for pair in MNIST_FILES for part, rank in zip(pair, (3, 1), strict=True))
+    place = _folder(folder, "mnist", f"the four files {names} (or the same with .gz)")
+    parts: list[tuple[Array, Array]] = []
+    for images_name, labels_name in MNIST_FILES:
+        images = read_idx(find(place, f"{images_name}-idx3-ubyte", f"{images_name}.idx3-ubyte"), 3)
+        labels = read_idx(find(place, f"{labels_name}-idx1-ubyte", f"{labels_name}.idx1-ubyte"), 1)
+        if len(images) != len(labels):
+            raise KcalcError(
+                f"{place}: {images_name} holds {len(images)} images, {labels_name} {len(labels)} labels; take files of one set"
+            )
+        parts.append((images[..., None], labels))
+    return _joined("mnist", parts, 10)
+
+
+def cifar10(folder: Path | None = None) -> Dataset:
+    """CIFAR-10 from the files of its binary version."""
+    wanted = f"{CIFAR_TRAIN[0]} .. {CIFAR_TRAIN[-1]} and {CIFAR_TEST} of CIFAR-10's binary version (cifar-10-binary.tar.gz)"
+    place = _folder(folder, "cifar10", wanted)
+    inner = place / "cifar-10-batches-bin"
+    place = inner if inner.is_dir() else place
+    if not (place / CIFAR_TRAIN[0]).exists() and (place / "data_batch_1").exists():
+        raise KcalcError(f"{place} holds CIFAR-10's Python version, which is pickled and never opened here; put there {wanted}")
+    train = [read_cifar(find(place, name)) for name in CIFAR_TRAIN]
+    joined = np.concatenate([images for images, _ in train]), np.concatenate([labels for _, labels in train])
+    return _joined("cifar10", [joined, read_cifar(find(place, CIFAR_TEST))], 10)
+
+
+def image_folder(folder: Path | None = None, size: int = 64) -> Dataset:
+    """ImageNet-style folders, ``train/CLASS/IMAGE`` and ``val/CLASS/IMAGE``, cropped to squares and scaled to ``size`` x ``size``.
+
+    All images are held in memory, so this is for a few classes or small sizes of ImageNet.
+    """
+    place = _folder(folder, "folder", "train/CLASS/IMAGE.jpg (or .png) and val/CLASS/IMAGE.jpg")
+    parts, classes = read_image_folder(place, size)
+    return _joined(place.resolve().name or "folder", parts, classes)
+
+
+SOURCES: dict[str, Callable[..., Dataset]] = {"digits": digits, "mnist": mnist, "cifar10": cifar10, "folder": image_folder}
+
+
+def load(name: str, folder: str | Path | None = None, **options: Any) -> Dataset:
+    """The data set of a name: "digits", "mnist", "cifar10" or "folder" (images by class, ``size=64``), the latter three from ``folder``.
+
+    Raises: KcalcError for unknown names, folders that lack what they should hold, and files that are not what they claim to be.
+    """
+    if not isinstance(name, str) or name not in SOURCES:
+        raise unknown("data set", name, SOURCES)
+    return SOURCES[name](None if folder is None else Path(folder), **options)
+
+
+def _folder(folder: Path | None, name: str, contents: str) -> Path:
+    if folder is None:
+        raise KcalcError(f"{name} is read from a folder (folder=, --folder); put there {contents}")
+    if not folder.is_dir():
+        raise KcalcError(f"there is no folder {folder}; make it and put there {contents}")
+    return folder
+
+
+def _joined(name: str, parts: list[tuple[Array, Array]], classes: int) -> Dataset:
+    """Training and test images of bytes as one set."""
+    (images, labels), (test_images, test_labels) = parts
+    if images.shape[1:] != test_images.shape[1:]:
+        raise KcalcError(f"{name}: training images are {images.shape[1:]}, test images {test_images.shape[1:]}; take files of one set")
+    pixels = np.concatenate([images, test_images]).astype(np.float32)
+    pixels /= 255
+    return Dataset(name, pixels, np.concatenate([labels, test_labels]).astype(np.int32), classes, len(test_labels))

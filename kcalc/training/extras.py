@@ -1,0 +1,16 @@
+"""Libraries of the extra ``train``, imported when they are used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from ..errors import KcalcError
+
+
+def extra(module: str, package: str | None = None, name: str = "train") -> Any:
+    """An imported module.  Raises: KcalcError saying which extra brings it where it is missing."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise KcalcError(f"this needs {package or module}, which is not installed; pip install 'kcalc[{name}]'") from None

@@ -1,0 +1,109 @@
+"""Networks made to fit a data set: inputs of its extents, a last Affine with a channel per class; PReLU networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..activations import activation
+from ..backend.initialisers import Fan, Initialiser
+from ..errors import KcalcError
+from ..layers import Affine, Flatten, Input, Nonlinear, Pool, Sum
+from ..network import Network, Step
+
+Node = Hashable
+
+
+def is_convolutional(network: Network) -> bool:
+    """Whether a network reads images as images: its input says so, or some layer has a window."""
+    layers = [network.layer(node) for node in network]
+    stated = any(isinstance(layer, Input) and layer.image_shape is not None for layer in layers)
+    return stated or any(isinstance(layer, Affine) and layer.kernel not in (1, (1, 1)) for layer in layers)
+
+
+def fitted(network: Network, classes: int, image_shape: tuple[int, int] | None) -> Network:
+    """The network as a classifier of other inputs than it was built for.
+
+    The input takes the extents of the data (``image_shape`` None for vectors); the last layer, if it is an Affine, gets ``classes``
+    channels, else one is added behind it: after the activation of the other layers where it is no activation, and after pooling over all
+    locations where there are any.  Raises: KcalcError for several inputs or outputs.
+    """
+    if len(network.inputs) != 1 or len(network.outputs) != 1:
+        raise KcalcError(f"a classifier has one input and one output, this network has {len(network.inputs)} and {len(network.outputs)}")
+    (source,), (last,) = network.inputs, network.outputs
+    ends = isinstance(network.layer(last), Affine)
+
+    def changed(node: Node, layer: Any) -> Any:
+        if node == source:
+            return Input(None, image_shape)
+        return replace(layer, features=classes) if node == last and ends else layer
+
+    out = network.map_layers(changed)
+    return out if ends else _with_head(out, last, classes, image_shape is not None)
+
+
+def _with_head(network: Network, last: Node, classes: int, images: bool) -> Network:
+    layers = [network.layer(node) for node in network]
+    phi = next((layer.activation for layer in layers if isinstance(layer, Nonlinear)), None)
+    sigmas = [layer.sigma_w for layer in layers if isinstance(layer, Affine)]
+    head: list[Any] = [] if phi is None or isinstance(network.layer(last), Nonlinear) else [Nonlinear(phi)]
+    head += [Pool("mean"), Flatten()] if images else []
+    steps: list[Step] = list(network.steps())
+    for layer in (*head, Affine(classes, sigma_w=sigmas[-1] if sigmas else 1)):
+        name = _new_name(network, type(layer).__name__.lower())
+        steps.append((name, layer, (last,)))
+        last = name
+    return Network.from_steps(steps)
+
+
+def _new_name(network: Network, kind: str) -> str:
+    return next(name for name in (f"head_{kind}", *(f"head_{kind}_{i}" for i in range(len(network) + 1))) if name not in network)
+
+
+# -- trainable negative slopes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Negatives(Initialiser):
+    """All weights equal to ``-slope``: the negative slopes of a PReLU, behind relu(-x)."""
+
+    name: str = "negatives"
+    slope: float = 0.25
+
+    def variance(self, fan: Fan) -> float:
+        return 1.0
+
+    def noise_shape(self, fan: Fan) -> tuple[int, ...]:
+        return 1, 1, 1
+
+    def unit(self, noise: Any, fan: Fan) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.full(fan.shape, -self.slope, noise.dtype)
+
+
+def prelu(network: Network, features: int, slope: float = 0.25) -> tuple[Network, dict[Node, Initialiser]]:
+    """(network, laws) in which every activation is a PReLU, ``max(x, 0) + a_i min(x, 0)`` with a trainable slope a_i per channel, at first
+    ``slope``, and every weight has the gain ``sqrt(2 / (1 + slope^2))``  [He et al. 2015].
+
+    A PReLU is the sum of relu(x) and of relu(-x) behind a channel-wise weight; ``features`` is the width of all layers with one.
+    """
+    gain = math.sqrt(2 / (1 + slope**2))
+    relu = activation("relu")
+    steps: list[Step] = []
+    laws: dict[Node, Initialiser] = {}
+    for node, layer, parents in network.steps():
+        if isinstance(layer, Affine):
+            steps.append((node, replace(layer, sigma_w=gain), parents))
+        elif isinstance(layer, Nonlinear):
+            above, below, slopes = (f"{node}: {part}" for part in ("positive part", "negative part", "slopes"))
+            steps.append((above, Nonlinear(relu), parents))
+            steps.append((below, Nonlinear(relu.transformed(input_scale=-1)), parents))
+            steps.append((slopes, Affine(features, groups=features, bias=False), (below,)))
+            steps.append((node, Sum(), (above, slopes)))
+            laws[slopes] = Negatives(slope=slope)
+        else:
+            steps.append((node, layer, parents))
+    return Network.from_steps(steps, network.outputs), laws

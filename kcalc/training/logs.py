@@ -1,0 +1,90 @@
+"""Rows of a run, and where they are written: CSV or JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import KcalcError
+
+SUFFIXES = (".csv", ".jsonl")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One look at a run: losses and shares of correct answers on the batches since the last look and on all test examples."""
+
+    step: int
+    learning_rate: float
+    train_loss: float
+    train_accuracy: float
+    test_loss: float
+    test_accuracy: float
+
+
+@dataclass(frozen=True)
+class Log:
+    """A file that gets a row per record as training goes on: ``.csv`` or ``.jsonl``."""
+
+    path: Path
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> Log:
+        """Raises: KcalcError for another suffix or a missing folder."""
+        file = Path(path)
+        if file.suffix not in SUFFIXES:
+            raise KcalcError(f"a log is written as {' or '.join(SUFFIXES)}, not {file.suffix or 'a name without suffix'!r}: {file}")
+        if not file.parent.is_dir():
+            raise KcalcError(f"the folder {file.parent} does not exist; make it first")
+        return cls(file)
+
+    def begin(self, records: Iterable[Record]) -> None:
+        """Write the rows there are so far, in place of what the file held (rows after the checkpoint that a run resumes from)."""
+        head = ",".join(item.name for item in fields(Record)) + "\n" if self.path.suffix == ".csv" else ""
+        write_whole(self.path, (head + "".join(map(self._row, records))).encode())
+
+    def add(self, record: Record) -> None:
+        """Append a row."""
+        try:
+            with self.path.open("a", encoding="utf-8", newline="") as stream:
+                stream.write(self._row(record))
+        except OSError as error:
+            raise KcalcError(f"cannot write {self.path}: {error.strerror}") from None
+
+    def _row(self, record: Record) -> str:
+        row = asdict(record)
+        if self.path.suffix == ".jsonl":
+            return json.dumps({name: value if math.isfinite(value) else None for name, value in row.items()}) + "\n"
+        stream = io.StringIO()
+        csv.writer(stream, lineterminator="\n").writerow(row.values())
+        return stream.getvalue()
+
+
+def write_whole(path: Path, data: bytes | memoryview) -> None:
+    """Write a file whole or not at all: beside its place, to the disk, then moved there.  Raises: KcalcError where that fails."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise KcalcError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def record_from(data: dict[str, Any]) -> Record:
+    """A record from plain data."""
+    return Record(**{item.name: data[item.name] for item in fields(Record)})

@@ -1,0 +1,83 @@
+"""Fit and evaluate: a model on a split by settings, with checkpoints, logs and exact resumption."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..backend.model import Model
+from ..errors import KcalcError
+from . import kfac
+from .engine import Engine
+from .kfac import KfacEngine
+from .logs import Log
+from .run import Run
+from .session import Session
+from .settings import Settings
+from .sharding import Placement
+from .splits import Split
+
+STEPS_PER_DISPATCH = 50
+
+
+class Trainer:
+    """A model with settings, compiled once for any number of seeds, learning rates and splits of the same data."""
+
+    def __init__(
+        self, model: Model, settings: Settings | None = None, mesh: Any = None, steps_per_dispatch: int = STEPS_PER_DISPATCH
+    ) -> None:
+        if not isinstance(model, Model):
+            raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
+        if isinstance(steps_per_dispatch, bool) or not isinstance(steps_per_dispatch, int) or steps_per_dispatch < 1:
+            raise KcalcError(f"steps_per_dispatch must be a whole number >= 1, got {steps_per_dispatch!r}")
+        self.model = model
+        self.settings = Settings() if settings is None else settings
+        self.placement = Placement(mesh)
+        self.placement.check(self.settings.batch_size)
+        kind = KfacEngine if self.settings.optimizer == kfac.NAME else Engine
+        self.engine = kind(model, self.settings, self.placement, steps_per_dispatch)
+
+    def fit(
+        self,
+        split: Split,
+        learning_rate: float | None = None,
+        seed: int | None = None,
+        params: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        log: str | os.PathLike[str] | None = None,
+        progress: bool = False,
+    ) -> Run:
+        """Train; see :func:`fit`."""
+        changes = {name: value for name, value in (("learning_rate", learning_rate), ("seed", seed)) if value is not None}
+        settings = replace(self.settings, **changes)
+        with self.model.precision():
+            files = None if checkpoint is None else Path(checkpoint), None if log is None else Log.at(log)
+            return Session(self.engine, split, settings, *files).run(params, resume, progress)
+
+    def evaluate(self, params: Any, split: Split, state: Any = None) -> tuple[float, float]:
+        """(mean cross-entropy, share of correct answers) on the test examples."""
+        with self.model.precision():
+            kept = self.model.init_state(split.x[:1]) if state is None else state
+            tree = self.placement.everywhere({"params": params, "state": kept})
+            return self.engine.evaluate(tree, self.placement.everywhere(split.x), self.placement.everywhere(split.y), split.test)
+
+
+def fit(model: Model, split: Split, settings: Settings | None = None, mesh: Any = None, **options: Any) -> Run:
+    """Train a model on the training examples of a split.
+
+    Parameters: ``mesh`` (:func:`kcalc.training.data_mesh`) shares batches out over devices; ``params`` are other initial parameters than
+    ``model.init(seed)``; ``checkpoint`` is a file (``.npz``) that holds the newest good state, from which ``resume=True`` goes on to the
+    same numbers; ``log`` a file of records (``.csv``, ``.jsonl``); ``progress=True`` shows a bar on standard error.
+    For several seeds or learning rates use a :class:`Trainer`, which compiles once.
+
+    Raises: KcalcError for what does not fit together; :class:`Diverged` where the loss is no longer finite, naming the step.
+    """
+    return Trainer(model, settings, mesh).fit(split, **options)
+
+
+def evaluate(model: Model, params: Any, split: Split, state: Any = None) -> tuple[float, float]:
+    """(mean cross-entropy, share of correct answers) of a model on the test examples of a split."""
+    return Trainer(model).evaluate(params, split, state)

@@ -1,0 +1,27 @@
+"""Curves of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import plotting
+
+
+def curves(lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, title: str = "") -> Any:
+    """Shares of correct answers against steps, a line per label; returns the Axes."""
+    made = ax is None
+    ax = plotting.axes(ax, 5.4, 3.6)
+    for i, (label, points) in enumerate(lines.items()):
+        color = plotting.PALETTE[i % len(plotting.PALETTE)]
+        style: Any = plotting.STYLES[i // len(plotting.PALETTE) % len(plotting.STYLES)]
+        ax.plot(
+            [step for step, _ in points], [100 * share for _, share in points], color=color, linestyle=style, linewidth=1.4, label=label
+        )
+    ax.set_ylim(0, 101)
+    ax.set_xlabel("steps", fontsize=10)
+    ax.set_ylabel("correct on test examples, %" if title else "correct, %", fontsize=10)
+    if title:
+        ax.set_title(title, fontsize=9)
+    plotting.finish(ax, (), made)
+    return ax

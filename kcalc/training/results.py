@@ -1,0 +1,134 @@
+"""Runs of a comparison, the table and the plot made of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .logs import write_whole
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run: which, and its shares of correct answers look by look ((step, training batches, test examples), ...)."""
+
+    label: str
+    learning_rate: float
+    seed: int
+    split: str
+    curve: tuple[tuple[int, float, float], ...]
+    accuracy: float
+    seconds: float
+    diverged: int | None = None
+    digest: str = ""
+
+    def steps_to(self, share: float) -> int | None:
+        """The first look with at least this share of correct answers on the test examples."""
+        return next((step for step, _, test in self.curve if test >= share), None)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A contender at its best learning rate (that of the best mean test accuracy at the end): over runs, the mean and standard error of
+    the accuracy, the mean on training batches, the step at which the mean curve reached the goal (None: not), runs that diverged."""
+
+    label: str
+    learning_rate: float
+    accuracy: float
+    error: float
+    train_accuracy: float
+    steps_to_goal: int | None
+    diverged: int
+    runs: int
+    at_the_edge: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All runs of a comparison; ``str`` is the table."""
+
+    title: str
+    results: tuple[Result, ...]
+    goal: float = 0.95
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The contenders, in order."""
+        return tuple(dict.fromkeys(result.label for result in self.results))
+
+    def of(self, label: str, learning_rate: float | None = None) -> tuple[Result, ...]:
+        """The runs of a contender, at one learning rate or all."""
+        return tuple(r for r in self.results if r.label == label and learning_rate in (None, r.learning_rate))
+
+    def rates(self, label: str) -> dict[float, float]:
+        """{learning rate: mean test accuracy at the end} of a contender; runs that diverged count as 0."""
+        tried = sorted({result.learning_rate for result in self.of(label)})
+        return {rate: float(np.mean([result.accuracy for result in self.of(label, rate)])) for rate in tried}
+
+    def best_rate(self, label: str) -> float:
+        """The learning rate with the best mean test accuracy, the smallest of equals."""
+        rates = self.rates(label)
+        return max(rates, key=lambda rate: (rates[rate], -rate))
+
+    def curve(self, label: str) -> list[tuple[int, float]]:
+        """The mean test accuracy by step at the best learning rate, over the looks that all its runs have."""
+        runs = [{step: test for step, _, test in result.curve} for result in self.of(label, self.best_rate(label))]
+        shared = sorted(set.intersection(*(set(run) for run in runs)))
+        return [(step, float(np.mean([run[step] for run in runs]))) for step in shared]
+
+    @property
+    def rows(self) -> list[Row]:
+        """A row per contender."""
+        return [self._row(label) for label in self.labels]
+
+    def _row(self, label: str) -> Row:
+        rates = self.rates(label)
+        rate = self.best_rate(label)
+        runs = self.of(label, rate)
+        final = np.array([run.accuracy for run in runs])
+        error = float(final.std(ddof=1) / math.sqrt(len(final))) if len(final) > 1 else math.nan
+        train = float(np.mean([run.curve[-1][1] if run.curve and run.diverged is None else 0 for run in runs]))
+        reached = next((step for step, share in self.curve(label) if share >= self.goal), None)
+        edge = len(rates) > 2 and rate in (min(rates), max(rates))
+        return Row(label, rate, float(final.mean()), error, train, reached, sum(r.diverged is not None for r in runs), len(runs), edge)
+
+    def __str__(self) -> str:
+        head = ("", "learning rate", "test %", "+-", "train %", f"steps to {100 * self.goal:g} %", "diverged")
+        cells = [head, *(_cells(row) for row in self.rows)]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+        lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]) for row in cells]
+        rule = "-" * len(lines[0])
+        notes = ["* the best learning rate is at the end of those tried"] if any(row.at_the_edge for row in self.rows) else []
+        return "\n".join([self.title, "", lines[0].rstrip(), rule, *lines[1:], *notes])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Mean test accuracy against steps, every contender at its best learning rate; returns the Axes."""
+        from .plots import curves
+
+        return curves({f"{label} ({self.best_rate(label):g})": self.curve(label) for label in self.labels}, ax, self.title)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, with a versioned schema."""
+        return {"schema": "kcalc.comparison/1", "title": self.title, "goal": self.goal, "results": [asdict(r) for r in self.results]}
+
+    def save_table(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows as ``.csv``."""
+        stream = io.StringIO()
+        out = csv.writer(stream, lineterminator="\n")
+        out.writerow([item.name for item in fields(Row)])
+        out.writerows(asdict(row).values() for row in self.rows)
+        write_whole(Path(path), stream.getvalue().encode())
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    error = "-" if math.isnan(row.error) else f"{100 * row.error:.2f}"
+    rate = f"{row.learning_rate:g}{'*' if row.at_the_edge else ' '}"
+    reached = "-" if row.steps_to_goal is None else str(row.steps_to_goal)
+    return row.label, rate, f"{100 * row.accuracy:.2f}", error, f"{100 * row.train_accuracy:.2f}", reached, f"{row.diverged} of {row.runs}"

@@ -1,0 +1,58 @@
+"""What came of training a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import KcalcError
+from .logs import Record
+from .settings import Settings
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What came of training: a record per look, the parameters, BatchNorm's statistics, and seconds of training (compilation included).
+
+    ``diverged`` is the step at which the loss was no longer finite, or None; parameters are then those of the last good look.
+    """
+
+    settings: Settings
+    history: tuple[Record, ...]
+    params: Any = field(repr=False)
+    state: Any = field(repr=False)
+    seconds: float = 0.0
+    diverged: int | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """The share of correct answers on the test examples at the end; 0 if the run diverged."""
+        return 0.0 if self.diverged is not None or not self.history else self.history[-1].test_accuracy
+
+    def steps_to(self, share: float) -> int | None:
+        """The first look at which the share of correct answers on the test examples is at least ``share``; None if there is none."""
+        return next((record.step for record in self.history if record.test_accuracy >= share), None)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Shares of correct answers against steps; returns the Axes."""
+        from .plots import curves
+
+        return curves({"training batches": [(r.step, r.train_accuracy) for r in self.history],
+                       "test examples": [(r.step, r.test_accuracy) for r in self.history]}, ax)  # fmt: skip
+
+    def __repr__(self) -> str:
+        end = f"diverged at step {self.diverged}" if self.diverged is not None else f"test accuracy {self.accuracy:.4f}"
+        return f"Run({self.settings.optimizer}, {self.settings.steps} steps, {end})"
+
+
+class Diverged(KcalcError):
+    """The loss is no longer finite.  ``step`` says where, ``run`` holds what was good until then."""
+
+    def __init__(self, message: str, run: Run) -> None:
+        super().__init__(message)
+        self.run = run
+
+    @property
+    def step(self) -> int:
+        """The step at which it happened."""
+        return self.run.diverged or 0

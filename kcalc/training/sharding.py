@@ -1,0 +1,94 @@
+"""Training on several devices: every device sees its share of each batch, and all hold the same weights.
+
+On several machines every process calls :func:`connect` first, loads the same data and makes the same calls; ``data_mesh()`` then spans the
+devices of all of them, and only the first process writes files::
+
+    kcalc.training.connect("10.0.0.1:1234", processes=4, process=0)    # on clusters that jax knows: connect()
+    kcalc.training.fit(model, split, settings, mesh=kcalc.training.data_mesh())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import KcalcError
+
+AXIS = "data"
+
+
+def connect(coordinator: str | None = None, processes: int | None = None, process: int | None = None, **options: Any) -> None:
+    """Join the processes of a run on several machines (``jax.distributed.initialize``); before anything else is done with jax.
+
+    Parameters: ``coordinator`` is the "address:port" of process 0; all three may be left out where jax finds them by itself (Slurm, Open
+    MPI, TPU pods).  Raises: KcalcError where the processes do not find each other.
+    """
+    import jax
+
+    try:
+        jax.distributed.initialize(coordinator, processes, process, **options)
+    except (RuntimeError, ValueError) as error:
+        raise KcalcError(f"the processes do not find each other: {str(error)[:200]}; give coordinator, processes and process") from None
+
+
+def data_mesh(devices: int | Sequence[Any] | None = None) -> Any:
+    """A ``jax.sharding.Mesh`` with the one axis "data" over all devices, the first ``devices`` of them, or those given."""
+    import jax
+    import numpy as np
+
+    known = jax.devices()
+    if devices is None:
+        chosen: Any = known
+    elif isinstance(devices, int):
+        if not 1 <= devices <= len(known):
+            hint = f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} makes a processor look like that many"
+            raise KcalcError(f"there are {len(known)} devices, not {devices}" + (f"; {hint}" if devices > len(known) else ""))
+        chosen = known[:devices]
+    else:
+        chosen = devices
+    return jax.sharding.Mesh(np.array(chosen), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where arrays go: on one device, or over a mesh whose axis ``data`` shares out the examples."""
+
+    mesh: Any = None
+
+    def __post_init__(self) -> None:
+        if self.mesh is not None and AXIS not in getattr(self.mesh, "axis_names", ()):
+            raise KcalcError(f'mesh must be a jax.sharding.Mesh with an axis "{AXIS}", as data_mesh() makes, got {self.mesh!r}')
+
+    @property
+    def count(self) -> int:
+        """Devices that share a batch."""
+        return 1 if self.mesh is None else self.mesh.shape[AXIS]
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process is the one that writes files."""
+        import jax
+
+        return self.mesh is None or jax.process_index() == 0
+
+    def everywhere(self, tree: Any) -> Any:
+        """The arrays on every device."""
+        import jax
+
+        if self.mesh is None:
+            return jax.tree.map(jax.numpy.asarray, tree)
+        return jax.device_put(tree, jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec()))
+
+    def shared_out(self, array: Any) -> Any:
+        """Inside a compiled function: the examples of a batch, along the first axis, over the devices."""
+        import jax
+
+        if self.mesh is None:
+            return array
+        return jax.lax.with_sharding_constraint(array, jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(AXIS)))
+
+    def check(self, batch_size: int) -> None:
+        """Raises: KcalcError where a batch cannot be shared out evenly."""
+        if batch_size % self.count:
+            raise KcalcError(f"batch_size {batch_size} cannot be shared out over {self.count} devices; use a multiple of {self.count}")

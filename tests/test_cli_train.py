@@ -1,0 +1,91 @@
+"""``kcalc train``: one run, comparisons, recipes, and bad input in one line."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from kcalc.cli import main
+
+QUICK = ["--width", "8", "--steps", "6", "--evaluate-every", "3"]
+
+
+def test_one_run_with_a_log_a_picture_and_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, log, picture = (str(tmp_path / name) for name in ("run.npz", "run.csv", "run.png"))
+    command = ["train", "vanilla", "--depth", "3", "--activation", "tanh", "--zeta", "2", "--learning-rate", "1e-3", *QUICK]
+    assert main([*command, "--checkpoint", checkpoint, "--log", log, "--plot", picture]) == 0
+    text = capsys.readouterr().out
+    assert "vanilla-3, dks" in text and "1437 training and 360 test" in text
+    rows = list(csv.DictReader(Path(log).read_text().splitlines()))
+    assert [row["step"] for row in rows] == ["3", "6"] and f"{100 * float(rows[-1]['test_accuracy']):.2f}%" in text
+    assert Path(picture).stat().st_size > 5000
+    assert main([*command, "--checkpoint", checkpoint]) == 2 and "--resume" in capsys.readouterr().err
+    assert main([*command, "--checkpoint", checkpoint, "--resume"]) == 0
+    other = [part if part != "tanh" else "erf" for part in command]
+    assert main([*other, "--checkpoint", checkpoint, "--resume"]) == 2
+    assert "another network" in capsys.readouterr().err
+
+
+def test_methods_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, picture = tmp_path / "t.csv", tmp_path / "p.svg"
+    arguments = [
+        "--compare",
+        "none,he:relu",
+        "--learning-rate",
+        "1e-3,1e-2",
+        "--split",
+        "last",
+        "--table",
+        str(table),
+        "--plot",
+        str(picture),
+    ]
+    assert main(["train", "vanilla-2", "--activation", "tanh", *arguments, *QUICK]) == 0
+    text = capsys.readouterr().out
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [row["label"] for row in rows] == ["none", "he:relu"] and all(row["runs"] == "1" for row in rows)
+    assert all(f"{100 * float(row['accuracy']):.2f}" in text for row in rows) and picture.stat().st_size > 3000
+
+
+def test_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--recipe", "dks-n6", "--depth", "3", "--learning-rate", "1e-3", *QUICK]) == 0
+    text = capsys.readouterr().out
+    assert "Without per-location normalisation [DKS appendix N.6]" in text and "inputs x 100, no PLN" in text
+    assert main(["train", "--recipe", "tat-batch-size", "--depth", "3"]) == 2
+    assert "too shallow" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["vanila-3"], "vanilla-100"),
+        (["vanilla-3", "--method", "dkss"], "dks"),
+        (["vanilla-3", "--compare", "dks,tatt"], "tat"),
+        (["vanilla-3", "--data", "digitz"], "digits"),
+        (["vanilla-3", "--data", "mnist"], "put there the four files"),
+        (["vanilla-3", "--data", "cifar10", "--folder", "/nonexistent"], "binary version"),
+        (["vanilla-3", "--optimizer", "adamm"], "adam"),
+        (["vanilla-3", "--schedule", "cos"], "cosine"),
+        (["vanilla-3", "--activation", "tahn"], "tanh"),
+        (["vanilla-3", "--weights", "orthogonl", "--learning-rate", "1"], "orthogonal"),
+        (["--recipe", "dks-n10"], "dks-n1"),
+        (["vanilla-3", "--recipe", "dks-n1"], "leave out NET"),
+        (["--recipe", "dks-n1", "--zeta", "2"], "leave out targets"),
+        ([], "NET"),
+        (["vanilla-3", "--tau", "1"], "--tau"),
+        (["vanilla-3", "--steps", "0"], "steps"),
+        (["vanilla-3", "--learning-rate", "1e-3", "--batch-size", "2000"], "1437 training examples"),
+        (["vanilla-3", "--learning-rate", "1e-3", "--devices", "9999"], "devices"),
+        (["vanilla-3", "--checkpoint", "a.npz"], "single run"),
+        (["vanilla-3", "--learning-rate", "1e-3", "--resume"], "needs the file"),
+        (["vanilla-3", "--learning-rate", "1e-3", "--log", "a.txt"], ".csv or .jsonl"),
+        (["vanilla-3", "--plot", "/nonexistent/a.png"], "does not exist"),
+        (["vanilla-3", "--method", "none", "--optimizer", "sgd", "--learning-rate", "1e38", "--steps", "5"], "at step"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], match: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert match in error and error.count("\n") == 1 and error.startswith("kcalc: ")

@@ -1,0 +1,205 @@
+"""Contenders, recipes and the table of a comparison."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc import KcalcError, training
+from kcalc.training import RECIPES, Comparison, Contender, Preparation, Settings, compare, recipe
+from kcalc.training.contenders import METHOD_NAMES
+from kcalc.training.fitting import fitted, is_convolutional, prelu
+from kcalc.training.loop import Trainer
+from kcalc.training.results import Result
+
+L = kc.layers
+DIGITS = training.load("digits")
+SPLIT = training.fold(DIGITS, 0)
+LINEAR = kc.chain(L.Input(), L.Affine())
+
+
+# -- networks made to fit ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_affine_gets_a_channel_per_class() -> None:
+    net = fitted(kc.architectures.vanilla(3, "tanh", features=7), 10, None)
+    assert net.layer(net.outputs[0]).features == 10 and net.features[net.inputs[0]] is None
+    assert [net.layer(node).features for node in net.nodes_of(L.Affine)][:-1] == [7, 7, 7]
+
+
+def test_networks_without_a_readout_get_a_head_that_the_kernel_calculus_accepts() -> None:
+    net = fitted(kc.architectures.rescaled_resnet(2, 2, 0.8, "tanh"), 10, None)
+    assert isinstance(net.layer(net.outputs[0]), L.Affine) and len(net.nodes_of(L.Nonlinear)) == 5
+    assert kc.shape(net).residuals
+    assert len(fitted(kc.architectures.vanilla(3, "tanh", readout=False), 10, None).nodes_of(L.Nonlinear)) == 3
+    images = fitted(kc.chain(L.Input(), L.Affine(4, kernel=3), L.Nonlinear("tanh")), 10, (8, 8))
+    assert kc.to_jax(images).apply(kc.to_jax(images).init(0, np.zeros((1, 8, 8, 2))), np.zeros((1, 8, 8, 2))).shape == (1, 10)
+    assert is_convolutional(images) and not is_convolutional(net)
+
+
+def test_networks_with_several_outputs_are_no_classifiers() -> None:
+    net = kc.Network.from_steps([("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))])
+    with pytest.raises(KcalcError, match="1 and 2"):
+        fitted(net, 10, None)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.25])
+def test_prelu_is_the_formula_with_a_slope_to_train(slope: float) -> None:
+    net = fitted(kc.architectures.vanilla(4, "relu"), 10, None)
+    changed, laws = prelu(net, 8, slope)
+    model = kc.to_jax(changed, 8, weights={None: "gaussian", **laws})
+    x = SPLIT.x[:5]
+    params = model.init(0, x)
+    trace, own = model.trace(params, x), model.unstack(params, x)
+    for node in net.nodes_of(L.Nonlinear):
+        before = np.asarray(trace[net.parents(node)[0]])
+        assert np.allclose(trace[node], np.where(before > 0, before, slope * before), atol=1e-6)
+        assert np.all(own[f"{node}: slopes"]["weight"] == -slope)
+    run = training.fit(model, SPLIT, Settings(steps=5, learning_rate=1e-2))
+    trained = model.unstack(run.params, x)
+    assert all(np.any(trained[f"{node}: slopes"]["weight"] != -slope) for node in net.nodes_of(L.Nonlinear)[1:])
+
+
+# -- contenders ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_equivalent_parameters_start_as_the_same_function() -> None:
+    net = kc.architectures.vanilla(6, "tanh")
+    shaped, plain = (Contender("a", net, "dks", equivalent=flag, width=16) for flag in (False, True))
+    (one, first), (other, second) = shaped.built(SPLIT), plain.built(SPLIT)
+    x = SPLIT.x[:7]
+    assert np.allclose(one.apply(first(3, SPLIT), x), other.apply(second(3, SPLIT), x), atol=1e-4)
+    assert all(other.network.layer(node).activation == kc.activation("tanh") for node in other.network.nodes_of(L.Nonlinear))
+    assert np.any(np.asarray(second(3, SPLIT)[next(iter(second(3, SPLIT)))]["bias"]) != 0)
+
+
+def test_lsuv_is_what_the_backend_makes_of_training_examples() -> None:
+    model, initial = Contender("a", kc.architectures.vanilla(3, "tanh"), "lsuv", width=16).built(SPLIT)
+    trace = model.trace(initial(0, SPLIT), SPLIT.x[SPLIT.train[:256]])
+    assert all(float(np.var(trace[node])) == pytest.approx(1, abs=5e-3) for node in model.network.nodes_of(L.Affine))
+
+
+def test_unknown_methods_are_refused() -> None:
+    with pytest.raises(KcalcError, match="dks"):
+        Contender("a", LINEAR, "dkss")
+    assert {"none", "dks", "tat", "eoc", "he", "lsuv", "prelu"} <= set(METHOD_NAMES)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------------------------
+
+
+def result(label: str, rate: float, seed: int, accuracy: float, diverged: int | None = None) -> Result:
+    return Result(label, rate, seed, "", ((10, 0.5, accuracy - 0.1), (20, 0.75, accuracy)), accuracy, 1.0, diverged)
+
+
+def test_rows_are_means_at_the_best_rate() -> None:
+    found = Comparison(
+        "t",
+        (
+            *(result("a", 0.1, seed, value) for seed, value in enumerate((0.96, 0.98))),
+            *(result("a", 0.01, seed, value) for seed, value in enumerate((0.5, 1.0))),
+            result("b", 0.1, 0, 0.0, diverged=7),
+        ),
+    )
+    a, b = found.rows
+    assert (a.learning_rate, a.accuracy, a.steps_to_goal, a.diverged, a.runs) == (0.1, pytest.approx(0.97), 20, 0, 2)
+    assert a.error == pytest.approx(0.01) and a.train_accuracy == 0.75
+    assert (b.accuracy, b.steps_to_goal, b.diverged) == (0, None, 1)
+    assert found.curve("a") == [(10, pytest.approx(0.87)), (20, pytest.approx(0.97))]
+    assert "97.00" in str(found) and "1 of 1" in str(found)
+    json.dumps(found.to_dict())
+
+
+def test_a_comparison_trains_everything_and_goes_on_from_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contenders = [Contender("linear", LINEAR), Contender("wide batches", LINEAR, settings={"batch_size": 128}, rates=(0.1,))]
+    settings = Settings(steps=20, evaluate_every=10)
+    journal, lines = tmp_path / "runs.jsonl", []
+    options = {"settings": settings, "seeds": 2, "journal": journal, "report": lines.append}
+    whole = compare(contenders, DIGITS, rates=(0.01, 0.1), **options)
+    assert len(whole.results) == 8 and len(lines) == 8 and whole.labels == ("linear", "wide batches")
+    assert whole.results[0].split == "digits, fold 1 of 5" and whole.results[2].split == "digits, fold 2 of 5"
+    direct = training.fit(kc.to_jax(fitted(LINEAR, 10, None)), SPLIT, Settings(steps=20, evaluate_every=10, learning_rate=0.1))
+    assert whole.results[1].accuracy == direct.accuracy
+    text = journal.read_text().splitlines()
+    journal.write_text("\n".join(text[:3]) + "\n" + text[3][:40])  # as if killed while writing the fourth
+    fitted_runs, fit = [], Trainer.fit
+    monkeypatch.setattr(Trainer, "fit", lambda *a, **k: fitted_runs.append(1) or fit(*a, **k))
+    again = compare(contenders, DIGITS, rates=(0.01, 0.1), **options)
+    assert len(fitted_runs) == 5
+    assert [(r.label, r.learning_rate, r.seed, r.curve) for r in again.results] == [
+        (r.label, r.learning_rate, r.seed, r.curve) for r in whole.results
+    ]
+    compare(contenders[:1], DIGITS, rates=(0.01,), **(options | {"settings": Settings(steps=21, evaluate_every=10), "seeds": 1}))
+    assert len(fitted_runs) == 6  # other settings are other runs
+    journal.write_text("hello\n" + journal.read_text())
+    with pytest.raises(KcalcError, match="line 1"):
+        compare(contenders, DIGITS, **options)
+
+
+def test_runs_that_diverge_count_as_failures() -> None:
+    found = compare([Contender("linear", LINEAR)], DIGITS, Settings("sgd", steps=10), seeds=1, rates=(1e38,))
+    assert found.rows[0].diverged == 1 and found.rows[0].accuracy == 0
+
+
+def test_the_plot_has_a_line_per_contender(untouched_pyplot) -> None:
+    found = Comparison("t", (result("a", 0.1, 0, 0.9), result("b", 0.1, 0, 0.8)))
+    axes = found.plot()
+    assert [line.get_label() for line in axes.lines] == ["a (0.1)", "b (0.1)"] and axes.lines[0].get_ydata()[-1] == pytest.approx(90)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [({"seeds": 0}, "seeds"), ({"part": "first"}, "part"), ({"journal": "a.txt"}, "journal"), ({"rates": (-1.0,)}, "learning_rate")],
+)
+def test_comparisons_that_cannot_be(options: dict, match: str) -> None:
+    with pytest.raises(KcalcError, match=match):
+        compare([Contender("linear", LINEAR)], DIGITS, Settings(steps=1), **options)
+    with pytest.raises(KcalcError, match="labels of their own"):
+        compare([Contender("a", LINEAR), Contender("a", LINEAR)], DIGITS)
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_contender_of_every_recipe_can_be_shaped(name: str) -> None:
+    contenders = recipe(name).contenders(None, 16)
+    assert len({one.label for one in contenders}) == len(contenders) >= 2
+    images = training.fold(DIGITS, 0, preparation=Preparation(flat=False))
+    for one in map(Contender.prepared, contenders):
+        source, _ = one.shaped(SPLIT if one.preparation.flat else images)
+        network = source if isinstance(source, kc.Network) else source.network
+        assert not network.free_symbols and len(network.outputs) == 1
+
+
+def test_all_experiments_of_the_appendices_are_there() -> None:
+    assert {f"dks-n{i}" for i in range(1, 10)} <= set(RECIPES)
+    with pytest.raises(KcalcError, match="dks-n1"):
+        recipe("dks-n10")
+    with pytest.raises(KcalcError, match="depth"):
+        recipe("headline").contenders(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_recipe_trains(name: str) -> None:
+    everything = recipe(name).contenders(30, 8)
+    contenders = [everything[0], everything[-1]]
+    found = compare(contenders, DIGITS, Settings(steps=4, batch_size=16, evaluate_every=2), seeds=1, rates=(1e-4,))
+    assert len(found.rows) == len(contenders) and all(run.curve for run in found.results)
+
+
+@pytest.mark.slow
+def test_deep_shaped_networks_train_and_he_initialised_ones_do_not() -> None:
+    """The headline at one fold and one learning rate each; the whole table is in benchmarks/training.py."""
+    wanted = {"dks tanh": 1e-4, "dks softplus": 3e-4, "tat relu": 3e-4, "He relu, orthogonal": 3e-4}
+    found = {}
+    for one in recipe("headline").contenders():
+        if one.label in wanted:
+            found[one.label] = compare([one], DIGITS, seeds=1, rates=(wanted[one.label],)).rows[0].accuracy
+    he = found.pop("He relu, orthogonal")
+    assert min(found.values()) >= 0.955 and min(found.values()) - he >= 0.15, (found, he)
