@@ -25,6 +25,7 @@ Array = np.ndarray
 
 METHODS = ("auto", "angle", "pairs")
 KINDS = ("nngp", "ntk")
+CENTRED = "the network input has channel mean 0"
 FEW_NORMS = 4
 """Up to as many different norms there is one table per pair of them."""
 
@@ -65,7 +66,7 @@ class MatrixKernel:
     def tabled(self, qs: tuple[float, ...]) -> AngleTable:
         """One bank per pair of q values, (high, low) in the order (0, 0), (1, 0), (1, 1), (2, 0), ..."""
         if qs not in self._tables:
-            odd = is_odd(self.reading.network)
+            odd = is_odd(self.reading.network) and not self._bias_counts
             banks = [self._bank(qs[i], qs[j], odd) for i in range(len(qs)) for j in range(i + 1)]
             self._tables[qs] = tabulate(lambda gap: np.concatenate([bank(gap) for bank in banks]), len(banks), odd)
         return self._tables[qs]
@@ -86,16 +87,27 @@ class MatrixKernel:
     def degree(self) -> int | None:
         """k with K(a x, b y) = (a b)^k K(x, y), if the network has one by its structure."""
         network = self.reading.network
-        biased = any(layer.bias for _, layer, _ in network.steps() if isinstance(layer, Affine))
-        if self.reading.fan_in is not None and biased:  # there a bias has a kernel of its own even at sigma_b = 0
-            return None
-        return degrees(network)[network.outputs[0]]
+        return None if self._bias_counts else degrees(network)[network.outputs[0]]
+
+    @property
+    def _bias_counts(self) -> bool:
+        """Whether a bias has a kernel of its own even at sigma_b = 0: a constant, which neither scales nor is odd."""
+        return self.reading.fan_in is not None and any(
+            layer.bias for _, layer, _ in self.reading.network.steps() if isinstance(layer, Affine)
+        )
 
     @property
     def features(self) -> int | None:
-        """How many features the network's input has, if it says so."""
-        layer = self.reading.network.layer(self.reading.network.inputs[0])
-        return layer.features if isinstance(layer, Input) else None
+        """How many features the network's input has, if it says so or the standard parameterisation takes it so."""
+        (node,) = self.reading.network.inputs
+        layer = self.reading.network.layer(node)
+        stated = layer.features if isinstance(layer, Input) else None
+        return (self.reading.fan_in or {}).get(node) if stated is None else stated
+
+    @property
+    def centred(self) -> bool:
+        """Whether the kernels hold only for rows of mean 0, as a norm or a sum reads the mean of the input."""
+        return any(note.text == CENTRED for note in self.reading.assumptions)
 
     def _check(self) -> None:
         network = self.reading.network
@@ -117,6 +129,11 @@ class Binding:
     def features(self) -> int | None:
         """How many features rows must have."""
         return self.kernel.features
+
+    @property
+    def centred(self) -> bool:
+        """Whether rows must have mean 0."""
+        return self.kernel.centred
 
     def plan(self, left: Array, right: Array, tolerance: float) -> Plan:
         """The plan for rows of q values ``left`` and ``right``, which count as equal within ``tolerance``, relative.

@@ -14,6 +14,7 @@ from ..activations.jax_maps import precision
 from ..activations.traced import NAMES, TracedActivation, split
 from ..compose import fold
 from ..errors import KcalcError, unknown
+from ..gram.options import check_means, check_widths
 from ..jax_field import is_jax, jax_field
 from ..jets import Jet
 from ..layers import Affine, Layer, Nonlinear
@@ -21,7 +22,8 @@ from ..network import Network, concat_channels, grouped_widths
 from .angular_grid import angular_nodes, interpolated
 from .freshness import Atom, Pair
 from .kernel import Kernel
-from .ntk import ntk
+from .kernel_matrix import MatrixKernel
+from .ntk import TangentReading, ntk
 from .tangent import Tangent, refuse_jumps
 
 Node = Hashable
@@ -83,9 +85,11 @@ class LearnableKernel:
         with precision(X, *([] if Y is None else [Y]), *_leaves(params)):
             first = _rows(X, "X")
             second = first if Y is None else _rows(Y, "Y")
-            if first.shape[1] != second.shape[1]:
-                raise KcalcError(f"X has {first.shape[1]} columns and Y {second.shape[1]}; both are rows of the same network input")
+            check_widths(self._matrix_kernel, first.shape[1], second.shape[1])
             sizes = [jnp.mean(a * a, axis=1) for a in ([first] if Y is None else [first, second])]
+            for rows, size, what in zip((first, second), sizes, "XY", strict=False):
+                if not _is_traced(rows):
+                    check_means(self._matrix_kernel, np.asarray(jnp.mean(rows, axis=1)), np.asarray(size), what)
             level = _uniform(sizes, uniform)
             params = jax.tree.map(jnp.asarray, dict(params))
             kernels = self._compiled
@@ -120,6 +124,11 @@ class LearnableKernel:
             fit = jnp.sum(targets * cho_solve((factor, True), targets))
             volume = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
             return -0.5 * (fit + targets.shape[1] * (volume + kernel.shape[0] * np.log(2 * np.pi)))
+
+    @cached_property
+    def _matrix_kernel(self) -> MatrixKernel:
+        """What knows which rows the network takes."""
+        return MatrixKernel(TangentReading(self.network, self.fan_in, False), None)
 
     @cached_property
     def _compiled(self) -> Any:
@@ -271,9 +280,7 @@ def _uniform(sizes: list[Any], wanted: bool | None) -> Any:
     if spread <= allowed:
         return level
     if wanted:
-        raise KcalcError(
-            f"uniform=True, but the rows' mean squares differ by {spread:.1e}, relatively; leave uniform=None, or rescale"
-        )
+        raise KcalcError(f"uniform=True, but the rows' mean squares differ by {spread:.1e}, relatively; leave uniform=None, or rescale")
     return None
 
 

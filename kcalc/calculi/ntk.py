@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import sympy as sp
 
-from ..arguments import angle_array, cosine_array, finished, gap_balls, per_input, q_array, q_balls, real_array, single_precision
+from ..arguments import angle_array, cosine_array, finished, gap_balls, per_input, q_array, q_balls, single_precision
 from ..compose import fold, require_network
 from ..composition import Composition
 from ..errors import KcalcError, unknown
@@ -97,7 +97,7 @@ def ntk(
 
 
 def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
-    """{Affine: how many channels one of its outputs sums over}, ``features`` being the width of layers and inputs that do not state theirs.
+    """{Affine: how many channels one of its outputs sums over; Input: its channels}, ``features`` being the width of those that state none.
 
     A convolution counts once: Delta-initialised, it has its centre tap alone. Raises: KcalcError naming the node whose width is not known.
     """
@@ -107,7 +107,7 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
         return replace(layer, features=features) if free and features is not None else layer
 
     known = network.map_layers(stated).features
-    out: dict[Node, int] = {}
+    out: dict[Node, int] = {node: width for node in network.inputs if (width := known[node]) is not None}
     for node, layer, parents in network.steps():
         if not isinstance(layer, Affine):
             continue
@@ -151,15 +151,27 @@ class TangentReading:
         found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
         return {node: (nngp + 0.0, tangent + 0.0) for node, (nngp, tangent) in found.items()}  # no -0
 
-    @cached_property
+    @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What the kernels take for granted, node by node."""
+        return self._assumptions
+
+    @cached_property
+    def _assumptions(self) -> tuple[Assumption, ...]:
         if self.network.free_symbols:
             return ()
         half, one = np.asarray(0.5), np.asarray(1.0)
         kernel, _ = self.run(NUMPY, dict.fromkeys(self.network.inputs, half), dict.fromkeys(self.network.inputs, one), None)
         width = Assumption("network", "infinite width; independent weights of mean 0; the kernel at initialisation")
         return (width, *kernel.notes.values())
+
+
+def broadcast_shape(*arrays: Any) -> tuple[int, ...]:
+    """The common shape of c and q values. Raises: KcalcError where there is none."""
+    try:
+        return np.broadcast_shapes(*(a.shape for a in arrays))
+    except ValueError:
+        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
 
 
 class KernelFunction(WithMatrices):
@@ -206,11 +218,7 @@ class KernelFunction(WithMatrices):
         second = None if q2 is None else self._values(q2, lambda v: q_array(v, "q2"), "q2")
         if second is not None and all(np.array_equal(first[n], second[n]) for n in first):
             second = None
-        arrays = [*gap.values(), *first.values(), *(second or {}).values()]
-        try:
-            shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        except ValueError:
-            raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
+        shape = broadcast_shape(*gap.values(), *first.values(), *(second or {}).values())
         values = self.reading.values(gap, first, second, self._seeds)
         out = {node: finished(pair[self._part], shape, single) for node, pair in values.items()}
         return next(iter(out.values())) if len(out) == 1 else out
@@ -303,10 +311,10 @@ class TangentKernel(KernelFunction):
         if len(self.network.outputs) != 1:
             raise KcalcError("by_layer needs one output; use K.layers[node](c)")
         nodes = self.network.nodes_of(Affine)
-        shape = np.broadcast_shapes(*(real_array(v, "c, q1, q2").shape for v in (c, q1, q2) if v is not None))
         gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
         first = self._values(q1, lambda v: q_array(v, "q1"), "q1")
         second = None if q2 is None else self._values(q2, lambda v: q_array(v, "q2"), "q2")
+        shape = broadcast_shape(*gap.values(), *first.values(), *(second or {}).values())
         room = max(1, NUMBERS_HELD // (len(self.network) * max(1, prod(shape))))
         parts = []
         for start in range(0, len(nodes), room):

@@ -22,6 +22,7 @@ from ..gaps import Gap
 from ..gram.panels import Fitted, fit
 from ..jets import Jet
 from ..layers import Affine, Layer
+from ..maps import Assumption
 from ..network import Network
 from .channels import Channels
 from .checks import check_q
@@ -47,6 +48,8 @@ class Reading(Protocol):
     def network(self) -> Network: ...
     @property
     def fan_in(self) -> Mapping[Node, int] | None: ...
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]: ...
     def kernel(self, field: Any, uniform: bool, seeds: Mapping[Node, Any] | None = None) -> Tangent: ...
     def values(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None

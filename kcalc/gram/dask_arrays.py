@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import KcalcError
-from .options import Kernels, Options, check_widths, tolerance
+from .options import Kernels, Options, check_means, check_widths, tolerance
 from .plans import PairPlan, Plan, TablePlan
 from .rows import RowSet
 from .sinks import ArraySink
@@ -29,7 +29,8 @@ def dask_matrices(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], opti
     single = left.dtype == np.float32 and right.dtype == np.float32
     dtype = np.dtype(options.dtype) if options.dtype is not None else np.dtype(np.float32 if single else np.float64)
     squares = [(rows.astype(np.float64) ** 2).mean(axis=1) for rows in (left, right)]
-    plan = dask.delayed(_plan, pure=False)(kernels, *squares, tolerance(single))  # pyright: ignore[reportPrivateImportUsage]
+    means = [rows.astype(np.float64).mean(axis=1) for rows in (left, right)] if kernels.centred else [None, None]
+    plan = dask.delayed(_plan, pure=False)(kernels, *squares, *means, tolerance(single))  # pyright: ignore[reportPrivateImportUsage]
     cut = [_starts(rows) for rows in (left, right)]
     both = da.blockwise(
         _block, "pij", left, "ik", right, "jk", cut[0], "i", cut[1], "j",
@@ -60,10 +61,12 @@ def _starts(rows: Any) -> Any:
     return da.arange(rows.shape[0], chunks=(rows.chunks[0],))  # pyright: ignore[reportArgumentType]
 
 
-def _plan(kernels: Kernels, left: Array, right: Array, equal: float) -> Plan:
-    for q in (left, right):
+def _plan(kernels: Kernels, left: Array, right: Array, mean1: Array | None, mean2: Array | None, equal: float) -> Plan:
+    for q, means, what in ((left, mean1, "X"), (right, mean2, "Y")):
         if not np.isfinite(q).all() or not (q > 0).all():
             raise KcalcError(f"row {np.flatnonzero(~(np.isfinite(q) & (q > 0)))[0]} of the data is zero or not finite")
+        if means is not None:
+            check_means(kernels, means, q, what)
     plan = kernels.plan(left, right, equal)
     if isinstance(plan, TablePlan):
         _ = plan.table.near_rows  # made once here, not by every worker

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import KcalcError
 from ..jax_field import is_jax
-from .options import Kernels, Options, check_widths, tolerance
+from .options import Kernels, Options, check_means, check_widths, tolerance
 from .plans import Plan
 from .rows import RowSet
 from .sinks import ArraySink, FileSink, places, recorded_block
@@ -39,6 +39,8 @@ def compute(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: O
     left = RowSet.of(X, "X")
     right = left if Y is None or Y is X else RowSet.of(Y, "Y")
     check_widths(kernels, left.width, right.width)
+    for rows, what in ((left, "X"), (right, "Y")):
+        check_means(kernels, rows.rows.mean(axis=1), rows.q, what)
     single = left.single and right.single
     plan = kernels.plan(left.q, right.q, tolerance(single))
     return _filled(left, right, plan, parts, options, single)
@@ -59,6 +61,7 @@ def _filled(left: RowSet, right: RowSet, plan: Plan, parts: tuple[int, ...], opt
         sink: ArraySink | FileSink = FileSink.opened(paths, job, dtype)
     else:
         sink = ArraySink(_arrays(targets, parts, (len(left), len(right)), dtype))
+        _check_apart(list((targets or {}).values()), left, right)
     with _progress(options.progress, job) as advance:
         if options.backend == "jax" or options.mesh is not None:
             from .jax_arrays import run_jax
@@ -78,6 +81,13 @@ def _arrays(targets: dict[int, Any] | None, parts: tuple[int, ...], shape: tuple
         if not array.flags.writeable:
             raise KcalcError("out cannot be written to; open the memmap with mode 'r+' or 'w+'")
     return targets
+
+
+def _check_apart(targets: list[Array], left: RowSet, right: RowSet) -> None:
+    """Raises: KcalcError where results would be written over each other or over the data."""
+    for k, array in enumerate(targets):
+        if any(np.may_share_memory(array, other) for other in (*targets[:k], left.rows, right.rows)):
+            raise KcalcError("out shares memory with X, Y or the other result; give arrays of their own")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import KcalcError
 from ..jax_field import is_jax
-from .options import Kernels, Options, check_widths, tolerance
+from .options import Kernels, Options, check_means, check_widths, tolerance
 from .plans import Plan, TablePlan
 from .sinks import ArraySink, FileSink
 from .stripes import MEMORY, Job
@@ -43,6 +43,8 @@ def jax_matrices(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], optio
 def _known(kernels: Kernels, given: list[Any], single: bool) -> tuple[AngleTable, tuple[Any, ...]]:
     """(table, scales and classes of rows and columns) of concrete data."""
     q = [_q(value, what) for value, what in zip(given, "XY", strict=False)]
+    for value, level, what in zip(given, q, "XY", strict=False):
+        check_means(kernels, np.asarray(value, dtype=np.float64).mean(axis=1), level, what)
     plan = _table_of(kernels.plan(q[0], q[-1], tolerance(single)))
     return plan.table, _extras(plan, len(q[0]), len(q[-1]))
 

@@ -14,15 +14,23 @@ from .tables import AngleTable
 Array = np.ndarray
 
 BACKENDS = ("numpy", "jax")
+_CENTRED = 1e-6  # means of rows over their root mean square that come from rounding
 _EQUAL = 64  # rounding units within which q values count as equal
 
 
-class Kernels(Protocol):
-    """What is asked of the kernels: how many features rows have (None: any), a plan for rows of given q values, and, for data that
-    are not known yet, a table T and a degree k with ``K = T(c) (q1 q2)^(k/2)``."""
+class Widths(Protocol):
+    """Which rows a kernel takes: how many features they have (None: any), whether their mean must be 0."""
 
     @property
     def features(self) -> int | None: ...
+    @property
+    def centred(self) -> bool: ...
+
+
+class Kernels(Widths, Protocol):
+    """What is asked of the kernels: a plan for rows of given q values, and, for data that are not known yet, a table T and a degree k
+    with ``K = T(c) (q1 q2)^(k/2)``."""
+
     def plan(self, left: Array, right: Array, tolerance: float) -> Plan: ...
     def by_angle(self) -> tuple[AngleTable, int]: ...
 
@@ -57,12 +65,23 @@ class Options:
                 raise KcalcError(f"dtype must be float64 or float32, got {kind}")
 
 
-def check_widths(kernels: Kernels, left: int, right: int) -> None:
+def check_widths(kernels: Widths, left: int, right: int) -> None:
     """Raises: KcalcError where X, Y and the network do not agree on the number of features."""
     if left != right:
         raise KcalcError(f"X has {left} features and Y has {right}; they must agree")
     if kernels.features is not None and kernels.features != left:
-        raise KcalcError(f"the network's input has {kernels.features} features, X has {left}")
+        raise KcalcError(f"the network's input has {kernels.features} features, X has {left}; L.Input(features={left}) states them")
+
+
+def check_means(kernels: Widths, means: Array, q: Array, what: str) -> None:
+    """Raises: KcalcError where rows of q values ``q`` have means that the kernels take to be 0."""
+    off = np.flatnonzero(np.abs(means) > _CENTRED * np.sqrt(q)) if kernels.centred else means[:0]
+    if off.size:
+        i = int(off[0])
+        raise KcalcError(
+            f"row {i} of {what} has mean {means[i]:.3g}, and this network's kernel holds for inputs of mean 0 (a norm, standardised "
+            "weights or a sum reads the mean of the input); subtract the mean of each row, or put an Affine first"
+        )
 
 
 def tolerance(single: bool) -> float:

@@ -68,7 +68,7 @@ class TablePlan:
     @cached_property
     def fingerprint(self) -> list[float]:
         """Values that tell one plan from another."""
-        return self.table.fingerprint
+        return [*self.table.fingerprint, *(() if self.scale is None else _summary(self.scale))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,12 @@ class PairPlan:
         """Values that tell one plan from another."""
         gap = np.array([0.0, 0.01, 0.3, 0.7, 1.0, 1.3, 1.9, 2.0])
         found = self.function(Gap.of(gap, 2 - gap), np.full(8, 1.0), np.linspace(0.5, 2, 8))
-        return [float(v) for v in found.reshape(-1)]
+        return [*(float(v) for v in found.reshape(-1)), *_summary(self.q)]
+
+
+def _summary(pair: tuple[Array, Array]) -> list[float]:
+    """Two numbers for each of some arrays > 0, one that knows their order."""
+    return [float(v @ weights) for v in pair for weights in (np.ones(len(v)), np.arange(1.0, len(v) + 1))]
 
 
 Plan = TablePlan | PairPlan

@@ -70,6 +70,8 @@ def real_matrix(data: Any, what: str) -> Array:
         array = np.asarray(data)
     except ValueError:
         raise KcalcError(f"{what} must be a matrix of numbers; its rows have different lengths") from None
+    if np.ma.is_masked(data):
+        raise KcalcError(f"{what} has masked entries; leave those rows out, or fill them in")
     if array.dtype.kind not in "iuf":
         raise KcalcError(f"{what} must be a matrix of real numbers, got an array of {array.dtype}")
     if array.ndim != 2:

@@ -79,7 +79,10 @@ class FileSink:
                 raise KcalcError(f"there is no folder {path.parent} to write {path.name} in")
         beside.unlink(missing_ok=True)
         for part, path in paths.items():
-            arrays[part] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+            try:
+                arrays[part] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+            except OSError as error:
+                raise KcalcError(f"{path} cannot be written ({error.strerror or error})") from None
         sink = cls(paths, arrays, record)
         sink._save()
         return sink
@@ -91,7 +94,9 @@ class FileSink:
             old = json.loads(beside.read_text())
             done = {int(k): list(marks) for k, marks in old.pop("finished").items()}
             kernel = np.array(old["kernel"], dtype=float)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if any(not 0 <= stripe < len(job.stripes) for stripe in done):
+                raise ValueError("it names stripes that the matrix does not have")
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise KcalcError(f"{beside} cannot be read ({error}); remove it and the matrix to start again") from None
         same_kernel = kernel.shape == np.shape(record["kernel"]) and np.allclose(kernel, record["kernel"], rtol=1e-9, atol=0)
         differing = [key for key in record if key != "kernel" and old.get(key) != record[key]] + ([] if same_kernel else ["kernel"])
@@ -148,7 +153,7 @@ def recorded_block(paths: dict[int, Path]) -> int | None:
     """Rows a stripe of the run that began these files, if there was one."""
     try:
         return int(json.loads(_beside(paths).read_text())["block_rows"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
@@ -172,6 +177,8 @@ def places(out: Any, parts: Sequence[int]) -> dict[int, Any]:
         raise KcalcError(f"out must hold {len(parts)} paths or arrays, one per kernel (NNGP first)")
     if all(isinstance(item, str | os.PathLike) for item in given):
         paths = [Path(item) for item in given]
+        if any(not path.name or path.is_dir() for path in paths):
+            raise KcalcError(f"out must name a file, got {', '.join(repr(str(item)) for item in given)}")
         named = [path if path.suffix == ".npy" else path.with_name(path.name + ".npy") for path in paths]
         if len(set(named)) < len(named):
             raise KcalcError("out names one file for both kernels; give two")

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import KcalcError
 from .panels import CHECKS, Fitted, GapFunctions, chebyshev_nodes, fit, sizes
 
 Array = np.ndarray
@@ -134,6 +135,8 @@ class AngleTable:
     def at_gap(self, gap: Any, bank: int = 0) -> tuple[Array, Array]:
         """(NNGP, NTK) at gaps in [0, 2] of any shape."""
         gap = np.asarray(gap, dtype=float)
+        if not np.all((gap >= 0) & (gap <= 2)):
+            raise KcalcError("a gap is 1 - c and must lie in [0, 2]")
         flat = gap.reshape(-1)
         out = self.at(np.minimum(flat, 2 - flat), flat > 1, bank)
         return out[0].reshape(gap.shape), out[1].reshape(gap.shape)

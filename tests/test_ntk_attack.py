@@ -1,0 +1,161 @@
+"""Kernel matrices in odd corners: constants in odd networks, means of rows, widths, files of other runs, results on top of data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.errors import KcalcError
+
+L = kc.layers
+Array = np.ndarray
+
+
+def rows(count: int, width: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=(count, width))
+
+
+def erf_covariance(k: Array) -> tuple[Array, Array]:
+    """E erf(u) erf(v) and E erf'(u) erf'(v) for the covariances k of all pairs. [Williams 1997]"""
+    outer = np.sqrt(np.outer(1 + 2 * np.diag(k), 1 + 2 * np.diag(k)))
+    s = 2 * k / outer
+    return 2 / np.pi * np.arcsin(s), 4 / (np.pi * outer * np.sqrt(1 - s**2))
+
+
+@pytest.mark.parametrize("method", ["auto", "pairs"])
+@pytest.mark.parametrize("radius", [1.0, 2.0])
+def test_biases_that_begin_at_zero_are_no_odd_functions(method: str, radius: float) -> None:
+    x = rows(6, 16)
+    x *= radius / np.sqrt((x**2).mean(axis=1, keepdims=True))
+    x[3] = -x[0]
+    k = x @ x.T / 16
+    post, slope = erf_covariance(k)
+    want = (16 * k + 1) * slope + 16 * post + 1  # weights and bias of both layers, sigma_b = 0
+    network = kc.chain(L.Input(), L.Affine(), L.Nonlinear("erf"), L.Affine())
+    K = kc.ntk(network, "standard", features=16)
+    np.testing.assert_allclose(K.matrix(x, method=method), want, rtol=1e-11)
+
+
+def test_deep_odd_networks_with_biases() -> None:
+    block = kc.chain(L.Nonlinear("erf"), L.Affine(sigma_w=1.2))
+    K = kc.ntk(kc.chain(L.Input(), L.Affine(), kc.repeat(block, 30)), "standard", features=8)
+    x = rows(8, 8)
+    k = x @ x.T / 8
+    t = 8 * k + 1
+    for _ in range(30):
+        post, slope = erf_covariance(k)
+        k, t = 1.44 * post, 1.44 * slope * t + 8 * post + 1
+    np.testing.assert_allclose(K.matrix(x), t, rtol=1e-10)
+
+
+def test_widths_that_the_data_contradict() -> None:
+    network = kc.chain(L.Input(), L.Affine(), L.Nonlinear("relu"), L.Affine())
+    with pytest.raises(KcalcError, match=r"16 features, X has 9; L.Input\(features=9\)"):
+        kc.ntk(network, "standard", features=16).matrix(rows(3, 9))
+    stated = kc.ntk(kc.chain(L.Input(features=9), L.Affine(), L.Nonlinear("relu"), L.Affine()), "standard", features=16)
+    x = rows(3, 9)
+    k = np.sum(x**2, axis=1) / 9
+    np.testing.assert_allclose(np.diag(stated.matrix(x)), (9 * k + 1) / 2 + 16 * k / 2 + 1)
+
+
+def first_layers() -> list[Any]:
+    return [[L.LayerNorm(), L.Affine()], [L.Affine(standardised=True)]]
+
+
+@pytest.mark.parametrize("first", first_layers())
+def test_rows_whose_mean_counts(first: list[Any]) -> None:
+    K = kc.ntk(kc.chain(L.Input(), *first, L.Nonlinear("relu"), L.Affine()))
+    x = rows(5, 12) + 3
+    with pytest.raises(KcalcError, match="row 0 of X has mean"):
+        K.matrix(x)
+    centred = x - x.mean(axis=1, keepdims=True)
+    with pytest.raises(KcalcError, match="of Y has mean"):
+        K.matrix(centred, x)
+    q = np.ones(5) if len(first) == 2 else (centred**2).mean(axis=1)
+    c = np.corrcoef(x)
+    angle = np.arccos(np.clip(c, -1, 1))
+    flat = (np.pi - angle) / (2 * np.pi)
+    want = np.sqrt(np.outer(q, q)) * (np.sin(angle) / (2 * np.pi) + 2 * c * flat)
+    np.testing.assert_allclose(K.matrix(centred), want, rtol=1e-6)
+    kc.ntk(kc.chain(L.Input(), L.Affine(), L.LayerNorm(), L.Affine())).matrix(x)
+
+
+def test_means_of_jax_and_dask_rows() -> None:
+    jnp: Any = pytest.importorskip("jax.numpy")
+    K = kc.ntk(kc.chain(L.Input(), L.LayerNorm(), L.Affine(), L.Nonlinear("relu"), L.Affine()))
+    x = rows(5, 12) + 3
+    with pytest.raises(KcalcError, match="row 0 of X has mean"):
+        K.matrix(jnp.asarray(x))
+    da: Any = pytest.importorskip("dask.array")
+    with pytest.raises(KcalcError, match="row 0 of X has mean"):
+        K.matrix(da.from_array(x, chunks=(2, 12))).compute()
+    centred = x - x.mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(K.matrix(da.from_array(centred, chunks=(2, 12))).compute(), K.matrix(centred), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("activation", "method"), [("relu", "auto"), ("relu", "pairs"), ("tanh", "pairs")])
+def test_a_file_with_other_norms_is_refused(tmp_path: Path, activation: str, method: str) -> None:
+    K = kc.ntk(kc.architectures.vanilla(2, activation))
+    x = rows(9, 5)
+    K.matrix(x, q=1.0, method=method, out=tmp_path / "theta")
+    with pytest.raises(KcalcError, match="another run"):
+        K.matrix(x, method=method, out=tmp_path / "theta")
+    np.testing.assert_array_equal(K.matrix(x, q=1.0, method=method, out=tmp_path / "theta"), K.matrix(x, q=1.0, method=method))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"block_rows": 4', '"block_rows": 1e999'),
+        ('"finished": {', '"finished": {"99": [1.0], '),
+        ('"kernel": [', '"kernel": [1' + "0" * 400 + ", "),
+    ],
+)
+def test_records_that_make_no_sense(tmp_path: Path, old: str, new: str) -> None:
+    K = kc.ntk(kc.architectures.vanilla(2, "relu"))
+    x = rows(9, 5)
+    K.matrix(x, out=tmp_path / "theta", block_rows=4)
+    beside = tmp_path / "theta.npy.progress.json"
+    json.loads(beside.read_text())
+    beside.write_text(beside.read_text().replace(old, new))
+    with pytest.raises(KcalcError, match="remove it"):
+        K.matrix(x, out=tmp_path / "theta")
+
+
+def test_results_on_top_of_each_other_or_of_the_data(tmp_path: Path) -> None:
+    K = kc.ntk(kc.architectures.vanilla(2, "relu"))
+    x, out = rows(6, 6), np.empty((6, 6))
+    with pytest.raises(KcalcError, match="shares memory"):
+        K.matrices(x, out=(out, out))
+    with pytest.raises(KcalcError, match="shares memory"):
+        K.matrix(x, out=x)
+    for place in ("", tmp_path):
+        with pytest.raises(KcalcError, match="must name a file"):
+            K.matrix(x, out=place)
+
+
+def test_small_refusals() -> None:
+    K = kc.ntk(kc.architectures.vanilla(2, "relu"))
+    x = rows(4, 3)
+    with pytest.raises(KcalcError, match="do not broadcast"):
+        K.by_layer(np.zeros(3), np.ones(4))
+    with pytest.raises(KcalcError, match="masked"):
+        K.matrix(np.ma.masked_array(x, x > 0))
+    for gap in (-0.1, 3.0, np.nan):
+        with pytest.raises(KcalcError, match=r"\[0, 2\]"):
+            K.tabulated().at_gap(gap)
+
+
+def test_rows_that_learnable_kernels_refuse() -> None:
+    jnp: Any = pytest.importorskip("jax.numpy")
+    x = jnp.asarray(rows(3, 9)) + 3
+    network = kc.chain(L.Input(), L.Affine(), L.Nonlinear("relu"), L.Affine())
+    with pytest.raises(KcalcError, match="16 features, X has 9"):
+        kc.learnable_kernel(network, "standard", features=16)({}, x)
+    with pytest.raises(KcalcError, match="row 0 of X has mean"):
+        kc.learnable_kernel(kc.chain(L.Input(), L.LayerNorm(), L.Affine()))({}, x)
