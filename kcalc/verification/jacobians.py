@@ -1,0 +1,134 @@
+"""Singular values of the Jacobians between nodes of a network at initialisation."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backend import Model
+from ..backend.initialisers import random_bits
+from ..calculi.gradients import gradients
+from ..errors import KcalcError
+from ..network import Network
+from .inputs import InputPairs, input_shapes
+from .probes import Shifts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+Array = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Jacobians:
+    """Singular values of d node / d start, one location and a common shift of all locations of ``start``.
+
+    ``values[node]`` has shape (draws, the smaller number of channels), descending; ``mean_square[node]`` is |J|^2 over the channels of the
+    node, (draws,); ``expected[node]`` what that is at infinite width, where the calculus says it (else not a key).
+    """
+
+    start: Node
+    values: dict[Node, np.ndarray]
+    mean_square: dict[Node, np.ndarray]
+    expected: dict[Node, float]
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Histograms of the singular values."""
+        from .plots import singular_values
+
+        return singular_values(self, ax=ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        rows = {str(n): {"singular_values": v.tolist(), "mean_square": self.mean_square[n].tolist()} for n, v in self.values.items()}
+        return {"start": str(self.start), "nodes": rows, "expected": {str(n): v for n, v in self.expected.items()}}
+
+    def __str__(self) -> str:
+        width = max(len(str(node)) for node in self.values)
+        lines = [f"{'node':{width}}  largest s  median s  |J|^2 / channels  expected"]
+        for node, s in self.values.items():
+            known = f"{self.expected[node]:.4g}" if node in self.expected else "-"
+            lines.append(f"{node!s:{width}}  {s[:, 0].mean():9.4g}  {np.median(s):8.4g}  {self.mean_square[node].mean():16.4g}  {known:>8}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"Jacobians({len(self.values)} nodes by {self.start!r})"
+
+
+def layer_jacobians(
+    model: Model,
+    nodes: Sequence[Node] | None = None,
+    start: Node = None,
+    key: Any = 0,
+    draws: int = 1,
+    q: float = 1.0,
+    heuristic: bool = False,
+) -> Jacobians:
+    """The singular values of ``d node / d start`` for random weights and a random input of mean square ``q``.
+
+    Parameters: ``nodes`` are four spread over the network and its first output unless given; ``start`` is the first input, or any node
+    before them.  Returns: a :class:`Jacobians`.  Raises: KcalcError for unknown nodes and for those that ``start`` does not reach.
+    """
+    import jax
+
+    network, shapes = model.network, input_shapes(model)
+    start = network.inputs[0] if start is None else start
+    chosen = spread(network) if nodes is None else tuple(nodes)
+    for node in (start, *chosen):
+        network.layer(node)
+    cases = InputPairs.of(network, 1.0, q, None)
+    with model.precision():
+        plan = model.plan()
+        shifts = Shifts(model, plan)
+
+        def one(k: Array) -> list[Array]:
+            ours, weights = jax.random.split(k)
+            inputs = {n: x[0, 0, 0] for n, x in cases.draw(ours, model, shapes, 1).items()}
+            return shifts.jacobians(plan.draw(weights, model._dtype), inputs, start, chosen)
+
+        keys = jax.random.split(random_bits(key), draws) if draws > 1 else random_bits(key)[None]
+        drawn = jax.jit(lambda ks: jax.lax.map(one, ks))(keys)
+        matrices = {node: np.asarray(m, float) for node, m in zip(chosen, drawn, strict=True)}
+    for node, matrix in matrices.items():
+        if not np.isfinite(matrix).all():
+            raise KcalcError(f"node {node!r}: its Jacobian overflows; use a higher dtype or fewer layers")
+        if not matrix.any():
+            raise KcalcError(f"node {node!r} does not depend on {start!r}; choose nodes after it")
+    values = {node: np.linalg.svd(matrix, compute_uv=False) for node, matrix in matrices.items()}
+    squares = {node: (matrix**2).sum(axis=(1, 2)) / matrix.shape[1] for node, matrix in matrices.items()}
+    return Jacobians(start, values, squares, _expected(network, start, chosen, q, heuristic))
+
+
+def spread(network: Network) -> tuple[Node, ...]:
+    """Four nodes spread over the network, those that its layers end with, and its first output."""
+    last = network.outputs[0]
+    inner = [node for node in network if node not in network.inputs and node != last]
+    places = [round(i) for i in np.linspace(0, len(inner) - 1, min(4, len(inner)))] if inner else []
+    return tuple(dict.fromkeys([*(inner[i] for i in places), last]))
+
+
+def _expected(network: Network, start: Node, nodes: Sequence[Node], q: float, heuristic: bool) -> dict[Node, float]:
+    """{node: |J|^2 / channels at infinite width}, where the start is an input."""
+    found: dict[Node, float] = {}
+    if start not in network.inputs:
+        return found
+    for node in nodes:
+        try:
+            before = _up_to(network, node)
+            found[node] = gradients(before, q, node, assume_independent=heuristic).nodes[start]
+        except KcalcError:
+            continue
+    return found
+
+
+def _up_to(network: Network, node: Node) -> Network:
+    """What a node depends on."""
+    steps = list(network.steps())
+    needed = {node}
+    for name, _, parents in reversed(steps):
+        needed |= set(parents) if name in needed else set()
+    return Network.from_steps([step for step in steps if step[0] in needed], [node])

@@ -1,0 +1,333 @@
+"""A compiled network against its own theory: ``kc.verify_kernels(model)``."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..backend import Model, Orthogonal
+from ..backend.initialisers import Mirrored, random_bits
+from ..backend.plan import Plan
+from ..calculi.global_maps import c_map, node_values
+from ..calculi.gradients import gradients as infinite_gradients
+from ..calculi.ntk import ntk
+from ..errors import KcalcError
+from ..layers import Affine, Input, Pool
+from ..maps import Assumption
+from ..network import Network
+from .empirical_ntk import Jacobian, contracted
+from .inputs import InputPairs, input_shapes
+from .jacobians import Jacobians, layer_jacobians
+from .probes import Shifts, measure, measured_nodes
+from .result import NARROW, GradientCheck, KernelCheck, Sample, TangentCheck
+from .statistics import Statistic
+
+Node = Hashable
+Array = Any
+
+EQUAL = "all locations of an image hold one vector, so that mean and max pooling are what the maps take them for"
+
+
+def verify_kernels(
+    model: Model,
+    c: Any = 0.5,
+    q: Any = 1.0,
+    q2: Any = None,
+    draws: int = 50,
+    pairs: int = 1,
+    widths: Sequence[int] | None = None,
+    key: Any = 0,
+    tangent: bool = True,
+    gradients: bool = True,
+    jacobians: bool = False,
+    heuristic: bool = False,
+    memory: int = 2**29,
+) -> KernelCheck:
+    """Measure q and c at every node over random weights and inputs, and compare with the Q and C maps.
+
+    Parameters: ``c``, ``q``, ``q2`` (``None``: that of ``q``) are the values of the inputs, numbers or rows of equal length (a case each),
+    or {input: such}; random inputs have them exactly, at every location.  ``draws`` networks see ``pairs`` random pairs each; standard
+    errors are over networks.  ``widths`` sets the layers that leave theirs open, and gives powers of the width.  ``tangent`` compares the
+    empirical NTK (one output channel) with :func:`kcalc.ntk`, ``gradients`` |d out / d node|^2 with :func:`kcalc.gradients`; ``jacobians``
+    adds singular values of the last network drawn.  ``heuristic=True`` goes on where the maps, or the weights, only approximate;
+    ``memory`` bounds, in bytes, how many networks are drawn at once.
+
+    Returns: a :class:`kcalc.verification.KernelCheck`.  [TAT App. E.1, Fig. 4; DKS App. K]
+    Raises: KcalcError for values out of their domain, fewer than 2 draws, widths where none is open, feature maps that vanish or overflow;
+    and where the theory does not describe the model, naming the node.
+    """
+    if not isinstance(model, Model):
+        raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
+    for name, value, least in (("draws", draws, 2), ("pairs", pairs, 1), ("memory", memory, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
+    cases = InputPairs.of(model.network, c, q, q2)
+    models = [model] if widths is None else _at_widths(model, widths)
+    work = [_Work(one, cases, pairs, heuristic, tangent, gradients) for one in models]
+    found = [one.run(random_bits(key), draws, memory) for one in work]
+    samples = tuple(one.sample(result) for one, result in zip(work, found, strict=True))
+    last = work[-1]
+    own = cases.c[model.network.inputs[0]], cases.q1[model.network.inputs[0]], cases.q2[model.network.inputs[0]]
+    c_, q1_, q2_ = (tuple(v.tolist()) for v in own)
+    return KernelCheck(
+        last.nodes, model.network.inputs, c_, q1_, q2_, draws, pairs, samples, last.epsilon, last.notes(), _tangents(work, found),
+        last.gradient_check(found[-1]), _singular_values(last, cases, key, draws) if jacobians else None,
+    )  # fmt: skip
+
+
+def _at_widths(model: Model, widths: Sequence[int]) -> list[Model]:
+    every = list(widths) if isinstance(widths, Sequence | np.ndarray) and not isinstance(widths, str) else []
+    given = [int(w) for w in every if not isinstance(w, bool) and hasattr(w, "__index__") and int(w) >= 1]
+    if len(given) != len(every) or len(set(given)) != len(given) or not given:
+        raise KcalcError(f"widths must be different positive whole numbers, got {widths!r}")
+    open_nodes = [
+        node for node in model.network.nodes_of(Affine)
+        if getattr(model.network.layer(node), "features", None) is None and node not in model.features
+    ]  # fmt: skip
+    if not open_nodes:
+        raise KcalcError("no layer leaves its width open, so widths= changes nothing; build the network and the model without features")
+    return [replace(model, default_features=w, _plans={}, _compiled={}) for w in given]
+
+
+def _singular_values(work: _Work, cases: InputPairs, key: Any, draws: int) -> Jacobians:
+    import jax
+
+    chosen = jax.random.split(random_bits(key), draws)[-1]
+    first = float(cases.q1[work.network.inputs[0]][0])
+    return layer_jacobians(work.model, key=chosen, q=first, heuristic=work.heuristic)
+
+
+def _tangents(work: Sequence[_Work], found: Sequence[dict[str, np.ndarray]]) -> TangentCheck | None:
+    if any(one.theory is None for one in work):
+        return None
+    expected = tuple(one.theory for one in work if one.theory is not None)
+    return TangentCheck(tuple(one.width for one in work), work[0].affine, expected, tuple(result["tangent"] for result in found))
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    nodes: tuple[Node, ...]
+    expected: np.ndarray
+
+
+class _Work:
+    """One width: what is expected, and the function of one draw."""
+
+    def __init__(self, model: Model, cases: InputPairs, pairs: int, heuristic: bool, tangent: bool, gradients: bool) -> None:
+        import jax.numpy as jnp
+
+        self.model, self.cases, self.pairs, self.heuristic = model, cases, pairs, heuristic
+        self.network = stated(model)
+        self.shapes = input_shapes(model)
+        cases.check(self.shapes)
+        self.plan = model.plan()
+        self.remarks = list(refuse_heuristics(model, self.network, self.plan, heuristic))
+        self.nodes = tuple(self.network)
+        rows = {node: i for i, node in enumerate(measured_nodes(self.plan))}
+        self.order = [rows[node] for node in self.nodes]
+        self.epsilon = float(jnp.finfo(model.dtype).eps)
+        self.expected = self._expected()
+        self.affine = tuple(node for entry in self.plan.tensors for node in entry.nodes if isinstance(self.network.layer(node), Affine))
+        self.theory = self._tangent_theory() if tangent else None
+        self.slopes = self._gradient_theory() if gradients else None
+
+    @property
+    def width(self) -> int | None:
+        """The width of open layers."""
+        return self.model.default_features
+
+    # -- what is expected --------------------------------------------------------------------------------------------------------------
+
+    def _expected(self) -> np.ndarray:
+        """(nodes, quantities, cases)."""
+        cases = self.cases
+        values = node_values(self.network, cases.c, cases.q1, None if cases.uniform else cases.q2, assume_independent=self.heuristic)
+        rows = []
+        for node in self.nodes:
+            q1, q2, c = (np.broadcast_to(np.asarray(v, float), (cases.cases,)) for v in values[node])
+            rows.append(np.stack([q1, c] if cases.uniform else [q1, q2, c]))
+        return np.stack(rows)
+
+    def _tangent_theory(self) -> np.ndarray | None:
+        """(Affine nodes, kinds, cases), None where there is nothing to compare with."""
+        cases, inputs = self.cases, self.network.inputs
+        reason = None
+        if len(self.network.outputs) > 1:
+            reason = "the network has several outputs"
+        elif any(not np.array_equal(v[inputs[0]], v[n]) for v in (cases.c, cases.q1, cases.q2) for n in inputs):
+            reason = "the inputs have different c or q values"
+        elif any(getattr(self.network.layer(n), "kind", "") == "weighted_mean" for n in self.network.nodes_of(Pool)):
+            reason = "weighted mean pooling has weights of its own"
+        if reason is None:
+            c, one, two = (v[inputs[0]] for v in (cases.c, cases.q1, cases.q2))
+            try:
+                kernel = ntk(self.network, self.model.parameterization.name, assume_independent=self.heuristic)
+                kinds = [kernel.by_layer(np.ones_like(c), one), kernel.by_layer(np.ones_like(c), two), kernel.by_layer(c, one, two)]
+            except KcalcError as error:
+                reason = str(error)
+            else:
+                return np.stack([np.stack([np.broadcast_to(kind[node], c.shape) for kind in kinds]) for node in self.affine])
+        self.remarks.append(Assumption("network", f"the tangent kernel was not compared: {reason}"))
+        return None
+
+    def _gradient_theory(self) -> _Gradients | None:
+        cases = self.cases
+        try:
+            found = infinite_gradients(
+                self.network, {n: float(v[0]) for n, v in cases.q1.items()}, self.network.outputs[0], assume_independent=self.heuristic
+            )
+        except KcalcError as error:
+            self.remarks.append(Assumption("network", f"gradients were not compared: {error}"))
+            return None
+        nodes = tuple(node for node in self.network if found.nodes.get(node, 0) > 0)
+        return _Gradients(nodes, np.array([found.nodes[node] for node in nodes]))
+
+    def notes(self) -> tuple[Assumption, ...]:
+        """What the comparison takes for granted."""
+        found = list(self.remarks)
+        if self.cases.equal and self.model.image_shapes:
+            found.append(Assumption("network", EQUAL))
+        for node, k in zip(self.nodes, self._channels(), strict=True):
+            if k < NARROW and node not in self.network.inputs:
+                text = f"{k} channels: its c values are cosines of few numbers, so they are measured but not judged"
+                found.append(Assumption(node, text))
+        return tuple(found)
+
+    def _channels(self) -> tuple[int, ...]:
+        plan, shapes = self.plan, self.shapes
+        return tuple(shapes[n][-1] if n in shapes else plan.nodes[n].shape.channels for n in self.nodes)
+
+    # -- what is measured --------------------------------------------------------------------------------------------------------------
+
+    def run(self, key: Array, draws: int, memory: int) -> dict[str, np.ndarray]:
+        """{what: array with a leading axis of draws}.  Raises: KcalcError naming the node where a feature map vanishes or overflows."""
+        import jax
+
+        with self.model.precision():
+            together = self._together(draws, memory)
+            every = jax.jit(lambda keys: jax.lax.map(self._one, keys, batch_size=together if together > 1 else None))
+            found = {name: np.asarray(v, float) for name, v in every(jax.random.split(key, draws)).items()}
+        found["pairs"] = found["pairs"][:, self.order]
+        bad = np.argwhere(~np.isfinite(found["pairs"]))
+        if bad.size:
+            draw, node = int(bad[:, 0].min()), self.nodes[int(bad[:, 1].min())]
+            raise KcalcError(
+                f"node {node!r}: its feature map vanishes or overflows in draw {draw} of {draws}, so it has no c value; "
+                "use a greater width, a smaller q, or a higher dtype"
+            )
+        return found
+
+    def _together(self, draws: int, memory: int) -> int:
+        """How many draws run at once: a divisor of them that fits the memory.  QR on CPUs is slow in batches."""
+        import jax
+
+        laws = [law.half if isinstance(law, Mirrored) else law for law in self.model.laws.values()]
+        if jax.default_backend() == "cpu" and any(isinstance(law, Orthogonal) for law in laws):
+            return 1
+        tensors = [(entry, own) for entry in self.plan.tensors for own in self.plan.nodes[entry.nodes[0]].tensors.values()]
+        parameters = sum(int(np.prod(entry.shape(own))) for entry, own in tensors)
+        widest = max([*(int(np.prod(s)) for s in self.shapes.values()), *(int(np.prod(n.shape.axes)) for n in self.plan.nodes.values())])
+        copies = 3 + (4 if self.theory is not None else 0) + (2 if self.slopes is not None else 0)
+        one = 4 * (copies * parameters + 8 * self.cases.cases * self.pairs * widest)
+        fits = int(np.clip(memory // one, 1, draws))
+        return max(k for k in range(1, fits + 1) if draws % k == 0)
+
+    def _one(self, key: Array) -> dict[str, Array]:
+        """One network: statistics of pairs, and what else was asked for."""
+        import jax
+
+        ours, weights = jax.random.split(key)
+        inputs = self.cases.draw(ours, self.model, self.shapes, self.pairs)
+        params = self.plan.draw(weights, self.model._dtype)
+        found = {"pairs": measure(self.plan, params, inputs, self.cases.uniform)}
+        if self.theory is not None:
+            found["tangent"] = self._tangent(params, {n: x[:, 0] for n, x in inputs.items()})
+        if self.slopes is not None:
+            found["gradients"] = self._gradients(params, {n: x[0, 0, 0] for n, x in inputs.items()})
+        return found
+
+    def _tangent(self, params: Any, inputs: Mapping[Node, Array]) -> Array:
+        """(Affine nodes, kinds, cases), of the first channel at the first location."""
+        import jax
+        import jax.numpy as jnp
+
+        jacobian = Jacobian(self.model, self.plan, self.network.outputs[0], self._counted)
+        leaves = [nodes for nodes, leaf in jacobian.leaves() if isinstance(self.network.layer(nodes[0]), Affine)]
+
+        def case(arrays: list[Array]) -> Array:
+            rows = jacobian.rows(params, dict(zip(inputs, arrays, strict=True)), jnp.zeros(1, int))
+            parts = [jnp.stack([p[0, 0], p[1, 1], p[0, 1]], axis=-1) for p in contracted(rows, rows, "trace")]
+            sums: dict[Node, Array] = {}
+            for nodes, part in zip(leaves, parts, strict=True):
+                sums[nodes[0]] = sums.get(nodes[0], 0) + part
+            return jnp.concatenate(list(sums.values()))
+
+        return jnp.moveaxis(jax.lax.map(case, list(inputs.values())), 0, -1)
+
+    def _counted(self, node: Node, leaf: str, values: Array) -> Array | None:
+        """What theory counts as parameters: those of Affine layers, of Delta-initialised convolutions the centre tap."""
+        if not isinstance(self.network.layer(node), Affine):
+            return None
+        window = self.plan.fans[node].window
+        if leaf == "weight" and window and self.plan.laws[node].delta:
+            return values[:, :, :, window[0] // 2, window[1] // 2]
+        return values
+
+    def _gradients(self, params: Any, inputs: Mapping[Node, Array]) -> Array:
+        """|d out_0 / d node|^2 for every node the theory speaks of."""
+        import jax
+        import jax.numpy as jnp
+
+        assert self.slopes is not None
+        shifts = Shifts(self.model, self.plan)
+        slopes = jax.grad(lambda s: shifts.run(params, inputs, s)[self.network.outputs[0]].reshape(-1)[0])(shifts.zeros())
+        squares = [(g.astype(jnp.promote_types(g.dtype, jnp.float32)) ** 2).sum(-1) for g in slopes]
+        return shifts.gather(squares, self.slopes.nodes)
+
+    # -- results -------------------------------------------------------------------------------------------------------------------------
+
+    def sample(self, found: dict[str, np.ndarray]) -> Sample:
+        """The statistics of pairs."""
+        values = found["pairs"]
+        return Sample(self.width, self._channels(), self.expected, values[:, :, 0], values[:, :, 1])
+
+    def gradient_check(self, found: dict[str, np.ndarray]) -> GradientCheck | None:
+        """Gradients against those at infinite width."""
+        if self.slopes is None:
+            return None
+        return GradientCheck(self.width, self.slopes.nodes, Statistic.of(self.slopes.expected, found["gradients"], 0.0, self.epsilon))
+
+
+def stated(model: Model) -> Network:
+    """The network with the model's widths in its layers."""
+
+    def widened(node: Node, layer: Any) -> Any:
+        width = model.features.get(node, model.default_features)
+        return replace(layer, features=width) if isinstance(layer, Affine | Input) and layer.features is None else layer
+
+    return model.network.map_layers(widened)
+
+
+def refuse_heuristics(model: Model, network: Network, plan: Plan, heuristic: bool) -> tuple[Assumption, ...]:
+    """What is only approximate in the maps and in the weights.  Raises: KcalcError for any unless ``heuristic``."""
+    notes = c_map(network, assume_independent=heuristic).assumptions
+    pools = network.nodes_of(Pool)  # the locations of the inputs are made so that they agree, or that their c values do
+    found = [*(replace(a, kind="convention") if a.node in pools else a for a in notes), *model.assumptions]
+    for node in network.nodes_of(Affine):
+        layer, fan, (std, factor, bias_std, bias_factor, _) = network.layer(node), plan.fans[node], plan.nodes[node].numbers
+        taps = 1 if plan.laws[node].delta else fan.taps
+        for name, size in (("sigma_w", std * factor * (fan.inputs * taps) ** 0.5), ("sigma_b", bias_std * bias_factor)):
+            wanted = float(getattr(layer, name))
+            if abs(size - wanted) > 1e-6 * max(wanted, 1e-3) and not (name == "sigma_w" and getattr(layer, "standardised", False)):
+                what = f"in the {model.parameterization.name} parameterization with {plan.laws[node].name} weights"
+                found.append(Assumption(node, f"starts with {name} = {size:.4g} {what}, kernel maps with {wanted:.4g}", "heuristic"))
+    rough = [a for a in found if a.kind == "heuristic"]
+    if rough and not heuristic:
+        raise KcalcError(
+            f"node {rough[0].node!r}: {rough[0].text}, so the maps need not describe this model; "
+            "pass heuristic=True to compare all the same"
+        )
+    return tuple(found)

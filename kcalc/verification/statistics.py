@@ -1,0 +1,113 @@
+"""What draws say: means with standard errors against what was expected, and powers of the width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Statistic:
+    """One quantity against its expectation, arrays of any one shape.
+
+    ``std`` is the fluctuation of a single pair of inputs in a single draw, ``error`` the standard error of ``mean`` over draws;
+    ``rounding`` is how well the numbers are known at all.
+    """
+
+    expected: Array
+    mean: Array
+    std: Array
+    error: Array
+    rounding: Array
+    draws: int
+
+    @classmethod
+    def of(cls, expected: Array, samples: Array, within: Array | float = 0.0, epsilon: float = 0.0) -> Statistic:
+        """From ``samples``, (draws, ...), the mean of each draw, and the variance ``within`` a draw of what that is a mean of."""
+        draws = samples.shape[0]
+        mean, between = samples.mean(axis=0), samples.var(axis=0, ddof=1)
+        std = np.sqrt(between + np.mean(np.broadcast_to(within, samples.shape), axis=0))
+        rounding = 32 * epsilon * np.maximum(np.abs(expected), 1e-2)
+        return cls(np.broadcast_to(expected, mean.shape), mean, std, np.sqrt(between / draws), rounding, draws)
+
+    @property
+    def z(self) -> Array:
+        """``(mean - expected) / error``, 0 within rounding."""
+        off = self.mean - self.expected
+        error = np.sqrt(self.error**2 + self.rounding**2)
+        return np.where(np.abs(off) <= self.rounding, 0.0, off / np.where(error > 0, error, 1))
+
+    @property
+    def p(self) -> Array:
+        """The probability of a |z| as large, by Student's law with ``draws - 1`` degrees of freedom."""
+        from scipy import stats
+
+        return 2 * stats.t.sf(np.abs(self.z), self.draws - 1)
+
+
+@dataclass(frozen=True)
+class Power:
+    """``value ~ width^exponent`` with its standard error, from ``values`` and their ``errors`` at the widths.
+
+    The exponent is None where there is one width alone, or a value that does not stand out of the noise (nan in ``values``).
+    """
+
+    exponent: float | None
+    error: float | None
+    values: tuple[float, ...]
+    errors: tuple[float, ...]
+
+    def __str__(self) -> str:
+        if self.exponent is None:
+            return "-" if len(self.values) < 2 else "below the noise of this many draws"
+        return f"{self.exponent:+.2f} +- {self.error:.2f}"
+
+
+def root_mean_square(deviations: Sequence[Array], within: Sequence[Any], widths: Sequence[int]) -> Power:
+    """The root mean square of a single deviation by width.  ``deviations``: per width (draws, numbers), ``within`` their own variances."""
+    values, errors = [], []
+    for own, inside in zip(deviations, within, strict=True):
+        squares = (own**2 + inside).mean(axis=1)
+        root = float(np.sqrt(squares.mean()))
+        values.append(root)
+        errors.append(float(squares.std(ddof=1) / np.sqrt(squares.size)) / (2 * root) if root > 0 else 0.0)
+    return fitted(widths, values, errors)
+
+
+def bias(deviations: Sequence[Array], widths: Sequence[int]) -> Power:
+    """The root mean square over numbers of the *mean* deviation by width, with the noise of the mean taken out.
+
+    From products of different draws, ``(|sum v|^2 - sum |v|^2) / (n (n - 1))``, which no noise enters on average; values below two of their
+    jackknife standard errors are nan.
+    """
+    values, errors = [], []
+    for own in deviations:
+        n, numbers = own.shape
+        gram = own @ own.T / numbers
+        total, diagonal, rows = gram.sum(), np.diag(gram), gram.sum(axis=1)
+        square = (total - diagonal.sum()) / (n * (n - 1))
+        left = (total - 2 * rows + diagonal - (diagonal.sum() - diagonal)) / ((n - 1) * (n - 2)) if n > 2 else np.full(n, np.nan)
+        error = float(np.sqrt((n - 1) * left.var()))
+        seen = bool(square > 2 * error)
+        values.append(float(np.sqrt(square)) if seen else float("nan"))
+        errors.append(error / (2 * float(np.sqrt(square))) if seen else float("nan"))
+    return fitted(widths, values, errors)
+
+
+def fitted(widths: Sequence[int], values: Sequence[float], errors: Sequence[float]) -> Power:
+    """The power of the width by least squares on logarithms, weighted by the errors."""
+    given = np.array(values), np.array(errors)
+    plain = Power(None, None, tuple(map(float, values)), tuple(map(float, errors)))
+    if len(widths) < 2 or not np.all(np.isfinite(given[0])) or not np.all(given[0] > 0):
+        return plain
+    relative = np.maximum(given[1] / given[0], 1e-6)
+    weights = relative**-2.0
+    logs = np.log(np.asarray(widths, float))
+    logs = logs - (weights @ logs) / weights.sum()
+    spread = weights @ logs**2
+    return Power(float(weights @ (logs * np.log(given[0])) / spread), float(spread**-0.5), plain.values, plain.errors)
