@@ -77,7 +77,12 @@ def test_against_backpropagation_in_wide_networks() -> None:
 
 @pytest.mark.parametrize(
     "net",
-    [A.vanilla(6, activation="swish"), A.resnet_v2(50, activation="relu", shortcut_weight=0.8), A.densenet(4, activation="gelu"), dense_block()],
+    [
+        A.vanilla(6, activation="swish"),
+        A.resnet_v2(50, activation="relu", shortcut_weight=0.8),
+        A.densenet(4, activation="gelu"),
+        dense_block(),
+    ],
     ids=["vanilla", "resnet", "densenet", "block"],
 )
 def test_both_directions_agree_and_add_up_to_the_tangent_kernel(net: kc.Network) -> None:

@@ -34,7 +34,9 @@ def test_symbols_give_fifty_digits(c: str, weight: sp.Expr, bias: sp.Expr) -> No
     )
     K = kc.ntk(net.subs({}))
     with mp.workdps(60):
-        covariance, tangent = relu_chain(c, 4, str(mp.mpf(sp.Rational(weight).p) / sp.Rational(weight).q), str(mp.mpf(1) / 10 if bias else 0))
+        covariance, tangent = relu_chain(
+            c, 4, str(mp.mpf(sp.Rational(weight).p) / sp.Rational(weight).q), str(mp.mpf(1) / 10 if bias else 0)
+        )
         assert abs(K.expr.evaluate({"c": mp.mpf(c)}, 50) / tangent - 1) < mp.mpf(10) ** -48
         assert abs(K.nngp.expr.evaluate({"c": mp.mpf(c)}, 50) / covariance - 1) < mp.mpf(10) ** -48
 
