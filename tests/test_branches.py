@@ -7,13 +7,15 @@ import re
 
 import numpy as np
 import pytest
+import sympy as sp
 from shaping_oracle import truth
 
 import kcalc as kc
-from kcalc.shaping.conditions import SlopeSystem
+from kcalc.shaping.conditions import SlopeSystem, inwards
 from kcalc.shaping.curve import walk
+from kcalc.shaping.moments import moments
 from kcalc.shaping.search import default_end, solve, solve_all
-from kcalc.shaping.solver import Point
+from kcalc.shaping.solver import Point, refined
 
 A = kc.architectures
 GRID = 1 + np.geomspace(1e-5, 3.0, 90)
@@ -76,7 +78,7 @@ def test_steep_targets_at_large_input_scales(name: str, slope: float) -> None:
         assert abs(float(values[condition] - target)) < 1e-12, condition
 
 
-@pytest.mark.parametrize(("name", "near"), [("gelu", "1.97905"), ("swish", "1.7471"), ("mish", "1.72861"), ("sin", "2.25643")])
+@pytest.mark.parametrize(("name", "near"), [("gelu", "1.97905"), ("swish", "1.74709"), ("mish", "1.72861"), ("sin", "2.25643")])
 def test_the_nearest_target_is_exact(name: str, near: str) -> None:
     with pytest.raises(kc.UnreachableTarget, match=rf"the nearest that can be reached is C'\(1\) = {re.escape(near)}"):
         solve(systems(name, 2.5))
@@ -102,3 +104,98 @@ def test_all_solutions_of_a_shaping_are_marked() -> None:
     found = kc.shape(A.vanilla(50), "tanh").all_solutions["tanh"]
     assert found.mirror_of == {1: 0} and found[0].beta == pytest.approx(-found[1].beta, rel=1e-9)
     assert len(kc.shape(A.vanilla(50), "relu").all_solutions["relu"]) == 1
+
+
+# -- steep activations -----------------------------------------------------------------------------------------------------------------
+
+
+def steep_values(k: kc.Constants, f, g, centre: float) -> dict[str, float]:
+    """The four conditions by Gauss-Legendre panels of this test, graded towards the place where the activation is steep."""
+    t, w = np.polynomial.legendre.leggauss(32)
+    graded = np.concatenate([[0.0], np.geomspace(1e-7, 60.0, 120)])
+    edges = np.concatenate([(centre - k.beta) / k.alpha + np.concatenate([-graded[::-1], graded[1:]]), np.linspace(-11, 11, 89)])
+    edges = np.unique(edges[np.abs(edges) <= 11])
+    x = ((edges[1:] + edges[:-1])[:, None] + np.diff(edges)[:, None] * t).ravel() / 2
+    weight = (np.diff(edges)[:, None] * w).ravel() / 2 * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    u = k.alpha * x + k.beta
+    value, slope = k.gamma * (f(u) + k.delta), k.gamma * k.alpha * g(u)
+    return {
+        "Q(1)": weight @ value**2, "Q'(1)": weight @ (value * slope * x), "C(0)": (weight @ value) ** 2, "C'(1)": weight @ slope**2,
+    }  # fmt: skip
+
+
+def bentid(u):
+    return (np.hypot(u, 1) - 1) / 2 + u, u / (2 * np.hypot(u, 1)) + 1
+
+
+STEEP = {
+    "asinh": (np.arcsinh, lambda u: 1 / np.hypot(u, 1)),
+    "bentid": (lambda u: bentid(u)[0], lambda u: bentid(u)[1]),
+    "softplus": (lambda u: np.logaddexp(0, u), lambda u: np.exp(-np.logaddexp(0, -u))),
+    "atan": (np.arctan, lambda u: 1 / (1 + u * u)),
+}
+FAR = [("asinh", c) for c in (2.1, 2.15443, 2.2, 3.05, 4, 10)] + [("bentid", c) for c in (1.13, 1.138, 1.1425)]
+FAR += [("softplus", 1.46), ("softplus", 1.465), ("atan", 5), ("atan", 10)]
+
+
+@pytest.mark.parametrize(("name", "slope"), FAR)
+def test_targets_that_need_input_scales_beyond_ten(name: str, slope: float) -> None:
+    k = solve(systems(name, slope))
+    assert k.alpha > 10
+    values = steep_values(k, *STEEP[name], 0.0)
+    assert values == pytest.approx({"Q(1)": 1.0, "Q'(1)": 1.0, "C(0)": 0.0, "C'(1)": slope}, abs=2e-12 * slope)
+
+
+@pytest.mark.parametrize("slope", [1.01, 1.5])
+def test_narrow_features_of_the_users_own(slope: float) -> None:
+    x = sp.Symbol("x")
+    k = solve([SlopeSystem(kc.activation(x / 10 + sp.tanh(1000 * x + sp.Rational(1000, 3))), slope - 1)])
+    assert k.alpha < 0.01
+    values = steep_values(
+        k, lambda u: u / 10 + np.tanh(1000 * (u + 1 / 3)), lambda u: 0.1 + 1000 / np.cosh(1000 * (u + 1 / 3)) ** 2, -1 / 3
+    )
+    assert values == pytest.approx({"Q(1)": 1.0, "Q'(1)": 1.0, "C(0)": 0.0, "C'(1)": slope}, abs=1e-10)
+
+
+@pytest.mark.parametrize("name", ["selu", "softsign", "tanh"])
+def test_a_point_is_confirmed_by_a_finer_rule_than_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However exactly the rule that found it is met."""
+    import kcalc.shaping.solver as solver
+
+    k = solve(systems(name, 1.2))
+    asked: list[int] = []
+
+    def spy(phi, s, beta, fineness=0, order=2):
+        asked.append(fineness)
+        return moments(phi, s, beta, fineness, order)
+
+    monkeypatch.setattr(solver, "moments", spy)
+    for own in (0, 1, 2):
+        asked.clear()
+        assert refined(SlopeSystem(kc.activation(name), 0.2), Point(math.log(k.alpha), k.beta, 0.0, own)) is not None
+        assert asked and min(asked) > own
+
+
+@pytest.mark.parametrize(
+    ("name", "zeta"), [("hard_tanh", 1.03), ("selu", 8.0), ("swish", 20.0), ("abs", 1e3), ("cube", 1e3), ("hard_swish", 1e3)]
+)  # fmt: skip
+def test_the_nearest_value_that_is_printed_can_be_reached(name: str, zeta: float) -> None:
+    with pytest.raises(kc.UnreachableTarget) as refusal:
+        kc.shape(A.vanilla(3), name, zeta=zeta)
+    near = re.findall(r"zeta = ([.\de+-]+) in this network", str(refusal.value))
+    slope = re.findall(r"C'\(1\) = ([.\d]+)", str(refusal.value))[-1]
+    kc.shape(A.vanilla(3), name, zeta=float(near[0]))
+    kc.shape(A.vanilla(1), name, zeta=float(slope))
+
+
+def test_rounding_inwards() -> None:
+    assert inwards(1.4669422, True) == "1.46694" and inwards(1.4669422, False) == "1.46695" and inwards(1.4669422, None) == "1.46694"
+    with pytest.raises(kc.UnreachableTarget, match=r"C'\(1\) = 1 \+ 3\.33.*e-11.*asked for: 1 \+ 1.*e-10"):
+        kc.shape(A.vanilla(3), "tanh", zeta=1 + 1e-10)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("activation", "options"), [(sp.exp(sp.Symbol("x") ** 2), {}), ("tanh", {"q_slope": 1e300})])
+def test_what_cannot_be_met_is_refused_without_noise(activation: object, options: dict[str, float]) -> None:
+    with pytest.raises(kc.KcalcError):
+        kc.shape(A.vanilla(100), activation, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -9,7 +10,33 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..activations import Activation
+from ..errors import UnreachableTarget
 from .moments import Moments, Pair
+
+
+class OutOfReach(UnreachableTarget):
+    """A target out of reach.
+
+    ``nearest``: the value (of C'(1) or C''(1)) nearest to it that was found; ``above``: whether the target is greater.
+    """
+
+    def __init__(self, text: str, nearest: float, above: bool) -> None:
+        super().__init__(text)
+        self.nearest, self.above = nearest, above
+
+
+def inwards(value: float, above: bool | None, digits: int = 6) -> str:
+    """``value`` in so many digits, rounded down where targets ``above`` it are out of reach, up where those below are: away from them."""
+    if above is None or not 0 < abs(value) < math.inf:
+        return f"{value:.{digits}g}"
+    rounding = decimal.ROUND_FLOOR if above else decimal.ROUND_CEILING
+    number = decimal.Context(prec=digits, rounding=rounding).create_decimal(repr(float(value)))
+    return f"{float(number):.{digits}g}"
+
+
+def slope_text(excess: float, above: bool | None = None, digits: int = 6) -> str:
+    """1 + excess, kept apart where it would be lost beside 1."""
+    return inwards(1 + excess, above, digits) if not 0 < excess < 1e-4 else f"1 + {inwards(excess, above, digits)}"
 
 
 class Equations(NamedTuple):
@@ -43,8 +70,12 @@ class System(Protocol):
         """What may help where the first equation cannot be met."""
         ...
 
-    def named(self, target: float) -> str:
-        """A target as the condition it stands for."""
+    def named(self, target: float, above: bool | None = None, digits: int = 6) -> str:
+        """A target as the condition it stands for; rounded as by :func:`inwards`."""
+        ...
+
+    def value(self, target: float) -> float:
+        """The number in that condition."""
         ...
 
     def at(self, target: float) -> System:
@@ -83,8 +114,11 @@ class SlopeSystem:
     def condition(self) -> str:
         return f"Q'(1) = {1 + self.ratio * self.target:.6g}"
 
-    def named(self, target: float) -> str:
-        return f"C'(1) = {1 + target:.6g}"
+    def named(self, target: float, above: bool | None = None, digits: int = 6) -> str:
+        return f"C'(1) = {slope_text(target, above, digits)}"
+
+    def value(self, target: float) -> float:
+        return 1 + target
 
     def at(self, target: float) -> SlopeSystem:
         return replace(self, target=target)
@@ -125,8 +159,11 @@ class CurvatureSystem:
     condition = "Q'(1) = C'(1) = 1"
     remedy = "; method='dks' asks less"
 
-    def named(self, target: float) -> str:
-        return f"C''(1) = {target:.6g}"
+    def named(self, target: float, above: bool | None = None, digits: int = 6) -> str:
+        return f"C''(1) = {inwards(target, above, digits)}"
+
+    def value(self, target: float) -> float:
+        return target
 
     def at(self, target: float) -> CurvatureSystem:
         return replace(self, target=target)

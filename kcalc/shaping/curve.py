@@ -6,7 +6,7 @@ Solvers that step in the target stop short of a fold, where the target is extrem
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import KcalcError
 from .conditions import Equations, System
@@ -14,8 +14,8 @@ from .moments import moments
 from .solver import FARTHEST, LARGEST, LEAST, Point, needed
 
 STRIDE = 0.08  # of length
-LARGEST_SCALE = 3.4  # of log alpha: rules for smooth activations reach no farther
-STEPS = 160
+SOLVED = 1  # the least fineness of the rules used here
+STEPS = 240
 GOLDEN = (math.sqrt(5) - 1) / 2
 FLAT = 1e-8  # of length, at an extreme target: its error is of the order of the square
 
@@ -44,10 +44,10 @@ class Place:
 
 
 def _at(system: System, s: float, beta: float) -> Equations | None:
-    if not (LEAST < s < (LARGEST if system.phi.kinks else LARGEST_SCALE) and abs(beta) < FARTHEST):
+    if not (LEAST < s < LARGEST and abs(beta) < FARTHEST):
         return None
     try:
-        m = moments(system.phi, s, beta, max(1, needed(system.phi, s)), system.order)
+        m = moments(system.phi, s, beta, max(SOLVED, needed(system.phi, s)), system.order)
         found = system.equations(m)
     except (KcalcError, ZeroDivisionError, OverflowError, ValueError):
         return None
@@ -125,7 +125,7 @@ def _crossing(system: System, here: Place, length: float) -> Point | None:
 
     root = float(brentq(lambda t: _level(system, here, t) - system.target, 0.0, length, xtol=1e-13))  # pyright: ignore[reportArgumentType]
     found = _ahead(system, here, root)
-    return None if found is None else found.point
+    return None if found is None else replace(found.point, fineness=SOLVED)
 
 
 def _at_turn(system: System, here: Place, sign: float, length: float) -> tuple[Point | None, End | None]:

@@ -18,7 +18,7 @@ from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_slope
 from .base import Shaping, check_fresh, prepared, replace_activations
-from .conditions import SlopeSystem, System
+from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants, ConstantsTable
 from .measure import local_values
 from .search import check_shapeable, default_end, solve, solve_least, solve_scale
@@ -63,7 +63,13 @@ def dks(
     for node, layer, _ in plain.steps():
         if isinstance(layer, Nonlinear):
             if layer.activation not in solved:
-                solved[layer.activation] = constants_for(layer.activation, slope, wanted, free_slope)
+                try:
+                    solved[layer.activation] = constants_for(layer.activation, slope, wanted, free_slope)
+                except OutOfReach as error:
+                    near = slope_text(float((mu if subnetworks == "strict" else mu.forward)(error.nearest)) - 1, error.above)
+                    raise UnreachableTarget(
+                        f"{error}, which is zeta = {near} in this network (asked for: {slope_text(float(zeta) - 1, digits=9)})"
+                    ) from None
             by_node[node] = solved[layer.activation]
     shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
     check_fresh(shaped)

@@ -1,7 +1,9 @@
 """What shaping solvers need of f(x) = phi(alpha x + beta) under a standard normal x: moments and their derivatives in (log alpha, beta).
 
 Smooth activations: the trapezoid rule on fixed nodes; kinked ones: Gauss-Legendre panels split at the kinks, plus the kinks' own part in
-derivatives. Differences of nearly equal moments (E f'^2 - Var f and the like) are integrated as they are, never subtracted.
+derivatives. At input scales beyond GENTLE (of the activation's narrowest feature) both give way to panels on which phi is resolved.
+
+Differences of nearly equal moments (E f'^2 - Var f and the like) are integrated as they are, never subtracted.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ import sympy as sp
 
 from ..activations import Activation, X
 from ..errors import KcalcError
-from ..quadrature import Array, Rule, normal_density, normal_rule, split
+from ..quadrature import Array, Rule, mesh, normal_density, normal_rule, split
 
 REACH = 9.5  # the density there is 2.5e-20 of its peak
 STEP = 0.25  # of the coarsest grid: rounding for Gaussians times functions whose poles are 3 and more away
 FINEST = 6  # grids are halved that often
 TAME = 30.0  # arguments up to which plain expressions neither overflow nor lose digits
 WIDEST = 1.0  # panels of kinked activations
-GENTLE = 2.0  # input scales up to which those resolve what falls off from a kink (the exponential of elu)
+GENTLE = 8.0, 2.0  # input scales, in widths of the narrowest feature, up to which the trapezoid rule and those panels serve
+NEAR = 16.0  # |u| up to which narrow features are sought
+MOST = 3000  # panels of one rule
+LOUDEST = 1e150  # the square is finite
 
 Pair = tuple[float, float]  # derivatives in (log alpha, beta)
 
@@ -69,14 +74,40 @@ def panels(kinks: tuple[float, ...], fineness: int) -> Rule:
 
 
 def rule_for(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
-    """Nodes and weights for f at (alpha, beta)."""
+    """Nodes and weights for f at (alpha, beta). Raises: KcalcError where phi varies too fast for any."""
+    if is_steep(phi, alpha):
+        return _resolved(phi, alpha, beta, fineness)
     if not phi.kinks:
         return grid(fineness)
-    edges = [(k - beta) / alpha for k in phi.kink_points]
-    if alpha > GENTLE and phi.degree is None:  # panels that widen from the kinks: the exponential of elu falls off over 1/alpha
-        steps = 2.0 ** np.arange(math.ceil(math.log2(alpha))) / alpha
-        edges += [k + side * step for k in edges for side in (-1, 1) for step in steps]
-    return panels(tuple(sorted(set(edges))), fineness)
+    return panels(tuple(sorted({(k - beta) / alpha for k in phi.kink_points})), fineness)
+
+
+def is_steep(phi: Activation, alpha: float) -> bool:
+    """Whether rules that know no more of phi than its kinks leave it unresolved at the input scale."""
+    return phi.degree is None and alpha > GENTLE[bool(phi.kinks)] * width(phi)
+
+
+@lru_cache(maxsize=256)
+def width(phi: Activation) -> float:
+    """The width of the narrowest feature of phi, at most 1 (that of tanh); where nothing resolves phi, 1."""
+    with np.errstate(all="ignore"):
+        try:
+            return min(1.0, 2 * float(np.diff(mesh(phi, NEAR)).min()))
+        except KcalcError:
+            return 1.0
+
+
+def _resolved(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
+    """Panels on which phi is a polynomial to rounding, each cut into ``fineness + 1``."""
+    _check_growth(phi, np.array([beta - REACH * alpha, beta + REACH * alpha]))
+    radius = 2.0 ** math.ceil(math.log2(max(NEAR, abs(beta) + REACH * alpha)))
+    with np.errstate(all="ignore"):
+        edges = (mesh(phi, radius) - beta) / alpha
+    edges = split(np.concatenate([[-REACH], edges[np.abs(edges) < REACH], [REACH]]), WIDEST)
+    if edges.size > MOST:
+        raise KcalcError(f"activation {phi.name!r} varies too fast at input scale {alpha:.6g}")
+    parts = np.arange(fineness + 1) / (fineness + 1)
+    return normal_rule(np.append((edges[:-1, None] + np.diff(edges)[:, None] * parts).ravel(), edges[-1]))
 
 
 @np.errstate(all="ignore")
@@ -126,7 +157,16 @@ def derivatives(phi: Activation, u: Array, order: int) -> Any:
             values = joint(u)
         if all(np.all(np.isfinite(v)) for v in values):
             return [v if np.ndim(v) else np.full(u.shape, float(v)) for v in values]
+    if joint is not None:
+        _check_growth(phi, u[[0, -1]])
     return [phi.numeric(n)(u) for n in range(order + 1)]
+
+
+@np.errstate(all="ignore")
+def _check_growth(phi: Activation, ends: Array) -> None:
+    """Refuse ranges at whose ends phi^2 overflows, before every node is evaluated exactly. Raises: KcalcError."""
+    if not np.all(np.abs(phi.numeric(0)(ends)) < LOUDEST):
+        raise KcalcError(f"activation {phi.name!r} grows too fast for inputs from {ends[0]:.6g} to {ends[1]:.6g}")
 
 
 @lru_cache(maxsize=256)

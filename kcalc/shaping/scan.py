@@ -12,17 +12,20 @@ import numpy as np
 
 from ..activations import Activation
 from ..errors import KcalcError
-from ..quadrature import Array
+from ..quadrature import Array, mesh
 from .conditions import System
 from .curve import End, walk
-from .moments import derivatives, grid, rule_for
-from .solver import Point, Solution, newton, refined
+from .moments import NEAR, derivatives, grid, is_steep, rule_for, width
+from .solver import Point, Solution, needed, newton, refined
 
 _SMOOTH = np.arange(-3.0, 2.76, 0.25)  # log alpha; smaller ones belong to branches
 _KINKED = np.arange(-6.0, 2.01, 0.25)
 _SHIFTS = np.arange(-8.0, 8.01, 0.125)
+_FAR = np.arange(2.5, 8.0, 0.5)  # log alpha of smooth activations that are steps or ramps from there
 _PLACES = np.concatenate([np.arange(-8.0, -3.0, 0.5), np.arange(-3.0, 3.01, 0.25), np.arange(3.5, 8.01, 0.5)])  # of a kink, as x
 _TRIED = 80  # cells per solve
+_STEEP = np.arange(-3.0, 8.0, 0.5)  # log of alpha over the width of a narrow feature
+_FEATURES = 3
 _WALKS = 4  # places from which the curve is walked for a target that is out of reach
 _COARSE = 1e-11  # moments below this times their scale are rounding
 
@@ -50,20 +53,38 @@ def sheets(phi: Activation) -> tuple[Sheet, ...]:
     if not phi.kinks:
         s, beta = np.meshgrid(_SMOOTH, _SHIFTS, indexing="ij")
         rows = [_row(phi, math.exp(a), _SHIFTS) for a in _SMOOTH]
-        return (Sheet(s, beta, np.stack(rows, axis=1)),)
-    out = []
+        near = Sheet(s, beta, np.stack(rows, axis=1))
+        scale = math.log(width(phi))
+        return (near, *(_about(phi, c, _FAR if scale == 0 else scale + _STEEP) for c in _centres(phi)))
     spread = max(1.0, (phi.kink_points[-1] - phi.kink_points[0]) / 2)
-    s, place = np.meshgrid(_KINKED + math.log(spread), _PLACES, indexing="ij")
-    for kink in phi.kink_points:
-        beta = kink - np.exp(s) * place
-        values = np.array([_single(phi, float(a), float(b)) for a, b in zip(s.ravel(), beta.ravel(), strict=True)])
-        out.append(Sheet(s, beta, values.T.reshape(5, *s.shape)))
-    return tuple(out)
+    return tuple(_about(phi, kink, _KINKED + math.log(spread)) for kink in phi.kink_points)
 
 
+def _about(phi: Activation, centre: float, log_alpha: Array) -> Sheet:
+    """A grid of places x of one point of phi."""
+    s, place = np.meshgrid(log_alpha, _PLACES, indexing="ij")
+    beta = centre - np.exp(s) * place
+    values = np.array([_single(phi, float(a), float(b)) for a, b in zip(s.ravel(), beta.ravel(), strict=True)])
+    return Sheet(s, beta, values.T.reshape(5, *s.shape))
+
+
+def _centres(phi: Activation) -> tuple[float, ...]:
+    """Where a smooth activation turns most sharply: 0, or the narrow features that lie apart."""
+    if width(phi) == 1:
+        return (0.0,)
+    edges = mesh(phi, NEAR)
+    middle, across = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+    narrow = middle[across <= 1.01 * across.min()]
+    groups = np.split(narrow, np.nonzero(np.diff(narrow) > 64 * across.min())[0] + 1)
+    return tuple(float(group.mean()) for group in groups[:_FEATURES])
+
+
+@np.errstate(all="ignore")
 def _row(phi: Activation, alpha: float, beta: Array) -> Array:
-    """The moments for one alpha and many shifts, on the coarsest grid."""
-    rule = grid(0)
+    """The moments for one alpha and many shifts, on the coarsest grid that resolves phi."""
+    if is_steep(phi, alpha):
+        return np.array([_single(phi, math.log(alpha), float(b)) for b in beta]).T
+    rule = grid(needed(phi, math.log(alpha)))
     u = alpha * rule.z + beta[:, None]
     try:
         f, g, h = (np.reshape(v, u.shape) for v in derivatives(phi, u.ravel(), 2))
@@ -72,10 +93,14 @@ def _row(phi: Activation, alpha: float, beta: Array) -> Array:
     return _sums(rule.z, rule.w, f, alpha * g, alpha**2 * h)
 
 
+@np.errstate(all="ignore")
 def _single(phi: Activation, log_alpha: float, beta: float) -> Array:
     alpha = math.exp(log_alpha)
-    rule = rule_for(phi, alpha, beta, 0)
-    f, g, h = (phi.numeric(n)(alpha * rule.z + beta) for n in range(3))
+    try:
+        rule = rule_for(phi, alpha, beta, 0)
+        f, g, h = derivatives(phi, alpha * rule.z + beta, 2)
+    except KcalcError:
+        return np.full(5, np.nan)
     return _sums(rule.z, rule.w, f[None], alpha * g[None], alpha**2 * h[None])[:, 0]
 
 
@@ -140,7 +165,7 @@ def _crossings(sheet: Sheet, system: System) -> Iterator[tuple[float, float, flo
     """(target, log alpha, beta) where grid edges along beta cross the zero set of the first equation."""
     first, second = sheet.surfaces(system)
     low, high = first[:, :-1], first[:, 1:]
-    for i, j in zip(*np.nonzero(low * high < 0), strict=True):
+    for i, j in zip(*np.nonzero(np.sign(low) * np.sign(high) < 0), strict=True):
         share = low[i, j] / (low[i, j] - high[i, j])
         mix: Any = lambda v, i=i, j=j, share=share: float(v[i, j] * (1 - share) + v[i, j + 1] * share)  # noqa: E731
         yield mix(second), mix(sheet.log_alpha), mix(sheet.beta)

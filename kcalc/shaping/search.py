@@ -11,16 +11,17 @@ import numpy as np
 
 from ..activations import Activation
 from ..errors import KcalcError, UnreachableTarget
-from .conditions import SlopeSystem, System
+from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants
-from .curve import LARGEST_SCALE, End, walk
+from .curve import End, walk
 from .moments import moments, settled
 from .scan import in_cells, nearest, sheets
 from .solutions import SAME, Solutions
-from .solver import Point, Solution, advanced, begin, branches, needed, on_branches, refined
+from .solver import ACCEPTED, FINEST, LARGEST, LEAST, Point, Solution, advanced, begin, branches, needed, on_branches, refined
 
 MOST_BRANCHES = 12  # that are followed: periodic activations repeat theirs without end
 REFERENCE = 2e-3  # the target at which branches of kinked activations are numbered
+WANTED = 9  # digits of a target that is refused
 GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/beta) of homogeneous activations
 
 
@@ -149,7 +150,7 @@ def constants(phi: Activation, system: System, found: Solution) -> Constants:
 def _last_resort(systems: Sequence[System], ends: list[tuple[End, System]]) -> Constants:
     """A solution on a curve of the scan. Raises: UnreachableTarget with the nearest target for which there is one."""
     system = systems[0]
-    wanted = f"no input scale and shift give {system.phi.name} {system.condition} and {system.named(system.target)}"
+    wanted = f"no input scale and shift give {system.phi.name} {system.condition} and {system.named(system.target, digits=WANTED)}"
     for other in systems:
         point, end = nearest(other)
         found = None if point is None else refined(other, point)
@@ -157,14 +158,15 @@ def _last_resort(systems: Sequence[System], ends: list[tuple[End, System]]) -> C
             return constants(system.phi, other, found)
         ends = ends if end is None else [*ends, (end, other)]
     if not ends:
-        raise UnreachableTarget(f"{wanted}: {system.condition} alone cannot be met" + system.remedy)
+        raise UnreachableTarget(f"{wanted}: {system.condition} alone cannot be met, at any input scale and shift of a scan" + system.remedy)
     near, other = min(ends, key=lambda pair: abs(math.log(pair[0].target / system.target)))
     how = (
         "the nearest that can be reached is "
         if near.exact
         else f"the nearest found, at input scale {math.exp(near.point.log_alpha):.4g}, is about "
     )
-    raise UnreachableTarget(f"{wanted}; {how}{other.named(near.target)}")
+    above = system.target > near.target
+    raise OutOfReach(f"{wanted}; {how}{other.named(near.target, above)}", other.value(near.target), above)
 
 
 # -- one constant fewer --------------------------------------------------------------------------------------------------------------
@@ -178,8 +180,6 @@ def _profile(phi: Activation, beta: float) -> tuple[float, ...]:
 
 def slope_excess(phi: Activation, log_alpha: float, beta: float, fineness: int = 0) -> float:
     """C'(1) - 1 with C(0) = 0; nan where phi(alpha x + beta) does not vary, or varies too fast for the rules."""
-    if log_alpha > LARGEST_SCALE and not phi.kinks and phi.degree is None:
-        return float("nan")
     try:
         m = moments(phi, log_alpha, beta, max(fineness, _needed(phi, log_alpha)))
     except (KcalcError, OverflowError):
@@ -212,11 +212,13 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
                 continue
             if abs(m.excess / m.variance - target) < 1e-13 * max(1.0, target):
                 return Constants(phi, float(np.exp(s)), beta, m.variance**-0.5, -m.mean)
-    wanted = f"no input scale gives {phi.name} the slope C'(1) = {1 + target:.6g}"
+    wanted = f"no input scale gives {phi.name} the slope C'(1) = {slope_text(target, digits=WANTED)}"
     if not reached:
         raise UnreachableTarget(f"{wanted}; its C map is linear for all of them")
     near, exact = min((_extreme(phi, beta, target) for beta in shifts), key=lambda found: abs(math.log(found[0] / target)))
-    raise UnreachableTarget(f"{wanted}; the nearest that can be reached is {'' if exact else 'about '}C'(1) = {1 + near:.6g}")
+    above = target > near
+    text = f"{wanted}; the nearest that can be reached is {'' if exact else 'about '}C'(1) = {slope_text(near, above)}"
+    raise OutOfReach(text, 1 + near, above)
 
 
 def _extreme(phi: Activation, beta: float, target: float) -> tuple[float, bool]:
@@ -288,13 +290,16 @@ def solve_least(phi: Activation, target: float) -> Constants:
     width = 0.5 * min(1.0, float(np.exp(best[1])) if phi.kinks else 1.0)
     found: Any = minimize_scalar(q_slope, bounds=(best[2] - width, best[2] + width), method="bounded", options={"xatol": 1e-9})
     beta = 0.0 if abs(found.x) < 1e-6 and q_slope(0.0) <= found.fun + 1e-15 else float(found.x)  # the minimum of an odd or even function
-    s = scale_for(system, place["s"], beta, 2)
-    if s is None:
-        raise UnreachableTarget(
-            f"the least Q'(1) of {phi.name} at the slope C'(1) = {1 + target:.6g} is not attained; give q_slope a number"
-        )
-    m = moments(phi, s, beta, 2)
-    return Constants(phi, float(np.exp(s)), beta, m.variance**-0.5, -m.mean)
+    for fineness in range(2, FINEST + 1):
+        s = scale_for(system, place["s"], beta, fineness)
+        if s is None:
+            break
+        m = moments(phi, s, beta, max(fineness, _needed(phi, s)) + 1)  # a finer rule than the one that solved
+        if abs(m.excess / m.variance - target) <= ACCEPTED * max(1.0, target):
+            return Constants(phi, float(np.exp(s)), beta, m.variance**-0.5, -m.mean)
+    raise UnreachableTarget(
+        f"the least Q'(1) of {phi.name} at the slope C'(1) = {slope_text(target)} is not attained; give q_slope a number"
+    )
 
 
 def scale_for(system: SlopeSystem, s: float, beta: float, fineness: int = 1) -> float | None:
@@ -310,6 +315,6 @@ def scale_for(system: SlopeSystem, s: float, beta: float, fineness: int = 1) -> 
         s += max(-0.5, min(0.5, step))
         if abs(step) < 1e-10:
             return s
-        if not -25 < s < 4:
+        if not LEAST < s < LARGEST:
             return None
     return None

@@ -18,14 +18,14 @@ import numpy as np
 from ..activations import Activation
 from ..errors import KcalcError
 from .conditions import System
-from .moments import Moments, moments
+from .moments import Moments, is_steep, moments, width
 
 ACCEPTED = 1e-13  # residuals of the two equations, by a finer rule than the solver's
 POLISHED = 5e-15
 SETTLED = 1e-7  # Newton steps below this leave an error at rounding level
 LEAST, LARGEST = -25.0, 8.0  # of log alpha
 NEAR, FLAT = 8.0, 1e-7  # where phi' is below FLAT of its greatest value for |u| <= NEAR, it is a tail that rounding governs
-FARTHEST = 2000.0  # of |beta|
+FARTHEST = 2e4  # of |beta|
 FINEST = 5
 SMALL = 0.02  # targets up to which the first-order start serves
 STRIDE = 4.0  # of the target, along a branch
@@ -59,11 +59,12 @@ class Branch:
 
 @dataclass(frozen=True)
 class Point:
-    """Where Newton's method is, and how far it went to come there."""
+    """Where Newton's method is, how far it went to come there, and the fineness of its rule."""
 
     log_alpha: float
     beta: float
     moved: float = 0.0
+    fineness: int = 0
 
 
 def newton(system: System, start: Point, fineness: int = 0, limit: int = 14) -> Point | None:
@@ -79,13 +80,15 @@ def newton(system: System, start: Point, fineness: int = 0, limit: int = 14) -> 
         if not (LEAST < s < LARGEST and abs(beta) < FARTHEST):
             return None
         if max(abs(step[0]), abs(step[1])) < SETTLED:
-            return Point(s, beta, moved)
+            return Point(s, beta, moved, fineness)
     return None
 
 
 def needed(phi: Activation, s: float) -> int:
-    """The least fineness at log alpha = s: what varies over 1/alpha needs steps in proportion; the panels of kinked ones adapt."""
-    return 0 if phi.kinks or s <= 0 else min(FINEST, math.ceil(s / math.log(2)))
+    """The least fineness at log alpha = s: what varies over 1/alpha needs steps in proportion; panels adapt."""
+    if phi.kinks or (s <= 0 and width(phi) == 1) or is_steep(phi, math.exp(s)):
+        return 0
+    return max(0, math.ceil((s - math.log(width(phi))) / math.log(2)))
 
 
 def _step(system: System, s: float, beta: float, fineness: int) -> tuple[float, float] | None:
@@ -108,9 +111,12 @@ def _solve(system: System, m: Moments) -> tuple[float, float] | None:
 
 
 def refined(system: System, point: Point) -> Solution | None:
-    """The solution near ``point`` on which rules of growing fineness agree; None where none does."""
-    least = needed(system.phi, point.log_alpha)
-    for fineness in range(1 + least, max(FINEST, least + 1) + 1):
+    """The solution near ``point`` on which rules of growing fineness agree; None where none does.
+
+    The rule that a point was found by has no say: a finer one confirms it, or gives way to the next.
+    """
+    least = max(point.fineness, needed(system.phi, point.log_alpha))
+    for fineness in range(1 + least, max(FINEST, least + 2) + 1):
         try:
             m = moments(system.phi, point.log_alpha, point.beta, fineness, system.order)
         except (KcalcError, OverflowError):

@@ -13,7 +13,7 @@ from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_c_value, maximal_curvature
 from .base import Shaping, check_fresh, prepared, replace_activations
-from .conditions import CurvatureSystem
+from .conditions import CurvatureSystem, OutOfReach, inwards
 from .constants import Constants, ConstantsTable
 from .search import check_shapeable, default_end, solve
 
@@ -109,7 +109,11 @@ def _smooth(network: Network, plain: Network, changes: tuple[str, ...], kinds: s
     for phi in kinds:
         check_curvature(phi)
     curvature = float(maximal_curvature(plain).inverse(tau))
-    solved = {phi: solve(curvature_systems(phi, curvature)) for phi in kinds}
+    try:
+        solved = {phi: solve(curvature_systems(phi, curvature)) for phi in kinds}
+    except OutOfReach as error:
+        near = inwards(float(maximal_curvature(plain)(error.nearest)), error.above)
+        raise UnreachableTarget(f"{error}, which is tau = {near} in this network (asked for: {tau:.9g})") from None
     by_node = {node: solved[_activation(plain, node)] for node in plain.nodes_of(Nonlinear)}
     shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
     check_fresh(shaped)
