@@ -104,7 +104,8 @@ def _tangents(work: Sequence[_Work], found: Sequence[dict[str, np.ndarray]]) -> 
     if any(one.theory is None for one in work):
         return None
     expected = tuple(one.theory for one in work if one.theory is not None)
-    return TangentCheck(tuple(one.width for one in work), work[0].affine, expected, tuple(result["tangent"] for result in found))
+    samples = tuple(result["tangent"] for result in found)
+    return TangentCheck(tuple(one.width for one in work), work[0].affine, expected, samples, work[0].epsilon)
 
 
 @dataclass(frozen=True)

@@ -92,16 +92,17 @@ class TangentCheck:
     nodes: tuple[Node, ...]
     expected: tuple[Array, ...]
     samples: tuple[Array, ...]
+    epsilon: float = 0.0
 
     def total(self, width: int | None = None) -> Statistic:
         """The whole kernel, shape (kinds, cases)."""
         i = _place(self.widths, width)
-        return Statistic.of(self.expected[i].sum(axis=0), self.samples[i].sum(axis=1))
+        return Statistic.of(self.expected[i].sum(axis=0), self.samples[i].sum(axis=1), 0.0, self.epsilon)
 
     def layers(self, width: int | None = None) -> Statistic:
         """Every Affine's part, shape (nodes, kinds, cases)."""
         i = _place(self.widths, width)
-        return Statistic.of(self.expected[i], self.samples[i])
+        return Statistic.of(self.expected[i], self.samples[i], 0.0, self.epsilon)
 
     def size(self, width: int | None = None) -> Array:
         """What deviations are relative to, ``sqrt(Theta(x1, x1) Theta(x2, x2))``, shape (cases,)."""

@@ -32,7 +32,7 @@ class Statistic:
         draws = samples.shape[0]
         mean, between = samples.mean(axis=0), samples.var(axis=0, ddof=1)
         std = np.sqrt(between + np.mean(np.broadcast_to(within, samples.shape), axis=0))
-        rounding = 32 * epsilon * np.maximum(np.abs(expected), 1e-2)
+        rounding = min(32 * epsilon, 0.02) * np.maximum(np.abs(expected), 1e-2)  # half precision must not excuse everything
         return cls(np.broadcast_to(expected, mean.shape), mean, std, np.sqrt(between / draws), rounding, draws)
 
     @property
@@ -54,7 +54,7 @@ class Statistic:
 class Power:
     """``value ~ width^exponent`` with its standard error, from ``values`` and their ``errors`` at the widths.
 
-    The exponent is None where there is one width alone, or a value that does not stand out of the noise (nan in ``values``).
+    Values that do not stand out of the noise are nan; the fit is over the others, and the exponent None where those are fewer than two.
     """
 
     exponent: float | None
@@ -65,7 +65,9 @@ class Power:
     def __str__(self) -> str:
         if self.exponent is None:
             return "-" if len(self.values) < 2 else "below the noise of this many draws"
-        return f"{self.exponent:+.2f} +- {self.error:.2f}"
+        seen = sum(value == value for value in self.values)
+        some = "" if seen == len(self.values) else f" ({seen} of {len(self.values)} widths)"
+        return f"{self.exponent:+.2f} +- {self.error:.2f}{some}"
 
 
 def root_mean_square(deviations: Sequence[Array], within: Sequence[Any], widths: Sequence[int]) -> Power:
@@ -101,13 +103,13 @@ def bias(deviations: Sequence[Array], widths: Sequence[int]) -> Power:
 
 def fitted(widths: Sequence[int], values: Sequence[float], errors: Sequence[float]) -> Power:
     """The power of the width by least squares on logarithms, weighted by the errors."""
-    given = np.array(values), np.array(errors)
     plain = Power(None, None, tuple(map(float, values)), tuple(map(float, errors)))
-    if len(widths) < 2 or not np.all(np.isfinite(given[0])) or not np.all(given[0] > 0):
+    seen = np.flatnonzero(np.nan_to_num(np.array(values)) > 0)
+    if len(seen) < 2:
         return plain
-    relative = np.maximum(given[1] / given[0], 1e-6)
-    weights = relative**-2.0
-    logs = np.log(np.asarray(widths, float))
+    value, error = np.array(values)[seen], np.array(errors)[seen]
+    weights = np.maximum(error / value, 1e-6) ** -2.0
+    logs = np.log(np.asarray(widths, float)[seen])
     logs = logs - (weights @ logs) / weights.sum()
     spread = weights @ logs**2
-    return Power(float(weights @ (logs * np.log(given[0])) / spread), float(spread**-0.5), plain.values, plain.errors)
+    return Power(float(weights @ (logs * np.log(value)) / spread), float(spread**-0.5), plain.values, plain.errors)
