@@ -15,7 +15,7 @@ from ..calculi.global_maps import c_map, node_values
 from ..calculi.gradients import gradients as infinite_gradients
 from ..calculi.ntk import ntk
 from ..errors import KcalcError
-from ..layers import Affine, Input, Pool
+from ..layers import Affine, Flatten, Identity, Input, Pool
 from ..maps import Assumption
 from ..network import Network
 from .empirical_ntk import Jacobian, contracted
@@ -121,10 +121,10 @@ class _Work:
         import jax.numpy as jnp
 
         self.model, self.cases, self.pairs, self.heuristic = model, cases, pairs, heuristic
-        self.network = stated(model)
         self.shapes = input_shapes(model)
         cases.check(self.shapes)
         self.plan = model.plan()
+        self.network = stated(model, self.plan)
         self.remarks = list(refuse_heuristics(model, self.network, self.plan, heuristic))
         self.nodes = tuple(self.network)
         rows = {node: i for i, node in enumerate(measured_nodes(self.plan))}
@@ -302,10 +302,12 @@ class _Work:
         return GradientCheck(self.width, self.slopes.nodes, Statistic.of(self.slopes.expected, found["gradients"], 0.0, self.epsilon))
 
 
-def stated(model: Model) -> Network:
-    """The network with the model's widths in its layers."""
+def stated(model: Model, plan: Plan) -> Network:
+    """The network with the model's widths in its layers; flattening what has no locations is nothing, and hides widths."""
 
     def widened(node: Node, layer: Any) -> Any:
+        if isinstance(layer, Flatten) and plan.nodes[node].below[0].locations is None:
+            return Identity()
         width = model.features.get(node, model.default_features)
         return replace(layer, features=width) if isinstance(layer, Affine | Input) and layer.features is None else layer
 

@@ -14,8 +14,6 @@ from ..plotting import axes as panel
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .jacobians import Jacobians
-    from .result import GradientCheck, KernelCheck, TangentCheck
 
 Array = np.ndarray
 SIZE = (4.6, 3.2)
@@ -68,7 +66,7 @@ def errors_by_width(checks: Any, quantity: str = "c", ax: Axes | None = None) ->
     return ax
 
 
-def tangent_by_width(tangent: TangentCheck, ax: Axes | None = None) -> Axes:
+def tangent_by_width(tangent: Any, ax: Axes | None = None) -> Axes:
     """The relative deviation of the empirical tangent kernel, of one network and of the mean, over the width."""
     made = ax is None
     ax = panel(ax, *SIZE)
@@ -102,7 +100,7 @@ def _reference(ax: Axes, widths: Sequence[Any], first: float, labelled: bool = T
     ax.plot(x, first * (x / x[0]) ** -0.5, color=GREY, ls=(0, (4, 2)), lw=0.8, zorder=0, label=r"width$^{-1/2}$" if labelled else "_")
 
 
-def singular_values(jacobians: Jacobians, ax: Axes | None = None, bins: int = 40) -> Axes:
+def singular_values(jacobians: Any, ax: Axes | None = None, bins: int = 40) -> Axes:
     """Histograms of the singular values of every Jacobian, as outlines."""
     made = ax is None
     ax = panel(ax, *SIZE)
@@ -125,7 +123,7 @@ def gradient_norms(checks: Any, ax: Axes | None = None) -> Axes:
     """Mean |d out / d node|^2 over the nodes with standard errors, and its value at infinite width as a dashed line."""
     made = ax is None
     ax = panel(ax, *SIZE)
-    given: Mapping[str, GradientCheck] = checks if isinstance(checks, Mapping) else {"measured": checks}
+    given: Mapping[str, Any] = checks if isinstance(checks, Mapping) else {"measured": checks}
     for i, (label, check) in enumerate(given.items()):
         s, place, color = check.statistic, np.arange(len(check.nodes)), PALETTE[i % len(PALETTE)]
         ax.errorbar(place, s.mean, s.error, color=color, lw=1.2, elinewidth=0.6, label="_")
@@ -138,7 +136,7 @@ def gradient_norms(checks: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def check_figure(check: KernelCheck, axes: Sequence[Axes] | None = None) -> Array:
+def check_figure(check: Any, axes: Sequence[Axes] | None = None) -> Array:
     """c and q values by layer; with several widths also the deviation by width.  Returns: the array of Axes."""
     count = 2 + (len(check.widths) > 1)
     if axes is None:
