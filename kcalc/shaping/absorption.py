@@ -72,6 +72,7 @@ def _constants(layer: Nonlinear) -> tuple[float, float, float, float]:
 
 
 def same(one: float, two: float) -> bool:
+    """Whether two constants agree to rounding."""
     return abs(one - two) <= EXACT * max(1.0, abs(one), abs(two))
 
 
