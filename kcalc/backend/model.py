@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..calculi.arrays import Shape
+from ..calculi.widths import given_widths
 from ..compose import fold, require_network
 from ..errors import KcalcError, unknown
-from ..layers import Affine, Input
+from ..layers import Affine
 from ..maps import Assumption
 from ..network import Network
 from ..shaping import Shaping
@@ -268,7 +269,7 @@ def to_jax(
         raise KcalcError(f"the network has symbols ({named}); give them numbers with net.subs({{...}})")
     if remat and not rolled:
         raise KcalcError("remat=True computes inside repeated blocks again, which rolled=False does not have; use rolled=True")
-    widths, default = _widths(source, features)
+    widths, default = given_widths(source, features)
     laws = _laws(source, weights) | own_laws
     model = Model(
         source, widths, default, _images(source, image_shape), laws, named_parameterization(parameterization), _dtype(dtype), bool(remat),
@@ -285,23 +286,6 @@ def _source(network: Any) -> tuple[Network, dict[Node, Initialiser]]:
         return mirrored_network(network)
     require_network(network)
     return network, {}
-
-
-def _widths(network: Network, features: Any) -> tuple[dict[Node, int], int | None]:
-    """({node: width}, the width of others).  Raises: KcalcError for nodes that have none to give, and contradictions."""
-    given = dict(features) if isinstance(features, Mapping) else {None: features}
-    default = given.pop(None, None)
-    for node, width in (*given.items(), *([(None, default)] if default is not None else [])):
-        if isinstance(width, bool) or not hasattr(width, "__index__") or int(width) < 1:
-            raise KcalcError(f"features must be positive whole numbers, got {width!r}" + ("" if node is None else f" for node {node!r}"))
-    for node, width in given.items():
-        layer = network.layer(node)
-        if not isinstance(layer, Affine | Input):
-            kind = type(layer).__name__
-            raise KcalcError(f"node {node!r} is a {kind}: its width is that of what it reads; give features of Affine and Input nodes")
-        if layer.features not in (None, int(width)):
-            raise KcalcError(f"node {node!r} has features={layer.features} in its layer, got {width} in features=; leave one of them out")
-    return {node: int(width) for node, width in given.items()}, None if default is None else int(default)
 
 
 def _images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
