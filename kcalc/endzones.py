@@ -7,6 +7,7 @@ The result, divided by its corner singularity, is regular in theta; 1 - C is the
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ _TERMS = (14, 24)  # Chebyshev terms tried on a panel before it is bisected
 _TOLERANCES = (1e-15, 5e-15)  # of the function's size, for the last coefficients; the noise of the integrals is about 1e-15
 _NARROWEST = 1e-13
 _FEW = 60  # points evaluated directly before a table is made
+CLOSE = 1e-4  # below, the drop of one function at two q values is integrated from its slope
 _MOST = 400  # panels of an end zone
 
 
@@ -190,11 +192,30 @@ class EndZone:
         return True
 
     def drop(self, theta: Array, absolute: bool = False) -> Array:
-        """Gamma(sign) - Gamma(sign cos theta), relatively accurate unless ``absolute``, or for one function at two q, or at sign = -1."""
-        absolute = absolute or self.sign < 0 or (self.phi is self.psi and self.q1 != self.q2)
-        if absolute and self._few("_drop_table", theta.size):
-            return np.array([self._end - self._derivative_at(0, t) if t else 0.0 for t in theta])
+        """Gamma(sign) - Gamma(sign cos theta), relatively accurate unless ``absolute`` or at sign = -1.
+
+        For one function at two q values it is accurate beside the gap that their distance leaves, which for theta >= CLOSE needs no care.
+        """
+        two_levels = self.phi is self.psi and self.q1 != self.q2
+        integrated = two_levels and not absolute and self.sign > 0
+        if (absolute or self.sign < 0 or two_levels) and self._few("_drop_table", theta.size):
+            return np.array([self._single_drop(t, integrated and t < CLOSE) for t in theta])
         return self.sign * evaluate(self._drop_table, theta) * (2 * np.sin(theta / 2)) ** (2 - self._power(1))
+
+    def _single_drop(self, theta: float, integrated: bool) -> float:
+        if not theta:
+            return 0.0
+        if not integrated:
+            return self._end - self._derivative_at(0, theta)
+        kinks = np.abs(np.array(self.phi.kink_points)) * abs(1 / math.sqrt(self.q1) - 1 / math.sqrt(self.q2))
+        turns = np.outer(kinks, [0.2, 0.6, 2.0, 10.0]).ravel()  # where the corners of both levels come into sight
+        edges = np.unique([0.0, *turns[(turns > 0) & (turns < theta)], theta])
+        x, w = gauss_legendre(12)
+        total = 0.0
+        for left, right in itertools.pairwise(edges):
+            t = left + (right - left) / 2 * (1 + x)
+            total += (right - left) / 2 * float(w @ [self._derivative_at(1, float(v)) * math.sin(v) for v in t])
+        return total
 
     def derivative(self, order: int, theta: Array) -> Array:
         """Gamma^(order) at c = sign cos(theta), order 1 or 2; infinite at theta = 0 where corners meet."""

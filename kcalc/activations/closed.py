@@ -10,10 +10,14 @@ import math
 from dataclasses import dataclass
 
 import mpmath
+import numpy as np
 import sympy as sp
 
 from kcalc.activations.base import Activation
-from kcalc.fields import SYMPY, Field, Number
+from kcalc.expectations import pair_distance
+from kcalc.fields import NUMPY, SYMPY, Field, Number
+
+NEARLY_ONE = 1e-7  # gaps below keep their digits for unequal q values too
 
 
 def diverging(numerator: Number, denominator: Number, field: Field) -> Number:
@@ -80,7 +84,18 @@ class Kernel(Closed):
 
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         norm = self._norm(q1, q2, field)
-        return (norm - self._top(q1, q2, field)) / norm + self._drop(gap, q1, q2, field) / norm
+        apart, drop = (norm - self._top(q1, q2, field)) / norm, self._drop(gap, q1, q2, field) / norm
+        return (self._refined(apart, drop, q1, q2) if field is NUMPY else apart) + drop
+
+    def _refined(self, apart: Number, drop: Number, q1: Number, q2: Number) -> Number:
+        """1 - C(1, q1, q2) with its digits where two inputs are nearly one: there it is integrated, not subtracted."""
+        close = np.asarray((apart + drop < NEARLY_ONE) & (q1 != q2))
+        if not close.any():
+            return apart
+        out, first, second = (np.array(np.broadcast_to(a, np.broadcast(apart, drop).shape)) for a in (apart, q1, q2))
+        rows, inverse = np.unique(np.stack([first[close], second[close]]), axis=1, return_inverse=True)
+        out[close] = np.array([pair_distance(self, *map(float, pair)) for pair in rows.T])[inverse.ravel()]
+        return out[()]
 
     def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
         norm = self._norm(q1, q2, field)

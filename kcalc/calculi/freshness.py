@@ -15,28 +15,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-import numpy as np
-
 from ..activations import Activation
 from ..errors import FreshnessError, KcalcError
 from ..fields import NUMPY
-from ..jax_field import is_jax
 from ..jets import Jet
 from .crossing import dropped, expected, lessened
+from .second_moments import Moments, Part, SecondMoments, is_zero
 
 Number = Any
 Node = Hashable
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Second moments of one channel for two inputs: ``q_j``, ``gap = 1 - c``, and the channel means."""
-
-    q1: Number
-    q2: Number
-    gap: Number
-    mean1: Number
-    mean2: Number
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,78 +84,8 @@ class Pair:
         return all(t.atom.gaussian for t in self.terms) and is_zero(self.shift1) and is_zero(self.shift2)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A contribution to ``E f1^2``, ``E f2^2``, and to ``E f1 f2`` as ``joint - deficit``, the deficit 0 at ``c = 1``."""
-
-    first: Number
-    second: Number
-    joint: Number
-    deficit: Number = 0
-
-    def scaled(self, s1: Number, s2: Number, s12: Number) -> Part:
-        """The contribution of a multiple."""
-        return Part(s1 * self.first, s2 * self.second, s12 * self.joint, s12 * self.deficit)
-
-
-def is_zero(value: Number) -> bool:
-    """True if a number is exactly zero everywhere."""
-    if isinstance(value, Jet):
-        return all(is_zero(a) for a in value.coefficients)
-    if is_jax(value):  # perhaps traced: what only might be zero is not
-        return False
-    result = value == 0
-    return bool(result.all()) if hasattr(result, "all") else bool(result)
-
-
-def agree(a: Number, b: Number) -> bool:
-    """True if two numbers are the same everywhere."""
-    return a is b or is_zero(a - b)
-
-
-class Algebra:
-    """Exact second moments of linear expressions in atoms, over one number system.
-
-    ``uniform`` says that both inputs have the same q everywhere, so that second-input numbers repeat the first's.
-    """
-
-    def __init__(self, field: Any, uniform: bool) -> None:
-        self.field = field
-        self.uniform = uniform
-
-    def root(self, value: Number) -> Number:
-        """The square root of a number or jet."""
-        return value.sqrt(self.field.sqrt) if isinstance(value, Jet) else self.field.sqrt(value)
-
-    def geometric(self, a: Number, b: Number) -> Number:
-        """``sqrt(a b)``, exactly ``a`` where the two are equal."""
-        if a is b:
-            return a
-        if isinstance(a, Jet) or isinstance(b, Jet):
-            return self.root(a * b)
-        if self.field is NUMPY:
-            return np.where(a == b, a, np.sqrt(a * b))[()]
-        if is_jax(a) or is_jax(b):
-            return self.root(a * b)
-        return a if a == b else self.root(a * b)
-
-    def own(self, m: Moments) -> Part:
-        """The second moments of one feature map as a part."""
-        joint = self.geometric(m.q1, m.q2)
-        return Part(m.q1, m.q2, joint, m.gap * joint)
-
-    def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) of a sum of parts; the gap keeps its digits when the two inputs have equal q."""
-        q1 = q2 = joint = deficit = 0
-        for part in parts:
-            q1 = q1 + part.first
-            q2 = q2 + part.second
-            joint = joint + part.joint
-            deficit = deficit + part.deficit
-        if self.uniform:
-            q2 = joint = q1
-        norm = self.geometric(q1, q2)
-        return q1, q2, (norm - joint + deficit) / norm
+class Algebra(SecondMoments):
+    """Exact second moments of linear expressions in atoms, over one number system."""
 
     # -- sums ------------------------------------------------------------------------------------------------------
 
@@ -215,11 +132,13 @@ class Algebra:
         return first, (first if self.uniform else second)
 
     def _independent(self, pairs: Sequence[Pair], weights: Sequence[Number]) -> list[Part]:
-        parts = [self.own(p.moments).scaled(w * w, w * w, w * w) for p, w in zip(pairs, weights, strict=True)]
-        for (p, w), (r, v) in combinations([(p, w) for p, w in zip(pairs, weights, strict=True) if not self._centred(p)], 2):
-            m, n = p.moments, r.moments
-            both = (2 * w * v * m.mean1 * n.mean1, 2 * w * v * m.mean2 * n.mean2)
-            parts.append(Part(*both, w * v * (m.mean1 * n.mean2 + m.mean2 * n.mean1)))
+        parts = [self.own(p.moments).times(w * w) for p, w in zip(pairs, weights, strict=True)]
+        means = [(w * p.moments.mean1, w * p.moments.mean2) for p, w in zip(pairs, weights, strict=True) if not self._centred(p)]
+        if len(means) > 1 and self.field is NUMPY and not self.uniform:
+            total = Part.of_means(sum(m for m, _ in means), sum(m for _, m in means))
+            return [*parts, total, *(Part.of_means(*pair, sign=-1) for pair in means)]
+        for (m1, m2), (n1, n2) in combinations(means, 2):
+            parts.append(Part(2 * m1 * n1, 2 * m2 * n2, m1 * n2 + m2 * n1))
         return parts
 
     @staticmethod
@@ -227,7 +146,7 @@ class Algebra:
         return is_zero(pair.moments.mean1) and is_zero(pair.moments.mean2)
 
     def _overlapping(self, terms: Sequence[Term], shift1: Number, shift2: Number, node: Node) -> list[Part]:
-        parts = [Part(shift1 * shift1, shift2 * shift2, shift1 * shift2)]
+        parts = [Part.of_means(shift1, shift2)]
         for t in terms:
             m = t.atom.moments
             parts.append(self.own(m).scaled(t.a1 * t.a1, t.a2 * t.a2, t.a1 * t.a2))

@@ -23,7 +23,8 @@ from ..maps import Assumption
 from ..network import sum_weights
 from .channels import Channels, overlaid
 from .checks import check_q, check_variance, is_one, plain
-from .freshness import Algebra, Atom, Moments, Pair, Part, Term, agree, disjoint, is_zero, opened
+from .freshness import Algebra, Atom, Pair, Term, disjoint, opened
+from .second_moments import Moments, Part, agree, is_zero
 
 Number = Any
 Node = Hashable
@@ -92,9 +93,9 @@ class Kernel:
         weight, bias = scale * scale, shift * shift
         gaussian = self._grouped(layer, node, below)
         passed = self._centred(below, node, gaussian) if layer.standardised else self._parts(below)
-        parts = [part.scaled(weight, weight, weight) for part in passed]
+        parts = [part.times(weight) for part in passed]
         if not is_zero(bias):
-            parts.append(Part(bias, bias, bias))
+            parts.append(Part(bias, bias, bias, ratio=1))
         q1, q2, gap = self._mixed(parts, node)
         return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self._bit(), gaussian)))
 
@@ -121,7 +122,7 @@ class Kernel:
                 if not self.assume_independent:
                     raise FreshnessError(f"{error}; or pass assume_independent=True to treat the addends as independent") from None
             self.note(node, "the addends are treated as independent and centred, which they are not")
-            parts = [self.algebra.own(p.moments).scaled(w * w, w * w, w * w) for p, w in zip(pairs, weights, strict=True)]
+            parts = [self.algebra.own(p.moments).times(w * w) for p, w in zip(pairs, weights, strict=True)]
             q1, q2, gap = self._mixed(parts, node)
             return Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self._bit(), all(p.gaussian for p in pairs)))
 
@@ -259,7 +260,7 @@ class Kernel:
         """Second moments over all channels: groups weighted by their share."""
         if len(state.groups) == 1:
             return [self.algebra.own(state.pairs[0].moments)]
-        return [self.algebra.own(p.moments).scaled(*[self._share(f)] * 3) for f, p in state.groups]
+        return [self.algebra.own(p.moments).times(self._share(f)) for f, p in state.groups]
 
     def _share(self, fraction: Any) -> Number:
         return self.field.number(fraction)
@@ -280,7 +281,7 @@ class Kernel:
         q1, q2, _ = self.algebra.mix(self._parts(state))
         for q, mean in ((q1, mean1), (q2, mean2)):
             check_variance(self.field, q - mean * mean, q, node)
-        return [*self._parts(state), Part(-mean1 * mean1, -mean2 * mean2, -mean1 * mean2)]
+        return [*self._parts(state), Part.of_means(mean1, mean2, sign=-1)]
 
     def whole(self, state: Channels) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) over all channels of a feature map."""

@@ -26,8 +26,9 @@ from ..maps import Assumption
 from ..network import Network
 from .channels import Channels
 from .checks import check_q
-from .freshness import Atom, Moments, Pair, is_zero
+from .freshness import Atom, Pair
 from .homogeneity import degrees
+from .second_moments import Moments, is_zero
 from .tangent import Tangent
 
 Node = Hashable

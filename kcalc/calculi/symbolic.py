@@ -22,8 +22,9 @@ from ..layers import Layer
 from ..maps import Assumption
 from ..network import Network, concat_channels, grouped_widths
 from .channels import Channels
-from .freshness import Atom, Moments, Pair, Term
+from .freshness import Atom, Pair, Term
 from .kernel import Kernel
+from .second_moments import Moments
 
 Node = Hashable
 NAMED_SIZE = 60

@@ -16,8 +16,9 @@ from ..errors import KcalcError
 from ..jets import Jet
 from ..layers import Affine, Layer, Nonlinear
 from .channels import Channels
-from .freshness import Moments, Pair
+from .freshness import Pair
 from .kernel import Kernel
+from .second_moments import Moments
 
 Node = Hashable
 Number = Any

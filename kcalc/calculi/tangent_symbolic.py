@@ -17,7 +17,7 @@ from ..composition import Composition
 from ..fields import SYMPY
 from ..jets import Jet
 from ..network import Network, concat_channels, grouped_widths
-from .freshness import Moments
+from .second_moments import Moments
 from .symbolic import Q1, Q2, Namer, NamingKernel, cosine, tidy
 from .tangent import Tangent
 

@@ -22,8 +22,9 @@ from ...errors import KcalcError
 from ...jets import Jet
 from ...layers import Affine, Flatten, Layer, LayerNorm, Nonlinear, Pool, RMSNorm
 from ..channels import Channels
-from ..freshness import Atom, Moments, Pair, Part
+from ..freshness import Atom, Pair
 from ..kernel import LOCATIONS, Kernel
+from ..second_moments import Moments, Part
 from ..tangent import CENTRE, refuse_jumps
 from .geometry import Window
 from .local import LocationAlgebra, local_gap, local_q

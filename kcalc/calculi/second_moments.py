@@ -1,0 +1,135 @@
+"""Second moments of feature maps for two inputs, and how those of parts make those of the whole.
+
+The gap 1 - c of a sum is a small difference of large numbers wherever two inputs are nearly one; it is put together here from terms that
+are small themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from ..fields import NUMPY
+from ..jax_field import is_jax
+from ..jets import Jet
+
+Number = Any
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Second moments of one channel for two inputs: ``q_j``, ``gap = 1 - c``, and the channel means."""
+
+    q1: Number
+    q2: Number
+    gap: Number
+    mean1: Number
+    mean2: Number
+
+
+@dataclass(frozen=True)
+class Part:
+    """A contribution to ``E f1^2``, ``E f2^2``, and to ``E f1 f2`` as ``joint - deficit``, the deficit 0 at ``c = 1``.
+
+    ``ratio``: ``joint / first`` where ``joint^2 = first second``, None where that is not so or not known.
+    """
+
+    first: Number
+    second: Number
+    joint: Number
+    deficit: Number = 0
+    ratio: Number | None = None
+
+    def scaled(self, s1: Number, s2: Number, s12: Number) -> Part:
+        """The contribution of a multiple."""
+        return Part(s1 * self.first, s2 * self.second, s12 * self.joint, s12 * self.deficit)
+
+    def times(self, weight: Number) -> Part:
+        """The contribution of a multiple, the same number for both inputs."""
+        return replace(self.scaled(weight, weight, weight), ratio=self.ratio)
+
+    @classmethod
+    def of_means(cls, mean1: Number, mean2: Number, sign: int = 1) -> Part:
+        """``sign`` times the products of two numbers."""
+        ratio = None if is_zero(mean1) or any(isinstance(m, Jet) or is_jax(m) for m in (mean1, mean2)) else mean2 / mean1
+        return cls(sign * mean1 * mean1, sign * mean2 * mean2, sign * mean1 * mean2, ratio=ratio)
+
+
+def is_zero(value: Number) -> bool:
+    """True if a number is exactly zero everywhere."""
+    if isinstance(value, Jet):
+        return all(is_zero(a) for a in value.coefficients)
+    if is_jax(value):  # perhaps traced: what only might be zero is not
+        return False
+    result = value == 0
+    return bool(result.all()) if hasattr(result, "all") else bool(result)
+
+
+def agree(a: Number, b: Number) -> bool:
+    """True if two numbers are the same everywhere."""
+    return a is b or is_zero(a - b)
+
+
+class SecondMoments:
+    """Second moments of feature maps for two inputs, added up over one number system.
+
+    ``uniform`` says that both inputs have the same q everywhere, so that second-input numbers repeat the first's.
+    """
+
+    def __init__(self, field: Any, uniform: bool) -> None:
+        self.field = field
+        self.uniform = uniform
+
+    def root(self, value: Number) -> Number:
+        """The square root of a number or jet."""
+        return value.sqrt(self.field.sqrt) if isinstance(value, Jet) else self.field.sqrt(value)
+
+    def geometric(self, a: Number, b: Number) -> Number:
+        """``sqrt(a b)``, exactly ``a`` where the two are equal."""
+        if a is b:
+            return a
+        if isinstance(a, Jet) or isinstance(b, Jet):
+            return self.root(a * b)
+        if self.field is NUMPY:
+            return np.where(a == b, a, np.sqrt(a * b))[()]
+        if is_jax(a) or is_jax(b):
+            return self.root(a * b)
+        return a if a == b else self.root(a * b)
+
+    def own(self, m: Moments) -> Part:
+        """The second moments of one feature map as a part."""
+        joint = self.geometric(m.q1, m.q2)
+        known = not self.uniform and (self.field is NUMPY or is_jax(m.q1)) and not isinstance(m.q1, Jet) and not isinstance(m.q2, Jet)
+        return Part(m.q1, m.q2, joint, m.gap * joint, joint / m.q1 if known else None)
+
+    def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
+        """(q1, q2, gap) of a sum of parts; the gap keeps its digits where both inputs have one q, or where all ratios are known."""
+        parts = list(parts)
+        q1 = q2 = joint = deficit = 0
+        for part in parts:
+            q1 = q1 + part.first
+            q2 = q2 + part.second
+            joint = joint + part.joint
+            deficit = deficit + part.deficit
+        if self.uniform:
+            return q1, q1, deficit / q1
+        norm = self.geometric(q1, q2)
+        return q1, q2, (self._excess(parts, norm, joint) + deficit) / norm
+
+    def _excess(self, parts: Sequence[Part], norm: Number, joint: Number) -> Number:
+        """``norm - joint``, by Lagrange's identity ``sum a_i sum a_i r_i^2 - (sum a_i r_i)^2 = sum_{i<j} a_i a_j (r_i - r_j)^2``."""
+        plain = norm - joint
+        if any(part.ratio is None for part in parts):
+            return plain
+        squares: Number = 0
+        for one, two in combinations(parts, 2):
+            squares = squares + one.first * two.first * (one.ratio - two.ratio) ** 2
+        if self.field is not NUMPY:
+            return squares / (norm + joint)
+        with np.errstate(all="ignore"):  # a ratio is 0 / 0 where a location is 0
+            exact = squares / (norm + joint)
+        return np.where(np.isfinite(exact) & (np.asarray(joint) > 0), exact, plain)[()]
