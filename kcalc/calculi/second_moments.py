@@ -123,11 +123,12 @@ class SecondMoments:
     def _excess(self, parts: Sequence[Part], norm: Number, joint: Number) -> Number:
         """``norm - joint``, by Lagrange's identity ``sum a_i sum a_i r_i^2 - (sum a_i r_i)^2 = sum_{i<j} a_i a_j (r_i - r_j)^2``."""
         plain = norm - joint
-        if any(part.ratio is None for part in parts):
+        known = [(part.first, part.ratio) for part in parts if part.ratio is not None]
+        if len(known) < len(parts):
             return plain
         squares: Number = 0
-        for one, two in combinations(parts, 2):
-            squares = squares + one.first * two.first * (one.ratio - two.ratio) ** 2
+        for (first, r), (second, s) in combinations(known, 2):
+            squares = squares + first * second * (r - s) ** 2
         if self.field is not NUMPY:
             return squares / (norm + joint)
         with np.errstate(all="ignore"):  # a ratio is 0 / 0 where a location is 0
