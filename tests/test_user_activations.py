@@ -248,3 +248,11 @@ def test_a_declared_growth_bound_lets_integrals_be_certified():
     for bad in ((1, 0), (1, 0, -1), (0, 0, 1), "abc", (1e-3, 0, 0), (1, 0, float("nan"))):
         with pytest.raises(KcalcError, match="growth"):
             activation(wild, growth=bad)
+
+
+def test_two_slopes_are_recognised():
+    phi = activation(sp.Max(Y, Y / 5))
+    assert (phi.degree, phi.negative_slope) == (1, sp.Rational(1, 5))
+    assert phi.c_map(0.3, 2.0, 5.0) == pytest.approx(activation(sp.Max(Y, Y / 5), kinks=[0]).c_map(0.3), rel=1e-15)
+    assert activation(sp.Piecewise((2 * Y, Y > 0), (-Y / 3, True)))(-3.0) == 1.0
+    assert activation(sp.Max(Y, Y / 5) + 1).degree is None

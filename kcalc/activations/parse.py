@@ -17,6 +17,7 @@ from kcalc.activations.base import Activation, X
 from kcalc.activations.callables import from_callable
 from kcalc.activations.pieces import CORNERED, KINK_REACH, compile_pieces, resolve, switch_points
 from kcalc.activations.polynomial import polynomial
+from kcalc.activations.rectifiers import abrelu
 from kcalc.activations.registry import by_name, names, same_function
 from kcalc.errors import KcalcError
 from kcalc.fields import NUMPY, SYMPY
@@ -98,7 +99,17 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
     known = _known(candidate)
     if known is not None:
         return known if name is None else replace(known, name=name)
-    return candidate
+    return _as_rectifier(candidate) or candidate
+
+
+def _as_rectifier(candidate: Activation) -> Activation | None:
+    """The candidate as one of two slopes, where it is that: Max(x, x/5)."""
+    if candidate.kinks != (0,) or not all(piece.is_polynomial(X) for piece in candidate.pieces):
+        return None
+    left, right = (piece.coeff(X, 1) for piece in candidate.pieces)
+    if any(sp.expand(piece - slope * X) != 0 for piece, slope in zip(candidate.pieces, (left, right), strict=True)):
+        return None
+    return replace(abrelu(left, right), name=candidate.name, expr=candidate.expr)
 
 
 def _in_x(spec: sp.Expr) -> sp.Expr:
