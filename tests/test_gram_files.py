@@ -190,3 +190,44 @@ def test_a_local_dask_cluster() -> None:
     ):
         found = K.matrix(da.from_array(x, chunks=(30, 6))).compute()
     np.testing.assert_allclose(found, K.matrix(x), rtol=1e-12)
+
+
+def test_a_run_stopped_before_its_first_numbers_begins_again(tmp_path: Path) -> None:
+    x, K = sphere(30, 5), kc.ntk(RELU)
+    paths = (tmp_path / "a.npy", tmp_path / "b.npy")
+    original = np.lib.format.open_memmap
+
+    def stopped(path: Path, **options: object) -> np.ndarray:
+        if path == paths[1]:
+            raise KeyboardInterrupt
+        return original(path, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np.lib.format, "open_memmap", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            K.matrices(x, out=paths, block_rows=7)
+    found = K.matrices(x, out=paths, block_rows=7)
+    assert np.array_equal(found.ntk, K.matrix(x))
+
+
+def test_any_changed_number_of_a_finished_stripe_is_noticed(tmp_path: Path) -> None:
+    x, K, path = sphere(30, 5), kc.ntk(RELU), tmp_path / "a.npy"
+    K.matrix(x, out=path, block_rows=10)
+    values = np.lib.format.open_memmap(path, mode="r+")
+    values[5, 7] += 1e-9
+    values.flush()
+    with pytest.raises(kc.KcalcError, match="changed since"):
+        K.matrix(x, out=path, block_rows=10)
+
+
+def test_options_that_would_do_nothing_are_refused() -> None:
+    import dask.array as da
+    import jax.numpy as jnp
+
+    x, K = sphere(8, 5), kc.ntk(RELU)
+    with pytest.raises(kc.KcalcError, match="block_rows= does nothing"):
+        K.matrix(da.from_array(x), block_rows=3)
+    with pytest.raises(kc.KcalcError, match="progress= does nothing"):
+        K.matrix(jnp.asarray(x), progress=True)
+    with pytest.raises(kc.KcalcError, match="leave dtype out"):
+        K.matrix(x, out=np.empty((8, 8)), dtype="float32")

@@ -23,6 +23,7 @@ def dask_matrices(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], opti
 
     if options.out is not None or options.mesh is not None or options.backend is not None:
         raise KcalcError("dask arrays are computed by dask alone: no out, mesh or backend; store the result with dask")
+    options.refuse("block_rows", "progress", why="dask cuts its blocks itself: rechunk X, and use dask's own progress bar")
     left = _rows(X, "X")
     right = left if Y is None or Y is X else _rows(Y, "Y")
     check_widths(kernels, left.shape[1], right.shape[1])

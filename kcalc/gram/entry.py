@@ -33,6 +33,7 @@ def compute(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: O
 
         if options.out is not None:
             raise KcalcError('out= takes results of NumPy data; give np.asarray(X) (backend="jax" still computes on the device)')
+        options.refuse("block_rows", "progress", why="JAX arrays are computed in one compiled piece; memory= bounds its blocks")
         if options.backend == "numpy":
             raise KcalcError('X is a JAX array; give np.asarray(X) for backend="numpy"')
         return jax_matrices(kernels, X, Y, parts, options)
@@ -53,6 +54,8 @@ def _is_dask(value: Any) -> bool:
 def _filled(left: RowSet, right: RowSet, plan: Plan, parts: tuple[int, ...], options: Options, single: bool) -> list[Array]:
     dtype = np.dtype(options.dtype) if options.dtype is not None else np.dtype(np.float32 if single else np.float64)
     targets = None if options.out is None else places(options.out, parts)
+    if targets is not None and options.dtype is not None and any(isinstance(t, np.ndarray) and t.dtype != dtype for t in targets.values()):
+        raise KcalcError(f"dtype is {dtype}, but out is an array of another type; leave dtype out, or give an array of {dtype}")
     paths = {part: item for part, item in (targets or {}).items() if isinstance(item, Path)}
     rows = options.block_rows or (recorded_block(paths) if paths else None)
     rows = min(rows or block_rows(len(left), len(right), len(parts), options.memory or MEMORY), len(left))

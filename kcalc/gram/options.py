@@ -64,6 +64,12 @@ class Options:
             if kind not in (np.float64, np.float32):
                 raise KcalcError(f"dtype must be float64 or float32, got {kind}")
 
+    def refuse(self, *names: str, why: str) -> None:
+        """Raises: KcalcError where an option was given that would do nothing."""
+        given = next((name for name in names if getattr(self, name)), None)
+        if given is not None:
+            raise KcalcError(f"{given}= does nothing here: {why}")
+
 
 def check_widths(kernels: Widths, left: int, right: int) -> None:
     """Raises: KcalcError where X, Y and the network do not agree on the number of features."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +52,7 @@ class FileSink:
     paths: dict[int, Path]
     arrays: dict[int, Array]
     record: dict[str, Any]
-    _done: dict[int, list[float]] = field(default_factory=dict)
+    _done: dict[int, list[int]] = field(default_factory=dict)
 
     @classmethod
     def opened(cls, paths: dict[int, Path], job: Job, dtype: np.dtype) -> FileSink:
@@ -68,23 +69,23 @@ class FileSink:
         }
         known = {path: path.exists() for path in paths.values()}
         beside = _beside(paths)
-        if beside.exists() and all(known.values()):
+        fresh = _begun(beside, record)
+        if beside.exists() and all(known.values()) and not fresh:
             return cls._resumed(paths, job, record)
         taken = next((path for path, exists in known.items() if exists), None)
-        if taken is not None:
+        if taken is not None and not fresh:
             raise KcalcError(f"{taken} exists and was not begun by K.matrix; remove it or give another name")
         arrays: dict[int, Array] = {}
         for path in paths.values():
             if not path.parent.is_dir():
                 raise KcalcError(f"there is no folder {path.parent} to write {path.name} in")
-        beside.unlink(missing_ok=True)
-        for part, path in paths.items():
-            try:
-                arrays[part] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-            except OSError as error:
-                raise KcalcError(f"{path} cannot be written ({error.strerror or error})") from None
         sink = cls(paths, arrays, record)
-        sink._save()
+        try:
+            sink._save()  # first, so that files without numbers are known for what they are
+            for part, path in paths.items():
+                arrays[part] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        except OSError as error:
+            raise KcalcError(f"{next(iter(paths.values()))} cannot be written ({error.strerror or error})") from None
         return sink
 
     @classmethod
@@ -131,9 +132,11 @@ class FileSink:
         self._done[stripe] = self._mark(stripe)
         self._save()
 
-    def _mark(self, stripe: int) -> list[float]:
-        """What tells the stripe's numbers from others: the sum of its first row, per kernel."""
-        return [float(array[stripe * self.record["block_rows"]].sum(dtype=np.float64)) for array in self.arrays.values()]
+    def _mark(self, stripe: int) -> list[int]:
+        """What tells the stripe's numbers from others: the checksum of its rows, per kernel."""
+        height = self.record["block_rows"]
+        rows = slice(stripe * height, (stripe + 1) * height)
+        return [zlib.crc32(np.ascontiguousarray(array[rows]).data) for array in self.arrays.values()]
 
     def has(self, stripe: int) -> bool:
         """Whether an earlier run finished the stripe."""
@@ -147,6 +150,15 @@ class FileSink:
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, beside)
+
+
+def _begun(beside: Path, record: dict[str, Any]) -> bool:
+    """Whether this very run was begun and interrupted before it had any numbers."""
+    try:
+        old = json.loads(beside.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(old, dict) and old.get("finished") == {} and all(old.get(key) == record[key] for key in record if key != "kernel")
 
 
 def recorded_block(paths: dict[int, Path]) -> int | None:
