@@ -9,9 +9,9 @@ from typing import Any
 
 import sympy as sp
 
-from .combinators import Piece, chain, repeat, residual
+from .combinators import Piece, chain, repeat, residual, residual_weights
 from .errors import KcalcError, unknown
-from .layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Pool
+from .layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Pool, Scale, as_number
 from .network import Network, Step
 
 HALF = sp.sqrt(2) / 2
@@ -182,3 +182,115 @@ def densenet(layers: int, activation: Any = "relu", growth: int | None = 32, rea
     if readout:
         steps.append(("readout", Affine(), ("phi_out",)))
     return Network.from_steps(steps)
+
+
+# -- strided and preconditioned networks of the scaling calculus ---------------------------------------------------------------------------
+
+
+def lenet(
+    activation: Any = "relu", classes: int = 10, channels: int = 1, image_shape: tuple[int, int] | None = (32, 32), sigma_w: Any = 1
+) -> Network:
+    """LeNet-5 with strides in place of pooling: two 5 x 5 convolutions of stride 2, then 120 and 84 features. [Scaling sec. 5]"""
+    layers = [Affine(6, kernel=5, stride=2, padding="valid", sigma_w=sigma_w), Affine(16, kernel=5, stride=2, padding="valid", sigma_w=sigma_w)]
+    dense = [Affine(120, sigma_w=sigma_w), Affine(84, sigma_w=sigma_w)]
+    return _alternating(Input(channels, image_shape), activation, layers, [*dense, Affine(classes, sigma_w=sigma_w)])
+
+
+def alexnet(
+    activation: Any = "relu", classes: int = 1000, image_shape: tuple[int, int] | None = (224, 224), hidden: int = 4096, sigma_w: Any = 1
+) -> Network:
+    """AlexNet with the strides of its poolings given to the convolutions before them (kernels 11, 5, 3, 3, 3). [Scaling sec. 10]"""
+
+    def convolution(features: int, kernel: int, stride: int) -> Affine:
+        return Affine(features, kernel=kernel, stride=stride, padding=kernel // 2, sigma_w=sigma_w)
+
+    layers = [convolution(64, 11, 8), convolution(192, 5, 2), convolution(384, 3, 1), convolution(256, 3, 1), convolution(256, 3, 2)]
+    dense = [Affine(hidden, sigma_w=sigma_w), Affine(hidden, sigma_w=sigma_w), Affine(classes, sigma_w=sigma_w)]
+    return _alternating(Input(3, image_shape), activation, layers, dense)
+
+
+def _alternating(entry: Input, activation: Any, convolutions: list[Affine], dense: list[Affine]) -> Network:
+    pieces: list[Piece] = [entry]
+    for layer in convolutions:
+        pieces += [layer, Nonlinear(activation)]
+    pieces += [Flatten(), dense[0]]
+    for layer in dense[1:]:
+        pieces += [Nonlinear(activation), layer]
+    return chain(*pieces)
+
+
+def _geometric(inputs: Any, outputs: Any, kernel: int, constant: Any, stride: int = 1, padding: Any = "same") -> Affine:
+    """An Affine with E[W^2] = c / (k sqrt(n m)): sigma_w^2 = c k sqrt(n/m). [Scaling eq. 3]"""
+    sigma = sp.sqrt(constant * kernel * sp.sqrt(sp.sympify(inputs) / sp.sympify(outputs)))
+    return Affine(outputs, kernel=kernel, stride=stride, padding=padding, sigma_w=sigma)
+
+
+def preconditioned_block(
+    inputs: Any,
+    outputs: Any,
+    width: Any,
+    shortcut_weight: Any = HALF,
+    residual_weight: Any = None,
+    downsample: bool = False,
+    padding: Any = "same",
+    pool_correlation: Any = 0,
+) -> Network:
+    """The pre-activation bottleneck block whose weights all have the scaling of c = 1 outside it, with corrected constants. [Scaling sec. 11.1]
+
+    ``alpha S(x) + beta F(x)``, alpha and beta the weights of the sum (squares summing to one), n -> m channels with ``width`` inside.
+
+    - S: the identity for n = m without downsampling; else [mean pooling 2 x 2,] 1 x 1 convolution with c = alpha, multiplied by
+      1/sqrt(alpha) [and by 2/sqrt(1 + 3 r) for the pooling, r = ``pool_correlation`` within its windows].
+    - F: times sqrt(beta); three times relu, times sqrt(2/(k beta)), convolution k x k with c = beta (k = 1, 3, 1, the stride at the
+      3 x 3); times v = sqrt(beta), which is to be learned; times 1/beta.
+
+    Both give sqrt(n/m) times what they read, in mean square. The source prints c = alpha/4 for the pooled shortcut and sqrt(m/(beta n)) for
+    the last multiplier, which are right neither for gamma nor for the second moment. Biases stand behind the convolutions here.
+    """
+    alpha, beta = (sp.sympify(w) for w in residual_weights(shortcut_weight, residual_weight) or (HALF, HALF))
+    if alpha == 0:
+        raise KcalcError("a block without shortcut is no residual block: give shortcut_weight > 0")
+
+    def layer(source: Any, target: Any, kernel: int, stride: int = 1) -> list[Piece]:
+        scale = Scale(sp.sqrt(2 / (kernel * beta)))
+        return [Nonlinear("relu"), scale, _geometric(source, target, kernel, beta, stride, padding)]
+
+    stride = 2 if downsample else 1
+    inner = [*layer(inputs, width, 1), *layer(width, width, 3, stride), *layer(width, outputs, 1)]
+    branch = chain(Scale(sp.sqrt(beta)), *inner, Scale(sp.sqrt(beta)), Scale(1 / beta))
+    if inputs == outputs and not downsample:
+        return residual(branch, alpha, beta)
+    along: list[Piece] = [_geometric(inputs, outputs, 1, alpha), Scale(1 / sp.sqrt(alpha))]
+    if downsample:
+        lost = (1 + 3 * sp.sympify(as_number(pool_correlation, "pool_correlation"))) / 4
+        along = [Pool("mean", 2), along[0], Scale(1 / sp.sqrt(alpha * lost))]
+    return residual(branch, alpha, beta, shortcut=chain(*along))
+
+
+def preactivation_resnet50(
+    classes: int = 1000,
+    image_shape: tuple[int, int] | None = (224, 224),
+    width: int = 64,
+    shortcut_weight: Any = HALF,
+    padding: Any = "same",
+    pool_correlation: Any = 0,
+    output_scale: Any = None,
+) -> Network:
+    """The unnormalised pre-activation ResNet-50 of :func:`preconditioned_block`, geometric initialisation with c = 1. [Scaling sec. 11]
+
+    A 7 x 7 convolution of stride 4 in place of the stem's pooling, reading inputs times (3 * 49)^(-1/4) (mean square 1 is assumed); stages of
+    3, 4, 6, 3 blocks with ``width``, 2 ``width``, ... inside and four times as many channels outside; relu times sqrt(2); the mean over all
+    locations; a dense layer, times ``output_scale`` where given. Mean pooling after relu does not keep the activation scaling: see
+    ``kc.scaling(network).violations``.
+    """
+    stem = [Scale(sp.Integer(147) ** sp.Rational(-1, 4)), _geometric(3, width, 7, 1, 4, padding)]
+    pieces: list[Piece] = [Input(3, image_shape), *stem]
+    inputs = width
+    for number, blocks in enumerate(STAGES[50]):
+        inside = _depth(width, name="width") * 2**number
+        weights = {"shortcut_weight": shortcut_weight, "padding": padding}
+        first = preconditioned_block(inputs, 4 * inside, inside, downsample=number > 0, pool_correlation=pool_correlation, **weights)
+        pieces += [first, repeat(preconditioned_block(4 * inside, 4 * inside, inside, **weights), blocks - 1)]
+        inputs = 4 * inside
+    ends = [Nonlinear("relu"), Scale(sp.sqrt(2)), Pool("mean"), Flatten(), _geometric(inputs, classes, 1, 1)]
+    return chain(*pieces, *ends, *([] if output_scale is None else [Scale(output_scale)]))

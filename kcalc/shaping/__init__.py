@@ -14,6 +14,7 @@ from .constants import Constants, ConstantsTable
 from .dks import dks
 from .eoc import Edge, EdgeShaping, edge, edge_curve, eoc
 from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_parameters
+from .geometric import GeometricShaping, geometric
 from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
 from .looks_linear import LooksLinear, looks_linear
 from .normaliser_free import NormaliserFree, normaliser_free
@@ -35,6 +36,7 @@ METHODS: dict[str, Callable[..., Shaping]] = {
     "looks_linear": looks_linear,
     "residual_weights": residual_weights,
     "nf": normaliser_free,
+    "geometric": geometric,
     **WEIGHTS,
 }
 
@@ -50,6 +52,7 @@ __all__ = [
     "Edge",
     "EdgeShaping",
     "EquivalentParameters",
+    "GeometricShaping",
     "LooksLinear",
     "NormaliserFree",
     "PhaseDiagram",
@@ -69,6 +72,7 @@ __all__ = [
     "flow",
     "flow_slope",
     "flow_time",
+    "geometric",
     "looks_linear",
     "mirrors",
     "normalisation",
@@ -101,6 +105,8 @@ def shape(network: Network, activation: Any = None, method: str = "dks", **targe
     - ``"residual_weights"``: weights of residual blocks by ``scheme="layernorm_equivalent"``, ``"de_smith"``, ``"inverse_sqrt"``,
       ``"power"`` (``power``), ``"common"`` (``shortcut_weight`` or ``residual_weight``) or ``"slope"`` (``slope``, ``local_slope=None``).
       See :func:`residual_weights`. ``"nf"``: normaliser-free nets; ``alpha=.2``, ``standardise=True``. See :func:`normaliser_free`.
+    - ``"geometric"``: Var W by the geometric mean of fan-in and fan-out, so that all weights learn at the same relative rate; needs widths.
+      ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``, ``output_std``. See :func:`geometric`.
 
     Returns: a :class:`Shaping`. Raises: KcalcError for an unknown method or target, and whatever the method refuses.
     """

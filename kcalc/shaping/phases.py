@@ -64,13 +64,19 @@ class PhaseDiagram:
         from matplotlib import pyplot as plt
 
         ax = ax if ax is not None else plt.subplots(figsize=(4.6, 3.6), layout="constrained")[1]
-        mesh = ax.pcolormesh(self.sigma_w, self.sigma_b, np.log10(np.clip(self.depth, 0.1, 1e4)), shading="nearest", cmap="viridis")
-        bar = ax.figure.colorbar(mesh, ax=ax)
+        level = np.log10(np.clip(self.depth, 0.1, 1e4))
+        top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0  # single cells next to the edge would take the scale
+        mesh = ax.pcolormesh(self.sigma_w, self.sigma_b, level, shading="gouraud", cmap="viridis", vmax=top)
+        bar = ax.figure.colorbar(mesh, ax=ax, extend="max")
         bar.set_label("log10 of the depth scale (layers)")
         finite = np.where(np.isfinite(self.chi), self.chi, 1.0)
         if finite.min() < 1 < finite.max():
             ax.contour(self.sigma_w, self.sigma_b, self.chi, levels=[1.0], colors="white")
-        ax.set(xlabel="sigma_w", ylabel="sigma_b", title=f"{self.activation.name}: ordered left, chaotic right")
+        sides = "ordered left, chaotic right" if finite.max() > 1 else "ordered where coloured"
+        if np.isnan(level).any():
+            sides += "; white: q has no fixed point"
+        ax.set(xlabel="sigma_w", ylabel="sigma_b")
+        ax.set_title(f"{self.activation.name}: {sides}", fontsize=10)
         return ax
 
 
