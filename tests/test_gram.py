@@ -293,3 +293,26 @@ def test_bad_options() -> None:
     for call, message in cases:
         with pytest.raises(kc.KcalcError, match=message):
             call()
+
+
+def test_many_norms_are_interpolated_to_the_general_recursion() -> None:
+    random = np.random.default_rng(5)
+    x = random.normal(size=(48, 6)) * random.uniform(0.6, 1.5, size=(48, 1))
+    x[7] = x[3]
+    x[9] = 1.3 * x[4] + 1e-6 * x[5]
+    net = kc.chain(
+        kc.layers.Input(), kc.layers.Affine(sigma_w=1.3, sigma_b=0.2), kc.layers.Nonlinear("tanh"), kc.layers.Affine(),
+        kc.layers.Nonlinear("gelu"), kc.layers.Affine(sigma_b=0.1),
+    )  # fmt: skip
+    K = kc.ntk(net)
+    found = K.matrices(x)
+    exact = K.matrices(x[:14], x, method="pairs")
+    for fast, slow in ((found.ntk[:14], exact.ntk), (found.nngp[:14], exact.nngp)):
+        np.testing.assert_allclose(fast, slow, rtol=0, atol=3e-12 * np.abs(slow).max())
+    np.testing.assert_array_equal(found.ntk, found.ntk.T)
+    assert found.ntk[3, 7] == pytest.approx(found.ntk[3, 3], rel=1e-12)
+
+
+def test_only_smooth_activations_are_interpolated_in_the_norms() -> None:
+    assert kc.ntk(kc.architectures.vanilla(1, "gelu"))._matrix_kernel.smooth
+    assert not kc.ntk(kc.architectures.vanilla(1, "relu6"))._matrix_kernel.smooth

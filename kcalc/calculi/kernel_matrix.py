@@ -16,8 +16,9 @@ from ..gram.entry import compute
 from ..gram.options import Options
 from ..gram.plans import PairPlan, Plan, TablePlan
 from ..gram.tables import AngleTable, tabulate
-from ..layers import Affine, Input
+from ..layers import Affine, Input, Nonlinear
 from .homogeneity import degrees, is_odd
+from .level_tables import levelled
 from .powers import DeepKernel, Reading
 
 Node = Hashable
@@ -28,6 +29,8 @@ KINDS = ("nngp", "ntk")
 CENTRED = "the network input has channel mean 0"
 FEW_NORMS = 4
 """Up to as many different norms there is one table per pair of them."""
+MANY_PAIRS = 2000
+"""From as many pairs on, kernels that are smooth in the norms are interpolated in them."""
 
 
 class Matrices(NamedTuple):
@@ -82,6 +85,12 @@ class MatrixKernel:
         second = None if np.array_equal(q1, q2) else {node: q2}
         ((nngp, ntk),) = self.reading.values({node: gap}, {node: q1}, second, self.seeds).values()
         return np.stack([np.broadcast_to(np.asarray(part, dtype=float), gap.shape) for part in (nngp, ntk)])
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the kernels are smooth functions of the q values: no activation has kinks."""
+        layers = (self.reading.network.layer(node) for node in self.reading.network.nodes_of(Nonlinear))
+        return not any(layer.activation.kinks for layer in layers if isinstance(layer, Nonlinear))
 
     @cached_property
     def degree(self) -> int | None:
@@ -161,6 +170,10 @@ class Binding:
             )
         if len(distinct) <= FEW_NORMS:
             return TablePlan(self.kernel.tabled(tuple(distinct)), classes=(ones, others))
+        if left.size * right.size >= MANY_PAIRS and self.kernel.smooth:
+            found = levelled(self.kernel, left, right)
+            if found is not None:
+                return found
         return PairPlan(self.kernel.pairs, (left, right))
 
     def by_angle(self) -> tuple[AngleTable, int]:
@@ -220,8 +233,9 @@ class WithMatrices:
 
         A row counts with its angles to others and its q value |x|^2/d.  Where all q values agree, or the network is positively homogeneous,
         the kernel is a function of the angle, tabulated once (see :meth:`tabulated`); pairs closer than c = 0.992, or as close to opposite,
-        get their angle from differences.  NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives float32,
-        computed in double precision.
+        get their angle from differences.  Where norms differ and no activation has kinks, it is interpolated in log q between such tables,
+        to 1e-12; otherwise the recursion runs at every pair of q values, slowly where an activation has no closed form.
+        NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives float32, computed in double precision.
 
         kind: "ntk", "nngp", or "both" for :class:`Matrices`; by default what this kernel is.
         method: "auto"; "angle" to insist on the function of the angle; "pairs" for the general recursion in (c, q1, q2), exact and slow.

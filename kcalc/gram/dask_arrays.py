@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import KcalcError
 from .options import Kernels, Options, check_means, check_widths, tolerance
-from .plans import PairPlan, Plan, TablePlan
+from .plans import LevelPlan, PairPlan, Plan, TablePlan
 from .rows import RowSet
 from .sinks import ArraySink
 from .stripes import MEMORY, Job, block_rows, run
@@ -69,7 +69,7 @@ def _plan(kernels: Kernels, left: Array, right: Array, mean1: Array | None, mean
         if means is not None:
             check_means(kernels, means, q, what)
     plan = kernels.plan(left, right, equal)
-    if isinstance(plan, TablePlan):
+    if not isinstance(plan, PairPlan):
         _ = plan.table.near_rows  # made once here, not by every worker
     return plan
 
@@ -91,4 +91,6 @@ def _cut(plan: Plan, these: Array, those: Array) -> Plan:
 
     if isinstance(plan, PairPlan):
         return PairPlan(plan.function, chosen(plan.q))
+    if isinstance(plan, LevelPlan):
+        return LevelPlan(plan.table, chosen(plan.weights), plan.error_bound)
     return TablePlan(plan.table, chosen(plan.classes), chosen(plan.scale))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,6 +72,55 @@ class TablePlan:
 
 
 @dataclass(frozen=True, eq=False)
+class LevelPlan:
+    """Kernels by interpolation in the q values of both rows: one table per pair of ``levels``, weighted.
+
+    ``weights``: (rows, levels) and (columns, levels), what a row takes of each level.  ``error_bound``: relative, as that of a table.
+    """
+
+    table: AngleTable
+    weights: tuple[Array, Array]
+    error_bound: float
+    at_once: int = _TABLE_AT_ONCE
+
+    def fill(
+        self, w: Array, upper: Array, rows: slice, columns: slice, near: Array, parts: tuple[int, ...], out: tuple[Array, ...]
+    ) -> None:
+        """As :meth:`TablePlan.fill`."""
+        flat, sides = w.reshape(-1), upper.reshape(-1)
+        shares = [share.reshape(-1) for share in self._shares(rows, columns)]
+        special = np.zeros((2, near.size))
+        if near.size:
+            every = self.table.every_bank(flat[near], sides[near])
+            special = np.einsum("bpn,bn->pn", every, np.stack([share[near] for share in shares]))
+        tabled = self.table.near_rows
+        row, t = tabled.locate(flat, sides)
+        value, work = np.empty(flat.size), np.empty(flat.size)
+        for part, values in zip(parts, out, strict=True):
+            filled = values.reshape(-1)
+            filled[:] = 0.0
+            for bank, share in enumerate(shares):
+                tabled.values(part, row + 2 * tabled.side * bank, t, value, work)
+                value *= share
+                filled += value
+            filled[near] = special[part]
+
+    def _shares(self, rows: slice, columns: slice) -> Iterator[Array]:
+        """What the pairs take of every bank, in the order of the banks."""
+        one, two = self.weights[0][rows], self.weights[1][columns]
+        for i in range(one.shape[1]):
+            for j in range(i + 1):
+                share = np.outer(one[:, i], two[:, j])
+                yield share if i == j else share + np.outer(one[:, j], two[:, i])
+
+    @cached_property
+    def fingerprint(self) -> list[float]:
+        """Values that tell one plan from another."""
+        weights = [float(v) for side in self.weights for v in side.sum(axis=0)]
+        return [*self.table.fingerprint, *weights]
+
+
+@dataclass(frozen=True, eq=False)
 class PairPlan:
     """Kernels by the general recursion at every pair."""
 
@@ -105,4 +154,4 @@ def _summary(pair: tuple[Array, Array]) -> list[float]:
     return [float(v @ weights) for v in pair for weights in (np.ones(len(v)), np.arange(1.0, len(v) + 1))]
 
 
-Plan = TablePlan | PairPlan
+Plan = TablePlan | LevelPlan | PairPlan

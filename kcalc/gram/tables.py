@@ -132,6 +132,15 @@ class AngleTable:
             rows.values(part, row, t, out[part], work)
         return out
 
+    def every_bank(self, w: Array, upper: Array) -> Array:
+        """(banks, 2, n): as :meth:`at`, of all banks."""
+        out = np.empty((2 * self.banks, w.size))
+        for start in range(0, w.size, _FEW):
+            here = slice(start, start + _FEW)
+            with np.errstate(divide="ignore"):
+                out[:, here] = self.fitted.at(-np.log2(np.maximum(w[here], 0.0)), upper[here]) * self.factor
+        return out.reshape(self.banks, 2, w.size)
+
     def at_gap(self, gap: Any, bank: int = 0) -> tuple[Array, Array]:
         """(NNGP, NTK) at gaps in [0, 2] of any shape."""
         gap = np.asarray(gap, dtype=float)
