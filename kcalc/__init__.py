@@ -6,12 +6,14 @@ them the constants that make the network trainable. jax, matplotlib and torch ar
 
 from . import activations, architectures, layers, symbols
 from .activations import Activation, activation
-from .backend import Model, coordinate_check, lsuv, normalise_locations, to_jax, wli
+from .backend import Model, coordinate_check, lsuv, normalise_locations, scale_output, to_jax, wli
 from .calculi.global_maps import c_map, node_values, q_map, q_values
 from .calculi.gradients import Gradients, gradients
 from .calculi.learnable import learnable_kernel
 from .calculi.ntk import ntk
+from .calculi.scaling import Scaling, scaling
 from .calculi.slopes import slope_polynomial
+from .calculi.smoothness import ResidualSpectrum, Smoothness, activation_bounds, residual_spectrum, smoothness
 from .combinators import chain, repeat, residual
 from .errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
 from .gains import gain
@@ -30,8 +32,9 @@ from .shaping import (
     vanilla_maps,
     with_residual_weights,
 )
+from .skips import averaging_shortcuts, skip_network
 from .subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope, subnetworks
-from .verification import empirical_ntk, verify_kernels
+from .verification import empirical_ntk, hessian_blocks, verify_kernels
 
 __version__ = "0.1.0"
 
@@ -45,11 +48,16 @@ __all__ = [
     "Model",
     "Network",
     "NoRule",
+    "ResidualSpectrum",
+    "Scaling",
     "Shaping",
+    "Smoothness",
     "UnreachableTarget",
     "activation",
+    "activation_bounds",
     "activations",
     "architectures",
+    "averaging_shortcuts",
     "c_map",
     "chain",
     "coordinate_check",
@@ -60,6 +68,7 @@ __all__ = [
     "gain",
     "gaussian_process",
     "gradients",
+    "hessian_blocks",
     "kernel_regression",
     "layers",
     "learnable_kernel",
@@ -79,10 +88,15 @@ __all__ = [
     "repeat",
     "residual",
     "residual_blocks",
+    "residual_spectrum",
     "save_json",
+    "scale_output",
+    "scaling",
     "shape",
+    "skip_network",
     "sklearn_kernel",
     "slope_polynomial",
+    "smoothness",
     "subnetworks",
     "symbols",
     "to_jax",

@@ -191,7 +191,10 @@ def lenet(
     activation: Any = "relu", classes: int = 10, channels: int = 1, image_shape: tuple[int, int] | None = (32, 32), sigma_w: Any = 1
 ) -> Network:
     """LeNet-5 with strides in place of pooling: two 5 x 5 convolutions of stride 2, then 120 and 84 features. [Scaling sec. 5]"""
-    layers = [Affine(6, kernel=5, stride=2, padding="valid", sigma_w=sigma_w), Affine(16, kernel=5, stride=2, padding="valid", sigma_w=sigma_w)]
+    layers = [
+        Affine(6, kernel=5, stride=2, padding="valid", sigma_w=sigma_w),
+        Affine(16, kernel=5, stride=2, padding="valid", sigma_w=sigma_w),
+    ]
     dense = [Affine(120, sigma_w=sigma_w), Affine(84, sigma_w=sigma_w)]
     return _alternating(Input(channels, image_shape), activation, layers, [*dense, Affine(classes, sigma_w=sigma_w)])
 
@@ -235,7 +238,7 @@ def preconditioned_block(
     padding: Any = "same",
     pool_correlation: Any = 0,
 ) -> Network:
-    """The pre-activation bottleneck block whose weights all have the scaling of c = 1 outside it, with corrected constants. [Scaling sec. 11.1]
+    """The pre-activation bottleneck block whose weights have the scaling of c = 1 outside it, constants corrected. [Scaling sec. 11.1]
 
     ``alpha S(x) + beta F(x)``, alpha and beta the weights of the sum (squares summing to one), n -> m channels with ``width`` inside.
 
@@ -251,9 +254,11 @@ def preconditioned_block(
     if alpha == 0:
         raise KcalcError("a block without shortcut is no residual block: give shortcut_weight > 0")
 
+    relu: Any = "relu"
+
     def layer(source: Any, target: Any, kernel: int, stride: int = 1) -> list[Piece]:
         scale = Scale(sp.sqrt(2 / (kernel * beta)))
-        return [Nonlinear("relu"), scale, _geometric(source, target, kernel, beta, stride, padding)]
+        return [Nonlinear(relu), scale, _geometric(source, target, kernel, beta, stride, padding)]
 
     stride = 2 if downsample else 1
     inner = [*layer(inputs, width, 1), *layer(width, width, 3, stride), *layer(width, outputs, 1)]
@@ -278,9 +283,9 @@ def preactivation_resnet50(
 ) -> Network:
     """The unnormalised pre-activation ResNet-50 of :func:`preconditioned_block`, geometric initialisation with c = 1. [Scaling sec. 11]
 
-    A 7 x 7 convolution of stride 4 in place of the stem's pooling, reading inputs times (3 * 49)^(-1/4) (mean square 1 is assumed); stages of
-    3, 4, 6, 3 blocks with ``width``, 2 ``width``, ... inside and four times as many channels outside; relu times sqrt(2); the mean over all
-    locations; a dense layer, times ``output_scale`` where given. Mean pooling after relu does not keep the activation scaling: see
+    A 7 x 7 convolution of stride 4 in place of the stem's pooling, reading inputs times (3 * 49)^(-1/4) (mean square 1 is assumed); stages
+    of 3, 4, 6, 3 blocks with ``width``, 2 ``width``, ... inside and four times as many channels outside; relu times sqrt(2); the mean over
+    all locations; a dense layer, times ``output_scale`` where given. Mean pooling after relu does not keep the activation scaling: see
     ``kc.scaling(network).violations``.
     """
     stem = [Scale(sp.Integer(147) ** sp.Rational(-1, 4)), _geometric(3, width, 7, 1, 4, padding)]
@@ -292,5 +297,6 @@ def preactivation_resnet50(
         first = preconditioned_block(inputs, 4 * inside, inside, downsample=number > 0, pool_correlation=pool_correlation, **weights)
         pieces += [first, repeat(preconditioned_block(4 * inside, 4 * inside, inside, **weights), blocks - 1)]
         inputs = 4 * inside
-    ends = [Nonlinear("relu"), Scale(sp.sqrt(2)), Pool("mean"), Flatten(), _geometric(inputs, classes, 1, 1)]
+    relu: Any = "relu"
+    ends = [Nonlinear(relu), Scale(sp.sqrt(2)), Pool("mean"), Flatten(), _geometric(inputs, classes, 1, 1)]
     return chain(*pieces, *ends, *([] if output_scale is None else [Scale(output_scale)]))

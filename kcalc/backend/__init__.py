@@ -4,6 +4,7 @@ from .coordinate_check import CoordinateCheck, coordinate_check
 from .data_dependent import DataDependent, lsuv, wli
 from .initialisers import LAWS, Fan, Geometric, Initialiser, Orthogonal
 from .model import Model, to_jax
+from .output_scale import OutputScale, scale_output
 from .parameterization import ABC, NTK, PARAMETERIZATIONS, Parameterization
 from .per_location import normalise_locations
 
@@ -19,10 +20,12 @@ __all__ = [
     "Initialiser",
     "Model",
     "Orthogonal",
+    "OutputScale",
     "Parameterization",
     "coordinate_check",
     "lsuv",
     "normalise_locations",
+    "scale_output",
     "to_jax",
     "wli",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import KcalcError
-from . import gain, maps, ntk, shape, train
+from . import gain, maps, ntk, scaling, shape, smoothness, train, verify
 from .command import Command
 
 __all__ = ["COMMANDS", "main", "parser"]
@@ -20,15 +20,18 @@ COMMANDS: tuple[Command, ...] = (
     shape.COMMAND,
     ntk.COMMAND,
     gain.COMMAND,
+    scaling.COMMAND,
+    smoothness.COMMAND,
     train.COMMAND,
+    verify.COMMAND,
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns: 0, or 2 with one line on standard error for bad input."""
+    """Run the command line. Returns: 0, what a command says of itself, or 2 with one line on standard error for bad input."""
     options = parser().parse_args(arguments)
     try:
-        options.run(options)
+        status = options.run(options)
         sys.stdout.flush()
     except KcalcError as error:
         print(f"kcalc: {' '.join(str(error).split())}", file=sys.stderr)
@@ -36,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    return 0
+    return status or 0
 
 
 class _Parser(argparse.ArgumentParser):

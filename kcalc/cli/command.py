@@ -18,14 +18,14 @@ class Command:
 
     ``help`` is its line in ``kcalc --help``; ``description`` and ``epilog`` stand above and below its own options, as written where the
     description has several lines. ``options`` adds its arguments to a parser; ``run`` does the work: it prints to standard output and
-    raises KcalcError for bad input.
+    raises KcalcError for bad input; what it returns is the exit status, None for 0.
     """
 
     name: str
     help: str
     description: str
     options: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
+    run: Callable[[argparse.Namespace], int | None]
     epilog: str | None = None
 
 

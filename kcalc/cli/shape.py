@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..calculi.scaling.tables import head, rows
 from ..interchange.json_format import write_json
 from ..layers import Affine, Nonlinear, Sum
 from ..network import Network, sum_weights
 from ..shaping import METHODS, Constants, shape
 from ..shaping.base import Shaping
+from ..shaping.geometric import GeometricShaping
 from .command import Command, check_folder, plot_option, save_figure
 from .networks import Named, network_from, network_options
 from .targets import DESCRIPTION, EXAMPLES, add_targets, targets
@@ -47,6 +49,8 @@ def shape_text(named: Named, result: Shaping) -> str:
     lines += [*_constant_lines(result), ""]
     if result.method in REWEIGHTED:
         lines += [*_weight_lines(result.network), ""]
+    if isinstance(result, GeometricShaping):
+        lines += [*table([head(result.scaling), *rows(result.scaling)], indent=2), ""]
     wanted = result.targets | result.global_targets
     conditions = [("condition", "target", "value", "residual")]
     for c, v in result.values.items():

@@ -24,6 +24,8 @@ METHODS: dict[str, str] = {
     "self_normalising": "The fixed point of SELU for any activation: mean 0 and variance 1 stay as they are.",
     "looks_linear": "Weights mirrored in pairs, so that relu-like activations make a linear network when training starts.",
     "normalisation": "Output scales alone, so that mean squares stay 1.",
+    "geometric": "Variances of weights by the geometric mean of fan-in and fan-out, so that all weights learn at the same relative rate; "
+    "multipliers undo what that does to sizes. Needs widths (--features).",
     "he, lecun, glorot, fan_out": "The usual variances of weights, with what they do to mean squares and slopes.",
 }
 WIDTH = 112
@@ -44,6 +46,7 @@ examples:
   kcalc shape vanilla-50 --activation tanh --method eoc --sigma-b 0.05
   kcalc shape resnet-v2-50 --activation gelu --method nf --alpha 0.2
   kcalc shape resnet-v2-50 --method residual_weights --scheme slope --slope 2 --local-slope 1.1
+  kcalc shape vanilla-10 --method geometric --features 256 --output-std 0.05
 """
 
 
@@ -55,6 +58,14 @@ def _yes_no(text: str) -> bool:
     if text.lower() not in ("yes", "no"):
         raise argparse.ArgumentTypeError(f"say yes or no, not {text!r}")
     return text.lower() == "yes"
+
+
+def image_shape(text: str) -> tuple[int, ...]:
+    """``32x32`` as (32, 32). Raises: argparse.ArgumentTypeError for other text."""
+    parts = text.lower().split("x")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is no image shape; write 32x32")
+    return tuple(int(part) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,13 @@ OPTIONS: tuple[Target, ...] = (
         ("self_normalising",), metavar="WHICH",
     ),
     Target("input_scale", number, "factor of the activation's inputs, > 0; default 1", ("self_normalising",)),
+    Target("features", int, "width of layers and inputs that do not say theirs", ("geometric",), metavar="N"),
+    Target("image_shape", image_shape, "locations of inputs that do not say theirs", ("geometric",), metavar="HxW"),
+    Target("typical", number, "side of the kernels that need no multiplier; default the most frequent", ("geometric",), metavar="K"),
+    Target("input_moment", number, "mean square of the inputs; default 1", ("geometric",), metavar="Q"),
+    Target("input_scaling", _yes_no, "whether inputs are multiplied: yes (default) or no", ("geometric",), metavar="YES|NO"),
+    Target("output_std", number, "root mean square that a multiplier gives the output", ("geometric",), metavar="S"),
+    Target("balance", str, "what is made equal: gamma (default), or nu, behind mean pooling", ("geometric",), metavar="WHICH"),
 )  # fmt: skip
 DESCRIPTION = _described()
 ONE_OF = {"tat", "eoc"}  # methods of whose targets one is given

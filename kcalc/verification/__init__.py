@@ -4,18 +4,26 @@ from .empirical_ntk import empirical_ntk
 from .jacobians import Jacobians, layer_jacobians
 from .kernels import verify_kernels
 from .result import Deviation, GradientCheck, KernelCheck, Table, TangentCheck
+from .scaling import HessianBlocks, hessian_blocks
+from .spectra import TrainingSpectra, VarianceSpectra, training_spectra, variance_spectra
 from .statistics import Power, Statistic
 
 __all__ = [
     "Deviation",
     "GradientCheck",
+    "HessianBlocks",
     "Jacobians",
     "KernelCheck",
     "Power",
     "Statistic",
     "Table",
     "TangentCheck",
+    "TrainingSpectra",
+    "VarianceSpectra",
     "empirical_ntk",
+    "hessian_blocks",
     "layer_jacobians",
+    "training_spectra",
+    "variance_spectra",
     "verify_kernels",
 ]

@@ -1,0 +1,77 @@
+"""A multiplier behind the output that gives it a wanted standard deviation on one batch. [Scaling sec. 7, 10, App. H]"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import KcalcError
+from ..layers import Scale
+from ..network import Network
+from .model import Model
+from .plan import Params
+
+Node = Hashable
+
+
+@dataclass(frozen=True, eq=False)
+class OutputScale:
+    """``model``: the model with a fixed multiplier behind every output, ``params`` its parameters (the weights are as they were).
+
+    ``factors``: {output: multiplier}; ``before``: {output: standard deviation on the batch without it}.
+    """
+
+    model: Model
+    params: Params
+    factors: dict[Node, float]
+    before: dict[Node, float]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{node}: standard deviation {self.before[node]:.6g}, multiplied by {k:.6g}" for node, k in self.factors.items())
+
+    def __repr__(self) -> str:
+        return f"OutputScale({', '.join(f'{node}: {factor:.6g}' for node, factor in self.factors.items())})"
+
+
+def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> OutputScale:
+    """Multiply the outputs so that their standard deviation over examples and channels of the batch ``x`` is ``std``, and keep that factor.
+
+    The standard deviation is about the mean over the batch; ``kc.shape(net, method="geometric", output_std=...)`` finds the factor without
+    data, from E[y^2].  ``x``: (batch, ..., channels) or {input: array}.
+    Returns: an :class:`OutputScale`.
+    Raises: KcalcError for bad ``std``, networks with BatchNorm, and outputs that are constant or not finite.
+    """
+    if not isinstance(model, Model):
+        raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
+    if isinstance(std, bool) or not isinstance(std, int | float) or not 0 < std < float("inf"):
+        raise KcalcError(f"std must be a number > 0, got {std!r}")
+    if model.plan(x).states:
+        raise KcalcError(
+            "the output scale needs a network without BatchNorm, whose outputs depend on the batch; use net.without_normalization()"
+        )
+    out = model.apply(params, x)
+    outputs = model.network.outputs
+    found = {outputs[0]: out} if len(outputs) == 1 else out
+    before = {node: float(np.asarray(values, dtype=float).std()) for node, values in found.items()}
+    for node, value in before.items():
+        if not 0 < value < float("inf"):
+            raise KcalcError(
+                f"output {node!r} has standard deviation {value} on this batch; give more examples, or weights that are not zero"
+            )
+    factors = {node: std / value for node, value in before.items()}
+    scaled = replace(model, network=_extended(model.network, factors), _plans={}, _compiled={})
+    return OutputScale(scaled, scaled.stack(model.unstack(params, x), x), factors, before)
+
+
+def _extended(network: Network, factors: dict[Node, float]) -> Network:
+    steps, outputs = list(network.steps()), []
+    for node in network.outputs:
+        name = f"{node}: output scale"
+        while name in network:
+            name += "'"
+        steps.append((name, Scale(factors[node]), (node,)))
+        outputs.append(name)
+    return Network.from_steps(steps, outputs)

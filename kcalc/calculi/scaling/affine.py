@@ -1,0 +1,94 @@
+"""What an Affine layer reads: sums over channels and taps, by location."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import KcalcError, NoRule
+from ...layers import Affine
+from ..spatial.geometry import Window
+from .levels import Level
+from .state import Part, State
+
+Node = Hashable
+Number = Any
+FEW = 10  # rectified values: all 0 with a probability of more than a tenth of a percent
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What the backward pass needs of an Affine: extents, ``variance`` = E W^2, its window (None: dense), and the sum over channels and
+    taps of what it reads, by output location (``read``), and for pairs of them."""
+
+    inputs: Number
+    outputs: Number
+    groups: int
+    taps: int
+    variance: Number
+    window: Window | None
+    read: Level
+    read_pairs: Level | None
+
+
+def check_groups(layer: Affine, node: Node, below: State, outputs: Number) -> None:
+    """Raises: NoRule for groups of channels that differ, KcalcError where groups do not divide the channels."""
+    if layer.groups == 1:
+        return
+    if below.flat or len(below.parts) > 1:
+        raise NoRule(f"node {node!r}: groups of flattened or concatenated channels are not followed; use groups=1, or split the layer")
+    for count, what in ((below.channels, "input"), (outputs, "output")):
+        if int(count) % layer.groups:
+            raise KcalcError(f"node {node!r}: {layer.groups} groups do not divide its {count} {what} channels")
+
+
+def channel_sum(layer: Affine, below: State, number: Callable[[Any], Number]) -> Part:
+    """The sum over the channels that one output reads."""
+    parts = [replace(p.scaled(number(p.channels) / layer.groups), channels=1) for p in below.parts]
+    out = parts[0]
+    for part in parts[1:]:
+        out = out.plus(part)
+    return out
+
+
+def gathered(one: Part, below: State, window: Window | None, pairs: bool) -> tuple[Level, Level | None]:
+    """The sum over taps, by output location, and for pairs of them if ``pairs``."""
+    if window is None:
+        return (one.level.total(below.size) if below.flat else one.level), None
+    if one.level.symbolic:
+        return one.level.scaled(window.taps), None
+    level = one.level if window.trivial else one.level.mapped(window.summed)
+    if not pairs or one.pairs is None:
+        return level, None
+    return level, one.pairs if window.trivial else one.pairs.mapped(window.summed_pairs)
+
+
+def emitted(part: Part, variance: Number, bias: Number, followed: bool) -> Part:
+    """E[W^2] times what is read, plus the variance of the bias, which all locations share."""
+    out = part.scaled(variance)
+    if bias == 0:
+        return out
+    own = Level(bias if out.level.symbolic else np.full_like(out.level.values, bias))
+    pairs = out.pairs
+    level = out.level.plus(own)
+    if pairs is not None:
+        pairs = pairs.plus(Level(np.full_like(pairs.values, bias)))
+    elif followed and level.values.size > 1:
+        pairs = out.pair_values().plus(Level(np.full((level.values.size,) * 2, bias)))
+    share = own.over(level)
+    mean = share.values if level.symbolic else float(np.mean(np.ldexp(share.values, share.exponent)))
+    return Part(out.channels, level, pairs, out.rho * (1 - mean) + mean)
+
+
+def atoms(below: State, fan: float, read: Level) -> list[str]:
+    """Where pre-activations are 0 with certainty, or too often to be neglected."""
+    found = []
+    if np.any(read.values == 0):
+        found.append("some locations read nothing but padding and are 0: b there counts what no weight receives")
+    rectified = below.law.kind == "post" and below.sides is not None and 0 in below.sides
+    if rectified and fan <= FEW:
+        found.append(f"an output reads {fan:g} rectified values at most, all 0 with probability 2^-{fan:g}: b before it is less by that")
+    return found

@@ -1,0 +1,239 @@
+"""Backward second moments: the table of the scaling calculus read downwards. [Scaling sec. 4, App. A, B]"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import singledispatchmethod
+from typing import Any
+
+import numpy as np
+
+from ...compose import no_rule
+from ...layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, Nonlinear, Pool, Scale, Sum
+from ...network import sum_weights
+from . import activation_moments as act
+from .forward import Forward
+from .levels import Level
+from .linear import combined
+from .state import SERIAL, Part, State, weighted
+from .windows import counts, spread, spread_apart, spread_pairs
+
+Node = Hashable
+Number = Any
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """What comes back to a feature map: E[(d loss/d x)^2] by part and location.
+
+    ``mask``: a bit per Affine (or output) that it came through without weights in between; ``terms``, ``source``, ``gate``, ``sides`` and
+    ``slopes`` as for a :class:`State`, with the derivative of the activation in place of the activation.
+    """
+
+    parts: tuple[Part, ...]
+    mask: int
+    terms: tuple[tuple[Number, Message], ...] = ()
+    source: Message | None = None
+    gate: int | None = None
+    sides: tuple[Number, Number] | None = None
+    slopes: tuple[Number, ...] = ()
+    serial: int = field(default_factory=lambda: next(SERIAL))
+
+
+def apart(one: Message, two: Message) -> bool:
+    """True if the two came through different weights."""
+    return not one.mask & two.mask
+
+
+@dataclass
+class Backward:
+    """The rules of the reversed fold. Found: ``edges``, {(node, slot): what the node sends to the parent in that slot}."""
+
+    forward: Forward
+    states: Mapping[Node, State]
+    edges: dict[tuple[Node, int], Message] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.at: Node = None
+        self.network = self.forward.network
+        self.outputs = {node: 1 << (len(self.forward.bits) + i) for i, node in enumerate(self.network.outputs)}
+
+    def start(self, cotangent: Number) -> dict[Node, Message | None]:
+        """What every node starts with: independent cotangents of one mean square at the outputs, nothing elsewhere."""
+        out: dict[Node, Message | None] = dict.fromkeys(self.network)
+        for node in self.network.outputs:
+            parts = []
+            for part in self.states[node].parts:
+                values = part.level.values
+                parts.append(Part(part.channels, Level(cotangent if part.level.symbolic else np.full(values.shape, float(cotangent)))))
+            out[node] = Message(tuple(parts), self.outputs[node])
+        return out
+
+    def add(self, one: Message | None, two: Message | None) -> Message | None:
+        """Gradients of two readers add up."""
+        if one is None or two is None:
+            return one or two
+        unit = self.forward.number(1)
+        parts = combined([one, two], [unit, unit], apart, f"what node {self.at!r} reads")
+        return Message(parts, one.mask | two.mask, ((unit, one), (unit, two)))
+
+    def send(self, layer: Layer, node: Node, message: Message | None, parents: Sequence[Node]) -> list[Message | None]:
+        """One message per parent, in slot order."""
+        if message is None:  # a declared output is read by all; what no output depends on gets nothing
+            return [None] * len(parents)
+        self.at = node
+        sent = self.rule(layer, node, message, parents)
+        self.edges.update({(node, slot): one for slot, one in enumerate(sent)})
+        return list(sent)
+
+    # -- rules -----------------------------------------------------------------------------------------------------------------------
+
+    @singledispatchmethod
+    def rule(self, layer: Layer, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        """What a layer sends to its parents."""
+        raise no_rule("weight scalings", layer, node)
+
+    @rule.register
+    def _(self, layer: Input, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        return []
+
+    @rule.register
+    def _(self, layer: Affine, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        """b_in = E[W^2] (m / groups) (sum over the outputs that read the location of b_out)."""
+        weight, below = self.forward.weights[node], self.states[parents[0]]
+        level = weighted([(part.channels, part.level) for part in message.parts])
+        factor = weight.variance * self.forward.number(weight.outputs) / weight.groups
+        pairs = message.parts[0].pairs if len(message.parts) == 1 else None
+        pairs = pairs if parents[0] in self.forward.pairs else None  # where locations are uncorrelated those of cotangents do not count
+        if weight.window is None:
+            sent = level if level.symbolic else Level(np.broadcast_to(level.values, (below.size,)).copy(), level.exponent)
+            pairs = None
+        elif level.symbolic:
+            sent, pairs = level.scaled(self._share(node, parents[0]) * weight.taps), None
+        else:
+            window = weight.window
+            sent = level if window.trivial else level.mapped(lambda values: spread(window, values))
+            if pairs is not None and not window.trivial:
+                pairs = pairs.mapped(lambda values: spread_pairs(window, values))
+        part = Part(1, sent, pairs).scaled(factor)
+        parts = tuple(replace(part, channels=own.channels) for own in below.parts)
+        return [Message(parts, self.forward.bits[node])]
+
+    def _share(self, node: Node, parent: Node) -> Number:
+        return self.forward.number(self.states[node].size) / self.states[parent].size
+
+    @rule.register
+    def _(self, layer: Nonlinear, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        below, slopes = self.states[parents[0]], self.forward.slopes[node]
+        aligned = self._aligned(message.parts, below.parts)
+        followed = parents[0] in self.forward.pairs
+        rows = zip(aligned, below.parts, slopes, strict=True)
+        parts = tuple(self._through(layer, node, part, own, slope, followed) for part, own, slope in rows)
+        top = self.states[node]
+        return [Message(parts, message.mask, source=message, gate=below.serial, sides=top.sides, slopes=top.slopes)]
+
+    def _through(self, layer: Nonlinear, node: Node, part: Part, below: Part, slope: Any, followed: bool) -> Part:
+        level = part.level.scaled(slope)
+        if part.pairs is None or not followed:
+            return Part(part.channels, level)
+        _, factors = act.pairs_after(layer.activation, below.level, below.pairs, f"the mean square before node {node!r}")
+        pairs = part.pairs.values * factors
+        np.fill_diagonal(pairs, np.ldexp(level.values, level.exponent - part.pairs.exponent))
+        return Part(part.channels, level, Level(pairs, part.pairs.exponent))
+
+    @rule.register
+    def _(self, layer: Sum, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        weights = [self.forward.number(w) for w in sum_weights(layer, len(parents))]
+        return [self._scaled(message, w, self.states[p]) for w, p in zip(weights, parents, strict=True)]
+
+    @rule.register
+    def _(self, layer: Scale, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        return [self._scaled(message, self.forward.number(layer.factor), self.states[parents[0]])]
+
+    def _scaled(self, message: Message, factor: Number, below: State) -> Message:
+        square = factor * factor
+        parts = tuple(part.scaled(square) for part in self._aligned(message.parts, below.parts))
+        return Message(parts, message.mask, ((factor, message),))
+
+    @rule.register(Identity)
+    @rule.register(Flatten)
+    def _(self, layer: Layer, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        if isinstance(layer, Flatten):  # every location was a channel of its own: their cotangents are uncorrelated
+            message = replace(message, parts=tuple(replace(part, pairs=None) for part in message.parts))
+        return [message]
+
+    @rule.register
+    def _(self, layer: Dropout, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        keep = 1 - self.forward.number(layer.rate)
+        if keep == 1:
+            return [message]
+        parts = []
+        for part in message.parts:
+            level, pairs = part.level.scaled(1 / keep), part.pairs
+            if pairs is not None:
+                pairs = Level(pairs.values.copy(), pairs.exponent)
+                np.fill_diagonal(pairs.values, np.ldexp(level.values, level.exponent - pairs.exponent))
+            parts.append(Part(part.channels, level, pairs))
+        unit = self.forward.number(1)
+        return [Message(tuple(parts), message.mask, source=message, slopes=(unit,) * len(parts))]
+
+    @rule.register
+    def _(self, layer: Concat, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        out, start = [], 0
+        aligned = self._aligned(message.parts, self.states[node].parts)
+        for parent in parents:
+            stop = start + len(self.states[parent].parts)
+            out.append(Message(aligned[start:stop], message.mask))
+            start = stop
+        return out
+
+    @rule.register
+    def _(self, layer: Pool, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        window = self.forward.windows.get(node)
+        if window is None or window.trivial:
+            return [message]
+        below = self.states[parents[0]]
+        parts = self._aligned(message.parts, below.parts)
+        if self.forward.symbolic:
+            share = self._share(node, parents[0]) / window.taps
+            return [Message(tuple(part.scaled(share) for part in parts), message.mask)]
+        send = self._mean_part if layer.kind == "mean" else self._largest_part
+        return [Message(tuple(send(part, window, parents[0]) for part in parts), message.mask)]
+
+    def _mean_part(self, part: Part, window: Any, parent: Node) -> Part:
+        number = counts(window)
+        level = part.level.mapped(lambda values: spread(window, values / number**2))
+        pairs = None
+        if parent in self.forward.pairs:
+            joint = part.pair_values()
+            pairs = joint.mapped(lambda values: spread_apart(window, values / np.outer(number, number)))
+            level = Level(np.diag(pairs.values).copy(), pairs.exponent)
+        return Part(part.channels, level, pairs)
+
+    def _largest_part(self, part: Part, window: Any, parent: Node) -> Part:
+        """One of the locations gets it all, each with probability 1/k^2."""
+        number = counts(window)
+        level = part.level.mapped(lambda values: spread(window, values / number))
+        if part.pairs is None or parent not in self.forward.pairs:
+            return Part(part.channels, level)
+        between = part.pairs.values / np.outer(number, number)
+        np.fill_diagonal(between, 0.0)
+        pairs = spread_apart(window, between)
+        np.fill_diagonal(pairs, np.ldexp(level.values, level.exponent - part.pairs.exponent))
+        return Part(part.channels, level, Level(pairs, part.pairs.exponent))
+
+    def _aligned(self, parts: tuple[Part, ...], below: tuple[Part, ...]) -> tuple[Part, ...]:
+        """Parts of a message as those of the feature map it goes to, whose ranges of channels are unions of them."""
+        if len(parts) == len(below):
+            return parts
+        out, rest = [], list(parts)
+        for own in below:
+            taken, covered = [], 0
+            while covered != own.channels:
+                taken.append(rest.pop(0))
+                covered = covered + taken[-1].channels
+            pairs = taken[0].pairs if len(taken) == 1 else None
+            out.append(Part(own.channels, weighted([(p.channels, p.level) for p in taken]), pairs))
+        return tuple(out)

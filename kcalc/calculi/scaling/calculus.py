@@ -1,0 +1,338 @@
+"""The scaling calculus of a network: one fold forward, one back, and what follows for its parameters. [Scaling]"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ...arguments import per_input
+from ...compose import fold, fold_back, require_network
+from ...errors import KcalcError, unknown
+from ...fields import SYMPY
+from ...layers import Affine, Input, Nonlinear, Pool, Scale, Sum
+from ...network import Network
+from ..widths import with_widths
+from .affine import Weight
+from .backward import Backward, Message
+from .forward import Forward
+from .levels import Level, Values, quotient
+from .result import Scaling, TensorScaling, WeightScaling
+from .state import Law, Part, State, locations_of
+
+Node = Hashable
+Number = Any
+PAIRS = 3.0e7  # pairs of locations that are followed, over all nodes
+ATOMS = (
+    "the weights have atoms: pre-activations are 0 with positive probability, where relu is not symmetric (gamma is off by some percent)"
+)
+LAWS = {
+    "gaussian": "",
+    "uniform": "",
+    "laplace": "",
+    "orthogonal": "orthogonal weights are not independent: the calculus holds as widths grow",
+    "signs": ATOMS,
+    "ternary": ATOMS,
+}
+
+
+def scaling(
+    network: Network,
+    features: Any = None,
+    image_shape: Any = None,
+    input_moment: Any = 1,
+    input_symmetric: bool = True,
+    input_correlation: Any = 0,
+    correlation: Any = None,
+    weights: str = "gaussian",
+    cotangent_moment: Any = 1,
+) -> Scaling:
+    """Forward and backward second moments of every tensor, and the scalings of every parameter that follow. [Scaling sec. 4, 8; App. A-E]
+
+    For a tensor of n channels, f = E[x^2] and b = E[(d loss/dx)^2] by location: zeta = n sum_p f b.  For a weight
+    gamma = zeta/(n m k^2 E[W^2]^2), which is nu = E[gW^2]/E[W^2] at every width for weights independent, symmetric and without atoms,
+    rectifiers, and independent cotangents at the output.
+
+    ``features``: widths that layers do not say, one or {node: width} (SymPy symbols serve: positive, integer); ``image_shape``: (height,
+    width) of inputs that do not say theirs; ``input_moment``: E[x^2] of the inputs, one or {input: value}; ``input_symmetric``: whether x
+    and -x are as likely; ``input_correlation``: correlation of two locations of an input.  ``correlation``: r within the windows of mean
+    pooling (of the normals below, for max pooling), {Pool: r} or one number for all, where it is not to be computed.  ``weights``: the
+    law, one of gaussian, uniform, laplace, orthogonal, signs, ternary: those with atoms are reported.  ``cotangent_moment``: b at outputs.
+
+    Convolutions are dense: all taps independent, Var W = sigma_w^2/(n k^2), unlike the Delta-initialised ones of kernel maps.
+    Returns: a :class:`Scaling`. Raises: KcalcError for missing widths or images and bad numbers, NoRule for layers outside the calculus
+    (normalisation, products, weighted means, standardised weights), FreshnessError for sums whose cross terms are not known.
+    """
+    require_network(network)
+    _check_law(weights)
+    if not isinstance(input_symmetric, bool):
+        raise KcalcError(f"input_symmetric must be True or False, got {input_symmetric!r}")
+    net = with_images(with_widths(network, features, symbols=True), image_shape)
+    symbolic = bool(net.free_symbols) or any(_has_symbols(v) for v in _values(input_moment))
+    given = _Inputs(symbolic, input_moment, input_symmetric, input_correlation)
+    chosen = _correlations(net, correlation)
+    if symbolic:
+        return _read(net, Forward(net, True, correlation=chosen), given, weights, cotangent_moment)
+    forward = Forward(net, False, correlation=chosen)
+    states: dict[Node, State] = fold(net, forward, given.states(forward))  # pyright: ignore[reportArgumentType]
+    sizes = {node: state.size if state.locations is not None else 1 for node, state in states.items()}
+    below = frozenset(n for n in _below_means(net, sizes, forward) if any(part.rho != 0 for part in states[n].parts))
+    if not below or sum(sizes[node] ** 2 for node in below) > PAIRS:
+        return _read(net, forward, given, weights, cotangent_moment, states, below)
+    return _read(net, Forward(net, False, below, chosen), given, weights, cotangent_moment)
+
+
+# -- what is given -----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What is known of the inputs."""
+
+    symbolic: bool
+    moment: Any
+    symmetric: bool
+    correlation: Any
+
+    def states(self, forward: Forward) -> dict[Node, State]:
+        """The state of every Input."""
+        network = forward.network
+        moments = per_input(network.inputs)(self.moment, lambda v: _positive(v, "input_moment", self.symbolic), "input_moment")
+        rho = _unit(self.correlation, "input_correlation", self.symbolic)
+        return {node: self._state(forward, node, moments[node], rho) for node in network.inputs}
+
+    def _state(self, forward: Forward, node: Node, moment: Number, rho: Number) -> State:
+        layer: Any = forward.network.layer(node)
+        if layer.features is None:
+            raise KcalcError(f"how many channels the input {node!r} has is not known; give features={{{node!r}: ..., None: others}}")
+        size = locations_of(layer.image_shape)
+        level = Level(moment if self.symbolic else np.full(size, moment))
+        pairs = None
+        if node in forward.pairs and rho != 0:
+            matrix = np.full((size, size), rho * moment)
+            np.fill_diagonal(matrix, moment)
+            pairs = Level(matrix)
+        law = Law("symmetric" if self.symmetric else "mixed")
+        channels = layer.features
+        return State((Part(channels, level, pairs, rho),), layer.image_shape, size, law, forward.bits[node])
+
+
+def _positive(value: Any, what: str, symbolic: bool) -> Number:
+    try:
+        number = SYMPY.number(value)
+        ok = not isinstance(value, bool) and (bool(number.free_symbols) or number > 0)
+    except (KcalcError, TypeError):
+        ok, number = False, sp.Integer(0)
+    if not ok or not (symbolic or math.isfinite(float(number))):
+        raise KcalcError(f"{what} is a mean square and must be one number > 0, got {str(value)[:60]}")
+    return number if symbolic else float(number)
+
+
+def _unit(value: Any, what: str, symbolic: bool) -> Number:
+    try:
+        number = SYMPY.number(value)
+        ok = not isinstance(value, bool) and (bool(number.free_symbols) or bool(abs(number) <= 1))
+    except (KcalcError, TypeError):
+        ok, number = False, sp.Integer(0)
+    if not ok:
+        raise KcalcError(f"{what} is a correlation and must lie in [-1, 1], got {str(value)[:60]}")
+    return number if symbolic else float(number)
+
+
+def _has_symbols(value: Any) -> bool:
+    return isinstance(value, sp.Basic) and bool(value.free_symbols)
+
+
+def _values(given: Any) -> list[Any]:
+    return list(given.values()) if isinstance(given, Mapping) else [given]
+
+
+def _check_law(weights: Any) -> None:
+    if not isinstance(weights, str) or weights not in LAWS:
+        raise unknown("law of weights of the scaling calculus (independent in all taps)", weights, LAWS)
+
+
+def with_images(network: Network, image_shape: Any) -> Network:
+    """The network with the locations of its inputs written in."""
+    if image_shape is None:
+        return network
+    given = dict(image_shape) if isinstance(image_shape, Mapping) else dict.fromkeys(network.inputs, image_shape)
+    for node, asked in given.items():
+        if node not in network.inputs:
+            raise unknown("input", node, map(str, network.inputs))
+        layer: Any = network.layer(node)
+        if not isinstance(asked, tuple | list) or not asked or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in asked):
+            raise KcalcError(f"image_shape must hold positive whole numbers, (height, width), got {asked!r}")
+        if layer.image_shape not in (None, tuple(asked)):
+            raise KcalcError(
+                f"the input {node!r} has image_shape={layer.image_shape} in its layer, got {tuple(asked)}; leave one of them out"
+            )
+    shapes: dict[Node, Any] = {node: tuple(asked or ()) for node, asked in given.items()}
+    return network.map_layers(
+        lambda node, layer: replace(layer, image_shape=shapes[node]) if isinstance(layer, Input) and node in shapes else layer
+    )
+
+
+def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
+    if correlation is None:
+        return {}
+    given = dict(correlation) if isinstance(correlation, Mapping) else dict.fromkeys(network.nodes_of(Pool), correlation)
+    for node in given:
+        if not isinstance(network.layer(node), Pool):
+            raise KcalcError(f"correlation is given for node {node!r}, a {type(network.layer(node)).__name__}; give it for Pool nodes")
+    symbolic = bool(network.free_symbols) or any(_has_symbols(v) for v in given.values())
+    return {node: _unit(value, f"correlation of {node!r}", symbolic) for node, value in given.items()}
+
+
+# -- pairs of locations ------------------------------------------------------------------------------------------------------------------
+
+
+def _below_means(network: Network, sizes: Mapping[Node, int], forward: Forward) -> frozenset[Node]:
+    """The nodes from which a mean over several locations is reached."""
+    found: set[Node] = set()
+    for node, layer, parents in reversed(tuple(network.steps())):
+        mean = isinstance(layer, Pool) and layer.kind == "mean" and node in forward.windows and not forward.windows[node].trivial
+        if mean or node in found:
+            found.add(node)
+            found.update(parent for parent in parents if sizes[parent] > 1)
+    return frozenset(found)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------------------------
+
+
+def _read(
+    network: Network,
+    forward: Forward,
+    given: _Inputs,
+    law: str,
+    cotangent: Any,
+    known: Mapping[Node, State] | None = None,
+    unfollowed: frozenset[Node] = frozenset(),
+) -> Scaling:
+    states: Mapping[Node, State] = known if known is not None else fold(network, forward, given.states(forward))  # pyright: ignore
+    backward = Backward(forward, states)
+    start = backward.start(_positive(cotangent, "cotangent_moment", forward.symbolic))
+    messages = fold_back(network, backward.send, start, backward.add)
+    _note_all(network, forward, given, law)
+    tensors = {node: _tensor(network, node, states, messages, backward) for node in network if messages[node] is not None}
+    for node in network.nodes_of(Nonlinear):
+        _note_ratio(forward, node, tensors)
+    live = [node for node in network.nodes_of(Affine) if node in tensors]
+    lost = {node for node in live if node in unfollowed}
+    found = {node: _weight(node, forward.weights[node], messages[node], states[node], node in lost) for node in live}
+    reference = _reference([w.gamma_level for w in found.values()], forward.symbolic)
+    biased = [node for node in live if getattr(network.layer(node), "bias", False)]
+    biases = {node: _bias(forward, node, messages[node], states[node]) for node in biased}
+    scales = [node for node in network.nodes_of(Scale) if node in tensors]
+    scalars = {node: tensors[node].scaling_level.scaled(1 / forward.square(_factor(network, node)) ** 2) for node in scales}
+    return Scaling(
+        network, tensors, {node: replace(w, reference_level=reference) for node, w in found.items()}, Values(biases, "a bias scaling"),
+        Values(scalars, "a scalar's scaling"), dict(forward.correlations), reference, tuple(forward.violations.values()),
+        tuple(forward.notes.values()),
+    )  # fmt: skip
+
+
+def _factor(network: Network, node: Node) -> Any:
+    layer: Any = network.layer(node)
+    return layer.factor
+
+
+def _reference(found: list[Level], symbolic: bool) -> Level:
+    """The geometric mean of gamma, or that of the first weight where there are symbols."""
+    if not found:
+        return Level(sp.Integer(1)) if symbolic else Level(np.ones(1))
+    if symbolic:
+        return found[0]
+    whole, part = divmod(sum(level.log10() for level in found) / len(found) / math.log10(2), 1)
+    return Level(np.array([2.0**part]), int(whole))
+
+
+def _zeta(state: State, message: Message) -> Level:
+    """n sum_p f b over parts."""
+    total: Level | None = None
+    for own, back in zip(state.parts, message.parts, strict=True):
+        term = own.level.times(back.level).total(state.size).scaled(own.channels)
+        total = term if total is None else total.plus(term)
+    assert total is not None
+    return total
+
+
+def _tensor(network: Network, node: Node, states: Mapping[Node, State], messages: Mapping[Node, Any], backward: Backward) -> TensorScaling:
+    state, message = states[node], messages[node]
+    zeta = _zeta(state, message)
+    back = State(message.parts, state.locations, state.size, state.law, 0).moment()
+    parents = network.parents(node)
+    sent = [_zeta(states[p], backward.edges[node, slot]) for slot, p in enumerate(parents)]
+    ratio, splits = None, None
+    if len(parents) == 1:
+        ratio = quotient(zeta, sent[0])
+    if isinstance(network.layer(node), Sum):
+        whole = sent[0]
+        for term in sent[1:]:
+            whole = whole.plus(term)
+        splits = tuple(quotient(term, whole) for term in sent)
+    locations = state.locations
+    return TensorScaling(node, state.channels, locations, state.moment(), back, zeta, ratio, splits)
+
+
+def _weight(node: Node, weight: Weight, message: Any, state: State, unfollowed: bool) -> WeightScaling:
+    """E[gW^2] = (1/(n k^2)) sum_p (what is read at p) b(p), the mean over channels and taps; gamma = that over E[W^2]."""
+    part = message.parts[0]
+    channels = weight.inputs if part.level.symbolic else float(weight.inputs)
+    share = 1 / (channels / weight.groups * weight.taps)
+    seen = weight.read.times(part.level)
+    gamma = seen.total(state.size).scaled(share / weight.variance)
+    extrinsic = weight.read.times(seen).over(state.parts[0].level).total(state.size).scaled(share)
+    if gamma.symbolic:
+        gamma, extrinsic = gamma.mapped(sp.simplify), extrinsic.mapped(sp.simplify)
+    ratio = None if unfollowed else gamma
+    if part.pairs is not None:
+        read = weight.read_pairs if weight.read_pairs is not None else Level(np.diag(weight.read.values), weight.read.exponent)
+        ratio = read.times(part.pairs).total(1).scaled(share / weight.variance)
+    given = (weight.inputs, weight.outputs, weight.taps, weight.groups, weight.variance)
+    return WeightScaling(node, *given, gamma, extrinsic, ratio)
+
+
+def _bias(forward: Forward, node: Node, message: Any, state: State) -> Level:
+    """gamma_b = sum_p b / f, f of the tensor that the bias is added to [Scaling def. 5, index corrected]."""
+    weight = forward.weights[node]
+    back = message.parts[0].level.total(state.size)
+    before = weight.read.scaled(weight.variance)
+    if before.symbolic:
+        return back.over(before).mapped(sp.simplify)
+    return back.over(Level(np.mean(before.values, keepdims=True).reshape(1), before.exponent))
+
+
+# -- words -------------------------------------------------------------------------------------------------------------------------------
+
+
+def _note_all(network: Network, forward: Forward, given: _Inputs, law: str) -> None:
+    forward.note(
+        "network", "weights are independent and symmetric, in all taps of a convolution alike (kernel maps take Delta-initialised ones)"
+    )
+    forward.note("network", "cotangents at the outputs are independent, of mean 0, and know nothing of the weights")
+    symmetric = "symmetric, " if given.symmetric else ""
+    for node in network.inputs:
+        spatial = network.layer(node).image_shape is not None  # type: ignore[attr-defined]
+        where = f"of correlation {given.correlation} between locations" if spatial else "of equal second moments in all channels"
+        forward.note(node, f"inputs are {symmetric}{where}")
+    if LAWS[law]:
+        forward.violated("network", LAWS[law])
+    for node in network.nodes_of(Affine):
+        layer: Any = network.layer(node)
+        if layer.sigma_b != 0:
+            forward.violated(node, "the bias does not start at 0: gamma and its extrinsic form differ")
+
+
+def _note_ratio(forward: Forward, node: Node, tensors: Mapping[Node, TensorScaling]) -> None:
+    """Say where an activation changes the activation scaling."""
+    tensor = tensors.get(node)
+    if tensor is None or forward.symbolic or tensor.ratio is None or abs(tensor.ratio - 1) < 1e-9:
+        return
+    layer: Any = forward.network.layer(node)
+    forward.violated(node, f"{layer.activation.name} multiplies the activation scaling by R = {tensor.ratio:.5g}")

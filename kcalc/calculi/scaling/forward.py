@@ -1,0 +1,306 @@
+"""Forward second moments, layer by layer: the table of the scaling calculus read upwards. [Scaling sec. 4, App. A, B]"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import singledispatchmethod
+from math import prod
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ...compose import no_rule
+from ...errors import KcalcError, NoRule
+from ...fields import SYMPY
+from ...layers import (
+    Affine,
+    BatchNorm,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    RMSNorm,
+    Scale,
+    Sum,
+)  # fmt: skip
+from ...maps import Assumption
+from ...network import Network, sum_weights
+from ..spatial.geometry import Window
+from ..tangent import refuse_jumps
+from . import activation_moments as act
+from . import affine, pools
+from .levels import Level
+from .linear import combined
+from .state import Law, Part, State
+from .windows import convolution, cut
+
+Node = Hashable
+Number = Any
+
+
+@dataclass
+class Forward:
+    """The calculus of forward second moments.
+
+    ``symbolic``: numbers are SymPy expressions, alike at all locations.  ``pairs``: follow pairs of locations at these nodes.
+    ``correlation``: {Pool: r} that is not to be computed.  Found: ``weights``, ``notes``, ``violations``, ``slopes`` (mean squares of
+    derivatives by nonlinear node and part) and ``windows`` of pools.
+    """
+
+    network: Network
+    symbolic: bool
+    pairs: frozenset[Node] = frozenset()
+    correlation: Mapping[Node, Number] = field(default_factory=dict)
+    weights: dict[Node, affine.Weight] = field(default_factory=dict)
+    slopes: dict[Node, tuple[Any, ...]] = field(default_factory=dict)
+    windows: dict[Node, Window] = field(default_factory=dict)
+    correlations: dict[Node, Any] = field(default_factory=dict)
+    notes: dict[tuple[Node, str], Assumption] = field(default_factory=dict)
+    violations: dict[tuple[Node, str], Assumption] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.bits = {node: 1 << i for i, node in enumerate(n for n in self.network if isinstance(self.network.layer(n), Affine | Input))}
+        self.readers: dict[Node, int] = {}
+        for _, _, parents in self.network.steps():
+            for parent in parents:
+                self.readers[parent] = self.readers.get(parent, 0) + 1
+
+    def number(self, value: Any) -> Number:
+        """A number of the calculus: SymPy, or a float."""
+        return SYMPY.number(value) if self.symbolic else float(value)
+
+    def square(self, value: Any) -> Number:
+        """The square of a layer's number, exact where the number is."""
+        if self.symbolic:
+            return SYMPY.number(value) ** 2
+        return float(SYMPY.number(value) ** 2) if isinstance(value, sp.Basic) else float(value) ** 2
+
+    def note(self, node: Node, text: str, kind: str = "convention") -> None:
+        """Record an assumption."""
+        self.notes.setdefault((node, text), Assumption(node, text, kind))
+
+    def violated(self, node: Node, text: str) -> None:
+        """Record that an assumption of the calculus does not hold."""
+        self.violations.setdefault((node, text), Assumption(node, text, "heuristic"))
+
+    # -- rules -----------------------------------------------------------------------------------------------------------------------
+
+    @singledispatchmethod
+    def rule(self, layer: Layer, node: Node, inputs: list[State]) -> State:
+        """The state a layer emits. Raises: NoRule, KcalcError naming the node."""
+        raise no_rule("weight scalings", layer, node)
+
+    @rule.register
+    def _(self, layer: Input, node: Node, inputs: list[State]) -> State:
+        raise KcalcError(f"no second moment is given for the input {node!r}; give input_moment={{{node!r}: ...}}")
+
+    @rule.register(LayerNorm)
+    @rule.register(RMSNorm)
+    @rule.register(BatchNorm)
+    def _(self, layer: Layer, node: Node, inputs: list[State]) -> State:
+        raise NoRule(
+            f"node {node!r}: weight scalings have no rule for {type(layer).__name__}; it divides by a statistic of what it reads, so that "
+            "second moments do not determine what it sends back; use net.without_normalization() (and net.normalised() for the sums)"
+        )
+
+    @rule.register
+    def _(self, layer: Affine, node: Node, inputs: list[State]) -> State:
+        """f = E[W^2] * (sum over channels and valid taps of what is read) + sigma_b^2, with E[W^2] = sigma_w^2 / (n k^2 / groups)."""
+        (below,) = inputs
+        if layer.standardised:
+            raise NoRule(
+                f"node {node!r}: weight scalings have no rule for standardised weights, which are not independent; use standardised=False"
+            )
+        outputs = self.network.features[node]
+        if outputs is None:
+            raise KcalcError(f"node {node!r}: its width is not known; give features={{{node!r}: ..., None: others}} or one number for all")
+        window = self._window(layer, node, below)
+        taps = 1 if window is None else window.taps
+        channels = below.channels
+        affine.check_groups(layer, node, below, outputs)
+        variance = self.square(layer.sigma_w) / (self.number(channels) / layer.groups * taps)
+        one = affine.channel_sum(layer, below, self.number)
+        read, read_pairs = affine.gathered(one, below, window, node in self.pairs)
+        self.weights[node] = affine.Weight(channels, outputs, layer.groups, taps, variance, window, read, read_pairs)
+        bias = self.square(layer.sigma_b)
+        if bias == 0 and not self.symbolic:
+            for text in affine.atoms(below, float(channels) / layer.groups * taps, read):
+                self.violated(node, text)
+        shape = None if window is None else window.shape
+        part = affine.emitted(Part(outputs, read, read_pairs, one.rho), variance, bias, node in self.pairs)
+        bit = self.bits[node]
+        return State((part,), shape, 1 if window is None else prod(window.shape), Law("normal"), below.support | bit, bit)
+
+    def _window(self, layer: Affine, node: Node, below: State) -> Window | None:
+        if below.locations is not None:
+            window = convolution(layer, node, below.locations)
+            if self.symbolic and cut(window) and window.taps > 1:
+                raise KcalcError(
+                    f"node {node!r} pads with zeros, so that moments differ between locations: symbols cannot be carried; give numbers "
+                    "(net.subs), or padding='valid' or 'circular'"
+                )
+            return window
+        extents = [v for v in (layer.kernel, layer.stride) for v in (v if isinstance(v, tuple) else (v,))]
+        if any(extent != 1 for extent in extents):
+            raise KcalcError(
+                f"node {node!r} is a convolution (kernel {layer.kernel}, stride {layer.stride}), but what it reads has no locations; "
+                "give image_shape=(height, width)"
+            )
+        return None
+
+    @rule.register
+    def _(self, layer: Nonlinear, node: Node, inputs: list[State]) -> State:
+        """E phi(z)^2, z normal; f (a^2 + b^2) / 2 for rectifiers, whatever the symmetric law."""
+        (below,) = inputs
+        refuse_jumps(layer, node)
+        phi = layer.activation
+        if below.law.kind == "max":
+            return pools.activated(self, phi, node, below)
+        self._check_law(phi, node, below)
+        what = f"the mean square before node {node!r}"
+        parts = tuple(self._activated(phi, node, part, what, below.locations is not None) for part in below.parts)
+        self.slopes[node] = tuple(act.slope_square(phi, part.level, what) for part in below.parts)
+        law = Law("mixed")
+        if below.law.symmetric:
+            law = Law("post", phi, node, tuple(part.level for part in below.parts), rho=below.parts[0].rho)
+        return State(
+            parts, below.locations, below.size, law, below.support, source=below, sides=self._sides(phi),
+            slopes=tuple(act.mean_slope(phi, part.level, what) for part in below.parts),
+        )  # fmt: skip
+
+    def _sides(self, phi: Any) -> tuple[Number, Number] | None:
+        sides = act.rectifier(phi)
+        return None if sides is None else (self.number(sides[0]), self.number(sides[1]))
+
+    def _check_law(self, phi: Any, node: Node, below: State) -> None:
+        if below.law.kind == "post":
+            raise KcalcError(
+                f"node {node!r} is an activation of an activation ({below.law.node!r}), whose values are not symmetric; "
+                f"make one of the two, phi.composed(inner), or put an Affine between them"
+            )
+        rectifies = act.half(phi) is not None
+        if below.law.kind == "mixed":
+            self.violated(node, f"{phi.name} reads values that are not symmetric; they are taken as normal of the same mean square")
+        elif below.law.kind == "symmetric" and not rectifies:
+            self.violated(node, f"{phi.name} reads values that are not Gaussian; they are taken as normal of the same mean square")
+        elif not rectifies:
+            self.note(node, f"E {phi.name}^2 and E {phi.name}'^2 are those of Gaussian pre-activations, as widths grow")
+        elif len(below.terms) > 1:
+            self.note(node, "it reads a sum whose law is symmetric as widths grow, to order 1/width")
+
+    def _activated(self, phi: Any, node: Node, part: Part, what: str, located: bool) -> Part:
+        level = act.after(phi, part.level, what)
+        if not located:
+            return Part(part.channels, level)
+        rho = act.correlation_after(phi, part.rho, part.level, what)
+        if node not in self.pairs or part.level.values.size == 1:
+            return Part(part.channels, level, None, rho)
+        covariance, _ = act.pairs_after(phi, part.level, part.pairs, what)
+        np.fill_diagonal(covariance.values, np.ldexp(level.values, level.exponent - covariance.exponent))
+        return Part(part.channels, level, covariance, rho)
+
+    @rule.register
+    def _(self, layer: Sum, node: Node, inputs: list[State]) -> State:
+        """sum_i w_i^2 f_i and the cross terms, 0 for addends of different last weights."""
+        weights = [self.number(w) for w in sum_weights(layer, len(inputs))]
+        first = inputs[0]
+        if any(one.locations != first.locations or one.size != first.size for one in inputs):
+            raise KcalcError(f"node {node!r} (Sum) adds feature maps over different locations: {[one.locations for one in inputs]}")
+        self._same_channels(node, inputs)
+        parts = combined(inputs, weights, uncorrelated, f"node {node!r}")
+        pure = all(one.final for one in inputs)
+        support, final = 0, 0
+        for one in inputs:
+            support, final = support | one.support, final | one.final
+        kinds = {one.law.kind for one in inputs}
+        law = Law("normal" if kinds == {"normal"} else "symmetric" if all(one.law.symmetric for one in inputs) else "mixed")
+        if len(inputs) > 1 and sum(not one.final and not one.source for one in inputs) > 1:
+            self.note(node, "inputs are taken as uncorrelated")
+        terms = tuple(zip(weights, inputs, strict=True))
+        return State(parts, first.locations, first.size, law, support, final if pure else 0, terms)
+
+    def _same_channels(self, node: Node, inputs: list[State]) -> None:
+        widths = [one.channels for one in inputs]
+        if any(sp.simplify(w - widths[0]) != 0 if self.symbolic else w != widths[0] for w in widths):
+            raise KcalcError(f"node {node!r} (Sum) adds feature maps of different widths: {', '.join(map(str, widths))}")
+
+    @rule.register
+    def _(self, layer: Concat, node: Node, inputs: list[State]) -> State:
+        first = inputs[0]
+        if any(one.locations != first.locations or one.size != first.size for one in inputs):
+            raise KcalcError(f"node {node!r} (Concat) joins feature maps over different locations; pool them to the same size first")
+        support = 0
+        for one in inputs:
+            support |= one.support
+        final = first.final if all(one.final for one in inputs) else 0
+        for one in inputs[1:]:
+            final = final | one.final if final else 0
+        kinds = {one.law.kind for one in inputs}
+        law = first.law if len(inputs) == 1 else Law("normal" if kinds == {"normal"} else "mixed")
+        law = Law("symmetric") if law.kind == "mixed" and all(one.law.symmetric for one in inputs) else law
+        return State(tuple(p for one in inputs for p in one.parts), first.locations, first.size, law, support, final)
+
+    @rule.register
+    def _(self, layer: Scale, node: Node, inputs: list[State]) -> State:
+        (below,) = inputs
+        square = self.square(layer.factor)
+        law = self._scaled_law(below.law, layer.factor, square)
+        return below.with_parts([part.scaled(square) for part in below.parts], self.number(layer.factor), law)
+
+    def _scaled_law(self, law: Law, factor: Any, square: Number) -> Law:
+        if law.kind not in ("max", "post") or self.symbolic:
+            return law
+        if not factor > 0:
+            return Law("mixed")
+        if law.kind == "max":
+            return replace(law, levels=tuple(level.scaled(square) for level in law.levels))
+        assert law.activation is not None
+        return replace(law, activation=law.activation.transformed(output_scale=factor))
+
+    @rule.register
+    def _(self, layer: Dropout, node: Node, inputs: list[State]) -> State:
+        """f / (1 - p): what stays is divided by 1 - p. Locations are dropped on their own."""
+        (below,) = inputs
+        keep = 1 - self.number(layer.rate)
+        if keep == 1:
+            return below
+        parts = []
+        for part in below.parts:
+            level = part.level.scaled(1 / keep)
+            pairs = part.pairs
+            if pairs is not None:
+                pairs = Level(pairs.values.copy(), pairs.exponent)
+                np.fill_diagonal(pairs.values, np.ldexp(level.values, level.exponent - pairs.exponent))
+            parts.append(Part(part.channels, level, pairs, part.rho * keep))
+        law = Law("symmetric" if below.law.symmetric else "mixed")
+        return replace(below.with_parts(parts, 1, law), terms=())
+
+    @rule.register
+    def _(self, layer: Flatten, node: Node, inputs: list[State]) -> State:
+        (below,) = inputs
+        return replace(below.with_parts(below.parts), locations=None)
+
+    @rule.register
+    def _(self, layer: Identity, node: Node, inputs: list[State]) -> State:
+        return inputs[0]
+
+    @rule.register
+    def _(self, layer: Pool, node: Node, inputs: list[State]) -> State:
+        return inputs[0] if inputs[0].locations is None else pools.pooled(self, layer, node, inputs[0])
+
+
+def uncorrelated(one: State, two: State) -> bool:
+    """True if E x y = 0 is plain: one of the two changes its sign with weights that the other does not know, or both are inputs."""
+    if one.final and not one.final & two.support:
+        return True
+    if two.final and not two.final & one.support:
+        return True
+    alone = not (one.terms or two.terms or one is two or one.support & two.support)
+    return alone and one.law.symmetric and two.law.symmetric

@@ -1,0 +1,131 @@
+"""Second moments over the locations of a feature map, with an exponent of their own so that deep products neither overflow nor vanish."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ...errors import KcalcError
+
+Number = Any
+Array = np.ndarray
+FAR = 200  # binary orders of magnitude that a mantissa may stray from 1
+
+
+@dataclass(frozen=True)
+class Level:
+    """``values * 2^exponent``: one number per location (P,), pairs of locations (P, P), or one SymPy expression for all of them."""
+
+    values: Any
+    exponent: int = 0
+
+    @property
+    def symbolic(self) -> bool:
+        """True for a SymPy expression."""
+        return isinstance(self.values, sp.Basic)
+
+    def scaled(self, factor: Number) -> Level:
+        """Times a number, or a float per location."""
+        return Level(self.values * factor, self.exponent)._settled()
+
+    def plus(self, other: Level) -> Level:
+        """The sum of two."""
+        if self.symbolic:
+            return Level(self.values + other.values)
+        if self.exponent == other.exponent:
+            return Level(self.values + other.values, self.exponent)._settled()
+        high, low = (self, other) if self.exponent >= other.exponent else (other, self)
+        if not np.any(high.values):
+            return Level(high.values + low.values, low.exponent)
+        return Level(high.values + np.ldexp(low.values, max(low.exponent - high.exponent, -5000)), high.exponent)._settled()
+
+    def times(self, other: Level) -> Level:
+        """The product, location by location."""
+        return Level(self.values * other.values, self.exponent + other.exponent)._settled()
+
+    def over(self, other: Level) -> Level:
+        """The quotient, location by location, 0 where both are 0."""
+        if self.symbolic:
+            return Level(self.values / other.values)
+        zero = (np.asarray(other.values) == 0) & (np.asarray(self.values) == 0)
+        return Level(self.values / np.where(zero, 1.0, other.values), self.exponent - other.exponent)._settled()
+
+    def mapped(self, linear: Callable[[Any], Any]) -> Level:
+        """A linear map of the values."""
+        return Level(linear(self.values), self.exponent)._settled()
+
+    def total(self, locations: int) -> Level:
+        """The sum over locations, of shape (1,)."""
+        return Level(self.values * locations) if self.symbolic else Level(np.sum(self.values, keepdims=True).reshape(1), self.exponent)
+
+    def _settled(self) -> Level:
+        if self.symbolic:
+            return self
+        size = float(np.max(np.abs(self.values)))
+        if size == 0 or not math.isfinite(size):
+            return self
+        shift = math.frexp(size)[1]
+        return self if abs(shift) <= FAR else Level(np.ldexp(self.values, -shift), self.exponent + shift)
+
+    def plain(self, what: str) -> Any:
+        """The values as ordinary floats (or the expression). Raises: KcalcError beyond double precision; ``what`` names them."""
+        if self.symbolic:
+            return self.values
+        with np.errstate(over="ignore"):
+            out = np.ldexp(self.values, max(min(self.exponent, 5000), -5000))
+        if not np.all(np.isfinite(out)) or (np.any(self.values) and not np.any(out)):
+            raise KcalcError(f"{what} is about 1e{self.log10():+.0f}, beyond double precision; rescale the network, or ask for .log10")
+        return out
+
+    def log10(self) -> float:
+        """The decimal logarithm of the mean."""
+        mean = float(np.mean(self.values))
+        return math.log10(mean) + self.exponent * math.log10(2) if mean > 0 else -math.inf
+
+
+def one_value(level: Level, what: str) -> Any:
+    """The mean over locations as a float or an expression. Raises: KcalcError beyond double precision."""
+    if level.symbolic:
+        return level.values
+    mean = Level(np.mean(level.values, keepdims=True).reshape(1), level.exponent)
+    return float(mean.plain(what)[0])
+
+
+def root(level: Level) -> Level:
+    """The square root."""
+    if level.symbolic:
+        return Level(sp.sqrt(level.values))
+    even = level if level.exponent % 2 == 0 else Level(level.values * 2, level.exponent - 1)
+    return Level(np.sqrt(even.values), even.exponent // 2)
+
+
+def quotient(one: Level, two: Level) -> Any:
+    """The quotient of two single numbers, simplified where they are expressions. Raises: KcalcError beyond double precision."""
+    found = one.over(two)
+    return sp.simplify(found.values) if one.symbolic else one_value(found, "a ratio of scalings")
+
+
+@dataclass(frozen=True)
+class Values(Mapping[Any, Any]):
+    """{node: number}, each made a float when it is asked for. Raises: KcalcError then, beyond double precision."""
+
+    levels: Mapping[Hashable, Level]
+    what: str
+
+    def __getitem__(self, node: Hashable) -> Any:
+        return one_value(self.levels[node], f"{self.what} at node {node!r}")
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self.levels)
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    def log10(self, node: Hashable) -> float:
+        """The decimal logarithm of one value."""
+        return self.levels[node].log10()

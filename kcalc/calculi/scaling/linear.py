@@ -1,0 +1,122 @@
+"""Second moments of sums with every cross term, for feature maps on the way up and for cotangents on the way down.
+
+Both are linear combinations of *leaves*: what weights emit, and those things passed through an activation (or its derivative). Leaves of
+different weights are uncorrelated, for each changes its sign with weights that the other does not know.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
+
+from ...errors import FreshnessError
+from .state import Part, refined
+
+Number = Any
+Item = Any  # a State or a Message: parts, terms, source, gate, sides, slopes, serial
+Apart = Callable[[Item, Item], bool]
+
+
+def combined(items: Sequence[Item], weights: Sequence[Number], apart: Apart, where: str) -> tuple[Part, ...]:
+    """The second moments of ``sum_i w_i x_i``.
+
+    ``apart(x, y)`` says that E x y = 0 can be seen at once; ``where`` is for errors.
+    Raises: FreshnessError where a cross term is not known.
+    """
+    if all(apart(one, two) for one, two in combinations(items, 2)):
+        return _summed([tuple(p.scaled(w * w) for p in parts) for w, parts in zip(weights, refined(items, where), strict=True)])
+    leaves = expanded(list(zip(weights, items, strict=True)))
+    if not leaves:
+        raise FreshnessError(f"{where}: addends cancel, so that nothing is left; change the weights of the Sum")
+    first = leaves[0][1].parts
+    if any(tuple(p.channels for p in leaf.parts) != tuple(p.channels for p in first) for _, leaf in leaves):
+        raise FreshnessError(f"{where}: parts of one feature map are added that do not line up; put an Affine on the addends")
+    rows = [tuple(p.scaled(w * w) for p in leaf.parts) for w, leaf in leaves]
+    for (v, one), (w, two) in combinations(leaves, 2):
+        cross = _product(one, two, apart, where)
+        if cross is not None:
+            rows.append(tuple(p.scaled(2 * v * w) for p in cross))
+    return _summed(rows)
+
+
+def _summed(rows: Sequence[tuple[Part, ...]]) -> tuple[Part, ...]:
+    out = list(rows[0])
+    for row in rows[1:]:
+        out = [one.plus(two) for one, two in zip(out, row, strict=True)]
+    return tuple(out)
+
+
+def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
+    """The leaves of a linear combination, each once, with its amplitude; those that cancel dropped."""
+    amplitude: dict[int, Number] = {}
+    known: dict[int, Item] = {}
+    queue: list[int] = []
+
+    def add(weight: Number, item: Item) -> None:
+        if item.serial not in known:
+            known[item.serial], amplitude[item.serial] = item, 0
+            heapq.heappush(queue, -item.serial)
+        amplitude[item.serial] = amplitude[item.serial] + weight
+
+    for weight, item in given:
+        add(weight, item)
+    leaves: list[tuple[Number, Item]] = []
+    while queue:  # what was made last comes first, so that amplitudes are complete when a sum is opened
+        serial = -heapq.heappop(queue)
+        weight, item = amplitude[serial], known[serial]
+        if weight == 0:
+            continue
+        if not item.terms:
+            leaves.append((weight, item))
+        for own, inner in item.terms:
+            add(weight * own, inner)
+    return leaves
+
+
+def _product(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
+    """E x y of two leaves, None for 0. Gaussian ``z`` and ``phi(s)``: E z phi(s) = E z s E phi'(s)."""
+    if one is two:
+        return one.parts
+    if apart(one, two):
+        return None
+    if one.source is not None and two.source is not None:
+        return _alike(one, two, apart, where)
+    if two.source is not None:
+        return _stein(one, two, apart, where)
+    if one.source is not None:
+        return _stein(two, one, apart, where)
+    raise _unknown(where)
+
+
+def _stein(leaf: Item, post: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
+    found = _expectation(leaf, post.source, apart, where)
+    return None if found is None else tuple(p.scaled(slope) for p, slope in zip(found, post.slopes, strict=True))
+
+
+def _alike(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
+    """Two rectifiers of one feature map (or gradients that pass them): (a a' + b b') / 2 times what they have in common."""
+    if one.gate is None or one.gate != two.gate or one.sides is None or two.sides is None:
+        raise _unknown(where)
+    (a, b), (c, d) = one.sides, two.sides
+    found = one.source.parts if one.source is two.source else _expectation(one.source, two.source, apart, where)
+    return None if found is None else tuple(Part(p.channels, p.level.scaled((a * c + b * d) / 2), None, p.rho) for p in found)
+
+
+def _expectation(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
+    """E x y of two linear combinations."""
+    rows: list[tuple[Part, ...]] = []
+    for v, left in expanded([(1, one)]):
+        for w, right in expanded([(1, two)]):
+            cross = _product(left, right, apart, where)
+            if cross is not None:
+                rows.append(tuple(p.scaled(v * w) for p in cross))
+    return _summed(rows) if rows else None
+
+
+def _unknown(where: str) -> FreshnessError:
+    return FreshnessError(
+        f"{where}: feature maps (or their gradients) are added that share weights, and their correlation is not known; "
+        "end all addends of the Sum but one in an Affine of their own"
+    )

@@ -1,0 +1,218 @@
+"""Pooling: means of correlated locations, and the largest of a window. [Scaling App. B.3, corrected]"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...activations import Activation
+from ...errors import KcalcError, NoRule
+from ...layers import Pool
+from ..spatial.geometry import Window
+from . import activation_moments as act
+from .levels import Level
+from .state import Law, Part, State
+from .windows import counts, cut, pooling
+
+if TYPE_CHECKING:
+    from .forward import Forward
+
+Node = Hashable
+Array = np.ndarray
+
+
+def pooled(calculus: Forward, layer: Pool, node: Node, below: State) -> State:
+    """The state behind a pooling layer. Raises: NoRule for weighted means, KcalcError for what symbols cannot carry."""
+    if layer.kind == "weighted_mean":
+        raise NoRule(
+            f"node {node!r}: weight scalings have no rule for weighted means, whose random weights all channels share; use kind='mean'"
+        )
+    assert below.locations is not None
+    window = calculus.windows[node] = pooling(layer, node, below.locations)
+    shape = None if layer.window is None else window.shape
+    size = prod(window.shape)
+    if window.trivial:
+        return State(below.parts, shape, size, below.law, below.support, below.final, ((1, below),) if shape is not None else below.terms)
+    if calculus.symbolic and (layer.kind == "max" or cut(window)):
+        what = "takes maxima" if layer.kind == "max" else "has windows cut by the border"
+        raise KcalcError(f"node {node!r} (Pool) {what}, which symbols cannot carry; give numbers with net.subs")
+    if layer.kind == "max":
+        return _largest(calculus, node, below, window, shape)
+    parts = tuple(_mean(calculus, node, part, window) for part in below.parts)
+    _note_mean(calculus, node, below, parts, window)
+    law = below.law if below.law.symmetric else Law("mixed")
+    return State(parts, shape, size, law, below.support, below.final)
+
+
+# -- means -------------------------------------------------------------------------------------------------------------------------------
+
+
+def _mean(calculus: Forward, node: Node, part: Part, window: Window) -> Part:
+    """E[(mean of k^2)^2]: from pairs of locations, or f [1 + (k^2 - 1) r] / k^2 where one correlation r stands for all."""
+    given = calculus.correlation.get(node)
+    taps = window.taps
+    if calculus.symbolic:
+        rho = part.rho if given is None else calculus.number(given)
+        return Part(part.channels, part.level.scaled((1 + (taps - 1) * rho) / taps), None, rho * taps / (1 + (taps - 1) * rho))
+    number = counts(window)
+    if node in calculus.pairs and given is None:
+        if part.pairs is None:
+            joint = Level(window.summed_apart(np.diag(part.level.values)) / np.outer(number, number), part.level.exponent)
+        else:
+            joint = part.pairs.mapped(lambda values: window.summed_apart(values) / np.outer(number, number))
+        level = Level(np.diag(joint.values).copy(), joint.exponent)
+        return Part(part.channels, level, joint, _off_diagonal(joint, level))
+    rho = float(part.rho if given is None else given)
+    values, exponent = part.level.values, part.level.exponent
+    own, roots = window.summed(values), window.summed(np.sqrt(values))
+    found = ((1 - rho) * own + rho * roots**2) / number**2
+    after = min(rho * float(np.mean(values)) / float(np.mean(found)), 1.0)
+    level = Level(found, exponent)
+    return Part(part.channels, level, uniform_pairs(level, after) if node in calculus.pairs else None, after)
+
+
+def uniform_pairs(level: Level, rho: float) -> Level:
+    """The matrix of pairs with one correlation for all."""
+    roots = np.sqrt(level.values)
+    matrix = rho * np.outer(roots, roots)
+    np.fill_diagonal(matrix, level.values)
+    return Level(matrix, level.exponent)
+
+
+def _off_diagonal(joint: Level, level: Level) -> float:
+    """The correlation of two locations, the mean over pairs."""
+    size = level.values.size
+    if size == 1:
+        return 0.0
+    roots = np.sqrt(level.values)
+    norm = np.outer(roots, roots)
+    ratio = np.divide(joint.values, norm, out=np.zeros_like(norm), where=norm > 0)
+    return float((ratio.sum() - np.trace(ratio)) / (size * (size - 1)))
+
+
+def _note_mean(calculus: Forward, node: Node, below: State, parts: tuple[Part, ...], window: Window) -> None:
+    taps = window.taps
+    after = State(parts, None, prod(window.shape), Law("mixed"), 0).moment()
+    if calculus.symbolic:
+        r = (taps * after.values / below.moment().values - 1) / (taps - 1)
+    else:
+        sent = below.moment().mapped(lambda values: window.summed(values) / counts(window))
+        ratio = float(np.mean(after.over(sent).plain("a ratio") * counts(window)))
+        mean_taps = float(np.mean(counts(window)))
+        r = (ratio - 1) / (mean_taps - 1) if mean_taps > 1 else 0.0
+        r = 0.0 if abs(r) < 1e-13 else r
+    calculus.correlations[node] = r
+    if r != 0:
+        shown = f"{r:.4g}" if isinstance(r, float) else str(r)
+        factor = 1 + (taps - 1) * r
+        times = f"{factor:.4g}" if isinstance(factor, float) else str(factor)
+        calculus.violated(
+            node,
+            f"it averages {taps} locations of correlation r = {shown}: the activation scaling is multiplied by 1 + {taps - 1} r = {times}",
+        )
+    if node in calculus.pairs:
+        calculus.note(
+            "network", "behind mean pooling nu is that of wide layers: the taps of a filter know nothing of what comes back to them"
+        )
+    if node not in calculus.pairs and not calculus.symbolic and r != 0:
+        calculus.note(node, "one correlation stands for all pairs of locations: borders are neglected in it", "heuristic")
+
+
+# -- maxima ------------------------------------------------------------------------------------------------------------------------------
+
+
+def _largest(calculus: Forward, node: Node, below: State, window: Window, shape: tuple[int, ...] | None) -> State:
+    """E[max^2] of normals, or of an increasing activation of them."""
+    law, phi = below.law, None
+    levels = [part.level for part in below.parts]
+    rho = float(calculus.correlation.get(node, below.parts[0].rho))
+    if law.kind == "post" and law.activation is not None and _increasing(law.activation):
+        phi, levels, rho = law.activation, list(law.levels), float(calculus.correlation.get(node, law.rho))
+    elif law.kind != "normal":
+        calculus.violated(node, "it takes the largest of values whose law is not known; they are taken as normal of the same mean square")
+    number = counts(window)
+    middle = [level.mapped(lambda values: window.summed(values) / number) for level in levels]
+    rho = max(rho, 0.0)
+    parts = tuple(_largest_part(calculus, node, part.channels, q, phi, rho, number) for part, q in zip(below.parts, middle, strict=True))
+    if phi is not None:
+        _selected(calculus, node, below, middle, rho, number)
+    size = prod(window.shape)
+    before = weighted_mean(below, window, number)
+    ratio = float(np.mean(State(parts, None, size, Law("mixed"), 0).moment().over(before).plain("a ratio")))
+    calculus.correlations[node] = rho
+    calculus.violated(
+        node,
+        f"max pooling multiplies the activation scaling by about {ratio:.5g}, and which location it takes depends on the weights before it",
+    )
+    if phi is None and law.kind == "normal":
+        return State(parts, shape, size, Law("max", None, node, tuple(middle), number, rho), below.support)
+    return State(parts, shape, size, Law("mixed"), below.support)
+
+
+def weighted_mean(below: State, window: Window, number: Array) -> Level:
+    """The mean of what each window reads."""
+    return below.moment().mapped(lambda values: window.summed(values) / number)
+
+
+def _increasing(phi: Activation) -> bool:
+    grid = np.linspace(-8.0, 8.0, 1601)
+    return bool(np.all(np.diff(np.asarray(phi.numeric(0)(grid))) >= 0))
+
+
+def _largest_part(calculus: Forward, node: Node, channels: Any, q: Level, phi: Activation | None, rho: float, number: Array) -> Part:
+    square, mean = (_by_window(power, phi, q, rho, number, 0) for power in (2, 1))
+    shared = 0.0 if phi is not None else rho
+    roots = Level(np.sqrt(q.values), q.exponent)  # sqrt of the mantissa: used in products of two alone
+    values = shared * np.outer(roots.values, roots.values)
+    joint = Level(values, q.exponent).plus(Level(np.outer(mean.values, mean.values), 2 * mean.exponent))
+    np.fill_diagonal(joint.values, np.ldexp(square.values, square.exponent - joint.exponent))
+    return Part(channels, square, joint if node in calculus.pairs else None, _off_diagonal(joint, square))
+
+
+def _by_window(power: int, phi: Activation | None, q: Level, rho: float, number: Array, derivative: int) -> Level:
+    """E phi^(derivative)(Y)^power of every window, from one integral for all windows alike."""
+    if phi is None or act.rectifier(phi) is not None:
+        table = {n: act.maximum(power, phi, 1.0, rho, round(n), derivative) for n in set(number.tolist())}
+        factors = np.array([table[n] for n in number.tolist()])
+        if derivative:
+            return Level(factors)
+        if power == 2:
+            return q.scaled(factors)
+        even = q if q.exponent % 2 == 0 else Level(q.values * 2, q.exponent - 1)
+        return Level(np.sqrt(even.values) * factors, even.exponent // 2)
+    values = q.plain("the mean square before a max pooling layer")
+    keys = list(zip(np.round(values, 12).tolist(), number.tolist(), strict=True))
+    known = {key: act.maximum(power, phi, key[0], rho, round(key[1]), derivative) for key in set(keys)}
+    return Level(np.array([known[key] for key in keys]))
+
+
+def _selected(calculus: Forward, node: Node, below: State, q: list[Level], rho: float, number: Array) -> None:
+    """What the activation before a pooling layer sends back: the location taken is no typical one, so E phi'^2 is that of the largest."""
+    law = below.law
+    assert law.activation is not None
+    parent = calculus.network.parents(node)[0]
+    if calculus.readers.get(law.node) != 1 or calculus.readers.get(parent) != 1:
+        calculus.violated(node, f"{law.node!r} is read by others too: the derivative there is taken as that of a typical location")
+        return
+    slopes = []
+    for own, level, middle in zip(calculus.slopes[law.node], law.levels, q, strict=True):
+        taken = float(np.mean(_by_window(2, law.activation, middle, rho, number, 1).values))
+        typical = act.slope_square(law.activation, level, "the mean square before a max pooling layer")
+        slopes.append(float(np.mean(own)) * taken / float(np.mean(typical)))
+    calculus.slopes[law.node] = tuple(slopes)
+
+
+def activated(calculus: Forward, phi: Activation, node: Node, below: State) -> State:
+    """An activation of the largest of a window of normals."""
+    law = below.law
+    assert law.counts is not None
+    parts, slopes = [], []
+    for part, q in zip(below.parts, law.levels, strict=True):
+        parts.append(_largest_part(calculus, node, part.channels, q, phi, law.rho, law.counts))
+        slopes.append(_by_window(2, phi, q, law.rho, law.counts, 1).values)
+    calculus.slopes[node] = tuple(slopes)
+    calculus.note(node, f"{phi.name} reads the largest of a window of normals, and its moments are those of that law", "heuristic")
+    return State(tuple(parts), below.locations, below.size, Law("mixed"), below.support)

@@ -1,0 +1,251 @@
+"""What the scaling calculus says of a network: tensors, weights, biases, scalars, and which of its assumptions do not hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sympy as sp
+
+from ...maps import Assumption
+from ...network import Network
+from .levels import Level, Values, one_value, quotient
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+Number = Any
+
+
+@dataclass(frozen=True, eq=False)
+class TensorScaling:
+    """A feature map: ``channels`` over ``locations`` (None: no locations).
+
+    ``ratio``: its activation scaling over that of what a one-input layer reads, None elsewhere; ``splits``: at a Sum, what share of its
+    activation scaling each addend has.
+    """
+
+    node: Node
+    channels: Number
+    locations: tuple[int, ...] | None
+    forward_level: Level
+    backward_level: Level
+    scaling_level: Level
+    ratio: Number | None = None
+    splits: tuple[Number, ...] | None = None
+
+    @cached_property
+    def forward(self) -> Number:
+        """f = E[x^2], the mean over channels and locations, not centred. Raises: KcalcError beyond double precision."""
+        return one_value(self.forward_level, f"the second moment at node {self.node!r}")
+
+    @cached_property
+    def backward(self) -> Number:
+        """b = E[(d loss/d x)^2], the mean over channels and locations. Raises: KcalcError beyond double precision."""
+        return one_value(self.backward_level, f"the backward second moment at node {self.node!r}")
+
+    @cached_property
+    def scaling(self) -> Number:
+        """zeta = n sum_p f(p) b(p), summed channel by channel [Scaling eq. 1, by location]. Raises: KcalcError beyond double precision."""
+        return one_value(self.scaling_level, f"the activation scaling at node {self.node!r}")
+
+    def _mapped(self, level: Level, what: str) -> Any:
+        values = level.plain(f"{what} at node {self.node!r}")
+        return values if level.symbolic or self.locations is None else np.reshape(values, self.locations)
+
+    @property
+    def forward_map(self) -> Any:
+        """f by location, shape ``locations``."""
+        return self._mapped(self.forward_level, "the second moment")
+
+    @property
+    def backward_map(self) -> Any:
+        """b by location, shape ``locations``."""
+        return self._mapped(self.backward_level, "the backward second moment")
+
+    @property
+    def log10(self) -> tuple[float, float]:
+        """The decimal logarithms of f and b, also where they are beyond double precision."""
+        return self.forward_level.log10(), self.backward_level.log10()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data; logarithms where numbers are beyond double precision."""
+        numeric = not self.forward_level.symbolic
+        values: dict[str, Any] = {name: str(getattr(self, name)) for name in ("forward", "backward", "scaling")} if not numeric else {}
+        if numeric:
+            levels = {"forward": self.forward_level, "backward": self.backward_level, "scaling": self.scaling_level}
+            values = {f"log10_{name}": level.log10() for name, level in levels.items()}
+        splits = None if self.splits is None else [plain(s) for s in self.splits]
+        return {"channels": plain(self.channels), "locations": self.locations, **values, "ratio": plain(self.ratio), "splits": splits}
+
+    def __repr__(self) -> str:
+        return f"TensorScaling({self.node!r}, {self.channels} channels, locations {self.locations})"
+
+
+@dataclass(frozen=True, eq=False)
+class WeightScaling:
+    """The weights of an Affine: ``inputs`` -> ``outputs`` channels, ``taps`` = k^2, ``variance`` = E[W^2]."""
+
+    node: Node
+    inputs: Number
+    outputs: Number
+    taps: int
+    groups: int
+    variance: Number
+    gamma_level: Level
+    extrinsic_level: Level
+    ratio_level: Level | None
+    reference_level: Level | None = None
+
+    @cached_property
+    def gamma(self) -> Number:
+        """zeta / (n m k^2 E[W^2]^2 / groups), zeta of what comes back through this layer [Scaling eq. 2].
+
+        It predicts nu = E[gW^2]/E[W^2] where cotangents of different locations are uncorrelated.
+
+        Raises: KcalcError beyond double precision.
+        """
+        return one_value(self.gamma_level, f"gamma at node {self.node!r}")
+
+    @cached_property
+    def extrinsic(self) -> Number:
+        """n k^2 sum_p f(x)^2 b(y)/f(y) over locations of the OUTPUT [Scaling sec. 4, corrected]; equal to gamma where biases start at 0."""
+        return one_value(self.extrinsic_level, f"gamma at node {self.node!r}")
+
+    @cached_property
+    def ratio(self) -> Number | None:
+        """nu itself, correlations of cotangents between locations (from mean pooling) counted; None where they were not followed."""
+        return None if self.ratio_level is None else one_value(self.ratio_level, f"nu at node {self.node!r}")
+
+    @cached_property
+    def relative(self) -> Number:
+        """gamma over the reference of the network."""
+        return 1 if self.reference_level is None else quotient(self.gamma_level, self.reference_level)
+
+    @cached_property
+    def correction(self) -> Number:
+        """The factor of E[W^2] that brings gamma to the reference while fixed multipliers keep the function as it is."""
+        return sp.sqrt(self.relative) if isinstance(self.relative, sp.Basic) else math.sqrt(self.relative)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data; the logarithm of gamma where it is a number."""
+        names = ("inputs", "outputs", "taps", "groups", "variance", "relative", "correction")
+        found = {name: plain(getattr(self, name)) for name in names}
+        if self.gamma_level.symbolic:
+            return found | {"gamma": str(self.gamma), "extrinsic": str(self.extrinsic)}
+        ratio = None if self.ratio_level is None else self.ratio_level.log10()
+        return found | {"log10_gamma": self.gamma_level.log10(), "log10_extrinsic": self.extrinsic_level.log10(), "log10_ratio": ratio}
+
+    def __repr__(self) -> str:
+        return f"WeightScaling({self.node!r}, {self.inputs} -> {self.outputs}, {self.taps} taps)"
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """The scaling calculus of a network at initialisation. [Scaling]
+
+    ``tensors``: {node: f, b, zeta}; ``weights``: {Affine: gamma}; ``biases``: {Affine with a bias: gamma_b = sum_p b / f of what the bias
+    is added to}; ``scalars``: {Scale: nu of its factor, were it learned, zeta / u^4}; ``correlations``: {Pool: correlation within its
+    windows}; ``violations``: where an assumption of the calculus does not hold, and what follows.
+    """
+
+    network: Network
+    tensors: Mapping[Node, TensorScaling]
+    weights: Mapping[Node, WeightScaling]
+    biases: Values
+    scalars: Values
+    correlations: Mapping[Node, Number]
+    reference_level: Level
+    violations: tuple[Assumption, ...]
+    notes: tuple[Assumption, ...]
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is taken for granted, node by node, the violations among it."""
+        return (*self.notes, *self.violations)
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether numbers are SymPy expressions."""
+        return self.reference_level.symbolic
+
+    @property
+    def reference(self) -> Number:
+        """The gamma that corrections aim at: the geometric mean (the first weight's where there are symbols)."""
+        return one_value(self.reference_level, "the mean gamma")
+
+    @property
+    def output_moment(self) -> Any:
+        """E[y^2] at the output, {output: value} where there are several. Raises: KcalcError beyond double precision."""
+        found = {node: self.tensors[node].forward for node in self.network.outputs}
+        return found[self.network.outputs[0]] if len(found) == 1 else found
+
+    @property
+    def spread(self) -> Number:
+        """The largest gamma over the smallest: 1 is a preconditioned network. Raises: KcalcError for symbols."""
+        from ...errors import KcalcError
+
+        if self.symbolic:
+            raise KcalcError("the spread of gamma needs numbers: give symbols values with net.subs, or compare .weights[node].gamma")
+        values = [weight.relative for weight in self.weights.values()]
+        return max(values) / min(values) if values else 1.0
+
+    def ordered(self) -> list[tuple[Node, WeightScaling]]:
+        """(node, weight), the largest gamma first (symbols: in the order of the network)."""
+        rows = list(self.weights.items())
+        return rows if self.symbolic else sorted(rows, key=lambda row: -row[1].relative)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw gamma of all weights over the network; see :func:`kcalc.scaling_plots.weight_scalings`."""
+        from ...scaling_plots import weight_scalings
+
+        return weight_scalings({"": self}, ax=ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {
+            "weights": {str(node): weight.to_dict() for node, weight in self.weights.items()},
+            "biases": _logarithms(self.biases, self.symbolic),
+            "scalars": _logarithms(self.scalars, self.symbolic),
+            "correlations": {str(node): plain(value) for node, value in self.correlations.items()},
+            "tensors": {str(node): tensor.to_dict() for node, tensor in self.tensors.items()},
+            "reference": str(self.reference) if self.symbolic else {"log10": self.reference_level.log10()},
+            "violations": [{"node": str(a.node), "text": a.text} for a in self.violations],
+            "assumptions": [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions],
+        }
+
+    def __str__(self) -> str:
+        from .tables import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from .tables import page
+
+        return page(self)
+
+    def __repr__(self) -> str:
+        count = f"{len(self.weights)} weight{'s' * (len(self.weights) != 1)}"
+        spread = "" if self.symbolic or not self.weights else f", gamma within a factor {self.spread:.4g}"
+        return f"Scaling({count}{spread}, {len(self.violations)} violation{'s' * (len(self.violations) != 1)})"
+
+
+def _logarithms(values: Values, symbolic: bool) -> dict[str, Any]:
+    return {str(node): str(values[node]) if symbolic else {"log10": values.log10(node)} for node in values}
+
+
+def plain(value: Any) -> Any:
+    """A number for JSON: text for expressions, None for what is not finite."""
+    if value is None:
+        return None
+    if isinstance(value, sp.Integer):
+        return int(value)
+    if isinstance(value, sp.Basic):
+        return str(value)
+    number = value if isinstance(value, int) else float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,173 @@
+"""What the forward calculus knows of a feature map: second moments by channels and locations, and on which weights it depends."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, count
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...activations import Activation
+from ...errors import KcalcError
+from .levels import Level
+
+Node = Hashable
+Number = Any
+Array = np.ndarray
+SERIAL = count()
+
+
+@dataclass(frozen=True)
+class Part:
+    """Channels of equal second moments.
+
+    ``level``: E x^2 by location.  ``pairs``: E x_p x_r for pairs of locations, None where they are uncorrelated or not followed.
+    ``rho``: the same as one number, E x_p x_r / sqrt(E x_p^2 E x_r^2) of two locations, borders neglected.
+    """
+
+    channels: Number
+    level: Level
+    pairs: Level | None = None
+    rho: Number = 0
+
+    def scaled(self, factor: Number) -> Part:
+        """Of the feature map times ``sqrt(factor)``."""
+        return replace(self, level=self.level.scaled(factor), pairs=None if self.pairs is None else self.pairs.scaled(factor))
+
+    def pair_values(self) -> Level:
+        """The matrix of pairs, diagonal where ``pairs`` is None."""
+        return Level(np.diag(self.level.values), self.level.exponent) if self.pairs is None else self.pairs
+
+    def plus(self, other: Part) -> Part:
+        """Of a sum whose cross terms are 0."""
+        pairs = None
+        if self.pairs is not None or other.pairs is not None:
+            pairs = self.pair_values().plus(other.pair_values())
+        return Part(self.channels, self.level.plus(other.level), pairs, mixed((self.level, self.rho), (other.level, other.rho)))
+
+
+def mixed(*given: tuple[Level, Number]) -> Number:
+    """The mean of correlations, weighted by second moments."""
+    rhos = [rho for _, rho in given]
+    if all(rho == rhos[0] for rho in rhos):
+        return rhos[0]
+    if given[0][0].symbolic:
+        return sum(level.values * rho for level, rho in given) / sum(level.values for level, _ in given)
+    top = max(level.exponent for level, _ in given)
+    sizes = [float(np.mean(level.values)) * 2.0 ** max(level.exponent - top, -1000) for level, _ in given]
+    return sum(s * r for s, r in zip(sizes, rhos, strict=True)) / sum(sizes)
+
+
+@dataclass(frozen=True)
+class Law:
+    """What is known of the law of single entries.
+
+    ``kind``: "normal" (symmetric, Gaussian as widths grow), "symmetric", "post" (an activation of a normal), "max" (the largest of
+    ``counts`` normals of mean squares ``levels`` and correlation ``rho``), "mixed" (neither symmetric nor known).
+    """
+
+    kind: str
+    activation: Activation | None = None
+    node: Node = None
+    levels: tuple[Level, ...] = ()
+    counts: Array | None = None
+    rho: float = 0.0
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether x and -x have the same law."""
+        return self.kind in ("normal", "symmetric")
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A feature map.
+
+    ``size`` locations in ``locations`` (None: none, or flattened into channels).  ``support``: a bit per input and Affine it depends on.
+    ``final``: where the feature map is a linear combination of outputs of Affine layers, their bits, else 0.  ``terms``: the linear
+    combination of other states it is.  ``source``, ``sides``, ``slopes``: of the output of an activation, what that read, its two sides if
+    it is a rectifier, and E phi' by part.
+    """
+
+    parts: tuple[Part, ...]
+    locations: tuple[int, ...] | None
+    size: int
+    law: Law
+    support: int
+    final: int = 0
+    terms: tuple[tuple[Number, State], ...] = ()
+    source: State | None = None
+    sides: tuple[Number, Number] | None = None
+    slopes: tuple[Number, ...] = ()
+    serial: int = field(default_factory=lambda: next(SERIAL))
+
+    @property
+    def gate(self) -> int | None:
+        """What tells activations of one feature map."""
+        return None if self.source is None else self.source.serial
+
+    @property
+    def flat(self) -> bool:
+        """True where locations have become channels."""
+        return self.locations is None and self.size > 1
+
+    @property
+    def channels(self) -> Number:
+        """The number of channels, flattened locations counted."""
+        own = sum(part.channels for part in self.parts)
+        return own * self.size if self.flat else own
+
+    def moment(self) -> Level:
+        """E x^2 by location, the mean over channels."""
+        return weighted([(part.channels, part.level) for part in self.parts])
+
+    def with_parts(self, parts: Sequence[Part], factor: Number = 1, law: Law | None = None) -> State:
+        """This state times ``factor``, with the parts that follow from it."""
+        return replace(self, parts=tuple(parts), law=law or self.law, terms=((factor, self),), source=None, serial=next(SERIAL))
+
+
+def weighted(given: Sequence[tuple[Number, Level]]) -> Level:
+    """The mean of levels with weights."""
+    if len(given) == 1:
+        return given[0][1]
+    total = sum(weight for weight, _ in given)
+    out = given[0][1].scaled(given[0][0] / total)
+    for weight, level in given[1:]:
+        out = out.plus(level.scaled(weight / total))
+    return out
+
+
+def locations_of(shape: Sequence[int] | None) -> int:
+    """How many locations there are."""
+    return 1 if shape is None else prod(shape)
+
+
+# -- channels ----------------------------------------------------------------------------------------------------------------------------
+
+
+def edges(parts: Sequence[Any]) -> tuple[Number, ...]:
+    """Where the parts end, in channels."""
+    return tuple(accumulate(part.channels for part in parts))
+
+
+def refined(states: Sequence[State], where: str) -> list[tuple[Part, ...]]:
+    """The parts of several states over common ranges of channels. Raises: KcalcError where symbols hide how they line up."""
+    ends = [edges(state.parts) for state in states]
+    if all(one == ends[0] for one in ends):
+        return [state.parts for state in states]
+    if any(getattr(end, "free_symbols", None) for one in ends for end in one):
+        raise KcalcError(f"{where}: concatenations are added whose parts do not line up; give the widths as numbers")
+    union = sorted({end for one in ends for end in one})
+    return [_cut(state.parts, union) for state in states]
+
+
+def _cut(parts: Sequence[Part], ends: Sequence[int]) -> tuple[Part, ...]:
+    out, start, own = [], 0, edges(parts)
+    for end in ends:
+        index = next(i for i, e in enumerate(own) if start < e)
+        out.append(replace(parts[index], channels=end - start))
+        start = end
+    return tuple(out)

@@ -1,0 +1,103 @@
+"""A scaling as a table, weights of equal extents and equal gamma in one row."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .levels import Level, one_value, quotient
+
+if TYPE_CHECKING:
+    from .result import Scaling, WeightScaling
+
+MOST = 30
+HEAD = ("weight", "extents", "E W^2", "gamma", "gamma/ref", "correction")
+
+
+def rows(scaling: Scaling) -> list[tuple[str, ...]]:
+    """The table without its head, at most ``MOST`` rows and one that says how many were left out."""
+    groups: dict[tuple[str, ...], list[WeightScaling]] = {}
+    for _, weight in scaling.ordered():
+        cells = (_extents(weight), _shown(weight.variance), _level(weight.gamma_level), *map(_shown, (weight.relative, weight.correction)))
+        groups.setdefault(cells, []).append(weight)
+    differs = _differs(scaling)
+    out = [(_names(found), *cells, *((_range(found),) if differs else ())) for cells, found in groups.items()]
+    if len(out) > MOST:
+        left = len(out) - MOST
+        out = [*out[: MOST // 2], (f"... {left} rows ...", *[""] * (len(out[0]) - 1)), *out[-(MOST - MOST // 2) :]]
+    return out
+
+
+def _names(found: list[WeightScaling]) -> str:
+    first = str(found[0].node)
+    return first if len(found) == 1 else f"{first} and {len(found) - 1} more"
+
+
+def _range(found: list[WeightScaling]) -> str:
+    """nu of weights that are alike otherwise."""
+    known = sorted((w.ratio_level for w in found if w.ratio_level is not None), key=Level.log10)
+    if not known:
+        return "-"
+    low, high = _level(known[0]), _level(known[-1])
+    return low if low == high else f"{low} .. {high}"
+
+
+def head(scaling: Scaling) -> tuple[str, ...]:
+    """The names of the columns."""
+    return (*HEAD, "nu") if _differs(scaling) else HEAD
+
+
+def _differs(scaling: Scaling) -> bool:
+    """Whether nu is not gamma somewhere."""
+    numeric = [] if scaling.symbolic else [w for w in scaling.weights.values() if w.ratio_level is not None]
+    return any(abs(quotient(w.ratio_level, w.gamma_level) - 1) > 1e-9 for w in numeric if w.ratio_level is not None)
+
+
+def _extents(weight: WeightScaling) -> str:
+    taps = "" if weight.taps == 1 else f", {weight.taps} taps"
+    groups = "" if weight.groups == 1 else f", {weight.groups} groups"
+    return f"{weight.inputs} -> {weight.outputs}{taps}{groups}"
+
+
+def _shown(value: Any) -> str:
+    return str(value) if hasattr(value, "free_symbols") else f"{value:.6g}"
+
+
+def _level(level: Level) -> str:
+    """A number, by its logarithm where it is beyond double precision."""
+    if level.symbolic or abs(level.log10()) < 300:
+        return _shown(one_value(level, "gamma"))
+    return f"1e{level.log10():+.4f}"
+
+
+def violation_lines(scaling: Scaling) -> list[str]:
+    """The violations, those of the same words on one line."""
+    grouped: dict[str, list[str]] = {}
+    for violation in scaling.violations:
+        grouped.setdefault(violation.text, []).append(str(violation.node))
+    return [f"{text} ({nodes[0] if len(nodes) == 1 else f'{nodes[0]} and {len(nodes) - 1} more'})" for text, nodes in grouped.items()]
+
+
+def text(scaling: Scaling) -> str:
+    """Aligned text: the table, then what is violated."""
+    lines = aligned([head(scaling), *rows(scaling)])
+    found = violation_lines(scaling)
+    return "\n".join([*lines, *(["", "violated assumptions:"] if found else []), *(f"  {line}" for line in found[:MOST])])
+
+
+def aligned(given: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns of equal width, the first two to the left."""
+    widths = [max(len(row[i]) for row in given) for i in range(len(given[0]))]
+    return [
+        "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in given
+    ]
+
+
+def page(scaling: Scaling) -> str:
+    """The same as HTML."""
+    names = "".join(f"<th>{html.escape(name)}</th>" for name in head(scaling))
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(scaling))
+    found = "".join(f"<li>{html.escape(line)}</li>" for line in violation_lines(scaling)[:MOST])
+    return f"<table><tr>{names}</tr>{body}</table>" + (f"<p>violated assumptions</p><ul>{found}</ul>" if found else "")

@@ -1,0 +1,21 @@
+"""Curvature and regularity of loss landscapes: normalised layers, Lipschitz bounds, smallest eigenvalues, singular values of skips."""
+
+from .activation_bounds import ActivationBounds, activation_bounds
+from .analysis import smoothness
+from .normalisers import BatchNormalisation, EntryNormalisation, WeightNormalisation, normaliser
+from .result import LayerBound, Smoothness
+from .singular_values import ResidualSpectrum, residual_spectrum
+
+__all__ = [
+    "ActivationBounds",
+    "BatchNormalisation",
+    "EntryNormalisation",
+    "LayerBound",
+    "ResidualSpectrum",
+    "Smoothness",
+    "WeightNormalisation",
+    "activation_bounds",
+    "normaliser",
+    "residual_spectrum",
+    "smoothness",
+]

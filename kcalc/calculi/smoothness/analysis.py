@@ -1,0 +1,235 @@
+"""``smoothness``: curvature and regularity of a network's loss landscape from those of its layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...arguments import one_q, per_input, real_array
+from ...blocks import cut_nodes
+from ...compose import fold, require_network
+from ...errors import KcalcError, unknown
+from ...layers import Flatten, Identity, Scale
+from ...maps import Assumption
+from ...network import Network
+from ..widths import with_widths
+from .hypotheses import hypotheses
+from .logs import NONE, log
+from .losses import loss_of
+from .lower import Backward, Gain, backward
+from .normalisers import positive_number
+from .parameters import Choices, ParameterSet, check_nodes, of_node
+from .result import LayerBound, Smoothness
+from .upper import Bound, Upper, start
+
+Node = Hashable
+
+
+def smoothness(
+    network: Network,
+    features: Any = None,
+    *,
+    X: Any = None,
+    examples: int = 1,
+    q: Any = 1,
+    weights: Mapping[Node, Any] | None = None,
+    radius: Any = None,
+    normalisation: Any = None,
+    epsilon: Any = 1.0,
+    scale: Any = 1.0,
+    biases: Any = True,
+    loss: str = "half_square",
+    targets: Any = None,
+    level: float | None = None,
+    output: Node = None,
+) -> Smoothness:
+    """Lipschitz constants, curvature and regularity of a network as a function of its parameters, over a stated set of them.
+
+    Parameters: ``features``, the width of layers that do not say theirs, or {node: width, None: others}.
+    The data: ``X``, examples first, (N, features) or (N, height, width, features), {input: array} for several inputs; or only their
+    number ``examples`` and mean square ``q``, a number or {input: number}.
+    The parameters, each one value or {node: value, None: others}: ``weights``, {node: array (fan-in, outputs) or a convolution kernel, or
+    {"weight": ..., "bias": ...}}; ``radius``, every layer's parameters lie in a Frobenius ball of this radius about its weights (about 0
+    where none are given; a radius of 0 is the default where they are); ``normalisation`` None, "entry" or "weight", with ``epsilon`` > 0
+    (that of BatchNorm too, which takes the value for all) and ``scale``, a factor or "contracting" (so that |P(w)| < 0.99 for all w). A
+    normalised layer without a radius ranges over all of parameter space. ``biases=False`` holds biases at their value, 0 if not given.
+    The loss: ``loss`` "square", "half_square", "cross_entropy" or "logistic", the mean over the examples; for the first two the curvature
+    needs ``level``, an upper bound of the loss (that at the start of descent, say), or ``targets``, an array (N, outputs).
+    ``output``: which one, where there are several; targets and the loss are its.
+
+    Returns: a :class:`Smoothness`. Raises: KcalcError for layers outside the class (LayerNorm, RMSNorm, Product, Opaque, activations that
+    jump), unbounded slopes, missing widths, radii or image shapes, and symbols. [MacDonald et al. 2023; Prop. 4.2-4.6, Theorem 4.7]
+    """
+    require_network(network)
+    if network.free_symbols:
+        named = ", ".join(sorted(symbol.name for symbol in network.free_symbols))
+        raise KcalcError(f"the network has symbols ({named}); give them numbers with net.subs({{...}})")
+    chosen_loss = loss_of(loss)
+    wide = with_widths(network, features)
+    target = _output(wide, output)
+    wide = wide if wide.outputs == (target,) else _up_to(wide, target)
+    choices = Choices(dict(weights or {}), radius, normalisation, epsilon, scale, biases)
+    check_nodes(wide if output is None else network, choices)
+    data = _data(wide, X, examples, q)
+    cuts = cut_nodes(tuple(wide.steps()), wide.outputs)
+    count = next(iter(data.values()))[1]
+    rules = Upper(count, choices, positive_number(of_node(epsilon, None, 1.0), "epsilon"), frozenset(cuts))
+    bounds = fold(wide, rules, {node: bound for node, (bound, _, _) in data.items()})
+    back = Backward(bounds, rules.sets, rules.slopes, frozenset(cuts), rules.epsilon)
+    gains, pieces = backward(wide, target, back, cuts)
+    grams = {node: gram for node, (_, _, gram) in data.items()}
+    layers = {node: _layer(wide, node, rules, bounds, gains, grams, count) for node in rules.sets}
+    residual = _residual(chosen_loss, level, targets, bounds[target], count)
+    found = hypotheses(wide, rules, layers, gains, chosen_loss, data)
+    notes = (Assumption("network", _set_text(rules), "convention"), *rules.notes)
+    return Smoothness(wide, target, count, chosen_loss, bounds, gains, tuple(pieces), layers, residual, dict(rules.rough), found, notes)
+
+
+def _output(network: Network, output: Node) -> Node:
+    if output is None and len(network.outputs) > 1:
+        raise KcalcError(f"the network has {len(network.outputs)} outputs; choose one with output=, e.g. {next(iter(network.outputs))!r}")
+    if output is not None and output not in network.outputs:
+        raise unknown("output", output, map(str, network.outputs))
+    return next(iter(network.outputs)) if output is None else output
+
+
+def _up_to(network: Network, node: Node) -> Network:
+    """What an output depends on."""
+    needed = {node}
+    for name, _, parents in reversed(tuple(network.steps())):
+        needed |= set(parents) if name in needed else set()
+    return Network.from_steps([step for step in network.steps() if step[0] in needed], [node])
+
+
+# -- data --------------------------------------------------------------------------------------------------------------------------------
+
+
+def _data(network: Network, X: Any, examples: Any, q: Any) -> dict[Node, tuple[Bound, int, np.ndarray | None]]:
+    """{input: (its bound, number of examples, the (N, features) array where it is known)}."""
+    if X is not None:
+        return _given_data(network, X)
+    if isinstance(examples, bool) or not isinstance(examples, int) or examples < 1:
+        raise KcalcError(f"examples must be a whole number >= 1, got {examples!r}")
+    levels = per_input(network.inputs)(q, one_q, "q")
+    found: dict[Node, tuple[Bound, int, np.ndarray | None]] = {}
+    for node in network.inputs:
+        layer: Any = network.layer(node)
+        if layer.features is None:
+            raise KcalcError(f"how many features the input {node!r} has is not known; give features= (or X=)")
+        locations = _locations(layer.image_shape, node)
+        one = math.sqrt(levels[node] * layer.features * math.prod(locations or ()))
+        whole = one * math.sqrt(examples)
+        found[node] = start(node, (whole, one), whole, layer.features, locations), examples, None
+    return found
+
+
+def _locations(shape: Any, node: Node) -> tuple[int, int] | None:
+    if shape is None:
+        return None
+    if len(shape) != 2:
+        raise KcalcError(f"the input {node!r} has image_shape={shape}; bounds are for images of (height, width)")
+    return tuple(shape)
+
+
+def _given_data(network: Network, X: Any) -> dict[Node, tuple[Bound, int, np.ndarray | None]]:
+    arrays = per_input(network.inputs)(X, lambda v: real_array(np.asarray(v), "X"), "X")
+    counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
+    if len(counts) != 1 or 0 in counts:
+        raise KcalcError(f"X must hold the same number of examples (>= 1) for every input, got {sorted(counts)}")
+    found: dict[Node, tuple[Bound, int, np.ndarray | None]] = {}
+    for node, array in arrays.items():
+        layer: Any = network.layer(node)
+        if array.ndim not in (2, 4) or (layer.features is not None and array.shape[-1] != layer.features):
+            expected = layer.features or "features"
+            raise KcalcError(f"X of {node!r} must be (N, {expected}) or (N, height, width, {expected}), got shape {array.shape}")
+        locations = (array.shape[1], array.shape[2]) if array.ndim == 4 else None
+        flat = array.reshape(len(array), -1)
+        sizes = float(np.linalg.norm(flat)), float(np.linalg.norm(flat, axis=1).max())
+        spectral = float(np.linalg.norm(array.reshape(-1, array.shape[-1]), 2))
+        found[node] = start(node, sizes, spectral, array.shape[-1], locations), len(array), flat if locations is None else None
+    return found
+
+
+def _residual(loss: Any, level: Any, targets: Any, out: Bound, examples: int) -> float | None:
+    """A log bound of |D gamma| N, None where neither level nor targets bound it."""
+    if loss.slope is not None:
+        return log(loss.slope) + math.log(examples) / 2
+    if level is not None:
+        return log(loss.residual(positive_number(level, "level"), examples))
+    if targets is None:
+        return None
+    wanted = real_array(np.asarray(targets), "targets")
+    if wanted.shape != (examples, out.channels * out.places):
+        raise KcalcError(f"targets must have shape ({examples}, {out.channels * out.places}), got {wanted.shape}")
+    return log(loss.pull) + float(np.logaddexp(out.size[0], log(float(np.linalg.norm(wanted)))))
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------------------------
+
+
+def _layer(
+    network: Network,
+    node: Node,
+    rules: Upper,
+    bounds: Mapping[Node, Bound],
+    gains: Mapping[Node, Gain],
+    data: Mapping[Node, np.ndarray | None],
+    examples: int,
+) -> LayerBound:
+    """One row of the table, and the layer's part of the lower bound of lambda(DF)."""
+    layer: Any = network.layer(node)
+    p, z = rules.sets[node], bounds[network.parents(node)[0]]
+    rows = math.log(examples * bounds[node].places) / 2
+    fresh = log(p.first) + float(z.spectral[0])
+    own = float(np.logaddexp(2 * fresh, 2 * rows) / 2) if p.trained_bias else fresh
+    dense = layer.kernel == 1 and layer.groups == 1 and z.locations is None
+    array = _read(network, node, data) if dense else None
+    sigma, least = _regularity(p, array, examples * bounds[node].places)
+    return LayerBound(node, p, own, gains[node], sigma, least)
+
+
+def _regularity(p: ParameterSet, array: np.ndarray | None, rows: int) -> tuple[float, float]:
+    """Logs of (the smallest of N singular values of the data read, a lower bound of that of Df in the layer's parameters).
+
+    ``Df Df^T = (I x X^T) DP DP^T (I x X) + I x 11^T``, the second part where a bias is trained: at least |DP|_min sigma(X), and at least
+    min(1, |DP|_min) times sigma of X with ones appended. Where what a layer reads is not data, only one row and a bias give anything.
+    """
+    if array is None:
+        return NONE, 0.0 if rows == 1 and p.trained_bias else NONE
+    plain, first = _smallest(array), log(p.least_first)
+    if not p.trained_bias:
+        return plain, first + plain
+    with_ones = _smallest(np.concatenate([array, np.ones((len(array), 1))], axis=1))
+    return max(plain, with_ones), max(first + plain, min(first, 0.0) + with_ones)
+
+
+def _smallest(array: np.ndarray) -> float:
+    """The log of the smallest of N singular values of an (N, features) array: NONE where N exceeds the features or the rank is below N."""
+    if len(array) > array.shape[1]:
+        return NONE
+    values = np.linalg.svd(array, compute_uv=False)
+    return log(float(values[-1])) if values[-1] > 1e-14 * max(array.shape) * values[0] else NONE
+
+
+def _read(network: Network, node: Node, data: Mapping[Node, np.ndarray | None]) -> np.ndarray | None:
+    """The data that a layer reads, None where it reads what other layers made."""
+    factor, parent = 1.0, network.parents(node)[0]
+    while isinstance(network.layer(parent), Scale | Identity | Flatten):
+        layer: Any = network.layer(parent)
+        factor *= abs(float(layer.factor)) if isinstance(layer, Scale) else 1.0
+        parent = network.parents(parent)[0]
+    array = data.get(parent)
+    return None if array is None else factor * array
+
+
+def _set_text(rules: Upper) -> str:
+    """The set of parameters in words."""
+    whole = sum(p.whole for p in rules.sets.values())
+    if whole == len(rules.sets):
+        return "bounds hold for all parameters: every layer is normalised, with no trained bias"
+    if whole:
+        return f"bounds hold for all parameters of {whole} normalised layers, and in balls about the given (or zero) ones of the others"
+    return "bounds hold in balls about the given (or zero) parameters, layer by layer; nothing is said outside"

@@ -1,0 +1,91 @@
+"""What is proved about descent on a network's loss, with the hypotheses that it really needs, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...network import Network
+from .logs import NONE
+from .losses import Loss
+from .lower import Gain
+from .upper import Upper
+
+Node = Hashable
+
+REFUTED = (
+    "descent from every initialisation (Theorem 5.1 of MacDonald et al. 2023, as printed) is refuted: for d = N = 1, two blocks, "
+    "logistic cost and every hypothesis met, descent from one start stays above the loss of another. The proof lets the smallest singular "
+    "value stand for its square, whose decay is summable. Nothing here relies on it"
+)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """``holds``: True proved here, False not so, None to be checked on the trajectory afterwards."""
+
+    name: str
+    holds: bool | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"[{ {True: 'yes', False: 'no', None: '?'}[self.holds] }] {self.name}: {self.text}"
+
+
+def hypotheses(
+    network: Network,
+    rules: Upper,
+    layers: Mapping[Node, Any],
+    gains: Mapping[Node, Gain],
+    loss: Loss,
+    data: Mapping[Node, Any],
+) -> tuple[Hypothesis, ...]:
+    """The hypotheses of the step-size bound, of positive lambda(DF), of the PL inequality and of global convergence."""
+    return (
+        _smooth(rules), _trajectory(rules), _positive(network, layers, gains, data), _uniform(layers),
+        Hypothesis("PL inequality of the loss", loss.pl is not None, f"{loss.name}: {loss.remark}"),
+        Hypothesis("global convergence", False, REFUTED),
+    )  # fmt: skip
+
+
+def _smooth(rules: Upper) -> Hypothesis:
+    name = "Lipschitz gradient"
+    if rules.rough:
+        node, why = next(iter(rules.rough.items()))
+        return Hypothesis(name, False, f"node {node!r}: {why}")
+    return Hypothesis(name, True, "every layer has a locally Lipschitz derivative (being C^1 alone would not do)")
+
+
+def _trajectory(rules: Upper) -> Hypothesis:
+    name = "iterates stay in the parameter set"
+    if all(p.whole for p in rules.sets.values()):
+        return Hypothesis(name, True, "the set is all of parameter space")
+    return Hypothesis(name, None, "the step size is proved to decrease the loss as long as descent stays in the balls: check the radius")
+
+
+def _positive(network: Network, layers: Mapping[Node, Any], gains: Mapping[Node, Gain], data: Mapping[Node, Any]) -> Hypothesis:
+    """Theorem 4.7: positive at every point of the set, though perhaps not uniformly."""
+    name = "lambda(DF) > 0 at every point"
+    found = [layer for layer in layers.values() if layer.part > NONE or (layer.sigma > NONE and layer.gain.smallest > NONE)]
+    if found:
+        how = "linearly independent data, a parameterisation of full rank, and Jacobians after it bounded away from 0"
+        return Hypothesis(name, True, f"by layer {found[0].node!r}: {how} (Theorem 4.7)")
+    if any(array is None for _, _, array in data.values()):
+        return Hypothesis(name, False, "not shown: the singular values of the data are needed, X=(N, features)")
+    if not any(layer.sigma > NONE for layer in layers.values()):
+        return Hypothesis(name, False, "not shown: no dense layer reads N <= d linearly independent examples (theorem 4.7 needs that)")
+    blocked = next((node for node in network if gains[node].smallest == NONE), None)
+    return Hypothesis(
+        name, False, f"not shown: no positive bound of the singular values of d output / d {blocked!r}; |Jg| < 1 would give one"
+    )
+
+
+def _uniform(layers: Mapping[Node, Any]) -> Hypothesis:
+    name = "lambda(DF) bounded away from 0"
+    total = max((layer.part for layer in layers.values()), default=NONE)
+    if total > NONE:
+        return Hypothesis(name, True, "over the whole parameter set; with the PL inequality descent inside it converges linearly")
+    if any(layer.sigma > NONE and layer.set.whole for layer in layers.values()):
+        return Hypothesis(name, False, "its infimum over all parameters is 0: |DP| vanishes as normalised weights grow; give a radius")
+    return Hypothesis(name, False, "no layer's part is shown to be positive")

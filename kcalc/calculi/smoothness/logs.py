@@ -1,0 +1,54 @@
+"""Arithmetic of non-negative bounds by their natural logarithms, so that products over thousands of layers neither overflow nor vanish."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+Log = Any
+NONE = -math.inf
+
+
+def log(value: float) -> float:
+    """log of a number >= 0, -inf for 0."""
+    return math.log(value) if value > 0 else NONE
+
+
+def plus(*logs: Log) -> Log:
+    """The log of a sum."""
+    total = logs[0]
+    for one in logs[1:]:
+        total = np.logaddexp(total, one)
+    return total
+
+
+def root_sum_square(logs: Iterable[Log]) -> Log:
+    """The log of the root of a sum of squares, -inf for none."""
+    found = [2 * one for one in logs]
+    return plus(*found) / 2 if found else NONE
+
+
+def largest_eigenvalue(corner: Log, side: Log, end: Log) -> Log:
+    """The log of the largest eigenvalue of [[corner, side], [side, end]], entries >= 0: the maximum of the form on the unit circle."""
+    top = np.maximum(np.maximum(corner, side), end)
+    safe = np.where(np.isfinite(top), top, 0.0)
+    a, b, d = (np.exp(x - safe) for x in (corner, side, end))
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = safe + np.log(np.maximum((a + d) / 2 + np.hypot((a - d) / 2, b), 1e-300))
+    return np.where(np.isfinite(top), value, top)
+
+
+def number(logarithm: float) -> float:
+    """exp, inf where that overflows."""
+    return math.exp(logarithm) if logarithm < 709.78 else math.inf
+
+
+def shown(logarithm: float, digits: int = 5) -> str:
+    """exp of a logarithm as text, in powers of ten where a float could not hold it."""
+    if math.isinf(logarithm) or abs(logarithm) < 690:
+        return f"{number(logarithm):.{digits}g}"
+    exponent = math.floor(logarithm / math.log(10))
+    return f"{math.exp(logarithm - exponent * math.log(10)):.{digits}g}e{exponent:+d}"

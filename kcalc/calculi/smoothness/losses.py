@@ -1,0 +1,50 @@
+"""Losses ``(1/N) sum_n c(z_n, y_n)``: bounds of their first and second derivative, and their Polyak-Lojasiewicz constants."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...errors import unknown
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A cost c(z, y) for one example, z of any dimension.
+
+    ``curvature`` >= |D^2 c|. ``slope`` >= |D c|, or None where it is unbounded: then |D c| <= ``pull`` |z - y|. ``pl`` is mu N in
+    ``|grad gamma|^2 >= mu (gamma - inf gamma)`` for the mean over N examples, None where there is none. ``remark`` says why.
+    ``excess`` turns the mean loss into the mean of |z - y|^2.
+    """
+
+    name: str
+    formula: str
+    curvature: float
+    slope: float | None
+    pull: float
+    pl: float | None
+    remark: str
+    excess: float = 0.0
+
+    def residual(self, level: float, examples: int) -> float:
+        """A bound of |D gamma| N = |(D c(z_n))_n| on the sublevel set of a mean loss."""
+        return self.pull * math.sqrt(self.excess * level * examples)
+
+
+_NO_PL = "its infimum is approached only at infinity and its gradient vanishes exponentially there, so no mu > 0 serves all outputs"
+LOSSES = {
+    loss.name: loss
+    for loss in (
+        Loss("square", "|z - y|^2", 2.0, None, 2.0, 4.0, "mu = 4/N, with equality", 1.0),
+        Loss("half_square", "|z - y|^2 / 2", 1.0, None, 1.0, 2.0, "mu = 2/N, with equality", 2.0),
+        Loss("cross_entropy", "-log softmax(z)_y", 0.5, math.sqrt(2), 0.0, None, _NO_PL),
+        Loss("logistic", "log(1 + exp(-y z)), y = -1 or 1", 0.25, 1.0, 0.0, None, _NO_PL),
+    )
+}
+
+
+def loss_of(name: str) -> Loss:
+    """The loss of a name. Raises: KcalcError for other names, with the nearest."""
+    if not isinstance(name, str) or name not in LOSSES:
+        raise unknown("loss", name, LOSSES)
+    return LOSSES[name]

@@ -1,0 +1,229 @@
+"""Normalised parameterisations: value, first and second derivative, and bounds that hold for all parameters.
+
+With eps > 0 and, for a row w, s = eps + |w|^2:
+
+    entry    en(w)_j = w_j (eps + w_j^2)^(-1/2)
+    weight   wn(w)   = w s^(-1/2), every row on its own
+    batch    bn = v o m on rows y of N examples: m subtracts the mean, v(y) = sqrt(N) y (N eps + |y|^2)^(-1/2)
+
+All act on the last axis of an array. NumPy arrays come back as float64, JAX arrays as JAX arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...arguments import one_number, real_array
+from ...errors import KcalcError, unknown
+from ...jax_field import is_jax
+
+Array = Any
+
+SECOND = 1.5 * 0.8**2.5
+"""max over t of 3 t (1 + t^2)^(-5/2), attained at t = 1/2: the second derivative of x (1 + x^2)^(-1/2) at its steepest."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Suprema over all parameters: ``value`` of the spectral norm of the matrix, ``first`` and ``second`` of the derivatives.
+
+    ``first`` is the operator norm of the derivative, ``second`` that of the bilinear map D^2, both in Frobenius norms.
+    """
+
+    value: float
+    first: float
+    second: float
+
+    def scaled(self, factor: float) -> Bounds:
+        """Those of ``factor`` times the map."""
+        return Bounds(factor * self.value, factor * self.first, factor * self.second)
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """A normalised parameterisation with regulariser ``epsilon`` > 0. Raises: KcalcError for another epsilon."""
+
+    epsilon: float = 1.0
+    kind: ClassVar[str] = ""
+
+    def value(self, w: Array) -> Array:
+        """The normalised array, of the shape of ``w``."""
+        raise NotImplementedError
+
+    def bounds(self, rows: int, columns: int) -> Bounds:
+        """Suprema over all (rows, columns) matrices."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", positive_number(self.epsilon, "epsilon"))
+
+
+def positive_number(value: Any, what: str) -> float:
+    """A finite number > 0. Raises: KcalcError otherwise, for truth values too."""
+    number = float("nan") if isinstance(value, bool | np.bool_) else one_number(value, what)
+    if not number > 0:
+        raise KcalcError(f"{what} must be a number > 0, got {value!r}")
+    return number
+
+
+@dataclass(frozen=True)
+class EntryNormalisation(Normaliser):
+    """``en(w) = w (eps + w^2)^(-1/2)`` entry by entry. [MacDonald et al. 2023, eq. 32-33, the exponent in 33 corrected to -5/2]
+
+    The derivatives are diagonal, and given as arrays of the shape of w.
+    """
+
+    kind: ClassVar[str] = "entry"
+
+    def value(self, w: Array) -> Array:
+        """en(w), entries in (-1, 1)."""
+        xp, w = _arrays(w, "w")
+        return w / xp.sqrt(self.epsilon + w * w)
+
+    def derivative(self, w: Array) -> Array:
+        """``eps (eps + w^2)^(-3/2)``, the slope of every entry."""
+        xp, w = _arrays(w, "w")
+        s = self.epsilon + w * w
+        return self.epsilon / (s * xp.sqrt(s))
+
+    def second_derivative(self, w: Array) -> Array:
+        """``-3 eps w (eps + w^2)^(-5/2)``, the curvature of every entry."""
+        xp, w = _arrays(w, "w")
+        s = self.epsilon + w * w
+        return -3 * self.epsilon * w / (s * s * xp.sqrt(s))
+
+    def smallest_slope(self, w: Array) -> float:
+        """The smallest singular value of the derivative at w: positive everywhere, tending to 0 as an entry grows."""
+        return float(np.min(self.derivative(np.abs(np.asarray(w, float)).max(initial=0.0))))
+
+    def bounds(self, rows: int, columns: int) -> Bounds:
+        """For (rows, columns) matrices: |en| < sqrt(rows columns), |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, the last two attained."""
+        return Bounds(float(np.sqrt(rows * columns)), self.epsilon**-0.5, SECOND / self.epsilon)
+
+
+@dataclass(frozen=True)
+class WeightNormalisation(Normaliser):
+    """``wn(w) = w (eps + |w|^2)^(-1/2)`` row by row. [MacDonald et al. 2023, eq. 30-31]
+
+    Rows do not mix: of (..., d) the derivative is (..., d, d) with [..., j, l] = d wn_j / d w_l, the second one (..., d, d, d).
+    """
+
+    kind: ClassVar[str] = "weight"
+
+    def value(self, w: Array) -> Array:
+        """wn(w), rows of norm below 1."""
+        xp, w = _rows(w, "w")
+        return w / xp.sqrt(self.epsilon + (w * w).sum(-1, keepdims=True))
+
+    def derivative(self, w: Array) -> Array:
+        """``s^(-1/2) (I - w w^T / s)`` for every row."""
+        return _first(w, self.epsilon, 1.0)
+
+    def second_derivative(self, w: Array) -> Array:
+        """``s^(-3/2) (3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l)`` for every row."""
+        return _second(w, self.epsilon, 1.0)
+
+    def smallest_slope(self, w: Array) -> float:
+        """The smallest singular value of the derivative: ``eps s^(-3/2)`` along the longest row, ``s^(-1/2)`` across it."""
+        _, w = _rows(w, "w")
+        s = self.epsilon + float((w * w).sum(-1).max())
+        return self.epsilon * s**-1.5
+
+    def bounds(self, rows: int, columns: int) -> Bounds:
+        """|wn| < sqrt(rows), approached where all rows are parallel; |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, the last two attained."""
+        return Bounds(float(np.sqrt(rows)), self.epsilon**-0.5, SECOND / self.epsilon)
+
+
+@dataclass(frozen=True)
+class BatchNormalisation(Normaliser):
+    """``bn = v o m`` on rows of N examples, without gain and offset. [MacDonald et al. 2023, eq. 22, 25-29]
+
+    :meth:`value` and its derivatives are those of bn; :meth:`scaling` and :meth:`centring` are v and m.
+    """
+
+    kind: ClassVar[str] = "batch"
+
+    def centring(self, x: Array) -> Array:
+        """m(x) = x - mean over the last axis, the projection ``I - 11^T / N``."""
+        _, x = _rows(x, "x")
+        return x - x.mean(-1, keepdims=True)
+
+    def scaling(self, y: Array) -> Array:
+        """``v(y) = sqrt(N) y (N eps + |y|^2)^(-1/2)``."""
+        xp, y = _rows(y, "y")
+        n = y.shape[-1]
+        return n**0.5 * y / xp.sqrt(n * self.epsilon + (y * y).sum(-1, keepdims=True))
+
+    def scaling_derivative(self, y: Array) -> Array:
+        """Dv, (..., N, N)."""
+        n = _rows(y, "y")[1].shape[-1]
+        return _first(y, n * self.epsilon, n**0.5)
+
+    def scaling_second_derivative(self, y: Array) -> Array:
+        """D^2 v, (..., N, N, N)."""
+        n = _rows(y, "y")[1].shape[-1]
+        return _second(y, n * self.epsilon, n**0.5)
+
+    def value(self, w: Array) -> Array:
+        """bn(w): rows of mean 0 and mean square below 1."""
+        return self.scaling(self.centring(w))
+
+    def derivative(self, x: Array) -> Array:
+        """D bn = Dv(m x) (I - 11^T / N), (..., N, N)."""
+        first = self.scaling_derivative(self.centring(x))
+        return first - first.mean(-1, keepdims=True)
+
+    def second_derivative(self, x: Array) -> Array:
+        """D^2 bn, (..., N, N, N)."""
+        second = self.scaling_second_derivative(self.centring(x))
+        second = second - second.mean(-1, keepdims=True)
+        return second - second.mean(-2, keepdims=True)
+
+    def bounds(self, rows: int, columns: int) -> Bounds:
+        """For (rows, N) matrices: |bn| < sqrt(N rows), |D| <= eps^(-1/2), |D^2| <= 0.85865 / (sqrt(N) eps)."""
+        return Bounds(float(np.sqrt(rows * columns)), self.epsilon**-0.5, SECOND / (np.sqrt(columns) * self.epsilon))
+
+
+NORMALISERS: dict[str, type[Normaliser]] = {kind.kind: kind for kind in (EntryNormalisation, WeightNormalisation, BatchNormalisation)}
+
+
+def normaliser(kind: str, epsilon: float = 1.0) -> Normaliser:
+    """The normaliser of a name: "entry", "weight" or "batch". Raises: KcalcError for other names and for epsilon <= 0."""
+    if not isinstance(kind, str) or kind not in NORMALISERS:
+        raise unknown("normaliser", kind, NORMALISERS)
+    return NORMALISERS[kind](epsilon)
+
+
+def _arrays(w: Array, what: str) -> tuple[Any, Array]:
+    """The array module and the array."""
+    if is_jax(w):
+        import jax.numpy as jnp
+
+        return jnp, w
+    return np, real_array(w, what)
+
+
+def _rows(w: Array, what: str) -> tuple[Any, Array]:
+    xp, w = _arrays(w, what)
+    if w.ndim < 1 or w.shape[-1] < 1:
+        raise KcalcError(f"{what} must hold rows, an array of shape (..., d) with d >= 1, got shape {tuple(w.shape)}")
+    return xp, w
+
+
+def _first(w: Array, epsilon: float, factor: float) -> Array:
+    """``factor`` times the derivative of w (epsilon + |w|^2)^(-1/2)."""
+    xp, w = _rows(w, "w")
+    s = (epsilon + (w * w).sum(-1))[..., None, None]
+    return factor * (xp.eye(w.shape[-1], dtype=w.dtype) - w[..., :, None] * w[..., None, :] / s) / xp.sqrt(s)
+
+
+def _second(w: Array, epsilon: float, factor: float) -> Array:
+    xp, w = _rows(w, "w")
+    s = (epsilon + (w * w).sum(-1))[..., None, None, None]
+    one, two, three = w[..., :, None, None], w[..., None, :, None], w[..., None, None, :]
+    eye = xp.eye(w.shape[-1], dtype=w.dtype)
+    mixed = eye[:, :, None] * three + eye[None] * one + eye[:, None, :] * two
+    return factor * (3 * one * two * three / s - mixed) / (s * xp.sqrt(s))

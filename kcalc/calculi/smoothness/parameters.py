@@ -1,0 +1,166 @@
+"""The set of parameters over which bounds hold, layer by layer: a ball around given weights, or all of them where they are normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...arguments import one_number, real_array
+from ...errors import KcalcError
+from ...layers import Affine
+from ...network import Network
+from .normalisers import Bounds, EntryNormalisation, Normaliser, WeightNormalisation, normaliser, positive_number
+
+Node = Hashable
+SHRINK = 0.99
+CONTRACTING = "contracting"
+
+
+@dataclass(frozen=True)
+class ParameterSet:
+    """The weights of one Affine layer: ``spectral`` >= |W|_2, ``bias`` >= |b|, over a set of parameters.
+
+    ``first``, ``second``: suprema of |DP| and |D^2 P| of the parameterisation W = P(w). ``least_first`` <= the smallest singular value of
+    DP, ``least`` <= that of W read towards its outputs (0 where there are more outputs than inputs). ``trained_bias``: whether the bias is
+    a parameter. ``whole``: the set is all of parameter space.
+    """
+
+    spectral: float
+    bias: float
+    first: float
+    second: float
+    least_first: float
+    least: float
+    trained_bias: bool
+    whole: bool
+    kind: str | None
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What :func:`kcalc.calculi.smoothness.smoothness` is told about parameters, each one value or {node: value, None: others}."""
+
+    weights: Mapping[Node, Any]
+    radius: Any
+    normalisation: Any
+    epsilon: Any
+    scale: Any
+    biases: Any
+
+
+def of_node(given: Any, node: Node, default: Any = None) -> Any:
+    """The value for a node of one value for all or {node: value, None: others}; ``default`` where neither is there."""
+    return given.get(node, given.get(None, default)) if isinstance(given, Mapping) else given
+
+
+def check_nodes(network: Network, choices: Choices) -> None:
+    """Raises: KcalcError where options name nodes that are not Affine."""
+    for name in ("weights", "radius", "normalisation", "epsilon", "scale", "biases"):
+        value = getattr(choices, name)
+        for node in value if isinstance(value, Mapping) else ():
+            if node is not None and not isinstance(network.layer(node), Affine):
+                kind = type(network.layer(node)).__name__
+                raise KcalcError(f"{name}: node {node!r} is a {kind}; parameters are those of Affine nodes")
+
+
+def parameter_set(layer: Affine, node: Node, fan_in: int, choices: Choices) -> ParameterSet:
+    """The set of one layer. Raises: KcalcError for what does not fit, and where a plain layer has neither radius nor weights."""
+    if layer.standardised:
+        raise KcalcError(f"node {node!r}: weight standardisation (epsilon 0) is not Lipschitz; use standardised=False and a normalisation")
+    kind, trained = of_node(choices.normalisation, node), layer.bias and _flag(of_node(choices.biases, node, True), node)
+    rule = None if kind is None else _rule(kind, of_node(choices.epsilon, node, 1.0), node)
+    given = choices.weights.get(node)
+    radius = _radius(of_node(choices.radius, node), given, rule, trained, node)
+    weight, bias = _arrays(given, layer, node, fan_in)
+    outputs: Any = layer.features
+    moved = 0.0 if radius is None else radius
+    held = 0.0 if bias is None else float(np.linalg.norm(bias))
+    offset = held + moved if trained else held
+    if rule is None:
+        spectral, least = _matrix(weight, layer.groups)
+        return ParameterSet(spectral + moved, offset, 1.0, 0.0, 1.0, max(0.0, least - moved), trained, False, None)
+    own = rule.bounds(outputs, fan_in)
+    factor = _scale(of_node(choices.scale, node, 1.0), own, node)
+    bounds = own.scaled(factor)
+    slope = 0.0 if radius is None else factor * _least_first(rule, weight, outputs, fan_in, radius)
+    spectral, least = (bounds.value, 0.0) if weight is None or radius is None else _matrix(factor * rule.value(weight.T).T, layer.groups)
+    drift = bounds.first * moved
+    value = min(bounds.value, spectral + drift)
+    return ParameterSet(value, offset, bounds.first, bounds.second, slope, max(0.0, least - drift), trained, radius is None, rule.kind)
+
+
+def _rule(kind: Any, epsilon: Any, node: Node) -> Normaliser:
+    if kind == "batch":
+        raise KcalcError(f"node {node!r}: weights are normalised by 'entry' or 'weight'; that of batches is a layer of its own, BatchNorm")
+    return normaliser(kind, epsilon)
+
+
+def _flag(value: Any, node: Node) -> bool:
+    if not isinstance(value, bool):
+        raise KcalcError(f"biases must be True (trained) or False (held), got {value!r} for node {node!r}")
+    return value
+
+
+def _radius(value: Any, given: Any, rule: Normaliser | None, trained: bool, node: Node) -> float | None:
+    """The radius of the ball, None for all of parameter space."""
+    if value is None and given is not None:
+        return 0.0
+    if value is None:
+        if rule is None or trained:
+            what = "bias" if rule is not None else "weights"
+            remedy = "radius=..., weights={...}, or biases=False" if rule is not None else "radius=..., weights={...}, or normalisation=..."
+            raise KcalcError(f"node {node!r}: nothing bounds its {what}, and no bound holds for all of them; give {remedy}")
+        return None
+    number = float("nan") if isinstance(value, bool) else one_number(value, "radius")
+    if not number >= 0:
+        raise KcalcError(f"radius must be a number >= 0, got {value!r} for node {node!r}")
+    return number
+
+
+def _scale(value: Any, bounds: Bounds, node: Node) -> float:
+    if value == CONTRACTING:
+        return SHRINK / bounds.value
+    if isinstance(value, str) or value is None:
+        raise KcalcError(f"scale must be a number > 0 or {CONTRACTING!r}, got {value!r} for node {node!r}")
+    return positive_number(value, "scale")
+
+
+def _arrays(given: Any, layer: Affine, node: Node, fan_in: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """(weights of shape (fan-in, outputs), bias) of what the user gives for a node."""
+    if given is None:
+        return None, None
+    leaves = given if isinstance(given, Mapping) else {"weight": given}
+    if "weight" not in leaves or set(leaves) - {"weight", "bias"}:
+        raise KcalcError(f"weights of node {node!r} must be an array or {{'weight': ..., 'bias': ...}}, got {sorted(map(str, leaves))}")
+    weight = real_array(np.asarray(leaves["weight"]), f"weights of {node!r}")
+    outputs: Any = layer.features
+    if weight.ndim < 2 or weight.shape[-1] != outputs or weight.size != fan_in * outputs:
+        raise KcalcError(
+            f"node {node!r} has weights of shape {weight.shape}, expected ({fan_in}, {outputs}) or a kernel of that many entries"
+        )
+    bias = None if leaves.get("bias") is None else real_array(np.asarray(leaves["bias"]), f"bias of {node!r}")
+    if bias is not None and (not layer.bias or bias.shape != (outputs,)):
+        expected = f"shape ({outputs},)" if layer.bias else "none: the layer has bias=False"
+        raise KcalcError(f"node {node!r} has a bias of shape {bias.shape}, expected {expected}")
+    return weight.reshape(fan_in, outputs), bias
+
+
+def _matrix(weight: np.ndarray | None, groups: int) -> tuple[float, float]:
+    """(largest, smallest singular value towards the outputs) of weights, block by block where there are groups."""
+    if weight is None:
+        return 0.0, 0.0
+    values = [np.linalg.svd(block, compute_uv=False) for block in np.split(weight, groups, axis=1)]
+    wide = weight.shape[1] // groups <= weight.shape[0]
+    return max(float(v[0]) for v in values), min(float(v[-1]) for v in values) if wide else 0.0
+
+
+def _least_first(rule: Normaliser, weight: np.ndarray | None, rows: int, columns: int, radius: float) -> float:
+    """A lower bound of the smallest singular value of DP over the ball: where the longest entry or row is pushed outwards."""
+    start = np.zeros((rows, columns)) if weight is None else weight.T
+    if isinstance(rule, EntryNormalisation):
+        return rule.smallest_slope(np.array([np.abs(start).max() + radius]))
+    assert isinstance(rule, WeightNormalisation)
+    return rule.smallest_slope(np.array([[np.linalg.norm(start, axis=1).max() + radius]]))

@@ -1,0 +1,265 @@
+"""What ``smoothness`` finds."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ...arguments import one_number
+from ...errors import KcalcError
+from ...maps import Assumption
+from ...network import Network
+from .hypotheses import Hypothesis
+from .logs import NONE, number, plus, shown
+from .losses import Loss
+from .lower import Gain, Piece
+from .parameters import ParameterSet
+from .upper import Bound
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+_ROWS = 20
+_HEAD = ("layer", "|W|", "|DP|", "|Df|", "sigma(J) >=", "|J| <=", "part of lambda")
+
+
+@dataclass(frozen=True)
+class LayerBound:
+    """Bounds of one Affine layer. ``set``: its parameters; logs: ``own`` >= |Df| in its parameters, all examples together; ``gain``: of the
+    Jacobian from the layer to the output; ``sigma``: the smallest singular value of the data it reads; ``least`` <= that of Df."""
+
+    node: Node
+    set: ParameterSet
+    own: float
+    gain: Gain
+    sigma: float
+    least: float
+
+    @property
+    def part(self) -> float:
+        """The log of lambda(Df) prod lambda(Jf), the layer's term of Prop. 4.6."""
+        return 2 * (self.least + self.gain.smallest)
+
+    @property
+    def lipschitz(self) -> float:
+        """A bound of |D F| in the layer's parameters."""
+        return number(self.own + self.gain.largest)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Smoothness:
+    """Bounds of F, parameters -> outputs on the data (Frobenius norms), and of the loss, over the parameter set of ``assumptions``.
+
+    ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so that deep networks do not overflow; the properties are plain
+    numbers, inf where a float cannot hold one (the text says which power of ten it is).
+    """
+
+    network: Network
+    output: Node
+    examples: int
+    loss: Loss
+    bounds: Mapping[Node, Bound]
+    gains: Mapping[Node, Gain]
+    pieces: tuple[Piece, ...]
+    layers: Mapping[Node, LayerBound]
+    residual: float | None
+    rough: Mapping[Node, str]
+    hypotheses: tuple[Hypothesis, ...]
+    notes: tuple[Assumption, ...]
+
+    # -- upper bounds ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def input_lipschitz(self) -> dict[Node, float]:
+        """{input: Lipschitz constant of the output in it}, parameters held at any point of the set."""
+        return {node: number(float(value)) for node, value in self.bounds[self.output].inputs.items()}
+
+    @property
+    def parameter_lipschitz(self) -> float:
+        """A bound of |DF|, all examples together."""
+        return number(float(self.bounds[self.output].slope[0]))
+
+    @property
+    def parameter_curvature(self) -> float:
+        """A bound of |D^2 F|, the Lipschitz constant of DF. Raises: KcalcError where DF is not Lipschitz, naming node and reason."""
+        self._require_smooth()
+        return number(float(self.bounds[self.output].bend[0]))
+
+    @property
+    def size(self) -> float:
+        """A bound of |F|, all examples together."""
+        return number(float(self.bounds[self.output].size[0]))
+
+    @cached_property
+    def log_beta(self) -> float:
+        """The log of :attr:`beta`."""
+        self._require_smooth()
+        if self.residual is None:
+            raise KcalcError(f"the curvature of the loss {self.loss.name!r} grows with the residual; give level= (of the loss) or targets=")
+        out = self.bounds[self.output]
+        first = math.log(self.loss.curvature) + 2 * float(out.slope[0])
+        return float(plus(first, self.residual + float(out.bend[0]))) - math.log(self.examples)
+
+    @property
+    def beta(self) -> float:
+        """A Lipschitz constant of the loss's gradient: ``(sup|D^2 c| |DF|^2 + |D gamma| N |D^2 F|) / N``.
+
+        On the parameter set, and with ``level`` on its sublevel set. Raises: KcalcError where some derivative is not Lipschitz, and where
+        neither level nor targets bound the residual.
+        """
+        return number(self.log_beta)
+
+    @property
+    def step_size(self) -> float:
+        """2 / beta: any smaller learning rate decreases the loss at every step that stays in the parameter set. [Theorem 2.3]"""
+        return number(math.log(2) - self.log_beta)
+
+    def _require_smooth(self) -> None:
+        if self.rough:
+            node, why = next(iter(self.rough.items()))
+            raise KcalcError(f"node {node!r}: {why}; the loss has no Lipschitz gradient, hence no beta and no step size")
+
+    # -- lower bounds ----------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def log_regularity(self) -> float:
+        """The log of :attr:`regularity`."""
+        parts = [layer.part for layer in self.layers.values() if layer.part > NONE]
+        return float(plus(*parts)) if parts else NONE
+
+    @property
+    def regularity(self) -> float:
+        """A lower bound of lambda(DF), the smallest eigenvalue of DF DF^T: ``sum_l lambda(Df_l) prod_(j>l) lambda(Jf_j)``. [Prop. 4.6]"""
+        return number(self.log_regularity)
+
+    @property
+    def ingredients(self) -> dict[Node, dict[str, float]]:
+        """{layer: sigma of the data read, the least singular values of DP, of Df and of the Jacobian after it, and its part of lambda}."""
+        return {
+            node: {
+                "sigma_data": number(one.sigma), "least_first": one.set.least_first, "least_derivative": number(one.least),
+                "least_jacobian": number(one.gain.smallest), "part": number(one.part),
+            }
+            for node, one in self.layers.items()
+        }  # fmt: skip
+
+    @property
+    def blocks(self) -> dict[tuple[Node, Node], tuple[float, float]]:
+        """{(entry, exit): bounds of the smallest and largest singular value of d exit / d entry} between nodes that every path crosses."""
+        return {(p.entry, p.exit): (number(p.gain.smallest), number(p.gain.largest)) for p in self.pieces}
+
+    @property
+    def pl_constant(self) -> float | None:
+        """mu lambda in ``|grad l|^2 >= mu lambda (l - inf gamma)`` over the parameter set, None for losses without a mu. [Theorem 2.4]"""
+        if self.loss.pl is None:
+            return None
+        return self.loss.pl / self.examples * self.regularity
+
+    def rate(self, step: Any = None) -> float:
+        """The factor by which l - l* falls per step: ``1 - mu lambda eta (1 - beta eta / 2)``, eta = 1/beta unless given. [Theorem 2.3]
+
+        As long as descent stays in the parameter set. Raises: KcalcError for eta outside (0, 2/beta) and where beta or mu does not exist.
+        """
+        if self.pl_constant is None:
+            raise KcalcError(f"the loss {self.loss.name!r} has no PL constant: {self.loss.remark}")
+        eta = self.step_size / 2 if step is None else one_number(step, "step")
+        if not 0 < eta < self.step_size:
+            raise KcalcError(f"the step must lie in (0, 2/beta) = (0, {self.step_size:.6g}), got {eta}")
+        return 1 - self.pl_constant * eta * (1 - self.beta * eta / 2)
+
+    # -- looking ---------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The parameter set, what rules take for granted, and the hypotheses."""
+        kinds = {True: "exact", False: "heuristic", None: "convention"}
+        return (*self.notes, *(Assumption("network", f"{h.name}: {h.text}", kinds[h.holds]) for h in self.hypotheses))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the bounds of the Jacobian from every layer to the output."""
+        from ...smoothness_plots import jacobian_bounds
+
+        return jacobian_bounds(self, ax=ax)
+
+    def _try(self, name: str) -> float | None:
+        try:
+            return getattr(self, name)
+        except KcalcError:
+            return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data: None for what does not exist, logs (base e) beside what may overflow."""
+        out = self.bounds[self.output]
+        logs = {"input_lipschitz": {str(n): float(v) for n, v in out.inputs.items()}, "parameter_lipschitz": float(out.slope[0])}
+        logs |= {"beta": self._try("log_beta"), "regularity": self.log_regularity}
+        rows = [
+            {"node": str(n), "spectral": one.set.spectral, "first": one.set.first, "second": one.set.second, "log_derivative": one.own,
+             "log_smallest": one.gain.smallest, "log_largest": one.gain.largest, "log_part": one.part}
+            for n, one in self.layers.items()
+        ]  # fmt: skip
+        found = {
+            "output": str(self.output), "examples": self.examples, "loss": self.loss.name,
+            "parameter_curvature": self._try("parameter_curvature"), "step_size": self._try("step_size"), "pl_constant": self.pl_constant,
+            "logs": logs, "layers": rows,
+            "hypotheses": [{"name": h.name, "holds": h.holds, "text": h.text} for h in self.hypotheses],
+            "assumptions": [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions],
+        }  # fmt: skip
+        return _finite(found)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows = [
+            (
+                str(n), f"{one.set.spectral:.4g}", f"{one.set.first:.4g}", shown(one.own), shown(one.gain.smallest),
+                shown(one.gain.largest), shown(one.part),
+            )
+            for n, one in self.layers.items()
+        ]  # fmt: skip
+        if len(rows) <= _ROWS:
+            return rows
+        return [*rows[: _ROWS // 2], (f"... {len(rows) - _ROWS} more", *[""] * 6), *rows[-_ROWS // 2 :]]
+
+    def _summary(self) -> list[tuple[str, str]]:
+        out = self.bounds[self.output]
+        lines = [(f"Lipschitz in {node}", shown(float(v))) for node, v in out.inputs.items()]
+        lines += [("|DF| <=", shown(float(out.slope[0]))), ("lambda(DF) >=", shown(self.log_regularity))]
+        lines += [("|D2F| <=", "none" if self.rough else shown(float(out.bend[0])))]
+        beta = self._try("log_beta")
+        lines += [("beta", "none" if beta is None else shown(beta)), ("step size <", "none" if beta is None else shown(math.log(2) - beta))]
+        pl = "none" if self.pl_constant is None else f"{self.pl_constant:.5g}"
+        return [*lines, (f"PL constant, {self.loss.name}", pl)]
+
+    def __str__(self) -> str:
+        rows = [_HEAD, *self._rows()]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+        lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))) for r in rows]
+        summary = self._summary()
+        wide = max(len(name) for name, _ in summary)
+        lines += ["", *(f"{name.ljust(wide)}  {value}" for name, value in summary), "", *map(str, self.hypotheses)]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        def row(cells: tuple[str, ...], tag: str = "td") -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        table = row(_HEAD, "th") + "".join(map(row, self._rows()))
+        summary = "".join(map(row, self._summary()))
+        notes = "".join(f"<li>{html.escape(str(h))}</li>" for h in self.hypotheses)
+        return f"<table>{table}</table><table>{summary}</table><ul>{notes}</ul>"
+
+    def __repr__(self) -> str:
+        out = self.bounds[self.output]
+        return f"Smoothness({len(self.layers)} layers, |DF| <= {shown(float(out.slope[0]))}, lambda(DF) >= {shown(self.log_regularity)})"
+
+
+def _finite(value: Any) -> Any:
+    """Plain data without infinities: text in their place."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,153 @@
+"""Singular values of a I + b A for a wide random A: support, density and mean square in closed form.
+
+Let A be n x n with independent entries of mean 0 and variance sigma_w^2 / n, and tau = |b| sigma_w. As n grows, the singular values of
+a I + b A fill an interval. The diagonal m of the resolvent of the Hermitised matrix [[0, a I + b A], [(a I + b A)^*, 0]] solves
+``m = -y / (y^2 - a^2)`` with ``y = x + tau^2 m``, that is ``y^3 - x y^2 + (tau^2 - a^2) y + a^2 x = 0``, and the density is
+``(2 / pi) Im m(x + i0)``. The edges follow from the discriminant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...arguments import finished, one_number, real_array
+from ...errors import KcalcError
+from ...maps import Assumption
+from .normalisers import positive_number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = np.ndarray
+_NODES = 4096
+
+
+@dataclass(frozen=True)
+class ResidualSpectrum:
+    """The law of the singular values of ``shortcut_weight I + residual_weight A``, Var A_ij = sigma_w^2 / n, n large.
+
+    It is a statement about the bulk for random A: a few singular values of one draw may lie outside, and a given A (A = -I/2, say) need
+    not be shifted at all.
+    """
+
+    sigma_w: float
+    shortcut_weight: float = 1.0
+    residual_weight: float = 1.0
+
+    @property
+    def deviation(self) -> float:
+        """tau = |residual_weight| sigma_w: sqrt(n) times the standard deviation of an entry of the random part."""
+        return abs(self.residual_weight) * self.sigma_w
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """(smallest, largest) singular value of the bulk.
+
+        For a = 1 and t = tau: ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` where
+        t < 1, else 0; both scale with a. A alone fills [0, 2 tau]. Uniform entries on (-1/sqrt n, 1/sqrt n): [1/(2 sqrt 3), 4 sqrt 2 / 3].
+        """
+        a, tau = abs(self.shortcut_weight), self.deviation
+        if a == 0:
+            return 0.0, 2 * tau
+        r = (a / tau) ** 2  # q - 1 and q - 3 from r, without cancellation for small and large t
+        q = np.sqrt(1 + 8 * r)
+        high = tau * np.sqrt((q + 3) ** 3 / (8 * (q + 1)))
+        excess = 8 * (a - tau) * (a + tau) / tau**2 / (q + 3)
+        low = tau * np.sqrt(excess**3 / (8 * (8 * r / (q + 1)))) if tau < a else 0.0
+        return float(low), float(high)
+
+    @property
+    def mean_square(self) -> float:
+        """``a^2 + tau^2``, the mean of the squared singular values at every n."""
+        return self.shortcut_weight**2 + self.deviation**2
+
+    def density(self, x: Any) -> Any:
+        """The density at singular values x >= 0, vectorised. Raises: KcalcError for negative x and what is no number."""
+        points = self._points(x)
+        return finished(self._density(np.atleast_1d(points)).reshape(points.shape), points.shape, False)
+
+    def cdf(self, x: Any) -> Any:
+        """The share of singular values up to x, vectorised; about 1e-6 accurate."""
+        points = self._points(x)
+        return finished(np.interp(points, *self._table), points.shape, False)
+
+    def mean(self) -> float:
+        """The mean singular value; 8 tau / (3 pi) without a shortcut."""
+        grid, cumulative = self._table
+        return float(grid[-1] - np.sum(np.diff(grid) * (cumulative[1:] + cumulative[:-1]) / 2))
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the law takes for granted."""
+        text = "square weights, independent entries of mean 0 and equal variance, width to infinity; about the bulk, not about one matrix"
+        return (Assumption("network", text, "convention"),)
+
+    def plot(self, ax: Axes | None = None, values: Any = None) -> Axes:
+        """Draw the density, over a histogram of the singular values ``values`` if given. [MacDonald et al. 2023, Fig. 1]"""
+        from ...smoothness_plots import residual_spectrum
+
+        return residual_spectrum(self, values, ax=ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        low, high = self.support
+        own = {"sigma_w": self.sigma_w, "shortcut_weight": self.shortcut_weight, "residual_weight": self.residual_weight}
+        return {**own, "support": [low, high], "mean_square": self.mean_square, "mean": self.mean()}
+
+    def __str__(self) -> str:
+        low, high = self.support
+        head = f"singular values of {self.shortcut_weight:g} I + {self.residual_weight:g} A, sigma_w = {self.sigma_w:.6g}"
+        return f"{head}\n  support      [{low:.6g}, {high:.6g}]\n  mean         {self.mean():.6g}\n  mean square  {self.mean_square:.6g}"
+
+    def __repr__(self) -> str:
+        low, high = self.support
+        return f"ResidualSpectrum([{low:.6g}, {high:.6g}], mean square {self.mean_square:.6g})"
+
+    # -- inside ----------------------------------------------------------------------------------------------------------------------
+
+    def _points(self, x: Any) -> Array:
+        points = real_array(x, "x")
+        if np.any(points < 0):
+            raise KcalcError(f"singular values are >= 0, got {points[points < 0].ravel()[0]}")
+        return points
+
+    def _density(self, x: Array) -> Array:
+        low, high = self.support
+        out = np.zeros(x.shape)
+        inside = (x > low) & (x < high)
+        tau2 = self.deviation**2
+        companion = np.zeros((int(inside.sum()), 3, 3))
+        companion[:, 1, 0] = companion[:, 2, 1] = 1
+        companion[:, 0, 0] = x[inside]
+        companion[:, 0, 1] = self.shortcut_weight**2 - tau2
+        companion[:, 0, 2] = -(self.shortcut_weight**2) * x[inside]
+        out[inside] = 2 / np.pi * np.abs(np.linalg.eigvals(companion).imag).max(axis=-1) / tau2
+        if low == 0.0:
+            out[x == 0] = 2 / np.pi * np.sqrt(max(tau2 - self.shortcut_weight**2, 0.0)) / tau2
+        return out
+
+    @cached_property
+    def _table(self) -> tuple[Array, Array]:
+        """The cumulative distribution on a grid that is dense at both edges, where the density has square roots."""
+        low, high = self.support
+        angle = np.linspace(0, np.pi, _NODES + 1)
+        grid = low + (high - low) * (1 - np.cos(angle)) / 2
+        weight = self._density(grid) * (high - low) / 2 * np.sin(angle)
+        cumulative = np.concatenate([[0.0], np.cumsum((weight[1:] + weight[:-1]) / 2 * np.diff(angle))])
+        return grid, cumulative / cumulative[-1]
+
+
+def residual_spectrum(sigma_w: Any, shortcut_weight: Any = 1, residual_weight: Any = 1) -> ResidualSpectrum:
+    """The law of the singular values of ``shortcut_weight I + residual_weight A`` for a wide random square matrix A.
+
+    ``sigma_w`` is sqrt(n) times the standard deviation of the entries of A, as in Affine layers; the weights are real numbers.
+    Raises: KcalcError for sigma_w <= 0, symbols, and a residual weight of 0. [MacDonald et al. 2023, Fig. 1 and sec. 7]
+    """
+    shortcut, residual = one_number(shortcut_weight, "shortcut_weight"), one_number(residual_weight, "residual_weight")
+    if residual == 0:
+        raise KcalcError("residual_weight = 0 leaves no random part: all singular values are |shortcut_weight|")
+    return ResidualSpectrum(positive_number(sigma_w, "sigma_w"), shortcut, residual)

@@ -1,0 +1,241 @@
+"""Upper bounds, forward: size, Lipschitz constants in parameters and inputs, and curvature of every feature map, over a set of parameters.
+
+For a map Z(theta) of the network's nodes, with |.| the Frobenius norm of all examples together or of one example alone:
+
+    affine      |Z'| <= w|Z| + beta sqrt(R);   DZ' = W DZ + dP Z + db 1^T;   D2Z' from the form [[p2 |Z|, p1 |DZ|], [p1 |DZ|, w |D2Z|]]
+    activation  |Z'| <= l1 |Z| + |phi(0)| sqrt(count);   |DZ'| <= l1 |DZ|;   |D2Z'| <= l2 |DZ|_one |DZ| + l1 |D2Z|
+    sum         weighted sums, source by source;   concat: roots of sums of squares
+
+Derivatives are kept per source (a layer's own parameters, or all those before a node that every path crosses), because own parameters and
+earlier ones are independent directions: a residual block multiplies what comes from before by 1 + |Jg|, and adds the rest in squares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import singledispatchmethod
+from typing import Any
+
+import numpy as np
+
+from ...compose import no_rule
+from ...errors import KcalcError, NoRule
+from ...layers import Affine, BatchNorm, Concat, Dropout, Flatten, Identity, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
+from ...maps import Assumption
+from ...network import sum_weights
+from .activation_bounds import FAR, activation_bounds
+from .logs import NONE, Log, largest_eigenvalue, log, number, plus, root_sum_square
+from .normalisers import BatchNormalisation
+from .parameters import Choices, ParameterSet, parameter_set
+from .windows import affine_window, pool_norms
+
+Node = Hashable
+Sources = dict[Node, Log]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Logs of bounds of one feature map; arrays hold (all examples together, any one example).
+
+    ``size`` of |Z|_F, ``spectral`` of |Z|_2, ``own`` of |DZ| by source, ``bend`` of |D2Z|, ``inputs`` of the Lipschitz constant by input.
+    """
+
+    size: Log
+    spectral: Log
+    own: Sources
+    bend: Log
+    inputs: dict[Node, float]
+    channels: int
+    locations: tuple[int, int] | None
+
+    @property
+    def slope(self) -> Log:
+        """The log of the bound of |DZ| over all parameters."""
+        return root_sum_square(self.own.values()) if self.own else np.full(2, NONE)
+
+    @property
+    def places(self) -> int:
+        """The number of locations."""
+        return math.prod(self.locations) if self.locations else 1
+
+
+def start(node: Node, size: tuple[float, float], spectral: float, channels: int, locations: tuple[int, int] | None) -> Bound:
+    """The bound of an input: ``size`` (all, one), its spectral norm where there are no locations."""
+    sizes = np.array([log(s) for s in size])
+    widest = np.array([log(min(spectral, size[0])), sizes[1]])
+    return Bound(sizes, widest, {}, np.full(2, NONE), {node: 0.0}, channels, locations)
+
+
+@dataclass
+class Upper:
+    """The rules. ``examples``: how many; ``cuts``: nodes that every path crosses; ``sets`` and ``rough`` are filled on the way."""
+
+    examples: int
+    choices: Choices
+    epsilon: float
+    cuts: frozenset[Node]
+    sets: dict[Node, ParameterSet] = field(default_factory=dict)
+    rough: dict[Node, str] = field(default_factory=dict)
+    slopes: dict[Node, float] = field(default_factory=dict)
+    notes: list[Assumption] = field(default_factory=list)
+
+    def rule(self, layer: Layer, node: Node, inputs: list[Bound]) -> Bound:
+        """The bound a layer emits."""
+        with np.errstate(invalid="ignore"):  # 0 times infinity, where weights are all 0 after a kink
+            found = self._rule(layer, node, inputs)
+        bend = np.where(np.isnan(found.bend), math.inf, found.bend)
+        bound = replace(found, bend=bend, spectral=np.minimum(found.spectral, found.size))
+        return replace(bound, own={node: bound.slope}) if node in self.cuts and bound.own else bound
+
+    @singledispatchmethod
+    def _rule(self, layer: Layer, node: Node, inputs: list[Bound]) -> Bound:
+        raise no_rule("smoothness bounds", layer, node)
+
+    @_rule.register(LayerNorm)
+    @_rule.register(RMSNorm)
+    def _(self, layer: Layer, node: Node, inputs: list[Bound]) -> Bound:
+        kind = type(layer).__name__
+        raise NoRule(
+            f"node {node!r}: {kind} divides by a norm without epsilon, so its derivative is unbounded near feature maps without variance "
+            "and no Lipschitz constant exists; use BatchNorm (with epsilon here), normalisation= of weights, or net.without_normalization()"
+        )
+
+    def _rows(self, places: int) -> np.ndarray:
+        """The logs of the numbers of rows: all examples, one example."""
+        return np.log(np.array([self.examples * places, places], float))
+
+    @_rule.register
+    def _(self, layer: Affine, node: Node, inputs: list[Bound]) -> Bound:
+        (z,) = inputs
+        if layer.features is None:
+            raise KcalcError(f"node {node!r}: how many features it has is not known and bounds depend on it; give features=")
+        taps, spread, locations = affine_window(layer, node, z.locations)
+        p = self.sets[node] = parameter_set(layer, node, z.channels // layer.groups * taps, self.choices)
+        rows = self._rows(math.prod(locations) if locations else 1)
+        step = log(spread)
+        size, spectral, slope, bend = z.size + step, (z.spectral + step if taps == 1 else z.size + step), z.slope + step, z.bend + step
+        w, first, offset = log(p.spectral), log(p.first), log(p.bias) + rows / 2
+        own = {source: value + step + w for source, value in z.own.items()}
+        fresh = first + spectral
+        own[node] = root_sum_square([fresh, rows / 2]) if p.trained_bias else fresh
+        curve = largest_eigenvalue(log(p.second) + spectral, first + slope, w + bend)
+        gains = {source: value + step + w for source, value in z.inputs.items()}
+        return Bound(plus(w + size, offset), plus(w + spectral, offset), own, curve, gains, layer.features, locations)
+
+    @_rule.register
+    def _(self, layer: Nonlinear, node: Node, inputs: list[Bound]) -> Bound:
+        (z,) = inputs
+        phi = layer.activation
+        known = activation_bounds(phi)
+        reach = number(float(z.size[1]))
+        value, slope, curve = known.value, known.slope, known.curvature
+        if math.isinf(slope):
+            value, slope, curve = self._local(phi, node, reach)
+        elif math.isinf(curve) and not any(phi.jump_sizes(1)) and reach <= FAR:
+            curve = activation_bounds(phi, reach).curvature
+        if reach > FAR:
+            value = math.inf
+            text = f"bounds of {phi.name} are proven for |x| <= {FAR:g}, and what is known of its pre-activations allows more"
+            self.notes.append(Assumption(node, text, "heuristic"))
+        self.slopes[node] = slope
+        moves = np.isfinite(z.slope).any()
+        if math.isinf(curve) and moves:
+            self.rough[node] = _why_rough(phi)
+        count = self._rows(z.places) / 2 + math.log(z.channels) / 2
+        size = plus(log(slope) + z.size, log(known.at_zero) + count)
+        size = np.minimum(size, log(value) + count) if math.isfinite(value) else size
+        bend = log(slope) + z.bend
+        if moves:
+            bend = plus(bend, log(curve) + z.slope + z.slope[1])
+        own = {source: v + log(slope) for source, v in z.own.items()}
+        return replace(z, size=size, spectral=size, own=own, bend=bend, inputs={i: v + log(slope) for i, v in z.inputs.items()})
+
+    def _local(self, phi: Any, node: Node, reach: float) -> tuple[float, float, float]:
+        """Bounds on the interval that pre-activations stay in, where there are none on the whole line."""
+        near = activation_bounds(phi, reach) if reach < 1e50 else None
+        if near is None or math.isinf(near.slope):
+            raise KcalcError(
+                f"node {node!r}: the derivative of {phi.name!r} is unbounded (over |x| <= {reach:.3g} too): no Lipschitz constant; "
+                "use an activation with bounded slope, a smaller radius, or smaller inputs"
+            )
+        text = f"{phi.name}: its slope is unbounded on the line; bounded over the pre-activations that the parameter set and inputs allow"
+        self.notes.append(Assumption(node, text, "exact"))
+        return near.value, near.slope, near.curvature
+
+    @_rule.register
+    def _(self, layer: Sum, node: Node, inputs: list[Bound]) -> Bound:
+        weights = [log(abs(float(w))) for w in sum_weights(layer, len(inputs))]
+        return _joined([scaled(z, w) for z, w in zip(inputs, weights, strict=True)], plus, inputs[0].channels)
+
+    @_rule.register
+    def _(self, layer: Concat, node: Node, inputs: list[Bound]) -> Bound:
+        return _joined(inputs, lambda *logs: root_sum_square(logs), sum(z.channels for z in inputs))
+
+    @_rule.register
+    def _(self, layer: Scale, node: Node, inputs: list[Bound]) -> Bound:
+        return scaled(inputs[0], log(abs(float(layer.factor))))
+
+    @_rule.register(Identity)
+    def _(self, layer: Layer, node: Node, inputs: list[Bound]) -> Bound:
+        return inputs[0]
+
+    @_rule.register
+    def _(self, layer: Dropout, node: Node, inputs: list[Bound]) -> Bound:
+        self.notes.append(Assumption(node, "dropout is the identity, as in evaluation", "convention"))
+        return inputs[0]
+
+    @_rule.register
+    def _(self, layer: Flatten, node: Node, inputs: list[Bound]) -> Bound:
+        (z,) = inputs
+        return replace(z, spectral=z.size, channels=z.channels * z.places, locations=None)
+
+    @_rule.register
+    def _(self, layer: Pool, node: Node, inputs: list[Bound]) -> Bound:
+        (z,) = inputs
+        norm, _, locations = pool_norms(layer, node, z.locations)
+        if layer.kind == "max" and np.isfinite(z.slope).any():
+            self.rough[node] = "maximum pooling has kinks where two entries are equal, so its derivative is not Lipschitz; use mean pooling"
+            z = replace(z, bend=np.full(2, math.inf))
+        return replace(scaled(z, log(norm)), spectral=z.size + log(norm), locations=locations)
+
+    @_rule.register
+    def _(self, layer: BatchNorm, node: Node, inputs: list[Bound]) -> Bound:
+        (z,) = inputs
+        rows = self.examples * z.places
+        bounds = BatchNormalisation(self.epsilon).bounds(z.channels, rows)
+        first = log(bounds.first)
+        self.notes.append(
+            Assumption(node, f"batch statistics over all examples, epsilon = {self.epsilon:g}, no gain or offset", "convention")
+        )
+        whole = {source: np.full(2, v[0] + first) for source, v in z.own.items()}  # one example moves with all
+        size = np.full(2, min(float(z.size[0]) + first, log(bounds.value)))
+        bend = np.full(2, plus(float(z.bend[0]) + first, log(bounds.second) + 2 * float(z.slope[0])))
+        gains = {i: v + first for i, v in z.inputs.items()}
+        return replace(z, size=size, spectral=size, own=whole, bend=bend, inputs=gains)
+
+
+def scaled(z: Bound, factor: float) -> Bound:
+    """The bound of a multiple, ``factor`` being a log."""
+    own = {source: v + factor for source, v in z.own.items()}
+    gains = {i: v + factor for i, v in z.inputs.items()}
+    return replace(z, size=z.size + factor, spectral=z.spectral + factor, own=own, bend=z.bend + factor, inputs=gains)
+
+
+def _joined(parts: list[Bound], add: Any, channels: int) -> Bound:
+    def tables(chosen: list[Mapping[Node, Log]]) -> dict[Node, Log]:
+        sources = dict.fromkeys(source for table in chosen for source in table)
+        return {s: add(*[table[s] for table in chosen if s in table]) for s in sources}
+
+    return Bound(
+        add(*[z.size for z in parts]), add(*[z.spectral for z in parts]), tables([z.own for z in parts]), add(*[z.bend for z in parts]),
+        tables([z.inputs for z in parts]), channels, parts[0].locations,
+    )  # fmt: skip
+
+
+def _why_rough(phi: Any) -> str:
+    if any(phi.jump_sizes(1)):
+        where = next(k for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True) if jump)
+        return f"the derivative of {phi.name!r} jumps at {where:g}; use one whose derivative is Lipschitz (tanh, softplus ...)"
+    return f"the derivative of {phi.name!r} is not Lipschitz (phi'' is unbounded): C^1 is not enough; use a smoother one"

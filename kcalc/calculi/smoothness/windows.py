@@ -1,0 +1,77 @@
+"""Norms of the linear maps between locations: patches of convolutions and pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from ...errors import KcalcError, NoRule
+from ...layers import Affine, Pool
+from ..array_operations import same_padding, window_outputs
+
+Node = Hashable
+Locations = tuple[int, int]
+
+
+def _pair(value: Any, node: Node) -> Locations:
+    if isinstance(value, int):
+        return value, value
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(v, int) for v in value):
+        return value
+    raise KcalcError(f"node {node!r}: windows have two whole extents here, got {value!r}")
+
+
+def affine_window(layer: Affine, node: Node, locations: Locations | None) -> tuple[int, float, Locations | None]:
+    """(taps, norm of the map from an image to its patches, locations of the output).
+
+    A location lies in at most ``prod ceil(k/s)`` patches, whose root bounds the norm; it is 1 for a kernel of one tap.
+    Raises: KcalcError for kernels without locations to act on, and where no window fits.
+    """
+    kernel, stride = _pair(layer.kernel, node), _pair(layer.stride, node)
+    if locations is None:
+        if kernel != (1, 1) or stride != (1, 1):
+            raise KcalcError(
+                f"node {node!r} is a convolution and its input has no locations; give its Input an image_shape=(height, width)"
+            )
+        return 1, 1.0, None
+    outputs = window_outputs(locations, kernel, stride, layer.padding)
+    if min(outputs) < 1:
+        raise KcalcError(f"node {node!r}: a window of {kernel} does not fit into {locations} locations")
+    wraps = layer.padding == "circular"
+    often = [k if wraps and k > n else min(math.ceil(k / s), m) for k, s, n, m in zip(kernel, stride, locations, outputs, strict=True)]
+    return math.prod(kernel), math.sqrt(math.prod(often)), outputs
+
+
+def pool_norms(layer: Pool, node: Node, locations: Locations | None) -> tuple[float, float, Locations | None]:
+    """(norm, smallest singular value towards the outputs, locations of the output) of pooling.
+
+    Mean pooling by Schur's test, exact where windows do not overlap; a maximum picks each entry at most as often as it is covered.
+    """
+    if layer.kind == "weighted_mean":
+        raise NoRule(f"node {node!r}: smoothness bounds have no rule for pooling with weights of its own; use kind='mean'")
+    if locations is None:
+        raise KcalcError(f"node {node!r} pools and its input has no locations; give its Input an image_shape=(height, width)")
+    if layer.window is None:
+        norm = 1 / math.sqrt(math.prod(locations)) if layer.kind == "mean" else 1.0
+        return norm, norm if layer.kind == "mean" else 0.0, None
+    window = _pair(layer.window, node)
+    stride = window if layer.stride is None else _pair(layer.stride, node)
+    outputs = window_outputs(locations, window, stride, "same")
+    axes = [_axis(n, k, s, m, layer.kind == "mean") for n, k, s, m in zip(locations, window, stride, outputs, strict=True)]
+    norm = math.sqrt(math.prod(axes))
+    apart = layer.kind == "mean" and window == stride and all(n % k == 0 for n, k in zip(locations, window, strict=True))
+    return norm, norm if apart else 0.0, outputs
+
+
+def _axis(size: int, window: int, stride: int, outputs: int, mean: bool) -> float:
+    """The largest column sum of the pooling matrix along one axis, entries 1/count for means and 1 for maxima."""
+    low, _ = same_padding(size, window, stride)
+    total = np.zeros(size)
+    for i in range(outputs):
+        covered = slice(max(i * stride - low, 0), min(i * stride - low + window, size))
+        count = covered.stop - covered.start
+        total[covered] += 1 / count if mean and count > 0 else 1
+    return float(total.max())

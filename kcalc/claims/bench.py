@@ -1,0 +1,142 @@
+"""What a check works with: random numbers, a budget, and the ways to decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import sympy as sp
+
+from .claim import CORRECTED, PRINTED, Evidence, Method
+
+T = TypeVar("T")
+Array = np.ndarray
+
+BUDGETS = ("quick", "full")
+THRESHOLD = 4.5  # standard errors
+_DIGITS = 50
+_ROUNDS = 4000  # of subdivision
+
+
+@dataclass
+class Bench:
+    """``rng``: a generator of the claim's own.  ``budget``: "quick" or "full"."""
+
+    rng: np.random.Generator
+    budget: str = "quick"
+
+    def size(self, quick: T, full: T) -> T:
+        """How much to do."""
+        return full if self.budget == "full" else quick
+
+    # -- exact -----------------------------------------------------------------------------------------------------------------------
+
+    def exact(self, difference: Any, what: str, about: str = PRINTED) -> Evidence:
+        """Whether an expression is identically 0: simplified to 0, or shown not to be by its value at a point, in 50 digits."""
+        expr = sp.sympify(difference, strict=True)
+        for simplify in (sp.expand, sp.simplify, lambda e: sp.simplify(sp.expand_func(e.rewrite(sp.exp)))):
+            if simplify(expr) == 0:
+                return Evidence(about, Method.EXACT, True, what, data={"form": "the difference simplifies to 0"})
+        for _ in range(5):
+            point = {s: sp.Rational(int(self.rng.integers(1, 999)), 1000) + (2 if s.is_integer else 0) for s in expr.free_symbols}
+            value = sp.N(expr.subs(point), _DIGITS)
+            if value.is_number and abs(value) > sp.Float(10) ** -30:
+                return Evidence(about, Method.EXACT, False, what, -float(abs(value)), {"at": {str(s): str(v) for s, v in point.items()}})
+        return Evidence(about, Method.EXACT, None, what, data={"form": "neither simplified to 0 nor shown to differ"})
+
+    # -- numbers ---------------------------------------------------------------------------------------------------------------------
+
+    def equal(self, found: Any, truth: Any, what: str, tolerance: float = 1e-10, about: str = PRINTED, **data: Any) -> Evidence:
+        """|found - truth| <= tolerance max(1, |truth|), everywhere.  The margin is the tolerance less the worst error."""
+        found, truth = np.broadcast_arrays(np.asarray(found, dtype=float), np.asarray(truth, dtype=float))
+        if found.size == 0 or not (np.isfinite(found).all() and np.isfinite(truth).all()):
+            return Evidence(about, Method.NUMERIC, None, what, data={"note": "nothing to compare, or values that are not finite"} | data)
+        error = float((np.abs(found - truth) / np.maximum(1.0, np.abs(truth))).max())
+        return Evidence(about, Method.NUMERIC, error <= tolerance, what, tolerance - error,
+                        {"compared": int(found.size), "worst_error": error, "tolerance": tolerance} | data)  # fmt: skip
+
+    def at_most(self, left: Any, right: Any, what: str, rounding: float = 1e-12, about: str = PRINTED, **data: Any) -> Evidence:
+        """left <= right everywhere, but for ``rounding`` max(1, |right|).  The margin is the least right - left."""
+        left, right = np.broadcast_arrays(np.asarray(left, dtype=float), np.asarray(right, dtype=float))
+        if left.size == 0 or np.isnan(left).any() or np.isnan(right).any():
+            return Evidence(about, Method.NUMERIC, None, what, data={"note": "nothing to compare, or nan"} | data)
+        slack = right - left
+        allowed = -rounding * np.maximum(1.0, np.where(np.isfinite(right), np.abs(right), 1.0))
+        fails = int((slack < allowed).sum())
+        return Evidence(
+            about, Method.NUMERIC, fails == 0, what, float(slack.min()), {"compared": int(left.size), "violations": fails} | data
+        )
+
+    def counterexample(self, violated_by: float, what: str, about: str = PRINTED, tolerance: float = 1e-9, **data: Any) -> Evidence:
+        """One instance that a form must satisfy and fails by ``violated_by`` > 0; where it does not fail, the form is not refuted by it."""
+        fails = bool(violated_by > tolerance)
+        return Evidence(about, Method.COUNTEREXAMPLE, not fails, what, -float(violated_by), dict(data))
+
+    # -- samples ---------------------------------------------------------------------------------------------------------------------
+
+    def statistical(
+        self,
+        samples: Any,
+        truth: float,
+        what: str,
+        about: str = PRINTED,
+        threshold: float = THRESHOLD,
+        error: float | None = None,
+        **data: Any,
+    ) -> Evidence:
+        """Whether the mean of independent samples is ``truth`` within ``threshold`` standard errors.
+
+        ``error``: the standard error, where ``samples`` is the estimate itself.  The margin is the threshold less |z|.
+        """
+        values = np.asarray(samples, dtype=float)
+        mean = float(values.mean())
+        spread = float(values.std(ddof=1) / math.sqrt(values.size)) if error is None and values.size > 1 else error
+        if spread is None or not np.isfinite([mean, spread, truth]).all():
+            return Evidence(about, Method.STATISTICAL, None, what, data={"note": "no standard error"} | data)
+        z = (mean - truth) / spread if spread else (0.0 if mean == truth else math.inf)
+        found = {"estimate": mean, "standard_error": spread, "expected": float(truth), "z": z, "samples": int(values.size)}
+        return Evidence(about, Method.STATISTICAL, abs(z) <= threshold, what, threshold - abs(z), found | data)
+
+    # -- enclosures ------------------------------------------------------------------------------------------------------------------
+
+    def certified(
+        self, function: Callable[[Any], Any], low: Any, high: Any, what: str, about: str = PRINTED, digits: int = 30, **data: Any
+    ) -> Evidence:
+        """function >= 0 on [low, high], proved by subdivision: ``function`` maps a ball (python-flint's arb) to one that holds its values.
+
+        Put what vanishes at an end into a factor that is left out.  The margin is a proven lower bound.
+        """
+        import flint
+
+        with flint.ctx.workprec(int(digits * 3.33) + 16):
+            edges = [(flint.arb(low), flint.arb(high))]
+            least, pieces = math.inf, 0
+            while edges:
+                left, right = edges.pop()
+                pieces += 1
+                value = function(left.union(right))
+                bound = float(value.lower()) if value.is_finite() else -math.inf
+                if bound >= 0:
+                    least = min(least, bound)
+                    continue
+                middle = (left + right) / 2
+                if bool(function(middle) < 0):
+                    at = float(middle.mid())
+                    return Evidence(about, Method.CERTIFIED, False, what, float(function(middle).upper()), {"at": at} | data)
+                if pieces >= _ROUNDS:
+                    return Evidence(about, Method.CERTIFIED, None, what, data={"note": f"undecided after {pieces} pieces"} | data)
+                edges += [(left, middle.mid()), (middle.mid(), right)]
+        return Evidence(about, Method.CERTIFIED, True, what, least, {"pieces": pieces, "interval": [str(low), str(high)]} | data)
+
+    def proved(self, lower_bounds: Sequence[float], what: str, about: str = PRINTED, **data: Any) -> Evidence:
+        """Certified lower bounds of quantities that must be >= 0 (from enclosures computed elsewhere)."""
+        bounds = [float(value) for value in lower_bounds]
+        if not bounds or any(math.isnan(value) for value in bounds):
+            return Evidence(about, Method.CERTIFIED, None, what, data=data)
+        return Evidence(about, Method.CERTIFIED, min(bounds) >= 0 or None, what, min(bounds), {"cases": len(bounds)} | data)
+
+
+__all__ = ["BUDGETS", "CORRECTED", "PRINTED", "THRESHOLD", "Bench"]

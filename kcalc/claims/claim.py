@@ -1,0 +1,160 @@
+"""Claims: statements of the source papers, how each is checked, and what the evidence says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from ..errors import KcalcError
+
+if TYPE_CHECKING:
+    from .bench import Bench
+
+
+class Verdict(StrEnum):
+    """What the evidence says of a claim."""
+
+    HOLDS = "holds"
+    CAVEAT = "holds with caveat"
+    CORRECTED = "refuted as printed, corrected form holds"
+    REFUTED = "refuted as printed"
+    NOT_DECIDABLE = "not decidable here"
+    UNDECIDED = "undecided"
+    CONTRADICTED = "contradicted"
+
+
+class Method(StrEnum):
+    """How a piece of evidence was got.
+
+    exact: a symbolic identity.  certified: ball arithmetic over whole intervals.  numeric: compared with values of another path.
+    statistical: Monte Carlo with its standard error.  counterexample: one instance, small enough to be checked by hand.
+    """
+
+    EXACT = "exact"
+    CERTIFIED = "certified"
+    NUMERIC = "numeric"
+    STATISTICAL = "statistical"
+    COUNTEREXAMPLE = "counterexample"
+
+
+PRINTED, CORRECTED = "printed", "corrected"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One finding about a form of a claim.
+
+    ``about``: "printed" or "corrected".  ``holds``: None where the budget did not suffice.  ``margin``: by how much it holds (or fails, if
+    negative), in the units that ``what`` says.  ``data``: numbers, seeds, counts; plain JSON values.
+    """
+
+    about: str
+    method: Method
+    holds: bool | None
+    what: str
+    margin: float | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"about": self.about, "method": str(self.method), "holds": self.holds, "what": self.what, "margin": self.margin,
+                "data": dict(self.data)}  # fmt: skip
+
+
+Check = Callable[["Bench"], Iterable[Evidence]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a paper.
+
+    ``statement``: as printed, LaTeX in text ($...$ for formulas).  ``corrected``: the form that holds, where the printed one does not;
+    ``caveat``: what must be added to the printed one.  ``expected``: the verdict that kcalc stands by.  ``reason``: why it cannot be
+    decided here, for claims without a check.  ``theorem``: whether it is a theorem, proposition, lemma or corollary.
+    """
+
+    id: str
+    paper: str
+    place: str
+    statement: str
+    expected: Verdict
+    check: Check | None = None
+    corrected: str | None = None
+    caveat: str | None = None
+    hypotheses: str | None = None
+    reason: str | None = None
+    theorem: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.check is None) != (self.expected is Verdict.NOT_DECIDABLE) or (self.check is None) != (self.reason is not None):
+            raise KcalcError(f"claim {self.id}: a claim has a check, or a reason why it cannot be decided here")
+        if (self.expected is Verdict.CORRECTED) != (self.corrected is not None):
+            raise KcalcError(f"claim {self.id}: a corrected form belongs to a claim that is refuted as printed, and the other way round")
+        if (self.expected is Verdict.CAVEAT) != (self.caveat is not None):
+            raise KcalcError(f"claim {self.id}: a caveat belongs to a claim that holds with one, and the other way round")
+
+    def __repr__(self) -> str:
+        return f"Claim({self.id}: {self.expected})"
+
+
+def verdict(claim: Claim, evidence: Sequence[Evidence]) -> Verdict:
+    """What the evidence says: nothing is taken to hold that has no evidence, or evidence that is undecided."""
+    if claim.check is None:
+        return Verdict.NOT_DECIDABLE
+    printed = [item.holds for item in evidence if item.about == PRINTED]
+    corrected = [item.holds for item in evidence if item.about == CORRECTED]
+    if False in corrected:
+        return Verdict.CONTRADICTED
+    if False in printed:
+        return (Verdict.CAVEAT if claim.caveat else Verdict.CORRECTED) if corrected and None not in corrected else _short(corrected)
+    if None in printed or None in corrected or not (printed or corrected):
+        return Verdict.UNDECIDED
+    return Verdict.CAVEAT if claim.caveat else Verdict.HOLDS
+
+
+def _short(corrected: Sequence[bool | None]) -> Verdict:
+    return Verdict.UNDECIDED if corrected else Verdict.REFUTED
+
+
+@dataclass
+class Paper:
+    """One source text: its short name, what it is, and its claims in the order of the text."""
+
+    name: str
+    title: str
+    claims: dict[str, Claim] = field(default_factory=dict)
+
+    def claim(
+        self,
+        id: str,
+        place: str,
+        statement: str,
+        expected: Verdict = Verdict.HOLDS,
+        *,
+        corrected: str | None = None,
+        caveat: str | None = None,
+        hypotheses: str | None = None,
+        theorem: bool = False,
+    ) -> Callable[[Check], Check]:
+        """Register the decorated function as the check of a claim; arguments as for :class:`Claim`.
+
+        ``corrected`` and ``caveat`` say what verdict is expected, unless ``expected`` does.
+        """
+
+        def register(check: Check) -> Check:
+            stands = Verdict.CORRECTED if corrected is not None else Verdict.CAVEAT if caveat is not None else expected
+            self._add(Claim(id, self.name, place, statement, stands, check, corrected, caveat, hypotheses, None, theorem))
+            return check
+
+        return register
+
+    def undecidable(self, id: str, place: str, statement: str, reason: str) -> None:
+        """Register a claim that cannot be decided here: results of experiments, bounds that only the literature proves."""
+        self._add(Claim(id, self.name, place, statement, Verdict.NOT_DECIDABLE, reason=reason))
+
+    def _add(self, claim: Claim) -> None:
+        if claim.id in self.claims:
+            raise KcalcError(f"there are two claims {claim.id!r}")
+        self.claims[claim.id] = claim

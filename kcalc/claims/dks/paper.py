@@ -1,0 +1,5 @@
+"""The paper."""
+
+from ..claim import Paper
+
+PAPER = Paper("dks", "Rapid training of deep neural networks without skip connections or normalization layers using Deep Kernel Shaping")

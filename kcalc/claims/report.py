@@ -1,0 +1,99 @@
+"""The findings as a table, as JSON, and as one HTML page."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from .claim import Verdict
+
+if TYPE_CHECKING:
+    from .verify import Finding
+
+TOLD = ("paper", "place", "statement", "corrected", "caveat", "hypotheses", "reason")
+WIDTH = 62  # of a statement in the table
+
+
+@dataclass(frozen=True)
+class Report:
+    """What verifying claims gave, in the order of the papers."""
+
+    findings: tuple[Finding, ...]
+    budget: str
+    seed: int
+    seconds: float
+
+    @property
+    def contradictions(self) -> tuple[Finding, ...]:
+        """The findings that contradict what kcalc stands by, errors among them."""
+        return tuple(finding for finding in self.findings if not finding.expected)
+
+    @property
+    def counts(self) -> Mapping[Verdict, int]:
+        """How many claims have each verdict."""
+        return Counter(finding.verdict for finding in self.findings)
+
+    def __getitem__(self, id: str) -> Finding:
+        return {finding.claim.id: finding for finding in self.findings}[id]
+
+    def __str__(self) -> str:
+        rows = [("id", "statement", "verdict", "margin", "method", "time")]
+        for f in self.findings:
+            margin = "" if f.margin is None else f"{f.margin:.2g}"
+            rows.append((f.claim.id, _cut(plain(f.claim.statement)), str(f.verdict), margin, f.methods, f"{f.seconds:.2f} s"))
+        widths = [max(len(row[i]) for row in rows) for i in range(6)]
+        right = (False, False, False, True, False, True)
+        lines = ["  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip() for row in rows]
+        lines.insert(1, "-" * max(map(len, lines)))
+        return "\n".join([*lines, "", self.summary])
+
+    @property
+    def summary(self) -> str:
+        """The counts, and every contradiction in a line."""
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.counts.items(), key=lambda item: -item[1]))
+        lines = [f"{len(self.findings)} claims: {counts} (budget {self.budget}, seed {self.seed}, {self.seconds:.0f} s)"]
+        for f in self.contradictions:
+            what = f.error or next((e.what for e in f.evidence if e.holds is False and e.about == "corrected"), None)
+            lines.append(f"CONTRADICTION {f.claim.id}: expected {f.claim.expected}, found {f.verdict}" + (f" ({what})" if what else ""))
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, schema kcalc.claims/1."""
+        return {
+            "schema": "kcalc.claims/1", "version": __version__, "budget": self.budget, "seed": self.seed, "seconds": self.seconds,
+            "counts": {str(verdict): count for verdict, count in self.counts.items()},
+            "findings": [f.to_dict() | {name: getattr(f.claim, name) for name in TOLD} for f in self.findings],
+        }  # fmt: skip
+
+    def to_html(self) -> str:
+        """One page that needs no network."""
+        from .page import page
+
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        from .page import findings_table
+
+        return findings_table(self)
+
+    def __repr__(self) -> str:
+        return f"Report({self.summary.splitlines()[0]})"
+
+
+SIGNS = {"le": "<=", "ge": ">=", "to": "->", "cdot": "*", "infty": "inf", "tfrac": "frac", "dfrac": "frac", "left": "", "right": ""}
+
+
+def plain(statement: str) -> str:
+    """A statement as text for a terminal: commands by their names, without dollar signs and braces."""
+    text = re.sub(r"\\[,;! ]", " ", statement.replace("$", ""))
+    text = re.sub(r"\\([A-Za-z]+)", lambda found: SIGNS.get(found[1], found[1]), text)
+    text = text.replace("{", "(").replace("}", ")")
+    return " ".join(re.sub(r"\((\w)\)", r"\1", text).split())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."

@@ -1,0 +1,5 @@
+"""The paper."""
+
+from ..claim import Paper
+
+PAPER = Paper("scaling", "Beyond Folklore: a scaling calculus for the design and initialization of ReLU networks")

@@ -1,0 +1,5 @@
+"""The paper."""
+
+from ..claim import Paper
+
+PAPER = Paper("skips", "On skip connections and normalisation layers in deep optimisation")

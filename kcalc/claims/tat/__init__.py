@@ -1,0 +1,5 @@
+"""Tailored Activation Transformation."""
+
+from .paper import PAPER
+
+__all__ = ["PAPER"]

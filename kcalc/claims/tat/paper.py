@@ -1,0 +1,5 @@
+"""The paper."""
+
+from ..claim import Paper
+
+PAPER = Paper("tat", "Deep learning without shortcuts: shaping the kernel with tailored rectifiers")

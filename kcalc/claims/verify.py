@@ -1,0 +1,215 @@
+"""Verifying claims: in parallel, the same for every seed, and taken up again where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..errors import KcalcError, unknown
+from .bench import BUDGETS, Bench
+from .claim import Claim, Evidence, Method, Verdict, verdict
+from .registry import chosen, get
+from .report import Report
+
+SCHEMA = "kcalc.claims/1"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What verifying one claim gave.  ``error``: what its check raised, if it did; then the verdict is "undecided"."""
+
+    claim: Claim
+    verdict: Verdict
+    evidence: tuple[Evidence, ...]
+    seconds: float
+    error: str | None = None
+
+    @property
+    def expected(self) -> bool:
+        """Whether the verdict is the one kcalc stands by; "undecided" contradicts nothing, unless the check failed with an error."""
+        return self.verdict is self.claim.expected or (self.verdict is Verdict.UNDECIDED and self.error is None)
+
+    @property
+    def margin(self) -> float | None:
+        """The least margin of what was found to hold."""
+        margins = [item.margin for item in self.evidence if item.holds and item.margin is not None]
+        return min(margins) if margins else None
+
+    @property
+    def methods(self) -> str:
+        """The methods, each once."""
+        return ", ".join(dict.fromkeys(str(item.method) for item in self.evidence)) or "none"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "id": self.claim.id, "verdict": str(self.verdict), "expected": str(self.claim.expected),
+            "evidence": [item.to_dict() for item in self.evidence], "seconds": self.seconds, "error": self.error,
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Finding:
+        """From :meth:`to_dict`. Raises: KcalcError, ValueError, KeyError, TypeError for anything else."""
+        items = tuple(Evidence(**(item | {"method": Method(item["method"])})) for item in data["evidence"])
+        return cls(get(data["id"]), Verdict(data["verdict"]), items, float(data["seconds"]), data["error"])
+
+
+def verify(
+    ids: Iterable[str] | str | None = None,
+    paper: str | None = None,
+    budget: str = "quick",
+    seed: int = 0,
+    processes: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+) -> Report:
+    """Check claims and say what the evidence is.
+
+    ``ids``: which (None: all), ``paper``: of one paper only; ``budget``: "quick" or "full"; ``processes``: how many at once (None: as many
+    as processors; 1: in this process); ``journal``: a .jsonl file of what is finished, so that an interrupted run goes on where it was.
+    The findings depend on ``seed`` and ``budget`` alone. Raises: KcalcError for unknown ids, papers, budgets, and journals of other runs.
+    """
+    if budget not in BUDGETS:
+        raise unknown("budget", budget, BUDGETS)
+    for name, value, least in (("seed", seed, 0), ("processes", 1 if processes is None else processes, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
+    claims = chosen(ids, paper)
+    book = Journal(None if journal is None else Path(journal), budget, seed)
+    waiting = [claim for claim in claims if claim.id not in book.known]
+    count = min(processes or os.cpu_count() or 1, len(waiting))
+    started = time.perf_counter()
+    for finding in _shown(_found(waiting, budget, seed, count), len(waiting), progress):
+        book.add(finding)
+    seconds = time.perf_counter() - started
+    return Report(tuple(book.known[claim.id] for claim in claims), budget, seed, seconds)
+
+
+def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
+    """One claim, here and now."""
+    started = time.perf_counter()
+    bench = Bench(np.random.default_rng([seed, zlib.crc32(claim.id.encode())]), budget)
+    evidence: list[Evidence] = []
+    error = None
+    try:
+        for item in claim.check(bench) if claim.check else ():
+            evidence.append(item)
+    except Exception as failure:  # a check that fails says nothing about its claim, and must not stop the others
+        error = f"{type(failure).__name__}: {failure}"[:500]
+    said = Verdict.UNDECIDED if error else verdict(claim, evidence)
+    return Finding(claim, said, tuple(evidence), time.perf_counter() - started, error)
+
+
+def _check_by_id(job: tuple[str, str, int]) -> dict[str, Any]:
+    id, budget, seed = job
+    return json.loads(json.dumps(check(get(id), budget, seed).to_dict(), default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return str(value)
+
+
+def _found(claims: list[Claim], budget: str, seed: int, processes: int) -> Iterator[Finding]:
+    jobs = [(claim.id, budget, seed) for claim in claims]
+    if processes <= 1:
+        yield from (Finding.of(_check_by_id(job)) for job in jobs)
+        return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"), initializer=_alone) as pool:
+        futures = [pool.submit(_check_by_id, job) for job in jobs]
+        try:
+            for future in as_completed(futures):
+                yield Finding.of(future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _alone() -> None:
+    """One thread per process: there are as many processes as processors."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def _shown(findings: Iterator[Finding], count: int, progress: bool) -> Iterator[Finding]:
+    if not progress:
+        yield from findings
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=count, unit="claim", desc="claims") as bar:
+        for finding in findings:
+            bar.set_postfix_str(finding.claim.id, refresh=False)
+            bar.update()
+            yield finding
+
+
+@dataclass
+class Journal:
+    """Findings, a JSON line each behind a line that says of which run they are; a last line cut short is dropped."""
+
+    path: Path | None
+    budget: str
+    seed: int
+    known: dict[str, Finding] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path is None:
+            return
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            raise KcalcError(f"a journal is a file in a folder that exists, not {self.path}")
+        if self.path.exists() and self.path.stat().st_size:
+            self._read(self.path)
+        self._write(self.path)
+
+    @property
+    def _head(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, "version": __version__, "budget": self.budget, "seed": self.seed}
+
+    def _read(self, path: Path) -> None:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if _line(lines[0]) != self._head:
+            raise KcalcError(f"{path} is not the journal of a run of this version with budget {self.budget!r} and seed {self.seed}; remove "
+                             "it, or give another file")  # fmt: skip
+        for number, text in enumerate(lines[1:], 2):
+            try:
+                finding = Finding.of(_line(text))
+            except (KcalcError, ValueError, KeyError, TypeError, AttributeError):
+                if number == len(lines):
+                    break
+                raise KcalcError(f"{path}, line {number}: not a finding; remove the file to start again") from None
+            if finding.error is None:
+                self.known[finding.claim.id] = finding
+
+    def _write(self, path: Path) -> None:
+        lines = [self._head, *(finding.to_dict() for finding in self.known.values())]
+        fresh = path.with_name(path.name + ".new")
+        fresh.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        os.replace(fresh, path)
+
+    def add(self, finding: Finding) -> None:
+        """Append a finding."""
+        self.known[finding.claim.id] = finding
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(finding.to_dict()) + "\n")
+
+
+def _line(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,270 @@
+"""Geometric initialisation: every weight with the same scaling, fixed multipliers that keep the function in size. [Scaling sec. 6-8, 11]"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ..calculi.scaling import Scaling, WeightScaling, scaling
+from ..calculi.scaling.activation_moments import half
+from ..calculi.scaling.calculus import with_images
+from ..calculi.scaling.levels import Level, quotient
+from ..calculi.widths import with_widths
+from ..errors import KcalcError, unknown
+from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear, Pool, Scale
+from ..maps import Assumption
+from ..network import Network, Step
+from .base import Shaping, prepared
+from .constants import Constants, ConstantsTable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+PASSING = (Pool, Dropout, Flatten, Identity)
+SPREADS = {"gamma": "max gamma / min gamma", "nu": "max nu / min nu"}
+
+
+@dataclass(frozen=True, repr=False)
+class GeometricShaping(Shaping):
+    """A network with geometric initialisation; ``scaling`` is the scaling calculus of it, ``before`` of the network as it was.
+
+    Weights are to be drawn independently in all taps: ``kc.to_jax(shaping, weights="gaussian")``.
+    """
+
+    given: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def scaling(self) -> Scaling:
+        """Of the shaped network."""
+        return scaling(self.network, **self.given)
+
+    @cached_property
+    def before(self) -> Scaling:
+        """Of the network as it was, with the same widths."""
+        return scaling(self.original, **self.given, features=_missing(self.original, self.network))
+
+    @cached_property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Those of the scaling calculus, with the violations."""
+        return (*self.scaling.assumptions, *self.warnings)
+
+    @cached_property
+    def _measured(self) -> dict[str, Any]:
+        """Spreads of gamma in its extrinsic form, from second moments and not from the weights' variances."""
+        found = self.scaling
+        gammas = [weight.extrinsic for weight in found.weights.values()]
+        values = {SPREADS["gamma"]: max(gammas) / min(gammas)}
+        ratios = [weight.ratio for weight in found.weights.values()]
+        if None not in ratios:
+            values[SPREADS["nu"]] = max(ratios) / min(ratios)  # type: ignore[type-var]
+        biases = list(found.biases.values())
+        if biases:
+            values["max gamma_b / min gamma_b"] = max(biases) / min(biases)
+        outputs = self.network.outputs
+        if len(outputs) == 1:
+            values["E y^2"] = found.tensors[outputs[0]].forward
+        return values
+
+    def plot(self, axes: Any = None) -> Axes:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Draw gamma of all weights before and after; see :func:`kcalc.scaling_plots.weight_scalings`."""
+        from ..scaling_plots import weight_scalings
+
+        return weight_scalings({"before": self.before, "geometric": self.scaling}, ax=axes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return super().to_dict() | {"weights": {str(node): weight.to_dict() for node, weight in self.scaling.weights.items()}}
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), "", str(self.scaling), "", *(f"{name} = {value:.10g}" for name, value in self.values.items())])
+
+    def __repr__(self) -> str:
+        name = next(iter(self.global_targets))
+        return f"GeometricShaping({len(self.scaling.weights)} weights, {name} = {self.values[name]:.6g})"
+
+
+def geometric(
+    network: Network,
+    activation: Any = None,
+    features: Any = None,
+    image_shape: Any = None,
+    typical: Any = None,
+    input_moment: Any = 1,
+    input_scaling: bool = True,
+    output_std: Any = None,
+    balance: str = "gamma",
+) -> GeometricShaping:
+    """E[W^2] = c / (k sqrt(n m)) with c = 2/k_typ for relu: gamma = zeta/c^2 is the same for all weights. [Scaling eq. 3, sec. 6.2]
+
+    k is the side of a layer's kernel, n and m its channels.  Where k is not k_typ a multiplier sqrt(k_typ/k) stands before the layer, so
+    that f -> sqrt(n/m) f from one pre-activation to the next.  Where zeta is not what it is at the first Affine (in residual branches,
+    behind pooling) c is multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse root.  Sums keep their weights.
+
+    ``features``, ``image_shape``: as for ``kc.scaling``.  ``typical``: k_typ, the most frequent side by default.  ``input_scaling``:
+    multiply inputs of mean square ``input_moment`` so that E[x_0^2] = 1/(k_0 sqrt n_0), where the first weights and their biases have the
+    same scaling [sec. 8.1].  ``output_std``: multiply the output to have this root mean square, from the calculus alone [sec. 7].
+    ``balance``: "gamma", or "nu", the ratio E[gW^2]/E[W^2] with the correlations counted that mean pooling makes, where the two differ.
+
+    Returns: a :class:`GeometricShaping`. Raises: KcalcError for networks that cannot be shaped, activations that are not positively
+    homogeneous, widths and images that are missing, and whatever the scaling calculus refuses.
+    """
+    if balance not in ("gamma", "nu"):
+        raise unknown("balance of geometric initialisation", balance, ("gamma", "nu"))
+    if not isinstance(input_scaling, bool):
+        raise KcalcError(f"input_scaling must be True or False, got {input_scaling!r}")
+    plain, changes = prepared(network, activation)
+    base = with_images(with_widths(plain, features), image_shape)
+    if base.free_symbols:
+        names = ", ".join(sorted(symbol.name for symbol in base.free_symbols))
+        raise KcalcError(f"the network has symbols ({names}); give them numbers with net.subs({{...}})")
+    given = {"input_moment": input_moment}
+    extents = scaling(base, **given).weights
+    if not extents:
+        raise KcalcError("the network has no Affine layer, so there are no weights to initialise")
+    plan = _Plan(base, extents, _gain(base), _typical(extents, typical), _number(input_moment, "input_moment") if input_scaling else None)
+    ones = dict.fromkeys(extents, 1.0)
+    found = scaling(plan.network(ones), **given).weights
+    levels = {node: _balanced(node, weight, balance) for node, weight in found.items()}
+    first = next(iter(levels.values()))
+    branch = {node: math.sqrt(quotient(level, first)) for node, level in levels.items()}
+    shaped = plan.network({node: 1.0 if abs(c - 1) < 1e-12 else c for node, c in branch.items()})
+    edits = plan.changes
+    targets = {SPREADS[balance]: 1.0}
+    if output_std is not None:
+        std = _number(output_std, "output_std")
+        shaped, more = _with_output(shaped, std, given)
+        edits, targets = (*edits, *more), targets | ({"E y^2": std**2} if len(shaped.outputs) == 1 else {})
+    by_node = {node: Constants(_layer(plain, node).activation) for node in plain.nodes_of(Nonlinear)}
+    options = {"typical": plan.typical, "c": plan.constant, "input_scaling": input_scaling, "output_std": output_std, "balance": balance}
+    return GeometricShaping(
+        "geometric", options, network, shaped, ConstantsTable(by_node), {}, targets, (*changes, *edits), given=given
+    )  # fmt: skip
+
+
+def _layer(network: Network, node: Node) -> Any:
+    return network.layer(node)
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise KcalcError(f"{what} must be a number > 0, got {value!r}")
+    return float(value)
+
+
+def _missing(original: Network, shaped: Network) -> dict[Node, Any]:
+    """The widths that the original does not state, from the shaped network."""
+    free = [n for n in (*original.nodes_of(Affine), *original.nodes_of(Input)) if _layer(original, n).features is None]
+    return {node: _layer(shaped, node).features for node in free}
+
+
+def _balanced(node: Node, weight: WeightScaling, balance: str) -> Level:
+    """gamma, or nu. Raises: KcalcError where nu is not known."""
+    if balance == "gamma":
+        return weight.gamma_level
+    if weight.ratio_level is None:
+        raise KcalcError(f"node {node!r}: nu was not followed, for the image has too many locations; use balance='gamma' or smaller images")
+    return weight.ratio_level
+
+
+def _gain(network: Network) -> float:
+    """2/(1 + a^2), for the first activation. Raises: KcalcError for activations that are not positively homogeneous of degree 1."""
+    for node in network.nodes_of(Nonlinear):
+        phi = _layer(network, node).activation
+        if half(phi) is None:
+            raise KcalcError(
+                f"node {node!r}: geometric initialisation needs activations with phi(a x) = a phi(x) for a > 0 (relu, leaky_relu), "
+                f"got {phi.name}, which changes the activation scaling"
+            )
+    return 1 / float(half(_layer(network, network.nodes_of(Nonlinear)[0]).activation) or 1)
+
+
+def _typical(extents: dict[Node, WeightScaling] | Any, typical: Any) -> float:
+    if typical is not None:
+        return _number(typical, "typical")
+    sides = Counter(round(math.sqrt(weight.taps), 12) for weight in extents.values())
+    most = max(sides.values())
+    return min(side for side, count in sides.items() if count == most)
+
+
+@dataclass
+class _Plan:
+    """Variances and multipliers of every Affine, for given factors of c."""
+
+    base: Network
+    extents: Any
+    gain: float
+    typical: float
+    input_moment: float | None
+    changes: tuple[str, ...] = ()
+
+    @property
+    def constant(self) -> float:
+        """c."""
+        return self.gain / self.typical
+
+    def network(self, branch: dict[Node, float]) -> Network:
+        """The network with c times ``branch`` at every Affine, and a multiplier before it where it is not 1."""
+        steps: list[Step] = []
+        edits: list[str] = []
+        for node, layer, parents in self.base.steps():
+            if not isinstance(layer, Affine):
+                steps.append((node, layer, parents))
+                continue
+            weight = self.extents[node]
+            side, fan = math.sqrt(weight.taps), weight.inputs / weight.groups
+            variance = self.constant * branch[node] * math.sqrt(weight.groups / (weight.inputs * weight.outputs)) / side
+            sigma = math.sqrt(variance * fan * weight.taps)
+            factor = self._factor(node, parents[0], weight, branch[node])
+            edits.append(f"{node}: sigma_w 1 -> {sigma:.10g} (E W^2 = {variance:.6g})")
+            if abs(factor - 1) > 1e-12:
+                name = _free(self.base, f"{node}: scale")
+                steps.append((name, Scale(factor), parents))
+                edits.append(f"{node}: what it reads is multiplied by {factor:.10g}")
+                parents = (name,)
+            steps.append((node, replace(layer, sigma_w=sigma), parents))
+        self.changes = tuple(edits)
+        return Network.from_steps(steps, self.base.outputs)
+
+    def _factor(self, node: Node, parent: Node, weight: WeightScaling, branch: float) -> float:
+        """So that f -> sqrt(n/m) f from pre-activation to pre-activation; the first layers get inputs of 1/(k sqrt n)."""
+        side = math.sqrt(weight.taps)
+        kept = self._kept(parent)
+        if kept is None:
+            if self.input_moment is not None:
+                return (side * math.sqrt(weight.inputs / weight.groups) * self.input_moment) ** -0.5
+            kept = 1 / self.gain
+        return math.sqrt(math.sqrt(weight.groups) / (side * self.constant * branch * kept))
+
+    def _kept(self, node: Node) -> float | None:
+        """What the activation before a layer leaves of second moments; None where a layer reads an input."""
+        layer = self.base.layer(node)
+        while isinstance(layer, PASSING):
+            node = self.base.parents(node)[0]
+            layer = self.base.layer(node)
+        if isinstance(layer, Input):
+            return None
+        return float(half(layer.activation) or 1) if isinstance(layer, Nonlinear) else 1.0
+
+
+def _free(network: Network, name: str) -> str:
+    while name in network:
+        name += "'"
+    return name
+
+
+def _with_output(network: Network, std: float, given: dict[str, Any]) -> tuple[Network, tuple[str, ...]]:
+    """A multiplier behind every output that gives it the root mean square ``std``."""
+    found = scaling(network, **given).tensors
+    steps, outputs, edits = list(network.steps()), [], []
+    for node in network.outputs:
+        factor = std / math.sqrt(found[node].forward)
+        name = _free(network, f"{node}: output scale")
+        steps.append((name, Scale(factor), (node,)))
+        outputs.append(name)
+        edits.append(f"{node}: the output is multiplied by {factor:.10g}")
+    return Network.from_steps(steps, outputs), tuple(edits)

@@ -1,0 +1,161 @@
+"""The Hessian of a network block by block, measured on random networks against the scaling calculus. [Scaling sec. 5.1, Fig. 1, 2]"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backend import to_jax
+from ..calculi.scaling import scaling
+from ..calculi.widths import with_widths
+from ..errors import KcalcError
+from ..layers import Affine
+from ..maps import Assumption
+from ..network import Network
+from ..shaping import Shaping
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = np.ndarray
+Node = Hashable
+
+
+@dataclass(frozen=True, eq=False)
+class HessianBlocks:
+    """Blocks of the Hessian of ``y^T R y`` between weights, R a matrix of standard normals.
+
+    ``draws``: (draws, L, L), per network ``|H_kl|_F^2 / sqrt(rows columns)`` estimated on random inputs: the mean squared singular value
+    on the diagonal.  ``predicted``: (L,), gamma of every weight for the cotangents of this loss.
+    """
+
+    nodes: tuple[Node, ...]
+    draws: Array
+    predicted: Array
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def squares(self) -> Array:
+        """The mean over networks, (L, L)."""
+        return self.draws.mean(axis=0)
+
+    @property
+    def error(self) -> Array:
+        """Its standard error."""
+        return self.draws.std(axis=0, ddof=1) / np.sqrt(len(self.draws))
+
+    @cached_property
+    def ratios(self) -> dict[str, Array]:
+        """{weight: predicted over measured, one number per network}."""
+        return {str(node): self.predicted[i] / self.draws[:, i, i] for i, node in enumerate(self.nodes)}
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The blocks as a heat map; see :func:`kcalc.scaling_plots.block_map`."""
+        from ..scaling_plots import block_map
+
+        return block_map(self.squares, [str(node) for node in self.nodes], ax=ax)
+
+    def histogram(self, ax: Axes | None = None) -> Axes:
+        """Predicted over measured, network by network; see :func:`kcalc.scaling_plots.ratio_histogram`."""
+        from ..scaling_plots import ratio_histogram
+
+        return ratio_histogram(self.ratios, ax=ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, the mean over networks."""
+        return {
+            "nodes": [str(node) for node in self.nodes],
+            "squares": self.squares.tolist(),
+            "error": self.error.tolist(),
+            "predicted": self.predicted.tolist(),
+            "draws": len(self.draws),
+        }
+
+    def __str__(self) -> str:
+        width = max([6, *(len(str(node)) for node in self.nodes)])
+        lines = [f"{'weight':{width}}  {'predicted':>11} {'measured':>11} {'error':>9}  ratio"]
+        for i, node in enumerate(self.nodes):
+            mean, error = self.squares[i, i], self.error[i, i]
+            lines.append(f"{node!s:{width}}  {self.predicted[i]:11.5g} {mean:11.5g} {error:9.2g}  {self.predicted[i] / mean:.4f}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"HessianBlocks({len(self.nodes)} weights, {len(self.draws)} networks)"
+
+
+def hessian_blocks(
+    network: Network | Shaping, features: Any = None, image_shape: Any = None, draws: int = 30, batch: int = 16, seed: int = 0
+) -> HessianBlocks:
+    """Measure the blocks of the Hessian of a random loss on random networks, and predict the diagonal ones by the scaling calculus.
+
+    Each of ``draws`` networks has weights independent in all taps, R of its own, and ``batch`` inputs of standard normals with a random
+    direction each.  E[(G_l r)^2] = gamma_l for cotangents of mean square 2 (n_L + 1) E y^2, as widths grow (at width n by 1 + 5/n more).
+    Returns: :class:`HessianBlocks`.
+    Raises: KcalcError for counts that are too small, several inputs or outputs, and what the calculus refuses.
+    """
+    for name, value, least in (("draws", draws, 2), ("batch", batch, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
+    net = with_widths(network.network if isinstance(network, Shaping) else network, features)
+    if len(net.inputs) != 1 or len(net.outputs) != 1:
+        raise KcalcError(f"Hessian blocks need one input and one output, the network has {len(net.inputs)} and {len(net.outputs)}")
+    output = net.outputs[0]
+    found = scaling(net, image_shape=image_shape)
+    tensor = found.tensors[output]
+    moment = 2 * (float(tensor.channels) + 1) * tensor.forward
+    predicted = scaling(net, image_shape=image_shape, cotangent_moment=moment)
+    if tensor.locations is not None:
+        raise KcalcError(f"the output {output!r} has locations; end the network in Flatten or Pool and an Affine")
+    nodes = net.nodes_of(Affine)
+    samples = _measured(net, image_shape, int(tensor.channels), draws, batch, seed)
+    gammas = np.array([predicted.weights[node].gamma for node in nodes])
+    return HessianBlocks(nodes, samples, gammas, predicted.assumptions)
+
+
+def _measured(net: Network, image_shape: Any, width: int, draws: int, batch: int, seed: int) -> Array:
+    import jax
+    import jax.numpy as jnp
+
+    model = to_jax(net, image_shape=image_shape, weights="gaussian", rolled=False)
+    plan = model.plan()
+    entries = [next(entry.name for entry in plan.tensors if node in entry.nodes) for node in net.nodes_of(Affine)]
+    extent = plan.nodes[net.inputs[0]].shape.axes if net.inputs[0] in plan.nodes else _input_axes(model, net)
+
+    def one(params: Any, matrix: Any, key: Any) -> Any:
+        """(L, L): |H_kl r_l|^2 / rows for one input and one direction per weight."""
+        keys = jax.random.split(key, len(entries) + 1)
+        x = jax.random.normal(keys[0], extent)
+        weights = [params[name]["weight"] for name in entries]
+
+        def loss(values: Any) -> Any:
+            replaced = dict(params)
+            for name, value in zip(entries, values, strict=True):
+                replaced[name] = params[name] | {"weight": value}
+            y = model.apply(replaced, x)
+            return y @ matrix @ y
+
+        columns = []
+        for place, own in enumerate(keys[1:]):
+            direction = [jnp.zeros_like(w) for w in weights]
+            direction[place] = jax.random.normal(own, weights[place].shape)
+            image = jax.jvp(jax.grad(loss), (weights,), (direction,))[1]
+            columns.append(jnp.stack([jnp.mean(part**2) for part in image]))
+        return jnp.stack(columns, axis=1)
+
+    sizes = np.array([np.prod(plan.nodes[node].tensors["weight"]) for node in net.nodes_of(Affine)], dtype=float)
+    run = jax.jit(lambda params, matrix, keys: jax.lax.map(lambda key: one(params, matrix, key), keys).mean(axis=0))
+    out = []
+    for number in range(draws):
+        own, other, rest = jax.random.split(jax.random.key(seed * 100_003 + number), 3)
+        found = run(model.init(own), jax.random.normal(other, (width, width)), jax.random.split(rest, batch))
+        out.append(np.asarray(found, dtype=float) * np.sqrt(sizes[:, None] / sizes[None, :]))
+    return np.array(out)
+
+
+def _input_axes(model: Any, net: Network) -> tuple[int, ...]:
+    layer: Any = net.layer(net.inputs[0])
+    return (*model.image_shapes.get(net.inputs[0], ()), layer.features)

@@ -1,0 +1,268 @@
+"""Singular values of Jacobians inside a network over the first steps of training, and over the variance of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arguments import real_array
+from ..backend import Model, to_jax
+from ..backend.initialisers import random_bits
+from ..backend.plan import Plan
+from ..blocks import cut_nodes
+from ..compose import fold, require_network
+from ..errors import KcalcError
+from ..layers import Affine
+from ..network import Network
+from .jacobians import layer_jacobians
+from .probes import PROBE, Probed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+Array = Any
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSpectra:
+    """``values`` (steps + 1, k): all singular values of d ``end`` / d ``start`` for one example, descending, before each step and after the
+    last one; ``losses`` (steps + 1,), the mean cross-entropy on the batch."""
+
+    start: Node
+    end: Node
+    learning_rate: float
+    values: np.ndarray
+    losses: np.ndarray
+
+    @property
+    def mean(self) -> float:
+        """The mean singular value over all steps."""
+        return float(self.values.mean())
+
+    @property
+    def smallest(self) -> float:
+        """The smallest singular value, averaged over the steps."""
+        return float(self.values[:, -1].mean())
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Histogram of the singular values of all steps. [MacDonald et al. 2023, Fig. 2]"""
+        from ..smoothness_plots import singular_value_histograms
+
+        return singular_value_histograms({f"d {self.end} / d {self.start}": self.values}, ax=ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        own = {"start": str(self.start), "end": str(self.end), "learning_rate": self.learning_rate}
+        return {**own, "singular_values": self.values.tolist(), "losses": self.losses.tolist()}
+
+    def __str__(self) -> str:
+        lines = ["step      loss  smallest    median   largest"]
+        rows = enumerate(zip(self.losses, self.values, strict=True))
+        lines += [f"{i:4d}  {loss:8.4g}  {s[-1]:8.4g}  {np.median(s):8.4g}  {s[0]:8.4g}" for i, (loss, s) in rows]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"TrainingSpectra({len(self.losses) - 1} steps, d {self.end!r} / d {self.start!r}, mean singular value {self.mean:.4g})"
+
+
+@dataclass(frozen=True, eq=False)
+class VarianceSpectra:
+    """``values[factor]`` (draws, k): singular values of d ``end`` / d ``start`` at initialisation, all sigma_w times the factor."""
+
+    start: Node
+    end: Node
+    values: dict[float, np.ndarray]
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Histograms, one for each factor."""
+        from ..smoothness_plots import singular_value_histograms
+
+        return singular_value_histograms({rf"{factor:g} $\sigma_w$": s for factor, s in self.values.items()}, ax=ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {"start": str(self.start), "end": str(self.end), "singular_values": {str(f): v.tolist() for f, v in self.values.items()}}
+
+    def __str__(self) -> str:
+        lines = ["factor  smallest    median      mean   largest"]
+        lines += [
+            f"{factor:6.4g}  {s[:, -1].mean():8.4g}  {np.median(s):8.4g}  {s.mean():8.4g}  {s[:, 0].mean():8.4g}"
+            for factor, s in self.values.items()
+        ]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"VarianceSpectra({len(self.values)} variances, d {self.end!r} / d {self.start!r})"
+
+
+def training_spectra(
+    network: Network,
+    X: Any,
+    labels: Any,
+    start: Node = None,
+    end: Node = None,
+    steps: int = 10,
+    learning_rate: float = 0.1,
+    key: Any = 0,
+    features: Any = None,
+    weights: Any = "uniform",
+    example: int = 0,
+) -> TrainingSpectra:
+    """Full-batch gradient descent on the mean cross-entropy, and the singular values of d ``end`` / d ``start`` at every step.
+
+    Parameters: ``X`` (N, ..., channels) and ``labels`` (N,) are the batch; ``start`` and ``end`` are nodes, the first Affine and the last
+    node that every path crosses before the readout unless given; ``example`` is the one whose feature maps are meant (with BatchNorm all
+    others are held, statistics are those of the batch); ``weights`` the law of initial weights, as in :func:`kcalc.to_jax`.
+    Raises: KcalcError for what does not fit, and where the loss is no longer finite. [MacDonald et al. 2023, sec. 6.2]
+    """
+    import jax
+
+    require_network(network)
+    if len(network.inputs) != 1 or len(network.outputs) != 1:
+        raise KcalcError(f"training needs one input and one output, the network has {len(network.inputs)} and {len(network.outputs)}")
+    inputs, classes = _batch(X, labels)
+    model = to_jax(network, features, weights=weights, rolled=False)
+    first, last = _ends(network, start, end)
+    plan = model.plan(inputs)
+    if not 0 <= example < len(inputs):
+        raise KcalcError(f"example must lie in 0..{len(inputs) - 1}, got {example}")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+        raise KcalcError(f"steps must be a whole number >= 0, got {steps!r}")
+    with model.precision():
+        run = _Run(model, plan, model.inputs_of(inputs)[network.inputs[0]], jax.numpy.asarray(classes), first, last, example)
+        params = plan.draw(random_bits(key), model._dtype)
+        jacobian, descend = jax.jit(run.jacobian), jax.jit(jax.value_and_grad(run.loss))
+        values, losses = [], []
+        for step in range(steps + 1):
+            values.append(np.linalg.svd(_finite(jacobian(params), step), compute_uv=False))
+            loss, gradient = descend(params)
+            losses.append(float(_finite(loss, step)))
+            params = jax.tree.map(lambda p, g: p - learning_rate * g, params, gradient)
+    return TrainingSpectra(first, last, float(learning_rate), np.array(values), np.array(losses))
+
+
+def _finite(values: Array, step: int) -> np.ndarray:
+    found = np.asarray(values, float)
+    if not np.isfinite(found).all():
+        raise KcalcError(f"training diverged at step {step}; use a smaller learning_rate")
+    return found
+
+
+def _batch(X: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    inputs, classes = real_array(np.asarray(X), "X"), np.asarray(labels)
+    if classes.dtype.kind not in "iu" or classes.shape != inputs.shape[:1] or not len(classes) or classes.min() < 0:
+        raise KcalcError(
+            f"labels must be {len(inputs) if inputs.ndim else 0} whole numbers >= 0, got an array {classes.shape} of {classes.dtype}"
+        )
+    return inputs, classes
+
+
+def _ends(network: Network, start: Node, end: Node) -> tuple[Node, Node]:
+    order = list(network)
+    for node in (start, end):
+        if node is not None:
+            network.layer(node)
+    first = network.nodes_of(Affine)[0] if start is None and network.nodes_of(Affine) else start
+    cuts = [node for node in cut_nodes(tuple(network.steps()), network.outputs) if not isinstance(network.layer(node), Affine)]
+    last = (cuts[-1] if cuts else network.outputs[0]) if end is None else end
+    if first is None or order.index(first) >= order.index(last):
+        raise KcalcError(f"start {first!r} must come before end {last!r} in the network; choose others")
+    return first, last
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A batch on a model whose feature maps can be shifted at ``start``, in one example."""
+
+    model: Model
+    plan: Plan
+    inputs: Array
+    labels: Array
+    start: Node
+    end: Node
+    example: int
+
+    def states(self, params: Any, shift: Array | None = None) -> dict[Node, Array]:
+        """All feature maps, batch statistics those of the batch."""
+        own = {node: dict(leaves) for node, leaves in self.plan.by_node(params).items()}
+        x = self.inputs
+        if shift is not None and self.start in self.plan.network.inputs:
+            x = x + shift
+        elif shift is not None:
+            own[self.start] = own.get(self.start, {}) | {PROBE: shift}
+        state = self.plan.by_node(self.model.init_state(self.inputs), "state") if self.plan.states else {}
+        calculus = Probed(self.plan.nodes, own, state, train=True, keep=True)
+        calculus = replace(calculus, key=random_bits(0))
+        found = fold(self.plan.folded, calculus, {self.plan.network.inputs[0]: x})  # pyright: ignore[reportArgumentType]
+        return {**found, **calculus.kept}
+
+    def loss(self, params: Any) -> Array:
+        """The mean cross-entropy."""
+        import jax
+        import jax.numpy as jnp
+
+        logits = self.states(params)[self.plan.network.outputs[0]]
+        flat = jax.nn.log_softmax(logits.reshape(len(self.labels), -1))
+        return -jnp.take_along_axis(flat, self.labels[:, None], axis=1).mean()
+
+    def jacobian(self, params: Any) -> Array:
+        """d end / d start of the example, (entries of end, entries of start)."""
+        import jax
+        import jax.numpy as jnp
+
+        shape = self.states(params)[self.start].shape
+        size = int(np.prod(shape[1:]))
+
+        def moved(vector: Array) -> Array:
+            shift = jnp.zeros(shape, vector.dtype).at[self.example].set(vector.reshape(shape[1:]))
+            return self.states(params, shift)[self.end][self.example].ravel()
+
+        origin = jnp.zeros(size, self.inputs.dtype)
+        columns = jax.lax.map(lambda e: jax.jvp(moved, (origin,), (e,))[1], jnp.eye(size, dtype=origin.dtype), batch_size=64)
+        return columns.T
+
+
+def variance_spectra(
+    network: Network,
+    factors: Sequence[float] = (0.5, 1.0, 2.0),
+    start: Node = None,
+    end: Node = None,
+    draws: int = 4,
+    key: Any = 0,
+    q: float = 1.0,
+    features: Any = None,
+    weights: Any = "gaussian",
+) -> VarianceSpectra:
+    """Singular values of d ``end`` / d ``start`` at initialisation with all sigma_w multiplied by each of ``factors``.
+
+    ``start`` is the first input unless given, ``end`` the first output; images as in :func:`kcalc.verification.layer_jacobians` (one
+    location, a common shift of all). Raises: KcalcError for factors that are not positive, and as that function.
+    """
+    require_network(network)
+    numbers = real_array(np.atleast_1d(np.asarray(factors)), "factors")
+    if not len(numbers) or np.any(numbers <= 0):
+        raise KcalcError(f"factors must be positive numbers, got {factors!r}")
+    first, last = (network.inputs[0] if start is None else start), (network.outputs[0] if end is None else end)
+    found: dict[float, np.ndarray] = {}
+    for factor in map(float, numbers):
+        model = to_jax(_times(network, factor), features, weights=weights)
+        found[factor] = layer_jacobians(model, [last], first, key, draws, q).values[last]
+    return VarianceSpectra(first, last, found)
+
+
+def _times(network: Network, factor: float) -> Network:
+    def changed(_: Node, layer: Any) -> Any:
+        return replace(layer, sigma_w=factor * layer.sigma_w) if isinstance(layer, Affine) else layer
+
+    return network.map_layers(changed)
+
+
+def histograms(spectra: Mapping[str, TrainingSpectra], ax: Axes | None = None) -> Axes:
+    """Histograms of several networks on one Axes. ``spectra``: {label: :class:`TrainingSpectra`}. [MacDonald et al. 2023, Fig. 2]"""
+    from ..smoothness_plots import singular_value_histograms
+
+    return singular_value_histograms({label: one.values for label, one in spectra.items()}, ax=ax)

@@ -1,0 +1,109 @@
+"""``kcalc scaling`` and ``kcalc shape --method geometric``: the tables are those of Python, bad input is one line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+
+import pytest
+
+import kcalc as kc
+from kcalc.calculi.scaling import scaling
+from kcalc.cli import main
+from kcalc.cli.scaling import COMMAND, scaling_text
+
+A = kc.architectures
+
+
+def run(arguments: str) -> None:
+    """The command by itself, whether or not it is among those of ``kcalc``."""
+    parser = argparse.ArgumentParser()
+    COMMAND.options(parser)
+    COMMAND.run(parser.parse_args(arguments.split()))
+
+
+def test_the_table_is_the_calculus(capsys: pytest.CaptureFixture[str]) -> None:
+    run("densenet-2 --features 5 --sigma-w 1.5")
+    text = capsys.readouterr().out
+    net = A.densenet(2).map_layers(
+        lambda _, layer: kc.layers.Affine(layer.features, sigma_w=1.5) if isinstance(layer, kc.layers.Affine) else layer
+    )
+    for node, weight in scaling(net, features=5).weights.items():
+        row = re.search(rf"^  {node} +(.+?)  +(\S+) +(\S+) +(\S+) +(\S+)$", text, re.MULTILINE)
+        assert row is not None
+        assert float(row[3]) == pytest.approx(weight.gamma, rel=1e-5) and float(row[5]) == pytest.approx(weight.correction, rel=1e-5)
+    assert "E y^2 at readout" in text and "assumptions:" in text
+
+
+def test_geometric_initialisation_first_a_picture_and_json(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
+    run(f"rescaled-resnet-3 --features 16 --method geometric --plot {tmp_path / 'g.png'} --json {tmp_path / 'g.json'}")
+    assert "affine_1" in capsys.readouterr().out and (tmp_path / "g.png").stat().st_size > 5000
+    found = json.loads((tmp_path / "g.json").read_text())
+    assert all(w["relative"] == pytest.approx(1) for w in found["weights"].values())
+    run("wide-resnet-10 --json - --image-shape 32x32")
+    assert json.loads(capsys.readouterr().out)["violations"]
+
+
+def test_long_networks_stay_short(capsys: pytest.CaptureFixture[str]) -> None:
+    run("vanilla-600 --features 8")
+    assert len(capsys.readouterr().out.splitlines()) < 20
+
+
+def test_shape_prints_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(
+            [
+                "shape",
+                "vanilla-4",
+                "--method",
+                "geometric",
+                "--features",
+                "9",
+                "--output-std",
+                ".1",
+                "--input-scaling",
+                "no",
+                "--typical",
+                "1",
+            ]
+        )
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert "max gamma / min gamma" in printed and "9 -> 9" in printed and "0.01" in printed
+    assert main(["shape", "wide-resnet-10", "--method", "geometric", "--image-shape", "32x32", "--balance", "nu"]) == 0
+    assert "max nu / min nu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("vanilla-3", "features"),
+        ("vanilla-3 --features 0", "positive whole"),
+        ("vanilla-3 --features 4 --weights delta_orthogonal", "independent in all taps"),
+        ("vanilla-3 --features 4 --input-moment -1", "input_moment"),
+        ("vanilla-3 --features 4 --activation sign", "jumps"),
+        ("vanilla-3 --features 4 --activation tanh --method geometric", "relu"),
+        ("vanilla-3 --features 4 --sigma-w 2 --method geometric", "--sigma-w"),
+        ("layernorm-resnet-50", "without_normalization"),
+        ("wide-resnet-10 --image-shape 16x16", "leave one"),
+    ],
+)
+def test_bad_input(arguments: str, words: str) -> None:
+    with pytest.raises(kc.KcalcError, match=words):
+        run(arguments)
+
+
+def test_bad_shapes_are_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ("vanilla-3 --image-shape 4by4", "vanilla-3 --image-shape 0x4"):
+        with pytest.raises(SystemExit):
+            run(arguments)
+    assert "32x32" in capsys.readouterr().err
+
+
+def test_text_of_a_huge_output() -> None:
+    from kcalc.cli.networks import named_network
+
+    named = named_network("vanilla-1200")
+    assert "E y^2 at affine_1201: 1e-361" in scaling_text(named, scaling(named.network, features=4))

@@ -1,0 +1,69 @@
+"""``kcalc smoothness``: its figures are those of Python, and bad input is one line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+
+import pytest
+
+import kcalc as kc
+from kcalc.calculi.smoothness import smoothness
+from kcalc.cli.smoothness import COMMAND
+
+
+def run(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    COMMAND.options(parser)
+    COMMAND.run(parser.parse_args(arguments))
+
+
+def test_the_figures_are_those_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    run(shlex.split("vanilla-3 --activation tanh --features 8 --radius 2 --examples 4 --q 0.5"))
+    text = capsys.readouterr().out
+    net = kc.architectures.vanilla(3, "tanh", features=8)
+    s = smoothness(net, 8, radius=2.0, examples=4, q=0.5, loss="cross_entropy")
+    found = {name: re.search(rf"^{re.escape(name)} +(\S+)", text, re.MULTILINE) for name in ("beta", "step size <", "|DF| <=")}
+    for name, value in (("beta", s.beta), ("step size <", s.step_size), ("|DF| <=", s.parameter_lipschitz)):
+        match = found[name]
+        assert match is not None
+        assert float(match[1]) == pytest.approx(value, rel=1e-4)
+    assert "refuted" in text and "Lipschitz gradient" in text
+
+
+def test_normalised_residual_network_and_a_picture(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
+    options = "rescaled-resnet-3 --activation tanh --features 8 --normalisation weight --first entry --scale contracting --no-biases"
+    run([*shlex.split(options), "--plot", str(tmp_path / "j.png")])
+    text = capsys.readouterr().out
+    assert "all of parameter space" in text and (tmp_path / "j.png").stat().st_size > 5000
+
+
+def test_shortcuts_can_be_averaged(capsys: pytest.CaptureFixture[str]) -> None:
+    run(shlex.split("wide-resnet-10 --activation tanh --radius 1"))
+    plain = capsys.readouterr().out
+    run(shlex.split("wide-resnet-10 --activation tanh --radius 1 --average-shortcuts"))
+    changed = capsys.readouterr().out
+    lipschitz = [float(re.search(r"Lipschitz in input +(\S+)", t)[1]) for t in (plain, changed)]  # type: ignore[index]
+    assert lipschitz[1] > lipschitz[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ("vanilla-3 --features 8", "radius"),
+        ("vanilla-3 --radius 1", "features"),
+        ("vanilla-3 --radius -1 --features 8", "radius"),
+        ("vanilla-3 --radius 1 --features 0", "features"),
+        ("vanilla-3 --radius 1 --features 8 --scale big", "--scale"),
+        ("vanilla-3 --features 8 --normalisation weight", "biases"),
+        ("vanilla-3 --features 8 --radius 1 --epsilon 0 --normalisation entry", "epsilon"),
+        ("vanilla-3 --features 8 --radius 1 --average-shortcuts", "no projection shortcut"),
+        ("layernorm-resnet-50 --radius 1", "LayerNorm"),
+        ("vanilla-3 --activation sign --features 8 --radius 1", "jumps"),
+        ("nosuch-3 --radius 1", "unknown network"),
+    ],
+)
+def test_bad_input(arguments: str, match: str) -> None:
+    with pytest.raises(kc.KcalcError, match=match):
+        run(shlex.split(arguments))

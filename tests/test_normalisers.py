@@ -1,0 +1,131 @@
+"""Normalised parameterisations: derivatives against automatic differentiation, uniform bounds against a search for their suprema."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.calculi.smoothness import BatchNormalisation, EntryNormalisation, WeightNormalisation, normaliser
+from kcalc.calculi.smoothness.normalisers import SECOND
+
+EPSILONS = (1e-3, 0.4, 1.0, 30.0)
+
+
+def own_weight(w, eps):
+    return w / jnp.sqrt(eps + jnp.sum(w * w))
+
+
+def own_batch(x, eps):
+    return (x - jnp.mean(x)) / jnp.sqrt(eps + jnp.var(x))
+
+
+def own_entry(w, eps):
+    return w / jnp.sqrt(eps + w * w)
+
+
+@pytest.mark.parametrize("eps", EPSILONS)
+def test_derivatives_equal_automatic_differentiation(eps: float) -> None:
+    rng = np.random.default_rng(0)
+    cases = ((WeightNormalisation(eps), own_weight), (BatchNormalisation(eps), own_batch))
+    with jax.enable_x64(True):
+        for size in (1e-2, 1.0, 50.0):
+            rows = size * rng.normal(size=(7, 5))
+            for rule, function in cases:
+                first, second = jax.vmap(jax.jacfwd(function), (0, None)), jax.vmap(jax.jacfwd(jax.jacfwd(function)), (0, None))
+                scale = rule.bounds(1, 5)
+                assert np.abs(rule.value(rows) - jax.vmap(function, (0, None))(rows, eps)).max() < 1e-10
+                assert np.abs(rule.derivative(rows) - first(rows, eps)).max() < 1e-10 * max(1, scale.first)
+                assert np.abs(rule.second_derivative(rows) - second(rows, eps)).max() < 1e-10 * max(1, scale.second)
+            entry, w = EntryNormalisation(eps), rows.ravel()
+            slope, bend = jax.vmap(jax.grad(own_entry), (0, None)), jax.vmap(jax.grad(jax.grad(own_entry)), (0, None))
+            assert np.abs(entry.derivative(w) - slope(w, eps)).max() < 1e-10 * max(1, eps**-0.5)
+            assert np.abs(entry.second_derivative(w) - bend(w, eps)).max() < 1e-10 * max(1, 1 / eps)
+
+
+def test_the_printed_exponent_is_wrong_and_ours_is_right() -> None:
+    w, eps = sp.symbols("w epsilon", positive=True)
+    second = sp.diff(w / sp.sqrt(eps + w**2), w, 2)
+    assert sp.simplify(second + 3 * eps * w * (eps + w**2) ** sp.Rational(-5, 2)) == 0
+    at = {w: sp.Rational(7, 10), eps: sp.Rational(2, 5)}
+    assert EntryNormalisation(0.4).second_derivative(0.7) == pytest.approx(float(second.subs(at)), rel=1e-14)
+    printed = -3 * eps * w * (eps + w**2) ** sp.Rational(-3, 2)
+    assert abs(float((second - printed).subs(at))) > 0.05
+
+
+def test_v_and_m_of_batch_normalisation() -> None:
+    rng, rule = np.random.default_rng(1), BatchNormalisation(0.3)
+    y = rng.normal(size=(4, 6)) * 3
+    n = 6
+    with jax.enable_x64(True):
+        v = lambda r: jnp.sqrt(n) * r / jnp.sqrt(n * 0.3 + jnp.sum(r * r))  # noqa: E731
+        assert np.abs(rule.scaling(y) - jax.vmap(v)(y)).max() < 1e-12
+        assert np.abs(rule.scaling_derivative(y) - jax.vmap(jax.jacfwd(v))(y)).max() < 1e-12
+        assert np.abs(rule.scaling_second_derivative(y) - jax.vmap(jax.jacfwd(jax.jacfwd(v)))(y)).max() < 1e-12
+    assert np.abs(rule.centring(y).mean(-1)).max() < 1e-15
+    assert np.abs(rule.value(y) - (y - y.mean(1, keepdims=True)) / np.sqrt(0.3 + y.var(1, keepdims=True))).max() < 1e-14
+
+
+@pytest.mark.parametrize("eps", EPSILONS)
+def test_uniform_bounds_hold_and_are_attained(eps: float) -> None:
+    """|D| at 0, |D^2| at |w|^2 = eps/4 (N eps/4 for batches), |wn| and |en| towards infinity; nothing above them anywhere."""
+    rng = np.random.default_rng(2)
+    assert pytest.approx(1.5 * 0.8**2.5) == SECOND
+    for rule, unit in ((WeightNormalisation(eps), 1), (BatchNormalisation(eps), 6)):
+        bounds = rule.bounds(1, 6)
+        direction = np.array([1.0, -1.0, 0, 0, 0, 0]) / np.sqrt(2)
+        for t in np.concatenate([np.geomspace(1e-3, 1e3, 41), [0.5]]):
+            w = t * np.sqrt(unit * eps) * direction
+            second, first = rule.second_derivative(w), rule.derivative(w)
+            u = rng.normal(size=(200, 6))
+            u[0] = direction
+            u /= np.linalg.norm(u, axis=1, keepdims=True)
+            form = np.linalg.norm(np.einsum("jln,il,in->ij", second, u, np.roll(u, 1, axis=0)), axis=1)
+            same = np.linalg.norm(np.einsum("jln,il,in->ij", second, u, u), axis=1)
+            assert max(form.max(), same.max()) <= bounds.second * (1 + 1e-12)
+            assert np.linalg.norm(first, 2) <= bounds.first * (1 + 1e-12)
+        assert same[0] == pytest.approx(bounds.second, rel=1e-12)  # the last t is 1/2
+        assert np.linalg.norm(rule.derivative(np.zeros(6)), 2) == pytest.approx(bounds.first)
+    entry = EntryNormalisation(eps)
+    w = np.concatenate([-np.geomspace(1e-4, 1e4, 2001), np.geomspace(1e-4, 1e4, 2001), [0.5]]) * eps**0.5
+    assert np.abs(entry.second_derivative(w)).max() == pytest.approx(entry.bounds(1, 1).second, rel=1e-12)
+    assert entry.derivative(0.0) == pytest.approx(entry.bounds(1, 1).first)
+    big = 1e9 * eps**0.5
+    assert np.linalg.norm(WeightNormalisation(eps).value(np.full((3, 4), big)), 2) == pytest.approx(3**0.5)
+    assert np.linalg.norm(entry.value(np.full((3, 4), big)), 2) == pytest.approx(12**0.5)
+
+
+def test_smallest_slopes_are_the_smallest_singular_values() -> None:
+    w = np.random.default_rng(3).normal(size=(4, 5)) * 2
+    rows = WeightNormalisation(0.6)
+    assert rows.smallest_slope(w) == pytest.approx(min(np.linalg.svd(D, compute_uv=False)[-1] for D in rows.derivative(w)))
+    entry = EntryNormalisation(0.6)
+    assert entry.smallest_slope(w) == pytest.approx(entry.derivative(w).min())
+
+
+def test_jax_in_jax_out() -> None:
+    w = jnp.ones((2, 3))
+    for kind in ("entry", "weight", "batch"):
+        rule = normaliser(kind, 0.5)
+        assert isinstance(rule.value(w), jax.Array)  # pyright: ignore[reportAttributeAccessIssue]
+        traced = jax.jit(lambda x, r=rule: r.value(x).sum())(w)  # pyright: ignore[reportAttributeAccessIssue]
+        assert np.isfinite(traced)
+        assert isinstance(rule.value(np.ones((2, 3))), np.ndarray)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("eps", [0, -1, float("nan"), float("inf"), True, "1", None, sp.Symbol("e")])
+def test_epsilon_is_a_positive_number(eps: object) -> None:
+    with pytest.raises(kc.KcalcError, match="epsilon"):
+        WeightNormalisation(eps)  # type: ignore[arg-type]
+
+
+def test_other_bad_input() -> None:
+    with pytest.raises(kc.KcalcError, match="unknown normaliser"):
+        normaliser("layer")
+    with pytest.raises(kc.KcalcError, match="rows"):
+        WeightNormalisation().value(3.0)
+    with pytest.raises(kc.KcalcError, match="finite"):
+        EntryNormalisation().value([1.0, float("nan")])

@@ -1,0 +1,146 @@
+"""Upper bounds of ``smoothness`` against automatic differentiation: Jacobians and Hessians over balls and over all parameters."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_smoothness import flat, normalised_forward, residual_net
+
+import kcalc as kc
+from kcalc.calculi.smoothness import smoothness
+
+L = kc.layers
+
+
+def phi(name: str) -> kc.layers.Nonlinear:
+    return L.Nonlinear(kc.activation(name))
+
+
+def networks() -> dict[str, tuple[kc.Network, tuple[int, ...]]]:
+    a = L.Affine
+    gate = kc.residual(kc.chain(a(3), phi("softplus"), a(3)), 0.8, 0.6)
+    image = kc.chain(
+        L.Input(2, (4, 4)),
+        a(2, kernel=3),
+        phi("tanh"),
+        a(3, kernel=3, stride=2),
+        L.Pool("mean", 2, 2),
+        L.Flatten(),
+        phi("sin"),
+        a(2),
+    )
+    batch = kc.chain(L.Input(3), a(3), L.BatchNorm(), phi("tanh"), a(2))
+    square = kc.chain(L.Input(3), a(3), phi("square"), a(2), L.Scale(-2))
+    wide = kc.Network.from_steps(
+        [
+            ("x", L.Input(3), ()), ("h", a(3), ("x",)), ("t", phi("tanh"), ("h",)), ("g", a(2), ("t",)),
+            ("c", L.Concat(), ("t", "g", "x")), ("s", phi("swish"), ("c",)), ("out", a(2, groups=2), ("s",)),
+        ]
+    )  # fmt: skip
+    return {
+        "residual": (kc.chain(L.Input(3), a(3), kc.repeat(gate, 2)), (3,)), "image": (image, (4, 4, 2)), "batch": (batch, (3,)),
+        "square": (square, (3,)), "concat": (wide, (3,)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["residual", "image", "batch", "square", "concat"])
+def test_upper_bounds_hold_in_balls(name: str) -> None:
+    net, shape = networks()[name]
+    rng = np.random.default_rng(3)
+    X, radius = rng.normal(size=(3, *shape)), 0.6
+    model = kc.to_jax(net, dtype="float64", rolled=False)
+    start = model.init(1, X)
+    state = model.init_state(X) if name == "batch" else None
+    own = {node: {leaf: np.asarray(v) for leaf, v in leaves.items()} for node, leaves in model.unstack(start, X).items()}
+    weights = {node: leaves for node, leaves in own.items() if "weight" in leaves}
+    s = smoothness(net, X=X, weights=weights, radius=radius, epsilon=1e-5, targets=np.zeros((3, 2 if name != "residual" else 3)))
+    ratios = []
+    with jax.enable_x64(True):
+        tree = jax.tree.structure(start)
+
+        def function(parts):
+            params = jax.tree.unflatten(tree, parts)
+            found = model.apply(params, X) if state is None else model.apply(params, X, state, train=True)[0]
+            return found.ravel()
+
+        run, _ = flat(function, jax.tree.leaves(start))
+        jac = jax.jit(jax.jacfwd(run))
+        hessian_times = jax.jit(lambda v, u: jax.jvp(jax.grad(lambda a: (run(a) ** 2).sum() / 2 / 3), (v,), (u,))[1])
+        curve = jax.jit(lambda v, u: jax.jvp(lambda a: jax.jvp(run, (a,), (u,))[1], (v,), (u,))[1])
+        for _ in range(4):
+            v = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(on_the_sphere(start, radius, rng))])
+            J = np.asarray(jac(v))
+            u = rng.normal(size=v.size)
+            u = u / np.linalg.norm(u)
+            u /= np.linalg.norm(u)
+            assert np.linalg.norm(J, 2) <= s.parameter_lipschitz
+            assert np.linalg.norm(curve(v, u)) <= s.parameter_curvature
+            for _ in range(8):  # towards the eigenvector of the largest eigenvalue
+                image = np.asarray(hessian_times(v, u))
+                assert np.linalg.norm(image) <= s.beta
+                u = image / np.linalg.norm(image)
+            ratios.append(s.parameter_lipschitz / np.linalg.norm(J, 2))
+    if name != "batch":
+        assert min(ratios) < 60
+
+
+def on_the_sphere(params: dict, radius: float, rng: np.random.Generator) -> dict:
+    """Every layer's parameters moved by ``radius`` in a random direction."""
+    found = {}
+    for node, leaves in params.items():
+        steps = {leaf: rng.normal(size=np.shape(value)) for leaf, value in leaves.items()}
+        norm = math.sqrt(sum(float((step**2).sum()) for step in steps.values()))
+        found[node] = {leaf: np.asarray(value) + radius / norm * steps[leaf] for leaf, value in leaves.items()}
+    return found
+
+
+def test_bounds_for_all_normalised_parameters() -> None:
+    """Whole parameter space: |DF|, the Hessian and differences of gradients, weights of very different size, cross-entropy."""
+    net, rng = residual_net(3, 1), np.random.default_rng(4)
+    X, eps, scale = rng.normal(size=(2, 3)), 0.7, 0.5
+    nodes = net.nodes_of(L.Affine)
+    s = smoothness(
+        net, X=X, normalisation={nodes[0]: "entry", None: "weight"}, epsilon=eps, scale={nodes[0]: 1.0, None: scale}, loss="cross_entropy"
+    )
+    assert "all parameters" in s.assumptions[0].text
+    labels = np.array([0, 2])
+    with jax.enable_x64(True):
+        ws = [np.zeros((3, 3)) for _ in nodes]
+        run, start = flat(lambda w: normalised_forward(w, X, eps, scale).ravel(), ws)
+
+        def loss(v):
+            return -jax.nn.log_softmax(run(v).reshape(2, 3))[jnp.arange(2), labels].mean()
+
+        jac, hess, grad = jax.jit(jax.jacfwd(run)), jax.jit(jax.hessian(loss)), jax.jit(jax.grad(loss))
+        for size in (0.01, 0.3, 1.0, 5.0):
+            for _ in range(5):
+                v = size * rng.normal(size=start.size)
+                assert np.linalg.norm(jac(v), 2) <= s.parameter_lipschitz
+                assert np.abs(np.linalg.eigvalsh(hess(v))).max() <= s.beta
+                w = v + 0.5 * rng.normal(size=start.size)
+                assert np.linalg.norm(grad(v) - grad(w)) <= s.beta * np.linalg.norm(v - w)
+
+
+def test_normalised_descent_never_increases_below_the_step_bound() -> None:
+    net, rng = residual_net(3, 1), np.random.default_rng(5)
+    X, labels, eps = rng.normal(size=(2, 3)), np.array([1, 2]), 1.0
+    nodes = net.nodes_of(L.Affine)
+    s = smoothness(
+        net, X=X, normalisation={nodes[0]: "entry", None: "weight"}, scale={nodes[0]: 1.0, None: "contracting"}, loss="cross_entropy"
+    )
+    with jax.enable_x64(True):
+        run, _ = flat(lambda w: normalised_forward(w, X, eps, 0.99 / 3**0.5).ravel(), [np.zeros((3, 3))] * 3)
+
+        def loss(v):
+            return -jax.nn.log_softmax(run(v).reshape(2, 3))[jnp.arange(2), labels].mean()
+
+        step = jax.jit(lambda v: (loss(v), v - 0.99 * s.step_size * jax.grad(loss)(v)))
+        v, before = rng.normal(size=27), math.inf
+        for _ in range(200):
+            value, v = step(v)
+            assert value <= before
+            before = float(value)
