@@ -7,9 +7,11 @@ them the constants that make the network trainable. jax, matplotlib and torch ar
 from . import activations, architectures, layers, symbols
 from .activations import Activation, activation
 from .backend import Model, coordinate_check, lsuv, normalise_locations, scale_output, to_jax, wli
+from .calculi.fluctuations import Fluctuations, fluctuations
 from .calculi.global_maps import c_map, node_values, q_map, q_values
 from .calculi.gradients import Gradients, gradients
 from .calculi.learnable import learnable_kernel
+from .calculi.moments import Moments, crelu_budget, depth_stability, moments, moments_at_depth
 from .calculi.ntk import ntk
 from .calculi.scaling import Scaling, scaling
 from .calculi.slopes import slope_polynomial
@@ -41,11 +43,13 @@ __version__ = "0.1.0"
 __all__ = [
     "Activation",
     "Constants",
+    "Fluctuations",
     "FreshnessError",
     "Gradients",
     "GraphError",
     "KcalcError",
     "Model",
+    "Moments",
     "Network",
     "NoRule",
     "ResidualSpectrum",
@@ -61,10 +65,13 @@ __all__ = [
     "c_map",
     "chain",
     "coordinate_check",
+    "crelu_budget",
     "depth_limit",
+    "depth_stability",
     "empirical_ntk",
     "equivalent_parameters",
     "expectation",
+    "fluctuations",
     "gain",
     "gaussian_process",
     "gradients",
@@ -78,6 +85,8 @@ __all__ = [
     "maximal_c_value",
     "maximal_curvature",
     "maximal_slope",
+    "moments",
+    "moments_at_depth",
     "node_values",
     "normalise_locations",
     "ntk",

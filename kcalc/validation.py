@@ -143,7 +143,7 @@ def infer_features(steps: Iterable[tuple[Node, Layer, tuple[Node, ...]]]) -> Fea
 
 def _check_groups(node: Node, layer: Affine, width: int | None) -> None:
     for count, what in ((width, "input"), (layer.features, "output")):
-        if count is not None and count % layer.groups:
+        if count is not None and layer.groups != 1 and count % layer.groups:
             raise GraphError(f"node {node!r}: {layer.groups} groups do not divide its {count} {what} channels")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import KcalcError
-from . import gain, maps, ntk, scaling, shape, smoothness, train, verify
+from . import gain, maps, moments, ntk, scaling, shape, smoothness, train, verify
 from .command import Command
 
 __all__ = ["COMMANDS", "main", "parser"]
@@ -20,6 +20,7 @@ COMMANDS: tuple[Command, ...] = (
     shape.COMMAND,
     ntk.COMMAND,
     gain.COMMAND,
+    moments.COMMAND,
     scaling.COMMAND,
     smoothness.COMMAND,
     train.COMMAND,

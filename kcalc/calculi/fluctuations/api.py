@@ -1,0 +1,172 @@
+"""``kc.fluctuations``: how much q and c values of random networks of finite width scatter around the kernel maps."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...arguments import cosine_array, one_number, one_q
+from ...compose import require_network
+from ...errors import KcalcError, unknown
+from ...layers import Affine
+from ...maps import Assumption
+from ...network import Network
+from ..widths import with_widths
+from .channels import SAMPLES, Channels
+from .homogeneous import chain_fluctuations, is_chain
+from .propagation import Propagation
+from .reading import Reading
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+WEIGHTS = ("gaussian", "orthogonal")
+LARGE = 0.25
+MOST_ROWS = 40
+
+
+@dataclass(frozen=True)
+class Fluctuation:
+    """``q``: at infinite width; ``relative`` = Var q / q^2; ``log_variance`` = Var log q; ``c``, ``c_variance`` = Var c or None."""
+
+    q: float
+    relative: float
+    log_variance: float
+    c: float | None = None
+    c_variance: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Fluctuations:
+    """Variances of q values (and c values) over random weights, node by node, for a network with widths.
+
+    ``exact``: whether ``relative`` and ``log_variance`` hold at any width (chains of positively homogeneous activations); else they are the
+    leading order in 1/width, and the two are equal.
+    """
+
+    network: Network
+    weights: str
+    nodes: dict[Node, Fluctuation]
+    exact: bool
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def out(self) -> Fluctuation:
+        """The fluctuations at the output (the last one)."""
+        return self.nodes[self.network.outputs[-1]]
+
+    def __getitem__(self, node: Node) -> Fluctuation:
+        if node not in self.nodes:
+            raise unknown("node", node, map(str, self.nodes))
+        return self.nodes[node]
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw Var log q over the nodes; see :func:`kcalc.moment_plots.fluctuation_trace`."""
+        from ...moment_plots import fluctuation_trace
+
+        return fluctuation_trace({"": self}, ax=ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
+        return {
+            "weights": self.weights,
+            "exact": self.exact,
+            "nodes": {str(n): asdict(f) for n, f in self.nodes.items()},
+            "assumptions": notes,
+        }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A row of text per node; long networks: both ends."""
+        rows = [(str(n), *(("" if v is None else f"{v:.6g}") for v in asdict(f).values())) for n, f in self.nodes.items()]
+        if len(rows) <= MOST_ROWS:
+            return rows
+        return [*rows[: MOST_ROWS // 2], (f"... {len(rows) - MOST_ROWS} more", *[""] * 5), *rows[-MOST_ROWS // 2 :]]
+
+    def __str__(self) -> str:
+        rows = [("node", "q", "Var q/q^2", "Var log q", "c", "Var c"), *self.rows()]
+        columns = [i for i in range(6) if any(row[i] for row in rows[1:])]
+        sizes = {i: max(len(row[i]) for row in rows) for i in columns}
+        lines = ["  ".join(row[i].rjust(sizes[i]) if i else row[i].ljust(sizes[i]) for i in columns).rstrip() for row in rows]
+        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{t}</th>" for t in ("node", "q", "Var q/q&sup2;", "Var log q", "c", "Var c"))
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows())
+        return f"<table><tr>{head}</tr>{body}</table>"
+
+    def __repr__(self) -> str:
+        how = "exact" if self.exact else "leading order"
+        return f"Fluctuations({len(self.nodes)} nodes, {self.weights}, Var log q = {self.out.log_variance:.4g} at the output, {how})"
+
+
+def fluctuations(network: Network, features: Any = None, weights: str = "gaussian", q: Any = 1, c: Any = None) -> Fluctuations:
+    """Var q / q^2, Var log q and Var c at every node of a network of finite width, over Gaussian or orthogonal weights, any activation.
+
+    To leading order in 1/width v <- (q Q'/Q)^2 v + (E phi^4/Q^2 - 1)/n per layer, orthogonal weights taking 2 (q Q'/Q)^2/n away (n to n
+    channels or more; in proportion where the layer narrows); sums and concatenations carry covariances between all feature maps in use.
+    Chains of positively homogeneous activations are exact: factors 1 + (E phi^4/(E phi^2)^2 - 1)/n, and Var log q adds up. Errors of the
+    leading order are of relative size depth/width.
+
+    ``features``: one width, or {node: width}, where layers state none; ``q``: mean square of all inputs; ``c``: the cosine of two inputs
+    (None: one input, no c values).
+    Raises: KcalcError for missing widths, other laws of weights, layers without a rule (NoRule), symbols, and bad q or c.
+    [DKS App. K; TAT App. H and Fig. 4; Per-layer gradient, Lemma 2]
+    """
+    require_network(network)
+    if weights not in WEIGHTS:
+        raise unknown("weights", weights, WEIGHTS)
+    sized = with_widths(network, features)
+    if sized.free_symbols:
+        names = ", ".join(sorted(map(str, sized.free_symbols)))
+        raise KcalcError(f"fluctuations are computed with numbers, and the network has the symbols {names}: give them values with net.subs")
+    level, cosine = one_q(q), None if c is None else one_number(c, "c")
+    if cosine is not None:
+        cosine = float(cosine_array(cosine))
+    reading = Reading(sized)
+    groups = reading.run()
+    channels = Channels(level, cosine, weights == "orthogonal")
+    found = Propagation(reading.functions, groups, channels).run()
+    exact = is_chain(sized) and (weights == "gaussian" or _never_narrower(sized))
+    chain = chain_fluctuations(sized, weights == "orthogonal") if exact else {}
+    nodes = {node: _fluctuation(*found[node], chain.get(node)) for node, _, _ in sized.steps()}
+    return Fluctuations(sized, weights, nodes, exact, tuple(_assumptions(weights, nodes, exact, channels)))
+
+
+def _fluctuation(q: float, c: float | None, spread: np.ndarray, chain: tuple[float, float] | None) -> Fluctuation:
+    relative = max(float(spread[0, 0]), 0.0) / q**2
+    log_variance = relative
+    if chain is not None:
+        relative, log_variance = math.expm1(min(chain[0], 700.0)), chain[1]
+    if c is None:
+        return Fluctuation(q, relative, log_variance)
+    slope = np.array([-c / 2, 1.0, -c / 2]) / q
+    return Fluctuation(q, relative, log_variance, c, max(float(slope @ spread @ slope), 0.0))
+
+
+def _never_narrower(network: Network) -> bool:
+    return all(layer.features >= network.features[parents[0]] for _, layer, parents in network.steps() if isinstance(layer, Affine))  # type: ignore[operator]
+
+
+def _assumptions(weights: str, nodes: dict[Node, Fluctuation], exact: bool, channels: Channels) -> Sequence[Assumption]:
+    notes = [Assumption("network", f"weights are {weights} and independent between layers")]
+    if exact:
+        notes.append(Assumption("network", "a chain of positively homogeneous activations: variances of q hold at any width", "exact"))
+    if not exact or channels.c is not None:
+        what = "variances of c are" if exact else "variances are"
+        notes.append(Assumption("network", f"{what} the leading order in 1/width"))
+        far = max(nodes, key=lambda node: max(nodes[node].relative if not exact else 0.0, nodes[node].c_variance or 0.0))
+        worst = max(nodes[far].relative if not exact else 0.0, nodes[far].c_variance or 0.0)
+        if worst > LARGE:
+            text = f"variances reach {worst:.3g}, which is not small: the leading order is a rough guide there, wider layers would mend it"
+            notes.append(Assumption(far, text, "heuristic"))
+    if channels.sampled:
+        text = f"covariances between feature maps that share Gaussians are sampled from {SAMPLES} channels, about 1% off"
+        notes.append(Assumption("network", text))
+    return notes

@@ -1,0 +1,105 @@
+"""Gaussian means of products of powers of activations, by quadrature and by Hermite series in the correlation."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...activations import Activation, activation
+from ...errors import KcalcError
+from ...expectations import joint_edges, q_slope, second_moment
+from ...quadrature import Rule, normal_rule, split
+
+Array = np.ndarray
+TERMS = 320
+IDENTITY = activation("identity")
+
+
+@lru_cache(maxsize=512)
+def _rule(phi: Any, psi: Any, q: float) -> Rule:
+    return normal_rule(split(joint_edges(phi, q, psi, q, 1), 1.0))
+
+
+@lru_cache(maxsize=512)
+def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
+    """E phi(u)^i psi(u)^j for u of variance q. Raises: KcalcError where it is not finite."""
+    nodes = _rule(phi, psi, q)
+    u = math.sqrt(q) * nodes.z
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = float(nodes.w @ (phi.numeric(0)(u) ** i * psi.numeric(0)(u) ** j))
+    if not math.isfinite(value):
+        raise KcalcError(
+            f"E {phi.name}(u)^{i} {psi.name}(u)^{j} at q = {q:g} is beyond double precision, so fluctuations cannot be computed"
+        )
+    return value
+
+
+@lru_cache(maxsize=1024)
+def series(phi: Activation, i: int, psi: Activation, j: int, q: float) -> Array:
+    """The first Hermite coefficients E[phi(u)^i psi(u)^j h_n(u / sqrt q)], n = 0 ... ."""
+    nodes = _rule(phi, psi, q)
+    u = math.sqrt(q) * nodes.z
+    half = np.exp(-(nodes.z**2) / 4)
+    weighted = np.where(half > 1e-150, nodes.w / np.maximum(half, 1e-150), 0.0) * phi.numeric(0)(u) ** i * psi.numeric(0)(u) ** j
+    out = np.empty(TERMS)
+    before, now = np.zeros_like(half), half
+    for n in range(TERMS):
+        out[n] = weighted @ now
+        before, now = now, (nodes.z * now - math.sqrt(n) * before) / math.sqrt(n + 1)
+    return out
+
+
+def correlated(first: Array, second: Array, c: float) -> float:
+    """E f(u1) g(u2) from Hermite coefficients, for correlation c: sum f_n g_n c^n."""
+    return float(np.sum(first * second * c ** np.arange(first.size)))
+
+
+def slopes(phi: Activation, q: float, c: float | None) -> Array:
+    """The derivative of the local kernel map: dQ/dq, or 3 x 3 in the order (q11, q12, q22) at q11 = q22 = q and cosine c."""
+    own = q_slope(phi, q) if phi != IDENTITY else 1.0
+    if c is None:
+        return np.array([[own]])
+    a = series(phi, 1, IDENTITY, 0, q)
+    n = np.arange(a.size)
+    across = float(np.sum(n[1:] * a[1:] ** 2 * c ** (n[1:] - 1.0))) / q
+    side = float(np.sum(np.sqrt((n[:-2] + 1.0) * (n[:-2] + 2.0)) * a[2:] * a[:-2] * c ** n[:-2].astype(float))) / (2 * q)
+    return np.array([[own, 0.0, 0.0], [side, across, side], [0.0, 0.0, own]])
+
+
+COMPONENTS = ((0, 0), (0, 1), (1, 1))
+
+
+def alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array:
+    """Cov(phi_a phi_b, psi_c psi_d) for activations of one Gaussian pair (or one Gaussian, c None), over the kernel's components."""
+    if c is None:
+        return np.array([[moment(phi, 2, psi, 2, q) - second_moment(phi, q) * second_moment(psi, q)]])
+
+    def mean(i1: int, j1: int, i2: int, j2: int) -> float:
+        return correlated(series(phi, i1, psi, j1, q), series(phi, i2, psi, j2, q), c)
+
+    out = np.empty((3, 3))
+    for x, one in enumerate(COMPONENTS):
+        for y, two in enumerate(COMPONENTS):
+            powers = one.count(0), two.count(0), one.count(1), two.count(1)
+            apart = mean(one.count(0), 0, one.count(1), 0) * mean(0, two.count(0), 0, two.count(1))
+            out[x, y] = (moment(phi, 2, psi, 2, q) if 4 in (powers[0] + powers[1], powers[2] + powers[3]) else mean(*powers)) - apart
+    return out
+
+
+def wick(cross: Array) -> Array:
+    """Cov(u_a u_b, w_c w_d) = S_ac S_bd + S_ad S_bc for centred Gaussians with Cov(u_a, w_c) = S_ac; S is 1 x 1 or 2 x 2."""
+    parts = ((0, 0),) if cross.shape == (1, 1) else COMPONENTS
+    return np.array([[cross[a, c] * cross[b, d] + cross[a, d] * cross[b, c] for c, d in parts] for a, b in parts])
+
+
+def shifted(cross: Array, fixed: Array) -> Array:
+    """What parts that do not fluctuate add to :func:`wick`: x_a x_c S_bd + x_a x_d S_bc + x_b x_c S_ad + x_b x_d S_ac."""
+    parts = ((0, 0),) if cross.shape == (1, 1) else COMPONENTS
+
+    def entry(a: int, b: int, c: int, d: int) -> Any:
+        return fixed[a, c] * cross[b, d] + fixed[a, d] * cross[b, c] + fixed[b, c] * cross[a, d] + fixed[b, d] * cross[a, c]
+
+    return np.array([[entry(a, b, c, d) for c, d in parts] for a, b in parts])

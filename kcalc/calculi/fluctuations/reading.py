@@ -1,0 +1,177 @@
+"""A network as functions of single channels: which Gaussians each is made of, and of which kernels' fluctuations it inherits."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from typing import Any
+
+from ...activations import Activation
+from ...compose import fold, no_rule
+from ...errors import FreshnessError, KcalcError, NoRule
+from ...layers import (
+    Affine,
+    BatchNorm,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    RMSNorm,
+    Scale,
+    Sum,
+)  # fmt: skip
+from ...network import Network, sum_weights
+
+Node = Hashable
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A Gaussian of each channel: the product of a layer's weights ("weights"), its bias ("bias"), or an input ("input", not random)."""
+
+    node: Node
+    kind: str
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """What a group of ``width`` channels holds: ``phi`` (None: the identity) of ``sum_k amounts[k] atom_k``.
+
+    ``reads``: whose kernels an Affine averages, [(share, function)]; ``adds``: the Gaussians that a Sum adds, [(amplitude, function)];
+    ``inner``: the Gaussian function that an activation is of.
+    """
+
+    id: int
+    node: Node
+    width: int
+    amounts: dict[Atom, float]
+    phi: Activation | None = None
+    reads: tuple[tuple[float, Function], ...] = ()
+    adds: tuple[tuple[float, Function], ...] = ()
+    inner: Function | None = None
+    sigma_w: float = 1.0
+    sigma_b: float = 0.0
+    fan_in: int = 1
+
+
+Groups = tuple[Function, ...]
+
+
+@dataclass
+class Reading:
+    """The rules, and all functions in order."""
+
+    network: Network
+    functions: list[Function] = field(default_factory=list)
+
+    def run(self) -> dict[Node, Groups]:
+        """{node: its groups of channels}. Raises: KcalcError for layers that it has no rule for, naming node and reason."""
+        for node, layer, _ in self.network.steps():
+            if isinstance(layer, Affine | Input) and layer.features is None:
+                raise KcalcError(f"fluctuations need all widths, and node {node!r} has none; give features=N, or features={{node: N}}")
+        start = {node: self._source(node) for node in self.network.inputs}
+        return fold(self.network, self, start)  # pyright: ignore[reportArgumentType]
+
+    def _source(self, node: Node) -> Groups:
+        layer: Any = self.network.layer(node)
+        if layer.image_shape is not None:
+            raise NoRule(f"node {node!r} (Input) is an image: fluctuations are computed for dense layers of one vector only")
+        return (self._made(node, layer.features, {Atom(node, "input"): 1.0}),)
+
+    def _made(self, node: Node, width: int, amounts: dict[Atom, float], **more: Any) -> Function:
+        made = Function(len(self.functions), node, width, amounts, **more)
+        self.functions.append(made)
+        return made
+
+    @singledispatchmethod
+    def rule(self, layer: Layer, node: Node, inputs: list[Groups]) -> Groups:
+        """What a node emits, from what it reads."""
+        raise no_rule("fluctuations", layer, node)
+
+    @rule.register(LayerNorm)
+    @rule.register(RMSNorm)
+    @rule.register(BatchNorm)
+    @rule.register(Pool)
+    def _(self, layer: Layer, node: Node, inputs: list[Groups]) -> Groups:
+        raise NoRule(
+            f"node {node!r}: fluctuations have no rule for {type(layer).__name__}; they follow dense layers, activations, sums and "
+            "concatenations of vectors. kc.verify_kernels measures any network"
+        )
+
+    @rule.register
+    def _(self, layer: Affine, node: Node, inputs: list[Groups]) -> Groups:
+        sizes = [v for size in (layer.kernel, layer.stride) for v in (size if isinstance(size, tuple) else (size,))]
+        if set(sizes) != {1} or layer.groups != 1 or layer.standardised:
+            raise NoRule(f"node {node!r} (Affine): fluctuations are computed for dense layers with independent weights only")
+        (below,) = inputs
+        fan_in = sum(g.width for g in below)
+        amounts = {Atom(node, "weights"): 1.0} | ({Atom(node, "bias"): 1.0} if layer.sigma_b != 0 else {})
+        reads = tuple((g.width / fan_in, g) for g in below)
+        width: Any = layer.features
+        sizes_of = {"sigma_w": float(layer.sigma_w), "sigma_b": float(layer.sigma_b), "fan_in": fan_in}
+        return (self._made(node, width, amounts, reads=reads, **sizes_of),)
+
+    @rule.register
+    def _(self, layer: Nonlinear, node: Node, inputs: list[Groups]) -> Groups:
+        return tuple(self._activated(layer.activation, node, one) for one in inputs[0])
+
+    def _activated(self, phi: Activation, node: Node, one: Function) -> Function:
+        if any(atom.kind == "input" for atom in one.amounts):
+            raise FreshnessError(
+                f"node {node!r} applies {phi.name} to the network's input (perhaps with something added), and nothing is known of how its "
+                "channels are spread; put an Affine before it"
+            )
+        if one.phi is not None:
+            assert one.inner is not None
+            return self._activated(phi.composed(one.phi), node, one.inner)
+        return self._made(node, one.width, one.amounts, phi=phi, inner=one)
+
+    @rule.register
+    def _(self, layer: Sum, node: Node, inputs: list[Groups]) -> Groups:
+        weights = [float(w) for w in sum_weights(layer, len(inputs))]
+        kept = [(w, groups) for w, groups in zip(weights, inputs, strict=True) if w != 0]
+        if len(kept) == 1:
+            return tuple(self._scaled(kept[0][0], node, one) for one in kept[0][1])
+        if len({tuple(g.width for g in groups) for _, groups in kept}) > 1:
+            raise FreshnessError(f"node {node!r} adds concatenations whose parts do not line up; put an Affine on the addends")
+        return tuple(self._added(node, [(w, groups[k]) for w, groups in kept]) for k in range(len(kept[0][1])))
+
+    def _added(self, node: Node, addends: list[tuple[float, Function]]) -> Function:
+        amounts: dict[Atom, float] = {}
+        for w, one in addends:
+            if one.phi is not None:
+                raise FreshnessError(
+                    f"node {node!r} adds the activation {one.node!r} to something else, so that its channels are not Gaussian; "
+                    "fluctuations follow sums whose addends all end in an Affine of their own (or are such sums, or the input)"
+                )
+            if amounts.keys() & one.amounts.keys():
+                shared = next(atom.node for atom in one.amounts if atom in amounts)
+                raise FreshnessError(f"node {node!r} adds feature maps that share {shared!r}; merge its weights into one path")
+            amounts |= {atom: w * a for atom, a in one.amounts.items()}
+        return self._made(node, addends[0][1].width, amounts, adds=tuple(addends))
+
+    def _scaled(self, factor: float, node: Node, one: Function) -> Function:
+        if one.phi is not None:
+            assert one.inner is not None
+            return self._made(node, one.width, one.amounts, phi=one.phi.transformed(output_scale=factor), inner=one.inner)
+        return self._made(node, one.width, {k: factor * a for k, a in one.amounts.items()}, adds=((factor, one),))
+
+    @rule.register
+    def _(self, layer: Scale, node: Node, inputs: list[Groups]) -> Groups:
+        return tuple(self._scaled(float(layer.factor), node, one) for one in inputs[0])
+
+    @rule.register
+    def _(self, layer: Concat, node: Node, inputs: list[Groups]) -> Groups:
+        return tuple(one for groups in inputs for one in groups)
+
+    @rule.register(Identity)
+    @rule.register(Dropout)
+    @rule.register(Flatten)
+    def _(self, layer: Layer, node: Node, inputs: list[Groups]) -> Groups:
+        return inputs[0]

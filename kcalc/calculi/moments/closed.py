@@ -1,0 +1,268 @@
+"""Exact moments as SymPy expressions that stay products: powers where the network repeats.
+
+Where all paths of feature maps cross one vector v, the moments of |v|^2 are a factor of all that follows, and (Gaussian weights) the
+Jacobian's E (tr Q)^2 splits into two modes that do not mix: T = S, and S = -T/2. So expressions are committed there, as factor times
+what was known before, and equal factors become powers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from functools import lru_cache
+from typing import Any
+
+import sympy as sp
+
+from ...errors import KcalcError
+from .evaluation import Entry, monomials
+from .moment import Moment
+from .monomials import CORNER, Key, Monomials
+from .numbers import Symbolic
+from .reading import Compiled
+from .vectors import Fed, Fresh, Mixed, Rectified, Scaled, Source, Stacked, Vector
+
+Node = Hashable
+Modes = dict[int, sp.Expr]
+PLUS, MINUS = 1, -1
+MOST_LAYERS = 10
+
+
+@lru_cache(maxsize=4096)
+def tidied(expr: sp.Expr) -> sp.Expr:
+    """An expression as a product of simple factors."""
+    return sp.factor(expr)  # type: ignore[return-value]
+
+
+def sources_of(vector: Vector) -> list[Vector]:
+    """What a vector is made of, an activation of a fresh vector counting as one step."""
+    if isinstance(vector, Mixed):
+        return [part for _, part in vector.terms]
+    if isinstance(vector, Stacked):
+        return [vector.left[1], vector.right[1]]
+    fresh = vector.fresh if isinstance(vector, Rectified) else vector
+    return [fed.source for fed in fresh.fed] if isinstance(fresh, Fresh) else []
+
+
+def crossings(out: Vector) -> set[int]:
+    """The ids of the vectors through which everything between the input and ``out`` goes."""
+    seen: dict[int, Vector] = {}
+    stack = [out]
+    while stack:
+        vector = stack.pop()
+        if vector.id not in seen:
+            seen[vector.id] = vector
+            stack += sources_of(vector)
+    order = sorted(seen.values(), key=lambda v: (v.rank, v.id), reverse=True)
+    place = {v.id: i for i, v in enumerate(order)}
+    found: set[int] = set()
+    furthest = 0
+    for i, vector in enumerate(order):
+        if furthest <= i:
+            found.add(vector.id)
+        furthest = max([furthest, *(place[s.id] for s in sources_of(vector))])
+    return found
+
+
+class ClosedForward:
+    """E |v|^2 and E |v|^4 of vectors as products."""
+
+    def __init__(self, compiled: Compiled, out: Vector, entry: Entry, commit: bool) -> None:
+        self.steps = monomials(compiled, Symbolic(), columns=False)
+        self.cuts = crossings(out) if commit else set()
+        self.split = crossings(out)
+        source = next(v.id for v in compiled.vectors.all if isinstance(v, Source))
+        self.products: dict[Key, sp.Expr] = {
+            (source, source): sp.Integer(1), (0, *(source,) * 4): sp.Integer(1), (CORNER, *(source,) * 4): entry.fourth,  # type: ignore[dict-item]
+        }  # fmt: skip
+        self.values: dict[Key, dict[Key, sp.Expr]] = {key: {key: sp.Integer(1)} for key in self.products}
+
+    def norm(self, vector: Vector) -> tuple[sp.Expr, sp.Expr]:
+        """(E |v|^2, E |v|^4)."""
+        i = vector.id
+        return self._value((i, i)), self._value((0, i, i, i, i))
+
+    def _value(self, root: Key) -> sp.Expr:
+        stack = [root]
+        while stack:
+            top = stack[-1]
+            if top in self.values:
+                stack.pop()
+                continue
+            terms = self.steps.expand(top)
+            missing = [key for _, key in terms if key not in self.values]
+            if missing:
+                stack += missing
+                continue
+            self.values[top] = self._kept(top, terms)
+            stack.pop()
+        parts = self.values[root]
+        if len(parts) == 1:
+            ((base, factor),) = parts.items()
+            return tidied(factor) * self.products[base]
+        return sp.Add(*(tidied(factor) * self.products[base] for base, factor in parts.items()))
+
+    def _kept(self, key: Key, terms: list[tuple[Any, Key]]) -> dict[Key, sp.Expr]:
+        found: dict[Key, sp.Expr] = {}
+        for factor, child in terms:
+            for base, inner in self.values[child].items():
+                found[base] = found.get(base, sp.Integer(0)) + factor * inner
+        alike = is_alike(key)
+        if key[-1] in self.cuts and alike and found:
+            self.products[key] = sp.Add(*(tidied(factor) * self.products[base] for base, factor in found.items()))
+            return {key: sp.Integer(1)}
+        if key[-1] in self.split and alike:
+            return {base: tidied(factor) for base, factor in found.items()}
+        return found
+
+
+class ClosedBackward:
+    """The Jacobian's two moments by fresh vector, as coefficients of products, and what enters at the network's input.
+
+    ``seconds``: {fresh id: expression}; ``fourths``: {fresh id: {mode: expression}}, to be added up; ``entry``: (second, {mode: fourth}).
+    """
+
+    def __init__(self, compiled: Compiled, out: Vector, commit: bool) -> None:
+        self.steps: Monomials = monomials(compiled, Symbolic(), columns=True)
+        self.cuts = crossings(out) if commit else set()
+        zero = sp.Integer(0)
+        self.seconds: dict[int, sp.Expr] = {v.id: zero for v in compiled.vectors.all if isinstance(v, Fresh)}
+        self.fourths: dict[int, Modes] = {i: {PLUS: zero, MINUS: zero} for i in self.seconds}
+        self.entry: tuple[sp.Expr, Modes] = (zero, {PLUS: zero, MINUS: zero})
+        self._second(out.id)
+        self._fourth(out.id)
+
+    def _ordered(self, roots: Iterable[Key]) -> Iterable[tuple[Key, list[tuple[Any, Key]]]]:
+        """Monomials and their steps, newest first."""
+        found: dict[Key, list[tuple[Any, Key]]] = {}
+        order: list[Key] = []
+        stack = [(root, False) for root in roots]
+        while stack:
+            key, done = stack.pop()
+            if done:
+                order.append(key)
+            elif key not in found:
+                found[key] = [] if self.steps.given(key) else self.steps.expand(key)
+                stack.append((key, True))
+                stack += [(child, False) for _, child in found[key] if child not in found]
+        rank = {key: max(self.steps.vectors[i].rank for i in slots_of(key)) for key in order}
+        order.reverse()  # stable sorting keeps parents before children where ranks are equal
+        for key in sorted(order, key=lambda k: -rank[k]):
+            yield key, found[key]
+
+    def _second(self, out: int) -> None:
+        adjoint: dict[Key, sp.Expr] = {(out, out): sp.Integer(1)}
+        product: sp.Expr = sp.Integer(1)
+        for key, terms in self._ordered([(out, out)]):
+            own = adjoint.get(key)
+            if own is None:
+                continue
+            if key[0] in self.cuts and is_alike(key):
+                product, own = product * tidied(own), sp.Integer(1)
+            seed = self.steps.seed(key)
+            if seed is not None:
+                self.seconds[seed[0]] += tidied(own * seed[1]) * product
+            if self.steps.given(key):
+                self.entry = (tidied(own) * product, self.entry[1])
+            for factor, child in terms:
+                adjoint[child] = adjoint.get(child, sp.Integer(0)) + own * factor
+
+    def _fourth(self, out: int) -> None:
+        roots: list[Key] = [(kind, *(v,) * 4) for v in sorted(self.cuts | {out}) for kind in (0, 1)]
+        adjoint: dict[Key, Modes] = {key: _none() for key in roots}
+        if self.cuts:
+            adjoint[0, *(out,) * 4], adjoint[1, *(out,) * 4] = _both()  # type: ignore[index]
+        else:
+            adjoint[0, *(out,) * 4] = {PLUS: sp.Integer(1), MINUS: sp.Integer(0)}  # type: ignore[index]
+        product: Modes = {PLUS: sp.Integer(1), MINUS: sp.Integer(1)}
+        pending, seeds = set(self.cuts), {i: _none() for i in self.fourths}
+        for key, terms in self._ordered(roots):
+            if key[1] in pending and is_alike(key):
+                pending.discard(key[1])
+                self._commit(key[1], adjoint, product)
+            own = adjoint.get(key)
+            if own is None:
+                continue
+            seed = self.steps.seed(key)
+            if seed is not None:
+                held = seeds[seed[0]] = _plus(seeds[seed[0]], own, seed[1])
+                self.fourths[seed[0]] = {mode: tidied(held[mode]) * product[mode] for mode in held}
+            if self.steps.given(key):
+                self.entry = (self.entry[0], dict(product))
+            for factor, child in terms:
+                adjoint[child] = _plus(adjoint.get(child, _none()), own, factor)
+
+    def _commit(self, vector: int, adjoint: dict[Key, Modes], product: Modes) -> None:
+        """At a crossing: the adjoints of T and S as those of the two modes, factors moved into the products."""
+        total, square = (adjoint[kind, *(vector,) * 4] for kind in (0, 1))  # type: ignore[index]
+        product[PLUS] = product[PLUS] * tidied(total[PLUS] + square[PLUS])
+        product[MINUS] = product[MINUS] * tidied(total[MINUS] - square[MINUS] / 2)
+        if _nonzero(total[MINUS] + square[MINUS]) or _nonzero(total[PLUS] - square[PLUS] / 2):
+            raise AssertionError(f"the two modes mix at vector {vector}")
+        adjoint[0, *(vector,) * 4], adjoint[1, *(vector,) * 4] = _both()  # type: ignore[index]
+
+
+def slots_of(key: Key) -> tuple[int, ...]:
+    """The vectors of a monomial."""
+    return key if len(key) == 2 else key[1:]
+
+
+def is_alike(key: Key) -> bool:
+    """True for a monomial in one vector alone that is no CORNER."""
+    return len(set(slots_of(key))) == 1 and (len(key) == 2 or key[0] != CORNER)
+
+
+def _none() -> Modes:
+    return {PLUS: sp.Integer(0), MINUS: sp.Integer(0)}
+
+
+def _both() -> tuple[Modes, Modes]:
+    """The adjoints of T and S in units of the two modes: T = (plus + 2 minus)/3, S = 2 (plus - minus)/3."""
+    third = sp.Rational(1, 3)
+    return {PLUS: third, MINUS: 2 * third}, {PLUS: 2 * third, MINUS: -2 * third}
+
+
+def _plus(modes: Modes, more: Modes, factor: Any) -> Modes:
+    return {mode: modes[mode] + more[mode] * factor for mode in modes}
+
+
+@lru_cache(maxsize=4096)
+def _nonzero(expr: sp.Expr) -> bool:
+    found = tidied(expr)
+    if found.has(sp.Float):
+        return False
+    return found != 0
+
+
+def closed_moments(compiled: Compiled, output: Node, fourth: Any, jacobian: bool) -> tuple[dict[Node, Moment], dict[Node, Moment] | None]:
+    """Moments of all nodes and weights as expressions. Raises: KcalcError for deep networks whose weights are not Gaussian."""
+    gaussian = all(fed.excess == 0 for fresh in compiled.owners.values() for fed in fresh.fed)
+    if not gaussian and len(compiled.owners) > MOST_LAYERS:
+        raise KcalcError(
+            f"with symbols and weights that are not Gaussian, expressions for {len(compiled.owners)} layers are walls (at most "
+            f"{MOST_LAYERS} are written out); give numbers with net.subs and features=, or Gaussian weights"
+        )
+    out = compiled.features[output]
+    forward = ClosedForward(compiled, out.vector, Entry(sp.sympify(fourth)), gaussian)
+    nodes = {node: _scaled(forward, feature) for node, feature in compiled.features.items()}
+    if not jacobian:
+        return nodes, None
+    backward = ClosedBackward(compiled, out.vector, gaussian)
+    found: dict[Node, Moment] = {}
+    for node, fresh in compiled.owners.items():
+        fed = fed_by(fresh, node)
+        square = (sp.sympify(fed.amplitude) * sp.sympify(out.factor)) ** 2
+        second, fourth_moment = forward.norm(fed.source)
+        modes = sp.Add(*backward.fourths[fresh.id].values())
+        found[node] = Moment.of_expressions(square * second * backward.seconds[fresh.id], square**2 * fourth_moment * modes)
+    return nodes, found
+
+
+def fed_by(fresh: Fresh, node: Node) -> Fed:
+    """The part of a fresh vector that a node's weights feed."""
+    return next(fed for fed in fresh.fed if fed.node == node)
+
+
+def _scaled(forward: ClosedForward, feature: Scaled) -> Moment:
+    second, fourth = forward.norm(feature.vector)
+    square = sp.sympify(feature.factor) ** 2
+    return Moment.of_expressions(square * second, square**2 * fourth)

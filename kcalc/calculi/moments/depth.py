@@ -1,0 +1,216 @@
+"""Repeated blocks of symbolic depth, and which scaling of a block keeps moments bounded as depth grows."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import sympy as sp
+
+from ...compose import require_network
+from ...errors import KcalcError
+from ...layers import as_number
+from ...network import Network
+from ..widths import with_widths
+from .closed import MINUS, PLUS, ClosedBackward, ClosedForward, fed_by, tidied
+from .evaluation import Entry
+from .laws import laws_by_node
+from .moment import Moment
+from .reading import compiled
+
+Node = Hashable
+L = sp.Symbol("L", positive=True, integer=True)
+
+
+@dataclass(frozen=True)
+class LayerFactors:
+    """What one matrix of weights of a block contributes: the moments of its input, of the Jacobian's mean and of its two modes."""
+
+    second: sp.Expr
+    fourth: sp.Expr
+    mean: sp.Expr
+    plus: sp.Expr
+    minus: sp.Expr
+
+
+@dataclass(frozen=True, repr=False)
+class DepthMoments:
+    """``depth`` copies of a block in a row, Gaussian weights, input of norm 1: E |y|^2 = mean_factor^depth, E |y|^4 = fourth_factor^depth.
+
+    ``minus_factor`` is the factor of the Jacobian's second mode (T = -2 S).
+    """
+
+    block: Network
+    depth: sp.Expr
+    mean_factor: sp.Expr
+    fourth_factor: sp.Expr
+    minus_factor: sp.Expr
+    layers: dict[Node, LayerFactors]
+
+    @property
+    def out(self) -> Moment:
+        """The moments of |y|^2 after all blocks, as expressions."""
+        return Moment.of_expressions(self.mean_factor**self.depth, self.fourth_factor**self.depth)
+
+    @property
+    def relative(self) -> sp.Expr:
+        """Var |y|^2 / (E |y|^2)^2 after all blocks."""
+        return self.relative_factor**self.depth - 1
+
+    @property
+    def relative_factor(self) -> sp.Expr:
+        """E |y|^4 / (E |y|^2)^2 of one block."""
+        return tidied(self.fourth_factor / self.mean_factor**2)
+
+    def jacobian(self, node: Node, block: Any) -> Moment:
+        """The moments of |d y_out / d W|^2 for the weights ``node`` of the block numbered ``block`` from 1, a number or a symbol.
+
+        Raises: KcalcError for a node without weights and a number outside 1 ... depth.
+        """
+        if node not in self.layers:
+            raise KcalcError(f"node {node!r} is no Affine of the block; they are {', '.join(map(str, self.layers))}")
+        k: Any = sp.sympify(as_number(block, "block"))
+        if k.is_number and (not k.is_integer or k < 1 or (self.depth.is_number and k > self.depth)):
+            raise KcalcError(f"block is a whole number from 1 to {self.depth}, got {block}")
+        own, left = self.layers[node], self.depth - k
+        mean = own.second * own.mean * self.mean_factor ** (self.depth - 1)
+        modes = own.plus * self.fourth_factor**left + own.minus * self.minus_factor**left
+        return Moment.of_expressions(mean, own.fourth * self.fourth_factor ** (k - 1) * modes)
+
+    def stability(self, parameter: Any = None) -> Stability:
+        """Which scaling of a parameter keeps moments bounded; see :func:`depth_stability`."""
+        return _stability(self, parameter)
+
+    def __str__(self) -> str:
+        lines = [f"E|y|^2 = ({self.mean_factor})^({self.depth})", f"E|y|^4 = ({self.fourth_factor})^({self.depth})"]
+        return "\n".join(lines)
+
+    def _repr_latex_(self) -> str:
+        second, fourth = (sp.latex(sp.Pow(f, self.depth, evaluate=False)) for f in (self.mean_factor, self.fourth_factor))
+        return rf"$\begin{{array}}{{l}}E|y|^2 = {second}\\ E|y|^4 = {fourth}\end{{array}}$"
+
+    def __repr__(self) -> str:
+        return f"DepthMoments({len(self.block)} nodes, depth {self.depth}, mean factor {self.mean_factor})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, expressions as text."""
+        names = ("depth", "mean_factor", "fourth_factor", "minus_factor")
+        layers = {str(node): {k: str(v) for k, v in vars(one).items()} for node, one in self.layers.items()}
+        return {name: str(getattr(self, name)) for name in names} | {"layers": layers}
+
+
+def moments_at_depth(block: Network, depth: Any = L, features: Any = None) -> DepthMoments:
+    """The exact moments of ``depth`` copies of a block (one input, one output, as wide as each other), depth a number or a SymPy symbol.
+
+    Weights are Gaussian, and a copy's output is the next one's input. Raises: KcalcError for what :func:`kc.moments` refuses, for blocks
+    with several outputs or another width at the end, and a depth that is no whole number >= 1.
+    """
+    require_network(block)
+    length: Any = sp.sympify(as_number(depth, "depth"))
+    if length.is_number and (not length.is_integer or length < 1):
+        raise KcalcError(f"depth must be a whole number >= 1 or a SymPy symbol, got {depth}")
+    sized = with_widths(block, features, symbols=True)
+    read = compiled(sized, laws_by_node(sized, "gaussian"))
+    if len(sized.outputs) != 1:
+        raise KcalcError(f"a block has one output, this one has {len(sized.outputs)}: {', '.join(map(str, sized.outputs[:4]))}")
+    out, source = read.features[sized.outputs[0]], read.features[sized.inputs[0]]
+    if sp.simplify(sp.sympify(out.vector.width) - sp.sympify(source.vector.width)) != 0:
+        raise KcalcError(f"a block that repeats is as wide at its end as at its input, got {source.vector.width} -> {out.vector.width}")
+    forward = ClosedForward(read, out.vector, Entry(sp.Integer(1)), commit=True)
+    backward = ClosedBackward(read, out.vector, commit=True)
+    square = sp.sympify(out.factor) ** 2
+    second, fourth = forward.norm(out.vector)
+    layers: dict[Node, LayerFactors] = {}
+    for node, fresh in read.owners.items():
+        fed = fed_by(fresh, node)
+        scale = sp.sympify(fed.amplitude) ** 2 * square
+        modes = backward.fourths[fresh.id]
+        below = forward.norm(fed.source)
+        layers[node] = LayerFactors(*below, scale * backward.seconds[fresh.id], scale**2 * modes[PLUS], scale**2 * modes[MINUS])
+    entry = backward.entry[1]
+    return DepthMoments(sized, length, tidied(square * second), tidied(square**2 * fourth), tidied(square**2 * entry[MINUS]), layers)
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Which scaling keeps the moments of a deep network of equal blocks bounded.
+
+    ``bounded``: whether both moments stay bounded at any depth as the block stands (None where symbols leave it open). With a parameter:
+    keep ``depth * parameter**mean_power`` bounded, and then E |y|^2 -> exp(mean_rate s), E |y|^4 -> exp(fourth_rate s) with
+    s = depth * parameter^mean_power (None where the block does not become the identity as the parameter tends to 0). ``critical``: values
+    of the parameter at which one block keeps the mean, and ``rate`` the growth per block of log E|y|^4 there (or as it stands).
+    """
+
+    mean_factor: sp.Expr
+    relative_factor: sp.Expr
+    bounded: bool | None
+    parameter: sp.Symbol | None = None
+    mean_power: sp.Expr | None = None
+    mean_rate: sp.Expr | None = None
+    fourth_rate: sp.Expr | None = None
+    critical: tuple[sp.Expr, ...] = ()
+    rate: sp.Expr | None = None
+
+    def __str__(self) -> str:
+        lines = [f"one block: E|y|^2 times {self.mean_factor}, E|y|^4/(E|y|^2)^2 times {self.relative_factor}"]
+        if self.mean_power is not None:
+            scale = f"depth * {self.parameter}^{self.mean_power}"
+            lines.append(f"bounded as depth grows if and only if s = {scale} is: then E|y|^2 -> exp({self.mean_rate} s), E|y|^4 -> ")
+            lines[-1] += f"exp({self.fourth_rate} s)"
+        elif self.critical:
+            values = ", ".join(map(str, self.critical))
+            lines.append(f"the mean is kept at {self.parameter} = {values}; there log E|y|^4 grows by {self.rate} per block")
+        elif self.bounded is not None:
+            lines.append("bounded at every depth" if self.bounded else "not bounded as depth grows")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, expressions as text."""
+        table = {name: str(value) for name, value in vars(self).items() if value is not None and name not in ("bounded", "critical")}
+        return table | {"bounded": self.bounded, "critical": [str(v) for v in self.critical]}
+
+
+def depth_stability(block: Network, parameter: Any = None, features: Any = None) -> Stability:
+    """Which scaling keeps the moments of a deep repetition of a block bounded, and how fast they grow otherwise.
+
+    ``parameter``: a SymPy symbol in the block's sigma_w or sums. A residual block whose branch is alpha-scaled m times gives s = L alpha^m:
+    L alpha^(2m) bounded does not suffice. A plain relu layer keeps its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so that
+    widths must grow as fast as depth. [Per-layer gradient, sec. 4.2, corrected]
+
+    Raises: KcalcError for what :func:`moments_at_depth` refuses, and a parameter that the block does not have.
+    """
+    return moments_at_depth(block, L, features).stability(parameter)
+
+
+def _stability(found: DepthMoments, parameter: Any) -> Stability:
+    mean: Any = found.mean_factor
+    relative, fourfold = found.relative_factor, found.fourth_factor
+    free: Any = mean.free_symbols | relative.free_symbols
+    if parameter is None:
+        return Stability(mean, relative, _bounded(mean, found.fourth_factor), rate=sp.log(found.fourth_factor))
+    symbol: Any = next((s for s in free if s == parameter or s.name == str(parameter)), None)
+    if symbol is None:
+        raise KcalcError(f"the block has no parameter {parameter}; its symbols are {', '.join(sorted(map(str, free))) or 'none'}")
+    if all(sp.simplify(factor.subs(symbol, 0) - sp.Integer(1)) == 0 for factor in (mean, fourfold)):  # pyright: ignore
+        rate, power = _leading(mean - 1, symbol)
+        fourth, other = _leading(found.fourth_factor - 1, symbol)
+        if power == other:
+            return Stability(mean, relative, None, symbol, power, rate, fourth)
+    roots = sp.solve(sp.Eq(mean, 1), symbol)
+    critical = tuple(r for r in roots if r.is_real is not False and r.is_nonnegative is not False)
+    rate = sp.log(tidied(found.fourth_factor.subs(symbol, critical[0]))) if critical else None
+    return Stability(mean, relative, None, symbol, critical=critical, rate=rate)
+
+
+def _leading(expr: sp.Expr, symbol: sp.Symbol) -> tuple[sp.Expr, sp.Expr]:
+    """(coefficient, power) of the lowest term."""
+    term: Any = sp.factor(sp.expand(expr).as_leading_term(symbol))
+    coefficient, rest = term.as_independent(symbol, as_Add=False)
+    return tidied(coefficient), sp.Integer(0) if rest == 1 else rest.as_base_exp()[1]
+
+
+def _bounded(mean: sp.Expr, fourth: sp.Expr) -> bool | None:
+    if mean.free_symbols or fourth.free_symbols:
+        return None
+    return bool(mean <= 1 and fourth <= 1)

@@ -1,0 +1,137 @@
+"""Exact moments from the rewriting steps: forwards by values, backwards by adjoints, every monomial once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from .monomials import CORNER, Key, Monomials, Terms
+from .reading import Compiled
+from .vectors import Fresh, Scaled, Source, Vector
+
+Number = Any
+Node = Hashable
+Two = tuple[Number, Number]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is given of the input: |x|^2 = 1, and sum_i x_i^4."""
+
+    fourth: Number
+
+
+class Forward:
+    """E |v|^2, E |v|^4 of every vector for an input of norm 1."""
+
+    def __init__(self, compiled: Compiled, field: Any, entry: Entry) -> None:
+        self.field = field
+        self.steps = monomials(compiled, field, columns=False)
+        source = next(v.id for v in compiled.vectors.all if isinstance(v, Source))
+        one = field.number(1)
+        self.values: dict[Key, Number] = {(source, source): one, (0, *(source,) * 4): one, (CORNER, *(source,) * 4): entry.fourth}  # type: ignore[dict-item]
+
+    def norm(self, vector: Vector) -> Two:
+        """(E |v|^2, E |v|^4)."""
+        i = vector.id
+        return self._value((i, i)), self._value((0, i, i, i, i))
+
+    def _value(self, key: Key) -> Number:
+        values, stack, opened = self.values, [key], {}
+        while stack:
+            top = stack[-1]
+            if top in values:
+                stack.pop()
+                continue
+            if top not in opened:
+                opened[top] = self.steps.expand(top)
+                missing = [k for _, k in opened[top] if k not in values]
+                if missing:
+                    stack += missing
+                    continue
+            values[top] = self._summed(opened.pop(top))
+            stack.pop()
+        return values[key]
+
+    def _summed(self, terms: Terms) -> Number:
+        if len(terms) == 1:
+            return terms[0][0] * self.values[terms[0][1]]
+        return sum((factor * self.values[key] for factor, key in terms), self.field.number(0))
+
+
+class Backward:
+    """Adjoints of E |out|^2 and of the Jacobian's E (tr Q)^2 with respect to every monomial: one pass serves all layers."""
+
+    def __init__(self, compiled: Compiled, field: Any, out: Vector) -> None:
+        self.field = field
+        self.steps = monomials(compiled, field, columns=True)
+        zero = field.number(0)
+        self.seconds: dict[int, Number] = {v.id: zero for v in compiled.vectors.all if isinstance(v, Fresh)}
+        self.fourths = dict(self.seconds)
+        self._run((out.id, out.id), self.seconds)
+        self._run((0, *(out.id,) * 4), self.fourths)
+
+    def _run(self, root: Key, found: dict[int, Number]) -> None:
+        order, terms = self._ordered(root)
+        adjoint: dict[Key, Number] = {root: self.field.number(1)}
+        for key in reversed(order):
+            own = adjoint.get(key)
+            if own is None:
+                continue
+            seed = self.steps.seed(key)
+            if seed is not None:
+                found[seed[0]] = found[seed[0]] + own * seed[1]
+            for factor, child in terms[key]:
+                adjoint[child] = adjoint[child] + own * factor if child in adjoint else own * factor
+
+    def _ordered(self, root: Key) -> tuple[list[Key], dict[Key, Terms]]:
+        """All monomials that the root leads to, children first, and their steps."""
+        order: list[Key] = []
+        terms: dict[Key, Terms] = {}
+        stack: list[tuple[Key, bool]] = [(root, False)]
+        while stack:
+            key, done = stack.pop()
+            if done:
+                order.append(key)
+            elif key not in terms:
+                terms[key] = [] if self.steps.given(key) else self.steps.expand(key)
+                stack.append((key, True))
+                stack += [(child, False) for _, child in terms[key] if child not in terms]
+        return order, terms
+
+
+def monomials(compiled: Compiled, field: Any, columns: bool) -> Monomials:
+    """The rewriting steps of a network, vectors named by the nodes that emit them."""
+    names: list[Node] = [f"vector {v.id}" for v in compiled.vectors.all]
+    for node, feature in compiled.features.items():
+        names[feature.vector.id] = node
+    return Monomials(compiled.vectors.all, names, field, columns)
+
+
+def node_moments(compiled: Compiled, forward: Forward) -> dict[Node, Two]:
+    """{node: (E |y|^2, E |y|^4)}."""
+    found: dict[Node, Two] = {}
+    for node, feature in compiled.features.items():
+        found[node] = _scaled(forward, feature)
+    return found
+
+
+def _scaled(forward: Forward, feature: Scaled) -> Two:
+    second, fourth = forward.norm(feature.vector)
+    if feature.factor == 1:
+        return second, fourth
+    square = forward.steps.constant(feature.factor) ** 2
+    return square * second, square**2 * fourth
+
+
+def jacobian_moments(compiled: Compiled, forward: Forward, out: Scaled) -> dict[Node, Two]:
+    """{Affine node: (E |J|^2, E |J|^4)}, J = d out / d W: ``E |J|^4 = E |x|^4 E (tr Q)^2`` with x what W multiplies."""
+    backward = Backward(compiled, forward.field, out.vector)
+    found: dict[Node, Two] = {}
+    for node, fresh in compiled.owners.items():
+        fed = next(f for f in fresh.fed if f.node == node)
+        square = forward.steps.constant(fed.amplitude) ** 2 * forward.steps.constant(out.factor) ** 2
+        second, fourth = forward.norm(fed.source)
+        found[node] = square * second * backward.seconds[fresh.id], square**2 * fourth * backward.fourths[fresh.id]
+    return found

@@ -1,0 +1,85 @@
+"""Laws of weights: all that exact moments need of one is its excess kurtosis, and whether it has atoms."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy as sp
+
+from ...errors import KcalcError, unknown
+from ...layers import Affine, as_number
+from ...network import Network
+
+Node = Hashable
+_TAIL = sp.exp(-2) * sp.sqrt(2 / sp.pi) / sp.erf(sp.sqrt(2))  # 2 t N(t) / P(|z| < t) = 2 _TAIL at t = 2
+
+
+def _truncated() -> sp.Expr:
+    """The excess kurtosis of a normal law cut at two standard deviations."""
+    second = 1 - 2 * _TAIL
+    fourth = 3 * second - 8 * _TAIL
+    return fourth / second**2 - 3
+
+
+@dataclass(frozen=True)
+class Law:
+    """A symmetric law of weights. ``excess``: E w^4 / (E w^2)^2 - 3; ``atoms``: whether single values have positive probability."""
+
+    name: str
+    excess: Any
+    atoms: bool = False
+    stated: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+LAWS: dict[str, Law] = {
+    law.name: law
+    for law in (
+        Law("gaussian", sp.Integer(0)),
+        Law("uniform", sp.Rational(-6, 5)),
+        Law("laplace", sp.Integer(3)),
+        Law("logistic", sp.Rational(6, 5)),
+        Law("truncated normal", _truncated()),
+        Law("rademacher", sp.Integer(-2), atoms=True),
+        Law("sparse ternary", sp.Integer(0), atoms=True),
+    )
+}
+"""Weights 0 with probability 2/3 and +-s else are "sparse ternary"; "truncated normal" is cut at two standard deviations."""
+ALIASES = {"normal": "gaussian", "normal truncated": "truncated normal", "ternary": "sparse ternary"}
+
+
+def law_of(given: Any) -> Law:
+    """The law of that name, or of that excess kurtosis (taken to have no atoms).
+
+    Raises: KcalcError for an unknown name, for what is no number, and below -2, which no law has.
+    """
+    if isinstance(given, Law):
+        return given
+    if isinstance(given, str):
+        name = given.lower().replace("_", " ")
+        found = LAWS.get(ALIASES.get(name, name))
+        if found is None:
+            raise unknown("law of weights", given, LAWS)
+        return found
+    excess = as_number(given, "the excess kurtosis of the weights")
+    known = not getattr(excess, "free_symbols", None)
+    if known and float(excess) < -2:
+        raise KcalcError(f"an excess kurtosis is >= -2 (and 0 for Gaussian weights), got {excess}")
+    if known and float(excess) == -2:
+        return LAWS["rademacher"]
+    return Law(f"excess kurtosis {excess}", excess, stated=False)
+
+
+def laws_by_node(network: Network, weights: Any) -> dict[Node, Law]:
+    """{Affine node: law} of ``weights``: one law, or {node: law} with None for all others. Raises: KcalcError for other nodes."""
+    given = dict(weights) if isinstance(weights, Mapping) else {None: weights}
+    default = law_of(given.pop(None, "gaussian"))
+    for node in given:
+        if not isinstance(network.layer(node), Affine):
+            raise KcalcError(f"node {node!r} is a {type(network.layer(node)).__name__} and has no weights; give laws of Affine nodes")
+    named = {node: law_of(one) for node, one in given.items()}
+    return {node: named.get(node, default) for node in network.nodes_of(Affine)}

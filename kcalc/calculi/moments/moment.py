@@ -1,0 +1,111 @@
+"""The moments of one squared norm, as floats with their logarithms, or as SymPy expressions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import sympy as sp
+
+Number = Any
+LARGEST = 307.0
+DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Moment:
+    """``mean`` = E s, ``fourth`` = E s^2, ``variance`` = Var s of a squared norm s, ``relative`` = Var s / (E s)^2.
+
+    Floats beyond double precision are inf or 0; ``log10_mean``, ``log10_fourth`` and ``log10_variance`` (base 10, -inf for 0) are right
+    there too. SymPy expressions where the network has symbols; their logarithms are None.
+    """
+
+    mean: Any
+    fourth: Any
+    variance: Any
+    relative: Any
+    log10_mean: float | None = None
+    log10_fourth: float | None = None
+    log10_variance: float | None = None
+
+    @property
+    def deviation(self) -> Any:
+        """The standard deviation of s."""
+        return sp.sqrt(self.variance) if isinstance(self.variance, sp.Basic) else math.sqrt(self.variance)
+
+    @property
+    def in_range(self) -> bool:
+        """Whether all floats are within double precision."""
+        logs = (self.log10_mean, self.log10_fourth, self.log10_variance)
+        return all(v is None or v == -math.inf or abs(v) < LARGEST for v in logs)
+
+    def subs(self, values: Any) -> Moment:
+        """The moments with numbers in place of symbols; floats once no symbol is left."""
+        if not isinstance(self.mean, sp.Basic):
+            return self
+        second: Any = sp.sympify(self.mean).subs(values)
+        fourth: Any = sp.sympify(self.fourth).subs(values)
+        if second.free_symbols or fourth.free_symbols:
+            return Moment.of_expressions(second, fourth)
+        from .numbers import Numeric
+
+        field = Numeric()
+        with field.working():
+            return Moment.of_balls(field.number(second), field.number(fourth))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; numbers beyond double precision and expressions as text."""
+        names = ("mean", "fourth", "variance", "relative", "log10_mean", "log10_fourth", "log10_variance")
+        return {name: _plain(getattr(self, name)) for name in names}
+
+    @classmethod
+    def of_balls(cls, mean: Number, fourth: Number) -> Moment:
+        """From balls of 128 bits; a variance that is 0 up to their radius is 0."""
+        variance = fourth - mean * mean
+        if not variance > 0:
+            variance = variance * 0
+        relative = variance / (mean * mean) if mean > 0 else mean * 0
+        return cls(_float(mean), _float(fourth), _float(variance), _float(relative), _log10(mean), _log10(fourth), _log10(variance))
+
+    @classmethod
+    def of_expressions(cls, mean: sp.Expr, fourth: sp.Expr) -> Moment:
+        """From SymPy expressions."""
+        relative = fourth / mean**2 - 1 if mean != 0 else sp.Integer(0)
+        return cls(mean, fourth, fourth - mean**2, relative)
+
+    def text(self, name: str) -> str:
+        """A number for a table; beyond double precision as a power of ten."""
+        value = getattr(self, name)
+        if isinstance(value, sp.Basic):
+            return str(value)
+        log = getattr(self, f"log10_{name}", None)
+        if log is not None and log != -math.inf and abs(log) >= LARGEST:
+            whole = math.floor(log)
+            return f"{10 ** (log - whole):.4f}e{whole:+d}"
+        return f"{value:.6g}"
+
+
+def _float(ball: Number) -> float:
+    return float(ball.mid())
+
+
+def _log10(ball: Number) -> float:
+    middle = ball.mid()
+    plain = float(middle)
+    if 1e-300 < plain < 1e300:
+        return math.log10(plain)
+    if middle == 0:
+        return -math.inf
+    mantissa, exponent = middle.man_exp()
+    man = abs(int(mantissa))
+    shift = max(man.bit_length() - 60, 0)
+    return math.log10(man >> shift) + (int(exponent) + shift) * math.log10(2)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, sp.Basic):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

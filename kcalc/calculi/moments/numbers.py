@@ -1,0 +1,56 @@
+"""The two number systems of exact moments: balls of 128 bits, which neither overflow nor lose digits, and SymPy expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
+
+import sympy as sp
+
+from ...balls import ball_field, working
+from ...fields import SYMPY
+
+Number = Any
+BITS = 128
+READABLE = 10**9
+_BALLS = ball_field(30)
+
+
+class Numeric:
+    """Arb balls of 128 bits: 38 digits, and exponents without bounds."""
+
+    symbolic = False
+
+    def number(self, value: Any) -> Number:
+        """A number as a ball."""
+        return _BALLS.number(value)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """The precision in force."""
+        with working(BITS):
+            yield
+
+
+class Symbolic:
+    """SymPy expressions."""
+
+    symbolic = True
+
+    def number(self, value: Any) -> Number:
+        """A number as an expression: exact, but squares of floats, whose fractions nobody reads."""
+        if isinstance(value, Fraction) and value.denominator > READABLE:
+            return sp.Float(float(value))
+        return SYMPY.number(value)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Nothing to set."""
+        yield
+
+
+def is_symbolic(*values: Any) -> bool:
+    """True if some value has SymPy symbols."""
+    return any(isinstance(v, sp.Basic) and bool(v.free_symbols) for v in values)

@@ -1,0 +1,198 @@
+"""The class of networks with exact moments: which layers it has, and how a network reads as vectors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache, singledispatchmethod
+from typing import Any
+
+import sympy as sp
+
+from ...activations import Activation
+from ...activations.pieces import X
+from ...compose import fold, no_rule
+from ...errors import KcalcError, NoRule
+from ...layers import Affine, BatchNorm, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
+from ...network import Network, sum_weights
+from .laws import Law
+from .vectors import Fed, Fresh, Scaled, Vectors
+
+Node = Hashable
+INSTEAD = "kc.fluctuations has the leading order in 1/width of any activation, kc.gradients means at infinite width"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A network as vectors: those of every node, and which fresh vector multiplies by each node's weights."""
+
+    network: Network
+    features: dict[Node, Scaled]
+    vectors: Vectors
+    owners: dict[Node, Fresh]
+
+
+def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
+    """Read a network whose widths are all known. Raises: KcalcError where it is outside the class, naming node and reason."""
+    for node, layer, _ in network.steps():
+        if isinstance(layer, Affine | Input) and layer.features is None:
+            raise KcalcError(
+                f"moments at finite width need all widths, and node {node!r} has none; give features=N, or features={{node: N}}"
+            )
+    if len(network.inputs) != 1:
+        raise KcalcError(
+            f"exact moments need one input, the network has {len(network.inputs)} ({', '.join(map(str, network.inputs[:4]))}): nothing is "
+            "known of the angles between several; concatenate them into one"
+        )
+    source = network.inputs[0]
+    layer: Any = network.layer(source)
+    if layer.image_shape is not None:
+        raise NoRule(f"node {source!r} (Input) is an image: exact moments know dense layers of one vector only; {INSTEAD}")
+    reading = Reading(network, laws)
+    start = reading.vectors.source(source, layer.features)
+    features = fold(network, reading, {source: Scaled(1, start)})  # pyright: ignore[reportArgumentType]
+    return Compiled(network, features, reading.vectors, reading.owners)
+
+
+class Reading:
+    """The rules: every layer of the class as vectors."""
+
+    def __init__(self, network: Network, laws: Mapping[Node, Law]) -> None:
+        self.network, self.laws = network, laws
+        self.vectors = Vectors()
+        self.owners: dict[Node, Fresh] = {}
+        self._readers = Counter(parent for _, _, parents in network.steps() for parent in parents)
+        self._outputs = set(network.outputs)
+        self._slopes: dict[Activation, tuple[Any, Any] | None] = {}
+
+    def _private(self, node: Node) -> bool:
+        return self._readers[node] == 1 and node not in self._outputs
+
+    @singledispatchmethod
+    def rule(self, layer: Layer, node: Node, inputs: list[Scaled]) -> Scaled:
+        """What a node emits, from what it reads."""
+        raise no_rule("exact moments", layer, node)
+
+    @rule.register(LayerNorm)
+    @rule.register(RMSNorm)
+    @rule.register(BatchNorm)
+    def _(self, layer: Layer, node: Node, inputs: list[Scaled]) -> Scaled:
+        kind = type(layer).__name__
+        raise NoRule(
+            f"node {node!r}: exact moments have no rule for {kind}, which divides by a random norm; without it "
+            f"(net.without_normalization()) they apply, and {INSTEAD}"
+        )
+
+    @rule.register
+    def _(self, layer: Pool, node: Node, inputs: list[Scaled]) -> Scaled:
+        raise NoRule(f"node {node!r}: exact moments know dense layers of one vector only, and no {layer.kind} pooling; {INSTEAD}")
+
+    @rule.register
+    def _(self, layer: Affine, node: Node, inputs: list[Scaled]) -> Scaled:
+        reason = _not_dense(layer)
+        if reason:
+            raise NoRule(f"node {node!r} (Affine): exact moments {reason}; {INSTEAD}")
+        (below,) = inputs
+        law, width = self.laws[node], layer.features
+        fed = Fed(node, below.vector, entry_variance(layer.sigma_w, below.vector.width), plain(law.excess), below.factor)
+        self.owners[node] = fresh = self.vectors.fresh((fed,), width)
+        return Scaled(1, fresh, self._private(node))
+
+    @rule.register
+    def _(self, layer: Nonlinear, node: Node, inputs: list[Scaled]) -> Scaled:
+        phi, (below,) = layer.activation, inputs
+        if phi not in self._slopes:
+            self._slopes[phi] = slopes(phi)
+        found = self._slopes[phi]
+        if found is None:
+            raise NoRule(
+                f"node {node!r}: exact moments at finite width exist for linear and piecewise linear activations with one kink at 0 "
+                f"(relu, leaky_relu, abs, abrelu), not for {phi.name}; {INSTEAD}"
+            )
+        negative, positive = found
+        if negative == positive:
+            return replace(below.times(positive), private=below.private and self._private(node))
+        made = self.vectors.activated(below, negative, positive)
+        if isinstance(made, Scaled):
+            return made
+        raise NoRule(
+            f"node {node!r} applies {phi.name} to {made} (at {self.network.parents(node)[0]!r}): exact moments need activations right "
+            f"after weights of their own, because signs must be independent of all else. Put an Affine before it; {INSTEAD}"
+        )
+
+    @rule.register
+    def _(self, layer: Sum, node: Node, inputs: list[Scaled]) -> Scaled:
+        weights = sum_weights(layer, len(inputs))
+        addends = [one.times(w) for one, w in zip(inputs, weights, strict=True) if w != 0]
+        widths = list(dict.fromkeys(one.vector.width for one in addends))
+        if len(widths) > 1:
+            raise KcalcError(f"node {node!r} adds feature maps of different widths, {widths[0]} and {widths[1]}; give them equal features")
+        if all(one.private and isinstance(one.vector, Fresh) for one in addends):
+            return Scaled(1, self._joined(addends), self._private(node))
+        made = self.vectors.mixed([(one.factor, one.vector) for one in addends])
+        if made is None:
+            raise KcalcError(f"node {node!r}: the addends cancel, so its output is 0; change the weights of the Sum")
+        return made
+
+    def _joined(self, addends: list[Scaled]) -> Fresh:
+        """Several products of private weights as one fresh vector."""
+        fed = []
+        for one in addends:
+            assert isinstance(one.vector, Fresh)
+            fed += [replace(f, amplitude=f.amplitude * one.factor) for f in one.vector.fed]
+        made = self.vectors.fresh(tuple(fed), addends[0].vector.width)
+        self.owners |= {f.node: made for f in fed}
+        return made
+
+    @rule.register
+    def _(self, layer: Concat, node: Node, inputs: list[Scaled]) -> Scaled:
+        return self.vectors.stacked(inputs)
+
+    @rule.register
+    def _(self, layer: Scale, node: Node, inputs: list[Scaled]) -> Scaled:
+        return replace(inputs[0].times(layer.factor), private=inputs[0].private and self._private(node))
+
+    @rule.register(Identity)
+    @rule.register(Dropout)
+    @rule.register(Flatten)
+    def _(self, layer: Layer, node: Node, inputs: list[Scaled]) -> Scaled:
+        return replace(inputs[0], private=inputs[0].private and self._private(node))
+
+
+@lru_cache(maxsize=4096)
+def entry_variance(sigma_w: Any, fan_in: Any) -> Any:
+    """sigma_w^2 / fan_in, exactly where it is a number."""
+    if isinstance(sigma_w, int | float) and isinstance(fan_in, int):
+        return Fraction(sigma_w) ** 2 / fan_in
+    return plain(sp.sympify(sigma_w, strict=True) ** 2 / sp.sympify(fan_in, strict=True))
+
+
+def plain(value: Any) -> Any:
+    """SymPy's integers and fractions as Python's, which are quicker to compare."""
+    if isinstance(value, sp.Integer):
+        return int(value)
+    return Fraction(int(value.p), int(value.q)) if isinstance(value, sp.Rational) else value
+
+
+def _not_dense(layer: Affine) -> str | None:
+    """Why an Affine has no exact moments, or None."""
+    sizes = [layer.kernel, layer.stride]
+    if any(size != 1 and set(size if isinstance(size, tuple) else (size,)) != {1} for size in sizes):
+        return "know dense layers only, and this is a convolution"
+    if layer.groups != 1:
+        return "know dense layers only, and this one has groups"
+    if layer.standardised:
+        return "need independent weights, and standardised ones are not"
+    if layer.sigma_b != 0:
+        return "need sigma_b = 0, because moments of norms do not close with random biases"
+    return None
+
+
+def slopes(phi: Activation) -> tuple[Any, Any] | None:
+    """(slope for x < 0, slope for x > 0) of a piecewise linear activation with its one kink at 0; None for others."""
+    if phi.degree != 1 or phi.numeric_only or any(k != 0 for k in phi.kinks):
+        return None
+    expr: Any = phi.expr
+    return plain(-expr.subs(X, -1)), plain(expr.subs(X, 1))

@@ -1,0 +1,138 @@
+"""Exact moments as a result: per node, per matrix of weights, with what they assume."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import sympy as sp
+
+from ...errors import KcalcError
+from ...layers import Affine
+from ...maps import Assumption
+from ...network import Network
+from .moment import Moment
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+MOST_ROWS = 40
+NAMES = ("mean", "fourth", "variance")
+
+
+@dataclass(frozen=True, repr=False)
+class Moments:
+    """Exact moments of a network at finite width, for one input with |x|^2 = 1 (others: |x|^2 times means, |x|^4 times the rest).
+
+    ``nodes``: {node: :class:`Moment` of |y|^2}, y the feature map's channels; ``weights``: {Affine: Moment of |J|^2}, |J|^2 the sum of
+    squares of d y_out / d W over all channels of ``output`` and all entries of the weights. ``network`` has all widths.
+    """
+
+    network: Network
+    output: Node
+    nodes: dict[Node, Moment]
+    assumptions: tuple[Assumption, ...]
+    jacobians: dict[Node, Moment] | None
+    refusal: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def weights(self) -> dict[Node, Moment]:
+        """{Affine: Moment of |J|^2}. Raises: KcalcError where Jacobians were not asked for, or the law of weights has atoms."""
+        if self.jacobians is None:
+            raise KcalcError(self.refusal)
+        return self.jacobians
+
+    @property
+    def out(self) -> Moment:
+        """The moments of the output."""
+        return self.nodes[self.output]
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether moments are SymPy expressions."""
+        return isinstance(self.out.mean, sp.Basic)
+
+    @cached_property
+    def growth(self) -> float:
+        """(1 + relative variance) of the output: E |y|^4 / (E |y|^2)^2, 1 for a norm without fluctuations."""
+        return 1 + self.out.relative
+
+    def width_for(self, variance: float, most: int = 10**9) -> int:
+        """The least width (``features=``) at which the output's relative variance is at most ``variance``.
+
+        Raises: KcalcError where widths stand in the layers, and where even ``most`` channels are too few.
+        """
+        from .stability import width_for
+
+        return width_for(self, variance, most)
+
+    def subs(self, values: Mapping[Any, Any]) -> Moments:
+        """The moments with numbers (or expressions) in place of symbols."""
+        from dataclasses import replace
+
+        nodes = {node: moment.subs(values) for node, moment in self.nodes.items()}
+        jacobians = None if self.jacobians is None else {node: moment.subs(values) for node, moment in self.jacobians.items()}
+        return replace(self, nodes=nodes, jacobians=jacobians)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the relative variances of |y|^2 by node and of |J|^2 by layer; see :func:`kcalc.moment_plots.moment_trace`."""
+        from ...moment_plots import moment_trace
+
+        return moment_trace({"": self}, ax=ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {
+            "output": str(self.output),
+            "nodes": {str(node): moment.to_dict() for node, moment in self.nodes.items()},
+            "weights": None if self.jacobians is None else {str(node): m.to_dict() for node, m in self.jacobians.items()},
+            "assumptions": [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions],
+        }
+
+    # -- display -------------------------------------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """One row of text per node: its name, layer, moments of |y|^2, and of |J|^2 where it has weights. Long networks: ends only."""
+        names = list(self.nodes)
+        shown = names if len(names) <= MOST_ROWS else [*names[: MOST_ROWS // 2], None, *names[-MOST_ROWS // 2 :]]
+        return list(self._rows(shown, len(names)))
+
+    def _rows(self, shown: Sequence[Node | None], total: int) -> Iterator[tuple[str, ...]]:
+        for node in shown:
+            if node is None:
+                yield (f"... {total - MOST_ROWS} more", *[""] * 7)
+                continue
+            moment, weights = self.nodes[node], (self.jacobians or {}).get(node)
+            jacobian = [weights.text(name) for name in NAMES] if weights is not None else [""] * 3
+            yield (str(node), type(self.network.layer(node)).__name__, *[moment.text(name) for name in NAMES], *jacobian)
+
+    def __str__(self) -> str:
+        head = ("node", "layer", *(f"{name} |y|^{2 if name == 'mean' else 4}" for name in NAMES[:2]), "Var |y|^2")
+        rows = [(*head, "mean |J|^2", "mean |J|^4", "Var |J|^2"), *self.rows()]
+        columns = [i for i in range(8) if any(row[i] for row in rows[1:]) and not (self.symbolic and i in (4, 7))]
+        sizes = {i: max(len(row[i]) for row in rows) for i in columns}
+        lines = ["  ".join(row[i].ljust(sizes[i]) if i < 2 else row[i].rjust(sizes[i]) for i in columns).rstrip() for row in rows]
+        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+    def _repr_html_(self) -> str:
+        titles = ("node", "layer", "E|y|&sup2;", "E|y|&#8308;", "Var|y|&sup2;", "E|J|&sup2;", "E|J|&#8308;", "Var|J|&sup2;")
+        head = "".join(f"<th>{title}</th>" for title in titles)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows())
+        return f"<table><tr>{head}</tr>{body}</table>"
+
+    def __repr__(self) -> str:
+        mean, relative = self.out.text("mean"), self.out.text("relative")
+        return f"Moments({len(self.nodes)} nodes, E|y|^2 = {mean}, Var|y|^2/(E|y|^2)^2 = {relative} at {self.output!r})"
+
+
+def law_names(network: Network, laws: Mapping[Node, Any]) -> list[tuple[Node, str]]:
+    """(node, law) of the weights, one pair for all where they are equal."""
+    names = {node: str(laws[node]) for node in network.nodes_of(Affine)}
+    if len(set(names.values())) == 1:
+        return [("network", next(iter(names.values())))]
+    return list(names.items())

@@ -1,0 +1,102 @@
+"""How wide a network must be for a given variance, and what concatenated relu saves at equal parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...arguments import one_number
+from ...errors import KcalcError
+
+if TYPE_CHECKING:
+    from .result import Moments
+
+
+def width_for(found: Moments, variance: Any, most: int) -> int:
+    """The least ``features=`` with Var |y|^2 / (E |y|^2)^2 <= variance at the output; see :meth:`Moments.width_for`."""
+    from .api import moments
+
+    goal = one_number(variance, "variance")
+    if goal <= 0:
+        raise KcalcError(f"the variance of a finite network is > 0, so variance must be, got {goal}")
+    options = dict(found.options)
+    network, features = options.pop("given"), options.pop("features")
+    named = dict(features) if isinstance(features, Mapping) else {None: features}
+    if named.get(None) is None:
+        raise KcalcError("all widths stand in the layers (or by node); leave them open and give features=N to ask which N would do")
+
+    def relative(width: int) -> float:
+        value = moments(network, features={**named, None: width}, jacobian=False, **options).out.relative
+        if not isinstance(value, float):
+            raise KcalcError("the network has symbols; give them numbers with net.subs before asking for a width")
+        return value
+
+    high = 1
+    while relative(high) > goal:
+        if high >= most:
+            raise KcalcError(f"even {most} channels leave a relative variance of {relative(most):.6g} > {goal:.6g}; fewer layers would do")
+        high = min(2 * high, most)
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if relative(middle) <= goal else (middle, high)
+    return high
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Relu layers of ``width`` channels against concatenated relu with as many weights per layer.
+
+    y = W1 relu(x) - W2 relu(-x) has two matrices, so that ``crelu_width`` = width / sqrt 2. Rates are d log E|y|^4 per layer at kept means:
+    ``relu_rate`` = log(1 + 5/n), ``crelu_rate`` = log(1 + 2 sqrt 2/n), which is that of a linear network.
+    """
+
+    width: float
+    depth: int
+
+    @property
+    def crelu_width(self) -> float:
+        """n / sqrt 2."""
+        return self.width / math.sqrt(2)
+
+    @property
+    def relu_rate(self) -> float:
+        """log(1 + 5/n)."""
+        return math.log1p(5 / self.width)
+
+    @property
+    def crelu_rate(self) -> float:
+        """log(1 + 2 sqrt 2/n)."""
+        return math.log1p(2 / self.crelu_width)
+
+    @property
+    def relu_variance(self) -> float:
+        """Var |y|^2 / (E |y|^2)^2 after ``depth`` relu layers."""
+        return math.expm1(self.depth * self.relu_rate)
+
+    @property
+    def crelu_variance(self) -> float:
+        """The same with concatenated relu."""
+        return math.expm1(self.depth * self.crelu_rate)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.depth} layers of {self.width:g} relu channels: relative variance {self.relu_variance:.6g}; "
+            f"{self.crelu_width:.6g} concatenated relu channels, as many weights: {self.crelu_variance:.6g}"
+        )
+
+
+def crelu_budget(width: Any, depth: int = 1) -> Budget:
+    """Relu against concatenated relu at equal numbers of weights, both with the variance that keeps E |y|^2.
+
+    [Per-layer gradient, sec. 5: 2 sqrt 2/n against 5/n per layer]. Raises: KcalcError for a width that is not positive and a depth that is
+    no whole number >= 1.
+    """
+    n = one_number(width, "width")
+    if n <= 0:
+        raise KcalcError(f"width must be > 0, got {n}")
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise KcalcError(f"depth must be a whole number >= 1, got {depth!r}")
+    return Budget(n, depth)

@@ -1,0 +1,203 @@
+"""Feature maps as vectors made of few things, so that exact moments see what is the same and what is independent.
+
+A vector is the input, a fresh product of weights with older vectors, an activation of a fresh one, a linear combination, or a stack of
+two. Equal vectors are one object: the same activation taken twice of the same pre-activation is recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+Node = Hashable
+Number = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """A feature map of ``width`` channels. ``rank`` orders by age: whatever depends on a fresh vector has a greater one."""
+
+    id: int
+    rank: int
+    width: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Source(Vector):
+    """The network's input."""
+
+    node: Node = None
+
+
+@dataclass(frozen=True)
+class Fed:
+    """``amplitude * W source``: entries of W have variance ``variance`` and excess kurtosis ``excess``."""
+
+    node: Node
+    source: Vector
+    variance: Number
+    excess: Number
+    amplitude: Number = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Fresh(Vector):
+    """``sum_j amplitude_j W_j x_j`` with weights that nothing else reads: given the x_j, channels are independent and symmetric."""
+
+    fed: tuple[Fed, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Rectified(Vector):
+    """``positive p`` where the fresh vector p is positive, ``negative p`` elsewhere."""
+
+    fresh: Fresh = field(default=None)  # type: ignore[assignment]
+    negative: Number = 0
+    positive: Number = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed(Vector):
+    """A linear combination of vectors of one width."""
+
+    terms: tuple[tuple[Number, Vector], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked(Vector):
+    """Two scaled vectors one after the other; the left one may be stacked again, the right one never is."""
+
+    left: tuple[Number, Vector] = field(default=None)  # type: ignore[assignment]
+    right: tuple[Number, Vector] = field(default=None)  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A feature map as ``factor * vector``; ``private`` says that nothing but the next node reads it."""
+
+    factor: Number
+    vector: Vector
+    private: bool = False
+
+    def times(self, factor: Number) -> Scaled:
+        """The feature map times a number."""
+        return Scaled(self.factor * factor, self.vector, self.private)
+
+
+class Vectors:
+    """All vectors of a network, each made once."""
+
+    def __init__(self) -> None:
+        self.all: list[Vector] = []
+        self._known: dict[Any, Vector] = {}
+
+    def source(self, node: Node, width: Any) -> Vector:
+        """The input."""
+        return self._kept(Source(len(self.all), len(self.all), width, node))
+
+    def fresh(self, fed: tuple[Fed, ...], width: Any) -> Fresh:
+        """A fresh product, always a new one."""
+        made = Fresh(len(self.all), len(self.all), width, fed)
+        self.all.append(made)
+        return made
+
+    def rectified(self, p: Fresh, negative: Number, positive: Number) -> Vector:
+        """An activation of a fresh vector; it is as old as that."""
+        key = ("rectified", p.id, negative, positive)
+        if key not in self._known:
+            self._known[key] = self._kept(Rectified(len(self.all), p.rank, p.width, p, negative, positive))
+        return self._known[key]
+
+    def mixed(self, terms: list[tuple[Number, Vector]]) -> Scaled | None:
+        """A linear combination, equal vectors added up; None where everything cancels."""
+        merged: dict[int, tuple[Number, Vector]] = {}
+        for factor, vector in terms:
+            old = merged.get(vector.id)
+            merged[vector.id] = (factor if old is None else old[0] + factor, vector)
+        left = tuple(term for term in merged.values() if term[0] != 0)
+        if not left:
+            return None
+        if len(left) == 1:
+            return Scaled(*left[0])
+        key = ("mixed", *((factor, vector.id) for factor, vector in left))
+        if key not in self._known:
+            self._known[key] = self._kept(Mixed(len(self.all), len(self.all), left[0][1].width, left))
+        return Scaled(1, self._known[key])
+
+    def stacked(self, parts: list[Scaled]) -> Scaled:
+        """A concatenation, nested to the left so that common beginnings are shared."""
+        whole = parts[0]
+        for part in parts[1:]:
+            for factor, leaf in leaves(part):
+                whole = self._pair((whole.factor, whole.vector), (factor, leaf))
+        return whole
+
+    def _pair(self, left: tuple[Number, Vector], right: tuple[Number, Vector]) -> Scaled:
+        key = ("stacked", left[0], left[1].id, right[0], right[1].id)
+        if key not in self._known:
+            width = left[1].width + right[1].width
+            self._known[key] = self._kept(Stacked(len(self.all), len(self.all), width, left, right))
+        return Scaled(1, self._known[key])
+
+    def _kept(self, vector: Vector) -> Vector:
+        self.all.append(vector)
+        return vector
+
+    def activated(self, feature: Scaled, negative: Number, positive: Number) -> Scaled | str:
+        """An activation with two slopes of a feature map, part by part; where it does not apply, the kind of vector that it meets."""
+        done: dict[Any, Scaled] = self._known.setdefault(("activated", negative, positive), {})  # type: ignore[assignment]
+        chain: list[tuple[Number, Vector]] = []
+        factor, vector = feature.factor, feature.vector
+        while isinstance(vector, Stacked) and (factor, vector.id) not in done:
+            chain.append((factor, vector))
+            factor, vector = factor * vector.left[0], vector.left[1]
+        found = done.get((factor, vector.id)) or self._activated_leaf(factor, vector, negative, positive)
+        for scale, stack in reversed(chain):
+            assert isinstance(stack, Stacked)
+            right = self._activated_leaf(scale * stack.right[0], stack.right[1], negative, positive)
+            if isinstance(found, str) or isinstance(right, str):
+                return found if isinstance(found, str) else str(right)
+            found = done[scale, stack.id] = self._pair((found.factor, found.vector), (right.factor, right.vector))
+        return found
+
+    def _activated_leaf(self, factor: Number, vector: Vector, negative: Number, positive: Number) -> Scaled | str:
+        sign = _sign(factor)
+        if sign == 0:
+            return "a multiple of unknown sign"
+        if sign < 0:
+            factor, negative, positive = -factor, -positive, -negative
+        if isinstance(vector, Fresh):
+            return Scaled(factor, self.rectified(vector, negative, positive))
+        if isinstance(vector, Rectified):
+            below = [slope * (positive if _sign(slope) * side > 0 else negative) for slope, side in _sides(vector)]
+            if below[0] == below[1] == 0:
+                return "an activation that it maps to 0"
+            if below[0] == below[1]:
+                return Scaled(factor * below[0], vector.fresh)
+            return Scaled(factor, self.rectified(vector.fresh, below[0], below[1]))
+        return {Source: "the network's input", Mixed: "a sum"}[type(vector)]
+
+
+def _sides(vector: Rectified) -> tuple[tuple[Number, int], tuple[Number, int]]:
+    return (vector.negative, -1), (vector.positive, 1)
+
+
+def _sign(value: Number) -> int:
+    """The sign of a number, 0 where a symbol leaves it open (or it is 0)."""
+    positive, negative = getattr(value, "is_positive", None), getattr(value, "is_negative", None)
+    if positive is None and negative is None and not hasattr(value, "free_symbols"):
+        return (value > 0) - (value < 0)
+    return 1 if positive else -1 if negative else 0
+
+
+def leaves(feature: Scaled) -> list[tuple[Number, Vector]]:
+    """The parts of a feature map in channel order, none of them a stack."""
+    return list(reversed(list(_backwards(feature.factor, feature.vector))))
+
+
+def _backwards(factor: Number, vector: Vector) -> Iterator[tuple[Number, Vector]]:
+    while isinstance(vector, Stacked):
+        yield factor * vector.right[0], vector.right[1]
+        factor, vector = factor * vector.left[0], vector.left[1]
+    yield factor, vector

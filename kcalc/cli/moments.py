@@ -1,0 +1,105 @@
+"""``kcalc moments NET``: exact moments of norms and Jacobians at finite width, or fluctuations of q for any activation."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from ..calculi.fluctuations import Fluctuations, fluctuations
+from ..calculi.moments import Moments, moments
+from ..calculi.moments.laws import LAWS
+from ..errors import KcalcError
+from ..layers import Affine
+from ..network import Network
+from ..shaping import METHODS, shape
+from .command import Command, number, plot_option, save_figure
+from .networks import network_from, network_options
+from .text import activation_names, assumption_lines, table
+
+EPILOG = """\
+examples:
+  kcalc moments vanilla-20 --features 100 --sigma-w 1.41421356 --layers
+  kcalc moments vanilla-30 --features 64 --activation tanh --method dks --fluctuations
+"""
+
+
+def _options(command: argparse.ArgumentParser) -> None:
+    network_options(command)
+    plot_option(command)
+    command.add_argument("--features", type=int, metavar="N", help="width where none is stated")
+    laws = ", ".join(LAWS)
+    command.add_argument("--weights", default="gaussian", metavar="LAW", help=f"{laws}, a number (excess kurtosis), or orthogonal")
+    command.add_argument("--sigma-w", type=number, metavar="S", help="sqrt(fan-in) times the standard deviation of all weights")
+    command.add_argument("--method", choices=tuple(METHODS), help="shape the network first, with the method's default targets")
+    command.add_argument("--fluctuations", action="store_true", help="leading order in 1/width, for any activation")
+    command.add_argument("--c", type=number, metavar="C", help="with --fluctuations: also the variance of c for two inputs of this cosine")
+    command.add_argument("--layers", action="store_true", help="print every node, not only the output")
+
+
+def _run(options: argparse.Namespace) -> None:
+    named = network_from(options)
+    if options.features is not None and options.features < 1:
+        raise KcalcError(f"--features is a width and must be >= 1, got {options.features}")
+    if options.c is not None and not options.fluctuations:
+        raise KcalcError("--c needs --fluctuations")
+    network = named.network if options.sigma_w is None else _weighted(named.network, options.sigma_w)
+    if options.method is not None:
+        network = shape(network, method=options.method).network
+    found: Moments | Fluctuations
+    if options.fluctuations:
+        found = fluctuations(network, options.features, options.weights, c=options.c)
+        lines = _fluctuation_lines(found)
+    else:
+        found = moments(network, options.features, _law(options.weights))
+        lines = _moment_lines(found)
+    head = [named.title, f"activations: {', '.join(activation_names(network))}", ""]
+    body = [*str(found).splitlines(), ""] if options.layers else []
+    if options.plot:
+        save_figure(found.plot(), options.plot)
+    print("\n".join([*head, *lines, "", *body, *assumption_lines(found)]))
+
+
+def _weighted(network: Network, sigma_w: float) -> Network:
+    return network.map_layers(lambda _, layer: replace(layer, sigma_w=sigma_w) if isinstance(layer, Affine) else layer)
+
+
+def _law(text: str) -> str | float:
+    if text == "orthogonal":
+        raise KcalcError("exact moments are for independent weights; orthogonal ones go with --fluctuations")
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _moment_lines(found: Moments) -> list[str]:
+    out = found.out
+    rows: list[tuple[str, ...]] = [("", "mean", "fourth", "variance", "variance / mean^2")]
+    rows.append(("|y|^2 at the output", *(out.text(name) for name in ("mean", "fourth", "variance", "relative"))))
+    if found.jacobians:
+        nodes = found.network.nodes_of(Affine)
+        for title, node in (("first", nodes[0]), ("last", nodes[-1])):
+            moment = found.jacobians[node]
+            rows.append((f"|J|^2, {title} weights", *(moment.text(name) for name in ("mean", "fourth", "variance", "relative"))))
+    return table(rows)
+
+
+def _fluctuation_lines(found: Fluctuations) -> list[str]:
+    out = found.out
+    rows = [
+        ("", "value"),
+        ("q at the output", f"{out.q:.6g}"),
+        ("Var q / q^2", f"{out.relative:.6g}"),
+        ("Var log q", f"{out.log_variance:.6g}"),
+    ]
+    if out.c is not None:
+        rows += [("c at the output", f"{out.c:.6g}"), ("Var c", f"{out.c_variance:.6g}")]
+    return table(rows)
+
+
+COMMAND = Command(
+    "moments", "print how much a network of finite width fluctuates",
+    "Print exact means, fourth moments and variances of norms and Jacobians at finite width for an input of norm 1,\n"
+    "or with --fluctuations the variances of q and c values for any activation.",
+    _options, _run, EPILOG,
+)  # fmt: skip

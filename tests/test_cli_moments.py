@@ -1,0 +1,50 @@
+"""``kcalc moments``."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from kcalc.cli.moments import COMMAND
+from kcalc.errors import KcalcError
+
+
+def run(*arguments):
+    parser = argparse.ArgumentParser()
+    COMMAND.options(parser)
+    COMMAND.run(parser.parse_args(arguments))
+
+
+def test_moments(capsys, tmp_path):
+    run("vanilla-6", "--features", "20", "--sigma-w", "1.4142135623730951", "--layers", "--plot", str(tmp_path / "m.png"))
+    shown = capsys.readouterr().out
+    assert "|y|^2 at the output" in shown and "|J|^2, first weights" in shown and "nonlinear_3" in shown and "assumptions:" in shown
+    assert (tmp_path / "m.png").stat().st_size > 1000
+
+
+def test_fluctuations(capsys, tmp_path):
+    run("vanilla-8", "--activation", "tanh", "--method", "dks", "--features", "64", "--fluctuations", "--c", "0.5",
+        "--weights", "orthogonal", "--plot", str(tmp_path / "f.svg"))  # fmt: skip
+    shown = capsys.readouterr().out
+    assert "Var log q" in shown and "Var c" in shown and "orthogonal" in shown
+    assert (tmp_path / "f.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("vanilla-3",), "features=N"), (("vanilla-3", "--features", "0"), ">= 1"), (("vanilla-3", "--features", "5", "--weights", "orthogonal"), "fluctuations"),  # noqa: E501
+        (("vanilla-3", "--features", "5", "--c", "0.5"), "--fluctuations"), (("vanilla-3", "--features", "5", "--activation", "tanh"), "tanh"),  # noqa: E501
+        (("vanilla-3", "--features", "5", "--weights", "gausian"), "gaussian"),
+    ],
+)  # fmt: skip
+def test_bad_input(arguments, message):
+    with pytest.raises(KcalcError, match=message):
+        run(*arguments)
+
+
+def test_rademacher_has_no_jacobians(capsys):
+    run("vanilla-3", "--features", "5", "--weights", "rademacher")
+    shown = capsys.readouterr().out
+    assert "|J|^2" not in shown and "|y|^2 at the output" in shown
