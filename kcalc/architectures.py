@@ -74,7 +74,7 @@ def resnet_v2(
         stages.append(residual(transition, *weights, shortcut=shortcut))
         stages.append(repeat(residual(_bottleneck(activation, width, out, 1), *weights), blocks - 1))
     return chain(
-        Input(3, image_shape), Affine(64, kernel=7, stride=2), Pool("max", 3, 2), *stages,
+        Input(3, image_shape), Affine(64, kernel=7, stride=2), Pool("max", 3, 2, "same"), *stages,
         Nonlinear(activation), Pool("mean"), Flatten(), Affine(classes),
     )  # fmt: skip
 
@@ -156,7 +156,7 @@ def layernorm_resnet(
         stages.append(residual(branch(width, out, stride), shortcut=combined(Affine(out, stride=stride, sigma_w=gain))))
         stages.append(repeat(residual(branch(width, out, 1)), blocks - 1))
     return chain(
-        Input(3, image_shape), Affine(64, kernel=7, stride=2), Pool("max", 3, 2), *stages,
+        Input(3, image_shape), Affine(64, kernel=7, stride=2), Pool("max", 3, 2, "same"), *stages,
         LayerNorm(), Nonlinear(activation), Pool("mean"), Flatten(), Affine(classes, sigma_w=gain),
     )  # fmt: skip
 

@@ -124,8 +124,10 @@ class Affine(Layer):
     """A linear map with its own weights and bias: dense, or a convolution with ``kernel`` > 1.
 
     At initialisation ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``. ``features`` is the number of output
-    channels (None: not said), ``groups`` splits channels as in grouped convolution. ``standardised``: weight standardisation, the
-    weights into each output have mean 0 over the fan-in (and the same variance), so that the channel mean of the input drops out.
+    channels (None: not said), ``padding`` "same" and "circular" give ``ceil(size / stride)`` outputs, the smaller half of what is put around
+    an axis first (as in JAX, Flax and Keras; PyTorch's are numbers), ``groups`` splits channels as in grouped convolution.
+    ``standardised``: weight standardisation, the weights into each output have mean 0 over the fan-in (and the same variance), so that the
+    channel mean of the input drops out.
     """
 
     features: int | None = None
@@ -255,15 +257,22 @@ POOLS = ("max", "mean", "weighted_mean")
 
 @dataclass(frozen=True)
 class Pool(Layer):
-    """Pooling over locations, ``kind`` one of "max", "mean", "weighted_mean"; ``window=None`` pools them all."""
+    """Pooling over locations, ``kind`` one of "max", "mean", "weighted_mean".
+
+    ``window=None`` pools them all, ``stride=None`` is the window.  ``padding``: "valid", windows inside the image only, or "same",
+    ``ceil(size / stride)`` windows, of which what lies outside never counts.
+    """
 
     kind: str
     window: int | tuple[int, ...] | None = None
     stride: int | tuple[int, ...] | None = None
+    padding: str = "valid"
 
     def __post_init__(self) -> None:
         if self.kind not in POOLS:
             raise unknown("pooling kind", self.kind, POOLS)
+        if self.padding not in ("valid", "same"):
+            raise _fail(self, f"padding must be 'valid' or 'same', got {self.padding!r}")
         _extent(self, "window", optional=True)
         _extent(self, "stride", optional=True)
 

@@ -21,7 +21,9 @@ def two(extent: Any) -> tuple[int, int]:
 def starts(size: int, window: int, stride: int, padding: Any, axis: int) -> list[int]:
     """Where the windows of one axis start, in locations of the unpadded input."""
     if padding in ("same", "circular"):
-        return [i * stride - (window - 1) // 2 for i in range(-(-size // stride))]
+        count = -(-size // stride)
+        before = max((count - 1) * stride + window - size, 0) // 2
+        return [i * stride - before for i in range(count)]
     pad = 0 if padding == "valid" else two(padding)[axis]
     return list(range(-pad, size + pad - window + 1, stride))
 
@@ -64,11 +66,11 @@ def dense(layer: layers.Affine, x: Array, weight: Array) -> Array:
 
 
 def pooled(layer: layers.Pool, x: Array, weight: Array | None) -> Array:
-    """Windows as for a convolution with "same" padding; locations outside are not there."""
+    """Windows as for a convolution with that padding; locations outside are not there."""
     whole = layer.window is None
     window = x.shape[1:3] if whole else two(layer.window)
     stride = window if layer.stride is None else two(layer.stride)
-    values, inside = (x[:, None, None], np.ones((1, 1, *window), bool)) if whole else windows(x, window, stride, "same")
+    values, inside = (x[:, None, None], np.ones((1, 1, *window), bool)) if whole else windows(x, window, stride, layer.padding)
     mask = inside[None, ..., None]
     count = inside.sum(axis=(2, 3))[None, :, :, None]
     if layer.kind == "max":

@@ -178,7 +178,7 @@ class Run:
     def pool(self, node: Node, layer: Any, x: Array, shape: Any) -> None:
         window = shape if layer.window is None else two(layer.window)
         stride = window if layer.stride is None else two(layer.stride)
-        places, out = sources(shape, window, stride, "valid" if layer.window is None else "same")
+        places, out = sources(shape, window, stride, layer.padding)
         self.shape[node] = None if layer.window is None else out
         inside = places >= 0
         seen = gathered(x, places)

@@ -300,3 +300,16 @@ def test_notes() -> None:
     delta = kc.ntk(net, spatial="exact", image_shape=(4, 4), weights="delta")
     assert ["Delta" in a.text for a in delta.assumptions if a.node == "affine_1"] == [True, True]
     assert repr(K) == "SpatialTangentKernel(7 nodes, 4 x 4, dense weights)"
+
+
+def test_pooling_cut_by_the_border_averages_what_is_there() -> None:
+    from array_oracle import pooled
+
+    pool = L.Pool("mean", (3, 2), 2, "same")
+    x = np.random.default_rng(0).normal(size=(4, 5, 6, 3))
+    net = kc.chain(L.Input(3, (5, 6)), pool, L.Affine(), L.Nonlinear("erf"), L.Flatten(), L.Affine())
+    y = pooled(pool, x, None).reshape(4, -1, 3)
+    k = np.einsum("apc,bpc->abp", y, y) / 3
+    q = np.einsum("aap->ap", k)
+    expected = (2 / np.pi * np.arcsin(2 * k / np.sqrt((1 + 2 * q[:, None]) * (1 + 2 * q)))).mean(axis=-1)
+    np.testing.assert_allclose(kc.ntk(net, spatial="exact").nngp_matrix(x), expected, rtol=0, atol=1e-15)

@@ -185,13 +185,13 @@ class Lowering:
         locations = inputs[0].locations
         if locations is None:
             raise KcalcError(f"node {node!r} pools over locations, but what it reads has none; give image_shape=(height, width)")
-        form = (layer.kind, layer.window, layer.stride)
+        form = (layer.kind, layer.window, layer.stride, layer.padding)
         if layer.window is None:
             window, shape = locations, Shape(inputs[0].channels)
         else:
             window = pairs(layer.window)
             stride = window if layer.stride is None else pairs(layer.stride)
-            shape = Shape(inputs[0].channels, self._fits(node, locations, window_outputs(locations, window, stride, "same")))
+            shape = Shape(inputs[0].channels, self._fits(node, locations, window_outputs(locations, window, stride, layer.padding)))
         if layer.kind != "weighted_mean":
             return self.found(node, inputs, shape, form=form)
         size = self.parameterization.vector(math.prod(window) ** -0.5)
@@ -208,6 +208,12 @@ class Lowering:
     @rule.register
     def _(self, layer: Identity, node: Node, inputs: Sequence[Shape]) -> Shape:
         return self.found(node, inputs, inputs[0])
+
+
+def has_rule(layer: Layer) -> bool:
+    """Whether arrays can run a layer of this kind."""
+    known: Any = Lowering.__dict__["rule"].dispatcher
+    return known.dispatch(type(layer)) is not known.dispatch(object)
 
 
 def width_grows_with(parameterization: Parameterization, role: str) -> float | None:

@@ -72,22 +72,24 @@ def divided(x: Array, square: Array) -> Array:
 
 
 def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after that give ``ceil(size / stride)`` outputs with centre taps at ``stride * i``."""
-    low = (window - 1) // 2
-    outputs = -(-size // stride)
-    return low, max((outputs - 1) * stride + window - size - low, 0)
+    """Locations before and after that give ``ceil(size / stride)`` outputs, the smaller half before, as XLA (so Flax and Keras) has it."""
+    total = max((-(-size // stride) - 1) * stride + window - size, 0)
+    return total // 2, total - total // 2
+
+
+def axis_padding(size: int, window: int, stride: int, padding: Any) -> tuple[int, int]:
+    """(before, after) along one axis; circular padding is of the same size as ``"same"``."""
+    if padding == "valid":
+        return 0, 0
+    if padding in ("same", "circular"):
+        return same_padding(size, window, stride)
+    return padding, padding
 
 
 def window_padding(locations: Extent, window: Extent, stride: Extent, padding: Any) -> tuple[tuple[int, int], ...]:
-    """(before, after) per axis; circular padding is of the same size as ``"same"`` at stride 1."""
-    if padding == "valid":
-        return (0, 0), (0, 0)
-    if padding == "same":
-        return tuple(same_padding(n, k, s) for n, k, s in zip(locations, window, stride, strict=True))
-    if padding == "circular":
-        return tuple(((k - 1) // 2, k - 1 - (k - 1) // 2) for k in window)
-    before = (padding, padding) if isinstance(padding, int) else padding
-    return tuple((p, p) for p in before)
+    """(before, after) per axis; see :func:`axis_padding`."""
+    each = padding if isinstance(padding, tuple) else (padding,) * len(locations)
+    return tuple(axis_padding(*axis) for axis in zip(locations, window, stride, each, strict=True))
 
 
 def window_outputs(locations: Extent, window: Extent, stride: Extent, padding: Any) -> Extent:
@@ -128,8 +130,8 @@ def grouped_product(x: Array, weight: Array, groups: int) -> Array:
     return out.reshape(*x.shape[:-1], -1)
 
 
-def pool(x: Array, kind: str, window: Extent | None, stride: Extent | None, weight: Array | None) -> Array:
-    """Pooling of (..., height, width, channels); all locations into one where ``window`` is None.  Padding as ``"same"``, never counted.
+def pool(x: Array, kind: str, window: Extent | None, stride: Extent | None, padding: str, weight: Array | None) -> Array:
+    """Pooling of (..., height, width, channels); all locations into one where ``window`` is None.  Padding is never counted.
 
     ``weight`` (rows, columns) makes a weighted sum; in windows cut by the border it is scaled up so that expected squares stay.
     """
@@ -140,33 +142,33 @@ def pool(x: Array, kind: str, window: Extent | None, stride: Extent | None, weig
             return jnp.einsum("...hwc,hw->...c", x, weight)
         return x.max(axis=(-3, -2)) if kind == "max" else x.mean(axis=(-3, -2))
     batch, images = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
-    out = _windowed(images, kind, window, stride, weight)
+    out = _windowed(images, kind, window, stride, padding, weight)
     return out.reshape(*batch, *out.shape[1:])
 
 
-def _windowed(images: Array, kind: str, window: Extent, stride: Extent, weight: Array | None) -> Array:
+def _windowed(images: Array, kind: str, window: Extent, stride: Extent, padding: str, weight: Array | None) -> Array:
     import jax
     import jax.numpy as jnp
 
     locations = images.shape[1:3]
-    sides = window_padding(locations, window, stride, "same")
+    sides = window_padding(locations, window, stride, padding)
     if weight is not None:
         channels = images.shape[-1]
         kernel = jnp.broadcast_to(weight[:, :, None, None], (*window, 1, channels)).astype(images.dtype)
         out = jax.lax.conv_general_dilated(images, kernel, stride, sides, dimension_numbers=IMAGES, feature_group_count=channels)
-        return out * jnp.asarray(np.sqrt(math.prod(window) / _counts(locations, window, stride)), out.dtype)
-    span, steps, padding = (1, *window, 1), (1, *stride, 1), ((0, 0), *sides, (0, 0))
+        return out * jnp.asarray(np.sqrt(math.prod(window) / _counts(locations, window, stride, padding)), out.dtype)
+    span, steps, around = (1, *window, 1), (1, *stride, 1), ((0, 0), *sides, (0, 0))
     if kind == "max":
-        return jax.lax.reduce_window(images, -jnp.inf, jax.lax.max, span, steps, padding)
-    total = jax.lax.reduce_window(images, 0.0, jax.lax.add, span, steps, padding)
-    return total / jnp.asarray(_counts(locations, window, stride), images.dtype)
+        return jax.lax.reduce_window(images, -jnp.inf, jax.lax.max, span, steps, around)
+    total = jax.lax.reduce_window(images, 0.0, jax.lax.add, span, steps, around)
+    return total / jnp.asarray(_counts(locations, window, stride, padding), images.dtype)
 
 
-def _counts(locations: Extent, window: Extent, stride: Extent) -> np.ndarray:
+def _counts(locations: Extent, window: Extent, stride: Extent, padding: str) -> np.ndarray:
     """How many locations each window covers, shape (rows, columns, 1)."""
     inside: list[np.ndarray] = []
     for n, k, s in zip(locations, window, stride, strict=True):
-        low, _ = same_padding(n, k, s)
-        starts = np.arange(-(-n // s)) * s - low
+        low, high = axis_padding(n, k, s, padding)
+        starts = np.arange((n + low + high - k) // s + 1) * s - low
         inside.append(np.minimum(starts + k, n) - np.maximum(starts, 0))
     return (inside[0][:, None] * inside[1])[:, :, None].astype(float)

@@ -216,7 +216,7 @@ class Arrays:
             weight = weight if _is_one(scale) else weight * _like(scale, weight)
         window = None if layer.window is None else pairs(layer.window)
         stride = window if layer.stride is None or window is None else pairs(layer.stride)
-        return pool(inputs[0], layer.kind, window, stride, weight)
+        return pool(inputs[0], layer.kind, window, stride, layer.padding, weight)
 
     @rule.register
     def _(self, layer: Dropout, node: Node, inputs: Sequence[Array]) -> Array:

@@ -156,7 +156,7 @@ def _inputs(size: Size) -> list[Contender]:
 
 def _downsampling(size: Size) -> list[Contender]:
     """N.8: a max-pooling layer, or a convolution of the same window and stride."""
-    downs: dict[str, Piece] = {"max-pooling": Pool("max", 3, 2), "convolution": Affine(kernel=3, stride=2)}
+    downs: dict[str, Piece] = {"max-pooling": Pool("max", 3, 2, "same"), "convolution": Affine(kernel=3, stride=2)}
     return [Contender(f"{phi}, {name}", size.images(phi, down), "dks", width=size.width) for phi in SMOOTH for name, down in downs.items()]
 
 

@@ -17,7 +17,7 @@ from .forward import Forward
 from .levels import Level
 from .linear import combined
 from .state import SERIAL, Part, State, weighted
-from .windows import counts, spread, spread_apart, spread_pairs
+from .windows import spread, spread_apart, spread_pairs
 
 Node = Hashable
 Number = Any
@@ -203,7 +203,7 @@ class Backward:
         return [Message(tuple(send(part, window, parents[0]) for part in parts), message.mask)]
 
     def _mean_part(self, part: Part, window: Any, parent: Node) -> Part:
-        number = counts(window)
+        number = window.counts
         level = part.level.mapped(lambda values: spread(window, values / number**2))
         pairs = None
         if parent in self.forward.pairs:
@@ -214,7 +214,7 @@ class Backward:
 
     def _largest_part(self, part: Part, window: Any, parent: Node) -> Part:
         """One of the locations gets it all, each with probability 1/k^2."""
-        number = counts(window)
+        number = window.counts
         level = part.level.mapped(lambda values: spread(window, values / number))
         if part.pairs is None or parent not in self.forward.pairs:
             return Part(part.channels, level)

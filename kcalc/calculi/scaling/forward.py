@@ -32,14 +32,14 @@ from ...layers import (
 )  # fmt: skip
 from ...maps import Assumption
 from ...network import Network, sum_weights
-from ..spatial.geometry import Window
+from ..spatial.geometry import Window, convolution
 from ..tangent import refuse_jumps
 from . import activation_moments as act
 from . import affine, pools
 from .levels import Level
 from .linear import combined
 from .state import Law, Part, State
-from .windows import convolution, cut
+from .windows import cut
 
 Node = Hashable
 Number = Any
@@ -140,7 +140,7 @@ class Forward:
 
     def _window(self, layer: Affine, node: Node, below: State) -> Window | None:
         if below.locations is not None:
-            window = convolution(layer, node, below.locations)
+            window = convolution(layer, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
                 raise KcalcError(
                     f"node {node!r} pads with zeros, so that moments differ between locations: symbols cannot be carried; give numbers "

@@ -11,11 +11,11 @@ import numpy as np
 from ...activations import Activation
 from ...errors import KcalcError, NoRule
 from ...layers import Pool
-from ..spatial.geometry import Window
+from ..spatial.geometry import Window, pooling
 from . import activation_moments as act
 from .levels import Level
 from .state import Law, Part, State
-from .windows import counts, cut, pooling
+from .windows import cut
 
 if TYPE_CHECKING:
     from .forward import Forward
@@ -57,7 +57,7 @@ def _mean(calculus: Forward, node: Node, part: Part, window: Window) -> Part:
     if calculus.symbolic:
         rho = part.rho if given is None else calculus.number(given)
         return Part(part.channels, part.level.scaled((1 + (taps - 1) * rho) / taps), None, rho * taps / (1 + (taps - 1) * rho))
-    number = counts(window)
+    number = window.counts
     if node in calculus.pairs and given is None:
         if part.pairs is None:
             joint = Level(window.summed_apart(np.diag(part.level.values)) / np.outer(number, number), part.level.exponent)
@@ -99,9 +99,9 @@ def _note_mean(calculus: Forward, node: Node, below: State, parts: tuple[Part, .
     if calculus.symbolic:
         r = (taps * after.values / below.moment().values - 1) / (taps - 1)
     else:
-        sent = below.moment().mapped(lambda values: window.summed(values) / counts(window))
-        ratio = float(np.mean(after.over(sent).plain("a ratio") * counts(window)))
-        mean_taps = float(np.mean(counts(window)))
+        sent = below.moment().mapped(lambda values: window.summed(values) / window.counts)
+        ratio = float(np.mean(after.over(sent).plain("a ratio") * window.counts))
+        mean_taps = float(np.mean(window.counts))
         r = (ratio - 1) / (mean_taps - 1) if mean_taps > 1 else 0.0
         r = 0.0 if abs(r) < 1e-13 else r
     calculus.correlations[node] = r
@@ -133,7 +133,7 @@ def _largest(calculus: Forward, node: Node, below: State, window: Window, shape:
         phi, levels, rho = law.activation, list(law.levels), float(calculus.correlation.get(node, law.rho))
     elif law.kind != "normal":
         calculus.violated(node, "it takes the largest of values whose law is not known; they are taken as normal of the same mean square")
-    number = counts(window)
+    number = window.counts
     middle = [level.mapped(lambda values: window.summed(values) / number) for level in levels]
     rho = max(rho, 0.0)
     parts = tuple(_largest_part(calculus, node, part.channels, q, phi, rho, number) for part, q in zip(below.parts, middle, strict=True))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import KcalcError, NoRule
 from ...layers import Affine, Pool
-from ..array_operations import same_padding, window_outputs
+from ..array_operations import axis_padding, window_outputs
 
 Node = Hashable
 Locations = tuple[int, int]
@@ -59,19 +59,19 @@ def pool_norms(layer: Pool, node: Node, locations: Locations | None) -> tuple[fl
         return norm, norm if layer.kind == "mean" else 0.0, None
     window = _pair(layer.window, node)
     stride = window if layer.stride is None else _pair(layer.stride, node)
-    outputs = window_outputs(locations, window, stride, "same")
-    axes = [_axis(n, k, s, m, layer.kind == "mean") for n, k, s, m in zip(locations, window, stride, outputs, strict=True)]
+    outputs = window_outputs(locations, window, stride, layer.padding)
+    axes = [_axis(n, k, s, m, layer) for n, k, s, m in zip(locations, window, stride, outputs, strict=True)]
     norm = math.sqrt(math.prod(axes))
     apart = layer.kind == "mean" and window == stride and all(n % k == 0 for n, k in zip(locations, window, strict=True))
     return norm, norm if apart else 0.0, outputs
 
 
-def _axis(size: int, window: int, stride: int, outputs: int, mean: bool) -> float:
+def _axis(size: int, window: int, stride: int, outputs: int, layer: Pool) -> float:
     """The largest column sum of the pooling matrix along one axis, entries 1/count for means and 1 for maxima."""
-    low, _ = same_padding(size, window, stride)
+    low, _ = axis_padding(size, window, stride, layer.padding)
     total = np.zeros(size)
     for i in range(outputs):
         covered = slice(max(i * stride - low, 0), min(i * stride - low + window, size))
         count = covered.stop - covered.start
-        total[covered] += 1 / count if mean and count > 0 else 1
+        total[covered] += 1 / count if layer.kind == "mean" and count > 0 else 1
     return float(total.max())

@@ -2,7 +2,7 @@
 
 Index convention: output location ``o`` reads the input locations ``o * stride + offset`` for the offsets of the taps. Padding "same" and
 "circular" put ``max((ceil(n / stride) - 1) stride + k - n, 0)`` locations around an axis of length n, the smaller half first (as XLA does);
-a number pads both sides; zero padding reads zeros, circular padding wraps.
+a number pads both sides; zero padding reads zeros, circular padding wraps. Networks on arrays have the same windows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from ...errors import KcalcError
 from ...layers import Affine, Pool
+from ..array_operations import axis_padding
 
 Node = Hashable
 Array = np.ndarray
@@ -58,6 +59,11 @@ class Window:
     def taps(self) -> int:
         """How many locations one output reads."""
         return prod(len(axis.offsets) for axis in self.axes)
+
+    @cached_property
+    def counts(self) -> Array:
+        """How many locations of the image each output reads, (output locations,)."""
+        return (self.sources >= 0).sum(axis=1).astype(float)
 
     @property
     def trivial(self) -> bool:
@@ -137,12 +143,8 @@ def convolution(layer: Affine, node: Node, sizes: Sequence[int], delta: bool) ->
 
 
 def _convolved(size: int, kernel: int, stride: int, padding: Any, node: Node, sizes: Sequence[int]) -> Axis:
-    if padding in ("same", "circular"):
-        out = -(-size // stride)
-        low = max((out - 1) * stride + kernel - size, 0) // 2
-    else:
-        low = 0 if padding == "valid" else padding
-        out = (size + 2 * low - kernel) // stride + 1
+    low, high = axis_padding(size, kernel, stride, padding)
+    out = (size + low + high - kernel) // stride + 1
     if out < 1:
         raise KcalcError(
             f"node {node!r}: a kernel of {kernel} with padding {padding!r} does not fit an image of {_times(sizes)} locations; "
@@ -152,17 +154,17 @@ def _convolved(size: int, kernel: int, stride: int, padding: Any, node: Node, si
 
 
 def pooling(layer: Pool, node: Node, sizes: Sequence[int]) -> Window:
-    """The windows of a pooling layer, which never reads beyond the image; ``stride=None`` is the window.
+    """The windows of a pooling layer; ``stride=None`` is the window, and what lies beyond the image is not counted.
 
-    Raises: KcalcError naming the node where the window is larger than the image.
+    Raises: KcalcError naming the node where no window fits the image.
     """
     if layer.window is None:
         return Window(tuple(Axis(n, 1, 1, tuple(range(n))) for n in sizes))
     windows = _per_axis(layer.window, node, "window", len(sizes))
     strides = windows if layer.stride is None else _per_axis(layer.stride, node, "stride", len(sizes))
-    if any(k > n for k, n in zip(windows, sizes, strict=True)):
+    if layer.padding == "valid" and any(k > n for k, n in zip(windows, sizes, strict=True)):
         raise KcalcError(f"node {node!r} pools windows of {_times(windows)}, but its image has {_times(sizes)} locations")
-    return Window(tuple(Axis(n, (n - k) // s + 1, s, tuple(range(k))) for n, k, s in zip(sizes, windows, strides, strict=True)))
+    return Window(tuple(_convolved(n, k, s, layer.padding, node, sizes) for n, k, s in zip(sizes, windows, strides, strict=True)))
 
 
 def everything(sizes: Sequence[int]) -> Window:

@@ -245,19 +245,21 @@ class LocationKernel(Kernel):
 
     def _weighted(self, pair: Pair, window: Window, node: Node) -> Pair:
         q1, q2, gap = self._convolved(Channels.one(pair), window, 1 / window.taps, (), node)
-        one, two = self.lifted(q1, q2, node)
+        whole = window.taps / window.counts  # windows cut by the border are scaled up
+        one, two = self.lifted(q1 * whole, q2 * whole, node)
         return self._checked(Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self._bit(), False)), node)
 
     def _averaged(self, pair: Pair, window: Window, node: Node, group: int) -> Pair:
         """One group of channels averaged over windows."""
         m, place, source = pair.moments, self.places[node], self.below[node]
         joint = np.sqrt(m.q1) * np.sqrt(m.q2)
-        kernels = [window.summed_apart(joint * part) / window.taps**2 for part in (1 - m.gap.value, *(-a for a in m.gap.coefficients[1:]))]
+        shares = np.outer(window.counts, window.counts)
+        kernels = [window.summed_apart(joint * part) / shares for part in (1 - m.gap.value, *(-a for a in m.gap.coefficients[1:]))]
         if not place.full:
             kernels = [np.diagonal(part, axis1=-2, axis2=-1) for part in kernels]
         if self.pooled is None:
             own = np.diagonal(kernels[0], axis1=-2, axis2=-1) if place.full else kernels[0]
-            above = window.summed(self.first(m.q1, source)) / window.taps
+            above = window.summed(self.first(m.q1, source)) / window.counts
             sizes = np.where(own > LOST * above, own, 0.0)
             self.recorded.setdefault(node, []).append(sizes)
             q1, q2 = self.lifted(sizes, sizes, node)
@@ -280,7 +282,7 @@ class LocationKernel(Kernel):
         if mean.ndim == 0:
             return np.full(self.places[node].count, mean)
         count = self.places[self.below[node]].count
-        return window.summed(np.broadcast_to(mean, (*mean.shape[:-1], count))) / window.taps
+        return window.summed(np.broadcast_to(mean, (*mean.shape[:-1], count))) / window.counts
 
     # -- local maps --------------------------------------------------------------------------------------------------------------------
 
