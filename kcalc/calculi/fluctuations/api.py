@@ -117,7 +117,7 @@ def fluctuations(network: Network, features: Any = None, weights: str = "gaussia
     ``features``: one width, or {node: width}, where layers state none; ``q``: mean square of all inputs; ``c``: the cosine of two inputs
     (None: one input, no c values).
     Raises: KcalcError for missing widths, other laws of weights, layers without a rule (NoRule), symbols, and bad q or c.
-    [DKS App. K; TAT App. H and Fig. 4; Per-layer gradient, Lemma 2]
+    [DKS App. K; TAT App. E and Fig. 4; Per-layer gradient, Lemma 2]
     """
     require_network(network)
     if weights not in WEIGHTS:

@@ -1,7 +1,7 @@
 """Chains of positively homogeneous activations: exact fluctuations at any width, because layers' ratios are independent.
 
 For z of n Gaussian channels and phi with slopes a, b, sum phi(z_i)^2 = b^2 A + a^2 B with A + B a chi-square of n degrees, independent of
-X = A/(A + B), a mixture of Beta(k/2, (n-k)/2) over k ~ Bin(n, 1/2). Orthogonal weights fix A + B. [Per-layer gradient, Lemma 2; TAT App. H]
+X = A/(A + B), a mixture of Beta(k/2, (n-k)/2) over k ~ Bin(n, 1/2). Orthogonal weights fix A + B. [Per-layer gradient, Lemma 2]
 """
 
 from __future__ import annotations
