@@ -9,7 +9,7 @@ from typing import Any
 import sympy as sp
 
 from ..errors import KcalcError
-from ..layers import Affine, Input
+from ..layers import Affine, Concat, Input
 from ..network import Network
 
 Node = Hashable
@@ -37,14 +37,44 @@ def given_widths(network: Network, features: Any, symbols: bool = False) -> tupl
 
 
 def with_widths(network: Network, features: Any = None, symbols: bool = False) -> Network:
-    """The network with ``features`` written into its Affine and Input layers; see :func:`given_widths`."""
+    """The network with ``features`` written into its Affine and Input layers; see :func:`given_widths`.
+
+    A Concat that says in what ratio its inputs have channels says no more once their widths are known.
+    Raises: KcalcError also where they are not in that ratio.
+    """
     widths, default = given_widths(network, features, symbols)
+    if not widths and default is None:
+        return network
+    loose = {node for node, layer, parents in network.steps() if _states_ratio(layer) and any(network.features[p] is None for p in parents)}
 
     def stated(node: Node, layer: Any) -> Any:
+        if node in loose:
+            return Concat()
         free = isinstance(layer, Affine | Input) and layer.features is None
         return replace(layer, features=widths.get(node, default)) if free else layer
 
-    return network.map_layers(stated) if widths or default is not None else network
+    found = network.map_layers(stated)
+    still = {node for node in loose if any(found.features[parent] is None for parent in found.parents(node))}
+    for node in loose - still:
+        _check_ratio(node, network, found)
+    return found.map_layers(lambda node, layer: network.layer(node) if node in still else layer) if still else found
+
+
+def _states_ratio(layer: Any) -> bool:
+    return isinstance(layer, Concat) and layer.channels is not None
+
+
+def _check_ratio(node: Node, network: Network, found: Network) -> None:
+    layer: Any = network.layer(node)
+    parents = found.parents(node)
+    known = [found.features[parent] for parent in parents]
+    given = layer.channels
+    if any(g * known[0] - given[0] * k != 0 for g, k in zip(given, known, strict=True)):
+        listed = ", ".join(f"{parent!r}: {count}" for parent, count in zip(parents, known, strict=True))
+        raise KcalcError(
+            f"node {node!r} (Concat) says its inputs have channels in the ratio {':'.join(map(str, given))}, but they have ({listed}); "
+            "give features= of the nodes that feed it in that ratio, {node: width, None: others}"
+        )
 
 
 def _check(width: Any, where: str, symbols: bool) -> None:

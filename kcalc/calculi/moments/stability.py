@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...arguments import one_number
 from ...errors import KcalcError
+from ...layers import Affine, Input
 
 if TYPE_CHECKING:
     from .result import Moments
@@ -24,7 +25,8 @@ def width_for(found: Moments, variance: Any, most: int) -> int:
     options = dict(found.options)
     network, features = options.pop("given"), options.pop("features")
     named = dict(features) if isinstance(features, Mapping) else {None: features}
-    if named.get(None) is None:
+    open_ = [n for n, layer, _ in network.steps() if isinstance(layer, Affine | Input) and layer.features is None and n not in named]
+    if named.get(None) is None or not open_:
         raise KcalcError("all widths stand in the layers (or by node); leave them open and give features=N to ask which N would do")
 
     def relative(width: int) -> float:
