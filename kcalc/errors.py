@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LISTED = 6  # names that an error lists where none is near
+MANY = 1000  # names that are compared however far they are
+
 
 class KcalcError(ValueError):
     """Something the user gave cannot be used; the message names it and says what to do."""
@@ -31,6 +34,9 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
 
     Parameters: ``kind`` is what was looked up ("activation"), ``name`` what was given, ``known`` the valid names.
     """
-    names = sorted(known)
-    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.4) or names
-    return KcalcError(f"unknown {kind} {str(name)[:80]!r}; the nearest known: {', '.join(near[:12])}")
+    names = sorted(set(known))
+    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.4)
+    if not near and len(names) > LISTED:
+        near = difflib.get_close_matches(str(name).lower(), names[:MANY], n=LISTED, cutoff=0.0)
+    rest = f" ({len(names)} in all)" if len(near) < len(names) and len(names) > LISTED else ""
+    return KcalcError(f"unknown {kind} {str(name)[:80]!r}; the nearest known: {', '.join(near or names)}{rest}")

@@ -77,11 +77,18 @@ def test_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
         (["vanilla-3", "--tau", "1"], "--tau"),
         (["vanilla-3", "--steps", "0"], "steps"),
         (["vanilla-3", "--learning-rate", "1e-3", "--batch-size", "2000"], "1437 training examples"),
-        (["vanilla-3", "--learning-rate", "1e-3", "--devices", "9999"], "devices"),
+        (["vanilla-3", "--learning-rate", "1e-3", "--devices", "9999"], "not 9999"),
         (["vanilla-3", "--checkpoint", "a.npz"], "single run"),
         (["vanilla-3", "--learning-rate", "1e-3", "--resume"], "needs the file"),
         (["vanilla-3", "--learning-rate", "1e-3", "--log", "a.txt"], ".csv or .jsonl"),
         (["vanilla-3", "--plot", "/nonexistent/a.png"], "does not exist"),
+        (["vanilla-3", "--plot", "a.zzz"], "--plot is the name of a file .png"),
+        (["vanilla-3", "--table", "a.zzz"], "--table is the name of a file .csv"),
+        (["vanilla-3", "--learning-rate", "1e-3", "--checkpoint", "a.pkl"], "--checkpoint is the name of a file .npz"),
+        (["vanilla-3", "--learning-rate", "1e-3", "--checkpoint", "missing.npz", "--resume"], "nothing to resume"),
+        (["vanilla-3", "--compare", ","], "names no method"),
+        (["vanilla-3", "--momentum", "1.5"], "--momentum must be"),
+        (["resnet-50", "--shortcut-weight", "1"], "[0, 1)"),
         (["vanilla-3", "--method", "none", "--optimizer", "sgd", "--learning-rate", "1e38", "--steps", "5"], "at step"),
     ],
 )
@@ -89,3 +96,38 @@ def test_bad_input_is_one_line(arguments: list[str], match: str, capsys: pytest.
     assert main(["train", *arguments]) == 2
     error = capsys.readouterr().err
     assert match in error and error.count("\n") == 1 and error.startswith("kcalc: ")
+
+
+def test_an_empty_list_of_learning_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "vanilla-3", "--learning-rate", ","])
+    assert "names no learning rate" in capsys.readouterr().err
+
+
+def test_nothing_is_printed_before_everything_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "vanilla-2", "--activation", "tanh", "--method", "none", "--learning-rate", "1e-3", *QUICK]
+    file = str(tmp_path / "run.npz")
+    assert main([*command, "--checkpoint", file]) == 0
+    capsys.readouterr()
+    assert main([*command, "--checkpoint", file, "--resume", "--weight-decay", "0.5"]) == 2
+    printed = capsys.readouterr()
+    assert not printed.out and "weight_decay" in printed.err
+
+
+def test_what_is_finished_is_printed_when_a_later_method_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "train",
+        "vanilla-2",
+        "--activation",
+        "tanh",
+        "--compare",
+        "none,lsuv",
+        "--weights",
+        "zeros",
+        "--learning-rate",
+        "1e-3",
+        *QUICK,
+    ]
+    assert main(command) == 2
+    printed = capsys.readouterr()
+    assert "none" in printed.out and "1 seed\n" in printed.out and printed.err.startswith("kcalc: lsuv: ")

@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from ..compose import require_network
 from ..errors import KcalcError
-from ..layers import Affine
+from ..layers import Affine, BatchNorm
 from ..network import Network
+from .initialisers import random_bits
 from .lowering import roles, width_grows_with
-from .model import to_jax
+from .model import Model, to_jax
 from .parameterization import parameterization as named_parameterization
 
 Node = Hashable
+OPTIONS = ("image_shape", "weights", "dtype", "remat", "rolled", "trainable_norms")
 
 
 @dataclass(frozen=True)
@@ -68,39 +71,82 @@ def coordinate_check(
 
     Parameters: ``network`` leaves the widths of hidden layers open; its inputs have the channels of the example ``x``, its output nodes
     ``outputs`` channels at every width.  ``options`` go to :func:`kcalc.to_jax`.
-    Raises: KcalcError for fewer than two widths or draws, and for networks in which no width is open.
+    Raises: KcalcError for fewer than two widths or draws, networks in which no width is open or with BatchNorm, and coordinates that are 0
+    or not finite (data that are, or weights).
     """
     import jax
 
-    if len(set(widths)) < 2 or draws < 2:
-        raise KcalcError(f"a power of the width needs two widths and two draws at least, got {tuple(widths)} and {draws}")
+    require_network(network)
+    sizes_ = _widths(widths, draws, outputs)
+    foreign = next((name for name in options if name not in OPTIONS), None)
+    if foreign is not None:
+        raise KcalcError(f"{foreign}= is no option here; those of kc.to_jax that are: {', '.join(OPTIONS)}")
+    normed = network.nodes_of(BatchNorm)
+    if normed:
+        raise KcalcError(f"node {normed[0]!r} (BatchNorm) makes every size 1 from the batch; use net.without_normalization()")
     chosen = named_parameterization(parameterization)
     open_nodes = [node for node in network.nodes_of(Affine) if getattr(network.layer(node), "features", None) is None]
     if not set(open_nodes) - set(network.outputs):
         raise KcalcError("no hidden layer leaves its width open; build the network with features=None")
     ends = {node: outputs for node in network.outputs if node in open_nodes}
     found: dict[Node, list[np.ndarray]] = {node: [] for node in network.nodes_of(Affine)}
-    keys = jax.random.split(jax.random.key(key) if isinstance(key, int) else key, draws)
-    for width in widths:
+    bits = random_bits(key)
+    for width in sizes_:
         model = to_jax(network, {None: width} | ends, parameterization=chosen, **options)
+        _usable(model, x)
 
         def sizes(one: Any, model: Any = model) -> dict[int, Any]:
             trace = model.trace(model.init(one, x), x)
             return {i: (trace[node] ** 2).mean() ** 0.5 for i, node in enumerate(found)}
 
-        rows = jax.jit(jax.vmap(sizes))(keys)
+        with model.precision():
+            every = jax.jit(lambda keys, sizes=sizes: jax.lax.map(sizes, keys))  # a batch of QR decompositions is slow
+            rows = every(jax.random.split(bits, draws))
         for i, node in enumerate(found):
             found[node].append(np.asarray(rows[i], float))
+            _measured(node, width, found[node][-1])
     rms = {node: np.array(values) for node, values in found.items()}
-    slopes = {node: _power(np.array(widths, float), values) for node, values in rms.items()}
-    return CoordinateCheck(tuple(int(w) for w in widths), rms, slopes, _expected(network, chosen))
+    slopes = {node: _power(np.array(sizes_, float), values) for node, values in rms.items()}
+    return CoordinateCheck(sizes_, rms, slopes, _expected(network, chosen))
+
+
+def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
+    """The widths, whole numbers.  Raises: KcalcError for fewer than two, and for draws and outputs that are no such numbers."""
+    given = list(widths) if isinstance(widths, Sequence | np.ndarray) and not isinstance(widths, str) else []
+    for name, value, least in (*(("a width", w, 1) for w in given), ("draws", draws, 1), ("outputs", outputs, 1)):
+        if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < least:
+            raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
+    if len(set(given)) < 2 or draws < 2:
+        raise KcalcError(f"a power of the width needs two widths and two draws at least, got {str(widths)[:60]} and {draws}")
+    return tuple(int(w) for w in given)
+
+
+def _usable(model: Model, x: Any) -> None:
+    """Raises: KcalcError for an example with numbers that are not finite, or that is all 0."""
+    with model.precision():
+        arrays = model.inputs_of(x)
+    for node, array in arrays.items():
+        values = np.asarray(array, float)
+        if not np.isfinite(values).all():
+            raise KcalcError(f"the input {node!r} holds numbers that are not finite; coordinates then have no size")
+        if not values.any():
+            raise KcalcError(f"the input {node!r} is 0 everywhere, or has no examples; give an example that is not")
+
+
+def _measured(node: Node, width: int, rms: np.ndarray) -> None:
+    """Raises: KcalcError where the size of a node has no logarithm."""
+    if not np.isfinite(rms).all() or not (rms > 0).all():
+        what = "0" if np.isfinite(rms).all() else "not finite"
+        raise KcalcError(
+            f"node {node!r}: its coordinates are {what} at width {width}, so they have no power of the width; "
+            "use other inputs, weights that are not zero, or a higher dtype"
+        )
 
 
 def _power(widths: np.ndarray, rms: np.ndarray) -> tuple[float, float]:
     """The least-squares power of the width in root mean squares of shape (widths, draws), and its standard error over draws."""
     logs = np.log(widths) - np.log(widths).mean()
-    with np.errstate(divide="ignore"):
-        each = logs @ np.log(rms) / (logs @ logs)
+    each = logs @ np.log(rms) / (logs @ logs)
     return float(each.mean()), float(each.std(ddof=1) / np.sqrt(each.size))
 
 

@@ -153,6 +153,8 @@ def _calibrated(model: Model, params: Params, x: Any, adjust: Adjust, tolerance:
         for node, array in inputs.items():
             if array.ndim < 2 or array.shape[0] < 2:
                 raise KcalcError(f"the input {node!r} must be a batch of two examples at least, got shape {tuple(array.shape)}")
+            if not np.isfinite(np.asarray(array, float)).all():
+                raise KcalcError(f"the input {node!r} holds numbers that are not finite (nan or inf); remove those examples")
         own = model.unstack(params, x)
         plan = model.plan(x)
         states = {} if state is None else plan.by_node(state, "state")

@@ -11,10 +11,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..errors import KcalcError, unknown
 
 Array = Any
 Node = Hashable
+KEY_WORDS = (2, 4)  # of the keys that jax.random.PRNGKey makes
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,11 @@ class Geometric(Initialiser):
     name: str = "geometric"
     typical: float = 1.0
 
+    def __post_init__(self) -> None:
+        side: Any = self.typical
+        if isinstance(side, bool) or not isinstance(side, int | float | np.integer | np.floating) or not 0 < side < math.inf:
+            raise KcalcError(f"Geometric(typical=...) must be the positive side of a kernel, got {side!r}")
+
     def _side(self, fan: Fan) -> float:
         return math.sqrt(fan.taps)
 
@@ -220,10 +228,26 @@ def describes_theory(law: Initialiser, fan: Fan) -> bool:
     return kind and (law.delta or fan.taps == 1)
 
 
-def random_bits(key: Array) -> Array:
-    """A random key, from one or from a whole number.  Raises: KcalcError for something else."""
+def random_bits(key: Any) -> Array:
+    """A random key, from one or from a whole number.  Raises: KcalcError for something else, and for several keys at once."""
     import jax
+    import jax.numpy as jnp
 
-    if isinstance(key, bool) or key is None or isinstance(key, str | float):
-        raise KcalcError(f"the key must be jax.random.key(seed) or a whole number, got {key!r}")
-    return jax.random.key(key) if isinstance(key, int) else key
+    if _whole(key):
+        if not -(2**63) <= int(key) < 2**63:
+            raise KcalcError(f"the key must fit into 64 bits, got a number of {int(key).bit_length()}; use a smaller whole number")
+        return jax.random.key(int(key))
+    shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", None)
+    if isinstance(key, bool) or shape is None or dtype is None or isinstance(key, np.generic):
+        raise KcalcError(f"the key must be jax.random.key(seed) or a whole number, got {str(key)[:60]!r}")
+    typed = jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not typed and jnp.issubdtype(dtype, np.integer) and shape == ():
+        return jax.random.key(key)
+    if (typed and shape == ()) or (dtype == np.uint32 and len(shape) == 1 and shape[0] in KEY_WORDS):
+        return key
+    hint = "; jax.vmap draws with several" if typed or dtype == np.uint32 else ""
+    raise KcalcError(f"the key must be one jax.random.key(seed) or a whole number, got an array {dtype}{list(shape)}{hint}")
+
+
+def _whole(key: Any) -> bool:
+    return isinstance(key, int | np.integer) and not isinstance(key, bool)

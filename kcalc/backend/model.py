@@ -10,20 +10,21 @@ from typing import Any
 from ..calculi.arrays import Shape
 from ..calculi.widths import given_widths
 from ..compose import fold, require_network
-from ..errors import KcalcError, unknown
-from ..layers import Affine
+from ..errors import KcalcError
+from ..layers import Affine, Dropout
 from ..maps import Assumption
 from ..network import Network
 from ..shaping import Shaping
-from .initialisers import Initialiser, describes_theory, initialiser, random_bits
+from .checks import doubles_off, refuse_rounded, refuse_traced, same_batch
+from .initialisers import Initialiser, describes_theory, random_bits
 from .mirrored import mirrored_network
+from .options import dtype_name, images, laws, runnable, switch
 from .parameterization import Parameterization
 from .parameterization import parameterization as named_parameterization
 from .plan import Params, Plan, make_plan
 
 Node = Hashable
 Array = Any
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,10 @@ class Model:
         plan = self.plan(x)
         drawing = self._function("init", plan, lambda: jax.jit(lambda k: plan.draw(k, self._dtype)))
         with self.precision():
-            return drawing(random_bits(key))
+            drawn = drawing(random_bits(key))
+        if doubles_off(self.dtype):
+            refuse_traced("initial weights", drawn)
+        return drawn
 
     def init_state(self, x: Any = None) -> Params:
         """What is kept from step to step: BatchNorm's running mean and variance.  Empty without BatchNorm."""
@@ -85,10 +89,16 @@ class Model:
     def _run(self, params: Any, x: Any, state: Any, train: bool, key: Any, keep: bool) -> tuple[dict[Node, Array], Params]:
         import jax
 
+        if doubles_off(self.dtype):
+            inputs = x if isinstance(x, Mapping) else {self.network.inputs[0]: x}
+            named = ((f"the input {node!r}", array) for node, array in inputs.items())
+            refuse_rounded((*named, *(("an array of params", leaf) for leaf in jax.tree.leaves(params))))
         with self.precision():
             inputs = self.inputs_of(x)
-            plan = self._plan_of({node: self._shape(node, array) for node, array in inputs.items()})
-            plan.check(params)
+            shapes = {node: self._shape(node, array) for node, array in inputs.items()}
+            same_batch(inputs, {node: len(shape.axes) for node, shape in shapes.items()})
+            plan = self._plan_of(shapes)
+            self._check(plan, params)
             if plan.states and state is None:
                 raise KcalcError(f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: pass state=model.init_state()")
             if state is not None:
@@ -104,10 +114,26 @@ class Model:
             wanted_nodes = list(self.network) if keep else list(self.network.outputs)
             named = self._function(("apply", bool(train), keep), plan, lambda: jax.jit(_by_position(run, list(inputs))))
             found, new = named(params, list(inputs.values()), state, bits)
-            return dict(zip(wanted_nodes, found, strict=True)), new
+        if doubles_off(self.dtype) and train and self.network.nodes_of(Dropout):
+            refuse_traced("dropout", found)
+        return dict(zip(wanted_nodes, found, strict=True)), new
 
-    def _function(self, purpose: Any, plan: Plan, make: Any) -> Any:
-        """A compiled function of a plan, made once."""
+    def _check(self, plan: Plan, params: Any) -> None:
+        """Raises: KcalcError unless the parameters are those of the plan; says so where they are for other channels of the inputs."""
+        try:
+            plan.check(params)
+        except KcalcError:
+            for other in reversed(self._plans.values()):
+                if other is not plan and other.holds(params):
+                    wrong = next(node for node in self.network.inputs if other.shapes[node] != plan.shapes[node])
+                    raise KcalcError(
+                        f"the input {wrong!r} has {plan.shapes[wrong].channels} channels, but these params are for "
+                        f"{other.shapes[wrong].channels}; give inputs like those of model.init(key, x)"
+                    ) from None
+            raise
+
+    def _function(self, purpose: Any, plan: Plan | None, make: Any) -> Any:
+        """A compiled function of a plan (or something else that is made of the model), made once."""
         known = self._compiled
         if (purpose, id(plan)) not in known:
             known[purpose, id(plan)] = make()
@@ -189,7 +215,7 @@ class Model:
     def unstack(self, params: Params, x: Any = None) -> dict[Node, dict[str, Array]]:
         """{node: {"weight": ..., "bias": ...}}, repeated blocks taken apart.  ``x`` as in :meth:`init`, if that was given one."""
         plan = self._plan_for(params, x)
-        plan.check(params)
+        self._check(plan, params)
         return plan.unstacked(params)
 
     def stack(self, own: Mapping[Node, Mapping[str, Array]], x: Any = None) -> Params:
@@ -210,13 +236,7 @@ class Model:
         """The plan that made the parameters: that of ``x``, else the one whose extents fit."""
         if x is not None:
             return self.plan(x)
-        for plan in reversed(self._plans.values()):
-            try:
-                plan.check(params)
-            except KcalcError:
-                continue
-            return plan
-        return self.plan()
+        return next((plan for plan in reversed(self._plans.values()) if plan.holds(params)), None) or self.plan()
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -267,13 +287,15 @@ def to_jax(
     if source.free_symbols:
         named = ", ".join(sorted(symbol.name for symbol in source.free_symbols))
         raise KcalcError(f"the network has symbols ({named}); give them numbers with net.subs({{...}})")
+    runnable(source)
+    given = {"remat": remat, "rolled": rolled, "trainable_norms": trainable_norms}
+    flags: dict[str, Any] = {name: switch(name, value) for name, value in given.items()}
     if remat and not rolled:
         raise KcalcError("remat=True computes inside repeated blocks again, which rolled=False does not have; use rolled=True")
     widths, default = given_widths(source, features)
-    laws = _laws(source, weights) | own_laws
     model = Model(
-        source, widths, default, _images(source, image_shape), laws, named_parameterization(parameterization), _dtype(dtype), bool(remat),
-        bool(rolled), bool(trainable_norms),
+        source, widths, default, images(source, image_shape), laws(source, weights) | own_laws, named_parameterization(parameterization),
+        dtype_name(dtype), **flags,
     )  # fmt: skip
     if all(getattr(source.layer(node), "features", None) or node in widths for node in source.inputs):
         model.plan()  # what does not fit is said at once
@@ -286,44 +308,3 @@ def _source(network: Any) -> tuple[Network, dict[Node, Initialiser]]:
         return mirrored_network(network)
     require_network(network)
     return network, {}
-
-
-def _images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
-    """The (height, width) of inputs that have one."""
-    given = dict(image_shape) if isinstance(image_shape, Mapping) else dict.fromkeys(network.inputs, image_shape)
-    for node in given:
-        if node not in network.inputs:
-            raise unknown("input", node, map(str, network.inputs))
-    shapes: dict[Node, tuple[int, int]] = {}
-    for node in network.inputs:
-        layer: Any = network.layer(node)
-        asked = given.get(node)
-        if asked is not None and layer.image_shape is not None and tuple(asked) != tuple(layer.image_shape):
-            stated = layer.image_shape
-            raise KcalcError(f"the input {node!r} has image_shape={stated} in its layer, got {asked}; build the network with {asked}")
-        shape = layer.image_shape if asked is None else asked
-        if shape is None:
-            continue
-        extents = shape if isinstance(shape, tuple | list) else ()
-        if len(extents) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in extents):
-            raise KcalcError(f"image_shape must be (height, width), two positive whole numbers, got {shape!r}")
-        shapes[node] = (extents[0], extents[1])
-    return shapes
-
-
-def _laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
-    given: dict[Any, Any] = dict(weights) if isinstance(weights, Mapping) else {None: weights}
-    default = initialiser(given.pop(None, "delta_orthogonal"))
-    for node in given:
-        if not isinstance(network.layer(node), Affine):
-            kind = type(network.layer(node)).__name__
-            raise KcalcError(f"node {node!r} is a {kind}, which has no weights to initialise; give laws of Affine nodes")
-    return {node: initialiser(given[node]) if node in given else default for node in network.nodes_of(Affine)}
-
-
-def _dtype(given: Any) -> str:
-    """The name of a floating-point type.  Raises: KcalcError for others."""
-    name = str(getattr(given, "dtype", None) or getattr(given, "name", None) or getattr(given, "__name__", given))
-    if name not in DTYPES:
-        raise unknown("dtype", given, DTYPES)
-    return name

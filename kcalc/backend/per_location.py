@@ -25,33 +25,58 @@ def normalise_locations(x: Any, extra: str = "mean_norm", value: float = 1.0, ba
     """
     if extra not in VARIANTS:
         raise unknown("variant of per-location normalisation", extra, VARIANTS)
+    if isinstance(batch_axes, bool) or not hasattr(batch_axes, "__index__") or int(batch_axes) < 0:
+        raise KcalcError(f"batch_axes must be a whole number >= 0, got {batch_axes!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating) or not 0 < value < float("inf"):
+        raise KcalcError(f"value must be a positive number, got {value!r}")
     if is_jax(x):
         import jax.numpy as xp
 
-        array = x
+        array = x if xp.issubdtype(x.dtype, xp.floating) else x.astype(float)
     else:
-        xp, array = np, np.asarray(NUMPY.number(x))
+        xp, array = np, _numbers(x)
+        if getattr(x, "dtype", None) == np.float32:
+            return normalise_locations(array, extra, value, batch_axes).astype(np.float32)
     if array.ndim < batch_axes + 1:
         raise KcalcError(f"x must have {batch_axes} axes of examples and one of channels at least, got shape {tuple(array.shape)}")
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise KcalcError(f"value must be a positive number, got {value!r}")
     channels = array.shape[-1]
+    locations = tuple(range(batch_axes, array.ndim))
+    together = locations if extra == "mean_norm" else (-1,)
+    unit = _unit(xp, abs(array).max(axis=together, keepdims=True), value if extra == "constant" else 0)
+    array = array / unit
     squares = (array * array).sum(axis=-1, keepdims=True)
     if extra == "none":
         _refuse_zero(xp, squares)
         return array * (channels**0.5 / xp.sqrt(squares))
     if extra == "constant":
-        added = xp.full_like(squares, value)
+        added = xp.broadcast_to(value / unit, squares.shape).astype(squares.dtype)
     else:
-        locations = tuple(range(batch_axes, array.ndim))
         added = xp.broadcast_to(xp.sqrt(squares.mean(axis=locations, keepdims=True) / channels), squares.shape)
         _refuse_zero(xp, added)
     joined = xp.concatenate([array, added], axis=-1)
     return joined * ((channels + 1) ** 0.5 / xp.sqrt(squares + added * added))
 
 
+def _numbers(x: Any) -> np.ndarray:
+    """``x`` as float64.  Raises: KcalcError for text, complex numbers, nan and infinities."""
+    array = np.asarray(x) if isinstance(x, np.ndarray | np.generic) else None
+    if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise KcalcError(f"x holds {array[place]} at {place}; replace what is not finite")
+    try:
+        return np.asarray(NUMPY.number(x))
+    except KcalcError as error:
+        raise KcalcError(f"x must be an array of numbers: {error}") from None
+
+
+def _unit(xp: Any, largest: Any, value: float) -> Any:
+    """A power of two near the largest entry: dividing by it changes no ratio, and squares then stay in range.  1 where all are 0."""
+    top = xp.maximum(largest, value)
+    return xp.where(top > 0, xp.ldexp(xp.ones_like(top), xp.frexp(top)[1] - 1), xp.ones_like(top))
+
+
 def _refuse_zero(xp: Any, squares: Any) -> None:
     if xp is np and not np.all(squares > 0):
         where = np.argwhere(~(squares > 0))[0]
         place = tuple(int(i) for i in where[:-1])
-        raise KcalcError(f"the vector at {place} is zero or not a number, so it has no direction; use extra='constant'")
+        raise KcalcError(f"x: the vector at {place} is zero, so it has no direction; use extra='constant'")

@@ -15,6 +15,7 @@ from ..calculi.arrays import Arrays, Lowered, Shape
 from ..compose import fold
 from ..errors import KcalcError
 from ..network import Network
+from .checks import array_like
 from .initialisers import Fan, Initialiser
 from .lowering import Lowering
 from .parameterization import Parameterization
@@ -47,6 +48,7 @@ class Plan:
     fans: Mapping[Node, Fan]
     laws: Mapping[Node, Initialiser]
     blocks: tuple[Block, ...]
+    shapes: Mapping[Node, Shape]
 
     @cached_property
     def folded(self) -> Network:
@@ -100,18 +102,33 @@ class Plan:
         expected = {entry.name: entry for entry in entries}
         for name in (*expected, *tree):
             if name not in tree or name not in expected:
-                where = "lack" if name not in tree else "hold"
-                raise KcalcError(f"the {what} {where} {name!r}: they are of another network, or rolled otherwise; take those of {maker}")
+                where = ("lack" if name not in tree else "hold") + ("" if kind == "tensors" else "s")
+                one, of = ("they are", "those") if kind == "tensors" else ("it is", "that")
+                raise KcalcError(f"the {what} {where} {name!r}: {one} of another network, or rolled otherwise; take {of} of {maker}")
         for name, entry in expected.items():
-            shapes = getattr(self.nodes[entry.nodes[0]], kind)
-            if set(tree[name]) != set(shapes):
-                raise KcalcError(f"{what}[{name!r}] must hold {sorted(shapes)}, got {sorted(tree[name])}; take those of {maker}")
-            for leaf, own in shapes.items():
-                if tuple(tree[name][leaf].shape) != entry.shape(own):
-                    raise KcalcError(
-                        f"{what}[{name!r}][{leaf!r}] has shape {tuple(tree[name][leaf].shape)}, but inputs of this shape need "
-                        f"{entry.shape(own)}; initialise with inputs of the same shape: model.init(key, x)"
-                    )
+            self._check_entry(tree[name], entry, kind, f"{what}[{name!r}]", maker)
+
+    def _check_entry(self, leaves: Any, entry: Entry, kind: str, what: str, maker: str) -> None:
+        shapes = getattr(self.nodes[entry.nodes[0]], kind)
+        if not isinstance(leaves, Mapping) or set(leaves) != set(shapes):
+            got = sorted(map(str, leaves)) if isinstance(leaves, Mapping) else type(leaves).__name__
+            raise KcalcError(f"{what} must hold {sorted(shapes)}, got {got}; take those of {maker}")
+        for leaf, own in shapes.items():
+            if not array_like(leaves[leaf]):
+                raise KcalcError(f"{what}[{leaf!r}] must be an array of numbers, got {type(leaves[leaf]).__name__}")
+            if tuple(leaves[leaf].shape) != entry.shape(own):
+                raise KcalcError(
+                    f"{what}[{leaf!r}] has shape {tuple(leaves[leaf].shape)}, but inputs of this shape need "
+                    f"{entry.shape(own)}; initialise with inputs of the same shape: model.init(key, x)"
+                )
+
+    def holds(self, tree: Any) -> bool:
+        """Whether :meth:`check` accepts the parameters."""
+        try:
+            self.check(tree)
+        except KcalcError:
+            return False
+        return True
 
     def by_node(self, tree: Params, kind: str = "tensors") -> dict[Node, dict[str, Array]]:
         """The entries under the first of their nodes, as the array calculus wants them."""
@@ -133,13 +150,17 @@ class Plan:
         """The parameters, from {node: its own arrays}."""
         import jax.numpy as jnp
 
-        missing = next((node for entry in self.tensors for node in entry.nodes if node not in own), None)
-        if missing is not None:
-            raise KcalcError(f"there are no arrays for node {missing!r}; give them for every node with weights")
+        if not isinstance(own, Mapping):
+            raise KcalcError(f"expected {{node: its arrays}}, as model.unstack(params) makes, got {type(own).__name__}")
+        wanted = {node: self.nodes[node].tensors for entry in self.tensors for node in entry.nodes}
+        foreign = next((node for node in own if node not in wanted), None)
+        if foreign is not None:
+            raise KcalcError(f"node {foreign!r} has no weights in this network; leave it out")
+        given = {node: _own_arrays(node, own.get(node), shapes) for node, shapes in wanted.items()}
         tree: Params = {}
         for entry in self.tensors:
             leaves = self.nodes[entry.nodes[0]].tensors
-            rows = {leaf: [jnp.asarray(own[node][leaf]) for node in entry.nodes] for leaf in leaves}
+            rows = {leaf: [given[node][leaf] for node in entry.nodes] for leaf in leaves}
             tree[entry.name] = {leaf: jnp.stack(row) if entry.stacked else row[0] for leaf, row in rows.items()}
         self.check(tree)
         return tree
@@ -224,6 +245,28 @@ class Plan:
         return Arrays(self.nodes, self.by_node(params), kept, **options)
 
 
+def _own_arrays(node: Node, given: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """The arrays of one node.  Raises: KcalcError naming it where one is missing, unknown, of another shape or no array of numbers."""
+    import jax.numpy as jnp
+
+    if not isinstance(given, Mapping):
+        raise KcalcError(f"there are no arrays for node {node!r}; give {sorted(shapes)} for every node with weights")
+    if set(given) != set(shapes):
+        raise KcalcError(f"node {node!r} must have {sorted(shapes)}, got {sorted(map(str, given))}")
+    found: dict[str, Array] = {}
+    for leaf, shape in shapes.items():
+        try:
+            values = given[leaf] if hasattr(given[leaf], "dtype") else np.asarray(given[leaf])
+        except ValueError:
+            values = None
+        if not array_like(values):
+            raise KcalcError(f"the {leaf} of node {node!r} must be an array of numbers, got {type(given[leaf]).__name__}")
+        found[leaf] = jnp.asarray(values)
+        if found[leaf].shape != shape:
+            raise KcalcError(f"the {leaf} of node {node!r} must have the shape {shape}, got {tuple(found[leaf].shape)}")
+    return found
+
+
 def _gathered(entry: Entry, rows: Mapping[Node, tuple[dict[str, Array], int]]) -> dict[str, Array]:
     """The leaves of an entry, out of the rows of what was drawn."""
     leaves, first = rows[entry.nodes[0]]
@@ -253,4 +296,4 @@ def make_plan(
     lowering = Lowering(network, features, laws, parameterization, trainable_norms)
     fold(network, lowering, shapes)  # pyright: ignore[reportArgumentType]
     blocks = repeated_blocks(network, lowering.nodes) if roll else ()
-    return Plan(network, lowering.nodes, lowering.fans, laws, blocks)
+    return Plan(network, lowering.nodes, lowering.fans, laws, blocks, dict(shapes))

@@ -95,6 +95,8 @@ def _built(family: str, depth: int, phi: str, weight: float | None) -> Named:
         network = PLAIN[family](depth, activation=phi)
         note = ", LayerNorm, plain sums, sigma_w sqrt 2" if family == "layernorm-resnet" else ""
         return Named(network, f"{family}-{depth}{note}: {_counted(network)}")
+    if weight is not None and not 0 <= weight < 1:
+        raise KcalcError(f"--shortcut-weight must lie in [0, 1), got {weight:g}: at 1 the branches are cut off")
     chosen: Any = architectures.HALF if weight is None else weight
     builders: dict[str, Any] = {
         "resnet-v2": architectures.resnet_v2, "wide-resnet": architectures.wide_resnet, "rescaled-resnet": architectures.rescaled_resnet,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..errors import KcalcError, unknown
+from ..plotting import SUFFIXES
 from ..training import (
     OPTIMISERS,
     RECIPES,
@@ -19,6 +21,7 @@ from ..training import (
     Diverged,
     Run,
     Settings,
+    Unfinished,
     compare,
     datasets,
     recipe,
@@ -41,7 +44,7 @@ EPILOG = f"""\
 examples:
   kcalc train vanilla-100 --activation tanh --method dks --learning-rate 3e-4
   kcalc train vanilla --depth 100 --activation tanh --compare none,dks,tat,he:relu,eoc --seeds 3 --plot methods.png
-  kcalc train vanilla-50 --activation relu --method tat --data mnist --folder mnist --checkpoint run.npz --resume
+  kcalc train vanilla-50 --activation relu --method tat --data mnist --folder mnist --checkpoint run.npz
   kcalc train --recipe dks-zeta --depth 50 --table zeta.csv
 
 recipes: {", ".join(RECIPES)}
@@ -50,7 +53,10 @@ methods: {", ".join(METHOD_NAMES)}
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    return tuple(number(part) for part in text.split(",") if part.strip())
+    found = tuple(number(part) for part in text.split(",") if part.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} names no learning rate; write 1e-3, or 1e-4,1e-3")
+    return found
 
 
 def _options(command: argparse.ArgumentParser) -> None:
@@ -99,14 +105,8 @@ def _file_options(group: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    for path in (options.plot, options.table):
-        if path:
-            check_folder(path)
-    settings = Settings(
-        optimizer=options.optimizer, steps=options.steps, batch_size=options.batch_size, schedule=options.schedule, warmup=options.warmup,
-        label_smoothing=options.label_smoothing, momentum=options.momentum, weight_decay=options.weight_decay,
-        evaluate_every=options.evaluate_every,
-    )  # fmt: skip
+    _check_files(options)
+    settings = _settings(options)
     contenders, title = _contenders(options)
     rates = options.learning_rate or contenders[0].tried(settings)  # an unknown optimizer is refused before data are read
     dataset = datasets.load(options.data, options.folder)
@@ -117,12 +117,50 @@ def _run(options: argparse.Namespace) -> None:
     for name in ("log", "checkpoint", "resume"):
         if getattr(options, name):
             raise KcalcError(f"--{name} is for a single run: one method, one --learning-rate, one seed; comparisons keep a --journal")
-    found = compare(
-        contenders, dataset, settings, options.seeds, options.split or "folds", options.learning_rate,
-        f"{title}: {dataset.name}, {settings.steps} steps of {settings.batch_size}, {options.optimizer}, {options.seeds} seeds",
-        options.journal, _line if sys.stderr.isatty() else None, mesh,
-    )  # fmt: skip
+    seeds = "1 seed" if options.seeds == 1 else f"{options.seeds} seeds"
+    try:
+        found = compare(
+            contenders, dataset, settings, options.seeds, options.split or "folds", options.learning_rate,
+            f"{title}: {dataset.name}, {settings.steps} steps of {settings.batch_size}, {options.optimizer}, {seeds}",
+            options.journal, _line if sys.stderr.isatty() else None, mesh,
+        )  # fmt: skip
+    except Unfinished as stopped:
+        _finish(options, stopped.comparison)
+        raise
     _finish(options, found)
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """The settings of all runs.  Raises: KcalcError in the words of the command line."""
+    try:
+        return Settings(
+            optimizer=options.optimizer, steps=options.steps, batch_size=options.batch_size, schedule=options.schedule,
+            warmup=options.warmup, label_smoothing=options.label_smoothing, momentum=options.momentum, weight_decay=options.weight_decay,
+            evaluate_every=options.evaluate_every,
+        )  # fmt: skip
+    except KcalcError as error:
+        name, space, rest = str(error).partition(" ")
+        raise KcalcError(f"--{name.replace('_', '-')}{space}{rest}" if hasattr(options, name) else str(error)) from None
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Raises: KcalcError for files that could not be written or read, before any work is done."""
+    for name, suffixes in (("plot", SUFFIXES), ("table", (".csv",)), ("checkpoint", (".npz",)), ("journal", (".jsonl",))):
+        path = getattr(options, name)
+        if path is None:
+            continue
+        check_folder(path)
+        if Path(path).suffix.lower() not in suffixes or Path(path).is_dir():
+            raise KcalcError(f"--{name} is the name of a file {', '.join(suffixes)}, not {path}")
+    if options.resume and options.checkpoint is None:
+        raise KcalcError("--resume needs the file of a checkpoint: --checkpoint FILE")
+    if options.checkpoint is None:
+        return
+    there = Path(options.checkpoint).exists()
+    if options.resume and not there:
+        raise KcalcError(f"--checkpoint {options.checkpoint} does not exist, so there is nothing to resume; leave out --resume to start")
+    if there and not options.resume:
+        raise KcalcError(f"--checkpoint {options.checkpoint} exists; go on from it with --resume, or remove it to start again")
 
 
 def _line(text: str) -> None:
@@ -132,11 +170,11 @@ def _line(text: str) -> None:
 def _finish(options: argparse.Namespace, found: Comparison) -> None:
     if sys.stderr.isatty():
         _line("")
+    print(found)
     if options.plot:
         save_figure(found.plot(), options.plot)
     if options.table:
         found.save_table(options.table)
-    print(found)
 
 
 def _contenders(options: argparse.Namespace) -> tuple[list[Contender], str]:
@@ -152,7 +190,9 @@ def _contenders(options: argparse.Namespace) -> tuple[list[Contender], str]:
         raise KcalcError("say which network to train: NET (vanilla-100, ...) or --recipe NAME")
     name = options.network if options.depth is None else f"{options.network}-{options.depth}"
     named = named_network(name, options.activation, options.shortcut_weight)
-    wanted = [part.strip() for part in options.compare.split(",") if part.strip()] if options.compare else [options.method]
+    wanted = [part.strip() for part in options.compare.split(",") if part.strip()] if options.compare is not None else [options.method]
+    if options.compare is not None and not wanted:
+        raise KcalcError(f"--compare {options.compare!r} names no method; write --compare {','.join(METHOD_NAMES[:2])}")
     single = options.compare is None
     return [_contender(options, text, named.network, single) for text in dict.fromkeys(wanted)], named.short
 
@@ -179,14 +219,20 @@ def _single(options: argparse.Namespace, contender: Contender, settings: Setting
     last = options.split == "last"
     split = held_out(dataset, None, prepared.preparation) if last else fold(dataset, 0, preparation=prepared.preparation)
     model, initial = prepared.built(split)
-    print(f"{title}, {contender.label}: {model!r}\n{split!r}\n{settings.optimizer}, learning rate {settings.learning_rate:g}\n", flush=True)
+
+    def header() -> None:
+        rate = f"{settings.optimizer}, learning rate {settings.learning_rate:g}"
+        print(f"{title}, {contender.label}: {model!r}\n{split!r}\n{rate}\n", flush=True)
+
+    trainer = Trainer(model, settings, mesh)
+    trainer.check(split)
     with model.precision():
         params = initial(settings.seed, split)
-    trainer = Trainer(model, settings, mesh)
     try:
         run = trainer.fit(
-            split, params=params, checkpoint=options.checkpoint, resume=options.resume, log=options.log, progress=sys.stderr.isatty()
-        )
+            split, params=params, checkpoint=options.checkpoint, resume=options.resume, log=options.log, progress=sys.stderr.isatty(),
+            begun=header,
+        )  # fmt: skip
     except Diverged as stopped:
         _report(options, stopped.run, split)
         raise

@@ -1,6 +1,6 @@
 """Training: data sets and splits, optimisers, fit and evaluate, checkpoints, several devices, comparisons, the papers' experiments."""
 
-from .comparison import compare
+from .comparison import Unfinished, compare
 from .contenders import Contender
 from .datasets import SOURCES, Dataset, load
 from .loop import Trainer, evaluate, fit
@@ -27,6 +27,7 @@ __all__ = [
     "Settings",
     "Split",
     "Trainer",
+    "Unfinished",
     "compare",
     "connect",
     "data_mesh",

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import zipfile
+import zlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,19 @@ from ..backend.model import Model
 from ..errors import KcalcError
 from ..interchange.json_format import network_to_dict
 from .digests import data_digest, digest
-from .logs import Record, record_from, write_whole
+from .logs import Record, finite, record_from, whole, write_whole
 from .settings import Settings
 from .splits import Split
 
 SCHEMA = "kcalc.checkpoint/1"
 META = "kcalc"  # the entry with the JSON text
 WIDE = 2  # bytes of a number that NumPy has no type for
+PARAMS = "['params']"  # how the names of weights begin
+META_BYTES = 2**26  # more than the JSON text ever has
+DAMAGE = (
+    OSError, ValueError, KeyError, TypeError, IndexError, EOFError, AttributeError, OverflowError, RecursionError, MemoryError,
+    NotImplementedError, RuntimeError, zlib.error, zipfile.BadZipFile, struct.error,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,32 +98,34 @@ def load(path: Path, like: Any, own: Fingerprint, settings: Settings) -> Checkpo
     Raises: KcalcError for files that are no checkpoints or are damaged, and for checkpoints of another network, other data or settings.
     """
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        about = json.loads(arrays.pop(META).tobytes())
-        if about["schema"] != SCHEMA:
-            raise KcalcError(f"{path} has the schema {str(about['schema'])[:40]!r}, expected {SCHEMA!r}")
-        history = tuple(record_from(row) for row in about["history"])
-        sums = int(about["sums"][0]), float(about["sums"][1]), int(about["sums"][2])
-        owner = Fingerprint(**about["fingerprint"])
-        found = Checkpoint(owner, dict(about["settings"]), int(about["step"]), history, sums, (about["leaves"], arrays))
+        found = _read(path, 2 * sum(leaf.nbytes for leaf in _flat(like)[1]) + META_BYTES)
     except KcalcError:
         raise
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-        EOFError,
-        AttributeError,
-        zipfile.BadZipFile,
-        NotImplementedError,
-    ) as error:
+    except DAMAGE as error:
         raise KcalcError(f"{path} is not a checkpoint of kcalc, or is damaged ({type(error).__name__}); remove it to start again") from None
     _belongs(path, found, own, settings)
     described, arrays = found.tree
     return replace(found, tree=_tree(path, described, arrays, like))
+
+
+def _read(path: Path, most: int) -> Checkpoint:
+    """What a file holds, its arrays as they are.  Raises: KcalcError; whatever reading a damaged file raises."""
+    with zipfile.ZipFile(path) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+        if size > most:
+            raise KcalcError(
+                f"{path} holds {size} bytes of arrays, more than this network and optimizer have; it is of another, or damaged"
+            )
+    with np.load(path, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    about = json.loads(arrays.pop(META).tobytes())
+    if about["schema"] != SCHEMA:
+        raise KcalcError(f"{path} has the schema {str(about['schema'])[:40]!r}, expected {SCHEMA!r}")
+    history = tuple(record_from(row) for row in about["history"])
+    steps, loss, hits = about["sums"]
+    sums = whole(steps), finite(loss), whole(hits)
+    owner = Fingerprint(**about["fingerprint"])
+    return Checkpoint(owner, dict(about["settings"]), whole(about["step"]), history, sums, (about["leaves"], arrays))
 
 
 def _belongs(path: Path, found: Checkpoint, own: Fingerprint, settings: Settings) -> None:
@@ -126,8 +136,12 @@ def _belongs(path: Path, found: Checkpoint, own: Fingerprint, settings: Settings
     differences = settings.differences(found.settings)
     if differences:
         raise KcalcError(f"{path} is a checkpoint of a run with {'; '.join(differences[:3])}; use the same settings, or another file")
-    if not 0 <= found.step <= settings.steps:
+    if found.step > settings.steps:
         raise KcalcError(f"{path} says it is after step {found.step} of {settings.steps}; it is damaged")
+    looks = [record.step for record in found.history]
+    last = looks[-1] if looks else 0
+    if looks != sorted(set(looks)) or last + found.sums[0] != found.step or (found.step == settings.steps and last != found.step):
+        raise KcalcError(f"{path} has records that do not lead up to its step {found.step}; it is damaged")
 
 
 def _flat(tree: Any) -> tuple[list[str], list[np.ndarray]]:
@@ -136,6 +150,12 @@ def _flat(tree: Any) -> tuple[list[str], list[np.ndarray]]:
 
     pairs = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [jax.tree_util.keystr(path) for path, _ in pairs], [np.asarray(leaf) for _, leaf in pairs]
+
+
+def _spoilt(name: str, values: np.ndarray) -> bool:
+    """Whether an array holds what no good state has: nan, or weights that are infinite."""
+    wide = values.astype(float)
+    return bool(np.isnan(wide).any() or (name.startswith(PARAMS) and np.isinf(wide).any()))
 
 
 def _tree(path: Path, described: Any, arrays: dict[str, np.ndarray], like: Any) -> Any:
@@ -154,5 +174,7 @@ def _tree(path: Path, described: Any, arrays: dict[str, np.ndarray], like: Any) 
             if values.dtype != np.uint16 or leaf.dtype.itemsize != WIDE:
                 raise KcalcError(f"{path} holds {name} as {values.dtype}, not {leaf.dtype}; it is damaged")
             values = values.view(leaf.dtype)
+        if _spoilt(name, values):
+            raise KcalcError(f"{path} holds {name} with numbers that are not finite; it is damaged, remove it to start again")
         read.append(values)
     return jax.tree.unflatten(jax.tree.structure(like), read)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..errors import KcalcError
 from .contenders import Contender
@@ -41,62 +43,130 @@ def compare(
     Parameters: run i of ``seeds`` has the initial weights and batches of seed i; ``part`` "folds" tests it on fold i (modulo 5) of the
     examples, "last" on the data set's own test set.  ``rates`` replaces the learning rates of all contenders.  ``journal`` is a ``.jsonl``
     file with a line per finished run: a comparison that was interrupted goes on where it stopped.  ``report`` gets a line per run.
-    Runs whose loss is no longer finite count as 0 % correct.  Raises: KcalcError for what does not fit together.
+    Runs whose loss is no longer finite count as 0 % correct.  All contenders are built and checked before the first is trained.
+    Raises: KcalcError for what does not fit together; :class:`Unfinished`, with the runs done until then, where one cannot be trained.
     """
     if part not in PARTS:
         raise KcalcError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
+    if isinstance(seeds, bool) or not isinstance(seeds, int | np.integer) or seeds < 1:
         raise KcalcError(f"seeds must be a whole number >= 1, got {seeds!r}")
     chosen = Settings() if settings is None else settings
+    if not isinstance(chosen, Settings) or not isinstance(dataset, Dataset):
+        raise KcalcError(f"expected a Dataset and Settings, got {type(dataset).__name__} and {type(chosen).__name__}")
+    if not all(isinstance(contender, Contender) for contender in contenders):
+        raise KcalcError("contenders must be kcalc.training.Contender(label, network, ...)")
     labels = [contender.label for contender in contenders]
     if not labels or len(set(labels)) != len(labels):
         raise KcalcError(f"contenders need labels of their own, one at least, got {labels}")
     book = Journal(None if journal is None else Path(journal))
     splits = Splits(dataset, part)
-    results = [
-        result
-        for contender in contenders
-        for result in _runs(contender.prepared(), splits, chosen, seeds, rates, book, report or (lambda _: None), mesh)
-    ]
-    return Comparison(title or f"{dataset.name}, {chosen.steps} steps", tuple(results), goal)
+    lanes = [_lane(contender.prepared(), splits, chosen, int(seeds), rates, book, mesh) for contender in contenders]
+    name = title or f"{dataset.name}, {chosen.steps} steps"
+    results: list[Result] = []
+    try:
+        while lanes:  # what is compiled for one contender goes with it
+            for result in _runs(lanes.pop(0), splits, book, report or (lambda _: None)):
+                results.append(result)  # one by one: those before an error are kept
+    except KcalcError as error:
+        if not results:
+            raise
+        raise Unfinished(str(error), Comparison(name, tuple(results), goal)) from None
+    return Comparison(name, tuple(results), goal)
+
+
+class Unfinished(KcalcError):
+    """A contender could not be trained; ``comparison`` holds the runs that were finished before."""
+
+    def __init__(self, message: str, comparison: Comparison) -> None:
+        super().__init__(message)
+        self.comparison = comparison
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The splits of a data set, each made once per preparation."""
+    """The splits of a data set; the newest is kept."""
 
     dataset: Dataset
     part: str
+    _newest: dict[Any, Split] = field(default_factory=dict, repr=False)  # one at most, as they may be large
+    _digests: dict[Any, str] = field(default_factory=dict, repr=False)
 
     def get(self, seed: int, preparation: Preparation) -> Split:
         """The split that a seed is tested on."""
-        if self.part == "last":
-            return held_out(self.dataset, None, preparation)
-        return fold(self.dataset, seed % FOLDS, FOLDS, 0, preparation)
+        key = self._key(seed, preparation)
+        if key not in self._newest:
+            self._newest.clear()
+            last = self.part == "last"
+            found = held_out(self.dataset, None, preparation) if last else fold(self.dataset, seed % FOLDS, FOLDS, 0, preparation)
+            self._newest[key] = found
+        return self._newest[key]
+
+    def digest(self, seed: int, preparation: Preparation) -> str:
+        """The digest of that split."""
+        key = self._key(seed, preparation)
+        if key not in self._digests:
+            self._digests[key] = data_digest(self.get(seed, preparation))
+        return self._digests[key]
+
+    def _key(self, seed: int, preparation: Preparation) -> Any:
+        return preparation, 0 if self.part == "last" else seed % FOLDS
 
 
-def _runs(
-    contender: Contender, splits: Splits, settings: Settings, seeds: int, rates: Sequence[float] | None, book: Journal,
-    report: Callable[[str], None], mesh: Any,
-) -> Iterator[Result]:  # fmt: skip
-    """All runs of one contender; compiled when the first of them is not in the journal."""
-    own = contender.trained_with(settings)
-    trainer: Trainer | None = None
-    initial: Any = None
-    for seed in range(seeds):
-        split = splits.get(seed, contender.preparation)
-        digest = f"{contender.digest(settings)}-{data_digest(split)}"
-        for rate in rates or contender.tried(settings):
-            found = book.find(contender.label, rate, seed, digest)
-            if found is None:
-                if trainer is None:
-                    model, initial = contender.built(split)
-                    trainer = Trainer(model, own, mesh)
-                found = _one(contender, trainer, initial, split, rate, seed, digest)
-                book.add(found)
-            end = f"diverged at step {found.diverged}" if found.diverged is not None else f"{100 * found.accuracy:.2f} %"
-            report(f"{contender.label}, learning rate {rate:g}, seed {seed}: {end}")
-            yield found
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """One contender, checked: its runs ((seed, learning rate, digest), ...), and what trains those that are not in the journal."""
+
+    contender: Contender
+    runs: tuple[tuple[int, float, str], ...]
+    trainer: Trainer | None
+    initial: Any
+
+
+def _lane(
+    contender: Contender, splits: Splits, settings: Settings, seeds: int, rates: Sequence[float] | None, book: Journal, mesh: Any
+) -> Lane:
+    """A contender made ready.  Raises: KcalcError naming it for whatever of it does not fit together."""
+    try:
+        own = contender.trained_with(settings)
+        tried = contender.tried(settings) if rates is None else _rates(rates)
+        runs = []
+        for seed in range(seeds):
+            digest = f"{contender.digest(settings)}-{splits.digest(seed, contender.preparation)}"
+            runs += [(seed, replace(own, learning_rate=rate).learning_rate, digest) for rate in tried]
+        if all(book.find(contender.label, rate, seed, digest) for seed, rate, digest in runs):
+            return Lane(contender, tuple(runs), None, None)
+        split = splits.get(0, contender.preparation)
+        model, initial = contender.built(split)
+        trainer = Trainer(model, own, mesh)
+        trainer.check(split)
+    except KcalcError as error:
+        raise KcalcError(f"{contender.label}: {error}") from None
+    return Lane(contender, tuple(runs), trainer, initial)
+
+
+def _rates(rates: Any) -> tuple[float, ...]:
+    found = list(rates) if isinstance(rates, Sequence | np.ndarray) and not isinstance(rates, str) else []
+    if not found:
+        raise KcalcError(f"rates must be learning rates, one at least, got {rates!r}")
+    return tuple(found)
+
+
+def _runs(lane: Lane, splits: Splits, book: Journal, report: Callable[[str], None]) -> Iterator[Result]:
+    """All runs of one contender, those of the journal as they are."""
+    label = lane.contender.label
+    for seed, rate, digest in lane.runs:
+        found = book.find(label, rate, seed, digest)
+        if found is None:
+            assert lane.trainer is not None
+            split = splits.get(seed, lane.contender.preparation)
+            try:
+                found = _one(lane.contender, lane.trainer, lane.initial, split, rate, seed, digest)
+            except KcalcError as error:
+                raise KcalcError(f"{label}: {error}") from None
+            book.add(found)
+        end = f"diverged at step {found.diverged}" if found.diverged is not None else f"{100 * found.accuracy:.2f} %"
+        report(f"{label}, learning rate {rate:g}, seed {seed}: {end}")
+        yield found
 
 
 def _one(contender: Contender, trainer: Trainer, initial: Any, split: Split, rate: float, seed: int, digest: str) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,25 @@ class Contender:
     def __post_init__(self) -> None:
         if self.method not in METHOD_NAMES:
             raise unknown("method", self.method, METHOD_NAMES)
+        if not isinstance(self.label, str) or not isinstance(self.network, Network):
+            raise KcalcError(f"a contender is Contender(label, network, ...), got {self.label!r} and {type(self.network).__name__}")
+        if isinstance(self.width, bool) or not isinstance(self.width, int | np.integer) or self.width < 1:
+            raise KcalcError(f"{self.label}: width must be a whole number >= 1, got {self.width!r}")
+        for name, known in (("settings", [item.name for item in fields(Settings)]), ("targets", self._targets())):
+            given: Any = getattr(self, name)
+            if not isinstance(given, dict):
+                raise KcalcError(f"{self.label}: {name} must be {{name: value}}, got {given!r}")
+            foreign = next((key for key in given if known is not None and key not in known), None)
+            if foreign is not None and not known:
+                raise KcalcError(f"{self.label}: the method {self.method} has no targets, got {foreign!r}; leave it out")
+            if foreign is not None:
+                raise KcalcError(f"{self.label}: {unknown(f'entry of {name}', foreign, known or ())}")
+
+    def _targets(self) -> tuple[str, ...] | None:
+        """The targets of the method; None where the method itself checks them."""
+        if self.method == PRELU:
+            return ("slope",)
+        return None if self.method in METHODS else ()
 
     def prepared(self) -> Contender:
         """With images kept as such where the network is convolutional."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,12 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Dataset
     """
     if not isinstance(name, str) or name not in SOURCES:
         raise unknown("data set", name, SOURCES)
+    known = [option for option in signature(SOURCES[name]).parameters if option != "folder"]
+    foreign = next((option for option in options if option not in known), None)
+    if foreign is not None:
+        raise KcalcError(f"{name} has no option {foreign}; {'those it has: ' + ', '.join(known) if known else 'it has none'}")
+    if folder is not None and not isinstance(folder, str | os.PathLike):
+        raise KcalcError(f"folder must be the path of a folder, got {folder!r}")
     return SOURCES[name](None if folder is None else Path(folder), **options)
 
 

@@ -14,6 +14,7 @@ from .objectives import correct, cross_entropy
 from .optimisers import optimiser
 from .settings import Settings
 from .sharding import Placement
+from .splits import Split
 
 Array = Any
 Tree = dict[str, Any]
@@ -34,7 +35,8 @@ class Engine:
     """The steps of an optax optimiser.
 
     The tree it works on has the entries "params", "state" (BatchNorm's statistics) and "optimizer".  Learning rates and batches are
-    arguments, so that one compilation serves all seeds, folds and rates.
+    arguments, so that one compilation serves all seeds, folds and rates.  The optimiser works in single precision at least, whatever the
+    model's: in float16 Adam's 1e-8 is 0.
     """
 
     model: Model
@@ -46,6 +48,28 @@ class Engine:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_transformation", optimiser(self.settings.optimizer).make(self.settings))
 
+    def check(self, split: Split) -> None:
+        """Raises: KcalcError unless the model turns the inputs of a split into a number per class, at least."""
+        plan, (output, *others) = self.model.plan(split.x[:1]), self.model.network.outputs
+        for node, below in plan.shapes.items():
+            if split.x.ndim != 1 + len(below.axes):
+                raise KcalcError(
+                    f"the input {node!r} reads vectors, but {split.name} has examples of shape {split.x.shape[1:]}; prepare them with "
+                    "Preparation(flat=True), or give the model image_shape=(height, width)"
+                )
+        shape = plan.nodes[output].shape if output in plan.nodes else plan.shapes[output]
+        if others or shape.locations is not None:
+            found = "several outputs" if others else f"a feature map {shape.locations} x {shape.channels}"
+            raise KcalcError(
+                f"a classifier's output is (examples, classes), got {found}; "
+                "end the network with a pooling of all locations, Flatten and one Affine with features = classes"
+            )
+        if shape.channels < split.classes:
+            raise KcalcError(
+                f"node {output!r} has {shape.channels} channels for the {split.classes} classes of {split.name}; "
+                f"give the last Affine features={split.classes}"
+            )
+
     def start(self, params: Any, x: Array) -> Tree:
         """The tree before any step."""
         tree = {"params": params, "state": self.model.init_state(x[:1]), "optimizer": self._initial(params)}
@@ -55,7 +79,7 @@ class Engine:
     def _initial(self) -> Any:
         import jax
 
-        return jax.jit(self._transformation.init)
+        return jax.jit(lambda params: self._transformation.init(_wide(params)))
 
     def advance(self, tree: Tree, x: Array, y: Array, rows: np.ndarray, rates: np.ndarray, start: int, seed: int) -> tuple[Tree, Progress]:
         """Take steps ``start``, ``start + 1``, ... on the batches ``rows`` (steps, examples), at most ``steps_per_dispatch`` of them.
@@ -91,12 +115,12 @@ class Engine:
                 batch, labels = share(x[rows[i]]), share(y[rows[i]])
                 gradient = jax.value_and_grad(objective, has_aux=True)
                 (loss, (state, right)), slopes = gradient(tree["params"], tree["state"], batch, labels, jax.random.fold_in(base, start + i))
-                updates, own = self._transformation.update(slopes, tree["optimizer"], tree["params"])
+                updates, own = self._transformation.update(_wide(slopes), tree["optimizer"], _wide(tree["params"]))
                 params = jax.tree.map(lambda p, u: (p + rates[i].astype(u.dtype) * u).astype(p.dtype), tree["params"], updates)
                 done = jnp.isfinite(loss)
                 kept = jnp.where(done, loss, 0).astype(jnp.float32)
                 new = {"params": params, "state": state, "optimizer": own}
-                return new, i + done.astype(i.dtype), loss_sum + kept, hits + right * done, loss.astype(jnp.float32)
+                return new, i + done.astype(i.dtype), loss_sum + kept, hits + (right * done).astype(hits.dtype), loss.astype(jnp.float32)
 
             zero = jnp.float32(0)
             return jax.lax.while_loop(going, step, (tree, jnp.int32(0), zero, jnp.int32(0), zero))
@@ -104,15 +128,9 @@ class Engine:
         return jax.jit(advance)
 
     def run(self, params: Any, state: Any, x: Array, train: bool, key: Array | None = None) -> tuple[Array, Any]:
-        """(output, new state), whether or not the model keeps statistics.  Raises: KcalcError unless outputs are (examples, classes)."""
+        """(output, new state), whether or not the model keeps statistics."""
         found = self.model.apply(params, x, state or None, train=train, key=key)
-        out, new = found if state else (found, state)
-        if getattr(out, "ndim", 0) != 2:
-            raise KcalcError(
-                f"a classifier's output is (examples, classes), got {getattr(out, 'shape', 'several outputs')}; "
-                "end the network with a pooling of all locations, Flatten and one Affine with features = classes"
-            )
-        return out, new
+        return found if state else (found, state)
 
     def evaluate(self, tree: Tree, x: Array, y: Array, rows: np.ndarray) -> tuple[float, float]:
         """(mean cross-entropy without smoothing, share of correct answers) on the examples of the given rows."""
@@ -151,3 +169,11 @@ class Engine:
             return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
 
         return jax.jit(finite)
+
+
+def _wide(tree: Any) -> Any:
+    """The arrays of a tree in single precision at least."""
+    import jax
+    import jax.numpy as jnp
+
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)

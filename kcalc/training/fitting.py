@@ -7,6 +7,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ..activations import activation
 from ..backend.initialisers import Fan, Initialiser
 from ..errors import KcalcError
@@ -89,7 +91,10 @@ def prelu(network: Network, features: int, slope: float = 0.25) -> tuple[Network
     ``slope``, and every weight has the gain ``sqrt(2 / (1 + slope^2))``  [He et al. 2015].
 
     A PReLU is the sum of relu(x) and of relu(-x) behind a channel-wise weight; ``features`` is the width of all layers with one.
+    Raises: KcalcError for a slope that is no finite number, and for layers before an activation that state another width.
     """
+    if isinstance(slope, bool) or not isinstance(slope, int | float | np.integer | np.floating) or not math.isfinite(slope):
+        raise KcalcError(f"slope must be a finite number, got {slope!r}")
     gain = math.sqrt(2 / (1 + slope**2))
     relu = activation("relu")
     steps: list[Step] = []

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from ..errors import KcalcError
-from .logs import write_whole
+from .logs import real, whole, write_whole
 from .results import Result
+
+START = '{"label": "'  # of every line
 
 
 class Journal:
-    """Finished runs, a JSON line each; a last line cut short is dropped."""
+    """Finished runs, a JSON line each.
+
+    A last line cut short is dropped; a file that is no journal is refused and left as it is.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -22,17 +27,23 @@ class Journal:
             return
         if path.suffix != ".jsonl" or not path.parent.is_dir():
             raise KcalcError(f"a journal is a file .jsonl in a folder that exists, not {path}")
+        if path.is_dir():
+            raise KcalcError(f"{path} is a folder; give the name of a file for the journal")
         if path.exists():
             self._read(path)
 
     def _read(self, path: Path) -> None:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise KcalcError(f"cannot read the journal {path}: {error.strerror or error}") from None
+        lines = text.splitlines()
         for number, line in enumerate(lines, 1):
             try:
-                data = json.loads(line)
-                result = Result(**(data | {"curve": tuple((int(s), float(a), float(b)) for s, a, b in data["curve"])}))
-            except (ValueError, TypeError, KeyError):
-                if number == len(lines):
+                result = result_from(json.loads(line))
+            except (ValueError, TypeError, KeyError, RecursionError):
+                cut = number == len(lines) and not text.endswith("\n")
+                if cut and (self.known or START.startswith(line) or line.startswith(START)):
                     break
                 raise KcalcError(f"{path}, line {number}: not a run of a comparison; take another file for the journal") from None
             self.known[result.label, result.learning_rate, result.seed, result.digest] = result
@@ -45,7 +56,23 @@ class Journal:
 
     def add(self, result: Result) -> None:
         """Append a finished run."""
-        if self.path is not None:
+        if self.path is None:
+            return
+        try:
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(asdict(result)) + "\n")
-                stream.flush()
+        except OSError as error:
+            raise KcalcError(f"cannot write the journal {self.path}: {error.strerror or error}") from None
+
+
+def result_from(data: Any) -> Result:
+    """A run from plain data.  Raises: ValueError, TypeError, KeyError for anything that is none."""
+    texts: dict[str, Any] = {name: data[name] for name in ("label", "split", "digest")}
+    if not all(isinstance(text, str) for text in texts.values()) or set(data) != {item.name for item in fields(Result)}:
+        raise ValueError("expected the fields of a run")
+    curve = tuple((whole(step), real(train), real(test)) for step, train, test in data["curve"])
+    numbers: dict[str, Any] = {name: real(data[name]) for name in ("learning_rate", "accuracy", "seconds")}
+    if not 0 <= numbers["accuracy"] <= 1:
+        raise ValueError("expected a share of correct answers")
+    diverged = None if data["diverged"] is None else whole(data["diverged"])
+    return Result(**texts, **numbers, seed=whole(data["seed"]), curve=curve, diverged=diverged)

@@ -86,5 +86,27 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
 
 
 def record_from(data: dict[str, Any]) -> Record:
-    """A record from plain data."""
-    return Record(**{item.name: data[item.name] for item in fields(Record)})
+    """A record from plain data.  Raises: ValueError, TypeError, KeyError for anything but numbers."""
+    given = {item.name: data[item.name] for item in fields(Record)}
+    return Record(step=whole(given.pop("step"), 1), **{name: real(value) for name, value in given.items()})
+
+
+def whole(value: Any, least: int = 0) -> int:
+    """A whole number read from a file.  Raises: ValueError for other things, and for more than 2^62."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**62:
+        raise ValueError(f"expected a whole number >= {least}")
+    return value
+
+
+def real(value: Any) -> float:
+    """A number read from a file.  Raises: ValueError for other things."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("expected a number")
+    return float(value)
+
+
+def finite(value: Any) -> float:
+    """A finite number read from a file.  Raises: ValueError for other things."""
+    if not math.isfinite(real(value)):
+        raise ValueError("expected a finite number")
+    return float(value)

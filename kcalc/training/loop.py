@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from .kfac import KfacEngine
 from .logs import Log
 from .run import Run
 from .session import Session
-from .settings import Settings
+from .settings import Settings, batches
 from .sharding import Placement
 from .splits import Split
 
@@ -34,10 +35,18 @@ class Trainer:
             raise KcalcError(f"steps_per_dispatch must be a whole number >= 1, got {steps_per_dispatch!r}")
         self.model = model
         self.settings = Settings() if settings is None else settings
+        if not isinstance(self.settings, Settings):
+            raise KcalcError(f"settings must be kcalc.training.Settings(...), got {type(settings).__name__}")
         self.placement = Placement(mesh)
         self.placement.check(self.settings.batch_size)
         kind = KfacEngine if self.settings.optimizer == kfac.NAME else Engine
         self.engine = kind(model, self.settings, self.placement, steps_per_dispatch)
+
+    def check(self, split: Split) -> None:
+        """Raises: KcalcError where the model does not fit the split, or a batch is more than its examples."""
+        _check_split(split)
+        self.engine.check(split)
+        batches(0, split.train, self.settings.batch_size, 0, 1)
 
     def fit(
         self,
@@ -49,20 +58,29 @@ class Trainer:
         resume: bool = False,
         log: str | os.PathLike[str] | None = None,
         progress: bool = False,
+        begun: Callable[[], None] | None = None,
     ) -> Run:
-        """Train; see :func:`fit`."""
+        """Train; see :func:`fit`.  ``begun`` is called once everything is checked and the first step comes."""
         changes = {name: value for name, value in (("learning_rate", learning_rate), ("seed", seed)) if value is not None}
         settings = replace(self.settings, **changes)
+        _check_split(split)
         with self.model.precision():
             files = None if checkpoint is None else Path(checkpoint), None if log is None else Log.at(log)
-            return Session(self.engine, split, settings, *files).run(params, resume, progress)
+            return Session(self.engine, split, settings, *files).run(params, resume, progress, begun or (lambda: None))
 
     def evaluate(self, params: Any, split: Split, state: Any = None) -> tuple[float, float]:
         """(mean cross-entropy, share of correct answers) on the test examples."""
+        _check_split(split)
         with self.model.precision():
+            self.engine.check(split)
             kept = self.model.init_state(split.x[:1]) if state is None else state
             tree = self.placement.everywhere({"params": params, "state": kept})
             return self.engine.evaluate(tree, self.placement.everywhere(split.x), self.placement.everywhere(split.y), split.test)
+
+
+def _check_split(split: Any) -> None:
+    if not isinstance(split, Split):
+        raise KcalcError(f"expected a split of a data set, got {type(split).__name__}; make one with kcalc.training.fold(dataset, 0)")
 
 
 def fit(model: Model, split: Split, settings: Settings | None = None, mesh: Any = None, **options: Any) -> Run:
@@ -70,7 +88,8 @@ def fit(model: Model, split: Split, settings: Settings | None = None, mesh: Any 
 
     Parameters: ``mesh`` (:func:`kcalc.training.data_mesh`) shares batches out over devices; ``params`` are other initial parameters than
     ``model.init(seed)``; ``checkpoint`` is a file (``.npz``) that holds the newest good state, from which ``resume=True`` goes on to the
-    same numbers; ``log`` a file of records (``.csv``, ``.jsonl``); ``progress=True`` shows a bar on standard error.
+    same numbers (a new run begins where the file is not there yet); ``log`` a file of records (``.csv``, ``.jsonl``); ``progress=True``
+    shows a bar on standard error.
     For several seeds or learning rates use a :class:`Trainer`, which compiles once.
 
     Raises: KcalcError for what does not fit together; :class:`Diverged` where the loss is no longer finite, naming the step.

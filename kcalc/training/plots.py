@@ -7,17 +7,26 @@ from typing import Any
 
 from .. import plotting
 
+MARKED = 12  # looks up to which each has a marker; a single one has no line
+
 
 def curves(lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, title: str = "") -> Any:
     """Shares of correct answers against steps, a line per label; returns the Axes."""
+    from matplotlib import ticker
+
     made = ax is None
     ax = plotting.axes(ax, 5.4, 3.6)
     for i, (label, points) in enumerate(lines.items()):
         color = plotting.PALETTE[i % len(plotting.PALETTE)]
         style: Any = plotting.STYLES[i // len(plotting.PALETTE) % len(plotting.STYLES)]
         ax.plot(
-            [step for step, _ in points], [100 * share for _, share in points], color=color, linestyle=style, linewidth=1.4, label=label
-        )
+            [step for step, _ in points], [100 * share for _, share in points], color=color, linestyle=style, linewidth=1.4, label=label,
+            marker="o" if len(points) <= MARKED else "", markersize=3.5,
+        )  # fmt: skip
+    steps = [step for points in lines.values() for step, _ in points]
+    if len(set(steps)) == 1:  # a tick at the only look, room beside it
+        ax.set_xlim(0, 1.1 * steps[0])
+    ax.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
     ax.set_ylim(0, 101)
     ax.set_xlabel("steps", fontsize=10)
     ax.set_ylabel("correct on test examples, %" if title else "correct, %", fontsize=10)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import KcalcError
 from .logs import write_whole
 
 
@@ -119,7 +120,9 @@ class Comparison:
         return {"schema": "kcalc.comparison/1", "title": self.title, "goal": self.goal, "results": [asdict(r) for r in self.results]}
 
     def save_table(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows as ``.csv``."""
+        """Write the rows as ``.csv``.  Raises: KcalcError for another suffix, and where the file cannot be written."""
+        if Path(path).suffix.lower() != ".csv":
+            raise KcalcError(f"a table is written as .csv, not {path}")
         stream = io.StringIO()
         out = csv.writer(stream, lineterminator="\n")
         out.writerow([item.name for item in fields(Row)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ class Session:
 
     def __post_init__(self) -> None:
         place = self.engine.placement
+        self.engine.check(self.split)
         if not place.writes:
             self.log = None
         self.x, self.y = place.everywhere(self.split.x), place.everywhere(np.asarray(self.split.y, np.int32))
@@ -49,9 +51,11 @@ class Session:
                 raise KcalcError(f"a checkpoint is a file {SUFFIX} in a folder that exists, not {self.checkpoint}")
             self.own = fingerprint(self.engine.model, self.split)
 
-    def run(self, params: Any, resume: bool, progress: bool) -> Run:
-        """Train to the last step.  Raises: KcalcError, Diverged."""
+    def run(self, params: Any, resume: bool, progress: bool, begun: Callable[[], None]) -> Run:
+        """Train to the last step; ``begun`` is called before the first.  Raises: KcalcError, Diverged."""
+        batches(0, self.split.train, self.settings.batch_size, 0, 1)
         self._begin(params, resume)
+        begun()
         rates = self.settings.rates
         with closing(_bar(self.settings.steps, self.step, progress)) as bar:
             for stop in [stop for stop in self.settings.stops if stop > self.step]:
@@ -63,9 +67,15 @@ class Session:
 
     def _begin(self, params: Any, resume: bool) -> None:
         """Initial weights, or those of the checkpoint."""
+        import jax
+
         engine, file = self.engine, self.checkpoint
         model = engine.model
         drawn = model.init(self.settings.seed, self.split.x[:1]) if params is None else params
+        model.plan(self.split.x[:1]).check(drawn)
+        drawn = jax.tree.map(lambda leaf: jax.numpy.asarray(leaf, model.dtype), drawn)
+        if not engine.finite(drawn):
+            raise KcalcError("the initial params hold numbers that are not finite; give others, or leave them to model.init")
         self.tree = engine.start(drawn, self.split.x)
         if resume and file is None:
             raise KcalcError("resuming needs the file of a checkpoint; give checkpoint=")

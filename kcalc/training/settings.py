@@ -49,13 +49,16 @@ class Settings:
         ranges = (("learning_rate", 0, math.inf), ("label_smoothing", 0, 1), ("momentum", 0, 1), ("weight_decay", 0, math.inf))
         for name, low, high in ranges:
             value: Any = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not (low <= value < high):
+            number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+            if not number or not (low <= value < high):
                 raise KcalcError(f"{name} must be a number in [{low}, {high}), got {value!r}")
+            object.__setattr__(self, name, value.item() if isinstance(value, np.generic) else value)
 
     def _whole(self, name: str, least: int) -> None:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
+        object.__setattr__(self, name, int(value))  # plain, as checkpoints and digests write it
 
     @property
     def rates(self) -> Array:

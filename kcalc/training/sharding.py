@@ -33,20 +33,26 @@ def connect(coordinator: str | None = None, processes: int | None = None, proces
 
 
 def data_mesh(devices: int | Sequence[Any] | None = None) -> Any:
-    """A ``jax.sharding.Mesh`` with the one axis "data" over all devices, the first ``devices`` of them, or those given."""
+    """A ``jax.sharding.Mesh`` with the one axis "data" over all devices, the first ``devices`` of them, or those given.
+
+    Raises: KcalcError for more than there are, and for what is no device.
+    """
     import jax
     import numpy as np
 
     known = jax.devices()
     if devices is None:
         chosen: Any = known
-    elif isinstance(devices, int):
+    elif isinstance(devices, int | np.integer) and not isinstance(devices, bool):
         if not 1 <= devices <= len(known):
-            hint = f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} makes a processor look like that many"
-            raise KcalcError(f"there are {len(known)} devices, not {devices}" + (f"; {hint}" if devices > len(known) else ""))
-        chosen = known[:devices]
+            hint = f"; XLA_FLAGS=--xla_force_host_platform_device_count={devices} makes a processor look like that many"
+            there = "there is 1 device" if len(known) == 1 else f"there are {len(known)} devices"
+            raise KcalcError(f"{there}, not {devices}" + (hint if devices > len(known) else ""))
+        chosen = known[: int(devices)]
     else:
-        chosen = devices
+        chosen = list(devices) if isinstance(devices, Sequence | np.ndarray) and not isinstance(devices, str) else []
+        if not chosen or not all(isinstance(device, jax.Device) for device in chosen) or len(set(chosen)) < len(chosen):
+            raise KcalcError(f"devices must be a number of devices or different ones of jax.devices(), got {devices!r}")
     return jax.sharding.Mesh(np.array(chosen), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from ..backend.per_location import normalise_locations
-from ..errors import KcalcError
+from ..backend.per_location import VARIANTS, normalise_locations
+from ..errors import KcalcError, unknown
 from .datasets import Dataset
 from .extras import extra
 
@@ -29,10 +31,26 @@ class Preparation:
     scale: float = 1.0
     normalisation: str | None = "mean_norm"
 
+    def __post_init__(self) -> None:
+        for name in ("flat", "centre"):
+            if not isinstance(getattr(self, name), bool):
+                raise KcalcError(f"Preparation.{name} must be True or False, got {getattr(self, name)!r}")
+        scale: Any = self.scale
+        number = isinstance(scale, int | float | np.integer | np.floating) and not isinstance(scale, bool)
+        if not number or not math.isfinite(scale) or scale == 0:
+            raise KcalcError(f"Preparation.scale must be a finite number other than 0, got {scale!r}")
+        object.__setattr__(self, "scale", scale.item() if isinstance(scale, np.generic) else scale)
+        if self.normalisation is not None and self.normalisation not in VARIANTS:
+            raise unknown("variant of per-location normalisation", self.normalisation, VARIANTS)
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Inputs ``x`` (examples, ..., channels) with labels ``y``, and which of them (row numbers) are for training and which for tests."""
+    """Inputs ``x`` (examples, ..., channels) with labels ``y``, and which of them (row numbers) are for training and which for tests.
+
+    Raises: KcalcError for inputs that are not finite, labels that are no class numbers, and rows that do not exist, stand there twice, or
+    are in both parts.
+    """
 
     name: str
     x: Array
@@ -43,16 +61,59 @@ class Split:
     preparation: Preparation = Preparation()
 
     def __post_init__(self) -> None:
-        for part in ("train", "test"):
-            rows = getattr(self, part)
-            if rows.ndim != 1 or not len(rows) or rows.min() < 0 or rows.max() >= len(self.x):
-                raise KcalcError(f"{self.name}: the {part} examples must be row numbers of {len(self.x)} examples, at least one")
+        for name in ("x", "y", "train", "test"):
+            object.__setattr__(self, name, _array(getattr(self, name), f"{self.name}: {name}"))
+        _check_classes(self.name, self.classes)
+        _check_inputs(self.name, self.x)
+        _check_labels(self.name, self.y, len(self.x), self.classes)
+        for part, rows in (("training", self.train), ("test", self.test)):
+            _check_rows(f"{self.name}: the {part} examples", rows, len(self.x))
         shared = np.intersect1d(self.train, self.test)
         if len(shared):
             raise KcalcError(f"{self.name}: {len(shared)} examples are for training and for tests, the first at row {shared[0]}")
 
     def __repr__(self) -> str:
         return f"Split({self.name}: {len(self.train)} training, {len(self.test)} test examples {self.x.shape[1:]})"
+
+
+def _array(values: Any, what: str) -> Array:
+    if isinstance(values, list | tuple) or not hasattr(values, "__array__"):
+        raise KcalcError(f"{what} must be a NumPy array, got {type(values).__name__}; np.asarray(...) makes one")
+    return np.asarray(values)
+
+
+def _check_classes(name: str, classes: Any) -> None:
+    if isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 1:
+        raise KcalcError(f"{name}: classes must be a whole number >= 1, got {classes!r}")
+
+
+def _check_inputs(name: str, x: Array) -> None:
+    if x.dtype.kind not in "fiub" or x.ndim < 2:
+        raise KcalcError(f"{name}: x must hold numbers (examples, ..., channels), got {x.dtype} {x.shape}")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        row = int(np.argwhere(~np.isfinite(x))[0][0])
+        raise KcalcError(f"{name}: x has numbers that are not finite, the first in row {row}; remove or mend those examples")
+
+
+def _check_labels(name: str, y: Array, examples: int, classes: int) -> None:
+    if y.shape != (examples,):
+        hint = "; y.argmax(axis=1) makes class numbers of one-hot rows" if y.ndim == 2 and len(y) == examples else ""
+        raise KcalcError(f"{name}: y must have a label for each of the {examples} examples, shape ({examples},), got {y.shape}{hint}")
+    if y.dtype.kind not in "iu":
+        raise KcalcError(f"{name}: labels must be whole numbers 0..{classes - 1}, got {y.dtype}; np.unique(y, return_inverse=True) counts")
+    if examples and (y.min() < 0 or y.max() >= classes):
+        raise KcalcError(f"{name}: labels must lie in 0..{classes - 1} for {classes} classes, got {y.min()}..{y.max()}")
+
+
+def _check_rows(what: str, rows: Array, examples: int) -> None:
+    if rows.ndim != 1 or not len(rows) or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= examples:
+        raise KcalcError(
+            f"{what} must be row numbers of {examples} examples, at least one: whole numbers in 0..{examples - 1}, "
+            f"got {rows.dtype} {rows.shape}"
+        )
+    values, counts = np.unique(rows, return_counts=True)
+    if counts.max() > 1:
+        raise KcalcError(f"{what} name a row twice: row {values[counts.argmax()]} stands there {counts.max()} times")
 
 
 def fold(dataset: Dataset, index: int, count: int = 5, seed: int = 0, preparation: Preparation | None = None) -> Split:
@@ -85,7 +146,11 @@ def prepare(
 ) -> Split:
     """A split of a data set by row numbers; whatever is learnt of the inputs is learnt of the training examples alone."""
     chosen = Preparation() if preparation is None else preparation
-    rows = np.asarray(train, int), np.asarray(test, int)
+    if not isinstance(dataset, Dataset) or not isinstance(chosen, Preparation):
+        raise KcalcError(f"expected a data set and a Preparation, got {type(dataset).__name__} and {type(chosen).__name__}")
+    rows = np.asarray(train), np.asarray(test)
+    for part, given in zip(("training", "test"), rows, strict=True):
+        _check_rows(f"{name}: the {part} examples", given, len(dataset))
     pixels = dataset.images.reshape(len(dataset), -1) if chosen.flat else dataset.images
     x = pixels.astype(np.float32)
     if chosen.centre:

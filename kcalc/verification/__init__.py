@@ -3,7 +3,8 @@
 from .empirical_ntk import empirical_ntk
 from .jacobians import Jacobians, layer_jacobians
 from .kernels import verify_kernels
-from .result import Deviation, GradientCheck, KernelCheck, Table, TangentCheck
+from .parts import GradientCheck, Table, TangentCheck
+from .result import Deviation, KernelCheck
 from .scaling import HessianBlocks, hessian_blocks
 from .spectra import TrainingSpectra, VarianceSpectra, training_spectra, variance_spectra
 from .statistics import Power, Statistic

@@ -38,12 +38,14 @@ def empirical_ntk(
     Parameters that the architecture has count, taps of Delta-initialised convolutions that start at zero included.
 
     Returns: a NumPy array, (n1, n2) for "trace" and (n1, n2, k, k) for "full"; {node: array} by layer.
-    Raises: KcalcError for an unknown output, inputs without a batch axis or that do not fit, and models with BatchNorm.
+    Raises: KcalcError for an unknown output, a bad ``memory``, inputs without a batch axis or that do not fit, and models with BatchNorm.
     """
     if not isinstance(model, Model):
         raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
     if outputs not in OUTPUTS:
         raise unknown("way to put the outputs", outputs, OUTPUTS)
+    if isinstance(memory, bool) or not hasattr(memory, "__index__") or int(memory) < 1:
+        raise KcalcError(f"memory must be a whole number of bytes >= 1, got {memory!r}")
     node = _output(model, output)
     with model.precision():
         first, plan = batch_of(model, x1, "x1")

@@ -91,7 +91,8 @@ def layer_jacobians(
             return shifts.jacobians(plan.draw(weights, model._dtype), inputs, start, chosen)
 
         keys = jax.random.split(random_bits(key), draws) if draws > 1 else random_bits(key)[None]
-        drawn = jax.jit(lambda ks: jax.lax.map(one, ks))(keys)
+        purpose = ("jacobians", start, chosen, *(tuple(v.tolist()) for v in cases.q1.values()))
+        drawn = model._function(purpose, plan, lambda: jax.jit(lambda ks: jax.lax.map(one, ks)))(keys)
         matrices = {node: np.asarray(m, float) for node, m in zip(chosen, drawn, strict=True)}
     for node, matrix in matrices.items():
         if not np.isfinite(matrix).all():

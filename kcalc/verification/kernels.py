@@ -21,8 +21,9 @@ from ..network import Network
 from .empirical_ntk import Jacobian, contracted
 from .inputs import InputPairs, input_shapes
 from .jacobians import Jacobians, layer_jacobians
+from .parts import GradientCheck, TangentCheck
 from .probes import Shifts, measure, measured_nodes
-from .result import NARROW, GradientCheck, KernelCheck, Sample, TangentCheck
+from .result import NARROW, KernelCheck, Sample
 from .statistics import Statistic
 
 Node = Hashable
@@ -89,7 +90,7 @@ def _at_widths(model: Model, widths: Sequence[int]) -> list[Model]:
     ]  # fmt: skip
     if not open_nodes:
         raise KcalcError("no layer leaves its width open, so widths= changes nothing; build the network and the model without features")
-    return [replace(model, default_features=w, _plans={}, _compiled={}) for w in given]
+    return [model._function(("width", w), None, lambda w=w: replace(model, default_features=w, _plans={}, _compiled={})) for w in given]
 
 
 def _singular_values(work: _Work, cases: InputPairs, key: Any, draws: int) -> Jacobians:
@@ -209,7 +210,7 @@ class _Work:
 
         with self.model.precision():
             together = self._together(draws, memory)
-            every = jax.jit(lambda keys: jax.lax.map(self._one, keys, batch_size=together if together > 1 else None))
+            every = self._compiled(together)
             found = {name: np.asarray(v, float) for name, v in every(jax.random.split(key, draws)).items()}
         found["pairs"] = found["pairs"][:, self.order]
         bad = np.argwhere(~np.isfinite(found["pairs"]))
@@ -220,6 +221,16 @@ class _Work:
                 "use a greater width, a smaller q, or a higher dtype"
             )
         return found
+
+    def _compiled(self, together: int) -> Any:
+        """The function of the keys of all draws, kept with the model: another key does not compile it again."""
+        import jax
+
+        every = [v for values in (self.cases.c, self.cases.q1, self.cases.q2) for v in values.values()]
+        measured = self.theory is not None, None if self.slopes is None else self.slopes.nodes
+        purpose = ("verify", *(tuple(v.tolist()) for v in every), self.pairs, together, *measured)
+        batch = together if together > 1 else None
+        return self.model._function(purpose, self.plan, lambda: jax.jit(lambda keys: jax.lax.map(self._one, keys, batch_size=batch)))
 
     def _together(self, draws: int, memory: int) -> int:
         """How many draws run at once: a divisor of them that fits the memory.  QR on CPUs is slow in batches."""

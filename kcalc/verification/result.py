@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Hashable, Mapping, Sequence
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ import numpy as np
 
 from ..errors import KcalcError, unknown
 from ..maps import Assumption
-from .statistics import Power, Statistic, bias, root_mean_square
+from .parts import GradientCheck, Table, TangentCheck, numbers, place, plain
+from .statistics import Power, Statistic, allowed, bias, root_mean_square
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,30 +24,7 @@ if TYPE_CHECKING:
 Node = Hashable
 Array = np.ndarray
 NARROW = 16  # channels under which a cosine is that of few numbers
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of text under a head, for a terminal or a notebook."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def __str__(self) -> str:
-        sizes = [max(len(row[i]) for row in (self.head, *self.rows)) for i in range(len(self.head))]
-        lines = [
-            "  ".join(cell.ljust(size) if i == 0 else cell.rjust(size) for i, (cell, size) in enumerate(zip(row, sizes, strict=True)))
-            for row in (self.head, *self.rows)
-        ]
-        return "\n".join(line.rstrip() for line in lines)
-
-    def __repr__(self) -> str:
-        return f"Table({len(self.rows)} rows: {', '.join(self.head)})"
-
-    def _repr_html_(self) -> str:
-        rows = [("th", self.head), *(("td", row) for row in self.rows)]
-        lines = ("<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>" for tag, row in rows)
-        return f"<table>{''.join(lines)}</table>"
+UNJUDGED = f"no node has {NARROW} channels or more, so none is judged; use a greater width"
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,72 +56,6 @@ class Deviation:
         at = "" if self.width is None else f" at width {self.width}"
         values = f"{self.mean:.6g} +- {self.error:.2g}, map {self.expected:.6g} (z {self.z:+.2f})"
         return f"{self.quantity} of {self.node}{at}, c = {self.c:g}: {values}"
-
-
-@dataclass(frozen=True, eq=False)
-class TangentCheck:
-    """The tangent kernel of networks as they were drawn against the analytic one.
-
-    Arrays per width are (draws, Affine nodes, kinds, cases), kinds being ``Theta(x1, x1)``, ``Theta(x2, x2)``, ``Theta(x1, x2)``.
-    """
-
-    KINDS = ("x1, x1", "x2, x2", "x1, x2")
-
-    widths: tuple[int | None, ...]
-    nodes: tuple[Node, ...]
-    expected: tuple[Array, ...]
-    samples: tuple[Array, ...]
-    epsilon: float = 0.0
-
-    def total(self, width: int | None = None) -> Statistic:
-        """The whole kernel, shape (kinds, cases)."""
-        i = _place(self.widths, width)
-        return Statistic.of(self.expected[i].sum(axis=0), self.samples[i].sum(axis=1), 0.0, self.epsilon)
-
-    def layers(self, width: int | None = None) -> Statistic:
-        """Every Affine's part, shape (nodes, kinds, cases)."""
-        i = _place(self.widths, width)
-        return Statistic.of(self.expected[i], self.samples[i], 0.0, self.epsilon)
-
-    def size(self, width: int | None = None) -> Array:
-        """What deviations are relative to, ``sqrt(Theta(x1, x1) Theta(x2, x2))``, shape (cases,)."""
-        whole = self.expected[_place(self.widths, width)].sum(axis=0)
-        return np.sqrt(whole[0] * whole[1])
-
-    def _relative(self) -> list[Array]:
-        pairs = zip(self.widths, self.samples, self.expected, strict=True)
-        return [((s.sum(axis=1) - e.sum(axis=0)) / self.size(w)).reshape(s.shape[0], -1) for w, s, e in pairs]
-
-    @property
-    def fluctuation(self) -> Power:
-        """The relative deviation of one network from the analytic kernel; about width^-1/2."""
-        return root_mean_square(self._relative(), [0.0] * len(self.samples), _numbers(self.widths))
-
-    @property
-    def gap(self) -> Power:
-        """The relative deviation of the mean over networks; about width^-1 [Huang, Yau 2020]."""
-        return bias(self._relative(), _numbers(self.widths))
-
-    def __repr__(self) -> str:
-        worst = float(np.abs(self.total(self.widths[-1]).z).max())
-        return f"TangentCheck({len(self.nodes)} Affine layers, greatest |z| {worst:.2f})"
-
-
-@dataclass(frozen=True, eq=False)
-class GradientCheck:
-    """|d out_k / d node|^2, summed over the node's channels, against its expectation at infinite width; for the first q value."""
-
-    width: int | None
-    nodes: tuple[Node, ...]
-    statistic: Statistic
-
-    @property
-    def growth(self) -> float:
-        """The largest mean over the smallest one."""
-        return float(self.statistic.mean.max() / self.statistic.mean.min())
-
-    def __repr__(self) -> str:
-        return f"GradientCheck({len(self.nodes)} nodes, growth {self.growth:.4g})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,12 +97,14 @@ class KernelCheck:
         """A quantity at every node, arrays (nodes, cases); ``width=None`` is the last.  Raises: KcalcError for unknown ones."""
         if quantity not in self.quantities:
             raise unknown("quantity", quantity, self.quantities)
-        sample, k = self.samples[_place(self.widths, width)], self.quantities.index(quantity)
-        return Statistic.of(sample.expected[:, k], sample.means[:, :, k], sample.variances[:, :, k], self.epsilon)
+        sample, k = self.samples[place(self.widths, width)], self.quantities.index(quantity)
+        expected = sample.expected[:, k]
+        scale = np.maximum(np.abs(expected), 1e-2) if quantity == "c" else np.abs(expected)
+        return Statistic.of(expected, sample.means[:, :, k], sample.variances[:, :, k], self.epsilon, scale)
 
     def judged(self, width: int | None = None) -> Array:
         """Which nodes count: not the inputs, which are exact, nor those with fewer than 16 channels."""
-        sample = self.samples[_place(self.widths, width)]
+        sample = self.samples[place(self.widths, width)]
         return np.array([node not in self.inputs and k >= NARROW for node, k in zip(self.nodes, sample.channels, strict=True)])
 
     @cached_property
@@ -211,7 +126,7 @@ class KernelCheck:
     def worst(self) -> Deviation:
         """The greatest |z|.  Raises: KcalcError where no node has 16 channels."""
         if not self.deviations:
-            raise KcalcError(f"no node has {NARROW} channels or more, so none is judged; use a greater width")
+            raise KcalcError(UNJUDGED)
         return self.deviations[0]
 
     @property
@@ -219,17 +134,32 @@ class KernelCheck:
         """How likely the worst deviation is with that many looks, had the maps been exact (Bonferroni; layers are correlated)."""
         return min(1.0, len(self.deviations) * self.worst.p)
 
+    def allowed(self, errors: float = 4.0) -> float:
+        """The |z| of a q or c value that counts as no deviation, for this many draws and looks; see :func:`statistics.allowed`."""
+        return allowed(self.draws, len(self.deviations), errors)
+
     def deviating(self, errors: float = 4.0, slack: float = 0.0) -> tuple[Deviation, ...]:
-        """Those further from the map than ``errors`` standard errors and ``slack``, which is room for the O(1/width) of finite width."""
-        return tuple(d for d in self.deviations if abs(d.z) > errors and abs(d.mean - d.expected) > errors * d.error + slack)
+        """The q and c values further from the map than this many standard errors and ``slack``, which is room for the O(1/width) of
+        finite width.  ``errors`` is said for one Gaussian; :meth:`allowed` makes it that for these draws and looks."""
+        most = self.allowed(errors)
+        return tuple(d for d in self.deviations if abs(d.z) > most and abs(d.mean - d.expected) > most * d.error + slack)
 
     @property
-    def passed(self) -> bool:
-        """Whether all are within four standard errors."""
-        return not self.deviating()
+    def passed(self) -> bool | None:
+        """Whether q, c and, where they were compared, the tangent kernel and the gradients are within four standard errors of theory.
+
+        Four is said for one Gaussian: each of the three checks, whatever its looks and draws, errs as rarely (6e-5) as if it were one, see
+        :meth:`allowed`.  None where no q or c value was judged and nothing else deviates: that is no success.
+        """
+        parts = [part.passed for part in (self.tangent, self.gradients) if part is not None]
+        if not all(parts) or self.deviating():
+            return False
+        return True if self.deviations else None
 
     def largest_error(self, quantity: str = "c", width: int | None = None) -> float:
-        """The largest standard error of a judged node."""
+        """The largest standard error of a judged node.  Raises: KcalcError where none is."""
+        if not self.judged(width).any():
+            raise KcalcError(UNJUDGED)
         return float(self.statistic(quantity, width).error[self.judged(width)].max())
 
     def _deviations(self, quantity: str) -> tuple[list[Array], list[Array]]:
@@ -238,17 +168,17 @@ class KernelCheck:
         if len(self.samples) > 1:
             grown &= np.array([len(set(channels)) > 1 for channels in zip(*(s.channels for s in self.samples), strict=True)])
         if not grown.any():
-            raise KcalcError("no node grows with the width, so there is no power of it")
+            raise KcalcError(f"no node that is judged at all widths ({NARROW} channels) grows with the width, so there is no power of it")
         own = [(s.means - s.expected)[:, grown, k].reshape(self.draws, -1) for s in self.samples]
         return own, [s.variances[:, grown, k].reshape(self.draws, -1) for s in self.samples]
 
     def fluctuation(self, quantity: str = "c") -> Power:
         """The root mean square deviation of one pair in one network from the map, over all nodes; about width^-1/2."""
-        return root_mean_square(*self._deviations(quantity), _numbers(self.widths))
+        return root_mean_square(*self._deviations(quantity), numbers(self.widths))
 
     def bias(self, quantity: str = "c") -> Power:
         """The root mean square over nodes of the mean deviation, noise taken out; about width^-1."""
-        return bias(self._deviations(quantity)[0], _numbers(self.widths))
+        return bias(self._deviations(quantity)[0], numbers(self.widths))
 
     # -- to look at ------------------------------------------------------------------------------------------------------------------
 
@@ -270,20 +200,31 @@ class KernelCheck:
         """c values at the last width."""
         return self.table_of()
 
+    def _powers(self, quantity: str) -> tuple[Power, Power]:
+        """(fluctuation, bias), nan where no node is judged at all widths."""
+        try:
+            return self.fluctuation(quantity), self.bias(quantity)
+        except KcalcError:
+            nothing = Power(None, None, *2 * (tuple(math.nan for _ in self.widths),))
+            return nothing, nothing
+
     def summary(self) -> Table:
-        """A row per quantity and width: largest |z|, standard error, fluctuation and bias, with their powers of the width."""
+        """A row per quantity and width: largest |z|, standard error, fluctuation and bias, with their powers of the width; then the tangent
+        kernel and the gradients, relative to theory."""
         rows: list[tuple[str, ...]] = []
         for quantity in self.quantities:
-            spread, mean = self.fluctuation(quantity), self.bias(quantity)
+            spread, mean = self._powers(quantity)
             for i, width in enumerate(self.widths):
                 s, judged = self.statistic(quantity, width), self.judged(width)
-                shown = "-" if np.isnan(mean.values[i]) else f"{mean.values[i]:.2g}"
-                cells = (f"{np.abs(s.z[judged]).max():.2f}", f"{s.error[judged].max():.2g}", f"{spread.values[i]:.2g}", shown)
+                greatest = (np.abs(s.z[judged]).max(), s.error[judged].max()) if judged.any() else (math.nan, math.nan)
+                cells = (_cell(greatest[0], ".2f"), *(_cell(value, ".2g") for value in (greatest[1], spread.values[i], mean.values[i])))
                 rows.append((quantity, "" if width is None else str(width), *cells))
             if len(self.widths) > 1:
                 rows.append((quantity, "power", "", "", str(spread), str(mean)))
         if self.tangent is not None:
             rows += self._tangent_rows(self.tangent)
+        if self.gradients is not None:
+            rows.append(_gradient_row(self.gradients))
         return Table(("", "width", "greatest |z|", "greatest error", "deviation of one draw", "of the mean"), tuple(rows))
 
     @staticmethod
@@ -292,16 +233,20 @@ class KernelCheck:
         rows: list[tuple[str, ...]] = []
         for i, width in enumerate(tangent.widths):
             s = tangent.total(width)
-            shown = "-" if np.isnan(gap.values[i]) else f"{gap.values[i]:.2g}"
-            cells = (f"{np.abs(s.z).max():.2f}", f"{(s.error / tangent.size(width)).max():.2g}", f"{spread.values[i]:.2g}", shown)
+            error = (s.error / tangent.size(width)).max()
+            cells = (f"{np.abs(s.z).max():.2f}", *(_cell(value, ".2g") for value in (error, spread.values[i], gap.values[i])))
             rows.append(("NTK, relative", "" if width is None else str(width), *cells))
         if len(tangent.widths) > 1:
             rows.append(("NTK, relative", "power", "", "", str(spread), str(gap)))
         return rows
 
     def _verdict(self) -> str:
-        looks = f"{len(self.deviations)} looks, p = {self.p:.2g}" if self.deviations else ""
-        return f"{self.draws} draws x {self.pairs} pairs; worst: {self.worst} ({looks})" if self.deviations else f"{self.draws} draws"
+        said = {True: "passed", False: "deviates", None: "nothing judged"}[self.passed]
+        of = f"{self.draws} draws x {self.pairs} {'pair' if self.pairs == 1 else 'pairs'}: {said}"
+        if not self.deviations:
+            return f"{of} ({UNJUDGED})"
+        looks = "1 look" if len(self.deviations) == 1 else f"{len(self.deviations)} looks"
+        return f"{of}; worst: {self.worst} ({looks}, allowed |z| {self.allowed():.1f}, p = {self.p:.2g})"
 
     def __str__(self) -> str:
         return f"{self._verdict()}\n{self.summary()}"
@@ -311,7 +256,8 @@ class KernelCheck:
 
     def __repr__(self) -> str:
         worst = f"worst |z| {abs(self.worst.z):.2f}" if self.deviations else "no node judged"
-        return f"KernelCheck({len(self.nodes)} nodes, widths {self.widths}, {self.draws} draws, {worst})"
+        said = {True: ", passed", False: ", deviates", None: ""}[self.passed]
+        return f"KernelCheck({len(self.nodes)} nodes, widths {self.widths}, {self.draws} draws, {worst}{said})"
 
     def plot(self, axes: Sequence[Axes] | None = None) -> Array:
         """q and c values over the layers with their fluctuation against the maps; see :mod:`kcalc.verification.plots`."""
@@ -327,12 +273,17 @@ class KernelCheck:
                 s = self.statistic(quantity, width)
                 own = {name: getattr(s, name).tolist() for name in ("expected", "mean", "std", "error", "z")}
                 tables.setdefault(quantity, []).append({"width": width} | own)
-        powers = {q: {"fluctuation": _plain(self.fluctuation(q)), "bias": _plain(self.bias(q))} for q in self.quantities}
+        powers = {q: dict(zip(("fluctuation", "bias"), map(plain, self._powers(q)), strict=True)) for q in self.quantities}
         notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
-        out = {"nodes": list(map(str, self.nodes)), "c": self.c, "q1": self.q1, "q2": self.q2, "draws": self.draws, "pairs": self.pairs}
+        out: dict[str, Any] = {"passed": self.passed, "allowed": self.allowed()}
+        out |= {"nodes": list(map(str, self.nodes)), "c": self.c, "q1": self.q1, "q2": self.q2, "draws": self.draws, "pairs": self.pairs}
         more: dict[str, Any] = {"values": tables, "powers": powers, "assumptions": notes}
         if self.tangent is not None:
-            more["tangent"] = {"fluctuation": _plain(self.tangent.fluctuation), "gap": _plain(self.tangent.gap)}
+            more["tangent"] = {
+                "passed": self.tangent.passed,
+                "fluctuation": plain(self.tangent.fluctuation),
+                "gap": plain(self.tangent.gap),
+            }
         if self.gradients is not None:
             g = self.gradients.statistic
             rows = zip(self.gradients.nodes, g.expected.tolist(), g.mean.tolist(), g.error.tolist(), strict=True)
@@ -342,17 +293,15 @@ class KernelCheck:
         return out | more
 
 
-def _plain(power: Power) -> Mapping[str, Any]:
-    return {"exponent": power.exponent, "error": power.error, "values": [None if np.isnan(v) else v for v in power.values]}
+def _cell(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else format(value, form)
 
 
-def _place(widths: Sequence[int | None], width: int | None) -> int:
-    if width is None:
-        return len(widths) - 1
-    if width not in widths:
-        raise KcalcError(f"width {width!r} was not measured; the widths are {tuple(widths)}")
-    return tuple(widths).index(width)
-
-
-def _numbers(widths: Sequence[int | None]) -> list[int]:
-    return [0 if width is None else width for width in widths]
+def _gradient_row(check: GradientCheck) -> tuple[str, ...]:
+    """Relative to what theory says of each node."""
+    s = check.statistic
+    known = s.expected > 0
+    error, off, spread = ((values[known] / s.expected[known]) for values in (s.error, s.mean - s.expected, s.std))
+    sizes = (error.max(), np.sqrt((spread**2).mean()), np.sqrt((off**2).mean())) if known.any() else 3 * (math.nan,)
+    width = "" if check.width is None else str(check.width)
+    return "gradients, relative", width, f"{check.worst:.2f}", *(_cell(value, ".2g") for value in sizes)

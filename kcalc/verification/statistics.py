@@ -27,12 +27,18 @@ class Statistic:
     draws: int
 
     @classmethod
-    def of(cls, expected: Array, samples: Array, within: Array | float = 0.0, epsilon: float = 0.0) -> Statistic:
-        """From ``samples``, (draws, ...), the mean of each draw, and the variance ``within`` a draw of what that is a mean of."""
+    def of(
+        cls, expected: Array, samples: Array, within: Array | float = 0.0, epsilon: float = 0.0, scale: Array | float | None = None
+    ) -> Statistic:
+        """From ``samples``, (draws, ...), the mean of each draw, and the variance ``within`` a draw of what that is a mean of.
+
+        ``scale`` is the size that rounding is relative to: that of the expectation itself unless given.
+        """
         draws = samples.shape[0]
         mean, between = samples.mean(axis=0), samples.var(axis=0, ddof=1)
         std = np.sqrt(between + np.mean(np.broadcast_to(within, samples.shape), axis=0))
-        rounding = min(32 * epsilon, 0.02) * np.maximum(np.abs(expected), 1e-2)  # half precision must not excuse everything
+        size = np.abs(expected) if scale is None else np.broadcast_to(scale, expected.shape)
+        rounding = min(32 * epsilon, 0.02) * size  # half precision must not excuse everything
         return cls(np.broadcast_to(expected, mean.shape), mean, std, np.sqrt(between / draws), rounding, draws)
 
     @property
@@ -48,6 +54,20 @@ class Statistic:
         from scipy import stats
 
         return 2 * stats.t.sf(np.abs(self.z), self.draws - 1)
+
+
+def allowed(draws: int, looks: int, errors: float = 4.0) -> float:
+    """The |z| that exact maps exceed as rarely, among all ``looks``, as one Gaussian exceeds ``errors`` standard errors.
+
+    The two-sided quantile of Student's law with ``draws - 1`` degrees of freedom at the level ``1 - (1 - p)^(1/looks)``, p that of the
+    Gaussian (6.3e-5 at 4): Sidak's correction, which holds for Gaussian looks however they are correlated [Sidak 1967].  With few draws it
+    is large: 5 draws and 20 looks allow 36, so that only gross deviations show.
+    """
+    from scipy import stats
+
+    level = 2 * stats.norm.sf(errors)
+    each = -np.expm1(np.log1p(-level) / max(looks, 1)) if level < 1 else 1.0
+    return float(stats.t.isf(each / 2, draws - 1))
 
 
 @dataclass(frozen=True)

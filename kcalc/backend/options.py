@@ -1,0 +1,84 @@
+"""What :func:`kcalc.to_jax` is asked for, checked: extents of images, laws of weights, number types, switches."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..compose import no_rule
+from ..errors import KcalcError, unknown
+from ..layers import Affine, Input
+from ..network import Network
+from .initialisers import Initialiser, initialiser
+from .lowering import has_rule
+
+Node = Hashable
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+def images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
+    """{input: (height, width)} of inputs that have one.  Raises: KcalcError for unknown inputs and what are no extents."""
+    given = dict(image_shape) if isinstance(image_shape, Mapping) else dict.fromkeys(network.inputs, image_shape)
+    for node in given:
+        if node not in network.inputs:
+            raise unknown("input", node, map(str, network.inputs))
+    shapes: dict[Node, tuple[int, int]] = {}
+    for node in network.inputs:
+        layer: Any = network.layer(node)
+        asked = None if given.get(node) is None else _extents(given[node])
+        if asked is not None and layer.image_shape is not None and asked != tuple(layer.image_shape):
+            stated = layer.image_shape
+            raise KcalcError(f"the input {node!r} has image_shape={stated} in its layer, got {asked}; build the network with {asked}")
+        if asked is not None or layer.image_shape is not None:
+            shapes[node] = asked or _extents(layer.image_shape)
+    return shapes
+
+
+def _extents(shape: Any) -> tuple[int, int]:
+    given = list(shape) if isinstance(shape, tuple | list | np.ndarray) and np.ndim(shape) == 1 else []
+    if len(given) != 2 or any(isinstance(n, bool) or not hasattr(n, "__index__") or int(n) < 1 for n in given):
+        raise KcalcError(f"image_shape must be (height, width), two positive whole numbers, got {shape!r}")
+    return int(given[0]), int(given[1])
+
+
+def laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
+    """{Affine: its law}, from one law or {node: law} with None for all others.  Raises: KcalcError for unknown laws and other nodes."""
+    given: dict[Any, Any] = dict(weights) if isinstance(weights, Mapping) else {None: weights}
+    default = initialiser(given.pop(None, "delta_orthogonal"))
+    for node in given:
+        if not isinstance(network.layer(node), Affine):
+            kind = type(network.layer(node)).__name__
+            raise KcalcError(f"node {node!r} is a {kind}, which has no weights to initialise; give laws of Affine nodes")
+    return {node: initialiser(given[node]) if node in given else default for node in network.nodes_of(Affine)}
+
+
+def dtype_name(given: Any) -> str:
+    """The name of a floating-point type: "float64", ``np.float64``, ``jnp.bfloat16``, ...  Raises: KcalcError for others."""
+    import jax.numpy as jnp
+
+    try:
+        name = given if isinstance(given, str) or given is None else jnp.dtype(getattr(given, "dtype", given)).name
+    except TypeError:
+        try:
+            name = jnp.dtype(given).name
+        except TypeError:
+            name = None
+    if name not in DTYPES:
+        raise unknown("dtype", given, DTYPES)
+    return str(name)
+
+
+def switch(name: str, given: Any) -> bool:
+    """True or False.  Raises: KcalcError for anything else."""
+    if not isinstance(given, bool | np.bool_):
+        raise KcalcError(f"{name} must be True or False, got {given!r}")
+    return bool(given)
+
+
+def runnable(network: Network) -> None:
+    """Raises: NoRule naming the first node that arrays cannot run."""
+    for node, layer, _ in network.steps():
+        if not isinstance(layer, Input) and not has_rule(layer):
+            raise no_rule("arrays", layer, node)

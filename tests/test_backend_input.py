@@ -1,0 +1,146 @@
+"""What users give to models: keys, parameters by node, batches, number types, double precision inside jit; coordinate checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc import KcalcError
+from kcalc.backend import Geometric
+
+L = kc.layers
+NET = kc.architectures.vanilla(2, "tanh")
+MODEL = kc.to_jax(NET, 4)
+X = np.random.default_rng(0).normal(size=(3, 4))
+PARAMS = MODEL.init(0, X)
+NAME = next(iter(PARAMS))
+OWN = MODEL.unstack(PARAMS, X)
+PAIR = kc.Network.from_steps(
+    [("a", L.Input(5), ()), ("b", L.Input(3), ()), ("u", L.Affine(4), ("a",)), ("v", L.Affine(4), ("b",)), ("s", L.Sum(), ("u", "v"))]
+)
+
+
+def test_keys_of_every_kind_draw_what_the_whole_number_draws() -> None:
+    for key in (np.int64(3), jnp.int32(3), jax.random.key(3), jax.random.PRNGKey(3)):
+        drawn = MODEL.init(key, X)
+        assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(drawn), jax.tree.leaves(MODEL.init(3, X)), strict=True))
+    many = jax.vmap(lambda key: MODEL.init(key, X))(jax.random.split(jax.random.key(0), 2))
+    assert many[NAME]["weight"].shape[0] == 2
+
+
+@pytest.mark.parametrize("key", [None, True, 1.5, np.float64(3), "a", [1, 2], {}, 2**70, jax.random.split(jax.random.key(0), 3)])
+def test_what_is_no_key_is_one_error(key: Any) -> None:
+    with pytest.raises(KcalcError, match="the key must"):
+        MODEL.init(key, X)
+
+
+@lru_cache
+def pair() -> Any:
+    model = kc.to_jax(PAIR)
+    return model, model.init(0)
+
+
+CASES: dict[str, tuple[Callable[[], Any], str]] = {
+    "no mapping": (lambda: MODEL.stack(None, X), "model.unstack"),  # pyright: ignore[reportArgumentType]
+    "no arrays": (lambda: MODEL.stack({}, X), "no arrays for node 'affine_1'"),
+    "no bias": (lambda: MODEL.stack(OWN | {"affine_1": {"weight": X}}, X), "node 'affine_1' must have"),
+    "other shape": (lambda: MODEL.stack(OWN | {"affine_1": OWN["affine_1"] | {"bias": X}}, X), r"bias of node .*\(4,\), got \(3, 4\)"),
+    "text": (lambda: MODEL.stack(OWN | {"affine_1": OWN["affine_1"] | {"bias": "a"}}, X), "array of numbers, got str"),
+    "another node": (lambda: MODEL.stack(OWN | {"zz": {}}, X), "'zz' has no weights"),
+    "a number": (lambda: MODEL.apply(PARAMS | {NAME: {"weight": 3, "bias": 4}}, X), "must be an array of numbers, got int"),
+    "a list": (lambda: MODEL.apply(PARAMS | {NAME: {"weight": [[1]], "bias": [1]}}, X), "must be an array of numbers, got list"),
+    "an entry": (lambda: MODEL.apply(PARAMS | {NAME: 3}, X), "got int"),  # pyright: ignore[reportArgumentType]
+    "channels": (lambda: MODEL.apply(PARAMS, np.ones((3, 5))), "'input' has 5 channels, but these params are for 4"),
+    "channels of lsuv": (lambda: kc.lsuv(MODEL, PARAMS, np.ones((3, 5))), "'input' has 5 channels, but these params are for 4"),
+    "batches": (lambda: pair()[0].apply(pair()[1], {"a": np.ones((20, 5)), "b": np.ones((3, 3))}), r"'a': \(20,\), 'b': \(3,\)"),
+    "batch of one": (lambda: pair()[0].apply(pair()[1], {"a": np.ones((20, 5)), "b": np.ones((1, 3))}), "same axes of examples"),
+    "side": (lambda: Geometric(typical=-1), "positive side"),
+    "no side": (lambda: Geometric(typical="a"), "positive side"),  # pyright: ignore[reportArgumentType]
+    "opaque": (lambda: kc.to_jax(kc.chain(L.Input(), L.Affine(), L.Opaque("a", "b"))), "'opaque_1'"),
+    "switch": (lambda: kc.to_jax(NET, 4, remat="no"), "remat must be True or False"),  # pyright: ignore[reportArgumentType]
+    "integers": (lambda: kc.to_jax(NET, 4, dtype=np.int32), "unknown dtype"),
+    "nan": (lambda: kc.lsuv(MODEL, PARAMS, X * np.nan), "not finite"),
+    "memory": (lambda: kc.empirical_ntk(MODEL, PARAMS, X, memory=-1), "memory must be"),
+    "memory in words": (lambda: kc.empirical_ntk(MODEL, PARAMS, X, memory="a"), "memory must be"),  # pyright: ignore[reportArgumentType]
+    "axes": (lambda: kc.normalise_locations(X, batch_axes=-1), "batch_axes"),
+    "axes in words": (lambda: kc.normalise_locations(X, batch_axes="a"), "batch_axes"),  # pyright: ignore[reportArgumentType]
+    "nan in x": (lambda: kc.normalise_locations(np.where(X[1, 2] == X, np.nan, X)), r"x holds nan at \(1, 2\)"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_does_not_fit_is_one_error(name: str) -> None:
+    call, match = CASES[name]
+    with pytest.raises(KcalcError, match=match):
+        call()
+
+
+def test_number_types_and_extents_of_numpy_are_understood() -> None:
+    names = {np.float64: "float64", jnp.bfloat16: "bfloat16", np.dtype("float32"): "float32", "float16": "float16"}
+    assert [kc.to_jax(NET, 4, dtype=given).dtype for given in names] == list(names.values())
+    image = kc.chain(L.Input(), L.Affine(4, kernel=3))
+    shapes: tuple[Any, ...] = (tuple(np.array([8, 6])), np.array([8, 6]), [8, 6])
+    for shape in shapes:
+        assert kc.to_jax(image, image_shape=shape).image_shapes == {"input": (8, 6)}
+
+
+def test_huge_and_tiny_vectors_are_normalised() -> None:
+    expected = kc.normalise_locations(X[:, None])
+    for scale in (1e200, 1e-200):
+        assert np.allclose(kc.normalise_locations(scale * X[:, None]), expected, rtol=1e-14)
+    assert np.allclose(kc.normalise_locations(1e200 * X, "constant")[:, :4], np.sqrt(5) * X / np.linalg.norm(X, axis=1, keepdims=True))
+    assert kc.normalise_locations(X.astype(np.float32)).dtype == np.float32
+    assert np.allclose(kc.normalise_locations(jnp.asarray(1e25 * X, jnp.float32)), kc.normalise_locations(X), atol=1e-6)
+
+
+def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
+    model = kc.to_jax(NET, 4, dtype="float64")
+    params = model.init(0, X)
+    plain = np.asarray(model.apply(params, X))
+    with pytest.raises(KcalcError, match=r"'input' came as float32 .*model\.precision\(\)"):
+        jax.jit(model.apply)(params, X)
+    with model.precision():
+        assert np.array_equal(jax.jit(model.apply)(params, X), plain)
+    assert np.allclose(jax.jit(lambda p: model.apply(p, X))(params), plain, rtol=1e-13)
+    dropped = kc.to_jax(kc.chain(L.Input(4), L.Affine(4), L.Dropout(0.5), L.Affine(4)), dtype="float64")
+    weights = dropped.init(0)
+    with pytest.raises(KcalcError, match="dropout of a float64 model"):
+        jax.jit(lambda p: dropped.apply(p, X, train=True, key=3))(weights)
+    with pytest.raises(KcalcError, match="initial weights of a float64 model"):
+        jax.jit(lambda: dropped.init(0))()
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"key": "a"}, "the key must"),
+        ({"draws": 2.5}, "draws must be a whole number"),
+        ({"outputs": 0}, "outputs must be"),
+        ({"features": 3}, "features= is no option"),
+        ({"network": "v"}, "Network"),
+        ({"network": kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Affine())}, "without_normalization"),
+        ({"x": X * np.nan}, "not finite"),
+        ({"x": X * 0}, "0 everywhere"),
+        ({"widths": "ab"}, "two widths"),
+        ({"weights": "zeros"}, "'affine_1': its coordinates are 0 at width 8"),
+    ],
+)
+def test_coordinate_checks_that_cannot_be(changes: dict[str, Any], match: str) -> None:
+    arguments: dict[str, Any] = {"network": NET, "x": X, "outputs": 3, "widths": (8, 16), "draws": 2} | changes
+    with pytest.raises(KcalcError, match=match):
+        kc.coordinate_check(**arguments)
+
+
+def test_unknown_names_list_a_few() -> None:
+    deep = kc.architectures.vanilla(50, "tanh")
+    for call in (lambda: kc.to_jax(NET, 4, weights="zz"), lambda: deep.layer("zz")):
+        with pytest.raises(KcalcError) as error:
+            call()
+        assert len(str(error.value)) < 200, str(error.value)

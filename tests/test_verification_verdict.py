@@ -1,0 +1,98 @@
+"""What a check says of itself: nothing judged, few draws, small q values, wrong tangent kernels and gradients; compiled once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+import kcalc as kc
+from kcalc.backend.initialisers import Initialiser
+from kcalc.verification.statistics import Statistic, allowed
+
+L = kc.layers
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Small networks take longer to compile than to run."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def test_nothing_judged_is_no_success(untouched_pyplot: None) -> None:
+    check = kc.verify_kernels(kc.to_jax(kc.architectures.vanilla(2, "tanh"), 8), draws=3)
+    assert check.passed is None and not check.deviations
+    for text in (str(check), repr(check), check._repr_html_(), check._verdict()):
+        assert "judged" in text
+    plain = json.loads(json.dumps(check.to_dict()))
+    assert plain["passed"] is None and plain["powers"]["c"]["bias"]["exponent"] is None
+    for call in (lambda: check.worst, check.largest_error, lambda: check.fluctuation("c")):
+        with pytest.raises(kc.KcalcError, match="16 channels"):
+            call()
+    assert len(check.plot()) == 2
+
+
+def test_what_is_allowed_is_a_quantile_for_all_looks_together() -> None:
+    """The greatest |t| of independent looks stays below it as often as one Gaussian below four standard errors; here below 1 and 2."""
+    rng = np.random.default_rng(0)
+    for draws, looks, errors in ((3, 5, 1.0), (6, 20, 2.0), (40, 10, 2.0)):
+        samples = rng.standard_normal((20_000, draws, looks))
+        t = samples.mean(axis=1) / (samples.std(axis=1, ddof=1) / np.sqrt(draws))
+        share = float((np.abs(t).max(axis=1) > allowed(draws, looks, errors)).mean())
+        level = 2 * stats.norm.sf(errors)
+        assert abs(share - level) < 4 * np.sqrt(level * (1 - level) / 20_000), (draws, looks)
+    assert allowed(10**7, 1) == pytest.approx(4, abs=1e-3) and allowed(5, 7, 0) == 0
+
+
+def test_right_models_pass_with_few_draws() -> None:
+    model = kc.to_jax(kc.architectures.vanilla(2, "tanh"), 32, weights="gaussian")
+    checks = [kc.verify_kernels(model, c=0.3, draws=3, key=key) for key in range(30)]
+    assert all(check.passed for check in checks)
+    assert max(abs(check.worst.z) for check in checks) > 5  # which a quantile of the Gaussian would not have let pass
+    compiled = [made for (purpose, _), made in model._compiled.items() if isinstance(purpose, tuple) and purpose[0] == "verify"]
+    assert len(compiled) == 1 and compiled[0]._cache_size() == 1
+
+
+def test_models_at_other_widths_are_compiled_once() -> None:
+    model = kc.to_jax(kc.architectures.vanilla(1, "tanh"), weights="gaussian")
+    first, second = (kc.verify_kernels(model, widths=(16, 20), draws=4, key=1, tangent=False, gradients=False) for _ in range(2))
+    assert first.worst == second.worst and sum(purpose[0] == "width" for purpose, _ in model._compiled) == 2
+
+
+@pytest.mark.parametrize("q", [1.0, 1e-12, 1e12])
+def test_wrong_sizes_are_found_at_every_q(monkeypatch: pytest.MonkeyPatch, q: float) -> None:
+    monkeypatch.setattr(Initialiser, "matrix", lambda self, noise: 3 * noise)
+    model = kc.to_jax(kc.architectures.vanilla(2, "relu"), 32, weights="gaussian")
+    check = kc.verify_kernels(model, c=0.3, q=q, draws=20, tangent=False, gradients=False)
+    assert check.passed is False and check.worst.quantity == "q"
+
+
+def test_rounding_is_relative() -> None:
+    samples = np.full((5, 1), 9e-12)
+    assert abs(Statistic.of(np.array([1e-12]), samples, 0.0, 1e-7).z[0]) > 1000
+    assert Statistic.of(np.array([1e-12]), samples / 9 * (1 + 1e-7), 0.0, 1e-7).z[0] == 0
+
+
+def test_the_tangent_kernel_and_gradients_count() -> None:
+    model = kc.to_jax(kc.architectures.vanilla(2, "tanh"), 32, weights="gaussian")
+    check = kc.verify_kernels(model, c=0.3, draws=20)
+    tangent, gradients = check.tangent, check.gradients
+    assert tangent is not None and gradients is not None
+    assert check.passed and tangent.passed and gradients.passed
+    assert "gradients" in str(check) and "affine_1" in str(gradients) and "passed" in str(gradients)
+    s: Any = gradients.statistic
+    wrong_gradients = replace(gradients, statistic=replace(s, expected=4 * s.expected))
+    wrong_tangent = replace(tangent, expected=tuple(4 * e for e in tangent.expected))
+    for changes in ({"gradients": wrong_gradients}, {"tangent": wrong_tangent}):
+        wrong = replace(check, **changes)
+        assert wrong.passed is False and "deviates" in repr(wrong) and "deviates" in str(wrong)
+    assert not wrong_gradients.passed and not wrong_tangent.passed and "deviates" in repr(wrong_tangent)
