@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from ...arguments import cosine_array, one_number, one_q
 from ...compose import require_network
 from ...errors import KcalcError, unknown
-from ...layers import Affine
+from ...layers import Affine, Nonlinear
 from ...maps import Assumption
 from ...network import Network
 from ..widths import with_widths
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Node = Hashable
 WEIGHTS = ("gaussian", "orthogonal")
 LARGE = 0.25
+LEAST, MOST = 1e-60, 1e60  # q values of inputs
 MOST_ROWS = 40
 
 
@@ -111,8 +112,8 @@ def fluctuations(network: Network, features: Any = None, weights: str = "gaussia
 
     To leading order in 1/width v <- (q Q'/Q)^2 v + (E phi^4/Q^2 - 1)/n per layer, orthogonal weights taking 2 (q Q'/Q)^2/n away (n to n
     channels or more; in proportion where the layer narrows); sums and concatenations carry covariances between all feature maps in use.
-    Chains of positively homogeneous activations are exact: factors 1 + (E phi^4/(E phi^2)^2 - 1)/n, and Var log q adds up. Errors of the
-    leading order are of relative size depth/width.
+    Chains of positively homogeneous activations are exact in q: factors 1 + (E phi^4/(E phi^2)^2 - 1)/n, and Var log q adds up, given that
+    no layer is all 0 (n rectified values are with probability 2^-n). Errors of the leading order are of relative size depth/width.
 
     ``features``: one width, or {node: width}, where layers state none; ``q``: mean square of all inputs; ``c``: the cosine of two inputs
     (None: one input, no c values).
@@ -127,6 +128,8 @@ def fluctuations(network: Network, features: Any = None, weights: str = "gaussia
         names = ", ".join(sorted(map(str, sized.free_symbols)))
         raise KcalcError(f"fluctuations are computed with numbers, and the network has the symbols {names}: give them values with net.subs")
     level, cosine = one_q(q), None if c is None else one_number(c, "c")
+    if not LEAST <= level <= MOST:
+        raise KcalcError(f"q = {level:g} leaves no room for squares in double precision; give one between {LEAST:g} and {MOST:g}")
     if cosine is not None:
         cosine = float(cosine_array(cosine))
     reading = Reading(sized)
@@ -136,7 +139,7 @@ def fluctuations(network: Network, features: Any = None, weights: str = "gaussia
     exact = is_chain(sized) and (weights == "gaussian" or _never_narrower(sized))
     chain = chain_fluctuations(sized, weights == "orthogonal") if exact else {}
     nodes = {node: _fluctuation(*found[node], chain.get(node)) for node, _, _ in sized.steps()}
-    return Fluctuations(sized, weights, nodes, exact, tuple(_assumptions(weights, nodes, exact, channels)))
+    return Fluctuations(sized, weights, nodes, exact, tuple(_assumptions(sized, weights, nodes, exact, channels)))
 
 
 def _fluctuation(q: float, c: float | None, spread: np.ndarray, chain: tuple[float, float] | None) -> Fluctuation:
@@ -154,10 +157,24 @@ def _never_narrower(network: Network) -> bool:
     return all(layer.features >= network.features[parents[0]] for _, layer, parents in network.steps() if isinstance(layer, Affine))  # type: ignore[operator]
 
 
-def _assumptions(weights: str, nodes: dict[Node, Fluctuation], exact: bool, channels: Channels) -> Sequence[Assumption]:
+def _dead(network: Network) -> list[str]:
+    """What is taken for granted of layers that may be all 0."""
+    silent: list[float] = []
+    for node, layer, _ in network.steps():
+        if isinstance(layer, Nonlinear):
+            sides = [float(abs(layer.activation(x))) for x in (-1.0, 1.0)]
+            silent += [2.0 ** -int(network.features[node] or 1)] if 0.0 in sides else []
+    total = sum(silent)
+    return (
+        [f"Var log q is that of draws in which no layer is all 0; the others have probability {total:.3g} or less"] if total > 1e-12 else []
+    )
+
+
+def _assumptions(network: Network, weights: str, nodes: dict[Node, Fluctuation], exact: bool, channels: Channels) -> list[Assumption]:
     notes = [Assumption("network", f"weights are {weights} and independent between layers")]
     if exact:
         notes.append(Assumption("network", "a chain of positively homogeneous activations: variances of q hold at any width", "exact"))
+        notes += [Assumption("network", text, "exact") for text in _dead(network)]
     if not exact or channels.c is not None:
         what = "variances of c are" if exact else "variances are"
         notes.append(Assumption("network", f"{what} the leading order in 1/width"))

@@ -180,6 +180,8 @@ def with_images(network: Network, image_shape: Any) -> Network:
 def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
     if correlation is None:
         return {}
+    if not isinstance(correlation, Mapping):
+        _unit(correlation, "correlation", _has_symbols(correlation))
     given = dict(correlation) if isinstance(correlation, Mapping) else dict.fromkeys(network.nodes_of(Pool), correlation)
     for node in given:
         if not isinstance(network.layer(node), Pool):

@@ -165,7 +165,7 @@ def _resolved(expr: sp.Expr, low: float, high: float) -> sp.Expr:
 
 
 def _searched(expr: sp.Expr, slope: sp.Expr, low: float, high: float) -> Interval:
-    if high <= 0:  # mirrored: roots of -x, rounded outwards, would leave their domain at 0
+    if high <= 0 and low < high:  # mirrored: roots of -x, rounded outwards, would leave their domain at 0
         return _searched(expr.subs(X, -X), -slope.subs(X, -X), -high, -low)  # type: ignore[operator]
     tail = [x for x in (*(-t for t in reversed(_TAIL)), 0.0, *_TAIL) if low < x < high]
     cells = list(pairwise([low, *tail, high]))

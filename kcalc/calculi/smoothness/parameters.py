@@ -80,6 +80,7 @@ def parameter_set(layer: Affine, node: Node, fan_in: int, choices: Choices) -> P
     held = 0.0 if bias is None else float(np.linalg.norm(bias))
     offset = held + moved if trained else held
     if rule is None:
+        _scale(of_node(choices.scale, node, 1.0), None, node)
         spectral, least = _matrix(weight, layer.groups)
         return ParameterSet(spectral + moved, offset, 1.0, 0.0, 1.0, max(0.0, least - moved), trained, False, None)
     own = rule.bounds(outputs, fan_in)
@@ -120,9 +121,9 @@ def _radius(value: Any, given: Any, rule: Normaliser | None, trained: bool, node
     return number
 
 
-def _scale(value: Any, bounds: Bounds, node: Node) -> float:
-    if value == CONTRACTING:
-        return SHRINK / bounds.value
+def _scale(value: Any, bounds: Bounds | None, node: Node) -> float:
+    if isinstance(value, str) and value == CONTRACTING:
+        return 1.0 if bounds is None else SHRINK / bounds.value
     if isinstance(value, str) or value is None:
         raise KcalcError(f"scale must be a number > 0 or {CONTRACTING!r}, got {value!r} for node {node!r}")
     return positive_number(value, "scale")
