@@ -91,8 +91,8 @@ def plain(statement: str) -> str:
     """A statement as text for a terminal: commands by their names, without dollar signs and braces."""
     text = re.sub(r"\\[,;! ]", " ", statement.replace("$", ""))
     text = re.sub(r"\\([A-Za-z]+)", lambda found: SIGNS.get(found[1], found[1]), text)
-    text = text.replace("{", "(").replace("}", ")")
-    return " ".join(re.sub(r"\((\w)\)", r"\1", text).split())
+    text = re.sub(r"\{(\w)\}", r"\1", text).replace("{", "(").replace("}", ")")
+    return " ".join(text.split())
 
 
 def _cut(text: str) -> str:

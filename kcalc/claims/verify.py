@@ -127,12 +127,17 @@ def _found(claims: list[Claim], budget: str, seed: int, processes: int) -> Itera
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
 
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"), initializer=_alone) as pool:
         futures = [pool.submit(_check_by_id, job) for job in jobs]
         try:
             for future in as_completed(futures):
                 yield Finding.of(future.result())
+        except BrokenProcessPool:
+            raise KcalcError(
+                "a process that checks claims ended early; in a script call verify under if __name__ == '__main__':, or give processes=1"
+            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -1,0 +1,258 @@
+"""Appendices A, B, D and K: average units, Stein's lemma, the proofs of Section 13, and an experiment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import sympy as sp
+from scipy import special
+
+from ... import pair_expectation
+from ...activations import activation
+from ...calculi.global_maps import c_map
+from ...combinators import chain, repeat
+from ...layers import Affine, Input, Nonlinear
+from ..bench import CORRECTED, Bench
+from ..claim import Evidence
+from ..families import PowerMap, power_maps
+from . import coefficients as co
+from . import reference
+from .fixed_points import slope
+from .paper import PAPER
+
+Array = np.ndarray
+Real = Any  # of mpmath
+_POINTS = np.array([-0.9, -0.5, -0.2, 0.2, 0.5, 0.9])
+
+
+PAPER.undecidable(
+    "DKS-K", "App. K", r"$Q'(1)\in\{0.95,1,1.01\}$: the F1-score of the predictions by Q maps, depth 50, softplus",
+    "the plots of an experiment with trained data; what is measured there is the accuracy of predictions, not an F1-score",
+)  # fmt: skip
+
+
+@PAPER.claim(
+    "DKS-eq24", "App. A, eq. 24", r"$\tfrac1k\mathbf 1^\top y\approx E_{x\sim N(0,1)}[\phi(\sqrt q\,x)]$ for a vector $y$ of outputs, "
+    "from the kernel of $\\phi+1$",
+    hypotheses="the kernel approximation holds for $\\phi$ and $\\phi+1$",
+    caveat="the auxiliary block matrix is called $S$ and $A$ interchangeably",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    names = ("relu", "softplus", "gelu", "sigmoid", "exp", "selu")
+    f, g = sp.symbols("f g")
+    yield bench.exact((f + 1) * (g + 1) - (f * g + f + g + 1), "$(f+1)(f'+1)$: entries of $A+A^\\top$ are $f+f'$")
+    left, right, mine, truth = [], [], [], []
+    for name in names[: bench.size(4, 6)]:
+        phi, plain = activation(name), reference.FUNCTIONS[name]
+        raised = phi.transformed(output_shift=1.0)
+        for q1, q2, c in ((1.0, 1.0, 0.4), (0.5, 2.0, -0.3)):
+            kernels = pair_expectation(raised, raised, c, q1, q2) - pair_expectation(phi, phi, c, q1, q2) - 1
+            left.append(float(kernels))
+            right.append(reference.mean(plain.value, q1, plain.kinks) + reference.mean(plain.value, q2, plain.kinks))
+        mine.append(float(phi.mean(1.7)))
+        truth.append(reference.mean(plain.value, 1.7, plain.kinks))
+    yield bench.equal(left, right, "the kernel of $\\phi+1$ less that of $\\phi$ less 1 is $v+v'$, $v$ by quadrature", 1e-9)
+    yield bench.equal(mine, truth, "the means of the library", 1e-11)
+    k, inputs = bench.size(100_000, 2_000_000), 30
+    z = bench.rng.normal(size=inputs)
+    pre = bench.rng.normal(size=k) * math.sqrt(float(z @ z) / inputs)  # W z with rows of variance 1/inputs
+    wide = bench.rng.normal(size=(bench.size(3000, 30_000), inputs)) @ z / math.sqrt(inputs)
+    for name in ("relu", "softplus"):
+        value, q = reference.FUNCTIONS[name].value, float(z @ z) / inputs
+        yield bench.statistical(value(pre), float(activation(name).mean(q)), f"{name}: the average of {k} outputs")
+        yield bench.statistical(value(wide), float(activation(name).mean(q)), f"{name}: with a weight matrix")
+
+
+def _tanh_bend(u: Array) -> Array:
+    return -2 * np.tanh(u) * (1 - np.tanh(u) ** 2)
+
+
+BENDS: dict[str, Callable[[Array], Array]] = {
+    "tanh": _tanh_bend,
+    "sin": lambda u: -np.sin(u),
+    "erf": lambda u: -4 / math.sqrt(math.pi) * u * np.exp(-(u**2)),
+    "softplus": lambda u: special.expit(u) * special.expit(-u),
+    "gelu": lambda u: (2 - u**2) * reference.density(u),
+    "exp": np.exp,
+    "gaussian": lambda u: (4 * u**2 - 2) * np.exp(-(u**2)),
+}
+
+
+@PAPER.claim(
+    "DKS-appB", "App. B", r"$E[\phi(\sqrt{q_1}x)\phi'(u)x]=\sqrt{q_1}E[\phi'(\sqrt{q_1}x)\phi'(u)]"
+    r"-\sqrt{q_2}\,c\,E[\phi(\sqrt{q_1}x)\phi''(u)]$, $u=\sqrt{q_2}(cx+\sqrt{1-c^2}y)$",
+    corrected=r"with $+\sqrt{q_2}\,c\,E[\phi\,\phi''(u)]$; only so does the term cancel "
+    r"and $\Gamma_\phi'=\sqrt{q_1q_2}\,\Gamma_{\phi'}$ follow",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    c = sp.Rational(1, 2)
+    # phi = u^2 at q = 1: E[x^2 2u x] = 6c, E[2x 2u] = 4c, E[x^2 2] = 2
+    yield bench.counterexample(float(abs(6 * c - (4 * c - 2 * c))), "$\\phi=u^2$, $q=1$: $6c$ against $4c-2c$", c=0.5)
+    left, plus, minus, y_left, y_right, slopes, formula = [], [], [], [], [], [], []
+    for name in list(BENDS)[: bench.size(5, 7)]:
+        phi, bend = reference.FUNCTIONS[name], BENDS[name]
+        for q1, q2, at in ((1.0, 1.0, 0.5), (0.6, 1.5, -0.7))[: bench.size(2, 2)]:
+            if name == "exp":
+                q1, q2 = q1 / 2, q2 / 2
+            r1, r2 = math.sqrt(q1), math.sqrt(q2)
+            left.append(reference.pair(lambda s, f=phi, r=r1: f.value(s) * s / r, q1, phi.slope, q2, at))
+            straight = reference.pair(phi.slope, q1, phi.slope, q2, at)
+            curved = reference.pair(phi.value, q1, bend, q2, at)
+            plus.append(r1 * straight + r2 * at * curved)
+            minus.append(r1 * straight - r2 * at * curved)
+            whole = reference.pair(phi.value, q1, lambda u, f=phi, r=r2: f.slope(u) * u / r, q2, at)
+            y_left.append((whole - at * left[-1]) / math.sqrt(1 - at**2))
+            y_right.append(r2 * math.sqrt(1 - at**2) * curved)
+            norm = math.sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+            slopes.append(float(activation(name).c_map.derivative(1)(at, q1, q2)) * norm)
+            formula.append(r1 * r2 * straight)
+    yield bench.equal(left, minus, "the printed sign, by the joint density", 1e-9)
+    yield bench.equal(left, plus, "the plus sign", 1e-9, CORRECTED)
+    yield bench.equal(y_left, y_right, "the step for y", 1e-9, CORRECTED)
+    yield bench.equal(slopes, formula, "the derivative in the library is $\\sqrt{q_1q_2}\\,\\Gamma_{\\phi'}$", 1e-9, CORRECTED)
+
+
+# --- Appendix D ---------------------------------------------------------------------------------------------------------------------------
+
+
+@PAPER.claim("DKS-D1", "App. D.1", r"$\sum_{i=1}^\infty b_i=C_f(1)=1$", corrected=r"$\sum_{i=0}^\infty b_i=C_f(1)=1$")
+def _(bench: Bench) -> Iterator[Evidence]:
+    relu = reference.power_series("relu", 3)
+    yield bench.counterexample(float(relu[0]), "ReLU has $b_0=1/\\pi$: the sum from 1 is $1-1/\\pi$", b0=float(relu[0]))
+    sums, ends, first, one = [], [], [], []
+    for name in ("sin", "exp", "gaussian", "erf", "square", "cube", "cos", "tanh")[: bench.size(6, 8)]:
+        C = activation(name).c_map
+        own = reference.power_series(name, 120)
+        sums += [own.sum(), C.series(100).sum()]
+        ends.append(float(C(1.0)))
+        first.append(float(C.derivative(1)(0.0)))
+        one.append(own[1])
+    yield bench.equal(sums, 1, "sums of the coefficients, by quadrature and by the library", 1e-6, CORRECTED)
+    yield bench.equal(ends, 1, "$C(1)$", 1e-14, CORRECTED)
+    yield bench.equal(first, one, "$b_1=C'(0)$", 1e-10, CORRECTED)
+    parts = [b for name in bench.size(co.NAMES[::3], co.NAMES) for b in co.enclosed(name)]
+    yield bench.proved([float(min(b.upper(), (1 - b).upper())) for b in parts], "$0\\le b_i\\le1$: no enclosure contradicts it", CORRECTED)
+
+
+@PAPER.claim("DKS-eq27", "App. D.1, eq. 27", r"$C_f'(1)-1\ge1-C_f'(0)$ if $C_f(0)=0$", hypotheses="uniform q values")
+def _(bench: Bench) -> Iterator[Evidence]:
+    n = np.arange(2, 1000)
+    yield bench.proved([float(v) for v in n - 2], "$\\sum_{i\\ge2}(i-1)b_i\\ge\\sum_{i\\ge2}b_i$: term by term")
+    maps = power_maps(bench.rng, bench.size(500, 5000), zero=True)
+    yield bench.at_most([1 - C.weights[1] for C in maps], [slope(C) - 1 for C in maps], "random C maps with $C(0)=0$", 1e-12)
+    left, right, own = [], [], []
+    for name in bench.size(co.NAMES[::3], co.NAMES):
+        if name in ("abs", "square", "gaussian", "cos"):
+            continue
+        phi = reference.FUNCTIONS[name]
+        centre = reference.mean(phi.value, 1.0, phi.kinks)
+        C = activation(name).transformed(output_shift=-centre).c_map
+        size = reference.second_moment(name) - centre**2
+        left.append(1 - reference.mean(phi.slope, 1.0, phi.kinks) ** 2 / size)
+        right.append(reference.mean(lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks) / size - 1)
+        own.append([float(C.derivative(1)(0.0)) - 1 + left[-1], float(C.derivative(1)(1.0)) - 1 - right[-1]])
+    yield bench.at_most(left, right, "centred activations, by quadrature", 1e-12)
+    yield bench.equal(own, 0, "the slopes of the library at 0 and 1", 1e-9)
+    bad = PowerMap(np.array([0.5, 0.0, 0.5]))
+    yield bench.at_most(slope(bad) - 1, 1 - bad.weights[1] - 0.5, "without $C(0)=0$ it may fail: $(1+c^2)/2$")
+
+
+@PAPER.claim(
+    "DKS-eq28", "App. D.2, eq. 28", r"$\tilde\varphi(c)=\sum_{i=1}^\infty\langle\varphi,h_i\rangle^2c^i$",
+    corrected="the same with sums from $i=0$", hypotheses="input q value 1",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    at_zero = reference.gamma("relu", 0.0)
+    yield bench.counterexample(at_zero, "ReLU at $c=0$: $\\tilde\\varphi(0)=1/(2\\pi)$, the printed sum is 0", value=at_zero)
+    direct, series, library = [], [], []
+    for name in bench.size(
+        ("tanh", "gelu", "softplus", "exp", "erf", "cos"), tuple(n for n in co.NAMES if not reference.FUNCTIONS[n].kinks)
+    ):
+        squares = reference.power_series(name, 120) * reference.second_moment(name)
+        for c in (-0.5, 0.0, 0.3, 0.7):
+            series.append(float(np.polynomial.polynomial.polyval(c, squares)))
+            direct.append(reference.gamma(name, c))
+            library.append(float(pair_expectation(name, name, c)))
+    yield bench.equal(series, direct, "Hermite sums from 0 and the joint density", 1e-8, CORRECTED)
+    yield bench.equal(library, direct, "the library and the joint density", 1e-9, CORRECTED)
+
+
+@PAPER.claim(
+    "DKS-D3", "App. D.3", r"$\mathrm{na}(\varphi)^2=1-\dfrac{\langle\varphi,h_1\rangle^2}{\|\varphi\|^2}$",
+    corrected=r"$\mathrm{na}(\varphi)^2=1-\dfrac{\langle\varphi',h_0\rangle^2}{\|\varphi'\|^2}$; the printed one is "
+    r"$\mathrm{nl}(\varphi)^2$",
+    hypotheses="input q value 1",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    # phi = h_1 + h_2: phi' = 1 + sqrt 2 x, so that |phi' - E phi'|^2/|phi'|^2 = 2/3, and 1 - <phi, h_1>^2/|phi|^2 = 1/2
+    x, w = reference.line()
+    joint = w * reference.density(x)
+    steep = 1 + math.sqrt(2) * x
+    away = float(joint @ (steep - joint @ steep) ** 2 / (joint @ steep**2))
+    yield bench.counterexample(away - 0.5, "$\\varphi=h_1+h_2$: $\\mathrm{na}^2=2/3$, the formula gives 1/2", value=away)
+    found, formula, library, linear, printed = [], [], [], [], []
+    for name in bench.size(co.NAMES[::3], co.NAMES):
+        phi = reference.FUNCTIONS[name]
+        x, w = reference.line(phi.kinks)
+        joint = w * reference.density(x)
+        values, steep = phi.value(x), phi.slope(x)
+        centre, size = float(joint @ steep), float(joint @ steep**2)
+        found.append(float(joint @ (steep - centre) ** 2) / size)
+        formula.append(1 - centre**2 / size)
+        C = activation(name).c_map.derivative(1)
+        library.append(1 - float(C(0.0)) / float(C(1.0)))
+        along = float(joint @ (values * x))
+        linear.append(float(joint @ (values - along * x) ** 2) / float(joint @ values**2))
+        printed.append(1 - along**2 / float(joint @ values**2))
+    yield bench.equal(found, formula, "the distance of phi' from its mean", 1e-11, CORRECTED)
+    yield bench.equal(library, found, "$1-C'(0)/C'(1)$ in the library", 1e-9, CORRECTED)
+    yield bench.equal(linear, printed, "the printed formula is the distance of phi from linear functions", 1e-11, CORRECTED)
+
+
+@PAPER.claim(
+    "DKS-D4-7", "App. D.4, D.6, D.7",
+    r"The steps: $F_f(c)=\sum_{i\ge1}b_i|c|^{i-1}$; for $D$ copies with $c^*=1$: $C(-1)=1$ forces $C$ even and $C_f'(-1)=-C_f'(1)$, else "
+    r"$C_f'(-1)\to0$; $C_f(1-\varepsilon)\le C_f(0)+F_f(1-\varepsilon)$ and $C_f'(1)\ge(1-C_f(1-\varepsilon))/\varepsilon$",
+    hypotheses="uniform q values",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    maps = [C for C in power_maps(bench.rng, bench.size(300, 3000)) if C.weights[1:].sum() > 1e-3]
+    size = np.abs(_POINTS)
+    flat = np.array([np.polynomial.polynomial.polyval(size, C.weights[1:]) for C in maps])
+    yield bench.equal([(C(size) - C(0)) / size for C in maps], flat, "D.4: the series of F", 1e-10)
+    signed = [np.abs(np.polynomial.polynomial.polyval(_POINTS, C.weights[1:])) for C in maps]
+    yield bench.at_most(signed, flat, "D.4: $|\\sum b_ic^{i-1}|\\le F$", 1e-12)
+    eps = bench.rng.uniform(0.01, 0.99, len(maps))
+    inner = np.array([float(C(1 - e)) for C, e in zip(maps, eps, strict=True)])
+    F = np.array([(v - C.weights[0]) / (1 - e) for C, v, e in zip(maps, inner, eps, strict=True)])
+    yield bench.at_most(inner, [C.weights[0] + f for C, f in zip(maps, F, strict=True)], "D.7: the value at $1-\\varepsilon$", 1e-12)
+    yield bench.at_most((1 - inner) / eps, [slope(C) for C in maps], "D.7: the slope at 1", 1e-11)
+    even, other = [], []
+    for C in maps:
+        weights = C.weights.copy()
+        weights[1::2] = 0
+        if weights[2:].sum() > 1e-3:
+            even.append(_ends(PowerMap(weights / weights.sum()), 6))
+        steep = slope(C)
+        weights = C.weights * min(1.0, 0.95 / steep)
+        weights[0] = 1 - weights[1:].sum()
+        mixed = PowerMap(weights)
+        if weights[1::2].sum() > 1e-3 and len(other) < bench.size(25, 300):
+            other.append(_ends(mixed, 400)[1])
+    yield bench.equal([p[1] / p[0] for p in even], -1, "D.6: even maps, $C_f'(-1)=-C_f'(1)$", 1e-10)
+    yield bench.equal(other, 0, "D.6: others with $C'(1)<1$, 400 copies", 1e-6)
+    for name, expected in (("abs", -1.0), ("relu", 0.0)):
+        phi = activation(name).transformed(output_scale=math.sqrt(2) if name == "relu" else 1.0)
+        C = c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), 120))).derivative(1)
+        yield bench.equal([C(1.0), C(-1.0)], [1.0, expected], f"D.6: 120 layers of {name} in the library", 3e-3)
+
+
+def _ends(C: PowerMap, copies: int) -> tuple[float, float]:
+    """The slopes of an iterate at 1 and -1, by the chain rule."""
+    steep, product, at = C.derivative(1), 1.0, -1.0
+    for _ in range(copies):
+        product, at = product * float(steep(at)), float(C(at))
+    return float(steep(1.0)) ** copies, product

@@ -1,0 +1,219 @@
+"""Appendix C.2, Corollaries 37 to 39: how many fixed points a C map has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import sympy as sp
+
+from ...activations import Activation, activation
+from ...calculi.global_maps import c_map
+from ...combinators import chain, repeat
+from ...layers import Affine, Input, Nonlinear
+from ...network import Network
+from ..bench import CORRECTED, Bench
+from ..claim import Evidence
+from ..families import PowerMap, power_maps
+from . import coefficients as co
+from . import reference
+from .fixed_points import curved
+from .paper import PAPER
+
+Array = np.ndarray
+_C = sp.Symbol("c")
+_UNIFORM = "uniform q values; C nontrivial"
+
+
+# --- families -----------------------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=32)
+def polynomial(weights: tuple[sp.Rational, ...]) -> Activation:
+    """The activation sum sqrt(b_n) h_n, whose C map at q = 1 is sum b_n c^n."""
+    x = sp.Symbol("x", real=True)
+    terms = [sp.sqrt(b / sp.factorial(n)) * sp.hermite_prob_poly(n, x) for n, b in enumerate(weights) if b]
+    return activation(sp.expand(sp.Add(*terms)))
+
+
+def rational_maps(rng: np.random.Generator, count: int, kind: str, degree: int = 8) -> list[tuple[sp.Rational, ...]]:
+    """Random rational coefficients of C maps that are not affine, with C'(1) < 1, = 1, > 1 ("below", "edge", "above"), or odd ones."""
+    out = []
+    while len(out) < count:
+        whole = [int(v) for v in rng.integers(0, 9, degree + 1) * (rng.random(degree + 1) < 0.5)]
+        whole[0] = 0
+        if kind == "odd":
+            whole[::2] = [0] * len(whole[::2])
+        total = sum(whole)
+        if not sum(whole[2:]) or (kind != "odd" and not any(whole[2::2])):
+            continue
+        weights = [sp.Rational(v, total) for v in whole]
+        steep = sum((n * b for n, b in enumerate(weights)), sp.Integer(0))
+        share = {"below": sp.Rational(9, 10) / steep, "edge": 1 / steep}.get(kind, sp.Integer(1))
+        if kind == "above" and rng.random() < 0.7:
+            share = (1 + 1 / steep) / 2
+        mixed = [share * b for b in weights]
+        mixed[0] += 1 - share
+        out.append(tuple(mixed))
+    return out
+
+
+def roots(weights: tuple[sp.Rational, ...], low: int = -1, high: int = 1) -> int:
+    """How many solutions C(c) = c has in [low, high], exactly (Sturm)."""
+    poly = sp.Poly(sum((b * _C**n for n, b in enumerate(weights)), sp.Integer(0)) - _C, _C)
+    return int(poly.count_roots(low, high))
+
+
+@lru_cache(maxsize=32)
+def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
+    """A layer Affine(sqrt weight, sqrt bias), name, and the q value it keeps, which attracts."""
+    q = 1.0
+    for _ in range(4000):
+        q = weight * reference.second_moment(name, q) + bias
+    return deep(name, weight, bias, 1), q
+
+
+def deep(name: str, weight: float, bias: float, depth: int) -> Network:
+    """That layer, depth times."""
+    block = chain(Nonlinear(activation(name)), Affine(sigma_w=math.sqrt(weight), sigma_b=math.sqrt(bias)))
+    return chain(Input(), Affine(), repeat(block, depth))
+
+
+def own_map(name: str, weight: float, bias: float, q: float, c: float) -> float:
+    """The C map of that layer at q, by the joint density."""
+    return (weight * reference.gamma(name, c, q) + bias) / q
+
+
+EXPLODING = (("tanh", 2.0, 0.05), ("erf", 2.5, 0.2), ("tanh", 3.0, 0.01), ("sin", 2.0, 0.1))
+COLLAPSING = (("tanh", 1.0, 0.3), ("sigmoid", 2.0, 0.1), ("softplus", 0.5, 0.2))
+
+
+# --- fixed points -------------------------------------------------------------------------------------------------------------------------
+
+
+def _mirrored(n: int) -> co.Terms:
+    """(C(-t) + t)/t term by term; 1/t + 1 counts as 2."""
+    return {0: 2} if n == 0 else co.collected((0, 1), (n - 1, (-1) ** n))
+
+
+@PAPER.claim(
+    "DKS-cor37", "App. C.2, Corollary 37", r"$C$ has no fixed point in $[-1,0)$, or is odd", hypotheses=_UNIFORM, theorem=True,
+    caveat="the proof says strict concavity where convexity is meant",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    count = bench.size(12, 60)
+    for kind, expected in (("below", 0), ("edge", 0), ("above", 0), ("odd", 1)):
+        found = [roots(b, -1, 0) - (b[0] == 0) for b in rational_maps(bench.rng, count, kind)]
+        yield bench.equal(found, expected, f"fixed points in [-1, 0) of random maps ({kind}), counted exactly", 0.0)
+    from flint import arb, arb_poly
+
+    bounds = []
+    for name in [name for name in bench.size(co.NAMES[::3], co.NAMES) if name not in ("square", "exp")]:
+        b = co.enclosed(name)
+        if not any(v.lower() > 1e-6 for v in b[0::2]):
+            continue
+        total = arb_poly([])
+        for n, value in enumerate(b):
+            terms = _mirrored(n)
+            total += arb_poly([terms.get(p, 0) for p in range(max(terms) + 1)]) * value
+        seen = bench.certified(lambda t, p=total: p(t), arb(0), arb(1), name, digits=15)
+        bounds.append(math.nan if seen.holds is None or seen.margin is None else seen.margin)
+    yield bench.proved([v - 1e-9 for v in bounds], "activations with an even part: $(C(c)-c)/|c|>0$ on $[-1,0)$, enclosed")
+    there, maps = [], {}
+    for name in ("tanh", "gelu", "relu", "erf", "softplus", "sin", "selu", "cube"):
+        points = activation(name).c_map.fixed_points()
+        there.append(len([p for p in points if p.value < -1e-12]))
+        maps[name] = there[-1]
+        odd = name in ("tanh", "erf", "sin", "cube")
+        own = reference.power_series(name, 20)
+        yield bench.equal([there[-1], own[::2].sum() < 1e-14], [odd, odd], f"{name}: fixed points the library finds below 0", 0.0)
+    left, right = [], []
+    for C in curved(power_maps(bench.rng, bench.size(300, 3000))):
+        left.append(C.weights[0] + C.weights[2::2].sum())
+        right.append(C(-1.0) + 1)
+    yield bench.equal(right, 2 * np.array(left), "$C(-1)+1$ is twice the even part", 1e-12)
+    C = PowerMap(np.array([0.0, 0.2, 0.8]))
+    yield bench.at_most(C(0.5), 0.5, "$C(0)=0$: convexity gives $C(c)\\le c$, as the proof needs; concavity would give the opposite")
+
+
+def _kinds(bench: Bench) -> Iterator[tuple[str, int, list[tuple[sp.Rational, ...]]]]:
+    for kind, number in (("below", 1), ("edge", 1), ("above", 2), ("odd", 3)):
+        yield kind, number, rational_maps(bench.rng, bench.size(15, 80), kind)
+
+
+@PAPER.claim(
+    "DKS-cor38", "App. C.2, Corollary 38",
+    r"i) 1 is the only fixed point, iff $C'(1)\le1$; ii) there are two, $c^*\in[0,1)$ and 1, iff $C'(1)>1$ and $C$ is not odd; "
+    r"iii) there are three, $-1$, 0 and 1, iff $C$ is odd",
+    hypotheses=_UNIFORM, theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    library, truth = [], []
+    for kind, number, maps in _kinds(bench):
+        found = [roots(b) for b in maps]
+        yield bench.equal(found, number, f"{kind}: fixed points in [-1, 1] of random maps, counted exactly", 0.0)
+        for b in rational_maps(bench.rng, bench.size(1, 6), kind, 5):
+            library.append(len(polynomial(b).c_map.fixed_points()))
+            truth.append(roots(b))
+        if kind == "above":
+            yield bench.equal([roots(b, 0, 1) for b in maps], 2, "both of them in [0, 1]", 0.0)
+    affine = [tuple(sp.Rational(v) for v in (f"{k}/7", f"{7 - k}/7")) for k in range(1, 7)]
+    yield bench.equal([roots(b) for b in affine], 1, "affine maps fall under i", 0.0)
+    names = ("tanh", "gelu", "relu", "sigmoid", "erf", "softplus", "sin", "swish", "selu", "exp", "cube", "gaussian")
+    for name in names[: bench.size(8, 12)]:
+        b = reference.power_series(name, 60)
+        phi = reference.FUNCTIONS[name]
+        steep = reference.mean(lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks) / reference.second_moment(name)
+        odd = b[::2].sum() < 1e-14
+        library.append(len(activation(name).c_map.fixed_points()))
+        truth.append(3 if odd else 1 if steep <= 1 + 1e-9 else 2)
+    for name, weight, bias in EXPLODING[: bench.size(2, 4)] + COLLAPSING[: bench.size(1, 3)]:
+        layer, q = settled(name, weight, bias)
+        points = c_map(layer).fixed_points(q)
+        library.append(len(points))
+        truth.append(2 if (name, weight, bias) in EXPLODING else 1)
+        residual = [own_map(name, weight, bias, q, p.value) - p.value for p in points if p.value < 0.95]
+        yield bench.equal([*residual, 0.0], 0, f"{name} layers with biases: the fixed points, by the joint density", 1e-9)
+    yield bench.equal(library, truth, "the number of fixed points that the library finds", 0.0, maps=len(library))
+
+
+@PAPER.claim(
+    "DKS-cor39", "App. C.2, Corollary 39", r"$0<C'(c^*)<1$ at the fixed point $c^*$ of Corollary 38 ii",
+    corrected=r"$0\le C'(c^*)<1$, and it is 0 iff $c^*=0$ and $C'(0)=0$", hypotheses=_UNIFORM, theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    square = polynomial((sp.Integer(0), sp.Integer(0), sp.Integer(1))).c_map
+    point = square.fixed_points()[0]
+    yield bench.counterexample(
+        float(abs(point.value) < 1e-12 and point.slope <= 1e-12), "$C=c^2$, the C map of $(x^2-1)/\\sqrt2$: $c^*=0$ and $C'(0)=0$",
+        found=[point.value, point.slope],
+    )  # fmt: skip
+    slopes, zero = [], []
+    for b in rational_maps(bench.rng, bench.size(60, 400), "above"):
+        C = PowerMap(np.array([float(v) for v in b]))
+        inner = star(C)
+        slopes.append(float(C.derivative(1)(inner)))
+        zero.append((slopes[-1] == 0, b[0] == 0 and b[1] == 0))
+    yield bench.at_most(slopes, 1 - 1e-6, "random maps: below 1", 0.0, CORRECTED, largest=max(slopes))
+    yield bench.at_most(0, slopes, "and not negative", 0.0, CORRECTED)
+    was, should = np.array(zero).T
+    yield bench.equal(was, should, "0 exactly where $b_0=b_1=0$", 0.0, CORRECTED, times=int(should.sum()))
+    found, truth = [], []
+    for name, weight, bias in EXPLODING[: bench.size(2, 4)]:
+        layer, q = settled(name, weight, bias)
+        inner = c_map(layer).fixed_points(q)[0]
+        phi = reference.FUNCTIONS[name]
+        found.append(inner.slope)
+        truth.append(weight * reference.pair(phi.slope, q, phi.slope, q, inner.value))
+    yield bench.equal(found, truth, "layers with biases: the slope the library gives, by the joint density", 1e-9, CORRECTED)
+    yield bench.at_most(truth, 1 - 1e-3, "below 1", 0.0, CORRECTED)
+
+
+def star(C: PowerMap) -> float:
+    """The fixed point in [0, 1) of a map with C'(1) > 1: the iterates rise to it from 0, faster by Newton."""
+    c = 0.0
+    for _ in range(200):
+        c += (float(C(c)) - c) / (1 - float(C.derivative(1)(c)))
+    return c

@@ -1,0 +1,151 @@
+"""Inequalities that are linear in the coefficients of C(c) = sum_n b_n c^n: term by term for all C maps, and enclosed for activations.
+
+A bound is a family of polynomials p_n with integer coefficients: it holds for C where sum_n b_n p_n(c) >= 0 on [-1, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...activations import activation
+from ...balls import ball_field
+from ...certified.hermite import hermite
+from ...certified.line import seen
+from ..bench import Bench
+from ..claim import Evidence
+from . import reference
+
+NAMES = (
+    "tanh", "erf", "gelu", "swish", "softplus", "sigmoid", "sin", "atan", "relu", "leaky_relu", "elu", "selu", "celu", "abs", "gaussian",
+    "cos", "hard_tanh", "relu6", "mish", "asinh", "exp", "square", "cube", "softsign", "logcosh", "probit", "squareplus", "relu2",
+)  # fmt: skip
+Terms = dict[int, int]
+"""{power of c: integer coefficient}."""
+Family = Callable[[int], Terms]
+TERMS = 16
+_DIGITS = 15
+_EVERY = 1000  # terms looked at one by one
+
+
+@lru_cache(maxsize=64)
+def enclosed(name: str, centred: bool = False) -> tuple[Any, ...]:
+    """Balls around b_0 ... b_16 at q = 1, computed with certified integrals; ``centred``: of phi - E phi, which has b_0 = 0."""
+    from flint import arb
+
+    field = ball_field(_DIGITS)
+    one = arb(1)
+    with field.working():
+        table = hermite(seen(activation(name), one, field), one, TERMS, field)
+        found = [table.coefficient(n) for n in range(TERMS + 1)]
+        squares = [a * a for a in found]  # a**2 is not finite for balls that hold 0
+        whole = table.second_moment - squares[0] if centred else table.second_moment
+        return tuple(arb(0) if centred and n == 0 else square / whole for n, square in enumerate(squares))
+
+
+def curved(name: str, centred: bool = False) -> bool:
+    """Whether C is not affine for certain."""
+    return any(b.lower() > 1e-9 for b in enclosed(name, centred)[2:])
+
+
+def quotient(terms: Terms) -> list[int]:
+    """p(c)/(1 + c) where p(-1) = 0, from the constant coefficient on."""
+    degree = max(terms)
+    out, carried = [0] * degree, 0
+    for power in range(degree, 0, -1):
+        carried = terms.get(power, 0) - carried
+        out[power - 1] = carried
+    return out
+
+
+def margin(bench: Bench, name: str, family: Family, first: int, centred: bool) -> float:
+    """A proven lower bound of sum_n b_n p_n(c)/(1 + c) over [-1, 1], where p_n that do not vanish at -1 count with p_n(c)/2; nan if none.
+
+    The terms after the 16th are left out: they are >= 0.
+    """
+    from flint import arb, arb_poly
+
+    total = arb_poly([])
+    for n, b in enumerate(enclosed(name, centred)):
+        if n < first:
+            continue
+        terms = {power: value for power, value in family(n).items() if value}
+        if not terms:
+            continue
+        if sum(value * (-1) ** power for power, value in terms.items()) == 0:
+            total += arb_poly(quotient(terms)) * b
+        else:
+            total += arb_poly([terms.get(power, 0) for power in range(max(terms) + 1)]) * (b / 2)
+    found = bench.certified(lambda c: total(c), arb(-1), arb(1), name, digits=_DIGITS)
+    return math.nan if found.holds is None or found.margin is None else found.margin
+
+
+def everywhere(family: Family, first: int, what: str, bench: Bench) -> Evidence:
+    """p_n >= 0 on [-1, 1] for n = first ... 1000: the constant coefficient is no less than the absolute values of the others together."""
+    slack = []
+    for n in range(first, _EVERY):
+        terms = family(n)
+        slack.append(terms.get(0, 0) - sum(abs(value) for power, value in terms.items() if power))
+    return bench.proved(slack, f"{what}: every term of the power series on its own, so for all C maps", terms=_EVERY, linear_in_n=True)
+
+
+def on_activations(bench: Bench, sides: Iterable[tuple[str, Family]], first: int, centred: bool = False) -> Iterator[Evidence]:
+    """Each side over [-1, 1] with enclosed coefficients of all activations."""
+    names = [name for name in NAMES if curved(name, centred)]
+    for what, family in sides:
+        margins = {name: margin(bench, name, family, first, centred) for name in names}
+        yield bench.proved(
+            list(margins.values()), f"{what}: enclosed on all of [-1, 1] for {len(names)} activations, divided by 1 + c", margins=margins
+        )
+
+
+def agreement(bench: Bench) -> Iterator[Evidence]:
+    """The enclosed coefficients against a quadrature of NumPy, against the library's series, and its enclosures of C against both."""
+    series = {name: reference.power_series(name, TERMS + 1) for name in NAMES}
+    balls = np.array([[float(b.mid()) for b in enclosed(name)] for name in NAMES])
+    wide = float(max(b.rad() for name in NAMES for b in enclosed(name)))
+    yield bench.equal(balls, list(series.values()), "coefficients by certified integrals and by quadrature", 1e-11, radius=wide)
+    own = [activation(name).c_map.series(TERMS + 1) for name in NAMES]
+    yield bench.equal(own, list(series.values()), "the series of the C map and the quadrature", 1e-11)
+    beyond = []
+    for name in bench.size(NAMES[::3], NAMES):
+        b = series[name]
+        for c in (-0.5, 0.25):
+            off = abs(float(activation(name).c_map.ball(c, digits=15).mid) - float(np.polynomial.polynomial.polyval(c, b)))
+            beyond.append((1 - b.sum()) * abs(c) ** (TERMS + 1) + 1e-12 - off)
+    yield bench.at_most(np.zeros(len(beyond)), beyond, "the C map and its first 17 terms differ by no more than the rest can be", 0.0)
+
+
+# --- the bounds on the distance from the identity ----------------------------------------------------------------------------------------
+
+
+def collected(*parts: tuple[int, int]) -> Terms:
+    """From (power, coefficient), equal powers added."""
+    out: Terms = {}
+    for power, value in parts:
+        out[power] = out.get(power, 0) + value
+    return out
+
+
+def value_from_zero(sign: int) -> Family:
+    """2 (1 - C'(0)) - sign (C(c) - c)."""
+    return lambda n: {} if n == 1 else collected((0, 2), (n, -sign), (1, sign))
+
+
+def slope_from_both(sign: int) -> Family:
+    """2 (1 - C'(0)) + C'(1) - 1 - sign (C'(c) - 1)."""
+    return lambda n: {} if n == 1 else collected((0, 2 + n - 1 + sign), (max(n - 1, 0), -sign * n))
+
+
+def value_from_one(sign: int) -> Family:
+    """2 (C'(1) - 1) - sign (C(c) - c), where C(0) = 0."""
+    return lambda n: {} if n == 1 else collected((0, 2 * (n - 1)), (n, -sign), (1, sign))
+
+
+def slope_from_one(sign: int) -> Family:
+    """3 (C'(1) - 1) - sign (C'(c) - 1), where C(0) = 0."""
+    return lambda n: {} if n == 1 else collected((0, 3 * (n - 1) + sign), (n - 1, -sign * n))

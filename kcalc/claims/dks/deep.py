@@ -1,0 +1,241 @@
+"""Section 12: C maps of deep networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import mpmath
+import numpy as np
+import sympy as sp
+
+from ...activations import activation
+from ...calculi.global_maps import c_map, q_map
+from ...combinators import chain, repeat
+from ...layers import Affine, Input, Nonlinear
+from ...network import Network
+from ...shaping.limits import depth_limit
+from ..bench import CORRECTED, Bench
+from ..claim import Evidence
+from ..families import PowerMap, power_maps
+from . import reference
+from .paper import PAPER
+
+_C = sp.Symbol("c", real=True)
+_RELU = (sp.sqrt(1 - _C**2) + (sp.pi - sp.acos(_C)) * _C) / sp.pi
+_POINTS = np.array([-0.95, -0.5, 0.0, 0.3, 0.8, 0.95])
+
+
+def _layers(name: str, depth: int) -> Network:
+    return chain(Input(), repeat(chain(Affine(), Nonlinear(activation(name))), depth))
+
+
+def _relu(c: float) -> float:
+    return (math.sqrt(max(0.0, 1 - c * c)) + (math.pi - math.acos(min(1.0, max(-1.0, c)))) * c) / math.pi
+
+
+@PAPER.claim("DKS-eq15", "Sec. 12.1, eq. 15", r"ReLU: $C_f(c) = \bigl(\sqrt{1-c^2}+(\pi-\cos^{-1}c)\,c\bigr)/\pi$, for every input q value")
+def _(bench: Bench) -> Iterator[Evidence]:
+    value = sp.lambdify(_C, _RELU, "numpy")
+    direct, formula, own = [], [], []
+    for c in _POINTS:
+        for q in (0.2, 1.0, 7.0):
+            direct.append(reference.cosine("relu", float(c), q))
+            formula.append(float(value(float(c))))
+            own.append(float(activation("relu").c_map(c, q)))
+    yield bench.equal(formula, direct, "the closed form against the joint density", 1e-11)
+    yield bench.equal(own, formula, "the library against the closed form", 1e-14)
+    found = activation("relu").c_map.symbolic().closed_form
+    yield bench.exact(found.subs(sp.Symbol("c"), _C) - _RELU if found is not None else sp.Integer(1), "the library's expression")
+    u = bench.rng.multivariate_normal([0, 0], [[1, 0.3], [0.3, 1]], size=bench.size(20000, 400000))
+    yield bench.statistical(2 * np.prod(np.maximum(u, 0), axis=1), float(value(0.3)), "samples at c = 0.3", draws=len(u))
+
+
+@PAPER.claim("DKS-relu1", "Sec. 12.1", r"ReLU: $C_f'(1)=1$, and $C_g'(1)=1^D=1$ for a composition $g$ of $D$ layers")
+def _(bench: Bench) -> Iterator[Evidence]:
+    slope = sp.simplify(sp.diff(_RELU, _C))
+    yield bench.exact(slope - (1 - sp.acos(_C) / sp.pi), "the derivative of equation 15")
+    yield bench.exact(sp.limit(1 - sp.acos(_C) / sp.pi, _C, 1, "-") - 1, "its limit at 1")
+    norm = reference.second_moment("relu")
+    phi = reference.FUNCTIONS["relu"]
+    yield bench.equal(reference.mean(lambda u: phi.slope(u) ** 2, 1.0, phi.kinks) / norm, 1.0, "$E\\phi'^2/E\\phi^2$", 1e-12)
+    for depth in (1, 7, 100):
+        yield bench.equal(c_map(_layers("relu", depth)).derivative(1)(1.0), 1.0, f"{depth} layers", 1e-12)
+
+
+@PAPER.claim("DKS-relu100", "Sec. 12.1", r"100 ReLU layers map $[-1,1]$ to $[0.996,1]$")
+def _(bench: Bench) -> Iterator[Evidence]:
+    import flint
+
+    with flint.ctx.workprec(120):
+        c = flint.arb(0)  # C(-1) = 0 by equation 15, and C rises, so that the image of -1 is the least one
+        pi = flint.arb.pi()
+        for _ in range(99):
+            at = flint.arb(c.mid())  # slopes are between 0 and 1, so that the radius does not grow
+            c = ((1 - at * at).sqrt() + (pi - at.acos()) * at) / pi + flint.arb(0, c.rad())
+        least = float(c.mid())
+        yield bench.proved(
+            [float((c - flint.arb("0.996")).lower()), float((flint.arb("0.997") - c).lower())],
+            "the image of -1 lies between 0.996 and 0.997, by ball arithmetic", least=least, radius=float(c.rad()),
+        )  # fmt: skip
+    yield bench.certified(lambda c: 1 - c.acos() / flint.arb.pi(), flint.arb(-0.999999), flint.arb(0.999999), "the slope of eq. 15 is >= 0")
+    C = c_map(_layers("relu", 100))
+    yield bench.equal(C(-1.0), least, "the library", 1e-12)
+    yield bench.at_most(least, C(np.linspace(-1, 1, 41)), "other images", 1e-12)
+    direct = -1.0
+    for _ in range(100):
+        direct = _relu(direct)
+    yield bench.equal(direct, 0.996357, "iterated in floating point", 5e-7)
+
+
+@PAPER.claim(
+    "DKS-hom", "Sec. 12.1", r"rectifiers are positively homogeneous: $\mathrm{RELU}(\lambda u) = \mathrm{RELU}\,\phi(u)$ for $\lambda\ge0$",
+    corrected=r"$\mathrm{RELU}(\lambda u) = \lambda\,\mathrm{RELU}(u)$ for $\lambda\ge0$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    relu = activation("relu")
+    yield bench.counterexample(
+        float(relu(2.0 * 1.0)) - float(relu(relu(1.0))), "with $\\phi$ the rectifier, $\\lambda=2$, $u=1$: 2 against 1"
+    )
+    values, factors = bench.rng.normal(size=200), bench.rng.exponential(size=200)
+    yield bench.equal(relu(factors * values), factors * np.maximum(values, 0), "random numbers", 1e-14, CORRECTED)
+    factor, u = sp.Symbol("lambda", nonnegative=True), sp.Symbol("u", positive=True)
+    halves = [(abs(factor * sign * u) + factor * sign * u) / 2 - factor * (abs(sign * u) + sign * u) / 2 for sign in (1, -1)]
+    for difference, what in zip(halves, ("positive", "negative"), strict=True):
+        yield bench.exact(difference, f"for every {what} u, from $\\max(0,x)=(|x|+x)/2$", CORRECTED)
+    yield bench.equal(relu.degree if relu.degree is not None else 0, 1, "the degree that the library knows", 0.0, CORRECTED)
+
+
+def _erf_q(q: float) -> float:
+    return 2 / math.pi * math.asin(2 * q / (1 + 2 * q))
+
+
+def _erf_c(c: float, q: float) -> float:
+    return 2 / math.pi * math.asin(2 * c * q / (1 + 2 * q)) / _erf_q(q)
+
+
+@PAPER.claim(
+    "DKS-erf", "Sec. 12.2",
+    r"erf: $Q_f(q)=\frac2\pi\sin^{-1}\frac{2q}{1+2q}$ and $C_f(c)=\frac1{Q_f(q)}\,\frac2\pi\sin^{-1}\frac{2cq}{1+2q}$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    phi = activation("erf")
+    q = bench.rng.uniform(0.05, 9, size=bench.size(4, 20))
+    yield bench.equal([_erf_q(x) for x in q], [reference.second_moment("erf", float(x)) for x in q], "Q against quadrature", 1e-12)
+    yield bench.equal(phi.q_map(q), [_erf_q(x) for x in q], "the library's Q", 1e-14)
+    pairs = [(float(c), float(x)) for c in _POINTS for x in q]
+    formula = [_erf_c(c, x) for c, x in pairs]
+    yield bench.equal(formula, [reference.cosine("erf", c, x) for c, x in pairs], "C against the joint density", 1e-10)
+    yield bench.equal([phi.c_map(c, x) for c, x in pairs], formula, "the library's C", 1e-13)
+    with mpmath.workdps(50):
+        slow = mpmath.quad(lambda x: mpmath.erf(x) ** 2 * mpmath.npdf(x), np.linspace(-20, 20, 21).tolist())
+        yield bench.equal(
+            float(abs(slow - 2 / mpmath.pi * mpmath.asin(mpmath.mpf(2) / 3)) * 1e40), 0.0, "Q(1) in 50 digits, error x 1e40", 1.0
+        )
+
+
+def _erf_iterated(c: np.ndarray, depth: int) -> np.ndarray:
+    q, c = 1.0, np.array(c, dtype=float)
+    for _ in range(depth):
+        c = np.arcsin(2 * c * q / (1 + 2 * q)) / math.asin(2 * q / (1 + 2 * q))
+        q = _erf_q(q)
+    return c
+
+
+@PAPER.claim(
+    "DKS-erfname", "Sec. 12.2 and 12.3",
+    r"it is deeper RELU networks whose q values must be followed and whose C maps tend to 0; and Section 12 is on RELU and tanh networks",
+    corrected=r"erf networks in both places",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    relu = c_map(_layers("relu", 100))
+    yield bench.counterexample(
+        float(np.abs(relu(_POINTS)).min()) - 0.5, "100 ReLU layers map no c to less than 1/2 in size: nothing goes to 0",
+        least=float(np.abs(relu(_POINTS)).min()),
+    )  # fmt: skip
+    yield bench.counterexample(
+        float(abs(1 - abs(relu(0.3, 9.0) / relu(0.3, 1.0))) < 1e-12),
+        "the C map of ReLU layers does not depend on q: there is nothing to follow",
+    )
+    erf = c_map(_layers("erf", 500))
+    yield bench.at_most(np.abs(erf(_POINTS)), 0.05, "500 erf layers map all these c near 0", about=CORRECTED)
+    yield bench.at_most(
+        1e-3, abs(float(activation("erf").c_map(0.5, 1.0)) - _erf_c(0.5, 0.142)), "whose C map depends on q", about=CORRECTED
+    )
+
+
+@PAPER.claim(
+    "DKS-erfdeg", "Sec. 12.2", r"erf networks of depth 50, 150, 500: with depth ever more nearly all c values go to a small region around 0"
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    grid = np.linspace(-0.99, 0.99, 45)
+    images = []
+    for depth in (50, 150, 500):
+        own = c_map(_layers("erf", depth))(grid)
+        yield bench.equal(own, _erf_iterated(grid, depth), f"{depth} layers: the library and equation by equation", 1e-10)
+        images.append(np.abs(own))
+    yield bench.at_most(np.array(images[1:]), np.array(images[:-1]), "every c comes closer to 0 with depth")
+    yield bench.at_most(images[2], 0.09, "500 layers: |c| <= 0.99 goes to less than 0.09", at_09=float(np.interp(0.9, grid, images[2])))
+    q = 1.0
+    for _ in range(500):
+        q = _erf_q(q)
+    yield bench.equal(q, 0.141924, "the q values settle", 1e-6)
+    yield bench.equal(q_map(_layers("erf", 500))(1.0), q, "in the library too", 1e-12)
+
+
+@PAPER.claim(
+    "DKS-prop10", "Sec. 12.3, Proposition 10",
+    r"for a composition of $D$ subnetworks with one C map $C$: $\lim_{D\to\infty}C_f(c)=c^*$ for all $c\in(-1,1)$, with one $c^*\in[0,1]$",
+    hypotheses="uniform q values", caveat="$C$ is not the identity", theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    yield bench.counterexample(0.8 - 0.3, "the identity (linear activations) keeps 0.3 and 0.8 where they are")
+    count = bench.size(150, 400)
+    maps = [C for odd in (False, True) for C in power_maps(bench.rng, count, odd=odd) if C.weights[1] < 0.9]
+    maps += [PowerMap(np.array([1 - s, s])) for s in (0.0, 0.3, 0.9)] + [PowerMap(np.eye(5)[n]) for n in (2, 3, 4)]
+    width = max(C.weights.size for C in maps)
+    weights = np.array([np.pad(C.weights, (0, width - C.weights.size)) for C in maps])
+    ends = np.tile(_POINTS, (len(maps), 1))
+    depth = bench.size(3000, 8000)
+    for _ in range(depth):
+        ends = np.clip(_rows(weights, ends), -1, 1)
+    # where C'(1) = 1 convergence is like 1/D, elsewhere geometric
+    yield bench.at_most(ends.max(axis=1) - ends.min(axis=1), 1e-2, "what six starts end at, random C maps", about=CORRECTED, maps=len(maps))
+    yield bench.at_most(-1e-9, ends.min(axis=1), "the limit is not negative", about=CORRECTED)
+    yield bench.at_most(np.abs(_rows(weights, ends) - ends), 1e-4, "and is kept by C", about=CORRECTED)
+    for name in bench.size(("tanh", "relu", "sigmoid"), ("tanh", "relu", "sigmoid", "erf", "sin", "selu", "atan", "hard_tanh")):
+        phi = activation(name).transformed(output_scale=1 / math.sqrt(reference.second_moment(name)))
+        limit = depth_limit(chain(Input(), Affine(), Nonlinear(phi)))
+        C, value = phi.c_map, np.array([-0.9, 0.2, 0.9])
+        for _ in range(300):
+            value = C(value, limit.q)
+        room = 0.1 if abs(limit.rate - 1) < 0.05 else 1e-5
+        yield bench.equal(
+            value, limit.c, f"{name}, normalised: 300 layers at q* against the limit by the library", room, CORRECTED, rate=limit.rate
+        )
+
+
+def _rows(weights: np.ndarray, c: np.ndarray) -> np.ndarray:
+    out = np.zeros_like(c)
+    for column in weights.T[::-1]:
+        out = out * c + column[:, None]
+    return out
+
+
+@PAPER.claim(
+    "DKS-dist2", "Sec. 12.4", r"$\|x-y\|/\bigl(\tfrac12(\|x\|+\|y\|)\bigr) = \|x-y\|/\sqrt{\|x\|\|y\|} = \sqrt{2(1-c)}$",
+    hypotheses="equal norms (uniform q values)",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    n, c = sp.symbols("n c", positive=True)
+    yield bench.exact((n**2 + n**2 - 2 * n**2 * c) / (n * n) - 2 * (1 - c), "the square, from $x\\cdot y = n^2c$")
+    x, y = bench.rng.normal(size=(2, 50, 8))
+    y = y * np.sqrt((x**2).sum(axis=1, keepdims=True) / (y**2).sum(axis=1, keepdims=True))
+    size = np.sqrt((x**2).sum(axis=1))
+    cosine = (x * y).sum(axis=1) / size**2
+    apart = np.sqrt(((x - y) ** 2).sum(axis=1))
+    yield bench.equal(
+        apart / (0.5 * (size + np.sqrt((y**2).sum(axis=1)))), np.sqrt(2 * (1 - cosine)), "random vectors of equal norms", 1e-12
+    )
+    C = activation("tanh").c_map
+    yield bench.equal(2 * np.sin(C.at_angle(0.7) / 2), np.sqrt(2 * (1 - reference.cosine("tanh", math.cos(0.7)))), "behind a layer", 1e-12)

@@ -1,0 +1,227 @@
+"""Section 24.5: the forms that the tangent kernel of a deep network takes where its C map is degenerate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import sympy as sp
+
+from ...activations import activation
+from ...architectures import vanilla
+from ...calculi.ntk import TangentKernel, ntk
+from ..bench import CORRECTED, Bench
+from ..claim import Evidence
+from ..families import PowerMap, power_maps
+from .normal_means import KNOWN, Phi
+from .paper import PAPER
+from .tangent_kernels import theta
+
+Array = np.ndarray
+
+
+def _saturating(bench: Bench, low: float, high: float) -> tuple[TangentKernel, Phi, int]:
+    """The kernel of a deep network of shifted tanh or erf layers with Q(1) = 1 and C'(1) in [low, high], and its number of layers.
+
+    Off its fixed point, C'(c*) < 0.76, so that 80 layers are deep; Q'(1) is small, so that rounding of q dies out.
+    """
+    while True:
+        name = str(bench.rng.choice(["tanh", "erf"]))
+        alpha, beta = float(bench.rng.uniform(0.3, 5)), float(bench.rng.uniform(0.3, 1.5))
+        gamma = KNOWN[name].transformed(alpha, beta, 1, 0).q_map() ** -0.5
+        own = KNOWN[name].transformed(alpha, beta, gamma, 0)
+        if low < own.slope() < high and abs(own.q_slope()) < 0.8 and own.mean() ** 2 > 0.05 and (high < 1 or _star(own)[1] < 0.76):
+            depth = bench.size(80, 140)
+            return ntk(vanilla(depth - 1, activation(name).transformed(alpha, beta, gamma))), own, depth
+
+
+def _star(own: Phi) -> tuple[float, float]:
+    """(c*, C'(c*)) from the Hermite series, by iteration from 0."""
+    C = PowerMap(own.series(100))
+    star = _fixed(lambda c: float(C(c)))
+    return star, float(C.derivative(1)(star))
+
+
+@PAPER.claim(
+    "DKS-ntktab1", "Sec. 24.5.2, tables", r"$c^*=1$, $C'(1)<1$: $K_i\approx0$ for early and middle layers, $C'(1)^{D-i}E$ for late ones; "
+    r"$K\approx E/(1-C'(1))$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    for _ in range(bench.size(1, 4)):
+        K, own, depth = _saturating(bench, 0.25, 0.6)
+        parts = np.array(list(K.by_layer(np.array([-0.7, 0.0, 0.5, 1.0])).values()))
+        slope = own.slope()
+        powers = slope ** np.arange(depth - 1, -1, -1.0)
+        late = slice(depth // 2, None)
+        yield bench.equal(parts[: depth // 3], 0, "kcalc: the first third of the layers", 10 * slope ** (depth * 0.6) + 1e-12)
+        yield bench.equal(
+            parts[late], powers[late, None] * np.ones(4), "the later half, at c = -0.7, 0, 0.5, 1", 40 * slope ** (depth / 2) + 1e-12
+        )
+        yield bench.equal(parts.sum(axis=0), 1 / (1 - slope), "the kernel, entry by entry", 100 * slope ** (depth / 2) + 1e-12, slope=slope)
+    worst = []
+    for C in power_maps(bench.rng, bench.size(50, 500)):
+        pulled = PowerMap(np.concatenate([[0.0], C.weights[1:]]))
+        share = 0.8 * float(bench.rng.random()) / max(float(pulled.derivative(1)(1.0)), 1e-9)
+        if share * C.weights[1:].sum() > 1:
+            continue
+        weights = share * C.weights * (np.arange(13) > 0)
+        weights[0] = 1 - weights.sum()
+        map_ = PowerMap(weights)
+        slope = float(map_.derivative(1)(1.0))
+        parts = theta([(map_, map_.derivative(1))] * 150, np.array([-0.7, 0.0, 0.6, 1.0]))
+        worst.append(np.abs(parts.sum(axis=0) * (1 - slope) - 1).max())
+    yield bench.equal(worst, 0, "150 layers of random maps with $C'(1)<0.8$: the kernel over $1/(1-C'(1))$", 1e-9)
+
+
+def at_edge(bench: Bench, count: int) -> list[PowerMap]:
+    """Random positive definite maps with C'(1) = 1 that are not the identity."""
+    out = []
+    for C in power_maps(bench.rng, count):
+        slope = float(C.derivative(1)(1.0))
+        if slope > 1.05:
+            weights = C.weights / slope
+            weights[0] += 1 - 1 / slope
+            out.append(PowerMap(weights))
+    return out
+
+
+@PAPER.claim(
+    "DKS-ntktab2", "Sec. 24.5.2, table", r"$c^*=1$, $C'(1)=1$: $K_i\approx I+\alpha_i(E-I)$ with $0=\alpha_1\le\dots\le\alpha_D=1$",
+    hypotheses=r"the paper conjectures it; for $c_0\ge0$ the monotony follows from "
+    r"$C(c)-cC'(c)=\sum_n(n-1)b_n(1-c^n)\ge0$; 0 and 1 are limits",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    c, n = sp.Symbol("c", positive=True), 7
+    b = sp.symbols(f"b2:{n}", positive=True)
+    linear = 1 - sum(k * w for k, w in zip(range(2, n), b, strict=True))  # b_1, from C'(1) = 1
+    C = 1 - linear - sum(b) + linear * c + sum(w * c**k for k, w in zip(range(2, n), b, strict=True))
+    gap = sum((k - 1) * w * (1 - c**k) for k, w in zip(range(2, n), b, strict=True))
+    yield bench.exact(C - c * sp.diff(C, c) - gap, r"$C-cC'=\sum(n-1)b_n(1-c^n)$ where $C(1)=C'(1)=1$: degree 6, all weights")
+    falls, ends = [], []
+    for map_ in at_edge(bench, bench.size(40, 400)):
+        parts = theta([(map_, map_.derivative(1))] * 200, np.array([0.0, 0.1, 0.5, 0.9, 1.0]))
+        falls.append(-np.diff(parts, axis=0).min())
+        ends.append(np.abs(parts[:, -1] - 1).max())
+    yield bench.at_most(falls, 0, "random maps with $C'(1)=1$: falls of $\\alpha_i$ from layer to layer", 1e-12)
+    yield bench.equal(ends, 0, "their diagonal entries less 1", 1e-8)
+    depth = bench.size(100, 400)
+    K = ntk(vanilla(depth - 1, activation("relu").transformed(output_scale=2**0.5)))
+    parts = np.array(list(K.by_layer(np.array([-0.5, 0.0, 0.5, 1.0])).values()))
+    own = theta([(_relu, _relu_slope)] * (depth - 1), np.array([-0.5, 0.0, 0.5, 1.0]))
+    yield bench.equal(parts, own, f"kcalc's {depth} layers of ReLU against the recursion", 1e-10)
+    yield bench.at_most(-np.diff(parts[1:], axis=0), 0, "their order", 1e-12)
+    yield bench.equal(
+        [parts[0, :3], 1 - parts[-1, :3]], 0, "the first and the last: 0 and 1 but for what the depth leaves", 40 / depth**2 + 2e-3
+    )
+
+
+def _relu(c: Array) -> Array:
+    return (np.sqrt((1 - c) * (1 + c)) + (np.pi - np.arccos(c)) * c) / np.pi
+
+
+def _relu_slope(c: Array) -> Array:
+    return 1 - np.arccos(c) / np.pi
+
+
+@PAPER.claim(
+    "DKS-ntktab3", "Sec. 24.5.2, tables", r"$c^*<1$, $C'(1)>1$: $K_i\approx C'(1)^{D-i}I$, for late layers $+c^*C'(c^*)^{D-i}(E-I)$; "
+    r"$K\approx\frac{1-C'(1)^D}{1-C'(1)}I+\frac{c^*}{1-C'(c^*)}(E-I)$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    for _ in range(bench.size(1, 4)):
+        K, own, depth = _saturating(bench, 1.3, 2.8)
+        (star, inner), slope = _star(own), own.slope()
+        yield bench.equal([own.c_map(star), own.c_slope(star)], [star, inner], "the fixed point and the slope there, by quadrature", 1e-9)
+        parts = np.array(list(K.by_layer(np.array([-0.6, 0.0, 0.5, 1.0])).values()))
+        back = np.arange(depth - 1, -1, -1.0)
+        yield bench.equal(parts[:, 3] / slope**back, 1, "kcalc: the diagonal of every layer", 1e-8)
+        late = slice(2 * depth // 3, None)
+        yield bench.equal(
+            parts[late, :3],
+            (star * inner ** back[late])[:, None] * np.ones(3),
+            "late layers off the diagonal",
+            1e-10 + 20 * inner ** (depth / 1.6),
+        )
+        yield bench.equal(parts[:, :3].sum(axis=0), star / (1 - inner), "the kernel off the diagonal", 1e-10 + 20 * depth * inner**depth,
+                          fixed_point=star, slope_there=inner)  # fmt: skip
+        yield bench.equal(parts[:, 3].sum() / ((1 - slope**depth) / (1 - slope)), 1, "the kernel on the diagonal", 1e-8)
+    off = []
+    for C in power_maps(bench.rng, bench.size(30, 400)):
+        slope = float(C.derivative(1)(1.0))
+        if slope < 1.3 or C.weights[0] < 0.02:
+            continue
+        star = _fixed(lambda v, C=C: float(C(v)))
+        inner = float(C.derivative(1)(star))
+        if inner < 0.88:
+            parts = theta([(C, C.derivative(1))] * 250, np.array([-0.6, 0.0, 0.6]))
+            off.append(parts.sum(axis=0) - star / (1 - inner))
+    yield bench.equal(off, 0, "250 layers of random maps", 1e-8)
+
+
+def _fixed(C: Callable[[float], float], steps: int = 300) -> float:
+    c = 0.0
+    for _ in range(steps):
+        c = float(C(c))
+    return c
+
+
+def alpha_bar(gap: Callable[[float], float], slope: Callable[[float], float], depth: int) -> float:
+    """K(c) / K(1) at c = 0 for ``depth`` layers, the last one linear, of a map given as 1 - C at u = 1 - c and as C' there; C'(1) = 1."""
+    u, cosines, logs = 1.0, [0.0], []
+    for _ in range(depth - 1):
+        logs.append(math.log(slope(u)))
+        u = gap(u)
+        cosines.append(1 - u)
+    behind = np.concatenate([np.cumsum(logs[::-1])[::-1], [0.0]])
+    return float(np.mean(np.array(cosines) * np.exp(behind)))
+
+
+def _relu_gap(u: float) -> float:
+    t = 2 * math.asin(math.sqrt(u / 2))
+    return u - (math.sin(t) - t * math.cos(t)) / math.pi if t > 1e-3 else u - t**3 / (3 * math.pi)
+
+
+def _relu_rate(u: float) -> float:
+    return 1 - 2 * math.asin(math.sqrt(u / 2)) / math.pi
+
+
+@PAPER.claim(
+    "DKS-abar", "Sec. 24.5.2, App. H.2", r"$C'(1)=1$: $K\approx D(I+\bar\alpha(E-I))$ with $\bar\alpha=\frac14$ for ReLU "
+    r"and $\frac13$ for other networks",
+    caveat=r"limits as $D\to\infty$ (ReLU at $D=100$: 0.273), and $\frac13$ needs $C''(1)<\infty$: "
+    r"$C=c+\kappa(1-c)^{1+p}$, $0<p\le1$, gives $\bar\alpha\to p/(1+2p)$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    short = alpha_bar(_relu_gap, _relu_rate, 100)
+    yield bench.counterexample(abs(short - 0.25) - 0.02, r"ReLU, $D=100$, $c_0=0$: $\bar\alpha$ is not 1/4", found=short)
+    regime = ntk(vanilla(99, activation("relu").transformed(output_scale=2**0.5))).regime(0.0)
+    yield bench.equal(regime.alpha_bar, short, "kcalc measures the same there", 1e-9, CORRECTED)
+    yield bench.equal(regime.predicted_alpha_bar or 0.0, 0.25, "and predicts the limit", 1e-12, CORRECTED)
+    depth = bench.size(20_000, 400_000)
+    yield bench.equal(alpha_bar(_relu_gap, _relu_rate, depth), 0.25, f"ReLU, D = {depth}", 1e-3, CORRECTED)
+    for p in (0.5, 0.75, 1.0):
+        k = float(bench.rng.uniform(0.3, 0.9)) / (1 + p)
+        found = alpha_bar(lambda u, p=p, k=k: u - k * u ** (1 + p), lambda u, p=p, k=k: 1 - k * (1 + p) * u**p, depth)
+        yield bench.equal(found, p / (1 + 2 * p), f"$C=c+\\kappa(1-c)^{{1+p}}$, p = {p}, D = {depth}", 2e-3, CORRECTED)
+    weights = [float((-1) ** n * sp.binomial(sp.Rational(7, 4), n)) for n in range(2, 40)]
+    yield bench.proved([min(weights)], "p = 3/4: the coefficients of $(1-c)^{7/4}$ from $c^2$ on, so that it is a C map", CORRECTED)
+
+
+@PAPER.claim(
+    "DKS-xiao", "Sec. 24.5.4", r"For $C'(1)=1$ others estimate the second term of $K$ as $\frac1{1-C'(c^*)}(E-I)$, "
+    r"against $\frac{c^*}{1-C'(c^*)}(E-I)$ here",
+    corrected=r"that is the case $C'(1)>1$; there the off-diagonal entry is $\frac{c^*}{1-C'(c^*)}$ and not $\frac1{1-C'(c^*)}$",
+    hypotheses="what the other paper prints is not checked here",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    depth = 300
+    C = PowerMap(np.array([0.25, 0.5, 0.25]))
+    entry = float(theta([(C, C.derivative(1))] * (depth - 1), np.zeros(1)).sum())
+    room = 1 - float(C.derivative(1)(_fixed(lambda v: float(C(v)), 20_000)))
+    yield bench.counterexample(1 / room - entry, r"$C=(1+c)^2/4$ has $C'(1)=1$, $c^*=1$, where $1/(1-C'(c^*))$ has no bound; the entry at "
+                               "D = 300 is finite", entry=entry, printed_at_least=1 / room)  # fmt: skip
+    K, own, depth = _saturating(bench, 1.3, 2.8)
+    star, inner = _star(own)
+    yield bench.equal(K(0.0), star / (1 - inner), "an exploding network of kcalc at $c_0=0$", 1e-10 + 20 * depth * inner**depth, CORRECTED)
+    yield bench.at_most(0.1, 1 / (1 - inner) - K(0.0), "the other estimate is too large by more than 0.1", 0.0, CORRECTED, fixed_point=star)

@@ -1,0 +1,135 @@
+"""Section 8: derivatives of Q and C maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import sympy as sp
+
+from ...activations import activation
+from ..bench import CORRECTED, Bench
+from ..claim import Evidence
+from . import reference
+from .maps import random_c
+from .paper import PAPER
+
+_SMOOTH = tuple(name for name, phi in reference.FUNCTIONS.items() if phi.smooth)
+_ALL = tuple(reference.FUNCTIONS)
+_HIGHER = {
+    "sin": [np.sin, np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x)],
+    "cos": [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin],
+    "exp": [np.exp] * 4,
+    "cube": [lambda x: x**3, lambda x: 3 * x**2, lambda x: 6 * x, lambda x: 6 * np.ones_like(x)],
+    "tanh": [
+        np.tanh,
+        lambda x: 1 - np.tanh(x) ** 2,
+        lambda x: -2 * np.tanh(x) * (1 - np.tanh(x) ** 2),
+        lambda x: (6 * np.tanh(x) ** 2 - 2) * (1 - np.tanh(x) ** 2),
+    ],
+    "gaussian": [
+        lambda x: np.exp(-(x**2)),
+        lambda x: -2 * x * np.exp(-(x**2)),
+        lambda x: (4 * x**2 - 2) * np.exp(-(x**2)),
+        lambda x: (12 * x - 8 * x**3) * np.exp(-(x**2)),
+    ],
+}  # fmt: skip
+"""phi, phi', phi'' and phi'''."""
+
+
+def _q(bench: Bench, name: str) -> float:
+    return float(bench.rng.uniform(0.3, 0.7 if name == "exp" else 2.5))
+
+
+def _names(bench: Bench) -> tuple[str, ...]:
+    return bench.size(_ALL[::2], _ALL)
+
+
+def _central(values: list[float], h: float) -> float:
+    """f' from f at -2h, -h, h, 2h."""
+    a, b, c, d = values
+    return (a - 8 * b + 8 * c - d) / (12 * h)
+
+
+@PAPER.claim(
+    "DKS-Qp", "Sec. 8.1.1", r"$Q_f'(q) = q^{-1/2}\,E[\phi(\sqrt q x)\,\phi'(\sqrt q x)\,x]$", hypotheses=r"$\phi$ continuous"
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    own, formula, quotients = [], [], []
+    for name in _names(bench):
+        phi, q = reference.FUNCTIONS[name], _q(bench, name)
+        root = math.sqrt(q)
+        formula.append(reference.mean(lambda u, phi=phi, root=root: phi.value(u) * phi.slope(u) * u / root, q, phi.kinks) / root)
+        own.append(float(activation(name).q_map.derivative(1)(q)))
+        h = 1e-3 * q
+        quotients.append(_central([reference.second_moment(name, q + s * h) for s in (-2, -1, 1, 2)], h))
+    yield bench.equal(quotients, formula, "difference quotients of the second moment against the formula", 1e-8)
+    yield bench.equal(own, formula, "the library's derivative against the formula by quadrature", 1e-11, activations=len(own))
+
+
+@PAPER.claim(
+    "DKS-eq10", "Sec. 8.1.2, eq. 10", r"$\partial_c\Gamma_\phi(c,q_1,q_2) = \sqrt{q_1q_2}\;\Gamma_{\phi'}(c,q_1,q_2)$",
+    hypotheses=r"$\phi$ continuous",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    own, formula, quotients = [], [], []
+    for name in _names(bench):
+        phi, q1, q2 = reference.FUNCTIONS[name], _q(bench, name), _q(bench, name)
+        c, h = float(bench.rng.uniform(-0.8, 0.8)), 2e-3
+        formula.append(math.sqrt(q1 * q2) * reference.pair(phi.slope, q1, phi.slope, q2, c, phi.kinks, phi.kinks))
+        quotients.append(_central([reference.gamma(name, c + s * h, q1, q2) for s in (-2, -1, 1, 2)], h))
+        size = math.sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+        own.append(float(activation(name).c_map.derivative(1)(c, q1, q2)) * size)
+    scale = np.maximum(1, np.abs(formula))
+    yield bench.equal(np.divide(quotients, scale), np.divide(formula, scale), "difference quotients of Gamma against the formula", 1e-8)
+    yield bench.equal(own, formula, "the library's derivative against the formula by quadrature", 1e-10, activations=len(own))
+
+
+@PAPER.claim(
+    "DKS-eq11", "Sec. 8.1.2, eq. 11",
+    r"$C_f^{(i)}(c,q_1,q_2) = \dfrac{(q_1q_2)^{i/2}}{\sqrt{Q_f(q_1)Q_f(q_2)}}\,\Gamma_{\phi^{(i)}}(c,q_1,q_2)$ for all $i\ge0$",
+    caveat=r"where $\phi$ has kinks, while $\phi^{(i-1)}$ is continuous: for ReLU up to $i=1$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    for order in (0, 1, 2, 3):
+        own, formula = [], []
+        for name, derivatives in _HIGHER.items():
+            c, q1, q2 = random_c(bench), _q(bench, name), _q(bench, name)
+            size = math.sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+            top = (q1 * q2) ** (order / 2) * reference.pair(derivatives[order], q1, derivatives[order], q2, c)
+            formula.append(top / size)
+            C = activation(name).c_map
+            own.append(float(C.derivative(order)(c, q1, q2) if order else C(c, q1, q2)))
+        yield bench.equal(own, formula, f"i = {order}, functions without kinks", 1e-9)
+    own, formula = [], []
+    for name in ("relu", "abs", "selu", "hard_tanh", "leaky_relu"):
+        phi, c, q = reference.FUNCTIONS[name], random_c(bench), _q(bench, name)
+        own.append(float(activation(name).c_map.derivative(1)(c, q)))
+        formula.append(q * reference.pair(phi.slope, q, phi.slope, q, c, phi.kinks, phi.kinks) / reference.second_moment(name, q))
+    yield bench.equal(own, formula, "i = 1, functions with kinks", 1e-10)
+    h = 2e-3
+    curved = [_central([float(activation("relu").c_map.derivative(1)(c + s * h)) for s in (-2, -1, 1, 2)], h) for c in (0.0, 0.3)]
+    yield bench.counterexample(
+        min(curved), "i = 2 for ReLU: almost everywhere $\\phi''=0$, so that the formula gives 0, and C'' is this much", at=[0.0, 0.3]
+    )
+    right = [1 / (math.pi * math.sqrt(1 - c * c)) for c in (0.0, 0.3)]
+    own = [float(activation("relu").c_map.derivative(2)(c)) for c in (0.0, 0.3)]
+    yield bench.equal(curved, right, "i = 2 for ReLU: the kink gives $1/(\\pi\\sqrt{1-c^2})$", 1e-8, CORRECTED)
+    yield bench.equal(own, right, "and so does the library", 1e-12, CORRECTED)
+
+
+@PAPER.claim("DKS-rel2", "Sec. 8.1.2", r"for ReLU $C_f''(c,1,1)\to\infty$ as $c\to1$, where equation 11 would give 0")
+def _(bench: Bench) -> Iterator[Evidence]:
+    c = sp.Symbol("c", real=True)
+    C = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
+    yield bench.exact(sp.diff(C, c, 2) - 1 / (sp.pi * sp.sqrt(1 - c**2)), "the second derivative of the closed form")
+    points = 1 - 10.0 ** -np.arange(1, 13)
+    gaps = 1 - points
+    own = activation("relu").c_map.derivative(2)(points)
+    truth = 1 / (np.pi * np.sqrt(gaps * (2 - gaps)))
+    yield bench.equal(own / truth, 1.0, "the library's second derivative at 1 - c = 0.1 ... 1e-12", 1e-12, last=float(own[-1]))
+    yield bench.at_most(own[:-1], own[1:] / 3, "it grows by more than 3 with every digit")
+    h = 1e-6
+    quotient = (reference.cosine("relu", 0.95 + h) - 2 * reference.cosine("relu", 0.95) + reference.cosine("relu", 0.95 - h)) / h**2
+    yield bench.equal(quotient, 1 / (math.pi * math.sqrt(1 - 0.95**2)), "a second difference of the quadrature at 0.95", 2e-2)

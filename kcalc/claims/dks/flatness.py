@@ -1,0 +1,288 @@
+"""Section 13.5: slopes of C maps that are flat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import sympy as sp
+
+from ...activations import activation
+from ...calculi.global_maps import c_map
+from ...combinators import chain, repeat
+from ...layers import Affine, Input, Nonlinear
+from ...network import Network
+from ..bench import CORRECTED, Bench
+from ..claim import Evidence
+from ..families import PowerMap, power_maps, residual_network
+from .paper import PAPER
+
+Array = np.ndarray
+_POINTS = np.concatenate([-np.geomspace(1e-3, 1, 40), np.geomspace(1e-3, 1, 40)])
+_NAMES = (
+    "tanh",
+    "relu",
+    "gelu",
+    "softplus",
+    "sigmoid",
+    "sin",
+    "elu",
+    "cos",
+    "erf",
+    "atan",
+    "swish",
+    "gaussian",
+    "abs",
+    "selu",
+    "exp",
+    "relu6",
+)
+_SAFE = math.exp(-1 / math.e)  # where y e^-y, y = log F / log |c|, can no longer fall below the true bound
+
+
+def _flatness(C: PowerMap, c: Array | float) -> Array:
+    """F(c) = (C(|c|) - C(0))/|c| without the cancellation."""
+    return np.polynomial.polynomial.polyval(np.abs(c), C.weights[1:])
+
+
+def _printed(F: Array, c: Array) -> Array:
+    size = np.abs(c)
+    return F * np.log(F) / (size * np.log(size)) * (1 + size)
+
+
+def _jensen(F: Array, c: Array) -> Array:
+    return F * (1 + np.log(F) / np.log(np.abs(c)))
+
+
+def _random(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
+    """(c, F(c), |C'(c)|) of random C maps that are not constant, at random c."""
+    for C in power_maps(bench.rng, count):
+        c = float(bench.rng.choice([-1, 1]) * bench.rng.uniform(0.01, 0.99))
+        F = float(_flatness(C, c))
+        if F > 1e-200:
+            yield c, F, abs(float(C.derivative(1)(c)))
+
+
+@PAPER.claim(
+    "DKS-prop19", "Sec. 13.5, Proposition 19",
+    r"$\left|\dfrac{C_f(c)-C_f(0)}{c}\right| \le F_f(c) = \dfrac{C_f(|c|)-C_f(0)}{|c|}$ for $0<|c|\le1$",
+    hypotheses="uniform q values", theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    maps = power_maps(bench.rng, bench.size(300, 4000))
+    quotients = [np.abs(np.polynomial.polynomial.polyval(_POINTS, C.weights[1:])) for C in maps]
+    yield bench.at_most(quotients, [_flatness(C, _POINTS) for C in maps], "random C maps")
+    left, right = [], []
+    for name in bench.size(_NAMES[:8], _NAMES):
+        C = activation(name).c_map
+        values, there, zero = C(_POINTS), C(np.abs(_POINTS)), C(0.0)
+        left.append(np.abs(values - zero) / np.abs(_POINTS))
+        right.append((there - zero) / np.abs(_POINTS))
+    yield bench.at_most(left, right, "the C maps of activations", 1e-11)
+    C = c_map(residual_network(bench.rng, "gelu"))
+    yield bench.at_most(np.abs(C(_POINTS) - C(0.0)), C(np.abs(_POINTS)) - C(0.0), "a random network of residual blocks")
+
+
+@PAPER.claim(
+    "DKS-Fmono", "Sec. 13.5", r"$F_f(c') \le F_f(c) \le 1$ for $|c'|\le|c|$", hypotheses="uniform q values"
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    grid = np.sort(np.abs(_POINTS))
+    flat = np.array([_flatness(C, grid) for C in power_maps(bench.rng, bench.size(300, 4000))])
+    yield bench.at_most(flat[:, :-1], flat[:, 1:], "random C maps: F does not fall")
+    yield bench.at_most(flat, 1.0, "random C maps: F is at most 1")
+    coarse = np.linspace(0.1, 1, 19)
+    for name in bench.size(_NAMES[:8], _NAMES):
+        C = activation(name).c_map
+        F = (C(coarse) - C(0.0)) / coarse
+        yield bench.at_most(np.append(F[:-1], F[-1]), np.append(F[1:], 1.0), f"{name}: F does not fall, and ends at 1 at most", 1e-12)
+
+
+@PAPER.claim(
+    "DKS-prop20", "Sec. 13.5, Proposition 20", r"$|C_f'(c)| \le \dfrac{F\log F}{|c|\log|c|}\,(1+|c|)$ with $F=F_f(c)$, $0<|c|<1$",
+    corrected=r"$|C_f'(c)| \le F\,\Bigl(1+\dfrac{\log F}{\log|c|}\Bigr)$, and the printed bound where $F\le e^{-1/e}$", theorem=True,
+    hypotheses="uniform q values; $C_f$ is not constant",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    yield bench.counterexample(1.0, "$C = c$ has $F = 1$, so that the bound is 0, and $C' = 1$ (linear activations)")
+    c, F, slope = np.array(list(_random(bench, bench.size(1500, 20000)))).T
+    excess = slope - _printed(F, c)
+    violated = excess > 1e-12
+    yield bench.counterexample(
+        float(excess.max()), "random C maps at random c", c=float(c[excess.argmax()]), F=float(F[excess.argmax()]),
+        violations=int(violated.sum()), of=int(c.size), least_F=float(F[violated].min()) if violated.any() else None,
+    )  # fmt: skip
+    yield bench.at_most(slope, _jensen(F, c), "random C maps at random c", 1e-11, CORRECTED)
+    small = _SAFE >= F
+    yield bench.at_most(slope[small], _printed(F[small], c[small]), "the printed bound where F <= e^(-1/e)", 1e-11, CORRECTED)
+    powers = np.arange(1, 40)
+    x = bench.rng.uniform(0.1, 0.95, powers.size)
+    exact = powers * x ** (powers - 1)
+    yield bench.equal(_jensen(x ** (powers - 1), x), exact, "$C = c^n$ attains it", 1e-11, CORRECTED)
+    left, right = [], []
+    for name in bench.size(_NAMES[:6], _NAMES):
+        C = activation(name).c_map
+        points = np.linspace(0.05, 0.95, 7)
+        F = (C(points) - C(0.0)) / points
+        for sign in (1, -1):
+            left.append(np.abs(C.derivative(1)(sign * points)))
+            right.append(_jensen(F, points))
+    yield bench.at_most(left, right, "the C maps of activations", 1e-10, CORRECTED)
+
+
+@PAPER.claim(
+    "DKS-rem21", "Sec. 13.5, Remark 21",
+    r"$0 \le C_f'(0) \le C_f'(\varepsilon) = |C_f'(\varepsilon)|$ for $0<\varepsilon<1$, so that Proposition 20 "
+    r"at $c=\varepsilon$ bounds $C_f'(0)$",
+    caveat=r"the bound of Proposition 20 must be the corrected one, or $F_f(\varepsilon)\le e^{-1/e}$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    maps = [C for C in power_maps(bench.rng, bench.size(300, 4000)) if C.weights[1:].any()]
+    eps = bench.rng.uniform(0.01, 0.99, len(maps))
+    zero = np.array([C.weights[1] for C in maps])
+    there = np.array([float(C.derivative(1)(e)) for C, e in zip(maps, eps, strict=True)])
+    yield bench.at_most(0.0, zero, "random C maps: the slope at 0 is not negative")
+    yield bench.at_most(zero, there, "random C maps: nor more than at $\\varepsilon$")
+    for name in bench.size(_NAMES[:6], _NAMES):
+        slope = activation(name).c_map.derivative(1)(np.linspace(0.0, 0.9, 10))
+        yield bench.at_most(np.append(0.0, slope[:-1]), slope, f"{name}: the slope rises from a value that is not negative", 1e-11)
+    F = np.array([float(_flatness(C, e)) for C, e in zip(maps, eps, strict=True)])
+    yield bench.counterexample(float((zero - _printed(F, eps)).max()), "the bound on $C'(0)$ by Proposition 20 as printed")
+    yield bench.at_most(zero, _jensen(F, eps), "the bound on $C'(0)$ by the corrected form", 1e-11, CORRECTED)
+
+
+def _horner(weights: Array, c: Array) -> Array:
+    """sum_n weights[:, n] c^n, a map a row."""
+    out = np.zeros_like(c)
+    for column in weights.T[::-1]:
+        out = out * c + column
+    return out
+
+
+def _slopes_of_iterates(weights: Array, start: float, depth: int) -> Array:
+    """The slopes of the D-fold compositions at a point, by the chain rule."""
+    slope, value = np.ones(len(weights)), np.full(len(weights), start)
+    derivative = weights[:, 1:] * np.arange(1, weights.shape[1])
+    for _ in range(depth):
+        slope = slope * _horner(derivative, value)
+        value = np.clip(_horner(weights, value), -1, 1)
+    return slope
+
+
+def _collapsing(bench: Bench, count: int) -> list[PowerMap]:
+    """C maps with C'(1) <= 1 (so c* = 1): a mixture with 1, even ones among them."""
+    out = []
+    for C in power_maps(bench.rng, count, degree=6):
+        weights = C.weights.copy()
+        if bench.rng.random() < 0.3:
+            weights[1::2] = 0
+            weights = weights / weights.sum() if weights.any() else np.eye(7)[0]
+        steep = float(weights @ np.arange(7))
+        share = min(1.0, float(bench.rng.uniform(0.3, 1)) / steep) if steep > 0 else 1.0
+        weights = share * weights
+        weights[0] += 1 - share
+        out.append(PowerMap(weights))
+    return out
+
+
+def _deep(name: str, depth: int) -> Network:
+    return chain(Input(), repeat(chain(Affine(), Nonlinear(activation(name))), depth))
+
+
+@PAPER.claim(
+    "DKS-prop22", "Sec. 13.5, Proposition 22",
+    r"for a composition of $D$ subnetworks with one C map $C$ and $c^*=1$: $C_f'(1) = C'(1)^D$ with $0\le C'(1)\le1$, and either "
+    r"$C_f'(-1) = -C_f'(1)$ or $\lim_{D\to\infty} C_f'(-1)=0$",
+    hypotheses="uniform q values; $C$ is not the identity", theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    weights = np.array([C.weights for C in _collapsing(bench, bench.size(60, 1000))])
+    ends = weights @ np.arange(weights.shape[1])
+    even = ~weights[:, 1::2].any(axis=1)
+    yield bench.equal(_slopes_of_iterates(weights, 1.0, 5), ends**5, "the chain rule at 1", 1e-11)
+    yield bench.equal(
+        _slopes_of_iterates(weights[even], -1.0, 7), -(ends[even] ** 7), "even maps: $C_f'(-1) = -C_f'(1)$", 1e-11, maps=int(even.sum())
+    )
+    depths = bench.size((50, 2000), (50, 20000))
+    first, last = (np.abs(_slopes_of_iterates(weights[~even], -1.0, depth)) for depth in depths)
+    yield bench.at_most(
+        last, np.minimum(1e-2, first), "other maps: $C_f'(-1)$ falls with depth", maps=int((~even).sum()), depths=list(depths)
+    )
+    general = power_maps(bench.rng, bench.size(300, 3000))
+    table = np.array([C.weights for C in general])
+    value = np.zeros(len(table))
+    for _ in range(2000):
+        value = np.clip(_horner(table, value), -1, 1)
+    top = np.abs(value - 1) < 1e-6
+    yield bench.at_most(
+        table[top] @ np.arange(table.shape[1]), 1.0, "random maps whose c* is 1 have $C'(1)\\le1$", 1e-6, maps=int(top.sum())
+    )
+    for name, is_even in (("relu", False), ("abs", True), ("softplus", False), ("cos", True)):
+        local = activation(name).c_map.derivative(1)
+        if name in ("softplus", "cos"):
+            slope, value = 1.0, -1.0
+            for _ in range(12):
+                slope, value = slope * float(local(value)), float(activation(name).c_map(value))
+            truth = -(float(local(1.0)) ** 12) if is_even else 0.0
+            yield bench.equal(slope, truth, f"{name} at q = 1, 12 times: the slope at -1", 1e-10 if is_even else 1e-2)
+        else:
+            whole = c_map(_deep(name, 40)).derivative(1)
+            yield bench.equal(float(whole(1.0)), float(local(1.0)) ** 40, f"{name}, 40 layers: the slope at 1", 1e-10)
+            yield bench.equal(float(whole(-1.0)), -1.0 if is_even else 0.0, f"{name}, 40 layers: the slope at -1", 1e-2)
+
+
+@PAPER.claim(
+    "DKS-rem23", "Sec. 13.5, Remark 23",
+    r"$C_{f_n}(c) = 1-1/n+c^{n^2}/n$ tends to 1 for all $c\in[-1,1]$ and $F_{f_n}(c)\to0$, while $C_{f_n}'(1)=n\to\infty$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    n, c = sp.symbols("n c", positive=True)
+    C = 1 - 1 / n + c ** (n**2) / n
+    yield bench.exact(sp.diff(C, c).subs(c, 1) - n, "the slope at 1")
+    yield bench.exact(C.subs(c, 1) - 1, "C(1) = 1")
+    yield bench.exact(sp.limit(1 - 2 / n, n, sp.oo) - 1, "the least value over [-1, 1], $1 - 2/n$ or more, tends to 1")
+    grid = np.linspace(-1, 1, 41)
+    for size in (10, 101, 1000):
+        values = 1 - 1 / size + grid ** (size**2) / size
+        yield bench.at_most(1 - values, 2 / size, f"n = {size}: within 2/n of 1", slope=size)
+        F = np.abs(grid[grid != 0]) ** (size**2 - 1) / size
+        yield bench.at_most(F, 1 / size, f"n = {size}: F is at most 1/n")
+
+
+@PAPER.claim("DKS-rem24", "Sec. 13.5, Remark 24", r"ReLU has $C'(1)=1$, so that $C'(1)\le1$ in Proposition 22 is tight")
+def _(bench: Bench) -> Iterator[Evidence]:
+    c = sp.Symbol("c", real=True)
+    C = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
+    yield bench.exact(sp.limit(sp.simplify(sp.diff(C, c)), c, 1, "-") - 1, "the limit of the derivative of the closed form")
+    relu = activation("relu").c_map
+    yield bench.equal(relu.derivative(1)(1.0), 1.0, "the library's slope at 1", 1e-14)
+    h = 1e-8
+    yield bench.equal((1 - relu(1 - h)) / h, 1.0, "its difference quotient at 1", 1e-3)
+    yield bench.at_most(0.9, c_map(_deep("relu", 300))(-1.0), "its c* is 1: 300 layers map -1 to more than 0.9")
+
+
+@PAPER.claim(
+    "DKS-prop25", "Sec. 13.5, Proposition 25",
+    r"$C_f'(1) \ge \dfrac{1-C_f(0)-F_f(1-\varepsilon)}{\varepsilon}$ for $0<\varepsilon<1$", hypotheses="uniform q values", theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    maps = power_maps(bench.rng, bench.size(300, 4000))
+    eps = np.geomspace(1e-4, 0.999, 25)
+    slopes = np.array([[float(C.derivative(1)(1.0))] for C in maps])
+    bounds = np.array([(1 - C.weights[0] - _flatness(C, 1 - eps)) / eps for C in maps])
+    yield bench.at_most(bounds, slopes, "random C maps", 1e-11)
+    # C(1 - eps) = C(0) + (1 - eps) F, so the convex bound (1 - C(1 - eps))/eps <= C'(1) is larger by F: every term (1 - c^n)/(1 - c) <= n
+    e = sp.Symbol("epsilon", positive=True)
+    for n in (2, 3, 7):
+        term = sp.cancel((1 - (1 - e) ** n) / e)
+        yield bench.exact(
+            sp.expand(term - sum((1 - e) ** k for k in range(n))), f"$(1-(1-\\varepsilon)^{n})/\\varepsilon$ is a sum of {n} powers"
+        )
+    for name in bench.size(_NAMES[:6], _NAMES):
+        C = activation(name).c_map
+        F = (C(1 - eps) - C(0.0)) / (1 - eps)
+        yield bench.at_most((1 - C(0.0) - F) / eps, float(C.derivative(1)(1.0)), f"{name}", 1e-9)
+    deep = c_map(_deep("erf", 60))
+    F = (deep(0.9) - deep(0.0)) / 0.9
+    yield bench.at_most((1 - deep(0.0) - F) / 0.1, float(deep.derivative(1)(1.0)), "60 erf layers", 1e-9, flatness=float(F))

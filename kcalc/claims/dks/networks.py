@@ -1,0 +1,213 @@
+"""Sections 22 and 23: quadrature and inversion in practice, and the polynomials of modified ResNets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import sympy as sp
+from scipy import special
+
+from ...architectures import resnet_v2, vanilla, wide_resnet
+from ...calculi.slopes import slope_polynomial
+from ...layers import Nonlinear, Pool, Sum
+from ...network import Network
+from ...slope_maxima import maximal_slope
+from ...subnetworks import subnetworks
+from ...symbols import psi
+from ..bench import CORRECTED, Bench
+from ..claim import Evidence
+from .normal_means import KNOWN, asymptotic_legendre, line
+from .paper import PAPER
+from .random_networks import random_network, slopes
+
+Array = np.ndarray
+DEPTHS = (50, 101, 152)
+W = sp.Symbol("w", positive=True)
+
+
+def _rule(n: int) -> tuple[Array, Array]:
+    """Gauss-Legendre of order n on [-10, 10] for means under the standard normal, not split."""
+    t, w = np.polynomial.legendre.leggauss(n) if n < 1000 else asymptotic_legendre(n)
+    return 10 * t, 10 * w * np.exp(-((10 * t) ** 2) / 2) / np.sqrt(2 * np.pi)
+
+
+@PAPER.claim(
+    "DKS-222", "Sec. 22.2", r"Gauss-Legendre quadrature of order 105 on $[-10,10]$ estimates the Gaussian expectations to high quality",
+    caveat=r"the order is $10^5$ (the exponent is lost); split at the kinks, 200 nodes a piece are enough",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    shift = float(bench.rng.uniform(0.2, 0.8))
+    exact = float(special.ndtr(-shift))  # E 1[x > shift]
+    x, w = _rule(105)
+    off = abs(float(w @ (x > shift)) - exact)
+    yield bench.counterexample(off - 1e-3, f"order 105: the mean of the slope of relu(x - {shift:.3f}) is off by more than 1e-3", off=off)
+    x, w = _rule(10**5)
+    yield bench.equal(float(w @ (x > shift)), exact, "order $10^5$: the same", 1e-4, CORRECTED)
+    smooth = [[float(w @ phi.values(x) ** 2), phi.q_map()] for phi in (KNOWN[n] for n in ("tanh", "softplus", "swish", "gelu"))]
+    yield bench.equal(np.array(smooth)[:, 0], np.array(smooth)[:, 1], "order $10^5$: second moments of smooth activations", 1e-9, CORRECTED)
+    t, v = np.polynomial.legendre.leggauss(200)
+    off = []
+    for name in ("relu", "selu", "elu", "hard_tanh", "tanh", "softplus", "swish"):
+        phi = KNOWN[name].transformed(float(bench.rng.uniform(0.3, 1.2)), float(bench.rng.uniform(-0.5, 0.5)), 1.0, 0.0)
+        edges = np.array([-10.0, *phi.kinks, 10.0])
+        half, middle = np.diff(edges)[:, None] / 2, (edges[1:] + edges[:-1])[:, None] / 2
+        x, w = (middle + half * t).ravel(), (half * v).ravel()
+        density = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+        slope = phi.slope() * phi.q_map()
+        off.append([w @ (density * phi.values(x) ** 2) - phi.q_map(), w @ (density * phi.slopes(x) ** 2) - slope])
+    yield bench.equal(off, 0, "200 nodes a piece, split at kinks, against panels of our own", 1e-12, CORRECTED)
+    tail = 2 * special.ndtr(-10.0) * 1e4
+    yield bench.at_most(tail, 1e-18, "what lies outside [-10, 10], for functions up to 10^4 there", 0.0, CORRECTED)
+    x, w = line()
+    yield bench.equal([w.sum(), w @ x**4], [1, 3], "the moments 0 and 4 of the panels", 1e-13, CORRECTED)
+
+
+@PAPER.claim(
+    "DKS-223",
+    "Sec. 22.3",
+    r"$\mu^{-1}$ has a closed form where $m(\psi)=\psi^D$",
+    caveat=r"$m$ is $\mu$; then $\mu^{-1}(\zeta)=\zeta^{1/D}$",
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    d, zeta = sp.symbols("D zeta", positive=True)
+    yield bench.exact((zeta ** (1 / d)) ** d - zeta, r"$(\zeta^{1/D})^D=\zeta$", CORRECTED)
+    off = []
+    for _ in range(bench.size(10, 60)):
+        depth, target = int(bench.rng.integers(1, 300)), float(np.exp(bench.rng.uniform(0.01, 3)))
+        off.append(maximal_slope(vanilla(depth, "tanh")).inverse(target) - target ** (1 / depth))
+    yield bench.equal(off, 0, "kcalc's inverse of vanilla networks", 1e-12, CORRECTED)
+    back = []
+    for _ in range(bench.size(4, 30)):
+        mu, target = maximal_slope(random_network(bench.rng, "tanh", 6)), float(np.exp(bench.rng.uniform(0.01, 3)))
+        low, high = 1.0, 2.0
+        while mu(high) < target:
+            high *= 2
+        while high - low > 1e-13:
+            middle = (low + high) / 2
+            low, high = (middle, high) if mu(middle) < target else (low, middle)
+        back.append(mu.inverse(target) - low)
+    yield bench.equal(back, 0, "other networks: kcalc's inverse against the paper's bisection from [1, 2]", 1e-11, CORRECTED)
+
+
+def _count(network: Network, kind: type) -> int:
+    return len(network.nodes_of(kind))
+
+
+@PAPER.claim(
+    "DKS-Dparam", "Sec. 23.1", r"ResNet-V2 of depth $D\in\{50,101,152\}$: $D-1$ nonlinear layers, $(D-2)/3$ blocks, 4 of them transitions",
+    hypotheses="a transition block's shortcut shares the nonlinear layer of its branch, so that it is not counted again",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    stages = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+    by_hand = [[3 * sum(s) + 1 - (d - 1), sum(s) - (d - 2) // 3, len(s) - 4] for d, s in stages.items()]
+    yield bench.equal(by_hand, 0, "three nonlinear layers in each block and a last one, from the published stages", 0.0)
+    found = []
+    for depth in DEPTHS:
+        net = resnet_v2(depth)
+        found.append([_count(net, Nonlinear) - 4 - (depth - 1), _count(net, Sum) - (depth - 2) // 3, _count(net, Pool) - 2])
+    yield bench.equal(found, 0, "kcalc's networks: nonlinear layers but those of the 4 transition shortcuts, sums, pools", 0.0)
+    along = [int(sp.Poly(slope_polynomial(resnet_v2(depth, residual_weight=1)), psi).degree()) for depth in DEPTHS]
+    yield bench.equal(along, np.array(DEPTHS) - 1, "the nonlinear layers on the longest path", 0.0)
+
+
+PAPER.undecidable(
+    "DKS-mnist", "Sec. 23.1 and 29 other places", r"The ResNets classify MNIST images of 224 x 224 pixels with 3 channels",
+    "the name of a data set: MNIST has images of 28 x 28 pixels and one channel, ImageNet is meant; no formula depends on it",
+)  # fmt: skip
+
+
+def _eq20(depth: int, w2: sp.Expr) -> sp.Expr:
+    return (w2 * psi**3 + 1 - w2) ** sp.Rational(depth - 14, 3) * (w2 * psi**2 + 1 - w2) ** 4 * psi**5
+
+
+def _blocks(depth: int, w2: sp.Expr) -> sp.Expr:
+    """Block by block: branches of slope psi^3, four shortcuts of slope psi, a last nonlinear layer."""
+    return (w2 * psi**3 + 1 - w2) ** ((depth - 2) // 3 - 4) * (w2 * psi**3 + (1 - w2) * psi) ** 4 * psi
+
+
+EQ20 = (
+    r"$p_f=(w^2\psi^3+1-w^2)^{(D-2)/3-4}(w^2\psi^3+(1-w^2)\psi)^4\psi=(w^2\psi^3+1-w^2)^{(D-14)/3}(w^2\psi^2+1-w^2)^4\psi^5=\mu(\psi)$ "
+    r"for the modified ResNet-V2 with residual weight $w$"
+)
+
+
+@PAPER.claim("DKS-eq20", "Sec. 23.4, eq. 20", EQ20)
+def _(bench: Bench) -> Iterator[Evidence]:
+    for depth in DEPTHS[: bench.size(2, 3)]:
+        pairs = [(sp.Rational(int(a), 10), sp.Rational(int(b), 20)) for a, b in bench.rng.integers([[1, 1]] * 5, [[30, 20]] * 5)]
+        forms = [float(_blocks(depth, b).subs(psi, a) / _eq20(depth, b).subs(psi, a)) for a, b in pairs]
+        yield bench.equal(forms, 1, f"D = {depth}: both printed forms at five random points, in fractions", 0.0)
+        found = slope_polynomial(resnet_v2(depth, residual_weight=W))
+        yield bench.exact(found / _eq20(depth, W**2) - 1, f"D = {depth}: kcalc's polynomial over the printed one")
+    off, largest, proof = [], [], []
+    for depth in DEPTHS:
+        w2, at = sp.Rational(int(bench.rng.integers(1, 20)), 20), float(bench.rng.uniform(1.001, 1.3))
+        net = resnet_v2(depth, residual_weight=sp.sqrt(w2))
+        truth = float(_eq20(depth, w2).subs(psi, sp.Float(at, 30)))
+        off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)
+        largest.append(maximal_slope(net)(at) / truth - 1)
+        inner = [part.network for part in subnetworks(net).nonlinear]
+        proof.append(max(float(slope_polynomial(part).subs(psi, at)) for part in inner) / truth - 1)
+    yield bench.equal(off, 0, "the chain rule on the graph, at random w and psi", 1e-11)
+    yield bench.equal(largest, 0, r"kcalc's $\mu$ is $p_f$", 1e-11)
+    yield bench.equal(proof, 0, "the largest of all maximal subnetworks, one by one", 1e-11)
+
+
+@PAPER.claim(
+    "DKS-w01",
+    "Sec. 23.4",
+    r"$\mu(\psi)=\psi^5$ for $w=0$ and $\psi^{D-1}$ for $w=1$; else a polynomial of degree $D-1$ whose coefficients add up to 1",
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    for depth in DEPTHS:
+        yield bench.exact(_eq20(depth, sp.Integer(0)) - psi**5, f"D = {depth}: eq. 20 at $w=0$")
+        yield bench.exact(_eq20(depth, sp.Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$")
+        yield bench.exact(
+            slope_polynomial(resnet_v2(depth, residual_weight=1)) - psi ** (depth - 1), f"D = {depth}: kcalc's network with $w=1$"
+        )
+    small, sums, degrees = [], [], []
+    for depth in DEPTHS[: bench.size(1, 3)]:
+        p = slope_polynomial(resnet_v2(depth, residual_weight=sp.Rational(3, 5)), expand=True)
+        sums.append(float(p.eval(1)) - 1)
+        degrees.append(p.degree() - (depth - 1))
+        near = slope_polynomial(resnet_v2(depth, residual_weight=sp.Rational(1, 10**6)))
+        small.append(float(near.subs(psi, sp.Rational(11, 10))) / 1.1**5 - 1)
+    yield bench.equal(small, 0, "kcalc's network as $w\\to0$: $w=10^{-6}$", 1e-9)
+    yield bench.equal([sums, degrees], 0, "$w=3/5$: the sum of the coefficients less 1, the degree less $D-1$", 0.0)
+
+
+@PAPER.claim(
+    "DKS-235", "Sec. 23.5", r"Without shortcuts the polynomial is $\psi^{D-1}$, which is the case $w=0$ of eq. 20",
+    corrected=r"it is $\psi^{D-1}$, which is the case $w=1$ ($w$ is the residual weight)",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    at = sp.Rational(11, 10)
+    free = {depth: slope_polynomial(resnet_v2(depth, shortcut_weight=0)) for depth in DEPTHS}
+    zero = _eq20(101, sp.Integer(0)).subs(psi, at)
+    yield bench.counterexample(float(free[101].subs(psi, at) - zero), r"$D=101$, $\psi=1.1$: eq. 20 at $w=0$ is $1.1^5$",
+                               skip_free=float(free[101].subs(psi, at)), w_0=float(zero))  # fmt: skip
+    for depth in DEPTHS:
+        yield bench.exact(free[depth] - psi ** (depth - 1), f"D = {depth}: kcalc's skip-free network", CORRECTED)
+        yield bench.exact(_eq20(depth, sp.Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$", CORRECTED)
+
+
+@PAPER.claim(
+    "DKS-236", "Sec. 23.6", r"Wide ResNets: $\mu=(w^2\psi^2+1-w^2)^{(D-10)/2}(w^2\psi+1-w^2)^3\psi^4$; without shortcuts $\psi^{D-3}$",
+    hypotheses="$D-4$ divisible by 6",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    off, largest = [], []
+    for depth in (10, 16, 28, 40, 250)[: bench.size(4, 5)]:
+        printed = (W**2 * psi**2 + 1 - W**2) ** ((depth - 10) // 2) * (W**2 * psi + 1 - W**2) ** 3 * psi**4
+        yield bench.exact(
+            slope_polynomial(wide_resnet(depth, residual_weight=W)) / printed - 1, f"D = {depth}: kcalc's polynomial over the printed one"
+        )
+        yield bench.exact(slope_polynomial(wide_resnet(depth, shortcut_weight=0)) - psi ** (depth - 3), f"D = {depth}: without shortcuts")
+        w2, at = sp.Rational(int(bench.rng.integers(1, 20)), 20), float(bench.rng.uniform(1.001, 1.3))
+        net = wide_resnet(depth, residual_weight=sp.sqrt(w2))
+        truth = float(printed.subs({W: sp.sqrt(w2), psi: sp.Float(at, 30)}))
+        off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)
+        largest.append(maximal_slope(net)(at) / truth - 1)
+    yield bench.equal(off, 0, "the chain rule on the graph, at random w and psi", 1e-11)
+    yield bench.equal(largest, 0, r"kcalc's $\mu$", 1e-11)

@@ -1,0 +1,254 @@
+"""Appendices E and G: weighted mean pooling and max pooling."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import mpmath
+import numpy as np
+import sympy as sp
+
+from ...activations import activation
+from ...calculi.ntk import ntk
+from ...calculi.scaling.activation_moments import maximum
+from ...combinators import chain
+from ...layers import Affine, Input, Nonlinear, Pool
+from ...network import Network
+from ..bench import CORRECTED, PRINTED, Bench
+from ..claim import Evidence
+from . import reference
+from .paper import PAPER
+
+Array = np.ndarray
+Real = Any  # of mpmath
+_POOL = "$f(Z)=Zw$ with $w\\sim N(0,I/\\ell)$, $Z,Z'$ given, $M=Z^\\top Z'$"
+
+
+# --- weighted mean pooling ----------------------------------------------------------------------------------------------------------------
+
+
+def _moment(powers: tuple[int, ...]) -> int:
+    """E of a product of powers of independent standard normals."""
+    return math.prod(0 if p % 2 else math.prod(range(p - 1, 0, -2)) for p in powers)
+
+
+def _expected(expression: sp.Expr, w: tuple[sp.Symbol, ...], variance: sp.Expr) -> sp.Expr:
+    """E over w ~ N(0, variance I), monomial by monomial."""
+    terms = sp.Poly(sp.expand(expression), *w).terms()
+    return sp.Add(*[c * _moment(powers) * variance ** sp.Rational(sum(powers), 2) for powers, c in terms])
+
+
+def _symbolic(size: int) -> tuple[sp.Matrix, sp.Expr, sp.Expr]:
+    """(M, mean and variance of w' M w) for weights of variance 1/size."""
+    w = sp.symbols(f"w0:{size}")
+    M = sp.Matrix(size, size, sp.symbols(f"m0:{size * size}"))
+    form = sp.expand((sp.Matrix([w]) * M * sp.Matrix(w))[0])
+    mean = _expected(form, w, sp.Rational(1, size))
+    return M, mean, sp.expand(_expected(form**2, w, sp.Rational(1, size)) - mean**2)
+
+
+def _maps(bench: Bench, k: int, size: int) -> tuple[Array, Array]:
+    """Two feature maps whose columns are related within and between them."""
+    shared = bench.rng.normal(size=(k, 3)) @ bench.rng.normal(size=(3, size))
+    return shared + bench.rng.normal(size=(k, size)), 0.5 * np.roll(shared, 1, axis=1) + bench.rng.normal(size=(k, size))
+
+
+def _pooled(bench: Bench, one: Array, two: Array, draws: int) -> Array:
+    """f(Z)' f(Z') of many draws of w."""
+    size = one.shape[1]
+    w = bench.rng.normal(size=(draws, size)) / math.sqrt(size)
+    return np.sum((w @ one.T) * (w @ two.T), axis=1)
+
+
+@PAPER.claim(
+    "DKS-appEv", "App. E", r"$\mathrm{Var}\bigl([\kappa_f(Z,Z')]_{1,2}\bigr) = \dfrac{2}{k^2\ell^2}\,\mathrm{tr}\bigl((Z^\top Z')^2\bigr)$",
+    corrected=r"$\dfrac{1}{k^2\ell^2}\bigl(\mathrm{tr}(M^2)+\|M\|_F^2\bigr)$, which is the printed form for symmetric $M=Z^\top Z'$",
+    hypotheses=_POOL,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    M, _, variance = _symbolic(2)
+    one = [(M[0, 0], 0), (M[0, 1], 1), (M[1, 0], 0), (M[1, 1], 0)]
+    true, printed = float(variance.subs(one)), float(sp.Rational(2, 4) * (M * M).trace().subs(one))
+    yield bench.counterexample(true - printed, "$k=1$, $Z=(1,0)$, $Z'=(0,1)$: $f(Z)f(Z')=w_1w_2$ of variance 1/4, the formula gives 0",
+                               found=true, formula=printed)  # fmt: skip
+    for size in (2, 3):
+        M, _, variance = _symbolic(size)
+        yield bench.exact(variance - ((M * M).trace() + (M * M.T).trace()) / size**2, f"any M of size {size}, by moments", CORRECTED)
+        even = [(M[j, i], M[i, j]) for i in range(size) for j in range(i + 1, size)]
+        yield bench.exact(
+            (variance - 2 * (M * M).trace() / size**2).subs(even), f"the printed form for symmetric M, size {size}", CORRECTED
+        )
+    k, size = 6, 5
+    Z, other = _maps(bench, k, size)
+    M = Z.T @ other
+    samples = _pooled(bench, Z, other, bench.size(200_000, 2_000_000)) / k
+    centred = (samples - np.trace(M) / size / k) ** 2
+    yield bench.statistical(centred, float((np.trace(M @ M) + (M**2).sum()) / (k * size) ** 2), "samples: the corrected form", CORRECTED)
+    yield bench.statistical(centred, float(2 * np.trace(M @ M) / (k * size) ** 2), "samples: the printed form", PRINTED)
+
+
+def _network() -> Network:
+    return chain(Input(4), Affine(7, kernel=1), Nonlinear(activation("tanh")), Affine(6, kernel=1), Pool("weighted_mean"))
+
+
+@PAPER.claim(
+    "DKS-appEm", "App. E", r"$E[f(Z)^\top f(Z')]=\mathrm{tr}(Z^\top Z')$, where it is used for the variance",
+    corrected=r"$E[f(Z)^\top f(Z')]=\mathrm{tr}(Z^\top Z')/\ell$", hypotheses=_POOL,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    M, mean, _ = _symbolic(2)
+    ones = dict.fromkeys(M.free_symbols, 1)
+    yield bench.counterexample(float((M.trace() - mean).subs(ones)), "$Z=Z'=(1,1)$, $\\ell=2$: $E(w_1+w_2)^2=1$, the trace is 2")
+    for size in (2, 3, 4):
+        M, mean, _ = _symbolic(size)
+        yield bench.exact(mean - M.trace() / size, f"any M of size {size}, by moments", CORRECTED)
+    Z, other = _maps(bench, 6, 5)
+    samples = _pooled(bench, Z, other, bench.size(200_000, 2_000_000))
+    yield bench.statistical(samples, float(np.trace(Z.T @ other)) / 5, "samples", CORRECTED)
+    images = bench.rng.normal(size=(2, 2, 3, 4))
+    found = ntk(_network(), spatial="exact", image_shape=(2, 3)).nngp.matrix(images)
+    truth = np.zeros((2, 2))
+    for place in itertools.product(range(2), range(3)):
+        a, b = images[0][place], images[1][place]
+        q1, q2, c = a @ a / 4, b @ b / 4, a @ b / math.sqrt((a @ a) * (b @ b))
+        cross = reference.gamma("tanh", float(c), q1, q2)
+        truth += np.array([[reference.second_moment("tanh", q1), cross], [cross, reference.second_moment("tanh", q2)]]) / 6
+    yield bench.equal(found, truth, "the kernel of a weighted mean over 6 locations in the library: the trace over 6", 1e-8, CORRECTED)
+
+
+def _clustered() -> Array:
+    """81 channels, 100 columns of q = 1: 20 equal ones, 80 orthogonal ones."""
+    eye = 9.0 * np.eye(81)
+    return np.concatenate([np.repeat(eye[:, :1], 20, axis=1), eye[:, 1:]], axis=1)
+
+
+def _sides(Z: Array, other: Array) -> tuple[float, float, float, float, float]:
+    """(tr M^2, |M|_F^2, the bound with the squared mean |c|, with the mean of c^2, with the mean |c|); means over unequal places."""
+    k, size = Z.shape
+    M = Z.T @ other
+    norms = np.outer(np.linalg.norm(Z, axis=0), np.linalg.norm(other, axis=0))
+    c = np.abs(M / norms)[~np.eye(size, dtype=bool)]
+    q = max(float((Z**2).sum(axis=0).max()), float((other**2).sum(axis=0).max())) / k
+    scale = k**2 * size * q**2
+    parts = (float(c.mean()) ** 2, float((c**2).mean()), float(c.mean()))
+    return float(np.trace(M @ M)), float((M**2).sum()), *(scale * (1 + size * part) for part in parts)  # pyright: ignore[reportReturnType]
+
+
+@PAPER.claim(
+    "DKS-appEc", "App. E", r"$\mathrm{tr}((Z^\top Z')^2)\le k^2\ell\,q_{\max}^2(1+\ell\,c_{\rm avg}^2)$, $c_{\rm avg}$ the mean of $|c|$",
+    corrected=r"$\mathrm{tr}(M^2)\le\|M\|_F^2\le k^2\ell\,q_{\max}^2(1+\ell\,\overline{c^2})\le k^2\ell\,q_{\max}^2(1+\ell\,c_{\rm avg})$",
+    hypotheses=_POOL + "; means over pairs of different locations",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    Z = _clustered()
+    trace, _, printed, _, _ = _sides(Z, Z)
+    yield bench.counterexample(
+        trace / printed - 1, "20 equal columns among 100, the others orthogonal: $480\\,k^2$ against $115\\,k^2$",
+        trace=trace / 81**2, bound=printed / 81**2,
+    )  # fmt: skip
+    rows = [_sides(Z, Z)]
+    for _ in range(bench.size(200, 2000)):
+        k, size = int(bench.rng.integers(1, 40)), int(bench.rng.integers(2, 40))
+        groups = bench.rng.normal(size=(k, int(bench.rng.integers(1, size + 1))))
+        one = groups[:, bench.rng.integers(0, groups.shape[1], size)] + bench.rng.uniform(0, 1) ** 4 * bench.rng.normal(size=(k, size))
+        other = one if bench.rng.random() < 0.5 else one[:, bench.rng.permutation(size)]
+        rows.append(_sides(one * bench.rng.exponential(), other))
+    trace, square, _, mean_square, mean = np.array(rows).T
+    yield bench.at_most(
+        trace / mean_square, square / mean_square, "tr M^2 and the squared norm, clustered and random maps", 1e-10, CORRECTED
+    )
+    yield bench.at_most(square / mean_square, 1, "the squared norm and the bound with the mean of c^2", 1e-10, CORRECTED)
+    yield bench.at_most(mean_square / mean, 1, "and that with the mean of |c|", 1e-10, CORRECTED)
+
+
+@PAPER.claim(
+    "DKS-appEq", "App. E", r"the entries of $Z^\top Z'$ are at most $q_{\max}$ in size",
+    corrected=r"at most $k\,q_{\max}$", hypotheses=r"$q_{\max}$: the largest $|z|^2/k$ of a column",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    ones = np.ones((4, 2))
+    yield bench.counterexample(float((ones.T @ ones).max() - 1), "matrices of ones with $k=4$: entries 4, $q_{\\max}=1$")
+    ratios = []
+    for _ in range(bench.size(300, 3000)):
+        k = int(bench.rng.integers(1, 30))
+        Z, other = _maps(bench, k, 6)
+        other = Z if bench.rng.random() < 0.3 else other
+        q = max((Z**2).mean(axis=0).max(), (other**2).mean(axis=0).max())
+        ratios.append(float(np.abs(Z.T @ other).max() / (k * q)))
+    yield bench.at_most(ratios, 1, "random maps: entries over $k\\,q_{\\max}$", 1e-12, CORRECTED, largest=max(ratios))
+    yield bench.at_most(0.999, max(ratios), "which is attained", 0.0, CORRECTED)
+
+
+# --- max pooling --------------------------------------------------------------------------------------------------------------------------
+
+
+def _lemma(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
+    """Lemma 43."""
+    theta = mpmath.sqrt(mpmath.mpf(s1) ** 2 + mpmath.mpf(s2) ** 2 - 2 * mpmath.mpf(rho) * s1 * s2)
+    d = (mpmath.mpf(m1) - m2) / theta
+    one, two = mpmath.mpf(s1) ** 2 + mpmath.mpf(m1) ** 2, mpmath.mpf(s2) ** 2 + mpmath.mpf(m2) ** 2
+    return one * mpmath.ncdf(d) + two * mpmath.ncdf(-d) + (mpmath.mpf(m1) + m2) * theta * mpmath.npdf(d)
+
+
+def _by_difference(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
+    """E max^2 from max(u1, u2) = u2 + max(D, 0), D = u1 - u2: one integral over D, of the conditional mean."""
+    a, b, r = mpmath.mpf(s1), mpmath.mpf(s2), mpmath.mpf(rho)
+    spread, centre = mpmath.sqrt(a**2 + b**2 - 2 * r * a * b), mpmath.mpf(m1) - m2
+    lean = (r * a * b - b**2) / spread**2
+
+    def excess(d: Real) -> Real:
+        second = m2 + lean * (d - centre)
+        return (2 * second * d + d**2) * mpmath.npdf(d, centre, spread)
+
+    top = max(centre, 0) + 16 * spread
+    return b**2 + mpmath.mpf(m2) ** 2 + mpmath.quad(excess, [0, *mpmath.linspace(max(centre, 0) + spread, top, 6)])
+
+
+@PAPER.claim(
+    "DKS-lem43", "App. G, Lemma 43",
+    r"$E[\max\{u_1,u_2\}^2]=(\sigma_1^2+\mu_1^2)\Phi\bigl(\tfrac{\mu_1-\mu_2}\theta\bigr)+(\sigma_2^2+\mu_2^2)"
+    r"\Phi\bigl(\tfrac{\mu_2-\mu_1}\theta\bigr)+(\mu_1+\mu_2)\,\theta\,\phi\bigl(\tfrac{\mu_1-\mu_2}\theta\bigr)$, "
+    r"$\theta=\sqrt{\sigma_1^2+\sigma_2^2-2\rho\sigma_1\sigma_2}$",
+    hypotheses="jointly Gaussian; not $u_1-u_2$ constant", theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    with mpmath.workdps(30):
+        errors = []
+        for _ in range(bench.size(6, 40)):
+            m1, m2 = bench.rng.normal(size=2)
+            s1, s2 = bench.rng.uniform(0.2, 2, 2)
+            case = (float(m1), float(m2), float(s1), float(s2), float(bench.rng.uniform(-0.95, 0.95)))
+            errors.append(float(abs(_lemma(*case) - _by_difference(*case)) * mpmath.mpf(10) ** 18))
+    yield bench.equal(errors, 0, "against one integral over the difference; errors times $10^{18}$", 1.0)
+    m1, m2, s1, s2, rho = 0.3, -0.4, 1.2, 0.7, 0.35
+    u = bench.rng.multivariate_normal([m1, m2], [[s1**2, rho * s1 * s2], [rho * s1 * s2, s2**2]], bench.size(200_000, 4_000_000))
+    yield bench.statistical(u.max(axis=1) ** 2, float(_lemma(m1, m2, s1, s2, rho)), "samples")
+    rhos = np.linspace(0, 0.9, 7)
+    yield bench.equal([float(_lemma(0, 0, 1, 1, float(r))) for r in rhos], 1, "$\\mu=0$, $\\sigma=1$: it is 1 for every correlation", 1e-14)
+    yield bench.equal([maximum(2, None, 1.0, float(r), 2) for r in rhos], 1, "as the library has it for windows of two", 1e-7)
+    relu = activation("relu")
+    yield bench.equal(maximum(2, relu, 1.0, 0.0, 1), float(relu.q_map(1.0)), "and of one, behind a rectifier", 1e-7)
+
+
+@PAPER.claim(
+    "DKS-Gvar", "App. G", r"$\mathrm{Var}(y_i^2)\le E[y_i^4]\le3+3=6$, so $\mathrm{Var}(s_k)\le6/k$, "
+    r"with $y_i=\max\{x_1^{(i)},x_2^{(i)}\}$",
+    hypotheses="$x_1,x_2$ standard normal with correlation c; channels independent",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    x = sp.Symbol("x", real=True)
+    fourth = sp.integrate(x**4 * sp.exp(-(x**2) / 2) / sp.sqrt(2 * sp.pi), (x, -sp.oo, sp.oo))
+    yield bench.exact(fourth + fourth - 6, "$E u^4 = 3$, twice")
+    t, theta = sp.symbols("t theta", positive=True)  # u = r cos t, the other r cos(t - theta): the first is larger on half a turn
+    half = sp.integrate(sp.cos(t) ** 4, (t, theta / 2 - sp.pi, theta / 2))
+    yield bench.exact(8 * 2 * half / (2 * sp.pi) - 3, "$E y^4=3$ for every correlation $\\cos\\theta$, so that $\\mathrm{Var}(y^2)=2$")
+    k, c = 20, 0.4
+    first = bench.rng.normal(size=(bench.size(20_000, 200_000), k))
+    second = c * first + math.sqrt(1 - c * c) * bench.rng.normal(size=first.shape)
+    s = (np.maximum(first, second) ** 2).mean(axis=1)
+    yield bench.statistical(s, 1.0, "samples of $s_k$: mean 1")
+    yield bench.statistical((s - 1) ** 2, 2 / k, "their variance is $2/k$")
+    yield bench.at_most(float(s.var()), 6 / k, "and below $6/k$")

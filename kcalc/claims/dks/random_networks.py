@@ -1,0 +1,179 @@
+"""Random networks, and readings of a network that share no code with kcalc's: slopes, subnetworks, q and c values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ...activations import activation
+from ...layers import Affine, Concat, Input, LayerNorm, Nonlinear, Pool, Sum
+from ...network import Network
+from .normal_means import Phi
+
+Node = Hashable
+PYTHAGOREAN = ((3, 4, 5), (4, 3, 5), (5, 12, 13), (12, 5, 13), (8, 15, 17))
+
+
+def nonlinear(phi: Any) -> Nonlinear:
+    """A layer of whatever kcalc takes for an activation."""
+    return Nonlinear(activation(phi))
+
+
+def random_network(rng: np.random.Generator, phi: Any, size: int, norms: bool = False, plain: bool = False) -> Network:
+    """A random directed acyclic graph of combined layers, weighted sums and concatenations with one input and one output.
+
+    ``norms``: LayerNorms and pools among them; ``plain``: sums that are not normalised. All weights are rational.
+    """
+    steps: list[tuple[Any, Any, tuple[Any, ...]]] = [("input", Input(), ()), ("stem", Affine(), ("input",))]
+    maps, sinks = ["stem"], {"stem"}
+
+    def add(name: str, layer: Any, *parents: str) -> str:
+        steps.append((name, layer, parents))
+        sinks.difference_update(parents)
+        return name
+
+    def combined(i: str, source: str) -> str:
+        return add(f"affine_{i}", Affine(), add(f"phi_{i}", nonlinear(phi), source))
+
+    def weights() -> tuple[Any, ...]:
+        a, b, c = PYTHAGOREAN[int(rng.integers(len(PYTHAGOREAN)))]
+        return (sp.Rational(a, c), sp.Rational(b, c) if not plain else sp.Rational(int(rng.integers(1, 9)), 4))
+
+    for i in range(size):
+        u, v = (maps[-1 - int(rng.integers(min(3, len(maps))))] for _ in range(2))
+        kind = rng.random()
+        if kind < 0.35:
+            new = combined(str(i), u)
+        elif kind < 0.7:
+            new = add(f"sum_{i}", Sum(weights()), u, combined(str(i), v))
+        elif kind < 0.85 or not norms:
+            channels = (int(rng.integers(1, 5)), int(rng.integers(1, 5)))
+            parts = (add(f"left_{i}", nonlinear(phi), u), add(f"right_{i}", nonlinear(phi), v))
+            new = add(f"joined_{i}", Affine(), add(f"concat_{i}", Concat(channels), *parts))
+        else:
+            layer = LayerNorm() if rng.random() < 0.5 else Pool("weighted_mean")
+            new = add(f"affine_{i}", Affine(), add(f"norm_{i}", layer, u))
+        maps.append(new)
+        sinks.add(new)
+    ends = sorted(sinks)
+    if len(ends) > 1:
+        parts = [combined(f"end_{i}", end) for i, end in enumerate(ends)]
+        add("ends", Affine(), add("gathered", Sum((sp.sqrt(sp.Rational(1, len(parts))),) * len(parts)), *parts))
+    return Network.from_steps(steps)
+
+
+def _rational(value: Any) -> Any:
+    return sp.Rational(value)
+
+
+def shares(layer: Any, count: int) -> list[Fraction]:
+    """The shares that a normalised sum or a concatenation gives what it mixes."""
+    if isinstance(layer, Sum):
+        return [Fraction(int(s.p), int(s.q)) for s in (_rational(w**2) for w in layer.weights or (sp.Integer(1),) * count)]
+    whole = [int(k) for k in layer.channels]
+    return [Fraction(k, sum(whole)) for k in whole]
+
+
+def slopes(network: Network, psi: Any, entry: Node | None = None, inside: frozenset[Node] | None = None) -> dict[Node, Any]:
+    """C'(1) at every node by the chain rule, for layers of slope psi; of the part ``inside`` that reads ``entry`` alone."""
+    found: dict[Node, Any] = {} if entry is None else {entry: Fraction(1)}
+    for node, layer, parents in network.steps():
+        if inside is not None and node not in inside:
+            continue
+        below = [found[p] for p in parents]
+        if not parents:
+            found[node] = Fraction(1)
+        elif isinstance(layer, Nonlinear):
+            found[node] = psi * below[0]
+        elif isinstance(layer, Sum | Concat):
+            found[node] = sum(s * b for s, b in zip(shares(layer, len(below)), below, strict=True))
+        else:
+            found[node] = below[0]
+    return found
+
+
+def parts(network: Network) -> list[tuple[Node, Node, frozenset[Node]]]:
+    """All subnetworks (entry, exit, layers), by trying every subset of the layers: one map in, one map out, nothing else crosses."""
+    steps = [(node, tuple(parents)) for node, _, parents in network.steps()]
+    layers = [node for node, parents in steps if parents]
+    above = {node: frozenset(parents) for node, parents in steps}
+    readers = {node: frozenset(n for n, parents in steps if node in parents) for node, _ in steps}
+    found = []
+    for bits in range(1, 1 << len(layers)):
+        chosen = frozenset(node for i, node in enumerate(layers) if bits >> i & 1)
+        entries = frozenset().union(*(above[node] for node in chosen)) - chosen
+        if len(entries) != 1:
+            continue
+        exits = [node for node in chosen if not readers[node] or readers[node] - chosen]
+        if len(exits) == 1:
+            found.append((next(iter(entries)), exits[0], chosen))
+    return found
+
+
+def largest_slope(network: Network, psi: Any, subnetworks: Sequence[tuple[Node, Node, frozenset[Node]]]) -> Any:
+    """mu(psi), by the definition."""
+    return max(slopes(network, psi, entry, inside)[end] for entry, end, inside in subnetworks)
+
+
+@dataclass(frozen=True)
+class State:
+    """q values, covariance and channel means of one feature map for two inputs."""
+
+    q1: float
+    q2: float
+    covariance: float
+    mean1: float = 0.0
+    mean2: float = 0.0
+
+    @property
+    def c(self) -> float:
+        """The cosine."""
+        return self.covariance / float(np.sqrt(self.q1 * self.q2))
+
+    def mapped(self, f: Callable[[float], float], g: Callable[[float], float] | None = None) -> State:
+        """f of every second moment, g of every mean."""
+        return State(f(self.q1), f(self.q2), f(self.covariance), *((g or f)(m) for m in (self.mean1, self.mean2)))
+
+
+def added(states: Sequence[State], weights: Sequence[float], means: Sequence[float]) -> State:
+    """The weighted sum of states."""
+    rows = np.array([[s.q1, s.q2, s.covariance] for s in states])
+    centres = np.array([[s.mean1, s.mean2] for s in states])
+    return State(*(np.asarray(weights) @ rows), *(np.asarray(means) @ centres))
+
+
+def values(network: Network, c: float, q1: float, q2: float, known: Mapping[Any, Phi]) -> dict[Node, State]:
+    """q, c and mean of every node, by quadrature of our own; ``known``: {activation: how it is written in NumPy}."""
+    found: dict[Node, State] = {}
+    for node, layer, parents in network.steps():
+        below = [found[p] for p in parents]
+        if not parents:
+            found[node] = State(q1, q2, c * float(np.sqrt(q1 * q2)))
+        elif isinstance(layer, Affine):
+            gain, shift = float(layer.sigma_w) ** 2, float(layer.sigma_b) ** 2
+            found[node] = below[0].mapped(lambda v, g=gain, b=shift: g * v + b, lambda _: 0.0)
+        elif isinstance(layer, Nonlinear):
+            phi, b = known[layer.activation], below[0]
+            moment = phi.moment(float(np.clip(b.c, -1, 1)), b.q1, b.q2)
+            found[node] = State(phi.q_map(b.q1), phi.q_map(b.q2), moment, phi.mean(b.q1), phi.mean(b.q2))
+        elif isinstance(layer, LayerNorm):
+            b = below[0]
+            v1, v2 = b.q1 - b.mean1**2, b.q2 - b.mean2**2
+            found[node] = State(1.0, 1.0, (b.covariance - b.mean1 * b.mean2) / float(np.sqrt(v1 * v2)))
+        elif isinstance(layer, Sum):
+            w = [float(v) for v in layer.weights or (1,) * len(below)]
+            found[node] = added(below, [v**2 for v in w], w)
+        elif isinstance(layer, Concat):
+            k = np.array([int(v) for v in layer.channels or (1,) * len(below)])
+            found[node] = added(below, list(k / k.sum()), list(k / k.sum()))
+        else:
+            found[node] = below[0]
+    return found
+
+
+__all__ = ["State", "largest_slope", "nonlinear", "parts", "random_network", "slopes", "values"]

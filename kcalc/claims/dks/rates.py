@@ -1,0 +1,233 @@
+"""Appendix C.2, Theorems 40 to 42: how fast iterates of a C map come to its fixed point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import mpmath
+import numpy as np
+import sympy as sp
+
+from ...activations import activation
+from ...calculi.global_maps import c_map, q_map
+from ...combinators import chain, repeat
+from ...layers import Affine, Input, Nonlinear
+from ...network import Network
+from ..bench import CORRECTED, PRINTED, Bench
+from ..claim import Evidence, Method
+from ..families import PowerMap, power_maps
+from . import coefficients as co
+from . import reference
+from .attractors import COLLAPSING, EXPLODING, deep, own_map, polynomial, rational_maps, settled
+from .attractors import star as star_of
+from .fixed_points import curved, slope
+from .paper import PAPER
+
+Real = Any  # of mpmath
+_UNIFORM = "uniform q values; C nontrivial"
+_GRID = np.linspace(-1, 1, 41)
+
+
+def _line(n: int) -> co.Terms:
+    """(n (1 - c) - (1 - c^n)) / (1 - c)."""
+    return {} if n == 0 else co.collected((0, n), *((k, -1) for k in range(n)))
+
+
+@PAPER.claim(
+    "DKS-thm40", "App. C.2, Theorem 40", r"if $C'(1)<1$: $C'(1)^n(c-1)+1\le C^n(c)\le1$ on $[-1,1]$", hypotheses=_UNIFORM, theorem=True,
+    caveat=r"the printed step for $c<0$ uses Corollary 32 the wrong way round; $1-c^i\le i\,(1-c)$ on $[-1,1]$ proves it",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    C = PowerMap(np.array([0.6, 0, 0.4]))
+    step = float(C(0.5)) - (slope(C) * 0.5 + 1 - slope(C))
+    yield bench.counterexample(step, "the step: it needs $C(x)\\le C'(1)x+1-C'(1)$, and $0.6+0.4x^2$ is more at $x=1/2$")
+    slack = [_line(n).get(0, 0) - sum(abs(v) for p, v in _line(n).items() if p) for n in range(1, 300)]
+    yield bench.proved(slack, "$1-c^i\\le i(1-c)$ on $[-1,1]$, divided by $1-c$: term by term", CORRECTED)
+    low, high = [], []
+    for b in rational_maps(bench.rng, bench.size(60, 500), "below"):
+        C = PowerMap(np.array([float(v) for v in b]))
+        for n in (1, 2, 5, 20):
+            low.append(slope(C) ** n * (_GRID - 1) + 1)
+            high.append(C.iterate(_GRID, n))
+    yield bench.at_most(low, high, "random maps, from below", 1e-12, CORRECTED)
+    yield bench.at_most(high, 1, "random maps, from above", 1e-12, CORRECTED)
+    theta = np.arccos(_GRID[:-1])
+    for name, weight, bias in COLLAPSING[: bench.size(2, 3)]:
+        _, q = settled(name, weight, bias)
+        phi = reference.FUNCTIONS[name]
+        steep = weight * reference.mean(lambda u, f=phi: f.slope(u) ** 2, q, phi.kinks)
+        for n in (1, 4, 15):
+            gap = c_map(deep(name, weight, bias, n)).gap_at_angle(theta, q)
+            yield bench.at_most(
+                gap / (1 - _GRID[:-1]), steep**n, f"{name} layers with biases, {n} of them: $1-C^n$ over $1-c$", 1e-9, CORRECTED
+            )
+            yield bench.at_most(0, gap, "and positive", 0.0, CORRECTED)
+        one = c_map(deep(name, weight, bias, 1))(np.array([-0.6, 0.4]), q)
+        yield bench.equal(one, [own_map(name, weight, bias, q, c) for c in (-0.6, 0.4)], f"{name}: one layer, by the joint density", 1e-9,
+                          CORRECTED)  # fmt: skip
+
+
+def _precise(bench: Bench, count: int) -> Iterator[tuple[list[Real], Real]]:
+    """Random maps of Corollary 38 ii in 50 digits, with c*."""
+    for b in rational_maps(bench.rng, count, "above"):
+        weights = [mpmath.mpf(int(v.p)) / int(v.q) for v in b]
+        star = mpmath.mpf(star_of(PowerMap(np.array([float(v) for v in b]))))
+        for _ in range(4):
+            star += (_at(weights, star) - star) / (1 - _at(_slopes(weights), star))
+        yield weights, star
+
+
+def _at(weights: list[Real], c: Real) -> Real:
+    return mpmath.polyval(weights[::-1], c)
+
+
+def _slopes(weights: list[Real]) -> list[Real]:
+    return [n * b for n, b in enumerate(weights)][1:]
+
+
+def _positive(differences: list[Real], what: str, strict: bool = True) -> Evidence:
+    """That 50-digit numbers are positive, or not negative."""
+    least, room = min(differences), mpmath.mpf(10) ** -44
+    return Evidence(PRINTED, Method.NUMERIC, bool(least > (room if strict else -room)), what, float(least), {"cases": len(differences)})
+
+
+def _exploding(bench: Bench, depths: tuple[int, ...]) -> Iterator[tuple[tuple[str, float, float], float, int, Network, float, float]]:
+    """(layer, q, depth, network, c*, C'(c*)) of layers with biases; c* and the slope by the joint density."""
+    for name, weight, bias in EXPLODING[: bench.size(2, 4)]:
+        _, q = settled(name, weight, bias)
+        star = 0.0
+        for _ in range(120):
+            star = own_map(name, weight, bias, q, star)
+        phi = reference.FUNCTIONS[name]
+        at_star = weight * reference.pair(phi.slope, q, phi.slope, q, star)
+        for n in depths:
+            yield (name, weight, bias), q, n, deep(name, weight, bias, n), star, at_star
+
+
+@PAPER.claim(
+    "DKS-thm41i", "App. C.2, Theorem 41 i",
+    r"$c^*<C^n(c_0)\le c^*+\Bigl(\dfrac{C(c_0)-C(c^*)}{c_0-c^*}\Bigr)^n(c_0-c^*)$ for $c_0\in(c^*,1)$",
+    hypotheses=r"uniform q values; $C'(1)>1$, C not odd", theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    above, below, ratios = [], [], []
+    with mpmath.workdps(50):
+        for weights, star in _precise(bench, bench.size(25, 200)):
+            start = star + (1 - star) * mpmath.mpf(float(bench.rng.uniform(0.05, 0.95)))
+            ratio = (_at(weights, start) - star) / (start - star)
+            ratios += [ratio, 1 - ratio]
+            c = start
+            for n in range(1, 9):
+                c = _at(weights, c)
+                above.append(star + ratio**n * (start - star) - c)
+                below.append((c - star) / (start - star) if star else mpmath.mpf(c > 0))
+        yield _positive(below, "random maps, 50 digits: $C^n(c_0)>c^*$")
+        yield _positive(above, "random maps, 50 digits: the upper bound", strict=False)
+        yield _positive(ratios, "the ratio lies strictly between 0 and 1")
+    for layer, q, n, network, star, _ in _exploding(bench, (1, 3, 8)):
+        start = star + (1 - star) * np.array([0.2, 0.7])
+        one = np.array([own_map(*layer, q, float(c)) for c in start])
+        ratio = (one - star) / (start - star)
+        found = c_map(network)(start, q)
+        yield bench.at_most(found, star + ratio**n * (start - star), f"{layer[0]}, {n} layers: upper bound", 1e-8)
+        yield bench.at_most(star, found, f"{layer[0]}, {n} layers: lower bound", 1e-8)
+
+
+@PAPER.claim(
+    "DKS-thm41ii", "App. C.2, Theorem 41 ii", r"$c^*+C'(c^*)^n(c_0-c^*)<C^n(c_0)<c^*$ for $c_0\in[0,c^*)$",
+    hypotheses=r"uniform q values; $C'(1)>1$, C not odd", theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    above, below = [], []
+    with mpmath.workdps(50):
+        for weights, star in _precise(bench, bench.size(40, 250)):
+            if star < mpmath.mpf("1e-3"):
+                continue
+            steep = _at(_slopes(weights), star)
+            for share in (0.0, float(bench.rng.uniform(0.05, 0.95))):
+                start = c = star * mpmath.mpf(share)
+                for n in range(1, 9):
+                    c = _at(weights, c)
+                    above.append((star - c) / star / steep**n)
+                    below.append((c - star - steep**n * (start - star)) / star / steep**n)
+        yield _positive(above, "random maps, 50 digits: $C^n(c_0)<c^*$")
+        yield _positive(below, "random maps, 50 digits: the lower bound")
+    for (name, *_), q, n, network, star, steep in _exploding(bench, (1, 3, 8)):
+        start = star * np.array([0.0, 0.4, 0.9])
+        found = c_map(network)(start, q)
+        yield bench.at_most(star + steep**n * (start - star), found, f"{name}, {n} layers: lower bound", 1e-8)
+        yield bench.at_most(found, star, f"{name}, {n} layers: upper bound", 1e-8)
+
+
+@PAPER.claim(
+    "DKS-thm41iii", "App. C.2, Theorem 41 iii",
+    r"$C^n(c_0)\ge\alpha^n\bigl(c_0-\tfrac{C(0)}{1-\alpha}\bigr)+\tfrac{C(0)}{1-\alpha}$ with $\alpha=\dfrac{C(-c_0)-C(0)}{-c_0}$, "
+    r"for $c_0\in(-1,0)$ as long as $C^{n-1}(c_0)\le0$",
+    hypotheses=r"uniform q values; $C'(1)>1$, C not odd", theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    slack, used, alphas = [], 0, []
+    maps = power_maps(bench.rng, bench.size(400, 4000))
+    for C in [C for C in maps if slope(C) > 1 and C.weights[::2].sum() > 1e-6]:
+        mixed = PowerMap(C.weights * np.where(np.arange(C.weights.size) % 2, 1.0, bench.rng.uniform(0.01, 1)))
+        mixed = PowerMap(mixed.weights / mixed.weights.sum())  # a smaller even part: more steps below 0
+        start = float(bench.rng.uniform(-0.99, -0.01))
+        zero = float(mixed(0.0))
+        alpha = (float(mixed(-start)) - zero) / -start
+        alphas.append(alpha)
+        c, line, n = start, start, 0
+        while c <= 0 and n < 40:
+            c, line, n = float(mixed(c)), alpha * line + zero, n + 1
+            slack.append(c - (alpha**n * (start - zero / (1 - alpha)) + zero / (1 - alpha)))
+            used += n > 1
+    yield bench.at_most(0, slack, "random maps", 1e-12, beyond_one_step=used)
+    yield bench.at_most(50, used, "steps beyond the first, so that iterates are tested")
+    yield bench.at_most(alphas, 1 - 1e-12, "alpha is below 1", 0.0)
+    yield bench.at_most(0, alphas, "and not negative", 0.0)
+    for name, weight, bias in (("tanh", 3.0, 0.01), ("erf", 2.5, 0.02))[: bench.size(1, 2)]:
+        _, q = settled(name, weight, bias)
+        start, zero = -0.6, own_map(name, weight, bias, q, 0.0)
+        alpha = (own_map(name, weight, bias, q, -start) - zero) / -start
+        c, n = start, 0
+        while c <= 0 and n < 9:
+            n += 1
+            c = float(c_map(deep(name, weight, bias, n))(start, q))
+            bound = alpha**n * (start - zero / (1 - alpha)) + zero / (1 - alpha)
+            yield bench.at_most(bound, c, f"{name} layers with small biases, n = {n}; alpha by the joint density", 1e-9)
+
+
+@PAPER.claim(
+    "DKS-thm42", "App. C.2, Theorem 42", r"for odd $C$ and $0<\hat c<1$: $|C^n(c)|\le\hat c^{\,n}$ on $[-\hat c,\hat c]$",
+    corrected=r"$|C^n(c)|\le\bigl(C(\hat c)/\hat c\bigr)^n\,|c|$ on $[-\hat c,\hat c]$", hypotheses=_UNIFORM, theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    weights = (sp.Integer(0), sp.Rational(9, 10), sp.Integer(0), sp.Rational(1, 10))
+    half = sum(b * sp.Rational(1, 2) ** n for n, b in enumerate(weights))
+    twice = float(sum(b * half**n for n, b in enumerate(weights)))
+    yield bench.counterexample(twice - 0.25, "$C=0.9c+0.1c^3$, $\\hat c=1/2$: $C^2(1/2)=0.4261>1/4$", value=twice)
+    phi = polynomial(weights)
+    library = c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), 2)))(0.5)
+    yield bench.equal(library, twice, "two layers of the library with that C map", 1e-9, CORRECTED)
+    excess, left, right = [], [], []
+    for C in curved(power_maps(bench.rng, bench.size(300, 3000), odd=True)):
+        top = float(bench.rng.uniform(0.05, 0.99))
+        c = np.linspace(-top, top, 21)
+        for n in (1, 2, 5, 20):
+            found = np.abs(C.iterate(c, n))
+            excess.append(float((found - top**n).max()))
+            left.append(found)
+            right.append((float(C(top)) / top) ** n * np.abs(c))
+    yield bench.counterexample(max(excess), "random odd maps", violations=int((np.array(excess) > 1e-9).sum()), of=len(excess))
+    yield bench.at_most(left, right, "random odd maps", 1e-13, CORRECTED)
+    for name in ("tanh", "erf", "sin", "asinh")[: bench.size(2, 4)]:
+        scaled = activation(name).transformed(output_scale=1 / math.sqrt(reference.second_moment(name)))
+        top = 0.8
+        c = np.linspace(-top, top, 9)
+        ratio = reference.cosine(name, top) / top
+        for n in (1, 3, 8):
+            network = chain(Input(), repeat(chain(Affine(), Nonlinear(scaled)), n))
+            yield bench.equal(q_map(network)(1.0), 1.0, f"{name}: q stays 1", 1e-9, CORRECTED)
+            found = np.abs(c_map(network)(c))
+            yield bench.at_most(found, ratio**n * np.abs(c), f"{name}, {n} layers; $C(\\hat c)$ by the joint density", 1e-10, CORRECTED)

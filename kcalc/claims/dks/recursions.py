@@ -1,0 +1,132 @@
+"""Appendix C.1: linear recursions, and comparison of iterates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+import sympy as sp
+
+from ...activations import activation
+from ..bench import CORRECTED, Bench
+from ..claim import Evidence
+from ..families import power_maps
+from .fixed_points import T, curved
+from .paper import PAPER
+
+Array = np.ndarray
+
+
+@PAPER.claim(
+    "DKS-lem28", "App. C.1, Lemma 28, eq. 25",
+    r"for $f(x)=\alpha x+\beta$ with $\alpha\ne0$: $f^n(x) = \alpha^n\bigl(x-\tfrac{\beta}{1-\alpha}\bigr)+\tfrac{\beta}{1-\alpha}$",
+    corrected=r"the same for $\alpha\ne1$; $\alpha=0$ is no exception", theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    a, b, x = sp.symbols("alpha beta x")
+    n = sp.Symbol("n", integer=True, positive=True)
+    rest = b / (1 - a)
+    formula = a**n * (x - rest) + rest
+    at_one = formula.subs({b: 1, x: 0, n: 1}).subs(a, 1)
+    off = 1.0 if not at_one.is_finite else float(abs(at_one - 1))
+    yield bench.counterexample(off, "$f(x)=x+1$ has $\\alpha=1\\ne0$: $f(0)=1$, and the formula divides by 0", formula=str(at_one))
+    yield bench.exact(formula.subs(n, 1) - (a * x + b), "$n=1$", CORRECTED)
+    yield bench.exact(formula.subs(n, n + 1) - (a * formula + b), "from $n$ to $n+1$", CORRECTED)
+    wrong = 0
+    for _ in range(bench.size(200, 2000)):
+        alpha, beta, start = (Fraction(int(v), 7) for v in bench.rng.integers(-20, 21, 3))
+        if alpha == 1:
+            continue
+        value = start
+        for k in range(1, 7):
+            value = alpha * value + beta
+            wrong += value != alpha**k * (start - beta / (1 - alpha)) + beta / (1 - alpha)
+    yield bench.equal(wrong, 0, "random fractions, $\\alpha=0$ among them: iterates that differ", 0.0, CORRECTED)
+    value = 0.9
+    for k in range(1, 6):
+        value = 0.0 * value + 0.3
+        yield bench.equal(value, 0.0**k * (0.9 - 0.3) + 0.3, f"$\\alpha=0$, $n={k}$", 0.0, CORRECTED)
+
+
+def _broken_line(rng: np.random.Generator, increasing: bool, knots: int = 12) -> Array:
+    """Values at equidistant knots of [0, 1]."""
+    values = rng.random(knots) ** rng.uniform(0.3, 3)
+    return np.sort(values) if increasing else values
+
+
+def _compared(rng: np.random.Generator, increasing: bool, times: int) -> float:
+    """The least f1^n - f2^n over starts and n, f1 >= f2 on [0, 1]."""
+    knots = np.linspace(0, 1, 12)
+    low = _broken_line(rng, increasing)
+    high = low + (1 - low) * rng.random(12) ** 3
+    one = two = np.linspace(0, 1, 41)
+    least = np.inf
+    for _ in range(times):
+        one, two = np.interp(one, knots, high), np.interp(two, knots, low)
+        least = min(least, float((one - two).min()))
+    return least
+
+
+@PAPER.claim(
+    "DKS-lem29", "App. C.1, Lemma 29",
+    r"if $f_1\ge f_2$ on $[x_1,x_2]$ and $f_2$ increases there, then $f_1^n(x)\ge f_2^n(x)$ as long as $f_1^{n-1}(x)\in[x_1,x_2]$",
+    caveat=r"the iterates $f_2^{n-1}(x)$ must stay in $[x_1,x_2]$ too, or $f_2$ increase on the whole line", theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    def f1(x: float) -> float:
+        return x / 2
+
+    def f2(x: float) -> float:
+        return x - 1 if x >= 0 else 5.0
+
+    grid = np.linspace(0, 1, 101)
+    allowed = bool(all(f1(x) >= f2(x) for x in grid)) and bool((np.diff([f2(x) for x in grid]) > 0).all()) and 0 <= f1(0.0) <= 1
+    found = f2(f2(0.0)) - f1(f1(0.0))
+    yield bench.counterexample(
+        found if allowed else 0.0,
+        "on $[0,1]$: $f_1=x/2$, $f_2=x-1$, continued by 5 for $x<0$: $f_1^2(0)=0<5=f_2^2(0)$, and $f_1(0)$ is inside",
+    )
+    count = bench.size(300, 3000)
+    inside = [_compared(bench.rng, True, 8) for _ in range(count)]
+    yield bench.at_most(0, inside, "random increasing $f_2$ of $[0,1]$ into itself, any $f_1\\ge f_2$", 1e-13, CORRECTED)
+    other = [_compared(bench.rng, False, 8) for _ in range(count)]
+    yield bench.at_most(
+        0.1 * count, int((np.array(other) < -1e-6).sum()), "without increase it fails, so that this can fail", 0.0, CORRECTED
+    )
+    slack = []
+    for _ in range(count):
+        a, b, lift = bench.rng.uniform(0, 1.5), bench.rng.normal(), bench.rng.exponential()
+        one = two = float(bench.rng.random())
+        while 0 <= one <= 1 and len(slack) < 8 * count:
+            one, two = a * one + b + lift * (1 + np.sin(20 * one)), a * two + b
+            slack.append(one - two)
+    yield bench.at_most(0, slack, "$f_2$ affine and increasing on the line, with iterates that leave", 1e-12, CORRECTED)
+
+
+@PAPER.claim(
+    "DKS-lem30", "App. C.1, Lemma 30", r"$0<\dfrac{f(b)-x_0}{b-x_0}<1$ for $b\in(x_0,1)$", theorem=True,
+    hypotheses="f increasing and strictly convex, $f(1)=1$, $f(x_0)=x_0<1$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    b, x0 = sp.symbols("b x0")
+    share = (b - x0) / (1 - x0)
+    yield bench.exact((1 - share) * x0 + share - b, "$b$ is the mixture of $x_0$ and 1 whose image lies under the chord")
+    ratios = []
+    for C in curved(power_maps(bench.rng, bench.size(300, 3000), zero=True)):
+        start = float(bench.rng.choice([0.0, bench.rng.normal(), 1 - bench.rng.exponential()]))
+        start = start if start < 0.999 else 0.0
+        at = start + (1 - start) * T[29:-1]
+        ratios.append((start + (1 - start) * C(T[29:-1]) - start) / (at - start))  # convex, fixes start and 1
+    yield bench.at_most(ratios, 1 - 1e-9, "random convex maps with random fixed points: below 1", 0.0)
+    yield bench.at_most(1e-8, ratios, "and above 0", 0.0)
+    found = []
+    for name, size, bias in (("tanh", 1.6, 0.05), ("erf", 2.0, 0.2), ("softplus", 0.3, 0.0), ("swish", 2.5, 0.0)):
+        C = activation(name).transformed(size, bias, output_shift=-0.3 if name in ("softplus", "swish") else 0.0).c_map
+        points = C.fixed_points()
+        if len(points) == 2 and points[0].value >= 0:
+            star = points[0].value
+            at = star + (1 - star) * np.linspace(0.05, 0.95, 10)
+            found.append((C(at) - star) / (at - star))
+    yield bench.at_most(found, 1 - 1e-9, "C maps of the library between their two fixed points: below 1", 0.0, maps=len(found))
+    yield bench.at_most(1e-9, found, "and above 0", 0.0)

@@ -1,0 +1,167 @@
+"""Local maps computed apart from the library: functions of NumPy and SciPy alone, and Gauss-Legendre rules cut at their kinks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from scipy import special
+
+Array = np.ndarray
+Function = Callable[[Array], Array]
+
+_REACH = 14.0  # standard deviations
+_NODES = 14
+_SELU = (1.0507009873554804934193349852946, 1.6732632423543772848170429916717)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """phi, phi' and the kinks of phi; ``smooth``: whether phi' is continuous."""
+
+    value: Function
+    slope: Function
+    kinks: tuple[float, ...] = ()
+
+    @property
+    def smooth(self) -> bool:
+        """Whether there are no kinks."""
+        return not self.kinks
+
+
+def density(x: Array) -> Array:
+    """Of the standard normal law."""
+    return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def _step(x: Array) -> Array:
+    return (x > 0).astype(float)
+
+
+def _logistic_slope(x: Array) -> Array:
+    return special.expit(x) * special.expit(-x)
+
+
+def _softplus(x: Array) -> Array:
+    return np.logaddexp(0, x)
+
+
+FUNCTIONS: dict[str, Plain] = {
+    "tanh": Plain(np.tanh, lambda x: 1 - np.tanh(x) ** 2),
+    "erf": Plain(special.erf, lambda x: 2 / math.sqrt(math.pi) * np.exp(-(x**2))),
+    "gelu": Plain(lambda x: x * special.ndtr(x), lambda x: special.ndtr(x) + x * density(x)),
+    "swish": Plain(lambda x: x * special.expit(x), lambda x: special.expit(x) + x * _logistic_slope(x)),
+    "softplus": Plain(_softplus, special.expit),
+    "sigmoid": Plain(special.expit, _logistic_slope),
+    "sin": Plain(np.sin, np.cos),
+    "cos": Plain(np.cos, lambda x: -np.sin(x)),
+    "atan": Plain(np.arctan, lambda x: 1 / (1 + x**2)),
+    "asinh": Plain(np.arcsinh, lambda x: 1 / np.sqrt(1 + x**2)),
+    "gaussian": Plain(lambda x: np.exp(-(x**2)), lambda x: -2 * x * np.exp(-(x**2))),
+    "mish": Plain(lambda x: x * np.tanh(_softplus(x)), lambda x: np.tanh(_softplus(x)) + x * special.expit(x) / np.cosh(_softplus(x)) ** 2),
+    "logcosh": Plain(lambda x: np.logaddexp(x, -x) - math.log(2), np.tanh),
+    "squareplus": Plain(lambda x: (x + np.sqrt(x**2 + 4)) / 2, lambda x: (1 + x / np.sqrt(x**2 + 4)) / 2),
+    "probit": Plain(special.ndtr, density),
+    "exp": Plain(np.exp, np.exp),
+    "square": Plain(lambda x: x**2, lambda x: 2 * x),
+    "cube": Plain(lambda x: x**3, lambda x: 3 * x**2),
+    "relu": Plain(lambda x: np.maximum(x, 0), _step, (0.0,)),
+    "leaky_relu": Plain(lambda x: np.maximum(x, 0.01 * x), lambda x: np.where(x > 0, 1.0, 0.01), (0.0,)),
+    "elu": Plain(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), lambda x: np.exp(np.minimum(x, 0)), (0.0,)),
+    "celu": Plain(lambda x: np.where(x > 0, x, 2 * np.expm1(np.minimum(x, 0) / 2)), lambda x: np.exp(np.minimum(x, 0) / 2), (0.0,)),
+    "selu": Plain(
+        lambda x: _SELU[0] * np.where(x > 0, x, _SELU[1] * np.expm1(np.minimum(x, 0))),
+        lambda x: _SELU[0] * np.where(x > 0, 1.0, _SELU[1] * np.exp(np.minimum(x, 0))),
+        (0.0,),
+    ),
+    "abs": Plain(np.abs, np.sign, (0.0,)),
+    "relu2": Plain(lambda x: np.maximum(x, 0) ** 2, lambda x: 2 * np.maximum(x, 0), (0.0,)),
+    "hard_tanh": Plain(lambda x: np.clip(x, -1, 1), lambda x: (np.abs(x) < 1).astype(float), (-1.0, 1.0)),
+    "relu6": Plain(lambda x: np.clip(x, 0, 6), lambda x: ((x > 0) & (x < 6)).astype(float), (0.0, 6.0)),
+    "softsign": Plain(lambda x: x / (1 + np.abs(x)), lambda x: 1 / (1 + np.abs(x)) ** 2, (0.0,)),
+}
+
+
+@lru_cache(maxsize=256)
+def line(kinks: tuple[float, ...] = (), panel: float = 0.5) -> tuple[Array, Array]:
+    """Nodes and weights on [-14, 14], cut at ``kinks`` into panels that are not longer than ``panel``."""
+    x, w = np.polynomial.legendre.leggauss(_NODES)
+    inner = sorted({k for k in kinks if abs(k) < _REACH})
+    edges = [-_REACH, *inner, _REACH]
+    nodes, weights = [], []
+    for left, right in pairwise(edges):
+        ends = np.linspace(left, right, max(1, math.ceil((right - left) / panel)) + 1)
+        half = np.diff(ends)[:, None] / 2
+        nodes.append((ends[:-1, None] + half + half * x).ravel())
+        weights.append((half * w).ravel())
+    return np.concatenate(nodes), np.concatenate(weights)
+
+
+def scaled(kinks: tuple[float, ...], q: float) -> tuple[float, ...]:
+    """Where z -> phi(sqrt q z) has its kinks."""
+    return tuple(k / math.sqrt(q) for k in kinks)
+
+
+def mean(f: Function, q: float = 1.0, kinks: tuple[float, ...] = ()) -> float:
+    """E f(sqrt q z)."""
+    z, w = line(scaled(kinks, q))
+    return float(w @ (density(z) * f(math.sqrt(q) * z)))
+
+
+def pair(
+    f: Function, q1: float, g: Function, q2: float, c: float, f_kinks: tuple[float, ...] = (), g_kinks: tuple[float, ...] = ()
+) -> float:
+    """E f(u) g(v) for variances q1, q2 and correlation |c| < 1, by the joint density on a product of rules; for |c| <= 0.97."""
+    panel = min(1.0, 2.5 * math.sqrt(1 - c * c))
+    x, w = line(scaled(f_kinks, q1), panel)
+    y, v = line(scaled(g_kinks, q2), panel)
+    keep, kept = np.abs(x) < 10.5, np.abs(y) < 10.5
+    x, w, y, v = x[keep], w[keep], y[kept], v[kept]
+    s2 = 1 - c * c
+    joint = np.exp(-(x[:, None] ** 2 - 2 * c * x[:, None] * y + y**2) / (2 * s2)) / (2 * math.pi * math.sqrt(s2))
+    return float((w * f(math.sqrt(q1) * x)) @ joint @ (v * g(math.sqrt(q2) * y)))
+
+
+def second_moment(name: str, q: float = 1.0) -> float:
+    """Q(q) = E phi(sqrt q z)^2."""
+    phi = FUNCTIONS[name]
+    return mean(lambda u: phi.value(u) ** 2, q, phi.kinks)
+
+
+def gamma(name: str, c: float, q1: float = 1.0, q2: float | None = None) -> float:
+    """Gamma(c, q1, q2) = E phi(u) phi(v)."""
+    phi = FUNCTIONS[name]
+    return pair(phi.value, q1, phi.value, q1 if q2 is None else q2, c, phi.kinks, phi.kinks)
+
+
+def cosine(name: str, c: float, q1: float = 1.0, q2: float | None = None) -> float:
+    """C(c, q1, q2)."""
+    second = q1 if q2 is None else q2
+    return gamma(name, c, q1, second) / math.sqrt(second_moment(name, q1) * second_moment(name, second))
+
+
+def layer(name: str, covariance: Array) -> Array:
+    """The covariance behind an affine layer and phi, from a 2 x 2 one with |c| < 1: the kernel of a wide combined layer."""
+    q1, q2 = float(covariance[0, 0]), float(covariance[1, 1])
+    m = gamma(name, float(covariance[0, 1]) / math.sqrt(q1 * q2), q1, q2)
+    return np.array([[second_moment(name, q1), m], [m, second_moment(name, q2)]])
+
+
+def hermite_polynomials(z: Array, count: int) -> Array:
+    """He_0(z) ... He_(count-1)(z), monic, one a row."""
+    rows = [np.ones_like(z), z]
+    for n in range(1, count - 1):
+        rows.append(z * rows[n] - n * rows[n - 1])
+    return np.array(rows[:count])
+
+
+def power_series(name: str, count: int, q: float = 1.0) -> Array:
+    """b_0 ... b_(count-1) of C(c) = sum b_n c^n, from b_n = E[phi(sqrt q z) He_n(z)]^2 / (n! Q)."""
+    phi = FUNCTIONS[name]
+    z, w = line(scaled(phi.kinks, q))
+    projected = hermite_polynomials(z, count) @ (w * density(z) * phi.value(math.sqrt(q) * z))
+    return projected**2 / np.array([math.factorial(n) for n in range(count)], dtype=float) / second_moment(name, q)

@@ -1,0 +1,156 @@
+"""Formulas of kcalc, each spoilt on purpose: claims that no mutation makes fail would prove nothing."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from typing import Any
+
+from ..errors import unknown
+from .registry import get
+from .verify import check
+
+Change = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One formula and how it is spoilt.
+
+    ``target``: "module:function" or "module:Class.method" below kcalc; ``change``: of what it returns.  ``claims``: those that notice.
+    """
+
+    name: str
+    target: str
+    change: Change
+    claims: tuple[str, ...]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """kcalc with the formula spoilt: in a process of its own, for what was computed before is kept in caches."""
+        module, _, path = self.target.partition(":")
+        owner: Any = importlib.import_module(f"kcalc.{module}")
+        *outer, last = path.split(".")
+        for part in outer:
+            owner = getattr(owner, part)
+        original = owner.__dict__[last]
+        spoilt = self._spoilt(original)
+        places = [(owner, last)] if outer else list(_bound(original))
+        for place, attribute in places:
+            setattr(place, attribute, spoilt)
+            if isinstance(spoilt, cached_property):
+                spoilt.__set_name__(place, attribute)
+        try:
+            yield
+        finally:
+            for place, attribute in places:
+                setattr(place, attribute, original)
+
+    def _spoilt(self, original: Any) -> Any:
+        if isinstance(original, property):
+            inner: Any = original.fget
+            return property(lambda thing: self.change(inner(thing)))
+        if isinstance(original, cached_property):
+            return cached_property(lambda thing: self.change(original.func(thing)))
+        function = original.__func__ if isinstance(original, staticmethod) else original
+
+        @wraps(function)
+        def spoilt(*arguments: Any, **options: Any) -> Any:
+            return self.change(function(*arguments, **options))
+
+        return staticmethod(spoilt) if isinstance(original, staticmethod) else spoilt
+
+
+def _bound(function: Any) -> Iterator[tuple[Any, str]]:
+    """Every module of kcalc that has the function under some name."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "kcalc":
+            for attribute, value in list(vars(module).items()):
+                if value is function:
+                    yield module, attribute
+
+
+# -- how to spoil ------------------------------------------------------------------------------------------------------------------------
+
+
+def times(factor: float) -> Change:
+    """A wrong factor."""
+    return lambda value: value * factor
+
+
+def part(index: int, change: Change) -> Change:
+    """One of several results."""
+    return lambda values: type(values)((*values[:index], change(values[index]), *values[index + 1 :]))
+
+
+def negative(value: Any) -> Any:
+    """A wrong sign."""
+    return -value
+
+
+def caught(mutation: Mutation, claims: Iterable[str] | None = None, budget: str = "quick", seed: int = 0) -> list[str]:
+    """The claims (by default the mutation's own) whose verdict is another one under the mutation. For a process of its own."""
+    found = [get(id) for id in (mutation.claims if claims is None else claims)]
+    with mutation.applied():
+        return [claim.id for claim in found if not check(claim, budget, seed).expected]
+
+
+def run(names: Iterable[str] | None = None, processes: int | None = None) -> dict[str, list[str]]:
+    """{mutation: the claims that noticed}, a fresh process each; by default of all mutations.
+
+    Raises: KcalcError for unknown names.
+    """
+    import multiprocessing
+    import os
+    from concurrent.futures import ProcessPoolExecutor
+
+    chosen = [mutation(name).name for name in ([item.name for item in MUTATIONS] if names is None else names)]
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes or os.cpu_count() or 1, mp_context=spawn, max_tasks_per_child=1) as pool:
+        return dict(zip(chosen, pool.map(_caught_by_name, chosen), strict=True))
+
+
+def _caught_by_name(name: str) -> list[str]:
+    return caught(mutation(name))
+
+
+def mutation(name: str) -> Mutation:
+    """The mutation of that name. Raises: KcalcError for an unknown one."""
+    known = {item.name: item for item in MUTATIONS}
+    if name not in known:
+        raise unknown("mutation", name, known)
+    return known[name]
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation("relu-corner", "activations.rectifiers:Leaky._corner", times(1.05), ("TAT-eq9", "DKS-eq15")),
+    Mutation("relu-square", "activations.rectifiers:Leaky._closed_second_moment", times(2.0), ("TAT-eq9", "TAT-eq4")),
+    Mutation("erf-top", "activations.sigmoids:Erf._top", times(1.01), ("DKS-erf",)),
+    Mutation("square-mean", "expectations:second_moment", times(1.01), ("DKS-eq5", "TAT-eq4")),
+    Mutation("mean", "expectations:mean", times(1.01), ("DKS-184a", "DKS-eq24")),
+    Mutation("q-slope", "expectations:q_slope", times(0.5), ("DKS-Qp", "TAT-eq16")),
+    Mutation("pair", "expectations:pair_moment", times(1.01), ("DKS-eq7", "TAT-eq5")),
+    Mutation("c-derivative", "pairs:PairMap._matrix", lambda m: m * [1.0, 1.02, 1.0], ("TAT-eq17", "DKS-eq10")),
+    Mutation("sum-weights", "network:sum_weights", lambda w: tuple(abs(v) ** 0.5 for v in w), ("DKS-eq12", "TAT-eq7")),
+    Mutation("mean-of-sum", "calculi.kernel:_mean1", times(1.1), ("DKS-ln2", "DKS-194")),
+    Mutation("slope-mix", "calculi.factored:as_floats", lambda v: v**0.5, ("DKS-eq20", "TAT-mu1")),
+    Mutation("maximal-slope", "slope_maxima:MaximalSlope.__call__", times(1.01), ("TAT-mu1", "DKS-eq20")),
+    Mutation("maximal-curvature", "slope_maxima:MaximalCurvature.multiplier", times(1.01), ("TAT-mu2", "TAT-b5a")),
+    Mutation("tangent-geometric", "calculi.tangent:Tangent._parameters", times(1.01), ("DKS-eq23",)),
+    Mutation("offset", "shaping.conditions:System.output", part(1, negative), ("DKS-184a", "DKS-173")),
+    Mutation("gain", "gains:gain", times(1.01), ("TAT-eq15", "DKS-26.1")),
+    Mutation("flow", "shaping.limits:flow_slope", times(1.01), ("TAT-prop3",)),
+    Mutation("entry-variance", "calculi.moments.reading:entry_variance", times(1.01), ("PLG-B1",)),
+    Mutation("rectified-slopes", "calculi.moments.monomials:Monomials.slope_mean", times(1.01), ("PLG-B1",)),
+    Mutation("excess", "calculi.moments.monomials:Monomials.amount", times(1.01), ("PLG-B1",)),
+    Mutation("scaling-rectifier", "calculi.scaling.activation_moments:half", times(1.1), ("SC-A7",)),
+    Mutation("scaling-sum", "calculi.scaling.levels:Level.total", lambda level: level.scaled(1.1), ("SC-A1",)),
+    Mutation("entry-normaliser", "calculi.smoothness.normalisers:EntryNormalisation.second_derivative", times(1.01), ("SKIP-C1",)),
+    Mutation("weight-normaliser", "calculi.smoothness.normalisers:WeightNormalisation.derivative", times(1.01), ("SKIP-C1",)),
+    Mutation("spectrum", "calculi.smoothness.singular_values:ResidualSpectrum.support", lambda s: (s[0] * 1.01, s[1]), ("SKIP-C8",)),
+    Mutation("orthogonal-scale", "backend.initialisers:Orthogonal.matrix", times(1.01), ("DKS-suo", "TAT-suo")),
+)

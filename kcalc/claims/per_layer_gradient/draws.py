@@ -1,0 +1,142 @@
+"""The networks of the paper, drawn in NumPy: |y|^2 of feature maps and |J|^2 of weights.  Nothing here knows a recursion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ... import layers
+from ...network import Network, sum_weights
+from ..bench import PRINTED, Bench
+from ..claim import Evidence
+
+Array = np.ndarray
+Node = Hashable
+LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
+    "gaussian": lambda rng, shape: rng.standard_normal(shape),
+    "uniform": lambda rng, shape: rng.uniform(-(3**0.5), 3**0.5, shape),
+    "laplace": lambda rng, shape: rng.laplace(0, 0.5**0.5, shape),
+}
+EXCESS = {"gaussian": 0.0, "uniform": -1.2, "laplace": 3.0}
+
+
+def vanilla(widths: list[int], alpha: Any = 1, phi: str = "relu") -> Network:
+    """relu(W ... relu(W x)), E w^2 = 2 alpha/fan-in (alpha/fan-in where phi is the identity)."""
+    steps: list[Any] = [("y0", layers.Input(widths[0]), ())]
+    for i, n in enumerate(widths[1:], 1):
+        steps.append((f"W{i}", layers.Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sp.sympify(alpha))), (f"y{i - 1}",)))
+        steps.append((f"y{i}", layers.Nonlinear(phi), (f"W{i}",)))  # type: ignore[arg-type]
+    return Network.from_steps(steps)
+
+
+def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None = None) -> Network:
+    """y + W_m relu(... relu(W_1 y)), hidden 2 alpha/n, the last alpha/n; ``without``: the block whose skip is taken away, from 1."""
+    steps: list[Any] = [("y0", layers.Input(n), ())]
+    for b in range(1, blocks + 1):
+        h = f"y{b - 1}"
+        for j in range(1, branch):
+            steps += [(f"W{b}{j}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (h,)), (f"r{b}{j}", layers.Nonlinear("relu"), (f"W{b}{j}",))]  # type: ignore
+            h = f"r{b}{j}"
+        steps.append((f"W{b}{branch}", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), (h,)))
+        own = (f"W{b}{branch}",)
+        steps.append((f"y{b}", layers.Sum() if b != without else layers.Scale(1), (f"y{b - 1}", *own) if b != without else own))
+    return Network.from_steps(steps)
+
+
+def densenet(count: int, n: int, alpha: Any = 1, without: int | None = None) -> Network:
+    """y_l = relu(W [y_0 ... y_{l-1}]), E w^2 = 2 alpha/(n l); ``without`` = k: layers above k read y_k, y_{k+1}, ... only."""
+    steps: list[Any] = [("y0", layers.Input(n), ())]
+    for i in range(1, count + 1):
+        first = without if without is not None and i > without else 0
+        read = tuple(f"y{j}" for j in range(first, i))
+        steps.append((f"c{i}", layers.Concat(), read))
+        steps.append((f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha) * sp.Rational(len(read), i))), (f"c{i}",)))
+        steps.append((f"y{i}", layers.Nonlinear("relu"), (f"W{i}",)))  # type: ignore[arg-type]
+    return Network.from_steps(steps)
+
+
+def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
+    """W [relu(y), relu(-y)] repeated behind a first linear layer, entries of variance alpha/n."""
+    steps: list[Any] = [("y0", layers.Input(n), ()), ("W0", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), ("y0",))]
+    for i in range(1, depth + 1):
+        steps += [(f"p{i}", layers.Nonlinear("relu"), (f"W{i - 1}",)), (f"m{i}", layers.Scale(-1), (f"W{i - 1}",)),  # type: ignore[arg-type]
+                  (f"n{i}", layers.Nonlinear("relu"), (f"m{i}",)), (f"c{i}", layers.Concat(), (f"p{i}", f"n{i}")),  # type: ignore[arg-type]
+                  (f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (f"c{i}",))]  # fmt: skip
+    return Network.from_steps(steps)
+
+
+def flat(n: int) -> Array:
+    """An input of norm 1, all entries of one size."""
+    return np.full(n, n**-0.5)
+
+
+def draw(network: Network, draws: int, rng: np.random.Generator, law: str = "gaussian", x: Array | None = None) -> tuple[Any, Any]:
+    """({node: |y|^2}, {Affine: |J|^2}) of many draws, each an array (draws,)."""
+    values: dict[Node, Array] = {}
+    weights: dict[Node, Array] = {}
+    steps = list(network.steps())
+    for node, layer, parents in steps:
+        below = [values[p] for p in parents]
+        match layer:
+            case layers.Affine():
+                n = below[0].shape[1]
+                weights[node] = LAWS[law](rng, (draws, layer.features or 1, n)) * float(layer.sigma_w) / n**0.5
+                values[node] = (weights[node] @ below[0][:, :, None])[:, :, 0]
+            case layers.Input():
+                values[node] = np.tile(flat(layer.features or 1) if x is None else x, (draws, 1))
+            case layers.Sum():
+                values[node] = np.sum([float(w) * h for w, h in zip(sum_weights(layer, len(below)), below, strict=True)], axis=0)
+            case layers.Concat():
+                values[node] = np.concatenate(below, axis=1)
+            case layers.Scale():
+                values[node] = float(layer.factor) * below[0]
+            case layers.Nonlinear():
+                values[node] = np.maximum(below[0], 0) if layer.activation.name == "relu" else below[0]
+            case _:
+                raise TypeError(layer)
+    return {node: (v**2).sum(axis=1) for node, v in values.items()}, dict(_jacobians(network, steps, values, weights))
+
+
+def _jacobians(network: Network, steps: list[Any], values: dict[Node, Array], weights: dict[Node, Array]) -> Iterator[tuple[Node, Array]]:
+    draws, n = values[network.outputs[0]].shape
+    back: dict[Node, Any] = dict.fromkeys(values, 0.0)
+    back[network.outputs[0]] = np.broadcast_to(np.eye(n), (draws, n, n))
+    for node, layer, parents in reversed(steps):
+        own = back[node]
+        if isinstance(own, float):
+            continue
+        match layer:
+            case layers.Affine():
+                yield node, (own**2).sum(axis=(1, 2)) * (values[parents[0]] ** 2).sum(axis=1)
+                back[parents[0]] = back[parents[0]] + own @ weights[node]
+            case layers.Sum():
+                for w, p in zip(sum_weights(layer, len(parents)), parents, strict=True):
+                    back[p] = back[p] + float(w) * own
+            case layers.Concat():
+                ends = np.cumsum([values[p].shape[1] for p in parents])[:-1]
+                for p, part in zip(parents, np.split(own, ends, axis=2), strict=True):
+                    back[p] = back[p] + part
+            case layers.Nonlinear():
+                mask = (values[parents[0]] > 0) if layer.activation.name == "relu" else np.ones_like(values[parents[0]])
+                back[parents[0]] = back[parents[0]] + own * mask[:, None, :]
+            case layers.Scale():
+                back[parents[0]] = back[parents[0]] + float(layer.factor) * own
+            case _:
+                pass
+
+
+def agree(bench: Bench, found: dict[Any, Array], table: Any, what: str, about: str = PRINTED, powers: tuple[int, ...] = (1, 2)) -> Iterator[Evidence]:
+    """Drawn squared norms against the means and fourth moments of a :class:`kcalc.Moments` table; the furthest off is shown."""
+    for power in powers:
+        items = []
+        for node, sample in found.items():
+            truth = float(table[node].mean if power == 1 else table[node].fourth)
+            if np.ptp(sample) > 1e-9 * truth:
+                items.append((str(node), bench.statistical(sample**power, truth, f"{what}, {'means' if power == 1 else 'fourth moments'}", about)))
+        if items:
+            node, worst = min(items, key=lambda pair: pair[1].margin or 0.0)
+            data = dict(worst.data) | {"comparisons": len(items), "worst": node}
+            yield Evidence(about, worst.method, worst.holds, worst.what, worst.margin, data)

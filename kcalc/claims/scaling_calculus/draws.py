@@ -1,0 +1,179 @@
+"""Networks with random weights, run forward and back in NumPy, one network per draw: no rule of the calculus is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ... import layers
+from ...network import Network
+from ..bench import Bench
+from ..claim import PRINTED, Evidence
+
+Array = np.ndarray
+Node = Hashable
+FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0),
+    "leaky_relu(1/5)": (lambda x: np.where(x > 0, x, x / 5), lambda x: np.where(x > 0, 1.0, 0.2)),
+    "abs": (np.abs, np.sign),
+    "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), lambda x: np.exp(-x) / (1 + np.exp(-x)) ** 2),
+    "identity": (lambda x: x, np.ones_like),
+}
+LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
+    "gaussian": lambda rng, shape: rng.standard_normal(shape),
+    "uniform": lambda rng, shape: rng.uniform(-(3**0.5), 3**0.5, shape),
+    "laplace": lambda rng, shape: rng.laplace(0, 0.5**0.5, shape),
+    "sparse": lambda rng, shape: rng.choice([-1.0, 1.0], shape) * (rng.random(shape) < 0.2) * 5**0.5,
+}
+
+
+def taps_of(sizes: tuple[int, int], window: int, stride: int, padding: Any) -> tuple[Array, tuple[int, int]]:
+    """(output locations, taps) of input locations, -1 outside the image, and the extents of the output."""
+    lines = []
+    for size in sizes:
+        count = -(-size // stride) if padding != "valid" else (size - window) // stride + 1
+        before = max((count - 1) * stride + window - size, 0) // 2 if padding != "valid" else 0
+        lines.append([[i * stride - before + j for j in range(window)] for i in range(count)])
+    rows, columns = lines
+    out = [[_place(r, c, sizes, padding) for r in row for c in column] for row in rows for column in columns]
+    return np.array(out), (len(rows), len(columns))
+
+
+def _place(r: int, c: int, sizes: tuple[int, int], padding: Any) -> int:
+    if padding == "circular":
+        r, c = r % sizes[0], c % sizes[1]
+    return r * sizes[1] + c if 0 <= r < sizes[0] and 0 <= c < sizes[1] else -1
+
+
+def _gathered(x: Array, places: Array) -> Array:
+    return np.concatenate([x, np.zeros((x.shape[0], 1, x.shape[2]))], axis=1)[:, places]
+
+
+def _scattered(g: Array, places: Array, size: int) -> Array:
+    out = np.zeros((g.shape[0], size + 1, g.shape[3]))
+    for tap in range(places.shape[1]):
+        for output, place in enumerate(places[:, tap]):
+            out[:, place] += g[:, output, tap]
+    return out[:, :size]
+
+
+class Draws:
+    """``draws`` networks, each with its own weights, input and cotangent at the outputs (standard normals unless given).
+
+    ``x``, ``g``: {node: (draws, locations, channels)}, feature maps and gradients; ``nu``: {Affine: (draws,) of mean gW^2 over E W^2}.
+    """
+
+    def __init__(self, network: Network, draws: int, rng: np.random.Generator, law: str = "gaussian", **given: Any) -> None:
+        self.network, self.draws, self.rng, self.law, self.given = network, draws, rng, law, given
+        self.x: dict[Node, Array] = {}
+        self.nu: dict[Node, Array] = {}
+        self.variance: dict[Node, float] = {}
+        self._shape: dict[Node, Any] = {}
+        self._back: dict[Node, Callable[[Array], list[Array]]] = {}
+        for node, layer, parents in network.steps():
+            self._forward(node, layer, [self.x[p] for p in parents], self._shape[parents[0]] if parents else None)
+        self.g: dict[Node, Array] = {node: np.zeros_like(x) for node, x in self.x.items()}
+        for node in network.outputs:
+            self.g[node] = self.g[node] + rng.standard_normal(self.x[node].shape)
+        for node, _, parents in reversed(list(network.steps())):
+            for parent, sent in zip(parents, self._back[node](self.g[node]), strict=True):
+                self.g[parent] = self.g[parent] + sent
+
+    def f(self, node: Node) -> Array:
+        """The mean square of a feature map, by draw."""
+        return (self.x[node] ** 2).mean(axis=(1, 2))
+
+    def b(self, node: Node) -> Array:
+        """The mean square of its gradient, by draw."""
+        return (self.g[node] ** 2).mean(axis=(1, 2))
+
+    def _forward(self, node: Node, layer: Any, xs: list[Array], shape: Any) -> None:
+        self._shape[node] = shape
+        match layer:
+            case layers.Input():
+                self._shape[node] = layer.image_shape
+                size = 1 if layer.image_shape is None else layer.image_shape[0] * layer.image_shape[1]
+                self.x[node] = self.given.get("mean", 0.0) + self.given.get("std", 1.0) * self.rng.standard_normal(
+                    (self.draws, size, layer.features or 1)
+                )
+                self._back[node] = lambda g: []
+            case layers.Affine():
+                self._affine(node, layer, xs[0], shape)
+            case layers.Nonlinear():
+                value, slope = FUNCTIONS[layer.activation.name]
+                self.x[node], steep = value(xs[0]), slope(xs[0])
+                self._back[node] = lambda g: [g * steep]
+            case layers.Sum():
+                weights = [float(w) for w in layer.weights or (1,) * len(xs)]
+                self.x[node] = np.sum([w * x for w, x in zip(weights, xs, strict=True)], axis=0)
+                self._back[node] = lambda g: [w * g for w in weights]
+            case layers.Concat():
+                ends = np.cumsum([x.shape[2] for x in xs])[:-1]
+                self.x[node] = np.concatenate(xs, axis=2)
+                self._back[node] = lambda g: np.split(g, ends, axis=2)
+            case layers.Scale():
+                self.x[node] = float(layer.factor) * xs[0]
+                self._back[node] = lambda g: [float(layer.factor) * g]
+            case layers.Dropout():
+                mask = (self.rng.uniform(size=xs[0].shape) >= float(layer.rate)) / (1 - float(layer.rate))
+                self.x[node] = mask * xs[0]
+                self._back[node] = lambda g: [g * mask]
+            case layers.Flatten():
+                self._shape[node] = None
+                self.x[node] = xs[0].reshape(self.draws, 1, -1)
+                self._back[node] = lambda g: [g.reshape(xs[0].shape)]
+            case layers.Pool():
+                self._pool(node, layer, xs[0], shape)
+            case _:
+                raise TypeError(layer)
+
+    def _affine(self, node: Node, layer: Any, x: Array, shape: Any) -> None:
+        n, m = x.shape[2], layer.features
+        places = np.zeros((1, 1), int)
+        if shape is not None:
+            places, self._shape[node] = taps_of(shape, layer.kernel, layer.stride, layer.padding)
+        taps = places.shape[1]
+        self.variance[node] = float(layer.sigma_w) ** 2 / (n * taps)
+        weight = self.variance[node] ** 0.5 * LAWS[self.law](self.rng, (self.draws, taps * n, m))
+        seen = _gathered(x, places).reshape(self.draws, places.shape[0], taps * n)
+        self.x[node] = seen @ weight
+
+        def back(g: Array) -> list[Array]:
+            own = np.swapaxes(seen, 1, 2) @ g
+            self.nu[node] = (own**2).mean(axis=(1, 2)) / self.variance[node]
+            down = (g @ np.swapaxes(weight, 1, 2)).reshape(self.draws, places.shape[0], taps, n)
+            return [_scattered(down, places, x.shape[1])]
+
+        self._back[node] = back
+
+    def _pool(self, node: Node, layer: Any, x: Array, shape: Any) -> None:
+        places, self._shape[node] = taps_of(shape, layer.window, layer.stride or layer.window, "valid")
+        seen = _gathered(x, places)
+        share = np.full_like(seen, 1 / places.shape[1])
+        if layer.kind == "max":
+            share = np.zeros_like(seen)
+            np.put_along_axis(share, seen.argmax(axis=2)[:, :, None], 1.0, axis=2)
+        self.x[node] = (seen * share).sum(axis=2)
+        self._back[node] = lambda g: [_scattered(share * g[:, :, None], places, x.shape[1])]
+
+
+def all_agree(bench: Bench, samples: dict[str, Array], truths: dict[str, float], what: str, about: str = PRINTED) -> Evidence:
+    """The one of many comparisons that is furthest off, in standard errors; how many there were is in its data."""
+    found = [(name, bench.statistical(samples[name], truths[name], what, about)) for name in truths]
+    if any(item.holds is None for _, item in found):
+        return next(item for _, item in found if item.holds is None)
+    name, worst = min(found, key=lambda pair: pair[1].margin if pair[1].margin is not None else 0.0)
+    data = dict(worst.data) | {"comparisons": len(found), "worst": name}
+    return Evidence(about, worst.method, worst.holds, what, worst.margin, data)
+
+
+def compared(bench: Bench, network: Network, found: Any, draws: int, what: str, law: str = "gaussian", **given: Any) -> Iterator[Evidence]:
+    """f and b of every node and nu of every weight of a :class:`kcalc.Scaling` against networks drawn at random."""
+    run = Draws(network, draws, bench.rng, law, **given)
+    nodes = list(network)
+    yield all_agree(bench, {str(n): run.f(n) for n in nodes}, {str(n): found.tensors[n].forward for n in nodes}, f"{what}: f of every node")
+    yield all_agree(bench, {str(n): run.b(n) for n in nodes}, {str(n): found.tensors[n].backward for n in nodes}, f"{what}: b of every node")
+    yield all_agree(bench, {str(n): v for n, v in run.nu.items()}, {str(n): found.weights[n].gamma for n in run.nu}, f"{what}: nu = gamma")

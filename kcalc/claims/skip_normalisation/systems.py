@@ -1,0 +1,86 @@
+"""Multilayer parameterised systems in NumPy, and derivatives by complex steps: independent of the library's formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+Array = np.ndarray
+Map = Callable[[Array], Array]
+_STEP = 1e-30
+
+
+def en(w: Array, eps: float) -> Array:
+    """Entry normalisation; complex arguments serve."""
+    return w / np.sqrt(eps + w * w)
+
+
+def wn(w: Array, eps: float) -> Array:
+    """Weight normalisation, row by row."""
+    return w / np.sqrt(eps + (w * w).sum(axis=-1, keepdims=True))
+
+
+def centred(x: Array) -> Array:
+    """Rows without their mean."""
+    return x - x.mean(axis=-1, keepdims=True)
+
+
+def bn_scale(y: Array, eps: float) -> Array:
+    """The v of batch normalisation."""
+    n = y.shape[-1]
+    return n**0.5 * y / np.sqrt(n * eps + (y * y).sum(axis=-1, keepdims=True))
+
+
+def jacobian(function: Map, at: Array) -> Array:
+    """d function / d at, rows of outputs and columns of inputs in row-major order, exact to rounding."""
+    flat = np.asarray(at, dtype=float).ravel()
+    columns = []
+    for i in range(flat.size):
+        moved = flat.astype(complex)
+        moved[i] += 1j * _STEP
+        columns.append(np.imag(function(moved.reshape(np.shape(at)))).ravel() / _STEP)
+    return np.stack(columns, axis=1)
+
+
+def sigma(A: Array) -> float:
+    """The smallest of the min(shape) singular values."""
+    return float(np.linalg.svd(A, compute_uv=False)[-1])
+
+
+def least(A: Array) -> float:
+    """The smallest eigenvalue of A A^T: 0 where A has more rows than columns."""
+    return 0.0 if A.shape[0] > A.shape[1] else sigma(A) ** 2
+
+
+class Residual:
+    """f_1 = P(W_0) X, then x + c2 P(W_2) tanh(c1 P(W_1) x) and so on; all weights in one vector.
+
+    ``kinds``: the normalisation of the first layer and of the others, "entry", "weight" or None; ``shrink``: the factor of the others.
+    """
+
+    def __init__(self, widths: list[int], blocks: int, kinds: tuple[str | None, str | None], eps: float, shrink: float) -> None:
+        d = widths[1]
+        self.shapes = [(d, widths[0])] + [(d, d)] * (2 * blocks)
+        self.kinds, self.eps, self.shrink = kinds, eps, shrink
+        self.ends = np.cumsum([a * b for a, b in self.shapes])
+        self.size = int(self.ends[-1])
+
+    def weights(self, theta: Array) -> list[Array]:
+        """The normalised weights."""
+        parts = [part.reshape(shape) for part, shape in zip(np.split(theta, self.ends[:-1]), self.shapes, strict=True)]
+        return [self._normal(parts[0], self.kinds[0])] + [self.shrink * self._normal(w, self.kinds[1]) for w in parts[1:]]
+
+    def _normal(self, w: Array, kind: str | None) -> Array:
+        return w if kind is None else en(w, self.eps) if kind == "entry" else wn(w, self.eps)
+
+    def block(self, A: Array, B: Array, z: Array) -> Array:
+        """One residual block."""
+        return z + B @ np.tanh(A @ z)
+
+    def __call__(self, theta: Array, X: Array) -> Array:
+        first, *rest = self.weights(theta)
+        z = first @ X
+        for A, B in zip(rest[::2], rest[1::2], strict=True):
+            z = self.block(A, B, z)
+        return z

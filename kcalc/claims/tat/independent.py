@@ -1,0 +1,292 @@
+"""A path of its own: activations, Gaussian integrals and networks in which nothing of the calculus under check is used."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import sympy as sp
+from scipy import special
+
+from ...activations import Activation
+from ...activations.rectifiers import abrelu
+from ...layers import Affine, Input, Layer, Nonlinear, Sum
+from ...network import Network
+
+Array = np.ndarray
+Function = Callable[[Any], Any]
+Node = Any
+
+# -- activations with their first two derivatives ------------------------------------------------------------------------------------------
+
+
+def _bell(x: Array) -> Array:
+    return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def _sigmoid(x: Array) -> list[Array]:
+    s = special.expit(x)
+    return [s, s * (1 - s), s * (1 - s) * (1 - 2 * s)]
+
+
+SMOOTH: dict[str, tuple[Function, Function, Function]] = {
+    "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2, lambda x: -2 * np.tanh(x) * (1 - np.tanh(x) ** 2)),
+    "erf": (
+        special.erf,
+        lambda x: 2 / math.sqrt(math.pi) * np.exp(-(x**2)),
+        lambda x: -4 / math.sqrt(math.pi) * x * np.exp(-(x**2)),
+    ),
+    "sin": (np.sin, np.cos, lambda x: -np.sin(x)),
+    "cos": (np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x)),
+    "sigmoid": (lambda x: _sigmoid(x)[0], lambda x: _sigmoid(x)[1], lambda x: _sigmoid(x)[2]),
+    "softplus": (lambda x: np.logaddexp(0, x), lambda x: _sigmoid(x)[0], lambda x: _sigmoid(x)[1]),
+    "swish": (
+        lambda x: x * _sigmoid(x)[0],
+        lambda x: _sigmoid(x)[0] + x * _sigmoid(x)[1],
+        lambda x: 2 * _sigmoid(x)[1] + x * _sigmoid(x)[2],
+    ),
+    "gelu": (
+        lambda x: x * special.ndtr(x),
+        lambda x: special.ndtr(x) + x * _bell(x),
+        lambda x: (2 - x**2) * _bell(x),
+    ),
+    "gaussian": (lambda x: np.exp(-(x**2)), lambda x: -2 * x * np.exp(-(x**2)), lambda x: (4 * x**2 - 2) * np.exp(-(x**2))),
+    "atan": (np.arctan, lambda x: 1 / (1 + x**2), lambda x: -2 * x / (1 + x**2) ** 2),
+    "asinh": (np.arcsinh, lambda x: (1 + x**2) ** -0.5, lambda x: -x * (1 + x**2) ** -1.5),
+}  # fmt: skip
+
+
+def transformed(name: str, constants: Any) -> list[Function]:
+    """gamma (phi(alpha x + beta) + delta) and its first two derivatives, for the constants of a shaped activation."""
+    alpha, beta, gamma, delta = (float(getattr(constants, k)) for k in ("alpha", "beta", "gamma", "delta"))
+    phi, slope, bend = SMOOTH[name]
+    return [
+        lambda x: gamma * (phi(alpha * x + beta) + delta),
+        lambda x: gamma * alpha * slope(alpha * x + beta),
+        lambda x: gamma * alpha**2 * bend(alpha * x + beta),
+    ]
+
+
+def leaky(slope: float) -> Function:
+    """max(x, 0) + slope min(x, 0)."""
+    return lambda x: np.maximum(x, 0) + slope * np.minimum(x, 0)
+
+
+def tailored(slope: float) -> Function:
+    """sqrt(2/(1 + slope^2)) times :func:`leaky`."""
+    return lambda x: math.sqrt(2 / (1 + slope**2)) * leaky(slope)(x)
+
+
+def tailored_rectifier(slope: float) -> Activation:
+    """The same as an activation of the calculus; Q(q) = q, so that sums of branches of unequal depth are normalised ones."""
+    scale = math.sqrt(2 / (1 + slope**2))
+    return abrelu(slope * scale, scale)
+
+
+def tailored_map(slope: float, c: Any) -> Any:
+    """C of a tailored rectifier, by its angle: cos t + k (sin t - t cos t)."""
+    t = np.arccos(np.clip(c, -1, 1))
+    return np.cos(t) + corner(slope) * (np.sin(t) - t * np.cos(t))
+
+
+def tailored_slope(slope: float, c: Any) -> Any:
+    """C' of a tailored rectifier."""
+    return 1 - corner(slope) * np.arccos(np.clip(c, -1, 1))
+
+
+def corner(slope: Any) -> Any:
+    """k = (1 - a)^2/(pi (1 + a^2))."""
+    return (1 - slope) ** 2 / (math.pi * (1 + slope**2))
+
+
+# -- Gaussian integrals --------------------------------------------------------------------------------------------------------------------
+
+_STEP = 0.1
+_POINTS = _STEP * np.arange(-95, 96)
+_WEIGHTS = _STEP * _bell(_POINTS)
+
+
+def one(f: Function) -> float:
+    """E f(z) for a function analytic near the line, by the trapezoidal rule (error e^(-2 pi d/h), d the width of the strip)."""
+    return float(np.sum(_WEIGHTS * f(_POINTS)))
+
+
+def pair(f: Function, g: Function, c: float, q1: float = 1.0, q2: float = 1.0) -> float:
+    """E f(u) g(v) for variances q1, q2 and correlation c, both functions analytic."""
+    x, y = _POINTS[:, None], _POINTS[None, :]
+    second = g(math.sqrt(q2) * (c * x + math.sqrt((1 - c) * (1 + c)) * y))
+    return float(_WEIGHTS @ (f(math.sqrt(q1) * _POINTS) * (second @ _WEIGHTS)))
+
+
+def homogeneous_pair(f: Function, g: Function, c: float) -> float:
+    """The same for f(s x) = s f(x), s > 0, with a kink at 0, and q = 1: an integral over the angle, E r^2 = 2, split at the kinks."""
+    t = math.acos(c)
+    kinks = sorted({-math.pi / 2, math.pi / 2, t - math.pi / 2, t + math.pi / 2, 3 * math.pi / 2})
+    nodes, weights = np.polynomial.legendre.leggauss(24)
+    total = 0.0
+    for low, high in itertools.pairwise(kinks):
+        angle = (low + high) / 2 + (high - low) / 2 * nodes
+        total += (high - low) / 2 * float(weights @ (f(np.cos(angle)) * g(np.cos(angle - t))))
+    return total / math.pi
+
+
+# -- networks ------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dag:
+    """Combined layers and normalised sums of affine layers: ``nodes`` are ("phi", (parent,), ()) or ("sum", parents, squares of weights).
+
+    Node 0 is the input; ``squares`` are fractions of small whole numbers that add up to 1.
+    """
+
+    nodes: tuple[tuple[str, tuple[int, ...], tuple[Any, ...]], ...]
+
+    def values(self, start: Any, r: Function, number: Function = float, mix: Function | None = None) -> list[Any]:
+        """The value of every node, r at nonlinear ones: the recipe for U_{f,r}."""
+        found = [start]
+        for kind, parents, squares in self.nodes:
+            if kind == "phi":
+                found.append(r(found[parents[0]]))
+            else:
+                found.append(sum((number(w) * found[p] for w, p in zip(squares, parents, strict=True)), start=0 * found[0]))
+        return found
+
+    def __call__(self, start: Any, r: Function, number: Function = float) -> Any:
+        return self.values(start, r, number)[-1]
+
+    def derivatives(self, c: Any, maps: Sequence[Function], number: Function = float) -> tuple[Any, ...]:
+        """(C_f, C_f') or (C_f, C_f', C_f'') at c, by the chain rule from the local map and its derivatives."""
+
+        def step(jet: tuple[Any, ...]) -> tuple[Any, ...]:
+            first = maps[1](jet[0])
+            out = (maps[0](jet[0]), first * jet[1])
+            return out if len(maps) == 2 else (*out, maps[2](jet[0]) * jet[1] * jet[1] + first * jet[2])
+
+        start = (c, 1 + 0 * c) if len(maps) == 2 else (c, 1 + 0 * c, 0 * c)
+        found: list[tuple[Any, ...]] = [start]
+        for kind, parents, squares in self.nodes:
+            if kind == "phi":
+                found.append(step(found[parents[0]]))
+            else:
+                terms = [[number(w) * part for part in found[p]] for w, p in zip(squares, parents, strict=True)]
+                found.append(tuple(sum(parts[1:], start=parts[0]) for parts in zip(*terms, strict=True)))
+        return found[-1]
+
+    def network(self, phi: str | Activation) -> Network:
+        """The same as a network: an affine layer before every nonlinear layer, and one for every term of a sum."""
+        steps: list[tuple[str, Layer, tuple[str, ...]]] = [("n0", Input(), ())]
+        for i, (kind, parents, squares) in enumerate(self.nodes, 1):
+            affine = tuple(f"w{i}_{j}" for j in range(len(parents)))
+            steps += [(name, Affine(), (f"n{p}",)) for name, p in zip(affine, parents, strict=True)]
+            weights = tuple(sp.sqrt(w) for w in squares)
+            layer: Layer = Nonlinear(phi) if kind == "phi" else Sum(weights)  # pyright: ignore[reportArgumentType]
+            steps.append((f"n{i}", layer, affine))
+        return Network.from_steps(steps)
+
+    @property
+    def depth(self) -> int:
+        """The number of nonlinear layers."""
+        return sum(kind == "phi" for kind, _, _ in self.nodes)
+
+
+def chain_of(depth: int) -> Dag:
+    """A network of ``depth`` combined layers."""
+    return Dag(tuple(("phi", (i,), ()) for i in range(depth)))
+
+
+def random_dag(rng: np.random.Generator, size: int = 10) -> Dag:
+    """Random combined layers and sums, all of which lead to the last node."""
+    nodes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = [("phi", (0,), ())]
+    unread = {1}
+    for i in range(2, size + 1):
+        last = i == size
+        if len(unread) > 1 and (last or rng.random() < 0.5):
+            count = len(unread) if last else 2
+            parents = sorted(unread)[:count]
+            parts = [int(rng.integers(1, 5)) for _ in parents]
+            nodes.append(("sum", tuple(parents), tuple(sp.Rational(p, sum(parts)) for p in parts)))
+        else:
+            parents = [int(rng.integers(max(0, i - 3), i))]
+            nodes.append(("phi", tuple(parents), ()))
+        unread = (unread - set(parents)) | {i}
+    if len(unread) > 1:
+        nodes.append(("sum", tuple(sorted(unread)), tuple(sp.Rational(1, len(unread)) for _ in unread)))
+    return Dag(tuple(nodes))
+
+
+def small_network(rng: np.random.Generator, layers: int = 8, phi: str = "relu") -> Network:
+    """A random network of so few layers that all subsets of them can be looked at: affine and nonlinear layers, sums, second heads."""
+    steps: list[tuple[str, Layer, tuple[str, ...]]] = [("x", Input(), ())]
+    for i in range(layers):
+        nodes = [step[0] for step in steps]
+        unread = [n for n in nodes if not any(n in step[2] for step in steps)]
+        kind = rng.choice(["affine", "phi", "phi", "sum"])
+        if i == layers - 1 and len(unread) > 1:
+            kind, parents = "sum", unread
+        elif kind == "sum":
+            pool = (unread + nodes[-3:])[-4:]
+            parents = [str(pool[int(rng.integers(len(pool)))]) for _ in range(2)]
+            parents[0] = unread[0]
+        else:
+            parents = [str(rng.choice(unread if rng.random() < 0.5 else nodes[-3:]))]
+        if kind == "sum":
+            parts = [int(rng.integers(1, 5)) for _ in parents]
+            layer: Layer = Sum(tuple(sp.sqrt(sp.Rational(p, sum(parts))) for p in parts))
+        else:
+            layer = Affine() if kind == "affine" else Nonlinear(phi)  # pyright: ignore[reportArgumentType]
+        steps.append((f"l{i}", layer, tuple(parents)))
+    return Network.from_steps(steps)
+
+
+@lru_cache(maxsize=32)
+def subnetworks(net: Network) -> tuple[tuple[frozenset[Node], Node, Node], ...]:
+    """All sets of layers that read one feature map from outside, and of which one is used outside, with (entry, exit): by enumeration."""
+    steps = [step for step in net.steps() if not isinstance(step[1], Input)]
+    names = [name for name, _, _ in steps]
+    parents = {name: frozenset(above) for name, _, above in steps}
+    users = {name: frozenset(n for n in names if name in parents[n]) for name in names}
+    found = []
+    for mask in range(1, 1 << len(names)):
+        members = frozenset(name for i, name in enumerate(names) if mask >> i & 1)
+        outside: frozenset[Node] = frozenset().union(*(parents[name] for name in members)) - members
+        if len(outside) != 1:
+            continue
+        exits = [name for name in members if name in net.outputs or not users[name] <= members]
+        if len(exits) == 1:
+            found.append((members, next(iter(outside)), exits[0]))
+    return tuple(found)
+
+
+def read(net: Network, members: frozenset[Node], entry: Node, start: Any, r: Function) -> Mapping[Node, Any]:
+    """The recipe for U_{g,r} on a set of layers: {node: value}."""
+    values = {entry: start}
+    for name, layer, parents in net.steps():
+        if name not in members:
+            continue
+        given = [values[p] for p in parents]
+        if isinstance(layer, Nonlinear):
+            values[name] = r(given[0])
+        elif isinstance(layer, Sum):
+            squares = [float(w) ** 2 for w in layer.weights or (1,) * len(given)]
+            values[name] = sum(w * v for w, v in zip(squares, given, strict=True)) / sum(squares)
+        else:
+            values[name] = given[0]
+    return values
+
+
+def greatest(net: Network, start: float, r: Function) -> float:
+    """max_g U_{g,r}(start) over all subnetworks."""
+    return max((read(net, members, entry, start, r)[out] for members, entry, out in subnetworks(net)), default=start)
+
+
+def forward(rng: np.random.Generator, phi: Function, x: Array, widths: Sequence[int]) -> Array:
+    """phi(W ... phi(W x)) for rows x, Gaussian weights of variance 1/fan-in."""
+    for width in widths:
+        x = phi(x @ rng.normal(size=(x.shape[1], width)) / math.sqrt(x.shape[1]))
+    return x

@@ -1,0 +1,245 @@
+"""Appendix B: maxima over subnetworks, the recipe for U_{f,r}, rescaled ResNets, and the two algorithms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ...activations import activation
+from ...architectures import vanilla
+from ...calculi.global_maps import c_map
+from ...calculi.slopes import slope_polynomial
+from ...layers import Nonlinear
+from ...network import Network
+from ...shaping import shape
+from ...subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope
+from ..bench import CORRECTED, Bench
+from ..claim import Evidence
+from .independent import (
+    chain_of,
+    greatest,
+    one,
+    random_dag,
+    read,
+    small_network,
+    subnetworks,
+    tailored_map,
+    tailored_rectifier,
+)
+from .paper import PAPER
+
+
+def _networks(bench: Bench, count: int) -> list[Network]:
+    return [small_network(bench.rng, int(bench.rng.integers(2, 9))) for _ in range(count)]
+
+
+def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend: float) -> float:
+    """C_g''(1) by the chain rule of second order, from C(1) = C'(1) = 1 and C''(1) = bend."""
+
+    def step(jet: np.ndarray) -> np.ndarray:
+        first, second = jet
+        return np.array([first, bend * first**2 + second])
+
+    return float(read(net, members, entry, np.array([1.0, 0.0]), step)[out][1])
+
+
+@PAPER.claim("TAT-mu1", "App. B.1", r"$\mu_f^1(\mathcal C'(1))=\max_{g\subseteq f}\mathcal C_g'(1)$, a function of $\mathcal C'(1)$ alone")
+def _(bench: Bench) -> Iterator[Evidence]:
+    found, truth, several = [], [], 0
+    for net in _networks(bench, bench.size(40, 200)):
+        psi = float(bench.rng.uniform(1, 2))
+        found.append(maximal_slope(net)(psi))
+        truth.append(greatest(net, 1.0, lambda x, psi=psi: psi * x))
+        several += len(subnetworks(net))
+    yield bench.equal(found, truth, "random networks against all subsets of their layers", 1e-12, subnetworks=several)
+    size = one(lambda z: np.tanh(z) ** 2)
+    psi = one(lambda z: (1 - np.tanh(z) ** 2) ** 2) / size
+    scaled = activation(sp.tanh(sp.Symbol("x", real=True)) / math.sqrt(size))  # pyright: ignore[reportArgumentType]
+    slopes, rule = [], []
+    for _ in range(bench.size(8, 40)):
+        dag = random_dag(bench.rng, 6)
+        slopes.append(c_map(dag.network(scaled)).derivative(1)(1.0))
+        rule.append(dag(1.0, lambda x: psi * x))
+    yield bench.equal(slopes, rule, "C_f'(1) of networks of tanh, scaled to Q(1) = 1, is the same function of C'(1)", 1e-10)
+
+
+@PAPER.claim("TAT-mu0", "App. B.1", r"$\mu_f^0(\alpha)=\max_{g\subseteq f}\mathcal C_g(0)$, and it is $M_{f,r_0}(0)$ with $r_0=\mathcal C$")
+def _(bench: Bench) -> Iterator[Evidence]:
+    found, generic, truth = [], [], []
+    for net in _networks(bench, bench.size(40, 200)):
+        slope = float(bench.rng.uniform(-1, 1))
+        found.append(maximal_c_value(net)(slope))
+        generic.append(maximal(net, lambda c, a=slope: tailored_map(a, c))(0.0))
+        truth.append(greatest(net, 0.0, lambda c, a=slope: tailored_map(a, c)))
+    yield bench.equal(found, truth, "random networks against all subsets of their layers", 1e-12)
+    yield bench.equal(generic, truth, "M with r = C at 0", 1e-12)
+    whole, recipe = [], []
+    for _ in range(bench.size(6, 40)):
+        dag, slope = random_dag(bench.rng, 7), float(bench.rng.uniform(-1, 3))
+        whole.append(c_map(dag.network(tailored_rectifier(slope)))(0.0))
+        recipe.append(dag(0.0, lambda c, a=slope: tailored_map(a, c)))
+    yield bench.equal(whole, recipe, "C_f(0) by the calculus is U_{f,C}(0)", 1e-12)
+
+
+@PAPER.claim(
+    "TAT-mu2", "App. B.1",
+    r"$\mu_f^2(\mathcal C''(1))=\max_{g\subseteq f}\mathcal C_g''(1)$, a multiple of $\mathcal C''(1)$, by "
+    r"$(a\circ b)''=a''(b)b'^2+a'(b)b''$",
+    hypotheses=r"$\mathcal C'(1)=1$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    x = sp.Symbol("x")
+    a, b = sp.Function("a"), sp.Function("b")
+    y = sp.Symbol("y")
+    rule = sp.diff(a(y), y, 2).subs(y, b(x)) * sp.diff(b(x), x) ** 2 + sp.diff(a(y), y).subs(y, b(x)) * sp.diff(b(x), x, 2)
+    yield bench.exact((sp.diff(a(b(x)), x, 2) - rule).doit(), "the chain rule of second order")
+    found, multiple, truth = [], [], []
+    for net in _networks(bench, bench.size(40, 200)):
+        bend = float(bench.rng.uniform(0.01, 1))
+        curvature = maximal_curvature(net)
+        found.append(curvature(bend))
+        multiple.append(curvature.multiplier * bend)
+        truth.append(max((_curvature(net, *g, bend) for g in subnetworks(net)), default=0.0))
+    yield bench.equal(found, truth, "random networks against all subsets of their layers", 1e-12)
+    yield bench.equal(multiple, truth, "the multiplier times C''(1)", 1e-12)
+
+
+# -- B.2 -----------------------------------------------------------------------------------------------------------------------------------
+
+
+@PAPER.claim(
+    "TAT-r2", "App. B.2", r"$\mu_f^2(\mathcal C''(1))=M_{f,r_2}(0)$ with $r_2(x)=\mathcal C''(1)\,x$",
+    corrected=r"$r_2(x)=x+\mathcal C''(1)$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    net, bend = vanilla(2, "tanh"), 0.5
+    printed = float(maximal(net, lambda x: bend * x)(0.0))
+    true = max(_curvature(net, *g, bend) for g in subnetworks(net))
+    yield bench.counterexample(
+        abs(printed - true), "two layers, C'' = 1/2: the printed rule gives 0 from 0, C_f''(1) = 1", printed=printed, true=true
+    )
+    found, ours, truth = [], [], []
+    for net in _networks(bench, bench.size(40, 200)):
+        bend = float(bench.rng.uniform(0.01, 1))
+        found.append(maximal(net, lambda x, k=bend: x + k)(0.0))
+        ours.append(greatest(net, 0.0, lambda x, k=bend: x + k))
+        truth.append(max((_curvature(net, *g, bend) for g in subnetworks(net)), default=0.0))
+    yield bench.equal([found, ours], [truth, truth], "random networks: the greatest C_g''(1) by the chain rule", 1e-12, CORRECTED)
+
+
+def _composes(pair: tuple[Any, Any], pairs: set[tuple[Any, Any]]) -> bool:
+    """Whether (entry, exit) is the first or second part of a composition that is a subnetwork itself."""
+    entry, out = pair
+    return any((e == out and (entry, o) in pairs) or (o == entry and (e, out) in pairs) for e, o in pairs)
+
+
+@PAPER.claim(
+    "TAT-mono", "App. B.2",
+    r"for non-decreasing $r$, $U_{g\circ h,r}(x)\ge U_{g,r}(x),U_{h,r}(x)$, so that subnetworks that compose to "
+    r"larger ones can be left out",
+    corrected=r"this needs $r(x)\ge x$ too on the values that occur (true for $\mathcal C$ of leaky ReLUs, $\psi x$ with "
+    r"$\psi\ge1$, $x+\kappa$)",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    half = 0.7
+    yield bench.counterexample(half - half * half, "r(x) = .7x and two layers at x = 1: U = .49, for one layer .7", both=half**2, one=half)
+    found, truth, short, wrong = [], [], 0, 0
+    for net in _networks(bench, bench.size(60, 300)):
+        sets = subnetworks(net)
+        pairs = {g[1:] for g in sets}
+        largest = [g for g in sets if not _composes(g[1:], pairs)]
+        for r, x in ((lambda v: 1.3 * v + 0.1, 0.2), (lambda v: tailored_map(0.2, v), 0.0)):
+            best = max((read(net, *g[:2], x, r)[g[2]] for g in largest), default=x)
+            found.append(best)
+            truth.append(greatest(net, x, r))
+        shrinks = lambda v: 0.7 * v  # noqa: E731
+        wrong += max((read(net, *g[:2], 1.0, shrinks)[g[2]] for g in largest), default=1.0) < greatest(net, 1.0, shrinks) - 1e-12
+        short += 1
+    yield bench.equal(found, truth, "random networks, r(x) >= x: those that compose to no larger one give the maximum", 1e-12, CORRECTED,
+                      networks=short, wrong_for_r_below_x=int(wrong))  # fmt: skip
+    drawn = bench.rng.uniform(0, 1, (bench.size(200, 2000), 3))
+    composed = [max(tailored_map(a, c), tailored_map(b, c)) - tailored_map(a, tailored_map(b, c)) for a, b, c in drawn]
+    yield bench.at_most(composed, 0, "U of a composition against its parts for maps of rectifiers", 1e-12, CORRECTED)
+    below = []
+    for net in _networks(bench, bench.size(20, 100)):  # where r(x) < x, kcalc still finds the maximum
+        below.append(float(maximal(net, lambda v: 0.7 * v)(1.0)) - greatest(net, 1.0, lambda v: 0.7 * v))
+    yield bench.equal(below, 0.0, "r(x) = .7x: the calculus finds the maximum over all subnetworks", 1e-12, CORRECTED)
+
+
+# -- B.3, B.4 ------------------------------------------------------------------------------------------------------------------------------
+
+
+@PAPER.claim(
+    "TAT-b3", "App. B.3", r"$\mathcal C(c)$ is a strictly decreasing function of $c$ on $[-1,1]$ (leaky ReLUs)",
+    corrected=r"a strictly decreasing function of $\alpha$, for $\alpha\in[-1,1)$ and $c<1$; so is $\mu_f^0(\alpha)$ where it is not 0",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    local = tailored_rectifier(0.0).c_map
+    yield bench.counterexample(
+        float(local(1.0) - local(0.0)), "ReLU: C(0) = 1/pi < C(1) = 1", at_0=float(local(0.0)), at_1=float(local(1.0))
+    )
+    a = sp.Symbol("a", real=True)
+    k = (1 - a) ** 2 / (sp.pi * (1 + a**2))
+    yield bench.exact(
+        sp.simplify(sp.diff(k, a) + 2 * (1 - a**2) / (sp.pi * (1 + a**2) ** 2)), "dk/da = -2 (1 - a^2)/(pi (1 + a^2)^2) < 0", CORRECTED
+    )
+    yield bench.exact(sp.simplify(k.subs(a, 1 / a) - k), "k(1/a) = k(a): beyond a = 1 it rises again", CORRECTED)
+    grid = np.linspace(-1, 1, 41)
+    c = np.array([-1.0, -0.4, 0.0, 0.7])
+    values = np.array([np.asarray(tailored_rectifier(float(s)).c_map(c)) for s in grid])
+    yield bench.at_most(1e-9, -np.diff(values, axis=0), "C(c) of the calculus falls along a grid of slopes", about=CORRECTED)
+    steps = []
+    for net in _networks(bench, bench.size(20, 100)):
+        if net.nodes_of(Nonlinear) and float(maximal_c_value(net)(0.0)) > 0:
+            steps.append(-np.diff(np.asarray(maximal_c_value(net)(grid))))
+    yield bench.at_most(1e-9, np.array(steps), "mu^0 of random networks falls along the same grid", about=CORRECTED)
+
+
+@PAPER.claim(
+    "TAT-b4", "App. B.4, rules 1-5",
+    r"$U_{f,r}$: compositions map to compositions, affine layers to the identity, nonlinear ones to $r$, normalised "
+    r"sums to $\sum w_i^2U_{g_i,r}(x_i)$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    c = np.array([-1.0, -0.6, 0.0, 0.5, 1.0])
+    maps, recipe, slopes, powers = [], [], [], []
+    for _ in range(bench.size(15, 80)):
+        dag, slope = random_dag(bench.rng, int(bench.rng.integers(2, 12))), float(bench.rng.uniform(-1, 2))
+        maps.append(c_map(dag.network(tailored_rectifier(slope)))(c))
+        recipe.append(dag(c, lambda x, a=slope: tailored_map(a, x)))
+        psi = sp.Rational(int(bench.rng.integers(5, 30)), 10)
+        polynomial = sp.sympify(slope_polynomial(dag.network("tanh")))
+        slopes.append(float(polynomial.subs(dict.fromkeys(polynomial.free_symbols, psi))))
+        powers.append(float(dag(sp.Integer(1), lambda x, p=psi: p * x, sp.Rational)))
+    yield bench.equal(maps, recipe, "r = C: the global C maps of random networks", 1e-12)
+    yield bench.equal(slopes, powers, "r(x) = psi x at 1: their slope polynomials", 1e-11)
+
+
+@PAPER.claim(
+    "TAT-b4b", "App. B.4, special rules",
+    r"$U_{f,r_2}(0)$: compositions add, affine layers give 0, nonlinear ones $\mathcal C''(1)$, sums "
+    r"$\sum w_i^2U_{g_i,r_2}(0)$; the input maps to $x$",
+    caveat=r"the input maps to 0",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    bend, start = 0.5, 1.0
+    printed = float(chain_of(1)(start, lambda x: x + bend))
+    yield bench.counterexample(abs(printed - bend), "one layer with the input at x = 1: 3/2 in place of C'' = 1/2", printed=printed)
+    found, truth, second = [], [], []
+    for i in range(bench.size(12, 60)):
+        dag = random_dag(bench.rng, int(bench.rng.integers(2, 12)))
+        added = float(dag(0.0, lambda x: x + 1.0))
+        jets = dag.derivatives(1.0, (lambda x: x, lambda x: 1.0 + 0 * x, lambda x: 1.0 + 0 * x))
+        found.append(added)
+        truth.append(jets[2])
+        if i < bench.size(4, 12):
+            whole = dag.network("tanh")
+            shaped = shape(whole, method="tat", tau=0.3)
+            local = float(next(iter(shaped.constants.values())).transformed.c_map.derivative(2)(1.0))
+            second.append(float(c_map(shaped.network).derivative(2)(1.0)) / local - added)
+    yield bench.equal(found, truth, "the additive rules with 0 at the input against the chain rule", 1e-12, CORRECTED)
+    yield bench.equal(second, 0.0, "C_f''(1)/C''(1) of shaped networks, by the calculus", 1e-9, CORRECTED)
