@@ -308,7 +308,11 @@ class Enclosure:
     def checked(self, what: str) -> Enclosure:
         """Itself.  Raises KcalcError where it says next to nothing: a radius above a thousandth of max(1, |mid|)."""
         if self.radius > max(1, abs(self.mid)) / 1000:
-            raise KcalcError(f"{what}: no useful enclosure was found, {self!r}; ask for more digits, or declare growth=(A, p, B)")
+            known = f"only {self!r}" if self.radius < 1000 * max(1, abs(self.mid)) else "the bounds are far wider than the value"
+            raise KcalcError(
+                f"{what}: no useful enclosure was found, {known}; use smaller or nearer q values, c away from -1 and 1, other digits, "
+                "or an activation with growth=(A, p, B) declared; a call without ball gives the value in double precision"
+            )
         return self
 
     @property
@@ -353,7 +357,7 @@ class Enclosure:
         shown = Fraction(round(mid * 10**decimals), 10**decimals)
         total = radius + abs(mid - shown)
         with localcontext() as context:
-            context.prec = decimals + 40 + len(str(int(mid)))
+            context.prec = decimals + 42 + max(0, _exponent(abs(mid)) if mid else 0)
             text = f"{Decimal(shown.numerator) / Decimal(shown.denominator):.{decimals}f}"
             context.prec, context.rounding = 1, ROUND_CEILING
             error = Decimal(total.numerator) / Decimal(total.denominator) if total else Decimal(0)
@@ -377,8 +381,11 @@ class Enclosure:
 
 def _exponent(value: Fraction) -> int:
     """floor(log10 value) of a positive fraction."""
-    guess = len(str(value.numerator)) - len(str(value.denominator))
-    return guess if value >= Fraction(10) ** guess else guess - 1
+    bits = value.numerator.bit_length() - value.denominator.bit_length()  # no decimal text: Python refuses those of great integers
+    guess = math.floor(bits * math.log10(2)) - 1
+    while value >= Fraction(10) ** (guess + 1):
+        guess += 1
+    return guess
 
 
 __all__ = ["Ball", "BallField", "Enclosure", "Number", "ball_field", "bits_for", "enclose", "working"]

@@ -170,7 +170,7 @@ def test_equal_locations_in_the_weights_themselves() -> None:
     images, q, c = equal_locations(np.random.default_rng(5))
     conv3 = L.Affine(16, kernel=3, sigma_w=1.4, sigma_b=0.1)
     net = kc.chain(L.Input(3), conv3, L.Nonlinear("relu"), conv3, L.Nonlinear("erf"), L.Pool("mean"), L.Affine(1))
-    got = kc.ntk(net, "standard", spatial="exact", image_shape=(6, 5), weights="delta").kernel(images)
+    got = kc.ntk(net, "standard", spatial="exact", image_shape=(6, 5), weights="delta").matrix(images)
     assert abs(got[0, 1] / kc.ntk(net, "standard")(c[0, 1], q[0], q[1]) - 1) < 1e-13
 
 
@@ -242,13 +242,13 @@ def test_blocks_and_halves() -> None:
     assert np.array_equal(nngp, nngp.T)
     assert np.array_equal(tangent, tangent.T)
     assert np.array_equal(tangent[5], tangent[1])  # equal images, equal rows: their angle is 0, not rounding
-    mixed = K.kernel(X, Y)
+    mixed = K.matrix(X, Y)
     assert mixed[0, 2] == tangent[0, 0]
-    assert abs(mixed - K.kernel(np.concatenate([X, Y]))[:7, 7:]).max() < 1e-15
-    assert np.array_equal(K.kernel(X, X), tangent)
+    assert abs(mixed - K.matrix(np.concatenate([X, Y]))[:7, 7:]).max() < 1e-15
+    assert np.array_equal(K.matrix(X, X), tangent)
     assert np.array_equal(K.matrix(X), tangent)
     assert abs(K.nngp.matrix(X) - nngp).max() < 1e-15
-    assert K.kernel(X.astype(np.float32)).dtype == np.float32
+    assert K.matrix(X.astype(np.float32)).dtype == np.float32
     assert abs(sum(K.layer_kernel(node, X) for node in net.nodes_of(L.Affine)) - tangent).max() < 1e-15
 
 
@@ -258,7 +258,7 @@ def test_kernel_maps_are_of_the_same_recursion() -> None:
     net = built([conv((3, 3)), RELU, ["mean", (2, 2), (2, 1)], conv((2, 2)), ERF, ["flatten"], ["dense", 1.3, 0.1]])
     K = kc.ntk(net, spatial="exact", image_shape=(4, 3))
     C = kc.c_map(net, spatial="exact", image_shape=(4, 3))
-    nngp, out = K.nngp_matrix(X), net.outputs[0]
+    nngp, out = K.nngp.matrix(X), net.outputs[0]
     q, c, pairs = C.q_values(X), C.c_values(X[0], X[1]), C.c_values(X[0], X[1], pairs=True)
     assert abs(C(X)[0, 1] - nngp[0, 1] / np.sqrt(nngp[0, 0] * nngp[1, 1])) < 1e-15
     assert abs(q[out][:, 0, 0] - np.diag(nngp)).max() < 1e-15
@@ -312,4 +312,4 @@ def test_pooling_cut_by_the_border_averages_what_is_there() -> None:
     k = np.einsum("apc,bpc->abp", y, y) / 3
     q = np.einsum("aap->ap", k)
     expected = (2 / np.pi * np.arcsin(2 * k / np.sqrt((1 + 2 * q[:, None]) * (1 + 2 * q)))).mean(axis=-1)
-    np.testing.assert_allclose(kc.ntk(net, spatial="exact").nngp_matrix(x), expected, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(kc.ntk(net, spatial="exact").nngp.matrix(x), expected, rtol=0, atol=1e-15)

@@ -48,32 +48,32 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 ASKED: dict[str, tuple[Callable[[], Any], str]] = {
-    "nan": (lambda: exact(NET).kernel(np.full((1, 4, 4, 2), np.nan)), "finite"),
-    "one image": (lambda: exact(NET).kernel(X[0]), r"X\[None\]"),
-    "no channels": (lambda: exact(NET).kernel(X[..., 0]), r"X\[..., None\]"),
-    "cut": (lambda: exact(NET).kernel(X[:, :3]), r"\(N, 4, 4, channels\)"),
-    "other channels": (lambda: exact(NET).kernel(X, X[..., :1]), "channels"),
-    "empty": (lambda: exact(NET).kernel(X[:0]), "images"),
-    "text": (lambda: exact(NET).kernel("X"), "real number"),
-    "complex": (lambda: exact(NET).kernel(X * 1j), "real number"),
-    "huge": (lambda: exact(NET).kernel(X * 1e200), "scale"),
-    "memory": (lambda: exact(NET).kernel(X, memory=1e-3), "memory="),
-    "no memory": (lambda: exact(NET).kernel(X, memory=0), "MiB"),
+    "nan": (lambda: exact(NET).matrix(np.full((1, 4, 4, 2), np.nan)), "finite"),
+    "one image": (lambda: exact(NET).matrix(X[0]), r"X\[None\]"),
+    "no channels": (lambda: exact(NET).matrix(X[..., 0]), r"X\[..., None\]"),
+    "cut": (lambda: exact(NET).matrix(X[:, :3]), r"\(N, 4, 4, channels\)"),
+    "other channels": (lambda: exact(NET).matrix(X, X[..., :1]), "channels"),
+    "empty": (lambda: exact(NET).matrix(X[:0]), "images"),
+    "text": (lambda: exact(NET).matrix("X"), "real number"),
+    "complex": (lambda: exact(NET).matrix(X * 1j), "real number"),
+    "huge": (lambda: exact(NET).matrix(X * 1e200), "scale"),
+    "memory": (lambda: exact(NET).matrix(X, memory=1e-3), "memory="),
+    "no memory": (lambda: exact(NET).matrix(X, memory=0), "MiB"),
     "layer": (lambda: exact(NET).layer_kernel("affine_9", X), "affine_1"),
-    "jumps": (lambda: chain(Affine(), Nonlinear("sign"), Affine()).kernel(X), "sign jumps"),
-    "batch": (lambda: chain(Affine(), L.BatchNorm(), Affine()).kernel(X), "batch"),
-    "raw": (lambda: chain(Nonlinear("relu"), Affine()).kernel(X), "raw network input"),
-    "depthwise": (lambda: chain(Affine(8), Affine(8, kernel=3, groups=8), Nonlinear("relu"), Affine()).kernel(X), "depthwise"),
-    "black normalised": (lambda: chain(Affine(kernel=3), L.RMSNorm(), Affine()).kernel(BLACK), r"location \(0, 0\)"),
+    "jumps": (lambda: chain(Affine(), Nonlinear("sign"), Affine()).matrix(X), "sign jumps"),
+    "batch": (lambda: chain(Affine(), L.BatchNorm(), Affine()).matrix(X), "batch"),
+    "raw": (lambda: chain(Nonlinear("relu"), Affine()).matrix(X), "raw network input"),
+    "depthwise": (lambda: chain(Affine(8), Affine(8, kernel=3, groups=8), Nonlinear("relu"), Affine()).matrix(X), "depthwise"),
+    "black normalised": (lambda: chain(Affine(kernel=3), L.RMSNorm(), Affine()).matrix(BLACK), r"location \(0, 0\)"),
     "black and jumps": (
         lambda: kc.c_map(kc.chain(Affine(), Nonlinear("sign"), Affine()), spatial="exact", image_shape=(4, 4))(BLACK),
         "sign jumps at 0",
     ),
     "black with a bias to learn": (
-        lambda: exact(kc.chain(L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine()), parameterization="standard").kernel(BLACK),
+        lambda: exact(kc.chain(L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine()), parameterization="standard").matrix(BLACK),
         "affine_1.*gradient",
     ),
-    "pooled and not": (lambda: exact(_pooled_twice()).kernel(X), "share weights"),
+    "pooled and not": (lambda: exact(_pooled_twice()).matrix(X), "share weights"),
     "shapes": (lambda: exact(_unlike()), "different shapes"),
 }
 
@@ -114,7 +114,7 @@ def test_too_many_pairs_of_q_values(monkeypatch: pytest.MonkeyPatch, most: int) 
     monkeypatch.setattr("kcalc.calculi.spatial.local.MOST", most)
     K = exact(kc.chain(Affine(), Nonlinear("relu6"), Affine()), (2, 2))
     with pytest.raises(kc.KcalcError, match="relu6 has neither"):
-        K.kernel(np.random.default_rng(0).normal(size=(2, 2, 2, 1)))
+        K.matrix(np.random.default_rng(0).normal(size=(2, 2, 2, 1)))
 
 
 def test_black_images() -> None:

@@ -78,7 +78,7 @@ def test_shared_branches_concatenation_and_pooling() -> None:
         gram = [part @ part.T / part.shape[1] for part in both]
         return 1.2**2 * (gram[0] + 2 * gram[1]) / 3 + 0.3**2
 
-    agrees(sampled(one), kc.c_map(net, spatial="exact", image_shape=(4, 4)).nngp_matrix(IMAGES))
+    agrees(sampled(one), kc.c_map(net, spatial="exact", image_shape=(4, 4)).matrix(IMAGES))
 
 
 def test_standardised_weights() -> None:
@@ -97,7 +97,7 @@ def test_standardised_weights() -> None:
         read = read - read.mean(axis=1, keepdims=True)
         return 1.2**2 * read @ read.T / read.shape[1]
 
-    value = kc.c_map(net, spatial="exact", image_shape=(4, 4)).nngp_matrix(IMAGES)
+    value = kc.c_map(net, spatial="exact", image_shape=(4, 4)).matrix(IMAGES)
     samples = sampled(one)
     error = samples.std(axis=0) / np.sqrt(NETWORKS)
     # the mean over finitely many channels varies: a bias of order 1 / width
@@ -139,7 +139,7 @@ def check_tangent(delta: bool, standard: bool, flatten: bool) -> None:
     options = {"parameterization": "standard", "features": WIDTH} if standard else {}
     weights = "delta" if delta else "dense"
     K = kc.ntk(tangent_network(flatten), spatial="exact", image_shape=(4, 4), weights=weights, **options)
-    agrees(sampled(tangent_sample(delta, standard, flatten)), K.kernel(IMAGES))
+    agrees(sampled(tangent_sample(delta, standard, flatten)), K.matrix(IMAGES))
 
 
 def test_tangent_dense() -> None:

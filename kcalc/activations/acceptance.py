@@ -41,6 +41,12 @@ def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
     return tuple(out)
 
 
+def simplest(where: float, reach: float = 2e-6) -> float:
+    """The number with the fewest decimals within ``reach`` (relatively, beyond 1): a search finds kinks to about a millionth."""
+    rounded = (round(where, decimals) for decimals in range(12))
+    return next((value for value in rounded if abs(value - where) <= reach * (1 + abs(where))), where)
+
+
 def _place(kink: sp.Expr) -> float:
     try:
         place = float(kink)
@@ -104,7 +110,8 @@ def check_corners(candidate: Any) -> None:
             rounding = 1e-4 * size + 1e-6 * np.abs(candidate.numeric(0)(places)) + 1e-7 * around[np.isfinite(around)].max(initial=0.0)
             jumps = np.isfinite(size) & (np.abs(above - below) > 10 * expected + rounding)
             if jumps.any():
+                where = simplest(float(places[jumps][0]))
                 raise KcalcError(
-                    f"activation {candidate.name!r} is not smooth near x = {places[jumps][0]:g}: declare every point where it or a "
+                    f"activation {candidate.name!r} is not smooth near x = {where:g}: declare every point where it or a "
                     "derivative jumps in kinks=[...]"
                 )

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from kcalc.activations.acceptance import simplest
 from kcalc.errors import KcalcError
 from kcalc.quadrature import Array
 
@@ -155,8 +156,8 @@ class Panels:
 
     def _kink(self, where: float) -> KcalcError:
         return KcalcError(
-            f"activation {self._name!r} is not smooth near x = {where:.7g}: declare every point where it or a derivative jumps, to "
-            "full precision, in kinks=[...]; a function that is smooth there must be computed in double precision throughout"
+            f"activation {self._name!r} is not smooth near x = {simplest(where):.7g}: declare every point where it or a derivative "
+            "jumps, to full precision, in kinks=[...]; a function that is smooth there must be computed in double precision throughout"
         )
 
     def _keep(self, batch: _Batch, coefficients: Array) -> None:

@@ -14,14 +14,15 @@ import sympy as sp
 from ..arguments import angle_array, cosine_array, finished, gap_balls, per_input, q_array, q_balls, single_precision
 from ..compose import fold, require_network
 from ..composition import Composition
-from ..errors import KcalcError, unknown
+from ..errors import FreshnessError, KcalcError, unknown
 from ..fields import NUMPY
 from ..gaps import Gap
 from ..jets import Jet
-from ..layers import Affine, Input, Layer
+from ..layers import Affine, Input, Layer, Nonlinear
 from ..maps import Assumption
 from ..network import Network, concat_channels, grouped_widths
 from ..spectrum import condition_number
+from .homogeneity import is_odd
 from .kernel_matrix import WithMatrices
 from .regime import Regime, regime
 from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
@@ -75,7 +76,8 @@ def ntk(
     Values are kernels, not cosines: for input q = 1, the last Affine included. [DKS sec. 27; Jacot et al. 2018]
 
     ``spatial``: "delta", locations apart from each other; or "exact", dense convolutions and mean pooling over the locations of actual
-    images of ``image_shape`` (height, width), with "dense" or "delta" ``weights``: ``K.kernel(X, Y=None)`` on arrays of images.
+    images of ``image_shape`` (height, width), with "dense" or "delta" ``weights``: ``K.matrix(X, Y=None)`` and
+    ``K.nngp.matrix(X, Y=None)`` on arrays of images.
 
     Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`.
     Raises: KcalcError for a network without Affine layers, activations that jump, an unknown parameterisation or widths that are needed
@@ -151,6 +153,19 @@ class TangentReading:
         found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
         return {node: (nngp + 0.0, tangent + 0.0) for node, (nngp, tangent) in found.items()}  # no -0
 
+    def silent(self, part: int, node: Node | None = None) -> bool:
+        """Whether the NNGP (``part`` 0) or NTK (1; of ``node`` alone, if given) is exactly 0 at c = 0: an odd network without biases, for
+        orthogonal inputs of which all pre-activations are independent; a bias that begins at 0 counts in the standard parameterisation."""
+        if part == 1 and self.fan_in is not None:
+            nodes = self.network.nodes_of(Affine) if node is None else (node,)
+            if any(getattr(self.network.layer(n), "bias", False) for n in nodes):
+                return False
+        return self._odd
+
+    @cached_property
+    def _odd(self) -> bool:
+        return is_odd(self.network)
+
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What the kernels take for granted, node by node."""
@@ -172,6 +187,11 @@ def broadcast_shape(*arrays: Any) -> tuple[int, ...]:
         return np.broadcast_shapes(*(a.shape for a in arrays))
     except ValueError:
         raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
+
+
+def _orthogonal(gap: Mapping[Node, Any]) -> Array:
+    """Where all inputs have c = 0."""
+    return np.all(np.broadcast_arrays(*(np.asarray(value) == 1 for value in gap.values())), axis=0)
 
 
 class KernelFunction(WithMatrices):
@@ -219,12 +239,17 @@ class KernelFunction(WithMatrices):
         if second is not None and all(np.array_equal(first[n], second[n]) for n in first):
             second = None
         shape = broadcast_shape(*gap.values(), *first.values(), *(second or {}).values())
-        values = self.reading.values(gap, first, second, self._seeds)
-        out = {node: finished(pair[self._part], shape, single) for node, pair in values.items()}
+        values = {node: pair[self._part] for node, pair in self.reading.values(gap, first, second, self._seeds).items()}
+        (only, *others) = self._seeds or (None,)
+        if not others and self.reading.silent(self._part, only):
+            values = {node: np.where(_orthogonal(gap), 0.0, value) for node, value in values.items()}
+        out = {node: finished(value, shape, single) for node, value in values.items()}
         return next(iter(out.values())) if len(out) == 1 else out
 
     def condition_number(self, X: Any, **options: Any) -> float:
         """lambda_max / lambda_min of the kernel matrix of the rows of X; infinite where rounding hides lambda_min. Options as in matrix."""
+        if options.get("kind") == "both":
+            raise KcalcError("kind='both' gives two matrices, which have no one condition number; ask with kind='ntk' and kind='nngp'")
         return condition_number(self.matrix(X, **options))
 
     @property
@@ -263,10 +288,18 @@ class KernelFunction(WithMatrices):
         gap, first = gap_balls(self.network.inputs, c, field), q_balls(self.network.inputs, q1, "q1", field)
         second = None if q2 is None else q_balls(self.network.inputs, q2, "q2", field)
         with field.working():
-            kernel, states = self.reading.run(field, gap, first, second, self._seeds)
+            try:
+                kernel, states = self.reading.run(field, gap, first, second, self._seeds)
+            except FreshnessError as error:  # in numbers it was no trouble when the kernel was made
+                why = str(error).split(";")[0]
+                raise KcalcError(f"{why}; of that there is no certified enclosure. {self.name}(c) gives it in double precision") from None
             found = {node: kernel.kernels(states[node])[self._part] for node in self.network.outputs}
-            out = {node: Enclosure.of(value).checked(f"{self!r} at {node}") for node, value in found.items()}
+            out = {node: Enclosure.of(value).checked(self._at(node, q1, q2)) for node, value in found.items()}
         return next(iter(out.values())) if len(out) == 1 else out
+
+    def _at(self, node: Node, q1: Any, q2: Any) -> str:
+        names = sorted({layer.activation.name for _, layer, _ in self.network.steps() if isinstance(layer, Nonlinear)})
+        return f"{self.name} of node {node!r} with {', '.join(names) or 'no activation'} at q1 = {q1}, q2 = {q1 if q2 is None else q2}"
 
     def plot(self, ax: Axes | None = None, q: Any = 1) -> Axes:
         """Draw the kernel over c in [-1, 1] for inputs of one q value."""
@@ -322,7 +355,9 @@ class TangentKernel(KernelFunction):
             rows = np.eye(len(few)).reshape(len(few), len(few), *(1,) * len(shape))
             ((_, values),) = self.reading.values(gap, first, second, dict(zip(few, rows, strict=True))).values()
             parts.extend(np.broadcast_to(values, (len(few), *shape)))
-        return {node: part.copy()[()] for node, part in zip(nodes, parts, strict=True)}
+        zero = np.broadcast_to(_orthogonal(gap), shape)
+        cleared = (np.where(zero, 0.0, part) if self.reading.silent(1, node) else part for node, part in zip(nodes, parts, strict=True))
+        return {node: part.copy()[()] for node, part in zip(nodes, cleared, strict=True)}
 
     def __repr__(self) -> str:
         return f"TangentKernel({len(self.network)} nodes, {self.parameterization} parameterisation)"

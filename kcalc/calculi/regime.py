@@ -19,6 +19,7 @@ from ..errors import KcalcError
 from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear
 from ..network import Network
 from .global_maps import c_map, node_values, q_values
+from .homogeneity import is_odd
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +33,7 @@ ALIKE = 0.98  # orthogonal inputs that come out with larger c values are told ap
 SETTLED = 1e-3  # relative change of q over the second half of the layers that counts as none
 EDGE = 1e-7  # |C'(1) - 1| of a layer that counts as the edge
 CENTRED = 1e-8  # c values that count as 0
+ROUNDING = 1e-13  # what a c value of a deep network is accurate to
 PASSING = (Input, Identity, Flatten, Dropout)
 
 
@@ -106,7 +108,7 @@ class Regime:
     ``kind``: "collapsing", "exploding", "edge" or "shaped". ``slope`` = C_f'(1) and ``level`` = C_f(0) of the whole network decide it.
     ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine node: Theta_i(c) / Theta_i(1)} are measured, ``diagonal`` = K(1) and
     ``off_diagonal`` = K(c) too. ``limit`` is what is predicted as depth grows, ``bound`` the distance to the Gram matrix; None where there
-    is none, and ``notes`` say why.
+    is none, and ``notes`` say why. ``accuracy`` is what rounding does to ``alpha_bar``, absolutely; less than that prints as 0.
     """
 
     kind: str
@@ -120,6 +122,7 @@ class Regime:
     limit: Limit | None
     bound: GramBound | None
     notes: tuple[str, ...]
+    accuracy: float = 0.0
 
     @property
     def alpha_bar(self) -> float:
@@ -157,7 +160,13 @@ class Regime:
 
     def __repr__(self) -> str:
         predicted = "" if self.limit is None else f", predicted as depth grows {self.limit.alpha_bar:.4g}"
-        return f"Regime({self.kind}: C_f'(1) {self.slope:.4g}, C_f(0) {self.level:.4g}, alpha_bar {self.alpha_bar:.4g}{predicted})"
+        level, ratio = _above(self.level, ROUNDING), _above(self.alpha_bar, self.accuracy)
+        return f"Regime({self.kind}: C_f'(1) {self.slope:.4g}, C_f(0) {level:.4g}, alpha_bar {ratio:.4g}{predicted})"
+
+
+def _above(value: float, accuracy: float) -> float:
+    """The value, or 0 where it is rounding."""
+    return value if abs(value) > accuracy else 0.0
 
 
 def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
@@ -179,7 +188,7 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
     if abs(cosine) == 1:
         raise KcalcError(f"c = {cosine:g} is that of equal or opposite inputs; give the c value of others, -1 < c < 1")
     maps = c_map(network)
-    slope, orthogonal = float(maps.derivative(1)(1.0, level)), float(maps(0.0, level))
+    slope, orthogonal = float(maps.derivative(1)(1.0, level)), 0.0 if is_odd(network) else float(maps(0.0, level))
     if not math.isfinite(slope):
         raise KcalcError("the slope of the network's C map at 1 is infinite, so it has no regime")
     off, diagonal = (float(part) for part in kernel(np.array([cosine, 1.0]), level))
@@ -191,7 +200,8 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
         notes = (*why, *why_not)
     else:
         limit, bound, notes = None, None, ("no limit and no bound to the Gram matrix: they are those of the NTK parameterisation",)
-    return Regime(kind(slope, orthogonal), slope, orthogonal, cosine, level, diagonal, off, alphas, limit, bound, notes)
+    accuracy = 16 * np.finfo(float).eps * len(alphas) * q_values(network, level)[network.outputs[0]] / diagonal
+    return Regime(kind(slope, orthogonal), slope, orthogonal, cosine, level, diagonal, off, alphas, limit, bound, notes, accuracy)
 
 
 def kind(slope: float, level: float) -> str:
@@ -240,14 +250,17 @@ def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str
     if not homogeneous and abs(last / inner - 1) > SETTLED:
         return None, (f"no limit is predicted: q still changes from layer to layer ({inner:.4g} half way, {last:.4g} at the end)",)
     layer = chain(Affine(), nonlinear[0], affine[-1][1])
-    limit, why = layer_limit(c_map(layer), last, end, len(affine))
+    limit, why = layer_limit(c_map(layer), last, end, len(affine), is_odd(layer))
     if limit is not None and limit.slope > 1 + EDGE and not homogeneous and abs(last / sizes[affine[0][0]] - 1) > SETTLED:
         why = ("the predicted diagonal takes q to be settled from the first layer on; here its first layers change it by a factor",)
     return limit, why
 
 
-def layer_limit(layer: Any, at: float, q: float, depth: int) -> tuple[Limit | None, tuple[str, ...]]:
-    """The limit for ``depth`` weight layers from the C map of one at q value ``at``; ``q`` is that of the output."""
+def layer_limit(layer: Any, at: float, q: float, depth: int, odd: bool = False) -> tuple[Limit | None, tuple[str, ...]]:
+    """The limit for ``depth`` weight layers from the C map of one at q value ``at``; ``q`` is that of the output.
+
+    ``odd``: the layer is an odd function, so that c = 0 is a fixed point exactly.
+    """
     slope = float(layer.derivative(1)(1.0, at))
     gap = float(layer.gap_at_angle(math.pi / 2, at))
     bend = float(layer.derivative(2)(1.0, at))
@@ -262,7 +275,7 @@ def layer_limit(layer: Any, at: float, q: float, depth: int) -> tuple[Limit | No
         total = q / (1 - slope)
         return Limit("collapsing: q E / (1 - C'(1))", total, total, np.ones(depth), slope, 1.0), ()
     stable = min((p for p in layer.fixed_points(at) if p.value >= -1e-12), key=lambda p: abs(p.slope))
-    star = stable.value
+    star = 0.0 if odd and abs(stable.value) < CENTRED else stable.value
     with np.errstate(over="ignore", under="ignore"):
         diagonal = q * float(np.sum(slope ** before.astype(float)))
         alphas = star * (stable.slope / slope) ** before

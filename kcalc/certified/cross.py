@@ -57,7 +57,7 @@ def _at_end(phi: Any, psi: Any, sign: int, q1: Ball, q2: Ball, order: int, field
     else:
         second = seen(psi, q2, field)
         factors = [(seen(phi, q1, field), q1.sqrt()), (second if sign > 0 else second.mirrored(), q2.sqrt())]
-        values = [expect(factors, field.bits, what=f"E[{phi.name}(u) {psi.name}(v)] at c = {sign}")]
+        values = [expect(factors, field.bits, what=f"E {phi.name}(u) {psi.name}(v) at c = {sign}, q = {q1.str(6, radius=False)}")]
     return values + [end_derivative(phi, psi, q1, q2, sign, k, field) / math.factorial(k) for k in range(1, order + 1)]
 
 
@@ -189,7 +189,11 @@ def _rate(phi: Any, psi: Any, c: Ball, q1: Ball, q2: Ball, k: int, norms: list[B
 
 def _slope_norm(phi: Any, q: Ball, order: int, field: BallField) -> Ball:
     factor = (seen(phi, q, field, order), q.sqrt())
-    return expect([factor, factor], field.bits, what=f"E phi^({order})^2 of {phi.name}").abs_upper().sqrt()
+    return (
+        expect([factor, factor], field.bits, what=f"E (derivative {order} of {phi.name})^2 at q = {q.str(6, radius=False)}")
+        .abs_upper()
+        .sqrt()
+    )
 
 
 def _radial_norm(phi: Any, q: Ball, field: BallField) -> Ball:
@@ -197,4 +201,8 @@ def _radial_norm(phi: Any, q: Ball, field: BallField) -> Ball:
     from flint import arb
 
     factor = (seen(phi, q, field, 1), q.sqrt())
-    return expect([factor, factor], field.bits, (arb(0), arb(0), q), what=f"E[(u phi')^2] of {phi.name}").abs_upper().sqrt()
+    return (
+        expect([factor, factor], field.bits, (arb(0), arb(0), q), what=f"E (u {phi.name}'(u))^2 at q = {q.str(6, radius=False)}")
+        .abs_upper()
+        .sqrt()
+    )

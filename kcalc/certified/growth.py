@@ -225,5 +225,5 @@ def radius(growths: Sequence[tuple[Growth, float]], log_target: float, degree: i
     while tail(growths, reach, degree) > log_target:
         reach += 0.25
         if reach > 1e4:
-            raise KcalcError("the activation grows too fast for a certified Gaussian integral of this width")
+            raise KcalcError("the activation grows too fast for a certified Gaussian integral of this width; use a smaller q")
     return reach

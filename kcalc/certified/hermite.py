@@ -96,9 +96,9 @@ def _table(profile: Profile, q: Any, terms: int, field: BallField) -> Hermite:
 
     bits = field.bits + 24
     fine = bits + math.ceil(_LOSS * terms) + 32
-    what = f"E phi^2 of {profile.name}"
     with working(fine):
         r = arb(q).sqrt()
+        what = f"E phi^2 of {profile.name} at q = {arb(q).str(6, radius=False)}"
         factor = (profile, r)
         moment = expect([factor, factor], field.bits, what=what)
         scale = log_upper(moment) / 2 - (field.digits + 6) * math.log(10)
@@ -114,7 +114,7 @@ def _table(profile: Profile, q: Any, terms: int, field: BallField) -> Hermite:
         found = [sums[n % 2][n // 2] / arb(n).fac().sqrt() + uncertainty(error) for n in range(terms + 1)]
         left = arb((moment - sum(a * a for a in found)).upper())
         if not left.is_finite():
-            raise KcalcError(f"the Hermite coefficients of {profile.name} lost all digits")
+            raise KcalcError(f"the Hermite coefficients of {profile.name} lost all digits; use a smaller q, or other digits")
         rest = left.max(arb(0)).sqrt() + cut
         return Hermite(tuple(found), moment, arb(cut.abs_upper()), arb(rest.abs_upper()))
 
@@ -142,7 +142,11 @@ def _panels(factor: Factor, reach: float, terms: int, log_allowed: float, field:
                 middle = _between(a, b)
                 stack += [(middle, b), (a, middle)]
                 if len(out) + len(stack) > 4000 or float(b - a) < 1e-9:
-                    raise KcalcError(f"{profile.name} is too rough for certified Hermite coefficients")
+                    size = (r * r).str(4, radius=False)
+                    raise KcalcError(
+                        f"{profile.name} at q = {size} varies too fast for certified Hermite coefficients; use a smaller q or "
+                        "fewer digits, or a call without ball, which gives double precision"
+                    )
                 continue
             out.append((a, b, rule[0], ahead, behind))
             total = log_sum(total, rule[1])

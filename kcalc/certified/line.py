@@ -96,7 +96,10 @@ def expect(factors: Sequence[Factor], bits: int, weight: Sequence[Ball] = (1,), 
         for place in inside:
             total += _sliver(bounds, place, size, degree)
     if not total.is_finite():
-        raise KcalcError(f"{what} is infinite or has no certified integral here")
+        raise KcalcError(
+            f"{what} is infinite or has no certified integral; use a smaller q, c away from -1 and 1, or other digits; "
+            "a call without ball gives double precision"
+        )
     return total
 
 

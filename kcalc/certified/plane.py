@@ -269,7 +269,9 @@ class Plane:
             cell = stack.pop()
             seen += 1
             if seen > _MOST_CELLS:
-                raise KcalcError("the certified double integral needs too many cells; ask for fewer digits")
+                (f, r), (g, s) = self.factors
+                names = f"E {f.name}(u) {g.name}(v) at q = {(r * r).str(4, radius=False)}, {(s * s).str(4, radius=False)}"
+                raise KcalcError(f"{names}: the certified double integral needs too many cells; use fewer digits or smaller q values")
             with working(_ROUGH):
                 small = self._negligible(cell, share)
                 if small is not None:

@@ -6,6 +6,8 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..calculi.gradients import gradients
 from ..calculi.ntk import TangentKernel, ntk
 from ..calculi.tangent import PARAMETERIZATIONS
@@ -18,6 +20,7 @@ from .networks import Named, network_from, network_options
 from .text import activation_names, assumption_lines, table
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
+ROUNDING = 2.0**-48  # per layer, over the variance of the output; less prints as 0
 EPILOG = """\
 examples:
   kcalc ntk vanilla-100 --activation relu --sigma-w 1.41421356
@@ -68,11 +71,18 @@ def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool) -> 
         theta, k = (v[node] if isinstance(v, dict) else v for v in (tangent, covariance))
         if len(kernel.network.outputs) > 1:
             lines.append(f"output {node}")
-        rows = [(f"{c:g}", f"{a:.10g}", f"{b:.10g}", f"{b / theta[-1]:.6f}") for c, a, b in zip(COSINES, k, theta, strict=True)]
+        noise = ROUNDING * len(kernel.network.nodes_of(Affine)) * k[-1]
+        k, theta = (np.where(np.abs(values) <= noise, 0.0, values) for values in (k, theta))
+        rows = [(f"{c:g}", f"{a:.10g}", f"{b:.10g}", _fixed(b / theta[-1])) for c, a, b in zip(COSINES, k, theta, strict=True)]
         lines += [*table([("c", "NNGP", "NTK", "NTK / NTK(1)"), *rows], indent=2), ""]
     if len(kernel.network.outputs) == 1:
         lines += _gradient_lines(kernel, q, layers)
     return "\n".join([*lines, *assumption_lines(kernel)])
+
+
+def _fixed(value: float) -> str:
+    """Six decimals, without the sign of a rounded zero."""
+    return f"{round(value, 6) + 0.0:.6f}"
 
 
 def _gradient_lines(kernel: TangentKernel, q: float, layers: bool) -> list[str]:

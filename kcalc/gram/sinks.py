@@ -93,6 +93,8 @@ class FileSink:
         beside = _beside(paths)
         try:
             old = json.loads(beside.read_text())
+            if not (isinstance(old, dict) and isinstance(old.get("finished"), dict)):
+                raise ValueError("it is no record of finished rows")
             done = {int(k): list(marks) for k, marks in old.pop("finished").items()}
             kernel = np.array(old["kernel"], dtype=float)
             if any(not 0 <= stripe < len(job.stripes) for stripe in done):
@@ -103,7 +105,10 @@ class FileSink:
         differing = [key for key in record if key != "kernel" and old.get(key) != record[key]] + ([] if same_kernel else ["kernel"])
         if differing:
             first = next(iter(paths.values()))
-            raise KcalcError(f"{first} holds a matrix of another run (different {', '.join(differing)}); remove it or give another name")
+            same = f", or pass block_rows={old['block_rows']} as before" if differing == ["block_rows"] else ""
+            raise KcalcError(
+                f"{first} holds a matrix of another run (different {', '.join(differing)}); remove it or give another name{same}"
+            )
         arrays = {}
         for part, path in paths.items():
             try:

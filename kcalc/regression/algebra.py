@@ -140,7 +140,12 @@ def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
     elif callable(kernel):
         found = kernel(X, X if Y is None else Y)
     else:
-        raise KcalcError(f"expected a kernel such as kc.ntk(net), or a function of (X, Y), got {type(kernel).__name__}")
+        given = getattr(kernel, "shape", None)
+        what = f"a matrix of shape {tuple(given)}" if given else f"{type(kernel).__name__}"
+        hint = (
+            "; a matrix says nothing of new inputs: pass the kernel itself, or a function that makes the matrix of X and Y" if given else ""
+        )
+        raise KcalcError(f"expected a kernel such as kc.ntk(net), or a function of (X, Y), got {what}{hint}")
     if isinstance(found, Mapping):
         raise KcalcError(f"the kernel has several outputs ({', '.join(map(str, found))}); choose the network of one")
     rows, columns = len(X), len(X if Y is None else Y)

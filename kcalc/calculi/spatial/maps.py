@@ -165,7 +165,7 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
 
 
 class SpatialKernelMap:
-    """Kernel maps of a network on images: ``C(X, Y=None)`` are the cosines of its outputs, ``nngp_matrix`` their covariances.
+    """Kernel maps of a network on images: ``C(X, Y=None)`` are the cosines of its outputs, ``C.matrix(X, Y=None)`` their covariances.
 
     Images are arrays (N, height, width, channels), or {input: array}; ``memory`` bounds the work space in MiB. Results are (N, M), for an
     output that is an image (N, M, height, width), at equal locations; {output: array} for several outputs. Equal images are computed once.
@@ -200,17 +200,13 @@ class SpatialKernelMap:
 
         return self._finished({node: cosine(node) for node in table}, single_precision(X, Y))
 
-    def nngp_matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
         """The covariance of the outputs as a Gaussian process, all pairs of images.
 
         Raises: KcalcError for what is no image of the shape, for nan, and where one pair needs more than ``memory``.
         """
         table, _ = self._table(X, Y, False, memory, progress)
         return self._finished({node: parts[0] for node, parts in table.items()}, single_precision(X, Y))
-
-    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
-        """The same as :meth:`nngp_matrix`, under the name that kernels of the angle have for it."""
-        return self.nngp_matrix(X, Y, memory, progress)
 
     def q_values(self, X: Any, memory: float = 1024) -> dict[Node, Array]:
         """{node: q value at every location}, (N, *locations)."""
@@ -301,7 +297,9 @@ class SpatialKernelMap:
 
 
 class SpatialTangentKernel(SpatialKernelMap):
-    """The tangent kernel of a network on images, ``K.kernel(X, Y=None)``; its NNGP and its kernel maps are of the same recursion."""
+    """The tangent kernel of a network on images, ``K.matrix(X, Y=None)``; its NNGP, ``K.nngp.matrix(X, Y=None)``, and its kernel maps are
+    of the same recursion.
+    """
 
     @property
     def nngp(self) -> SpatialKernelMap:
@@ -313,13 +311,9 @@ class SpatialTangentKernel(SpatialKernelMap):
         """ "ntk" or "standard"."""
         return "ntk" if self.reading.fan_in is None else "standard"
 
-    def kernel(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
-        """The tangent kernel of all pairs of images. Raises: as :meth:`nngp_matrix`, and KcalcError for activations that jump."""
-        return self._parts(X, Y, memory, progress, None)[1]
-
     def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
-        """The same as :meth:`kernel`, under the name that kernels of the angle have for it."""
-        return self.kernel(X, Y, memory, progress)
+        """The tangent kernel of all pairs of images. Raises: as for ``nngp``, and KcalcError for activations that jump."""
+        return self._parts(X, Y, memory, progress, None)[1]
 
     def both(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> tuple[Any, Any]:
         """(NNGP, tangent kernel) from one pass."""

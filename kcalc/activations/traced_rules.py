@@ -1,0 +1,307 @@
+"""Gaussian expectations of functions that JAX traces: moments, C maps and cross moments, differentiable in everything.
+
+Where functions are smooth, their Hermite coefficients ``a_n(q) = E[f(sqrt(q) z) h_n(z)]`` take one matrix product, and
+``E[f(u) g(v)] = sum_n a_n(q1) b_n(q2) c^n`` (Mehler). Where they have kinks that series is slow; expectations are then integrals over the
+plane, split where the functions have their kinks. Both are good to about 1e-11; a series that is cut too early gives nan.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+TERMS = 256
+REACH = 13.0
+STEP = 0.05
+NODES = 16  # on each panel of the plane
+FINE = 48  # on each panel of the line
+OUTER = (-13.0, -7.0, -4.5, -3.0, -1.5, 0.0, 1.5, 3.0, 4.5, 7.0, 13.0)
+WITHIN = (-8.5, -4.5, -2.4, -0.8, 0.8, 2.4, 4.5, 8.5)
+LAYER = 9.0  # half width of the zone about a kink, in units of the spread of v about c u
+CUT = 1e-9
+
+
+class TracedMaps(ABC):
+    """A continuous function ``f`` of JAX arrays with kinks at known places; every method broadcasts."""
+
+    name: str
+
+    @abstractmethod
+    def __call__(self, x: Any, n: int = 0) -> Any:
+        """f(x), or f'(x) for n = 1."""
+
+    @property
+    @abstractmethod
+    def kinked(self) -> bool:
+        """Whether there are kinks."""
+
+    @abstractmethod
+    def kink_points(self) -> Any:
+        """The kinks, shape (kinks,), in any order."""
+
+    @abstractmethod
+    def rescaled(self, scale: Any) -> TracedMaps:
+        """x -> f(scale x)."""
+
+    # -- moments -------------------------------------------------------------------------------------------------------------------------
+
+    def second_moment(self, q: Any) -> Any:
+        """E f(sqrt(q) z)^2."""
+        return _line((self,), lambda x: self(x) ** 2, q)
+
+    def mean(self, q: Any) -> Any:
+        """E f(sqrt(q) z)."""
+        return _line((self,), self, q)
+
+    def mean_slope(self, q: Any) -> Any:
+        """E f'(sqrt(q) z)."""
+        return _line((self,), lambda x: self(x, 1), q)
+
+    def slope_at_one(self, q: Any, second_moment: Any) -> Any:
+        """C'(1) = q E f'(sqrt(q) z)^2 / E f^2, for the ``second_moment`` E f^2 at q."""
+        return q * _line((self,), lambda x: self(x, 1) ** 2, q) / second_moment
+
+    # -- two inputs ----------------------------------------------------------------------------------------------------------------------
+
+    def taylor(self, gap: Any, q1: Any, q2: Any, uniform: bool, second_moments: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
+        """(1 - C, C') at c = 1 - gap; ``uniform`` says that q2 is q1. The digits of 1 - C are kept near c = 1.
+
+        ``second_moments``: E f^2 at q1 and q2 where known.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        first, second = second_moments or (self.second_moment(q1), None if uniform else self.second_moment(q2))
+        second = first if uniform else second
+        compute = partial(self._taylor, uniform=uniform)
+        return jax.checkpoint(compute)(jnp.asarray(gap), q1, q2, first, second)
+
+    def _taylor(self, gap: Any, q1: Any, q2: Any, first: Any, second: Any, uniform: bool) -> tuple[Any, Any]:
+        import jax.numpy as jnp
+
+        if not self.kinked:
+            one = _coefficients(self, q1) / jnp.sqrt(first)
+            two = one if uniform else _coefficients(self, q2) / jnp.sqrt(second)
+            _, gain, slope, apart = _mehler(one, two, 1.0, 1 - gap, not uniform)
+            return apart + gap * gain, slope
+        u, v, weights = _plane(self, self, gap, q1, q2)
+        norm = jnp.sqrt(first * second)
+        slope = jnp.sum(self(u, 1) * self(v, 1) * weights, axis=(-1, -2)) * jnp.sqrt(q1 * q2) / norm
+        scale1, scale2 = (jnp.sqrt(jnp.asarray(m) * 1.0)[..., None, None] for m in (first, second))
+        difference = (self(u) - self(v)) / scale1 if uniform else self(u) / scale1 - self(v) / scale2
+        return jnp.sum(difference**2 * weights, axis=(-1, -2)) / 2, slope
+
+
+def cross(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, cosine: Any) -> Any:
+    """E f(u) g(v) for Gaussians of variances q1, q2 and the given cosine."""
+    return cross_drop(f, g, q1, q2, cosine, None)[0]
+
+
+def cross_alike(f: TracedMaps, g: TracedMaps, q: Any) -> Any:
+    """E f(u) g(u)."""
+    return _line((f, g), lambda x: f(x) * g(x), q)
+
+
+def cross_drop(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, top: Any, loss: Any) -> tuple[Any, Any, Any]:
+    """``E f(u) g(v)`` at the cosine ``top``, what it loses when ``loss`` is taken off the cosine, and the derivative of that in ``loss``.
+
+    ``top`` is None where f and g see one Gaussian (cosine 1), ``loss`` where only the first is asked for.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    if not f.kinked and not g.kinked:
+
+        def series(q1: Any, q2: Any, one: Any, taken: Any) -> tuple[Any, ...]:
+            whole, gain, slope, _ = _mehler(_coefficients(f, q1), _coefficients(g, q2), one, one - taken, False)
+            return whole, taken * gain, slope
+
+        return jax.checkpoint(series)(q1, q2, jnp.asarray(1.0 if top is None else top), jnp.asarray(0.0 if loss is None else loss))
+    if top is None:
+        return jax.checkpoint(partial(_alike, f, g))(q1, q2, jnp.asarray(0.0 if loss is None else loss))
+    whole = jax.checkpoint(partial(_crossed, f, g))(q1, q2, 1 - jnp.asarray(top))[0]
+    if loss is None:
+        return whole, 0.0, 0.0
+    less, slope = jax.checkpoint(partial(_crossed, f, g))(q1, q2, 1 - top + loss)
+    return whole, whole - less, slope
+
+
+def _crossed(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, gap: Any) -> tuple[Any, Any]:
+    """E f(u) g(v) and its derivative in the cosine, by the plane."""
+    import jax.numpy as jnp
+
+    u, v, weights = _plane(f, g, gap, q1, q2)
+    slope = jnp.sum(f(u, 1) * g(v, 1) * weights, axis=(-1, -2)) * jnp.sqrt(q1 * q2)
+    return jnp.sum(f(u) * g(v) * weights, axis=(-1, -2)), slope
+
+
+def _alike(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, gap: Any) -> tuple[Any, Any, Any]:
+    """The same of one Gaussian: its loss is ``E f(u) (g(u') - g(v))``, ``u'`` being u scaled to the variance of v."""
+    import jax.numpy as jnp
+
+    u, v, weights = _plane(f, g, gap, q1, q2)
+    slope = jnp.sum(f(u, 1) * g(v, 1) * weights, axis=(-1, -2)) * jnp.sqrt(q1 * q2)
+    whole = _line_pair(f, g, q1, q2)
+    if q1 is q2:  # E (f(u) - f(v)) (g(u) - g(v)) / 2 has all its digits
+        return whole, jnp.sum((f(u) - f(v)) * (g(u) - g(v)) * weights, axis=(-1, -2)) / 2, slope
+    same = u * jnp.sqrt(q2 / q1)[..., None, None]
+    return whole, jnp.sum(f(u) * (g(same) - g(v)) * weights, axis=(-1, -2)), slope
+
+
+# -- one Gaussian ------------------------------------------------------------------------------------------------------------------------
+
+
+def _line(functions: tuple[TracedMaps, ...], integrand: Any, q: Any) -> Any:
+    """E integrand(sqrt(q) z), split where the functions have kinks."""
+    import jax.numpy as jnp
+
+    spread = jnp.sqrt(jnp.asarray(q) * 1.0)[..., None]
+    z, weight = _panels([_kinks(f, spread) for f in functions if f.kinked])
+    return jnp.sum(integrand(spread * z) * weight, axis=-1)
+
+
+def _line_pair(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any) -> Any:
+    """E f(sqrt(q1) z) g(sqrt(q2) z)."""
+    import jax.numpy as jnp
+
+    one, two = (jnp.sqrt(jnp.asarray(q) * 1.0)[..., None] for q in (q1, q2))
+    z, weight = _panels([_kinks(h, s) for h, s in ((f, one), (g, two)) if h.kinked])
+    return jnp.sum(f(one * z) * g(two * z) * weight, axis=-1)
+
+
+def line_distance(f: TracedMaps, q1: Any, q2: Any, first: Any, second: Any) -> Any:
+    """1 - C at c = 1 for two q values: ``E (f(sqrt(q1) z) / sqrt(Q1) - f(sqrt(q2) z) / sqrt(Q2))^2 / 2``, Q1 and Q2 being given."""
+    import jax.numpy as jnp
+
+    one, two = (jnp.sqrt(jnp.asarray(q) * 1.0)[..., None] for q in (q1, q2))
+    z, weight = _panels([_kinks(f, s) for s in (one, two) if f.kinked])
+    scale1, scale2 = (jnp.sqrt(jnp.asarray(m) * 1.0)[..., None] for m in (first, second))
+    return jnp.sum((f(one * z) / scale1 - f(two * z) / scale2) ** 2 * weight, axis=-1) / 2
+
+
+def _kinks(f: TracedMaps, spread: Any) -> Any:
+    """Where z makes f(spread z) kink, shape (..., kinks)."""
+    return f.kink_points() / spread
+
+
+def _panels(kinks: list[Any]) -> tuple[Any, Any]:
+    """Nodes and Gaussian weights on [-13, 13], split at kinks."""
+    import jax.numpy as jnp
+
+    if not kinks:
+        z = jnp.asarray(np.arange(-REACH, REACH + STEP / 2, STEP))
+        return z, STEP * jnp.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+    return _gauss(_merged(jnp.asarray(OUTER, kinks[0].dtype), kinks, REACH), FINE)
+
+
+def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
+    """Edges and kinks together, ascending within [-reach, reach]; differentiable in the kinks, the only edges that count."""
+    import jax
+    import jax.numpy as jnp
+
+    shape = jnp.broadcast_shapes(fixed.shape[:-1], *(k.shape[:-1] for k in kinks))
+    parts = [jnp.clip(jnp.broadcast_to(part, (*shape, part.shape[-1])), -reach, reach) for part in (fixed, *kinks)]
+    whole = jax.lax.optimization_barrier(jnp.concatenate(parts, axis=-1))  # computed once, so that equal numbers stay equal
+    held = jax.lax.stop_gradient(whole)
+    edges = jnp.sort(held, axis=-1)
+    for k in range(fixed.shape[-1], whole.shape[-1]):
+        edges = edges + jnp.where(edges == held[..., k, None], (whole - held)[..., k, None], 0.0)
+    return edges
+
+
+# -- two Gaussians: kinks ----------------------------------------------------------------------------------------------------------------
+
+
+def _plane(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any) -> tuple[Any, Any, Any]:
+    """(u, v, weights), two axes of nodes last, ``u = sqrt(q1) x`` and ``v = sqrt(q2) (c x + s y)``; f is read at u, g at v."""
+    import jax.numpy as jnp
+
+    shape = jnp.broadcast_shapes(jnp.shape(gap), jnp.shape(q1), jnp.shape(q2))
+    gap, one, two = (jnp.broadcast_to(jnp.asarray(v) * 1.0, shape)[..., None] for v in (gap, q1, q2))
+    c, s, one, two = 1 - gap, jnp.sqrt(jnp.maximum(gap * (2 - gap), 1e-30)), jnp.sqrt(one), jnp.sqrt(two)
+    x, weight = _outer(f, g, c, s, one, two)
+    x, weight, c, s, one, two = (v[..., None] for v in (x, weight, c, s, one, two))
+    y, inner = _gauss(_merged(jnp.asarray(WITHIN, x.dtype) + 0 * x, [(_kinks(g, two) - c * x) / s] if g.kinked else [], WITHIN[-1]), NODES)
+    return one * x, two * (c * x + s * y), weight * inner
+
+
+def _outer(f: TracedMaps, g: TracedMaps, c: Any, s: Any, spread1: Any, spread2: Any) -> tuple[Any, Any]:
+    """Nodes in x: split at the kinks of f(u), and about those of the mean of v in a zone as wide as v's spread."""
+    import jax.numpy as jnp
+
+    edges = [jnp.asarray(OUTER, s.dtype) + 0 * s]
+    if g.kinked:
+        safe = jnp.where(jnp.abs(c) < 1e-3, jnp.where(c < 0, -1e-3, 1e-3), c)
+        centre, zone = _kinks(g, spread2) / safe, LAYER * s / jnp.abs(safe)
+        edges += [centre + k * zone for k in (-1, -1 / 3, 1 / 3, 1)]
+    return _gauss(_merged(jnp.concatenate(edges, axis=-1), [_kinks(f, spread1)] if f.kinked else [], REACH), NODES)
+
+
+@lru_cache(maxsize=8)
+def _legendre(count: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.polynomial.legendre.leggauss(count)
+
+
+def _gauss(edges: Any, count: int) -> tuple[Any, Any]:
+    """Gauss-Legendre nodes and Gaussian weights on the panels between the edges (last axis)."""
+    import jax.numpy as jnp
+
+    t, w = (jnp.asarray(v, edges.dtype) for v in _legendre(count))
+    half, middle = (edges[..., 1:] - edges[..., :-1]) / 2, (edges[..., 1:] + edges[..., :-1]) / 2
+    z = (middle[..., None] + half[..., None] * t).reshape(*edges.shape[:-1], -1)
+    weight = (half[..., None] * w).reshape(z.shape)
+    return z, weight * jnp.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+
+
+# -- two Gaussians: series ---------------------------------------------------------------------------------------------------------------
+
+
+def _coefficients(f: TracedMaps, q: Any) -> Any:
+    """a_0(q) ... a_255(q), shape (256, ...); nan where 256 terms are too few for C'."""
+    import jax.numpy as jnp
+
+    q = jnp.asarray(q) * 1.0
+    z, weighted = _hermite()
+    values = f(jnp.sqrt(q)[..., None] * z)
+    out = jnp.moveaxis(jnp.matmul(values, weighted.T.astype(values.dtype)), -1, 0)
+    order = jnp.arange(TERMS).reshape(-1, *([1] * q.ndim))
+    whole = q * _line((f,), lambda x: f(x, 1) ** 2, q)  # = sum_n n a_n^2
+    missing = jnp.abs(1 - jnp.sum(order * out**2, axis=0) / whole)
+    allowed = CUT if values.dtype == jnp.float64 else 1e-3
+    return jnp.where(missing < allowed, out, jnp.nan)
+
+
+def _mehler(one: Any, two: Any, top: Any, c: Any, distance: bool) -> tuple[Any, Any, Any, Any]:
+    """For P(x) = sum_n one_n two_n x^n: (P(top), (P(top) - P(c))/(top - c), P'(c), sum_n (one_n - two_n)^2 / 2 if ``distance``).
+
+    One loop over n, so that no array holds all terms of all pairs.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    shape = jnp.broadcast_shapes(jnp.shape(c), jnp.shape(top), one.shape[1:], two.shape[1:])
+    zero = jnp.zeros(shape, jnp.result_type(one, two, c))
+
+    def step(carry: Any, given: Any) -> Any:
+        inside, gain, slope, apart = carry
+        n, a, b = given
+        inside = inside * top + a * b
+        gain, slope = gain * c + inside, slope * c + n * a * b
+        return (inside, gain, slope, apart + (a - b) ** 2 / 2 if distance else apart), None
+
+    orders = jnp.arange(1, TERMS).astype(zero.dtype)
+    inside, gain, slope, apart = jax.lax.scan(step, (zero,) * 4, (orders, one[1:], two[1:]), reverse=True)[0]
+    return inside * top + one[0] * two[0], gain, slope, apart + (one[0] - two[0]) ** 2 / 2 if distance else apart
+
+
+@lru_cache(maxsize=1)
+def _hermite() -> tuple[np.ndarray, np.ndarray]:
+    """Nodes z and the matrix h_n(z) exp(-z^2/2) STEP / sqrt(2 pi), h_n orthonormal under the standard Gaussian: shape (256, nodes)."""
+    z = np.arange(-REACH, REACH + STEP / 2, STEP)
+    rows = [np.exp(-z * z / 4), z * np.exp(-z * z / 4)]
+    for n in range(1, TERMS - 1):
+        rows.append((z * rows[n] - np.sqrt(n) * rows[n - 1]) / np.sqrt(n + 1))
+    return z, np.array(rows) * np.exp(-z * z / 4) * STEP / np.sqrt(2 * np.pi)

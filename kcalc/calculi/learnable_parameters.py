@@ -1,0 +1,213 @@
+"""What a learnable kernel is called with: parameters and rows, checked where they are known, left alone where JAX traces them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..activations.traced import NAMES, TracedMaps, traced
+from ..errors import KcalcError, unknown
+from ..jax_field import is_jax
+from ..layers import Affine, Nonlinear
+from ..network import Network
+
+Node = Hashable
+Params = Mapping[str, Any]
+GROUPS = ("sigma_w", "sigma_b", "constants")
+CLOSE = 0.01  # 1 - c of pairs of rows whose 1 - c is formed from their difference
+DIFFERENCES = 1 << 27  # numbers that this takes of traced rows at most
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------------------------
+
+
+def is_traced(value: Any) -> bool:
+    """Whether JAX traces the value, so that nothing is known of it."""
+    from jax.core import Tracer
+
+    return isinstance(value, Tracer)
+
+
+def leaves(params: Params) -> list[Any]:
+    """All numbers in the parameters."""
+    out: list[Any] = []
+    for value in params.values():
+        out.extend(leaves(value) if isinstance(value, Mapping) else [value])
+    return out
+
+
+def checked_params(params: Any, network: Network, fixed: Mapping[Node, str]) -> dict[str, Any]:
+    """The parameters as plain dictionaries. ``fixed``: {nonlinear node: why its constants cannot be given}.
+
+    Raises: KcalcError for unknown names, for what is not one real number, and for values that the layers refuse.
+    """
+    shape = 'a mapping {"sigma_w": ..., "sigma_b": ..., "constants": ...}, each entry optional'
+    if not isinstance(params, Mapping):
+        raise KcalcError(f"the kernel's parameters are {shape}, got {params!r:.60}; {{}} keeps the network's numbers")
+    for key in params:
+        if key not in GROUPS:
+            raise unknown("kernel parameter", key, GROUPS)
+    out: dict[str, Any] = {}
+    for name in ("sigma_w", "sigma_b"):
+        if params.get(name) is not None:
+            out[name] = _sigmas(params[name], name, network)
+    if params.get("constants") is not None:
+        out["constants"] = _constants(params["constants"], network, fixed)
+    return out
+
+
+def _sigmas(given: Any, name: str, network: Network) -> Any:
+    lowest = "> 0" if name == "sigma_w" else ">= 0"
+    if not isinstance(given, Mapping):
+        return _number(given, name, lowest)
+    nodes = [str(node) for node in network.nodes_of(Affine)]
+    for key in given:
+        if str(key) not in nodes:
+            raise unknown("Affine layer", key, nodes)
+    return {str(key): _number(value, f"{name} of {key}", lowest) for key, value in given.items()}
+
+
+def _constants(given: Any, network: Network, fixed: Mapping[Node, str]) -> dict[str, dict[str, Any]]:
+    nodes = {str(node): node for node in network.nodes_of(Nonlinear)}
+    if not isinstance(given, Mapping):
+        raise KcalcError(f"constants is {{nonlinear layer: {{constant: number}}}}, got {given!r:.60}")
+    out = {}
+    for key, constants in given.items():
+        if str(key) not in nodes:
+            raise unknown("nonlinear layer", key, nodes)
+        if not isinstance(constants, Mapping):
+            raise KcalcError(f"the constants of {key} are {{constant: number}} ({', '.join(NAMES)}), got {constants!r:.60}")
+        for name in constants:
+            if name not in NAMES:
+                raise unknown("activation constant", name, NAMES)
+        if constants and nodes[str(key)] in fixed:
+            raise KcalcError(f"node {key!r}: {fixed[nodes[str(key)]]}; leave its constants out")
+        wanted = {name: "not zero" if "scale" in name else "" for name in constants}
+        out[str(key)] = {name: _number(value, f"{name} of {key}", wanted[name]) for name, value in constants.items()}
+    return out
+
+
+def _number(value: Any, what: str, wanted: str) -> Any:
+    """One real number, left as it is."""
+    if not is_jax(value):
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError):
+            array = np.asarray("")
+        if array.dtype.kind not in "iuf":
+            raise KcalcError(f"{what} must be one real number, got {value!r:.60}")
+    else:
+        array = value
+    if array.ndim or np.dtype(array.dtype).kind in "bc":
+        raise KcalcError(f"{what} must be one real number, got an array of {array.dtype}, shape {array.shape}")
+    if is_traced(value):
+        return value
+    number = float(array)
+    if not np.isfinite(number):
+        raise KcalcError(f"{what} must be finite, got {number}")
+    if {"> 0": number <= 0, ">= 0": number < 0, "not zero": number == 0}.get(wanted, False):
+        raise KcalcError(f"{what} must {'not be zero' if wanted == 'not zero' else f'be {wanted}'}, got {number:g}")
+    return value
+
+
+def numbers_of(params: Params, name: str, network: Network) -> dict[Node, Any]:
+    """{Affine node: sigma} of those that are given."""
+    given = params.get(name)
+    nodes: dict[str, Node] = {str(node): node for node in network.nodes_of(Affine)}
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        return {node: given for node in nodes.values() if name == "sigma_w" or network.layer(node).bias}  # type: ignore[attr-defined]
+    return {nodes[key]: value for key, value in given.items()}
+
+
+def activations_of(params: Params, network: Network) -> dict[Node, TracedMaps]:
+    """{nonlinear node: its activation with the constants that are given}."""
+    nodes: dict[str, Node] = {str(node): node for node in network.nodes_of(Nonlinear)}
+    given = params.get("constants") or {}
+    chosen = {nodes[key]: constants for key, constants in given.items() if constants}
+    return {node: traced(network.layer(node).activation, constants) for node, constants in chosen.items()}  # type: ignore[attr-defined]
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------------------------
+
+
+def is_double(data: list[Any], numbers: list[Any]) -> bool:
+    """Whether to compute in double precision: for float64 and whole numbers of NumPy, for lists, and for any float64 of JAX."""
+    if any(is_jax(x) and x.dtype == np.float64 for x in (*data, *numbers)):
+        return True
+    return any(not is_jax(x) and getattr(x, "dtype", np.dtype(float)) not in (np.float32, np.float16) for x in data)
+
+
+def rows_of(X: Any, what: str) -> Any:
+    """Rows as a NumPy array of floats, as a JAX array where traced. Raises: KcalcError naming a row without direction."""
+    import jax.numpy as jnp
+
+    if is_traced(X):
+        array: Any = X if jnp.issubdtype(X.dtype, jnp.floating) else X * 1.0
+    else:
+        try:
+            array = np.asarray(X)
+        except (TypeError, ValueError):
+            raise KcalcError(f"{what} must hold one input per row, shape (N, d), of one length each") from None
+    if np.dtype(array.dtype).kind in "bcOSU":
+        raise KcalcError(f"{what} must hold real numbers, got an array of {array.dtype}")
+    if array.ndim != 2 or not array.shape[0] or not array.shape[1]:
+        raise KcalcError(f"{what} must hold one input per row, shape (N, d), got shape {array.shape}")
+    if is_traced(array):
+        return array
+    array = array.astype(np.float64)
+    with np.errstate(over="ignore"):
+        norms = np.sum(array * array, axis=1)
+    bad = np.flatnonzero(~np.isfinite(norms) | (norms == 0))
+    if bad.size:
+        raise KcalcError(f"row {bad[0]} of {what} is zero or not finite, so it has no direction; drop it")
+    return array
+
+
+def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
+    """The mean square of all rows, or None where rows differ. Raises: KcalcError where they do and ``wanted`` says they do not."""
+    if wanted not in (None, True, False):
+        raise KcalcError(f"uniform must be True, False or None, got {wanted!r}")
+    if wanted is False or (wanted is None and any(is_traced(s) for s in sizes)):
+        return None
+    level = sizes[0].mean()
+    if any(is_traced(s) for s in sizes):
+        return level
+    spread = max(float(np.max(np.abs(s / level - 1))) for s in sizes)
+    if spread <= (1e-5 if single else 1e-12):
+        return level
+    if wanted:
+        raise KcalcError(f"uniform=True, but the rows' mean squares differ by {spread:.1e}, relatively; leave uniform=None, or rescale")
+    return None
+
+
+def gaps_of(first: Any, second: Any, same: bool) -> Any:
+    """1 - c of all pairs of rows, exactly 0 on the diagonal where both sets are one; from differences where c > .99."""
+    if is_traced(first) or is_traced(second):
+        return _traced_gaps(first, second, same)
+    u, v = (rows / np.sqrt(np.sum(rows * rows, axis=1))[:, None] for rows in (first, second))
+    gap = np.clip(1 - u @ v.T, 0.0, 2.0)
+    i, j = np.nonzero(gap < CLOSE)
+    step = max(1, (1 << 22) // u.shape[1])
+    for start in range(0, len(i), step):
+        some = slice(start, start + step)
+        gap[i[some], j[some]] = np.sum((u[i[some]] - v[j[some]]) ** 2, axis=1) / 2
+    if same:
+        np.fill_diagonal(gap, 0.0)
+    return gap
+
+
+def _traced_gaps(first: Any, second: Any, same: bool) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    u, v = (rows / jnp.sqrt(jnp.sum(jnp.asarray(rows) ** 2, axis=1))[:, None] for rows in (first, second))
+    gap = 1 - u @ v.T
+    if u.shape[0] * v.shape[0] * u.shape[1] <= DIFFERENCES:
+        apart = jax.lax.map(jax.checkpoint(lambda row: jnp.sum((row - v) ** 2, axis=1) / 2), u)
+        gap = jnp.where(gap < CLOSE, apart, gap)
+    gap = jnp.where(gap < 0, 0.0, jnp.where(gap > 2, 2.0, gap))
+    return jnp.where(jnp.eye(u.shape[0], dtype=bool), 0.0, gap) if same else gap

@@ -1,0 +1,293 @@
+"""Differentiable kernels in odd corners: shared Gaussians, fusions, precision without x64, near-duplicates, bad parameters."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.activations.traced import cross, cross_drop, traced
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+L = kc.layers
+N = L.Nonlinear
+RNG = np.random.default_rng(11)
+X = RNG.normal(size=(4, 5))
+GAPS = np.array([0.0, 1e-12, 1e-6, 1e-2, 0.4, 1.0, 1.7, 1.999, 2.0])
+
+
+def parallel(first: str, second: str, deeper: bool = False) -> kc.Network:
+    """first(h) + second(h), or first(h) + second(h') with h' = h plus an Affine of its own."""
+    graph = nx.DiGraph()
+    layers: dict[str, Any] = {"x": L.Input(), "h": L.Affine(sigma_b=0.3), "a": N(first), "b": N(second), "s": L.Sum(), "o": L.Affine()}
+    for node, layer in layers.items():
+        graph.add_node(node, layer=layer)
+    graph.add_edges_from([("x", "h"), ("h", "a"), ("s", "o")])
+    if deeper:
+        graph.add_node("g", layer=L.Affine(sigma_w=1.2))
+        graph.add_node("m", layer=L.Sum((0.8, 0.6)))
+        graph.add_edges_from([("x", "g"), ("m", "b")])
+        graph.add_edge("h", "m", slot=0)
+        graph.add_edge("g", "m", slot=1)
+    else:
+        graph.add_edge("h", "b")
+    graph.add_edge("a", "s", slot=0)
+    graph.add_edge("b", "s", slot=1)
+    return kc.Network(graph)
+
+
+NETS = {
+    "tanh beside its input": kc.chain(L.Input(), L.Affine(), kc.residual(N("tanh"), shortcut_weight=0.6), L.Affine()),
+    "relu beside its input": kc.chain(L.Input(), L.Affine(), kc.residual(N("relu"), shortcut_weight=0.6), L.Affine()),
+    "two of one Gaussian": parallel("tanh", "sin"),
+    "a kink of one Gaussian": parallel("relu", "tanh"),
+    "dependent Gaussians": parallel("tanh", "erf", deeper=True),
+    "sin after tanh": kc.chain(L.Input(), L.Affine(), N("tanh"), N("sin"), L.Affine()),
+    "tanh after relu": kc.chain(L.Input(), L.Affine(), N("relu"), N("tanh"), L.Affine()),
+    "relu after tanh": kc.chain(L.Input(), L.Affine(), N("tanh"), N("relu"), L.Affine()),
+}
+
+
+@cache
+def plane(kinks: tuple[float, ...] = (0.0,)) -> tuple[np.ndarray, np.ndarray]:
+    """A rule for E g(z) on the line, split at given places."""
+    t, w = np.polynomial.legendre.leggauss(40)
+    edges = np.unique([*np.arange(-12, 12.5, 1.5), *kinks])
+    half, middle = np.diff(edges) / 2, (edges[1:] + edges[:-1]) / 2
+    z = (middle[:, None] + half[:, None] * t).ravel()
+    return z, (half[:, None] * w).ravel() * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+
+
+QUICK = ("sin after tanh",)
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETS])
+def test_shared_and_fused_activations(name: str) -> None:
+    net = NETS[name]
+    kernel, K = kc.learnable_kernel(net), kc.ntk(net)
+    q = (X**2).mean(axis=1)
+    c = np.clip(X @ X.T / 5 / np.sqrt(np.outer(q, q)), -1, 1)
+    np.fill_diagonal(c, 1.0)
+    truth = K.nngp(c, q[:, None], q[None, :]), K(c, q[:, None], q[None, :])
+    for params in ({}, kernel.init()):
+        for one, want in zip(kernel(params, X, kind="both"), truth, strict=True):
+            assert one.dtype == np.float64
+            np.testing.assert_allclose(one, want, rtol=1e-10, atol=1e-12)
+
+
+def test_fusion_against_a_plane_rule() -> None:
+    k = X[:2] @ X[:2].T / 5
+    q, c = np.diag(k), k[0, 1] / np.sqrt(k[0, 0] * k[1, 1])
+    z, w = plane()
+    x, y = np.meshgrid(z, z, indexing="ij")
+    u, v = np.sqrt(q[0]) * x, np.sqrt(q[1]) * (c * x + np.sqrt(1 - c * c) * y)
+    kernel = kc.learnable_kernel(NETS["sin after tanh"])
+    found = kernel({"constants": {"nonlinear_1": {"input_scale": 1.5}, "nonlinear_2": {"input_shift": 0.2}}}, X[:2], kind="nngp")
+    want = np.sum(np.sin(np.tanh(1.5 * u) + 0.2) * np.sin(np.tanh(1.5 * v) + 0.2) * np.outer(w, w))
+    assert abs(found[0, 1] - want) < 1e-12
+
+
+@pytest.mark.parametrize(("first", "second"), [("tanh", "sin"), pytest.param("relu", "tanh", marks=pytest.mark.slow)])
+def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
+    """Relu kinks at 0, where the rule is split; tanh and sin are smooth."""
+    f, g = (kc.activation(name).numeric(0) for name in (first, second))
+    q1, q2, top, loss = 0.8, 1.3, 0.9, 0.25
+    z, w = plane()
+    x, y = np.meshgrid(z, z, indexing="ij")
+
+    def at(c: float) -> float:
+        return float(np.sum(f(np.sqrt(q1) * x) * g(np.sqrt(q2) * (c * x + np.sqrt(1 - c * c) * y)) * np.outer(w, w)))
+
+    with jax.enable_x64(True):
+        phi, psi = (traced(kc.activation(name), {}) for name in (first, second))
+        sizes = jnp.asarray(q1), jnp.asarray(q2)
+        whole, drop, slope = cross_drop(phi, psi, *sizes, jnp.asarray(top), jnp.asarray(loss))
+        same, lost, _ = cross_drop(phi, psi, *sizes, None, jnp.asarray(0.35))
+        assert abs(float(cross(phi, psi, *sizes, jnp.asarray(0.3))) - at(0.3)) < 1e-11
+    assert abs(float(whole) - at(top)) < 1e-11
+    assert abs(float(whole - drop) - at(top - loss)) < 1e-11
+    assert abs(float(slope) - (at(top - loss + 1e-4) - at(top - loss - 1e-4)) / 2e-4) < 1e-7
+    assert abs(float(same - lost) - at(0.65)) < 1e-11
+
+
+SLOW_HARD = pytest.param("hard_tanh", 0.7, 1.3, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "q1", "q2"), [("relu", 0.7, 1.3), ("abs", 2.0, 2.0), SLOW_HARD])
+def test_piecewise_linear_maps_with_constants(name: str, q1: float, q2: float) -> None:
+    phi = kc.activation(name).transformed(input_scale=-1.3, input_shift=0.4, output_scale=2, output_shift=0.3)
+    want = phi.taylor(GAPS, q1, q2, 1)
+    with jax.enable_x64(True):
+        maps, one = traced(phi, {}), jnp.asarray(q1)
+        found = maps.taylor(jnp.asarray(GAPS), one, one if q1 == q2 else jnp.asarray(q2), q1 == q2)
+        assert abs(float(maps.mean_slope(one)) - phi.mean_slope(q1)) < 1e-13
+        assert abs(float(maps.mean(one)) - phi.mean(q1)) < 1e-13
+    for one, two in zip(found, want, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["relu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hard_tanh", "selu"))])
+def test_gradients_of_kinked_maps_are_differences(name: str) -> None:
+    def total(b: Any, a: Any, e: Any, gap: Any, q1: Any, q2: Any) -> Any:
+        maps = traced(kc.activation(name), {"input_shift": b, "input_scale": a, "output_shift": e})
+        value, slope = maps.taylor(gap, q1, q2, False)
+        return jnp.sum(value * jnp.array([1.0, 2.0]) + slope)
+
+    with jax.enable_x64(True):
+        given = [jnp.asarray(v, jnp.float64) for v in (0.3, 1.2, -0.2, [0.3, 1.2], [0.8, 1.1], [0.9, 0.7])]
+        total = jax.jit(total)
+        slopes = jax.jit(jax.grad(total, argnums=tuple(range(6))))(*given)
+        for i, slope in enumerate(slopes):
+            up, down = ([*given[:i], given[i] + h, *given[i + 1 :]] for h in (1e-5, -1e-5))
+            assert abs(float(total(*up) - total(*down)) / 2e-5 - float(jnp.sum(slope))) < 1e-7
+
+
+def test_constants_of_a_fused_kink_are_left_alone() -> None:
+    kernel = kc.learnable_kernel(NETS["relu after tanh"])
+    assert kernel.init()["constants"] == {}
+    with pytest.raises(kc.KcalcError, match=r"nonlinear_2.*kinks.*leave its constants out"):
+        kernel({"constants": {"nonlinear_2": {"input_scale": 1.0}}}, X)
+
+
+def test_double_precision_without_x64() -> None:
+    assert not jax.config.jax_enable_x64
+    kernel = kc.learnable_kernel(kc.chain(L.Input(), L.Affine(), N("erf"), L.Affine()))
+    whole = np.arange(1, 21).reshape(4, 5)
+    for rows in (X, whole, X.tolist()):
+        assert kernel({}, rows).dtype == np.float64
+    for rows in (X.astype(np.float32), jnp.asarray(X), jnp.asarray(whole)):
+        assert kernel({}, rows).dtype == np.float32
+    exact = np.asarray(kernel({}, X))
+    assert kernel({"sigma_w": jnp.float32(1.0)}, X).dtype == np.float64
+    np.testing.assert_allclose(exact, kc.ntk(kernel.network).matrix(X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("unit", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_gradients_without_x64(unit: bool) -> None:
+    kernel = kc.learnable_kernel(kc.chain(L.Input(), L.Affine(), N("erf"), L.Affine()))
+    rows = X / np.sqrt((X**2).mean(axis=1, keepdims=True)) if unit else X
+
+    def climb(s: Any) -> Any:
+        return kernel.log_marginal_likelihood({"sigma_w": s}, rows, np.ones(4), 0.1)
+
+    below, here, above = (float(climb(np.float64(1 + h))) for h in (-1e-4, 0.0, 1e-4))
+    for climbing in (climb, jax.jit(climb)):
+        assert abs(float(jax.grad(climbing)(1.0)) * 2e-4 / (above - below) - 1) < 1e-6
+    if not unit:
+        assert abs(float(jax.hessian(climb)(1.0)) * 1e-8 / (above - 2 * here + below) - 1) < 1e-5
+    assert jax.vmap(lambda s: kernel({"sigma_w": s}, rows))(jnp.array([1.0, 2.0])).shape == (2, 4, 4)
+
+
+@pytest.mark.parametrize("scale", [None, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_near_duplicates_keep_their_angle(scale: float | None) -> None:
+    """The NTK of relu, one hidden layer: 2 c f'(t) + ..., in closed form of the angle, which mpmath knows to 40 digits."""
+    mpmath = pytest.importorskip("mpmath")
+    rows = np.vstack([X, 1.7 * X[0], X[0] + 1e-9 * X[1], X[1] + 1e-12 * X[2]])
+    if scale is not None:
+        rows = rows / np.sqrt((rows**2).mean(axis=1, keepdims=True))
+    kernel = kc.learnable_kernel(kc.architectures.vanilla(1))
+    found = np.asarray(kernel({}, rows))
+    with jax.enable_x64(True):
+        traced_rows = np.asarray(jax.jit(lambda x: kernel({}, x))(jnp.asarray(rows)))
+    with mpmath.workdps(40):
+        for i, j in ((0, 4), (0, 5), (1, 6), (0, 1)):
+            u, v = ([mpmath.mpf(float(x)) for x in rows[k]] for k in (i, j))
+            norm = mpmath.sqrt(mpmath.fdot(u, u) * mpmath.fdot(v, v))
+            t = mpmath.acos(min(mpmath.fdot(u, v) / norm, mpmath.mpf(1)))
+            post = norm / 5 * (mpmath.sin(t) + (mpmath.pi - t) * mpmath.cos(t)) / (2 * mpmath.pi)
+            want = float(post + norm / 5 * mpmath.cos(t) * (mpmath.pi - t) / (2 * mpmath.pi))
+            for matrix in (found, traced_rows):
+                assert abs(matrix[i, j] / want - 1) < 2e-14
+    slopes = jax.grad(lambda x: kernel({}, x).sum())(jnp.asarray(rows))
+    assert bool(jnp.all(jnp.isfinite(slopes)))
+
+
+BAD = [
+    (None, "mapping"),
+    ([1], "mapping"),
+    ({"sigma_w": "a"}, "one real number"),
+    ({"sigma_w": 0.0}, "must be > 0"),
+    ({"sigma_w": -1.0}, "must be > 0"),
+    ({"sigma_w": np.nan}, "finite"),
+    ({"sigma_w": True}, "one real number"),
+    ({"sigma_w": {"affine_1": [1, 2]}}, "sigma_w of affine_1"),
+    ({"sigma_b": -0.1}, "must be >= 0"),
+    ({"constants": 3}, "nonlinear layer"),
+    ({"constants": {"nonlinear_1": 5}}, "constants of nonlinear_1"),
+    ({"constants": {"nonlinear_1": {"input_scale": 0.0}}}, "must not be zero"),
+    ({"constants": {"nonlinear_1": {"input_shift": None}}}, "one real number"),
+]
+
+
+@pytest.mark.parametrize(("params", "match"), BAD)
+def test_parameters_that_make_no_sense(params: Any, match: str) -> None:
+    kernel = kc.learnable_kernel(kc.chain(L.Input(), L.Affine(), N("erf"), L.Affine()))
+    with pytest.raises(kc.KcalcError, match=match):
+        kernel(params, X)
+
+
+def test_results_that_are_not_finite_are_refused() -> None:
+    kernel = kc.learnable_kernel(kc.chain(L.Input(), L.Affine(), N("tanh"), L.Affine()))
+    with pytest.raises(kc.KcalcError, match=r"not finite.*tanh"):
+        kernel({}, 1e6 * X)
+    with pytest.raises(kc.KcalcError, match="zero or not finite"):
+        kernel({}, 1e200 * X)
+    for rows in ([[1, 2], [3]], "text", X > 0, 1j * X, None):
+        with pytest.raises(kc.KcalcError, match="X must hold"):
+            kernel({}, rows)
+
+
+# -- around kernels ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_odd_networks_are_silent_at_right_angles() -> None:
+    net = kc.architectures.vanilla(20, activation="tanh")
+    K = kc.ntk(net)
+    assert K(0.0) == K.nngp(0.0) == 0.0
+    assert all(part[0] == 0 and part[1] != 0 for part in K.by_layer([0.0, 0.5]).values())
+    found = K.regime()
+    assert found.level == found.alpha_bar == 0.0
+    assert "C_f(0) 0, alpha_bar 0" in repr(found)
+    assert K(1e-9) != 0.0
+    standard = kc.ntk(kc.chain(L.Input(features=3), L.Affine(3), N("tanh"), L.Affine(3)), "standard")
+    assert standard.nngp(0.0) == 0.0
+    assert standard(0.0) > 0.9  # the bias of the last layer
+
+
+def test_certified_kernels_say_what_is_in_the_way() -> None:
+    with pytest.raises(kc.KcalcError, match=r"NTK of node 'affine_2' with softplus at q1 = 10000.0, q2 = 0.0001: no useful enclosure"):
+        kc.ntk(kc.chain(L.Input(), L.Affine(), N("softplus"), L.Affine())).ball(-0.6, 1e4, 1e-4, digits=12)
+    with pytest.raises(kc.KcalcError, match=r"tanh at q = 1.*e\+30 varies too fast.*smaller q"):
+        kc.ntk(kc.chain(L.Input(), L.Affine(), N("tanh"), L.Affine())).ball(0.3, 1e30)
+    with pytest.raises(kc.KcalcError, match="no certified enclosure") as caught:
+        kc.ntk(parallel("tanh", "sin")).ball(0.3)
+    assert "assume_independent" not in str(caught.value)
+
+
+def test_wide_balls_can_be_printed() -> None:
+    from mpmath import mp, mpf
+
+    text = repr(kc.balls.Enclosure(mpf(500), mp.ldexp(mpf(1), 20000)))
+    assert text.endswith("e+6020") or text.endswith("e+6021")
+
+
+def test_messages(tmp_path: Any) -> None:
+    K = kc.ntk(kc.architectures.vanilla(2))
+    rows = RNG.normal(size=(9, 5))
+    with pytest.raises(kc.KcalcError, match="no one condition number"):
+        K.condition_number(rows, kind="both")
+    with pytest.raises(kc.KcalcError, match="pass the kernel itself"):
+        kc.kernel_regression(K.matrix(rows), rows, np.ones(9))
+    K.matrix(rows, out=tmp_path / "theta", block_rows=4)
+    with pytest.raises(kc.KcalcError, match="or pass block_rows=4 as before"):
+        K.matrix(rows, out=tmp_path / "theta", block_rows=3)
+    (tmp_path / "theta.npy.progress.json").write_text("[]")
+    with pytest.raises(kc.KcalcError, match="no record of finished rows"):
+        K.matrix(rows, out=tmp_path / "theta")
+    with pytest.raises(kc.KcalcError, match="near x = 1:"):
+        kc.activation(lambda v: np.minimum(np.maximum(v, -0.5), 1))
