@@ -13,7 +13,7 @@ from ..network import Network
 
 Array = np.ndarray
 
-SMOOTH = ("tanh", "erf", "gelu", "swish", "softplus", "sigmoid", "sin", "atan", "softsign_smooth", "mish", "asinh", "gaussian")
+SMOOTH = ("tanh", "erf", "gelu", "swish", "softplus", "sigmoid", "sin", "atan", "mish", "asinh", "gaussian")
 KINKED = ("relu", "elu", "selu", "hard_tanh", "relu6", "leaky_relu")
 
 

@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Any
 
@@ -132,7 +132,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("erf-top", "activations.sigmoids:Erf._top", times(1.01), ("DKS-erf",)),
     Mutation("square-mean", "expectations:second_moment", times(1.01), ("DKS-eq5", "TAT-eq4")),
     Mutation("mean", "expectations:mean", times(1.01), ("DKS-184a", "DKS-eq24")),
-    Mutation("q-slope", "expectations:q_slope", times(0.5), ("DKS-Qp", "TAT-eq16")),
+    Mutation("q-slope", "activations.local:LocalMaps.q_series", part(1, times(0.5)), ("DKS-Qp", "TAT-eq16")),
     Mutation("pair", "expectations:pair_moment", times(1.01), ("DKS-eq7", "TAT-eq5")),
     Mutation("c-derivative", "pairs:PairMap._matrix", lambda m: m * [1.0, 1.02, 1.0], ("TAT-eq17", "DKS-eq10")),
     Mutation("sum-weights", "network:sum_weights", lambda w: tuple(abs(v) ** 0.5 for v in w), ("DKS-eq12", "TAT-eq7")),
@@ -141,9 +141,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("maximal-slope", "slope_maxima:MaximalSlope.__call__", times(1.01), ("TAT-mu1", "DKS-eq20")),
     Mutation("maximal-curvature", "slope_maxima:MaximalCurvature.multiplier", times(1.01), ("TAT-mu2", "TAT-b5a")),
     Mutation("tangent-geometric", "calculi.tangent:Tangent._parameters", times(1.01), ("DKS-eq23",)),
-    Mutation("offset", "shaping.conditions:System.output", part(1, negative), ("DKS-184a", "DKS-173")),
-    Mutation("gain", "gains:gain", times(1.01), ("TAT-eq15", "DKS-26.1")),
-    Mutation("flow", "shaping.limits:flow_slope", times(1.01), ("TAT-prop3",)),
+    Mutation("offset", "shaping.search:constants", lambda k: replace(k, delta=-k.delta), ("DKS-184a", "DKS-tab-tanh")),
+    Mutation("flow", "shaping.limits:flow", times(1.01), ("TAT-prop3",)),
+    Mutation("flow-time", "shaping.limits:flow_time", times(1.01), ("TAT-prop3",)),
     Mutation("entry-variance", "calculi.moments.reading:entry_variance", times(1.01), ("PLG-B1",)),
     Mutation("rectified-slopes", "calculi.moments.monomials:Monomials.slope_mean", times(1.01), ("PLG-B1",)),
     Mutation("excess", "calculi.moments.monomials:Monomials.amount", times(1.01), ("PLG-B1",)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -60,7 +61,7 @@ def rational_maps(rng: np.random.Generator, count: int, kind: str, degree: int =
     return out
 
 
-def roots(weights: tuple[sp.Rational, ...], low: int = -1, high: int = 1) -> int:
+def roots(weights: tuple[Any, ...], low: int = -1, high: int = 1) -> int:
     """How many solutions C(c) = c has in [low, high], exactly (Sturm)."""
     poly = sp.Poly(sum((b * _C**n for n, b in enumerate(weights)), sp.Integer(0)) - _C, _C)
     return int(poly.count_roots(low, high))

@@ -144,7 +144,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(0.999 - float(above.iterate(0.5, 200)), r"$C=(c+c^2)/2$: $C'(1)=1.5$, and c values go to 0")
     ends, stars = [], []
     start = np.array([-0.5, 0.0, 0.5, 0.95])
-    for C in power_maps(bench.rng, bench.size(100, 1500)):
+    for C in power_maps(bench.rng, bench.size(100, 500)):
         slope = float(C.derivative(1)(1.0))
         if slope > 1.2 and C.weights[1] < 0.9:
             stars.append(float(C.iterate(start[1:], 200).max()))

@@ -236,7 +236,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         psi = Fraction(int(bench.rng.integers(1, 60)), 20)
         off.append(float(expanded(net).eval(rational(psi)) - rational(slopes(net, psi)[net.outputs[0]])))
     yield bench.equal(off, 0, "random networks, LayerNorms and pools among them, against the chain rule in fractions", 0.0)
-    for _ in range(bench.size(4, 30)):
+    for _ in range(bench.size(2, 10)):
         phi, own, psi = polynomial_layer(bench.rng)
         net = random_network(bench.rng, phi, int(bench.rng.integers(2, 6)), norms=True)
         exact = float(slope_polynomial(net).subs(kcalc_psi, psi))

@@ -24,51 +24,69 @@ def _grid() -> Iterator[tuple[float, int, int]]:
 
 
 @PAPER.claim(
-    "PLG-thm2", "Sec. 4.2, Theorem 2, eqs. 19 and 90 to 92", r"$C_1\rho_-^m\exp(\tfrac12L\rho_-^m)-C_2\mu^2 \le \mathrm{var}\,\|J^{k,k'}\|^2 \le "
+    "PLG-thm2", "Sec. 4.2, Theorem 2, eqs. 19 and 90 to "
+    "92", r"$C_1\rho_-^m\exp(\tfrac12L\rho_-^m)-C_2\mu^2 \le \mathrm{var}\,\|J^{k,k'}\|^2 \le "
     r"C_3\rho_+^m\exp(2L\rho_+^m)-C_4\mu^2$ with $\rho_\pm=\alpha^2(1+(5\pm|\Delta|)/n)$ for ResNets",
-    corrected=r"the exponent above is $2L(\alpha(1+(5+|\Delta|)/n))^m$: a block's factor is $\beta=1+2\alpha^m+\dots$ [B5, B6]", theorem=True,
+    corrected=r"the exponent above is $2L(\alpha(1+(5+|\Delta|)/n))^m$: a block's factor is $\beta=1+2\alpha^m+\dots$ [B5, "
+        r"B6]", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     alpha, m, n = 0.5, 2, 40
     rate = math.log(closed.beta(1, alpha**m, m, n))
     rho = (alpha**2 * (1 + 5 / n)) ** m
-    yield bench.counterexample(rate - 2 * rho, "alpha = 1/2, m = 2, n = 40: log of a block's factor above 2 rho^m", rate=rate, exponent=2 * rho)
+    yield bench.counterexample(
+        rate - 2 * rho, "alpha = 1/2, m = 2, n = 40: log of a block's factor above 2 rho^m", rate=rate, exponent=2 * rho
+    )
     found = [moments(resnet(L, m, n, sp.Rational(1, 2))).weights["W11"] for L in bench.size((20, 60), (100, 400))]
     logs = [float(w.log10_variance or 0) * math.log(10) for w in found]
     growth = (logs[1] - logs[0]) / bench.size(40, 300)
-    yield bench.at_most(growth, 2 * rho, "the growth of the variance by kcalc", **{"growth": growth})
+    yield bench.at_most(growth, 2 * rho, "the growth of the variance by kcalc", growth=growth)
     rates = np.array([math.log(closed.beta(1, a**k, k, w)) for a, k, w in _grid()])
-    yield bench.at_most(rates, [2 * (a * (1 + 5 / w)) ** k for a, k, w in _grid()], "log beta, normal weights, over a grid", 1e-12, CORRECTED)
+    yield bench.at_most(
+        rates, [2 * (a * (1 + 5 / w)) ** k for a, k, w in _grid()], "log beta, normal weights, over a grid", 1e-12, CORRECTED
+    )
     low = [(0.5 * (a * a * (1 + 5 / w)) ** k, math.log(closed.beta(1, a**k, k, w))) for a, k, w in _grid() if a * a * (1 + 5 / w) < 1]
     yield bench.at_most([v[0] for v in low], [v[1] for v in low], "the lower exponent, where rho < 1", 1e-12, CORRECTED)
     a, s = sp.symbols("a s", positive=True)
-    yield bench.exact((1 + a * s) ** 2 - (1 + 2 * a * s + a**2 * s**2), "beta is at most $(1+a s)^2$, $s=(1+5/n)^m$, and so at most $e^{2as}$", CORRECTED)
+    yield bench.exact(
+        (1 + a * s) ** 2 - (1 + 2 * a * s + a**2 * s**2), "beta is at most $(1+a s)^2$, $s=(1+5/n)^m$, and so at most $e^{2as}$", CORRECTED
+    )
     for L, m_, n_, value in ((3, 2, 6, 0.6), (3, 3, 10, 0.5)):
         net = moments(resnet(L, m_, n_, sp.nsimplify(value)))
         pairs = list(itertools.product(range(1, L + 1), range(1, m_ + 1)))
         truth = [closed.resnet_fourth(L, m_, n_, value, k, j) for k, j in pairs]
-        yield bench.equal([net.weights[f"W{k}{j}"].fourth / t for (k, j), t in zip(pairs, truth, strict=True)], 1.0, "kcalc's E|J|^4 of all weights",
+        yield bench.equal([net.weights[f"W{k}{j}"].fourth / t for (k, j), t in zip(pairs, truth, strict=True)], 1.0, "kcalc: E|J|^4 of all",
                           1e-10, CORRECTED)  # fmt: skip
         _, J = draw(resnet(L, m_, n_, sp.nsimplify(value)), bench.size(6000, 30000), bench.rng)
         yield from agree(bench, J, net.weights, f"drawn, L = {L}, m = {m_}", CORRECTED)
 
 
-@PAPER.claim("PLG-sec4.2", "Sec. 4.2", r"keeping $L\rho_+^m$ constant keeps $E\|J\|^2$ and $\mathrm{var}\,\|J\|^2$ bounded as ResNets deepen",
+@PAPER.claim("PLG-sec4.2", "Sec. 4.2", r"keeping $L\rho_+^m$ constant keeps $E\|J\|^2$ and $\mathrm{var}\,\|J\|^2$ bounded as ResNets "
+    r"deepen",
              corrected=r"keeping $L\alpha^m$ constant does [B6]")  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for L, told in ((10, 3.7), (100, 1253.0), (1000, 1.0e12)):
         a = L**-0.5
-        yield bench.equal(a * (1 + a) ** (L - 1) / told, 1.0, f"$\\alpha^m(1+\\alpha^m)^{{L-1}}$ with $\\alpha^{{2m}}=1/L$, L = {L}", 0.05, CORRECTED)
+        yield bench.equal(
+            a * (1 + a) ** (L - 1) / told, 1.0, f"$\\alpha^m(1+\\alpha^m)^{{L-1}}$ with $\\alpha^{{2m}}=1/L$, L = {L}", 0.05, CORRECTED
+        )
     deep = moments(resnet(100, 2, 10, sp.Rational(1, 10) ** sp.Rational(1, 2))).weights["W11"].mean / 10 * 2 * 0.1**0.5
     yield bench.counterexample(deep - 100, "kcalc's mean at L = 100 with $\\alpha^{2m}=1/L$", mean=deep)
     for L in (10, 100):
         found = moments(resnet(L, 2, 20, sp.sqrt(sp.Rational(1, L)))).weights["W11"]
         c = 2 * L**-0.5 / 20
-        yield bench.at_most([found.mean * c * L, found.fourth * c**2 * L**2], [math.e, 3 * math.exp(2.3)], f"$L\\alpha^m=1$, L = {L}: bounded", 0.0, CORRECTED)
+        yield bench.at_most(
+            [found.mean * c * L, found.fourth * c**2 * L**2],
+            [math.e, 3 * math.exp(2.3)],
+            f"$L\\alpha^m=1$, L = {L}: bounded",
+            0.0,
+            CORRECTED,
+        )
 
 
 @PAPER.claim(
-    "PLG-eq77", "Sec. 7.4, eq. 77", r"$E\|y^L_{(k)}\|^2 = \alpha^m\prod_{l=k}^L(1+\alpha^m)$", corrected=r"the product runs over all $l\ne k$: $\alpha^m(1+\alpha^m)^{L-1}$ [B5]"
+    "PLG-eq77", "Sec. 7.4, eq. 77", r"$E\|y^L_{(k)}\|^2 = "
+        r"\alpha^m\prod_{l=k}^L(1+\alpha^m)$", corrected=r"the product runs over all $l\ne k$: $\alpha^m(1+\alpha^m)^{L-1}$ [B5]"
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     L, n, a = 4, 6, 0.25
@@ -88,7 +106,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for L, m, n, alpha in ((3, 2, 6, 0.7), (5, 3, 24, 0.5), (2, 4, 9, 1.0)):
         full = moments(resnet(L, m, n, sp.nsimplify(alpha))).out
         factor = closed.beta(1, alpha**m, m, n)
-        yield bench.equal([full.mean, full.fourth], [(1 + alpha**m) ** L, factor**L], f"kcalc: the full network, {L}, {m}, {n}, {alpha}", 1e-11)
+        yield bench.equal(
+            [full.mean, full.fourth], [(1 + alpha**m) ** L, factor**L], f"kcalc: the full network, {L}, {m}, {n}, {alpha}", 1e-11
+        )
         cut = [moments(resnet(i, m, n, sp.nsimplify(alpha), without=1)).out.fourth for i in (1, L)]
         yield bench.equal(cut[1] / cut[0], factor ** (L - 1), "kcalc: the reduced network against its one block", 1e-11)
     y = draw(resnet(3, 2, 6, sp.Rational(7, 10)), bench.size(10000, 60000), bench.rng)[0]["y3"]
@@ -96,7 +116,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "PLG-eq95", "Sec. 7.4, eq. 95", r"$\rho=\alpha^{2m}(1+5/n)^m(1+2/n)$", corrected=r"$\rho=\alpha^{2m}(1+5/n)^{m-1}(1+2/n)$: a branch has m - 1 relu layers [B5]"
+    "PLG-eq95", "Sec. 7.4, eq. 95", r"$\rho=\alpha^{2m}(1+5/n)^m(1+2/n)$", corrected=r"$\rho=\alpha^{2m}(1+5/n)^{m-1}(1+2/n)$: a branch "
+        r"has m - 1 relu layers [B5]"
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     n, m = 10, 2
@@ -108,7 +129,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(moments(cut).out.fourth, right, "the same by kcalc", 1e-12, CORRECTED)
 
 
-@PAPER.claim("PLG-eq96", "Sec. 7.5, eqs. 96, 98 and 102", r"in DenseNets $\mu_L = (\alpha/L)\sum\mu_l$, $C_{L,j} = (\alpha/L)\sum C_{l,j}$ and "
+@PAPER.claim("PLG-eq96", "Sec. 7.5, eqs. 96, 98 and 102", r"in DenseNets $\mu_L = (\alpha/L)\sum\mu_l$, $C_{L,j} = (\alpha/L)\sum "
+    r"C_{l,j}$ and "
              r"$C_{L,L} = (\alpha/L)^2(1+5/n)\sum C_{l,l'}$ for normal weights, sums over what layer L reads [B7]")  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for L, n, alpha, k in ((5, 6, 0.8, 0), (4, 5, 1.0, 2), (4, 5, 1.2, 1)):
@@ -194,10 +216,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(variance[[9999]], _dense_fourth(10000, width, 1.0, 0.0)[[9999]] - 1, "by the recursion", 1e-9)
     yield bench.equal(_dense_fourth(10000, 20, 1.0, 0.0)[-1] - 1, 0.465, "n = 20, L = 10^4", 1e-2)
     found = moments(densenet(12, 10)).out
-    yield bench.equal([found.mean, found.variance], [1, math.prod(1 + 5 / (10 * i * i) for i in range(1, 13)) - 1], "kcalc, L = 12, n = 10", 1e-11)
+    yield bench.equal(
+        [found.mean, found.variance], [1, math.prod(1 + 5 / (10 * i * i) for i in range(1, 13)) - 1], "kcalc, L = 12, n = 10", 1e-11
+    )
 
 
-@PAPER.claim("PLG-prop1", "Sec. 7, Proposition 1, eqs. 26 to 31", r"$E[\prod_iW_i^mZ] = (c_m)^l/2$ for even m, and 0 for odd m and even l, where $Z|W=1-Z|-W$",
+@PAPER.claim("PLG-prop1", "Sec. 7, Proposition 1, eqs. 26 to "
+    "31", r"$E[\prod_iW_i^mZ] = (c_m)^l/2$ for even m, and 0 for odd m and even l, where $Z|W=1-Z|-W$",
              caveat="where 0 has probability 0: with signs as weights w.y = 0 may have a positive one", theorem=True)  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     values = np.array(list(itertools.product([-2.0, -1.0, 1.0, 2.0], repeat=4)))
@@ -213,14 +238,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(share, 0.25, "it is 1/4", 1e-12, CORRECTED)
 
 
-@PAPER.claim("PLG-B8", "Sec. 4, taken to other graphs", r"means and fourth moments of $\|y\|$ and $\|J\|$ in graphs with relu behind weights only, skips, concatenations and "
+@PAPER.claim("PLG-B8", "Sec. 4, taken to other graphs", r"means and fourth moments of $\|y\|$ and $\|J\|$ in graphs with relu behind "
+    r"weights only, skips, concatenations and "
              r"nodes read more than once follow the exact recursion [B8]")  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     A, R, S, C = layers.Affine, layers.Nonlinear("relu"), layers.Sum, layers.Concat  # type: ignore[arg-type]
-    graph = [("x", layers.Input(4), ()), ("W1", A(5, sigma_w=1.3), ("x",)), ("r1", R, ("W1",)), ("W2", A(4), ("r1",)), ("s", S((0.8, 0.6)), ("x", "W2")),
+    graph = [("x", layers.Input(4), ()), ("W1", A(5, sigma_w=1.3), ("x",)), ("r1", R, ("W1",)), ("W2", A(4), ("r1",)),
+             ("s", S((0.8, 0.6)), ("x", "W2")),
              ("c", C(), ("s", "r1")), ("W3", A(5, sigma_w=1.2), ("c",)), ("r3", R, ("W3",)), ("W4", A(5), ("r1",)), ("W6", A(5), ("r3",)),
              ("t", S(), ("W6", "W4")), ("W5", A(3), ("t",))]  # fmt: skip
-    twice = [("x", layers.Input(3), ()), ("W1", A(4), ("x",)), ("r", R, ("W1",)), ("m", layers.Scale(-0.7), ("W1",)), ("q", R, ("m",)), ("c", C(), ("r", "q", "r")),
+    twice = [("x", layers.Input(3), ()), ("W1", A(4), ("x",)), ("r", R, ("W1",)), ("m", layers.Scale(-0.7), ("W1",)),
+             ("q", R, ("m",)), ("c", C(), ("r", "q", "r")),
              ("W2", A(4, sigma_w=1.4), ("c",)), ("r2", R, ("W2",)), ("c2", C(), ("r2", "x")), ("W3", A(3), ("c2",))]  # fmt: skip
     for name, steps in (("skip and concatenation", graph), ("concatenated relu, a node read twice", twice)):
         net = Network.from_steps(steps)
@@ -231,7 +259,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield from agree(bench, J, found.weights, f"{name}, |J|, {law}")
 
 
-PAPER.undecidable("PLG-fig2", "Fig. 2 and 3", "simulated means and variances match the predictions", "figures without their numbers; the formulas behind them are the "
+PAPER.undecidable("PLG-fig2", "Fig. 2 and 3", "simulated means and variances match the "
+    "predictions", "figures without their numbers; the formulas behind them are the "
                   "claims on Theorems 2 and 3 and Lemmas 2 to 4")  # fmt: skip
-PAPER.undecidable("PLG-uci", "Sec. 8 and 9, Table 1", "concatenated-relu networks lead on 40 UCI data sets", "training runs on data sets that are not part of this library")
-PAPER.undecidable("PLG-eq4", "Sec. 2, eqs. 3 and 4", "the mean-field recursion of squared gradients and its value for relu", "a quotation of other work, its formulas lost in the text")
+PAPER.undecidable(
+    "PLG-uci",
+    "Sec. 8 and 9, Table 1",
+    "concatenated-relu networks lead on 40 UCI data sets",
+    "training runs on data sets that are not part of this library",
+)
+PAPER.undecidable(
+    "PLG-eq4",
+    "Sec. 2, eqs. 3 and 4",
+    "the mean-field recursion of squared gradients and its value for relu",
+    "a quotation of other work, its formulas lost in the text",
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,8 +26,10 @@ def linear_step(state: tuple[float, float, float], n: int, c: float, excess: flo
 def forward(widths: Sequence[int], excess: float, alpha: float = 1.0, linear: bool = False) -> list[tuple[float, float, float]]:
     """The states of a vanilla network for a flat input of norm 1, layer by layer from the input."""
     states = [(1.0, 1.0, 1 / widths[0])]
-    for before, n in zip(widths[:-1], widths[1:], strict=True):
-        states.append(linear_step(states[-1], n, alpha / before, excess) if linear else relu_step(states[-1], n, 2 * alpha / before, excess))
+    for before, n in pairwise(widths):
+        states.append(
+            linear_step(states[-1], n, alpha / before, excess) if linear else relu_step(states[-1], n, 2 * alpha / before, excess)
+        )
     return states
 
 

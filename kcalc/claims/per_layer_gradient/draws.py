@@ -38,7 +38,10 @@ def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None
     for b in range(1, blocks + 1):
         h = f"y{b - 1}"
         for j in range(1, branch):
-            steps += [(f"W{b}{j}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (h,)), (f"r{b}{j}", layers.Nonlinear("relu"), (f"W{b}{j}",))]  # type: ignore
+            steps += [
+                (f"W{b}{j}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (h,)),
+                (f"r{b}{j}", layers.Nonlinear("relu"), (f"W{b}{j}",)),  # type: ignore[arg-type]
+            ]  # type: ignore
             h = f"r{b}{j}"
         steps.append((f"W{b}{branch}", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), (h,)))
         own = (f"W{b}{branch}",)
@@ -128,14 +131,18 @@ def _jacobians(network: Network, steps: list[Any], values: dict[Node, Array], we
                 pass
 
 
-def agree(bench: Bench, found: dict[Any, Array], table: Any, what: str, about: str = PRINTED, powers: tuple[int, ...] = (1, 2)) -> Iterator[Evidence]:
+def agree(
+    bench: Bench, found: dict[Any, Array], table: Any, what: str, about: str = PRINTED, powers: tuple[int, ...] = (1, 2)
+) -> Iterator[Evidence]:
     """Drawn squared norms against the means and fourth moments of a :class:`kcalc.Moments` table; the furthest off is shown."""
     for power in powers:
         items = []
         for node, sample in found.items():
             truth = float(table[node].mean if power == 1 else table[node].fourth)
             if np.ptp(sample) > 1e-9 * truth:
-                items.append((str(node), bench.statistical(sample**power, truth, f"{what}, {'means' if power == 1 else 'fourth moments'}", about)))
+                items.append(
+                    (str(node), bench.statistical(sample**power, truth, f"{what}, {'means' if power == 1 else 'fourth moments'}", about))
+                )
         if items:
             node, worst = min(items, key=lambda pair: pair[1].margin or 0.0)
             data = dict(worst.data) | {"comparisons": len(items), "worst": node}

@@ -31,7 +31,8 @@ def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
 
 
 @PAPER.claim(
-    "PLG-thm1-mean", "Sec. 4, Theorem 1, first equation", r"$E\|J^k\|^2 = E\|y^L_{(k)}\|^2/c_2^k$: the mean is that of the reduced network [B2, B4, B5, B7]",
+    "PLG-thm1-mean", "Sec. 4, Theorem 1, first "
+    "equation", r"$E\|J^k\|^2 = E\|y^L_{(k)}\|^2/c_2^k$: the mean is that of the reduced network [B2, B4, B5, B7]",
     caveat="for weights without atoms", hypotheses="weights i.i.d., symmetric", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -43,21 +44,28 @@ def _(bench: Bench) -> Iterator[Evidence]:
         full, cut = resnet(L, 2, 6, sp.Rational(1, 2)), resnet(L, 2, 6, sp.Rational(1, 2), without=k)
         truth = moments(cut).out.mean / (1 / 6), moments(cut).out.mean / (0.5 / 6)
         own = moments(full).weights
-        yield bench.equal([own[f"W{k}1"].mean, own[f"W{k}2"].mean], truth, f"kcalc: ResNet against its reduced network, k = {k}", 1e-12, CORRECTED)
+        yield bench.equal(
+            [own[f"W{k}1"].mean, own[f"W{k}2"].mean], truth, f"kcalc: ResNet against its reduced network, k = {k}", 1e-12, CORRECTED
+        )
         y, _ = draw(cut, bench.size(4000, 30000), bench.rng)
         yield bench.statistical(y[f"y{L}"], truth[0] / 6, f"the reduced ResNet drawn, k = {k}", CORRECTED)
         dense, reduced = densenet(L, 6), densenet(L, 6, without=k)
         c = 2 / (6 * k)
-        yield bench.equal(moments(dense).weights[f"W{k}"].mean, moments(reduced).out.mean / c, f"kcalc: DenseNet, k = {k}", 1e-12, CORRECTED)
+        yield bench.equal(
+            moments(dense).weights[f"W{k}"].mean, moments(reduced).out.mean / c, f"kcalc: DenseNet, k = {k}", 1e-12, CORRECTED
+        )
     signs = np.array(list(itertools.product([-1.0, 1.0], repeat=6))).reshape(-1, 3, 2)  # W1 = 2 x 2, W2 = 2 -> 1, all of them
     h = np.maximum(np.einsum("dij,j->di", signs[:, :2], np.array([1.0, 1.0]) / 2**0.5), 0)
     z = np.einsum("di,di->d", h, signs[:, 2])
-    y2, j2 = (np.maximum(z, 0) ** 2).mean(), (((z > 0) * (h**2).sum(axis=1))).mean()
-    yield bench.counterexample(abs(j2 - y2), "signs as weights, all 64 networks 2-2-1: E|J^2|^2 against E|y|^2 (c_2 = 1)", jacobian=j2, output=y2)
+    y2, j2 = (np.maximum(z, 0) ** 2).mean(), ((z > 0) * (h**2).sum(axis=1)).mean()
+    yield bench.counterexample(
+        abs(j2 - y2), "signs as weights, all 64 networks 2-2-1: E|J^2|^2 against E|y|^2 (c_2 = 1)", jacobian=j2, output=y2
+    )
 
 
 @PAPER.claim(
-    "PLG-thm1-upper", "Sec. 4, Theorem 1, upper bound", r"$\mathrm{var}\,\|J^k\|^2 \le \mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$ [B2]", theorem=True,
+    "PLG-thm1-upper", "Sec. 4, Theorem 1, upper "
+    "bound", r"$\mathrm{var}\,\|J^k\|^2 \le \mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$ [B2]", theorem=True,
     hypotheses="weights i.i.d., symmetric, without atoms",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -72,7 +80,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 right.append((states[-1][1] - states[-1][0] ** 2) / c**2)
         widths = [5, 7, 4, 6]
         found, c = moments(vanilla(widths), weights=law), 2 / 5
-        yield bench.equal(found.weights["W1"].variance, closed.jacobian_fourth(widths, 1, excess) - (found.out.mean / c) ** 2, f"kcalc, {law}", 1e-9)
+        yield bench.equal(
+            found.weights["W1"].variance, closed.jacobian_fourth(widths, 1, excess) - (found.out.mean / c) ** 2, f"kcalc, {law}", 1e-9
+        )
     yield bench.at_most(left, right, "over random widths, depths and three laws", 1e-9)
     for n, L, k in ((6, 3, 1), (6, 3, 2), (8, 4, 3)):
         net, cut = moments(resnet(L, 2, n, sp.Rational(1, 2))), moments(resnet(L, 2, n, sp.Rational(1, 2), without=k)).out
@@ -83,7 +93,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim(
     "PLG-thm1-lower", "Sec. 4, Theorem 1, lower bound", r"$\mathrm{var}\,\|y^L_{(k)}\|^2/c_4^k \le \mathrm{var}\,\|J^k\|^2$",
-    corrected=r"$E\|y\|^4/c_4 - (E\|y\|^2/c_2)^2 \le \mathrm{var}\,\|J^k\|^2$ for kurtosis of at least 3; better the exact recursion of $E\|J\|^4$ [B2, B3]",
+    corrected=r"$E\|y\|^4/c_4 - (E\|y\|^2/c_2)^2 \le \mathrm{var}\,\|J^k\|^2$ for kurtosis of at least 3; better the exact recursion of "
+        r"$E\|J\|^4$ [B2, B3]",
     theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -132,7 +143,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "PLG-eq57", "Sec. 7.2, eqs. 53 to 57", r"in wide networks $\mathrm{var}\,\|J^k\|^2 \sim \mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$, whatever the depth of k",
+    "PLG-eq57", "Sec. 7.2, eqs. 53 to 57", r"in wide networks $\mathrm{var}\,\|J^k\|^2 \sim \mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$, "
+        r"whatever the depth of k",
     corrected=r"the ratio tends to $(L+4k-4)/(5L)$ for vanilla networks of normal weights [B3]",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -150,7 +162,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "PLG-lem1", "Sec. 4, Lemma 1", r"$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$, m = 2, 4: the paths through $W^k$ of the full network [B5]", theorem=True,
+    "PLG-lem1", "Sec. 4, Lemma 1", r"$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$, m = 2, 4: the paths through $W^k$ of the full network "
+        r"[B5]", theorem=True,
     hypotheses="weights i.i.d., symmetric, without atoms",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -174,7 +187,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim(
     "PLG-lem2", "Sec. 4.1, Lemma 2", r"for $\alpha=1$ $\mathrm{var}\,\|J^k\|^2$ lies between $C_1\exp\sum(5-|\Delta|)/(2n_l)-C_2$ and "
-    r"$C_3\exp\sum(5+|\Delta|)/n_l-C_4$ (up to constants)", caveat=r"the lower bound needs $|\Delta|<5$, $\Delta=2(c_4-3c_2^2)/c_2^2$, and $n_l\ge(5-|\Delta|)/2.5$ [B1]",
+    r"$C_3\exp\sum(5+|\Delta|)/n_l-C_4$ (up to "
+    r"constants)", caveat=r"the lower bound needs $|\Delta|<5$, $\Delta=2(c_4-3c_2^2)/c_2^2$, and $n_l\ge(5-|\Delta|)/2.5$ [B1]",
     theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -194,5 +208,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(value, upper, "and from above", 1e-9, CORRECTED)
     x = sp.Rational(-1, 2)
     yield bench.counterexample(float(sp.exp(x / 2) - (1 + x)), "the proof's $e^{x/2}\\le1+x$ for |x| <= 1, at x = -1/2 ($|\\Delta|>5$)")
-    yield bench.at_most(np.exp(np.linspace(0, 2.5, 500) / 2), 1 + np.linspace(0, 2.5, 500), "$e^{x/2}\\le1+x$ on [0, 2.5]", 1e-12, CORRECTED)
-    yield from agree(bench, draw(vanilla([6, 8, 5, 7]), bench.size(8000, 40000), bench.rng)[0], moments(vanilla([6, 8, 5, 7])).nodes, "drawn", CORRECTED)
+    yield bench.at_most(
+        np.exp(np.linspace(0, 2.5, 500) / 2), 1 + np.linspace(0, 2.5, 500), "$e^{x/2}\\le1+x$ on [0, 2.5]", 1e-12, CORRECTED
+    )
+    yield from agree(
+        bench, draw(vanilla([6, 8, 5, 7]), bench.size(8000, 40000), bench.rng)[0], moments(vanilla([6, 8, 5, 7])).nodes, "drawn", CORRECTED
+    )

@@ -23,11 +23,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         widths = [int(v) for v in bench.rng.integers(3, 9, size=4)]
         found = moments(vanilla(widths, 0.8), weights=law)
         yield bench.equal(found.out.mean, 0.8**3 * widths[-1] / widths[0], f"kcalc, {law}", 1e-12)
-        yield bench.statistical(draw(vanilla(widths, 0.8), bench.size(6000, 40000), bench.rng, law)[0]["y3"], found.out.mean, f"drawn, {law}")
+        yield bench.statistical(
+            draw(vanilla(widths, 0.8), bench.size(6000, 40000), bench.rng, law)[0]["y3"], found.out.mean, f"drawn, {law}"
+        )
 
 
 @PAPER.claim(
-    "PLG-eq72", "Sec. 7.3, eqs. 68 to 73, with Delta of sec. 3", r"$E\|y^l\|^4$ follows the recursion with factors between $n_l(n_l+5\mp|\Delta|)/n_{l-1}^2$, "
+    "PLG-eq72", "Sec. 7.3, eqs. 68 to 73, with Delta of sec. 3", r"$E\|y^l\|^4$ follows the recursion with factors between "
+        r"$n_l(n_l+5\mp|\Delta|)/n_{l-1}^2$, "
     r"$\Delta = 2(c_4-3c_2^2)/n_{l-1}$", corrected=r"with $\Delta = 2(c_4-3c_2^2)/c_2^2$ [B1, B2, exact for every law]",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -35,7 +38,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for widths in ([4, 6, 5, 7], [9, 3, 8], [2, 2, 2, 2, 2]):
             states = closed.forward(widths, excess)
             found = moments(vanilla(widths), weights=law)
-            yield bench.equal([found.nodes[f"y{i}"].fourth for i in range(len(widths))], [s[1] for s in states], f"kcalc, {law}, {widths}", 1e-11, CORRECTED)
+            yield bench.equal(
+                [found.nodes[f"y{i}"].fourth for i in range(len(widths))],
+                [s[1] for s in states],
+                f"kcalc, {law}, {widths}",
+                1e-11,
+                CORRECTED,
+            )
             for (_, A, _), (_, B, _), n, m in zip(states, states[1:], widths, widths[1:], strict=False):
                 ends = sorted([m * (m + 5 - 2 * abs(excess)) / n**2, m * (m + 5 + 2 * abs(excess)) / n**2])
                 yield bench.at_most([ends[0], B / A], [B / A, ends[1]], f"{law}: between the two factors", 1e-12, CORRECTED)
@@ -54,7 +63,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     out = np.maximum(np.einsum("dij,dj->di", signs[:, 1], h), 0)
     state = closed.relu_step(closed.relu_step((1.0, 1.0, 0.6**4 + 0.8**4), 2, 1.0, -2.0), 2, 1.0, -2.0)
     norm = (out**2).sum(axis=1)
-    yield bench.equal([norm.mean(), (norm**2).mean(), (out**4).sum(axis=1).mean()], state, "all 256 networks 2-2-2 with signs as weights", 1e-12, CORRECTED)
+    yield bench.equal(
+        [norm.mean(), (norm**2).mean(), (out**4).sum(axis=1).mean()],
+        state,
+        "all 256 networks 2-2-2 with signs as weights",
+        1e-12,
+        CORRECTED,
+    )
     told = moments(vanilla([2, 2, 2]), weights="rademacher", jacobian=False, input_fourth=0.6**4 + 0.8**4).out
     yield bench.equal([told.mean, told.fourth], state[:2], "the same by kcalc", 1e-11, CORRECTED)
 
@@ -76,7 +91,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.statistical((chi**power).mean() - (y["y1"] ** power).mean(), 0.0, f"moment {power} of the two laws", error=spread)
 
 
-@PAPER.claim("PLG-sec4.1", "Sec. 4.1", r"with $n_l=nl$ the factor $\exp\sum_l5/n_l$ is asymptotically constant", corrected=r"it grows as $L^{5/n}$, polynomially")
+@PAPER.claim(
+    "PLG-sec4.1",
+    "Sec. 4.1",
+    r"with $n_l=nl$ the factor $\exp\sum_l5/n_l$ is asymptotically constant",
+    corrected=r"it grows as $L^{5/n}$, polynomially",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n = 10
     logs = np.array([sum(5 / (n * i) for i in range(1, L + 1)) for L in (100, 10000)])
@@ -87,7 +107,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(rate, 5 / n, "by kcalc, L = 10 to 40: near 5/n", 0.05, CORRECTED)
 
 
-@PAPER.claim("PLG-lem3", "Sec. 5, Lemma 3", r"linear networks: $\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod(1+2/n_l)-1]$ for normal weights of variance "
+@PAPER.claim("PLG-lem3", "Sec. 5, Lemma 3", r"linear networks: $\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod(1+2/n_l)-1]$ for normal "
+    r"weights of variance "
              r"$1/n_{l-1}$ [B4]", theorem=True)  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(10, 100)):
@@ -105,7 +126,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "PLG-lem4", "Sec. 5, Lemma 4", r"given $y^{l-1}$, $W_1^T\phi(y^{l-1})-W_2^T\phi(-y^{l-1})$ with normal weights is distributed as $W^Ty^{l-1}$, "
+    "PLG-lem4", "Sec. 5, Lemma 4", r"given $y^{l-1}$, $W_1^T\phi(y^{l-1})-W_2^T\phi(-y^{l-1})$ with normal weights is distributed as "
+        r"$W^Ty^{l-1}$, "
     r"and $\|J\|^2$ of the one is that of both others together [B4]", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -122,7 +144,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield from agree(bench, J, mixed.weights, f"|J| drawn, depth {depth}")
 
 
-@PAPER.claim("PLG-sec5", "Sec. 5, budget", r"at equal numbers of weights ($n/\sqrt2$ channels) concatenated relu has the exponent $2\sqrt2/n$ per layer, below $5/n$ [B4]")
+@PAPER.claim(
+    "PLG-sec5",
+    "Sec. 5, budget",
+    r"at equal numbers of weights ($n/\sqrt2$ channels) concatenated relu has the exponent $2\sqrt2/n$ per layer, below $5/n$ [B4]",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n = sp.Symbol("n", positive=True)
     yield bench.exact(2 * (n / sp.sqrt(2)) ** 2 - n**2, "the number of weights")

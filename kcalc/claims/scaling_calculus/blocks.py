@@ -38,7 +38,8 @@ def residual(a: float, c: float, s: float) -> Network:
 
 
 @PAPER.claim(
-    "SC-B7", "App. B.7 and Table 1, skip connections", r"$x+R(x)$ with $E[R^2]=s^2E[x^2]$ multiplies both moments by $1+s^2$ and keeps $\varsigma$; so does "
+    "SC-B7", "App. B.7 and Table 1, skip "
+    "connections", r"$x+R(x)$ with $E[R^2]=s^2E[x^2]$ multiplies both moments by $1+s^2$ and keeps $\varsigma$; so does "
     r"$ax+cF(x)$ with $a^2+c^2s^2$ [A9]", hypotheses="the last operation of R is a fresh weight of mean 0, and R keeps zeta",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -46,12 +47,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = residual(a, c, s)
         found, run, factor = scaling(net), Draws(net, bench.size(5000, 40000), bench.rng), a * a + c * c * s * s
         x, y = found.tensors["x"], found.tensors["y"]
-        yield bench.equal([y.forward / x.forward, x.backward / y.backward, y.scaling / x.scaling], [factor, factor, 1], f"kcalc, {a}, {c}, {s}", 1e-12)
+        yield bench.equal(
+            [y.forward / x.forward, x.backward / y.backward, y.scaling / x.scaling], [factor, factor, 1], f"kcalc, {a}, {c}, {s}", 1e-12
+        )
         yield bench.statistical(run.f("y") - factor * run.f("x"), 0.0, f"f drawn, a = {a}, c = {c}, s = {s}")
         yield bench.statistical(run.b("x") - factor * run.b("y"), 0.0, f"b drawn, a = {a}, c = {c}, s = {s}")
 
 
-@PAPER.claim("SC-B7-text", "App. B.7, text", r"the backward second moment of $x+R(x)$ is multiplied by $s$", corrected=r"by $1+s^2$, as its display says [A9]")
+@PAPER.claim(
+    "SC-B7-text",
+    "App. B.7, text",
+    r"the backward second moment of $x+R(x)$ is multiplied by $s$",
+    corrected=r"by $1+s^2$, as its display says [A9]",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     run = Draws(residual(1.0, 1.0, 0.7), bench.size(5000, 40000), bench.rng)
     yield bench.statistical(run.b("x") - 0.7 * run.b("y"), 0.0, "b drawn, s = .7: times s")
@@ -59,7 +67,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "SC-11-zeta", "Sec. 11", r"within a block $\alpha x+\beta F(x)$, $\alpha^2+\beta^2=1$, the main branch has $\varsigma_R=\beta^2\varsigma$, "
+    "SC-11-zeta", "Sec. 11", r"within a block $\alpha x+\beta F(x)$, $\alpha^2+\beta^2=1$, the main branch has "
+        r"$\varsigma_R=\beta^2\varsigma$, "
     r"so that its weights need the factor $c=\beta$ of $E[W^2]$ [A9]",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -68,7 +77,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = residual(alpha, beta, 1.0)
         s, run = scaling(net), Draws(net, bench.size(6000, 40000), bench.rng)
         zeta = s.tensors["x"].scaling
-        yield bench.equal([s.tensors[v].scaling / zeta for v in ("R", "F", "one", "S")], [beta**2] * 3 + [alpha**2], f"kcalc, beta = {beta}", 1e-12)
+        yield bench.equal(
+            [s.tensors[v].scaling / zeta for v in ("R", "F", "one", "S")], [beta**2] * 3 + [alpha**2], f"kcalc, beta = {beta}", 1e-12
+        )
         yield bench.equal(s.tensors["y"].splits or (), (alpha**2, beta**2), "kcalc's shares of the sum", 1e-12)
         truth = {v: beta**2 * zeta / (WIDTH * WIDTH * run.variance[v] ** 2) for v in ("one", "F")}
         yield all_agree(bench, {v: run.nu[v] for v in truth}, truth, f"nu within the branch drawn, beta = {beta}")
@@ -76,12 +87,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         scaled = net.map_layers(lambda v, layer, c=c, net=net: layers.Affine(WIDTH, sigma_w=float(net.layer(v).sigma_w) * c)  # type: ignore
                                 if v in ("one", "F") else layers.Scale(float(layer.factor) / c**2) if v == "R" else layer)  # type: ignore  # fmt: skip
         before, after = s.weights["F"], scaling(scaled).weights["F"]
-        yield bench.equal(after.gamma * after.variance**2, before.gamma * before.variance**2, "the multiplier undoes c: the same function", 1e-12)
+        yield bench.equal(
+            after.gamma * after.variance**2, before.gamma * before.variance**2, "the multiplier undoes c: the same function", 1e-12
+        )
         yield bench.equal(after.gamma, before.gamma / beta**2, "gamma after E[W^2] times beta: what it is outside", 1e-12)
 
 
 @PAPER.claim(
-    "SC-11-shortcut", "Sec. 11, two sentences", r"the residual branch's scaling factor is multiplied by $\alpha^2$, and its convolutions are scaled by $\alpha$",
+    "SC-11-shortcut", "Sec. 11, two sentences", r"the residual branch's scaling factor is multiplied by $\alpha^2$, and its "
+        r"convolutions are scaled by $\alpha$",
     corrected=r"the shortcut's is, and its convolutions are; the residual branch has $\beta^2$ [A9]",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -116,7 +130,7 @@ def _conv(n: int, m: int, k: int, c: float) -> layers.Affine:
 
 
 def block(n: int, w: int, m: int, beta: float, last: float, down: float | None = None) -> Network:
-    """The pre-activation block behind a geometric layer of c = 1; ``last``: its final scalar; ``down``: the shortcut's c behind mean pooling."""
+    """The pre-activation block behind a geometric layer of c = 1; ``last``: its final scalar; ``down``: c of a pooled shortcut."""
     alpha = math.sqrt(1 - beta**2)
     c = alpha if down is None else down
     rows: list[Any] = [
@@ -134,7 +148,8 @@ def block(n: int, w: int, m: int, beta: float, last: float, down: float | None =
 
 
 @PAPER.claim(
-    "SC-11.1-main", "Sec. 11.1", r"in the pre-activation block (multipliers $\sqrt\beta$, $\sqrt{2/\beta}$, $\sqrt{2/(3\beta)}$, constants $c=\alpha$ and $\beta$) "
+    "SC-11.1-main", "Sec. 11.1", r"in the pre-activation block (multipliers $\sqrt\beta$, $\sqrt{2/\beta}$, $\sqrt{2/(3\beta)}$, "
+        r"constants $c=\alpha$ and $\beta$) "
     r"all weights have the $\gamma$ of those outside [A11]", hypotheses="E[F^2] = E[S^2], as the final scalar is to ensure",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -143,15 +158,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s = scaling(net)
         f = s.tensors["x"].forward
         found = [weight.gamma for weight in s.weights.values()]
-        yield bench.equal(s.tensors["W3"].forward, beta * math.sqrt(n / m) * f, "kcalc: the moment before the final scalar is beta sqrt(n/m) f", 1e-12)
+        yield bench.equal(
+            s.tensors["W3"].forward, beta * math.sqrt(n / m) * f, "kcalc: the moment before the final scalar is beta sqrt(n/m) f", 1e-12
+        )
         yield bench.equal(found, s.tensors["out"].scaling, f"kcalc: gamma of all weights is zeta, {n}, {w}, {m}, beta = {beta}", 1e-11)
         run = Draws(net, bench.size(1000, 8000), bench.rng)
         yield all_agree(bench, {str(v): run.nu[v] for v in s.weights}, {str(v): s.tensors["out"].scaling for v in s.weights}, "nu drawn")
 
 
 @PAPER.claim(
-    "SC-11.1-y2", "Sec. 11.1, shortcut of a downsampling block", r"the convolution behind 2 x 2 mean pooling has $c=\alpha/4$ and is divided by $\sqrt{\alpha/4}$",
-    corrected=r"$c=\alpha$, as the prose says; the moment is then $\sqrt{n/m}\,E[x^2]$ [A11]", hypotheses="data without correlation in the windows",
+    "SC-11.1-y2", "Sec. 11.1, shortcut of a downsampling "
+    "block", r"the convolution behind 2 x 2 mean pooling has $c=\alpha/4$ and is divided by $\sqrt{\alpha/4}$",
+    corrected=r"$c=\alpha$, as the prose says; the moment is then $\sqrt{n/m}\,E[x^2]$ "
+        r"[A11]", hypotheses="data without correlation in the windows",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     beta, n, m = 0.6, 12, 24
@@ -160,7 +179,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s, run = scaling(net), Draws(net, bench.size(3000, 20000), bench.rng)
         yield bench.statistical(run.f("S") - math.sqrt(n / m) * run.f("x"), 0.0, "f of the shortcut drawn", about)
         yield bench.equal(s.tensors["S"].forward / s.tensors["x"].forward, math.sqrt(n / m), "the same by kcalc", 1e-11, about)
-        yield bench.equal(s.weights["WS"].gamma * 0.64, s.tensors["S"].scaling, "gamma is zeta where the branch has alpha^2 of it", 1e-11, about)
+        yield bench.equal(
+            s.weights["WS"].gamma * 0.64, s.tensors["S"].scaling, "gamma is zeta where the branch has alpha^2 of it", 1e-11, about
+        )
 
 
 @PAPER.claim(
@@ -170,7 +191,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     n, w, m, beta = 24, 12, 6, 0.6
     fourth = (m / n) ** 0.25 / math.sqrt(beta)
-    for about, last, truth in ((PRINTED, math.sqrt(m / (beta * n)), 1.0), (CORRECTED, fourth, 1.0), (CORRECTED, 1 / math.sqrt(beta), math.sqrt(n / m))):
+    for about, last, truth in (
+        (PRINTED, math.sqrt(m / (beta * n)), 1.0),
+        (CORRECTED, fourth, 1.0),
+        (CORRECTED, 1 / math.sqrt(beta), math.sqrt(n / m)),
+    ):
         net = block(n, w, m, beta, last)
         s, run = scaling(net), Draws(net, bench.size(1000, 8000), bench.rng)
         yield bench.equal(s.tensors["F"].forward / s.tensors["x"].forward, truth, f"kcalc, final scalar {last:.4f}", 1e-11, about)
@@ -181,7 +206,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim(
     "SC-11.1-bias", "Sec. 11.1, positions of the biases", "the biases of the block are scaled alike, as sec. 8 asks",
-    corrected=r"as printed they have $\beta^2$ and $9\beta^2$ times $\varsigma/(nE[x^2]^2)$; behind each relu, before its multiplier, all have 4 times it [A11]",
+    corrected=r"as printed they have $\beta^2$ and $9\beta^2$ times $\varsigma/(nE[x^2]^2)$; behind each relu, before its multiplier, "
+        r"all have 4 times it [A11]",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     n, w, m, beta = 24, 12, 12, 0.6
@@ -217,7 +243,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim("SC-concat", "Sec. 4, eq. 1, channels side by side", r"the scaling of a concatenation is the sum of its parts'")
 def _(bench: Bench) -> Iterator[Evidence]:
-    net = Network.from_steps([("in", layers.Input(5), ()), ("a", layers.Affine(6, sigma_w=1.5), ("in",)), ("b", layers.Affine(3, sigma_w=0.5), ("in",)),
+    net = Network.from_steps([("in", layers.Input(5), ()), ("a", layers.Affine(6, sigma_w=1.5), ("in",)),
+                              ("b", layers.Affine(3, sigma_w=0.5), ("in",)),
                               ("c", layers.Concat(), ("a", "b")), ("r", RELU, ("c",)), ("out", layers.Affine(4), ("r",))])  # fmt: skip
     s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)
     parts = [s.tensors[v].scaling for v in ("a", "b")]
@@ -226,4 +253,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         product = channels * run.f(v) * run.b("c").mean()
         yield bench.statistical(product, s.tensors[v].scaling, f"part {v} drawn")
     products = (run.x["c"] * run.g["c"]).sum(axis=(1, 2))
-    yield bench.equal(products, (run.x["out"] * run.g["out"]).sum(axis=(1, 2)), "draw by draw: the product of feature map and gradient is kept", 1e-10)
+    yield bench.equal(
+        products, (run.x["out"] * run.g["out"]).sum(axis=(1, 2)), "draw by draw: the product of feature map and gradient is kept", 1e-10
+    )

@@ -175,5 +175,7 @@ def compared(bench: Bench, network: Network, found: Any, draws: int, what: str, 
     run = Draws(network, draws, bench.rng, law, **given)
     nodes = list(network)
     yield all_agree(bench, {str(n): run.f(n) for n in nodes}, {str(n): found.tensors[n].forward for n in nodes}, f"{what}: f of every node")
-    yield all_agree(bench, {str(n): run.b(n) for n in nodes}, {str(n): found.tensors[n].backward for n in nodes}, f"{what}: b of every node")
+    yield all_agree(
+        bench, {str(n): run.b(n) for n in nodes}, {str(n): found.tensors[n].backward for n in nodes}, f"{what}: b of every node"
+    )
     yield all_agree(bench, {str(n): v for n, v in run.nu.items()}, {str(n): found.weights[n].gamma for n in run.nu}, f"{what}: nu = gamma")

@@ -56,7 +56,8 @@ def zetas(bench: Bench, network: Network, draws: int, what: str) -> Evidence:
 
 
 @PAPER.claim(
-    "SC-eq1", "Sec. 4, Def. 1 and eq. 1", r"$\varsigma_l = n_l\rho_l^2E[\Delta x_l^2]E[x_l^2]$ is kept by $x_{l+1}=\sqrt2\,x_l$, as by $x_{l+1}=ux_l$ [A5]"
+    "SC-eq1", "Sec. 4, Def. 1 and eq. 1", r"$\varsigma_l = n_l\rho_l^2E[\Delta x_l^2]E[x_l^2]$ is kept by $x_{l+1}=\sqrt2\,x_l$, as by "
+        r"$x_{l+1}=ux_l$ [A5]"
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     n, p, f, b = sp.symbols("n p f b", positive=True)
@@ -91,7 +92,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "SC-eq10", "App. A, eq. 10", r"$E[\Delta x_{l+1}^2] = \rho_l^2E[\Delta x_l^2]/(\rho_{l+1}^2n_{l+1}k_l^2E[W^2])$ through a convolution [A2, A6]",
+    "SC-eq10", "App. A, eq. 10", r"$E[\Delta x_{l+1}^2] = \rho_l^2E[\Delta x_l^2]/(\rho_{l+1}^2n_{l+1}k_l^2E[W^2])$ through a "
+        r"convolution [A2, A6]",
     hypotheses="weights i.i.d., symmetric; cotangents independent over locations; borders periodic or none",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -144,7 +146,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim(
     "SC-A6-padding", "Sec. 4 and App. A, taken to zero padding",
     r"with zero padding too $\nu=\gamma$ where $f$ and $b$ are averages over positions",
-    corrected=r"with maps of positions: $\varsigma = n\sum_pf(p)b(p)$ is kept and $\nu=\varsigma/(nmk^2w^2)$; averages are off by several per cent in a "
+    corrected=r"with maps of positions: $\varsigma = n\sum_pf(p)b(p)$ is kept and $\nu=\varsigma/(nmk^2w^2)$; averages are off by "
+        r"several per cent in a "
     r"stack [A6]",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -176,9 +179,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "SC-B4", "App. B.4 and Table 1, ReLU", r"relu, leaky relu and any positively homogeneous function of degree 1 keep $\varsigma$; relu halves both moments "
+    "SC-B4", "App. B.4 and Table 1, ReLU", r"relu, leaky relu and any positively homogeneous function of degree 1 keep $\varsigma$; "
+        r"relu halves both moments "
     r"where its input is symmetric [A7]",
-    caveat="the input must be symmetric and 0 with probability 0: behind weights that read n relu channels it is 0 with probability 2^-n, and the backward "
+    caveat="the input must be symmetric and 0 with probability 0: behind weights that read n relu channels it is 0 with probability "
+        "2^-n, and the backward "
     "factor of relu is (1 - 2^-n)/2",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -195,13 +200,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     mu = 0.5
     Phi, density = (1 + math.erf(mu / math.sqrt(2))) / 2, math.exp(-mu * mu / 2) / math.sqrt(2 * math.pi)
     ratio = 1 + mu * density / ((1 + mu * mu) * Phi)
-    yield bench.counterexample(ratio - 1, "relu of N(1/2, 1): $\\varsigma_{out}/\\varsigma_{in} = 1 + \\mu\\varphi(\\mu)/((1+\\mu^2)\\Phi(\\mu))$", ratio=ratio)
+    yield bench.counterexample(
+        ratio - 1, "relu of N(1/2, 1): $\\varsigma_{out}/\\varsigma_{in} = 1 + \\mu\\varphi(\\mu)/((1+\\mu^2)\\Phi(\\mu))$", ratio=ratio
+    )
     run = Draws(combinators.chain(layers.Input(5), RELU, layers.Affine(3)), bench.size(20000, 100000), bench.rng, mean=mu)
     forward = (1 + mu * mu) * Phi + mu * density
     yield bench.statistical(run.f("nonlinear_1"), forward, "the same drawn: f behind relu", CORRECTED)
     yield bench.statistical(run.b("input") - Phi * run.b("nonlinear_1"), 0.0, "the same drawn: b before it", CORRECTED)
-    narrow = Draws(combinators.chain(layers.Input(3), layers.Affine(2), RELU, layers.Affine(6), RELU, layers.Affine(3)), bench.size(20000, 100000),
-                   bench.rng)  # fmt: skip
+    two = combinators.chain(layers.Input(3), layers.Affine(2), RELU, layers.Affine(6), RELU, layers.Affine(3))
+    narrow = Draws(two, bench.size(20000, 100000), bench.rng)
     back = narrow.b("affine_2"), narrow.b("nonlinear_2")
     yield bench.statistical(back[0] - back[1] / 2, 0.0, "relu behind weights that read 2 relu channels: b/2")
     yield bench.statistical(back[0] - 0.375 * back[1], 0.0, "there (1 - 1/4)/2: both channels are off with probability 1/4", CORRECTED)
@@ -210,18 +217,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(told, True, "kcalc reports inputs that are not symmetric", 0.0, CORRECTED)
 
 
-@PAPER.claim("SC-B5", "App. B.5 and Table 1, dropout", r"dropout multiplies both moments by $1-p$ ($1/(1-p)$ where outputs are divided by $1-p$) and "
+@PAPER.claim("SC-B5", "App. B.5 and Table 1, dropout", r"dropout multiplies both moments by $1-p$ ($1/(1-p)$ where outputs are divided "
+    r"by $1-p$) and "
              r"keeps $\varsigma$ [A7]")  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for rate in (0.1, 0.4, 0.75):
         net = combinators.chain(layers.Input(6), layers.Dropout(rate), layers.Affine(4))
         s, run = scaling(net), Draws(net, bench.size(4000, 40000), bench.rng)
         x, y = s.tensors["input"], s.tensors["dropout_1"]
-        yield bench.equal([y.forward, x.backward / y.backward, y.scaling / x.scaling], [1 / (1 - rate)] * 2 + [1], f"kcalc, p = {rate}", 1e-12)
+        yield bench.equal(
+            [y.forward, x.backward / y.backward, y.scaling / x.scaling], [1 / (1 - rate)] * 2 + [1], f"kcalc, p = {rate}", 1e-12
+        )
         yield bench.statistical(run.f("dropout_1") - run.f("input") / (1 - rate), 0.0, f"f drawn, p = {rate}")
         yield bench.statistical(run.b("input") - run.b("dropout_1") / (1 - rate), 0.0, f"b drawn, p = {rate}")
         mask = bench.rng.random((4000, 6)) >= rate
-        yield bench.statistical((mask * run.x["input"][:4000, 0] ** 2).mean(axis=1) - (1 - rate) * run.f("input")[:4000], 0.0, "the mask alone")
+        yield bench.statistical(
+            (mask * run.x["input"][:4000, 0] ** 2).mean(axis=1) - (1 - rate) * run.f("input")[:4000], 0.0, "the mask alone"
+        )
 
 
 def _ratio(bench: Bench, name: str, std: float, draws: int) -> tuple[float, np.ndarray]:

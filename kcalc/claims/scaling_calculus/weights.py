@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -32,8 +33,10 @@ def _family(bench: Bench, about: str, laws: tuple[str, ...] = ("gaussian", "lapl
 
 
 @PAPER.claim(
-    "SC-prop3", "Sec. 5, Proposition 3", r"$\nu_l = E[\Delta W_l^2]/E[W_l^2]$ equals $\gamma_l$ for linear layers and convolutions [A1, A6]",
-    caveat="exactly so at every width, but only where no pre-activation is 0 with positive probability (weights without atoms), and where cotangents of "
+    "SC-prop3", "Sec. 5, Proposition 3", r"$\nu_l = E[\Delta W_l^2]/E[W_l^2]$ equals $\gamma_l$ for linear layers and convolutions [A1, "
+        r"A6]",
+    caveat="exactly so at every width, but only where no pre-activation is 0 with positive probability (weights without atoms), and "
+        "where cotangents of "
     "different locations are uncorrelated (no averaging above)",
     hypotheses="weights i.i.d., symmetric; cotangents i.i.d., independent of the weights", theorem=True,
 )  # fmt: skip
@@ -89,7 +92,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield bench.statistical(run.nu["affine_1"], right * 16 / q, f"kernel {kernel}, stride {stride}: nu against the printed form")
 
 
-@PAPER.claim("SC-appC", "App. C, chain of displays", r"the extrinsic form with $\rho_{l+1}^2$ equals $\varsigma_l/(n_{l+1}n_lk^2E[W_l^2]^2)$, eq. 2")
+@PAPER.claim(
+    "SC-appC", "App. C, chain of displays", r"the extrinsic form with $\rho_{l+1}^2$ equals $\varsigma_l/(n_{l+1}n_lk^2E[W_l^2]^2)$, eq. 2"
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_EXTRINSIC - _INTRINSIC, "by eqs. 9 and 10")
     for _ in range(bench.size(10, 60)):
@@ -127,7 +132,8 @@ def _blocks(bench: Bench, n: int, m: int, p: int, draws: int) -> tuple[np.ndarra
     "SC-prop4", "Sec. 5.1, Proposition 4; App. G, eqs. 13 to 16",
     r"the average squared singular value of a linear layer's Gauss-Newton block is $n_lE[x_l^2]^2E[\Delta y^2]/E[y^2]$ up to "
     r"$O(n_lE[x_l^2]^2/(n_{l+1}E[y^2]))$",
-    corrected=r"$n_l\,(E\|x_l\|^4/n_l^2)\,E[\Delta y^2]/E[y^2]$ up to that term: for $x$ = relu of a normal vector $1+5/n_l$ times the printed one [A10]",
+    corrected=r"$n_l\,(E\|x_l\|^4/n_l^2)\,E[\Delta y^2]/E[y^2]$ up to that term: for $x$ = relu of a normal vector $1+5/n_l$ times the "
+        r"printed one [A10]",
     hypotheses="cotangents that are linear in y, weights independent", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -137,7 +143,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for size, m, p in ((4, 6, 5), (8, 60, 40), (30, 4, 4)):
         samples, ratio = _blocks(bench, size, m, p, bench.size(8000, 60000))
         printed = size * 0.25 * ratio
-        data = {"n": size, "m": m}
+        data: dict[str, Any] = {"n": size, "m": m}
         if size < 30:
             yield bench.statistical(samples, printed, f"n = {size}, m = {m}, no target: as printed, without its O term, which is 0", **data)
         yield bench.statistical(samples, printed * (1 + 5 / size), f"n = {size}, m = {m}", CORRECTED, **data)
@@ -147,7 +153,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x, R = bench.rng.standard_normal(5), phi.T @ phi
     J = np.kron(np.eye(4), x[None, :])
     values = np.linalg.svd(J.T @ R @ J, compute_uv=False)
-    yield bench.equal((values**2).mean(), (x @ x) ** 2 * (R**2).sum() / 20, "a block by its singular values: $|x|^4\\|R\\|^2/(nm)$", 1e-12, CORRECTED)
+    yield bench.equal(
+        (values**2).mean(), (x @ x) ** 2 * (R**2).sum() / 20, "a block by its singular values: $|x|^4\\|R\\|^2/(nm)$", 1e-12, CORRECTED
+    )
 
 
 @PAPER.claim("SC-eq13", "App. G, eqs. 13 and 14", r"$E[(J_lr)^2] = n_lE[x_l^2]$ and $E[(J_l^Tu)^2] = E[u^2]E[x_l^2]$, $J_l = I\otimes x_l$")
@@ -174,11 +182,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "SC-eq7", "Sec. 8, Def. 5, eq. 7", r"with $x_{l+1} = C_l(x_l)+b_l$ a bias has the scaling $\rho^2E[\Delta x_l^2]/E[x_l^2]$, its average squared singular value",
+    "SC-eq7", "Sec. 8, Def. 5, eq. 7", r"with $x_{l+1} = C_l(x_l)+b_l$ a bias has the scaling $\rho^2E[\Delta x_l^2]/E[x_l^2]$, its "
+        r"average squared singular value",
     corrected=r"$\rho_{l+1}^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$: of what the bias is added to [A10]",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    net = combinators.chain(layers.Input(3, (4, 4)), layers.Affine(5, kernel=3, stride=2, padding="circular", sigma_w=1.7), layers.Affine(2))
+    net = combinators.chain(
+        layers.Input(3, (4, 4)), layers.Affine(5, kernel=3, stride=2, padding="circular", sigma_w=1.7), layers.Affine(2)
+    )
     s = scaling(net)
     x, y = s.tensors["input"], s.tensors["affine_1"]
     run = Draws(net, bench.size(6000, 40000), bench.rng)
@@ -190,7 +201,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     block = R.sum(axis=(1, 3))
     value = (block**2).sum(axis=(1, 2)) / 3
     cotangent = (R**2).sum(axis=(1, 2, 3, 4)) / 6  # E[(R y)^2] over y with E y^2 = 1
-    yield bench.statistical(value - 2 * cotangent, 0.0, "the bias' block of the Hessian: $\\|\\sum_{pq}R_{pq}\\|^2/m = P\\,b/f$ at y", CORRECTED)
+    yield bench.statistical(
+        value - 2 * cotangent, 0.0, "the bias' block of the Hessian: $\\|\\sum_{pq}R_{pq}\\|^2/m = P\\,b/f$ at y", CORRECTED
+    )
     yield bench.counterexample(abs(16 * x.backward / x.forward / s.biases["affine_1"] - 1), "the same with the layer's input x_l")
 
 
@@ -204,7 +217,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "SC-eq11", "App. E, eq. 11", r"a learnable scalar has $\nu = n\rho^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2] = \varsigma/u^4$; it matches convolutions "
+    "SC-eq11", "App. E, eq. 11", r"a learnable scalar has $\nu = n\rho^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2] = \varsigma/u^4$; it "
+        r"matches convolutions "
     r"of constant $c$ where $u=\sqrt c$, and one scalar per channel does not [A5]",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -218,8 +232,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
         zeta = s.tensors["scale_1"].scaling
         yield bench.equal(s.scalars["scale_1"], zeta / value**4, f"kcalc, u = {value}", 1e-12)
         yield bench.statistical(products.sum(axis=(1, 2)) ** 2 / value**2, zeta / value**4, f"nu drawn, u = {value}")
-        yield bench.statistical((products.sum(axis=1) ** 2).mean(axis=1) / value**2, zeta / (3 * value**4), f"a scalar per channel, u = {value}")
+        yield bench.statistical(
+            (products.sum(axis=1) ** 2).mean(axis=1) / value**2, zeta / (3 * value**4), f"a scalar per channel, u = {value}"
+        )
     c = 0.49
     sides = sp.sqrt(c * sp.sqrt(sp.Rational(4, 4)))
-    s = scaling(combinators.chain(layers.Input(4), layers.Affine(4, sigma_w=sides), LEAKY, layers.Scale(sp.sqrt(c)), layers.Affine(4, sigma_w=sides)))
-    yield bench.equal(s.scalars["scale_1"], [w.gamma for w in s.weights.values()], "$u = \\sqrt c$: kcalc's gamma of scalar and weights", 1e-12)
+    s = scaling(
+        combinators.chain(
+            layers.Input(4), layers.Affine(4, sigma_w=sides), LEAKY, layers.Scale(sp.sqrt(c)), layers.Affine(4, sigma_w=sides)
+        )
+    )
+    yield bench.equal(
+        s.scalars["scale_1"], [w.gamma for w in s.weights.values()], "$u = \\sqrt c$: kcalc's gamma of scalar and weights", 1e-12
+    )

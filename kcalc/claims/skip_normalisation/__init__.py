@@ -1,6 +1,6 @@
 """On skip connections and normalisation layers in deep optimisation."""
 
-from . import layers  # registers their claims
+from . import convergence, layers, regularity  # registers their claims
 from .paper import PAPER
 
-__all__ = ["PAPER", "layers"]
+__all__ = ["PAPER", "convergence", "layers", "regularity"]

@@ -1,0 +1,270 @@
+"""Gradient descent: Theorems 2.3, 2.4 and 5.1 and its proof.  [C3 to C7]"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import sympy as sp
+
+from ...calculi.smoothness import smoothness
+from ..bench import CORRECTED, Bench
+from ..claim import Evidence
+from .layers import kc_network
+from .paper import PAPER
+from .systems import Residual, jacobian, least
+
+Array = np.ndarray
+
+
+def descend(gradient: Callable[[Array], Array], start: Array, eta: float, steps: int) -> Array:
+    """All iterates."""
+    out = [np.asarray(start, dtype=float)]
+    for _ in range(steps):
+        out.append(out[-1] - eta * gradient(out[-1]))
+    return np.array(out)
+
+
+@PAPER.claim(
+    "SKIP-eq1", "Sec. 2.1, eqs. 1 and 2", r"$\beta$-Lipschitz gradients give $\ell(y)-\ell(x)\le\nabla\ell(x)^T(y-x)+\tfrac\beta2\|y-x\|^2$"
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    x, y = bench.rng.normal(size=(2, bench.size(2000, 20000))) * 3
+    for name, f, d, beta in (("x^2+3 sin^2 x", lambda v: v * v + 3 * np.sin(v) ** 2, lambda v: 2 * v + 3 * np.sin(2 * v), 8.0),
+                             ("log cosh", lambda v: np.log(np.cosh(v)), np.tanh, 1.0)):  # fmt: skip
+        yield bench.at_most(f(y) - f(x), d(x) * (y - x) + beta / 2 * (y - x) ** 2, name, 1e-10)
+
+
+@PAPER.claim(
+    "SKIP-thm2.3",
+    "Sec. 2.1, Theorem 2.3, eq. 4",
+    r"$\beta$-smooth, $\mu$-PL and $\eta<2/\beta$: $\ell_t-\ell^*\le(1-\mu\eta(1-\beta\eta/2))^t(\ell_0-\ell^*)$ [C7]",
+    theorem=True,
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    for _ in range(bench.size(10, 60)):
+        m, n = int(bench.rng.integers(1, 4)), int(bench.rng.integers(4, 6))
+        A, b = bench.rng.normal(size=(m, n)), bench.rng.normal(size=m)
+        values = np.linalg.eigvalsh(A @ A.T)
+        beta, mu = values[-1], 2 * values[0]  # of |Ax - b|^2 / 2: |grad|^2 >= 2 lambda_min loss
+        eta = float(bench.rng.uniform(0.05, 1.95)) / beta
+        path = descend(lambda x, A=A, b=b: A.T @ (A @ x - b), bench.rng.normal(size=n), eta, 40)
+        loss = ((path @ A.T - b) ** 2).sum(axis=1) / 2
+        yield bench.at_most(
+            loss, loss[0] * (1 - mu * eta * (1 - beta * eta / 2)) ** np.arange(41), "least squares, more unknowns than equations", 1e-10
+        )
+    x = np.linspace(-20, 20, 200001)
+    x = x[np.abs(x) > 1e-6]
+    f, d = x * x + 3 * np.sin(x) ** 2, 2 * x + 3 * np.sin(2 * x)
+    mu, beta = float((d * d / f).min()) * 0.999, 8.0
+    for eta in (0.05, 0.2):
+        path = descend(lambda v: 2 * v + 3 * np.sin(2 * v), np.array([9.0]), eta, 60)[:, 0]
+        loss = path**2 + 3 * np.sin(path) ** 2
+        yield bench.at_most(
+            loss, loss[0] * (1 - mu * eta * (1 - beta * eta / 2)) ** np.arange(61), f"$x^2+3\\sin^2x$, not convex, eta = {eta}", 1e-12
+        )
+    b, e = sp.symbols("beta eta", positive=True)
+    yield bench.exact((1 - b * e) ** 2 - (1 - 2 * b * e * (1 - b * e / 2)), "attained by $\\beta x^2/2$, for which $\\mu=2\\beta$")
+
+
+@PAPER.claim("SKIP-thm2.4", "Sec. 2.2, Theorem 2.4, eq. 7", r"$\|\nabla\ell\|^2\ge\mu\,\lambda(DF)\,(\ell-\gamma^*)$; $\mu=2/N$ for "
+    r"$|z-y|^2/2$ and $4/N$ for $|z-y|^2$ [C3]",
+             theorem=True)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    left, right = [], []
+    for _ in range(bench.size(40, 400)):
+        d, N = int(bench.rng.integers(2, 5)), int(bench.rng.integers(1, 4))
+        net, X, y = Residual([d, d], 1, ("entry", "weight"), 0.8, 0.6), bench.rng.normal(size=(d, N)), bench.rng.normal(size=(d, N))
+        theta = bench.rng.normal(size=net.size)
+        D, r = jacobian(lambda t, net=net, X=X: net(t, X), theta), (net(theta, X) - y).ravel()
+        for half, mu in ((0.5, 2 / N), (1.0, 4 / N)):
+            grad = D.T @ r * 2 * half / N
+            left.append(mu * least(D) * half * (r @ r) / N)
+            right.append(grad @ grad)
+    yield bench.at_most(left, right, "random normalised residual networks", 1e-9)
+    z = bench.rng.normal(size=6)
+    yield bench.equal([(z @ z) / 9 / ((z @ z) / 6), (4 * z @ z) / 9 / ((z @ z) / 3)], [2 / 3, 4 / 3], "mu for N = 3, with equality", 1e-12)
+    graph, nodes = kc_network([3, 3], 1)
+    X = bench.rng.normal(size=(2, 3))
+    for loss, mu in (("half_square", 1.0), ("square", 2.0)):
+        s = smoothness(graph, X=X, weights={n: np.eye(3) for n in nodes}, normalisation="weight", scale=0.5, loss=loss, level=1.0)
+        yield bench.equal(s.pl_constant or 0.0, mu * s.regularity, f"kcalc's PL constant, {loss}, N = 2", 1e-12)
+
+
+@PAPER.claim(
+    "SKIP-eq37",
+    "Sec. 5, idea of proof, and eq. 37",
+    r"$\alpha=\eta(1-2\beta^{-1}\eta)>0$ for $\eta<2/\beta$",
+    corrected=r"$\alpha=\eta(1-\beta\eta/2)$ [C6]",
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    beta, eta = 0.5, 1.5
+    yield bench.counterexample(
+        -eta * (1 - 2 / beta * eta), "beta = 1/2, eta = 3/2 < 2/beta: the printed alpha is negative", alpha=eta * (1 - 2 / beta * eta)
+    )
+    yield bench.equal(eta * (1 - beta * eta / 2), 0.9375, "the corrected one", 1e-14, CORRECTED)
+    b, e = sp.symbols("beta eta", positive=True)
+    yield bench.exact(e - b / 2 * e**2 - e * (1 - b * e / 2), "eq. 1 along a step: the loss falls by alpha |grad|^2", CORRECTED)
+    etas = np.linspace(0.01, 1.99, 50)
+    yield bench.at_most(1e-3, etas * (1 - etas / 2), "positive for all eta < 2/beta (beta = 1)", 0.0, CORRECTED)
+
+
+def euler(C: float, eps: float, eta: float, steps: int) -> Array:
+    """r_{t+1} = r_t + eta C eps (eps + r^2)^(-3/2) from 1."""
+    r, out = 1.0, np.empty(steps)
+    for t in range(steps):
+        out[t] = r
+        r += eta * C * eps * (eps + r * r) ** -1.5
+    return out
+
+
+@PAPER.claim(
+    "SKIP-eq42",
+    "App. B, eqs. 41 to 43",
+    r"the steps $C\epsilon r^{-3}$ lead to $r_t\le\gamma_1+\gamma_2(t+\gamma_3)^{1/4}$, and $\dot r=C\epsilon r^{-3}$ to $(4C\epsilon "
+    r"t+1)^{1/4}$",
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    t, k = sp.symbols("t k", positive=True)
+    r = (4 * k * t + 1) ** sp.Rational(1, 4)
+    yield bench.exact(sp.diff(r, t) - k / r**3, "the flow")
+    path = euler(1.0, 1.0, 0.5, bench.size(100000, 1000000))
+    t_ = np.arange(path.size)
+    yield bench.at_most(path, 1 + (2 * (t_ + 1.0)) ** 0.25, "the discrete steps, $\\eta C\\epsilon=1/2$")
+    rate = math.log(path[-1] / path[path.size // 10]) / math.log(path.size / (path.size // 10))
+    yield bench.equal(rate, 0.25, "the power of t", 0.01)
+
+
+@PAPER.claim("SKIP-eq44", "App. B, eqs. 43 to 45", r"$\mu_t\ge\Gamma t^{-3/4}$ in the worst case, so that $\sum\mu_t$ diverges and the "
+    r"loss tends to its infimum",
+             corrected=r"$\mu_t$ is proportional to $\lambda=\sigma^2\sim t^{-3/2}$ (Theorem 2.4), a convergent series: the argument "
+                 r"does not close [C6]")  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    count = bench.size(200000, 2000000)
+    path = euler(1.0, 1.0, 0.5, count)
+    slope = (1 + path**2) ** -1.5
+    t = np.arange(1, count + 1)
+    tenth = count // 10
+    rates = [math.log(v[-1] / v[tenth]) / math.log(t[-1] / t[tenth]) for v in (slope, slope**2)]
+    yield bench.equal(rates, [-0.75, -1.5], "powers of t of sigma and of lambda", 0.03, CORRECTED)
+    scaled = slope**2 * t**0.75
+    yield bench.counterexample(
+        float(1 - scaled[-1] / scaled[tenth]) - 0.5,
+        "$\\lambda t^{3/4}$ is bounded away from 0: it falls by this share per decade, less a half",
+    )
+    tail = np.cumsum(slope**2)
+    yield bench.at_most(
+        tail[-1] - tail[tenth], 0.05 * tail[tenth], "the last nine tenths of the steps add little to the sum of lambda", 0.0, CORRECTED
+    )
+    product = np.exp(np.log1p(-0.1 * slope**2).sum())
+    yield bench.at_most(0.1, product, "the product of $1-\\mu_t\\alpha$ stays away from 0", 0.0, CORRECTED, product=float(product))
+    net = Residual([1, 1], 1, ("entry", "weight"), 1.0, 0.5)
+    D = [jacobian(lambda th: net(th, np.ones((1, 1))), np.array([r, 0.0, 0.0]))[0, 0] ** 2 for r in (10.0, 100.0)]
+    yield bench.equal(math.log10(D[1] / D[0]), -6, "lambda of the first layer falls as $r^{-6}$, sigma as $r^{-3}$", 0.02, CORRECTED)
+
+
+def _wave(t: float) -> tuple[float, float]:
+    """phi and phi': phi' = .6 cos 6t + .4, at most 1."""
+    return 0.1 * math.sin(6 * t) + 0.4 * t, 0.6 * math.cos(6 * t) + 0.4
+
+
+def trap(w: Array) -> tuple[float, float, Array]:
+    """(loss, t, gradient): f = u + .99 en(w_3) phi(t), t = .99 en(w_2) u, u = 3 en(w_1), logistic cost of label 1."""
+    e, slope = w / np.sqrt(1 + w * w), (1 + w * w) ** -1.5
+    u, a, b = 3 * e[0], 0.99 * e[1], 0.99 * e[2]
+    value, steep = _wave(a * u)
+    f = u + b * value
+    grad = np.array([3 * (1 + b * steep * a), 0.99 * b * steep * u, 0.99 * value]) * slope
+    return math.log1p(math.exp(-f)), a * u, -grad / (1 + math.exp(f))
+
+
+@PAPER.claim(
+    "SKIP-thm5.1", "Sec. 5, Theorem 5.1", r"gradient descent on a normalised residual network with linearly independent data and a "
+        r"$C^1$ convex cost converges from every initialisation "
+    r"to a global minimum, for some $\eta>0$",
+    corrected=r"as long as the first layer's parameters stay in a ball, the loss falls at a linear rate, $\lambda(DF)$ bounded below "
+        r"there [C4, C5]", theorem=True,
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    top, barrier = (
+        math.acos(-2 / 3) / 6,
+        (2 * math.pi - math.acos(-2 / 3)) / 6,
+    )  # where phi has its first maximum, and the minimum behind it
+    floor = math.log1p(math.exp(-(3 + 0.99 * _wave(top)[0])))
+    gate = math.log1p(math.exp(-(3 + 0.99 * _wave(barrier)[0])))
+    w = np.array([[10.0, 0.131, 10.0], [10.0, 10.0, 10.0]])
+    jump, loss = 0.0, np.zeros((2, 2))
+    for i, start in enumerate(w):
+        point = start
+        loss[i, 0] = trap(point)[0]
+        for _ in range(bench.size(20000, 200000)):
+            step = 1.0 * trap(point)[2]  # eta = 1; smaller steps leap less still
+            jump = max(jump, float(np.abs(step).max()) * 2.97 * math.sqrt(2)) if i == 0 else jump
+            point = point - step
+        loss[i, 1], t = trap(point)[:2]
+        if i == 0:
+            yield bench.at_most(
+                [trap(start)[1], t], barrier, "start A: t is below the minimum of phi at .664 and stays there", 0.0, CORRECTED
+            )
+            yield bench.at_most(
+                [loss[0, 0], jump],
+                [gate, 0.05],
+                "its loss is below the least at that barrier, which steps are too small to leap",
+                0.0,
+                CORRECTED,
+            )
+    yield bench.counterexample(
+        floor - loss[1, 1],
+        "start A stays above this loss for ever, start B is below it by",
+        floor=floor,
+        A=loss[0, 1],
+        B=loss[1, 1],
+        barrier=gate,
+    )
+    yield bench.at_most(floor, loss[0, 1], "start A after the last step", 0.0, CORRECTED)
+    d, N = 3, 2
+    net, X, y = Residual([d, d], 1, ("entry", "weight"), 1.0, 0.4), bench.rng.normal(size=(d, N)), 0.1 * bench.rng.normal(size=(d, N))
+    theta, eta, seen = 0.3 * bench.rng.normal(size=net.size), 0.1, []
+    for _ in range(bench.size(150, 1000)):
+        D, r = jacobian(lambda th: net(th, X), theta), (net(theta, X) - y).ravel()
+        seen.append((float(r @ r) / (2 * N), least(D), float(np.abs(theta[: net.ends[0]]).max())))
+        theta = theta - eta * D.T @ r / N
+    losses, lambdas, radius = (np.array(v) for v in zip(*seen, strict=True))
+    rate = 1 - 2 / N * float(lambdas.min()) * eta / 2  # 1 - beta eta / 2 is at least 1/2
+    yield bench.at_most(losses, losses[0] * rate ** np.arange(len(losses)), "a run in a ball: the linear rate of the smallest lambda "
+        "seen", 1e-9, CORRECTED,
+                        radius=float(radius.max()), smallest=float(lambdas.min()))  # fmt: skip
+
+
+@PAPER.claim("SKIP-thm5.1-cost", "Sec. 5, Theorem 5.1", r"any continuously differentiable convex cost will do",
+             corrected=r"its gradient must be Lipschitz on sublevel sets: $|z-y|^{3/2}$ stalls in a 2-cycle of loss $(3\eta/4)^3$ at "
+                 r"every fixed step size [C7]")  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    for eta in (0.1, 0.01):
+        z = (0.75 * eta) ** 2
+        cycle = z - eta * 1.5 * math.sqrt(z)
+        yield bench.counterexample(z**1.5, f"$z=(3\\eta/4)^2$, eta = {eta}: one step leads to -z, and back", eta=eta, next=cycle)
+        yield bench.equal([cycle / z, z**1.5 / eta**3], [-1, 0.75**3], "the cycle and its loss", 1e-12, CORRECTED)
+        path = descend(lambda v: 1.5 * np.sign(v) * np.abs(v) ** 0.5, np.array([1.0]), eta, bench.size(4000, 40000))[:, 0]
+        yield bench.equal(np.abs(path[-2:]) ** 1.5 / eta**3, 0.75**3, f"descent from 1 ends in it, eta = {eta}", 1e-3, CORRECTED)
+
+
+@PAPER.claim("SKIP-intro", "Sec. 1 and 8", r"networks of this class are trained to optima at infinity, where the cross-entropy vanishes",
+             corrected=r"F is bounded for normalised networks, so that the infimum of the cross-entropy is positive, if small")  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    d, N = 3, 2
+    net, X = Residual([d, d], 1, ("entry", "weight"), 1.0, 0.5), bench.rng.normal(size=(d, N))
+    reach = math.sqrt(d * d) * np.linalg.norm(X) + 0.5 * math.sqrt(d) * math.sqrt(d * N)
+    losses, sizes = [], []
+    for _ in range(bench.size(500, 5000)):
+        z = net(bench.rng.normal(size=net.size) * 10 ** bench.rng.uniform(-1, 4), X)
+        sizes.append(np.linalg.norm(z))
+        losses.append(float(np.mean(np.log(np.exp(z - z.max(axis=0)).sum(axis=0)) - (z - z.max(axis=0))[0])))
+    floor = math.log1p((d - 1) * math.exp(-math.sqrt(2) * reach))
+    yield bench.counterexample(floor, "a positive lower bound of the cross-entropy over all parameters", floor=floor, tolerance=0.0)
+    yield bench.at_most(sizes, reach, "outputs over all of parameter space", 0.0, CORRECTED)
+    yield bench.at_most(floor, losses, "the loss is never below it", 0.0, CORRECTED)
+    graph, nodes = kc_network([d, d], 1)
+    s = smoothness(graph, X=X.T, normalisation={nodes[0]: "entry", None: "weight"}, scale={nodes[0]: 1.0, None: 0.5}, biases=False)
+    yield bench.at_most(sizes, s.size, "kcalc's bound of |F|", 0.0, CORRECTED, bound=float(s.size))
