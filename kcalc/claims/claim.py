@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import KcalcError
-
-if TYPE_CHECKING:
-    from .bench import Bench
 
 
 class Verdict(StrEnum):
@@ -63,7 +60,8 @@ class Evidence:
                 "data": dict(self.data)}  # fmt: skip
 
 
-Check = Callable[["Bench"], Iterable[Evidence]]
+Check = Callable[[Any], Iterable[Evidence]]
+"""Of a :class:`kcalc.claims.bench.Bench`."""
 
 
 @dataclass(frozen=True)

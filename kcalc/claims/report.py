@@ -6,13 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import __version__
 from .claim import Verdict
-
-if TYPE_CHECKING:
-    from .verify import Finding
+from .finding import Finding
 
 TOLD = ("paper", "place", "statement", "corrected", "caveat", "hypotheses", "reason")
 WIDTH = 62  # of a statement in the table

@@ -67,7 +67,7 @@ def moments(
     nodes, jacobians = measure(read, chosen, fourth, not refusal)
     options = {"given": network, "features": features, "weights": weights, "output": output, "input_fourth": input_fourth}
     notes = tuple(_assumptions(read, laws, input_fourth, fourth, nodes, jacobians))
-    return Moments(sized, chosen, nodes, notes, jacobians, refusal, options)
+    return Moments(sized, chosen, nodes, notes, jacobians, refusal, options, moments)
 
 
 def chosen_output(network: Network, output: Node) -> Node:

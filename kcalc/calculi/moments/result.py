@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ class Moments:
     jacobians: dict[Node, Moment] | None
     refusal: str = ""
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    again: Callable[..., Moments] | None = field(default=None, compare=False)
 
     @property
     def weights(self) -> dict[Node, Moment]:
@@ -69,7 +70,8 @@ class Moments:
         """
         from .stability import width_for
 
-        return width_for(self, variance, most)
+        assert self.again is not None
+        return width_for(self.again, self.options, variance, most)
 
     def subs(self, values: Mapping[Any, Any]) -> Moments:
         """The moments with numbers (or expressions) in place of symbols."""

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...arguments import one_number
 from ...errors import KcalcError
 from ...layers import Affine, Input
 
-if TYPE_CHECKING:
-    from .result import Moments
 
+def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: Any, most: int) -> int:
+    """The least ``features=`` with Var |y|^2 / (E |y|^2)^2 <= variance at the output, ``again(network, features, ...)`` being the moments.
 
-def width_for(found: Moments, variance: Any, most: int) -> int:
-    """The least ``features=`` with Var |y|^2 / (E |y|^2)^2 <= variance at the output; see :meth:`Moments.width_for`."""
-    from .api import moments
-
+    See :meth:`kcalc.calculi.moments.Moments.width_for`.
+    """
     goal = one_number(variance, "variance")
     if goal <= 0:
         raise KcalcError(f"the variance of a finite network is > 0, so variance must be, got {goal}")
-    options = dict(found.options)
-    network, features = options.pop("given"), options.pop("features")
+    rest = dict(options)
+    network, features = rest.pop("given"), rest.pop("features")
     named = dict(features) if isinstance(features, Mapping) else {None: features}
     open_ = [n for n, layer, _ in network.steps() if isinstance(layer, Affine | Input) and layer.features is None and n not in named]
     if named.get(None) is None or not open_:
         raise KcalcError("all widths stand in the layers (or by node); leave them open and give features=N to ask which N would do")
 
     def relative(width: int) -> float:
-        value = moments(network, features={**named, None: width}, jacobian=False, **options).out.relative
+        value = again(network, features={**named, None: width}, jacobian=False, **rest).out.relative
         if not isinstance(value, float):
             raise KcalcError("the network has symbols; give them numbers with net.subs before asking for a width")
         return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +17,11 @@ from .levels import Level
 from .state import Law, Part, State
 from .windows import cut
 
-if TYPE_CHECKING:
-    from .forward import Forward
-
 Node = Hashable
 Array = np.ndarray
 
 
-def pooled(calculus: Forward, layer: Pool, node: Node, below: State) -> State:
+def pooled(calculus: Any, layer: Pool, node: Node, below: State) -> State:
     """The state behind a pooling layer. Raises: NoRule for weighted means, KcalcError for what symbols cannot carry."""
     if layer.kind == "weighted_mean":
         raise NoRule(
@@ -50,7 +47,7 @@ def pooled(calculus: Forward, layer: Pool, node: Node, below: State) -> State:
 # -- means -------------------------------------------------------------------------------------------------------------------------------
 
 
-def _mean(calculus: Forward, node: Node, part: Part, window: Window) -> Part:
+def _mean(calculus: Any, node: Node, part: Part, window: Window) -> Part:
     """E[(mean of k^2)^2]: from pairs of locations, or f [1 + (k^2 - 1) r] / k^2 where one correlation r stands for all."""
     given = calculus.correlation.get(node)
     taps = window.taps
@@ -93,7 +90,7 @@ def _off_diagonal(joint: Level, level: Level) -> float:
     return float((ratio.sum() - np.trace(ratio)) / (size * (size - 1)))
 
 
-def _note_mean(calculus: Forward, node: Node, below: State, parts: tuple[Part, ...], window: Window) -> None:
+def _note_mean(calculus: Any, node: Node, below: State, parts: tuple[Part, ...], window: Window) -> None:
     taps = window.taps
     after = State(parts, None, prod(window.shape), Law("mixed"), 0).moment()
     if calculus.symbolic:
@@ -124,7 +121,7 @@ def _note_mean(calculus: Forward, node: Node, below: State, parts: tuple[Part, .
 # -- maxima ------------------------------------------------------------------------------------------------------------------------------
 
 
-def _largest(calculus: Forward, node: Node, below: State, window: Window, shape: tuple[int, ...] | None) -> State:
+def _largest(calculus: Any, node: Node, below: State, window: Window, shape: tuple[int, ...] | None) -> State:
     """E[max^2] of normals, or of an increasing activation of them."""
     law, phi = below.law, None
     levels = [part.level for part in below.parts]
@@ -162,7 +159,7 @@ def _increasing(phi: Activation) -> bool:
     return bool(np.all(np.diff(np.asarray(phi.numeric(0)(grid))) >= 0))
 
 
-def _largest_part(calculus: Forward, node: Node, channels: Any, q: Level, phi: Activation | None, rho: float, number: Array) -> Part:
+def _largest_part(calculus: Any, node: Node, channels: Any, q: Level, phi: Activation | None, rho: float, number: Array) -> Part:
     square, mean = (_by_window(power, phi, q, rho, number, 0) for power in (2, 1))
     shared = 0.0 if phi is not None else rho
     roots = Level(np.sqrt(q.values), q.exponent)  # sqrt of the mantissa: used in products of two alone
@@ -189,7 +186,7 @@ def _by_window(power: int, phi: Activation | None, q: Level, rho: float, number:
     return Level(np.array([known[key] for key in keys]))
 
 
-def _selected(calculus: Forward, node: Node, below: State, q: list[Level], rho: float, number: Array) -> None:
+def _selected(calculus: Any, node: Node, below: State, q: list[Level], rho: float, number: Array) -> None:
     """What the activation before a pooling layer sends back: the location taken is no typical one, so E phi'^2 is that of the largest."""
     law = below.law
     assert law.activation is not None
@@ -205,7 +202,7 @@ def _selected(calculus: Forward, node: Node, below: State, q: list[Level], rho: 
     calculus.slopes[law.node] = tuple(slopes)
 
 
-def activated(calculus: Forward, phi: Activation, node: Node, below: State) -> State:
+def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State:
     """An activation of the largest of a window of normals."""
     law = below.law
     assert law.counts is not None

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .levels import Level, one_value, quotient
-
-if TYPE_CHECKING:
-    from .result import Scaling, WeightScaling
 
 MOST = 30
 HEAD = ("weight", "extents", "E W^2", "gamma", "gamma/ref", "correction")
 
 
-def rows(scaling: Scaling) -> list[tuple[str, ...]]:
+def rows(scaling: Any) -> list[tuple[str, ...]]:
     """The table without its head, at most ``MOST`` rows and one that says how many were left out."""
-    groups: dict[tuple[str, ...], list[WeightScaling]] = {}
+    groups: dict[tuple[str, ...], list[Any]] = {}
     for _, weight in scaling.ordered():
         cells = (_extents(weight), _shown(weight.variance), _level(weight.gamma_level), *map(_shown, (weight.relative, weight.correction)))
         groups.setdefault(cells, []).append(weight)
@@ -29,12 +26,12 @@ def rows(scaling: Scaling) -> list[tuple[str, ...]]:
     return out
 
 
-def _names(found: list[WeightScaling]) -> str:
+def _names(found: list[Any]) -> str:
     first = str(found[0].node)
     return first if len(found) == 1 else f"{first} and {len(found) - 1} more"
 
 
-def _range(found: list[WeightScaling]) -> str:
+def _range(found: list[Any]) -> str:
     """nu of weights that are alike otherwise."""
     known = sorted((w.ratio_level for w in found if w.ratio_level is not None), key=Level.log10)
     if not known:
@@ -43,18 +40,18 @@ def _range(found: list[WeightScaling]) -> str:
     return low if low == high else f"{low} .. {high}"
 
 
-def head(scaling: Scaling) -> tuple[str, ...]:
+def head(scaling: Any) -> tuple[str, ...]:
     """The names of the columns."""
     return (*HEAD, "nu") if _differs(scaling) else HEAD
 
 
-def _differs(scaling: Scaling) -> bool:
+def _differs(scaling: Any) -> bool:
     """Whether nu is not gamma somewhere."""
     numeric = [] if scaling.symbolic else [w for w in scaling.weights.values() if w.ratio_level is not None]
     return any(abs(quotient(w.ratio_level, w.gamma_level) - 1) > 1e-9 for w in numeric if w.ratio_level is not None)
 
 
-def _extents(weight: WeightScaling) -> str:
+def _extents(weight: Any) -> str:
     taps = "" if weight.taps == 1 else f", {weight.taps} taps"
     groups = "" if weight.groups == 1 else f", {weight.groups} groups"
     return f"{weight.inputs} -> {weight.outputs}{taps}{groups}"
@@ -71,7 +68,7 @@ def _level(level: Level) -> str:
     return f"1e{level.log10():+.4f}"
 
 
-def violation_lines(scaling: Scaling) -> list[str]:
+def violation_lines(scaling: Any) -> list[str]:
     """The violations, those of the same words on one line."""
     grouped: dict[str, list[str]] = {}
     for violation in scaling.violations:
@@ -79,7 +76,7 @@ def violation_lines(scaling: Scaling) -> list[str]:
     return [f"{text} ({nodes[0] if len(nodes) == 1 else f'{nodes[0]} and {len(nodes) - 1} more'})" for text, nodes in grouped.items()]
 
 
-def text(scaling: Scaling) -> str:
+def text(scaling: Any) -> str:
     """Aligned text: the table, then what is violated."""
     lines = aligned([head(scaling), *rows(scaling)])
     found = violation_lines(scaling)
@@ -95,7 +92,7 @@ def aligned(given: Sequence[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def page(scaling: Scaling) -> str:
+def page(scaling: Any) -> str:
     """The same as HTML."""
     names = "".join(f"<th>{html.escape(name)}</th>" for name in head(scaling))
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(scaling))

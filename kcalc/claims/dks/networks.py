@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -126,10 +127,10 @@ def _blocks(depth: int, w2: sp.Expr) -> sp.Expr:
     return (w2 * psi**3 + 1 - w2) ** ((depth - 2) // 3 - 4) * (w2 * psi**3 + (1 - w2) * psi) ** 4 * psi
 
 
-def _ratios(bench: Bench, found: sp.Expr, printed: sp.Expr) -> list[float]:
+def _ratios(bench: Bench, found: Any, printed: Any) -> list[float]:
     """found / printed at six random rational w and psi, exact but for the last division."""
     points = bench.rng.integers([[1, 21]] * 6, [[20, 60]] * 6)
-    at = [{W: sp.Rational(int(a), 20), psi: sp.Rational(int(b), 20)} for a, b in points]
+    at: list[Any] = [{W: sp.Rational(int(a), 20), psi: sp.Rational(int(b), 20)} for a, b in points]
     return [float(found.subs(point) / printed.subs(point)) for point in at]
 
 

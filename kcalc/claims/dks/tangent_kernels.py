@@ -218,11 +218,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(
         at - 3 * ((1 - e) + 2 * e - 1), r"$C=(1-\epsilon)c+\epsilon c^2$, $D=2$, $i=1$, $c=-1$: the deviation is $3(\zeta-1)$", CORRECTED
     )
-    shaped = []
+    shaped, apart = [], []
     for name in ("tanh", "softplus", "swish", "gelu")[: bench.size(2, 4)]:
         for zeta in (1.02, 1.5):
-            net = shape(vanilla(int(bench.rng.integers(3, 40)), name), method="dks", zeta=zeta).network
-            parts = np.array(list(ntk(net).by_layer(GRID).values()))
+            found = shape(vanilla(depth := int(bench.rng.integers(3, 40)), name), method="dks", zeta=zeta)
+            parts, own, c = np.array(list(ntk(found.network).by_layer(GRID).values())), KNOWN[name].at(found.constants[name]), GRID[8]
+            layer = (np.vectorize(own.c_map), np.vectorize(own.c_slope))
+            apart.append(np.abs(parts[:, 8] - theta([layer] * depth, np.array(c))).max())
             shaped.append(np.abs(parts - GRID).max() / (zeta - 1))
+    yield bench.equal(apart, 0, "their layers at c = -0.6, against the recursion with C maps by quadrature", 1e-9, CORRECTED)
     yield bench.at_most(shaped, 11, "networks that kcalc shapes, all layers and cosines", 1e-9)
     yield bench.at_most(shaped, 3, "the same against 3", 1e-6, CORRECTED)
