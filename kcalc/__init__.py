@@ -4,7 +4,7 @@ Give it a network as a directed acyclic graph; it derives local and global Q/C m
 them the constants that make the network trainable. jax, matplotlib and torch are imported only when they are used.
 """
 
-from . import activations, architectures, layers, symbols
+from . import activations, architectures, claims, layers, symbols
 from .activations import Activation, activation
 from .backend import Model, coordinate_check, lsuv, normalise_locations, scale_output, to_jax, wli
 from .calculi.fluctuations import Fluctuations, fluctuations
@@ -64,6 +64,7 @@ __all__ = [
     "averaging_shortcuts",
     "c_map",
     "chain",
+    "claims",
     "coordinate_check",
     "crelu_budget",
     "depth_limit",

@@ -92,6 +92,10 @@ def negative(value: Any) -> Any:
     return -value
 
 
+def _shifted(ends: tuple[float, float]) -> tuple[float, float]:
+    return ends[0] * 1.01, ends[1]
+
+
 def caught(mutation: Mutation, claims: Iterable[str] | None = None, budget: str = "quick", seed: int = 0) -> list[str]:
     """The claims (by default the mutation's own) whose verdict is another one under the mutation. For a process of its own."""
     found = [get(id) for id in (mutation.claims if claims is None else claims)]
@@ -144,13 +148,22 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("offset", "shaping.search:constants", lambda k: replace(k, delta=-k.delta), ("DKS-184a", "DKS-tab-tanh")),
     Mutation("flow", "shaping.limits:flow", times(1.01), ("TAT-prop3",)),
     Mutation("flow-time", "shaping.limits:flow_time", times(1.01), ("TAT-prop3",)),
-    Mutation("entry-variance", "calculi.moments.reading:entry_variance", times(1.01), ("PLG-B1",)),
-    Mutation("rectified-slopes", "calculi.moments.monomials:Monomials.slope_mean", times(1.01), ("PLG-B1",)),
-    Mutation("excess", "calculi.moments.monomials:Monomials.amount", times(1.01), ("PLG-B1",)),
-    Mutation("scaling-rectifier", "calculi.scaling.activation_moments:half", times(1.1), ("SC-A7",)),
-    Mutation("scaling-sum", "calculi.scaling.levels:Level.total", lambda level: level.scaled(1.1), ("SC-A1",)),
-    Mutation("entry-normaliser", "calculi.smoothness.normalisers:EntryNormalisation.second_derivative", times(1.01), ("SKIP-C1",)),
-    Mutation("weight-normaliser", "calculi.smoothness.normalisers:WeightNormalisation.derivative", times(1.01), ("SKIP-C1",)),
-    Mutation("spectrum", "calculi.smoothness.singular_values:ResidualSpectrum.support", lambda s: (s[0] * 1.01, s[1]), ("SKIP-C8",)),
+    Mutation("entry-variance", "calculi.moments.reading:entry_variance", times(1.01), ("PLG-eq76", "PLG-eq72")),
+    Mutation("rectified-slopes", "calculi.moments.monomials:Monomials.slope_mean", times(1.01), ("PLG-eq76", "PLG-thm1-mean")),
+    Mutation("excess", "calculi.moments.monomials:Monomials.amount", times(1.05), ("PLG-lem2", "PLG-eq76")),
+    Mutation("scaling-rectifier", "calculi.scaling.activation_moments:half", times(1.1), ("SC-B4", "SC-eq1")),
+    Mutation("scaling-smooth", "calculi.scaling.activation_moments:slope_square", times(1.1), ("SC-T1-smooth",)),
+    Mutation("scaling-maximum", "calculi.scaling.activation_moments:maximum", times(1.05), ("SC-T1-maxpool",)),
+    Mutation("scaling-total", "calculi.scaling.levels:Level.total", lambda level: level.scaled(1.2), ("SC-eq1", "SC-B4")),
+    Mutation("entry-normaliser", "calculi.smoothness.normalisers:EntryNormalisation.second_derivative", times(1.01), ("SKIP-eq33",)),
+    Mutation(
+        "weight-normaliser", "calculi.smoothness.normalisers:WeightNormalisation.derivative", times(1.01), ("SKIP-lemB1", "SKIP-lemB2")
+    ),
+    Mutation("spectrum", "calculi.smoothness.singular_values:ResidualSpectrum.support", _shifted, ("SKIP-hyp6.1", "SKIP-fig1")),
+    Mutation("relu-slope", "activations.rectifiers:Leaky._closed_derivatives", part(0, times(1.02)), ("DKS-relu1", "TAT-lreluC2")),
+    Mutation("tailored-slope", "shaping.tat:negative_slope", times(1.01), ("TAT-alg1", "TAT-eq12")),
+    Mutation("slope-inverse", "slope_maxima:MaximalSlope.inverse", times(1.001), ("DKS-tab-tanh", "DKS-173")),
+    Mutation("shares", "calculi.channels:_ratio", times(1.1), ("DKS-eq4", "DKS-eq8")),
+    Mutation("stein", "expectations:mean_slope", times(1.05), ("DKS-appB",)),
     Mutation("orthogonal-scale", "backend.initialisers:Orthogonal.matrix", times(1.01), ("DKS-suo", "TAT-suo")),
 )

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import __version__
 from .claim import Verdict
 from .finding import Finding
 
@@ -61,6 +60,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, schema kcalc.claims/1."""
+        from .. import __version__
+
         return {
             "schema": "kcalc.claims/1", "version": __version__, "budget": self.budget, "seed": self.seed, "seconds": self.seconds,
             "counts": {str(verdict): count for verdict, count in self.counts.items()},

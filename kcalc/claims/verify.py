@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
 from ..errors import KcalcError, unknown
 from .bench import BUDGETS, Bench
 from .claim import Claim, Evidence, Verdict, verdict
@@ -143,6 +142,8 @@ class Journal:
 
     @property
     def _head(self) -> dict[str, Any]:
+        from .. import __version__
+
         return {"schema": SCHEMA, "version": __version__, "budget": self.budget, "seed": self.seed}
 
     def _read(self, path: Path) -> None:
