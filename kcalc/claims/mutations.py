@@ -151,19 +151,18 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("entry-variance", "calculi.moments.reading:entry_variance", times(1.01), ("PLG-eq76", "PLG-eq72")),
     Mutation("rectified-slopes", "calculi.moments.monomials:Monomials.slope_mean", times(1.01), ("PLG-eq76", "PLG-thm1-mean")),
     Mutation("excess", "calculi.moments.monomials:Monomials.amount", times(1.05), ("PLG-lem2", "PLG-eq76")),
-    Mutation("scaling-rectifier", "calculi.scaling.activation_moments:half", times(1.1), ("SC-B4", "SC-eq1")),
+    Mutation("scaling-rectifier", "calculi.scaling.activation_moments:half", times(1.1), ("SC-eq4", "SC-eq6")),
     Mutation("scaling-smooth", "calculi.scaling.activation_moments:slope_square", times(1.1), ("SC-T1-smooth",)),
     Mutation("scaling-maximum", "calculi.scaling.activation_moments:maximum", times(1.05), ("SC-T1-maxpool",)),
-    Mutation("scaling-total", "calculi.scaling.levels:Level.total", lambda level: level.scaled(1.2), ("SC-eq1", "SC-B4")),
+    Mutation("scaling-total", "calculi.scaling.levels:Level.total", lambda level: level.scaled(1.2), ("SC-T1-conv", "SC-eq4")),
     Mutation("entry-normaliser", "calculi.smoothness.normalisers:EntryNormalisation.second_derivative", times(1.01), ("SKIP-eq33",)),
     Mutation(
-        "weight-normaliser", "calculi.smoothness.normalisers:WeightNormalisation.derivative", times(1.01), ("SKIP-lemB1", "SKIP-lemB2")
+        "weight-normaliser", "calculi.smoothness.normalisers:WeightNormalisation.derivative", times(1.01), ("SKIP-lemB3",)
     ),
     Mutation("spectrum", "calculi.smoothness.singular_values:ResidualSpectrum.support", _shifted, ("SKIP-hyp6.1", "SKIP-fig1")),
     Mutation("relu-slope", "activations.rectifiers:Leaky._closed_derivatives", part(0, times(1.02)), ("DKS-relu1", "TAT-lreluC2")),
     Mutation("tailored-slope", "shaping.tat:negative_slope", times(1.01), ("TAT-alg1", "TAT-eq12")),
     Mutation("slope-inverse", "slope_maxima:MaximalSlope.inverse", times(1.001), ("DKS-tab-tanh", "DKS-173")),
     Mutation("shares", "calculi.channels:_ratio", times(1.1), ("DKS-eq4", "DKS-eq8")),
-    Mutation("stein", "expectations:mean_slope", times(1.05), ("DKS-appB",)),
     Mutation("orthogonal-scale", "backend.initialisers:Orthogonal.matrix", times(1.01), ("DKS-suo", "TAT-suo")),
 )
