@@ -156,9 +156,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("scaling-maximum", "calculi.scaling.activation_moments:maximum", times(1.05), ("SC-T1-maxpool",)),
     Mutation("scaling-total", "calculi.scaling.levels:Level.total", lambda level: level.scaled(1.2), ("SC-T1-conv", "SC-eq4")),
     Mutation("entry-normaliser", "calculi.smoothness.normalisers:EntryNormalisation.second_derivative", times(1.01), ("SKIP-eq33",)),
-    Mutation(
-        "weight-normaliser", "calculi.smoothness.normalisers:WeightNormalisation.derivative", times(1.01), ("SKIP-lemB3",)
-    ),
+    Mutation("weight-normaliser", "calculi.smoothness.normalisers:WeightNormalisation.derivative", times(1.01), ("SKIP-lemB3",)),
     Mutation("spectrum", "calculi.smoothness.singular_values:ResidualSpectrum.support", _shifted, ("SKIP-hyp6.1", "SKIP-fig1")),
     Mutation("relu-slope", "activations.rectifiers:Leaky._closed_derivatives", part(0, times(1.02)), ("DKS-relu1", "TAT-lreluC2")),
     Mutation("tailored-slope", "shaping.tat:negative_slope", times(1.01), ("TAT-alg1", "TAT-eq12")),
