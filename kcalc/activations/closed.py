@@ -94,7 +94,7 @@ class Kernel(Closed):
             return apart
         out, first, second = (np.array(np.broadcast_to(a, np.broadcast(apart, drop).shape)) for a in (apart, q1, q2))
         rows, inverse = np.unique(np.stack([first[close], second[close]]), axis=1, return_inverse=True)
-        out[close] = np.array([pair_distance(self, *map(float, pair)) for pair in rows.T])[inverse.ravel()]
+        out[close] = np.array([pair_distance(self, *map(float, pair)) for pair in rows.T])[inverse.ravel()]  # type: ignore[arg-type]
         return out[()]
 
     def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
