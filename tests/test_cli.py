@@ -143,7 +143,7 @@ BAD = [
     (("shape", "vanilla-10", "--method", "sdk"), "dks"),
     (("shape", "layernorm-resnet-50"), "normalised"),
     (("shape", "vanilla-10", "--shortcut-weight", ".5"), "does not apply"),
-    (("shape", "resnet-50", "--shortcut-weight", "1.5"), "[0, 1]"),
+    (("shape", "resnet-50", "--shortcut-weight", "1.5"), "[0, 1"),
     (("maps", "missing.json"), "missing.json"),
     (("maps", "vanilla-0", "--slopes"), ">= 1"),
     (("maps", "vanilla-10", "--slopes", "--q", "-1"), "> 0"),
