@@ -224,8 +224,17 @@ def _alternating(entry: Input, activation: Any, convolutions: list[Affine], dens
 
 def _geometric(inputs: Any, outputs: Any, kernel: int, constant: Any, stride: int = 1, padding: Any = "same") -> Affine:
     """An Affine with E[W^2] = c / (k sqrt(n m)): sigma_w^2 = c k sqrt(n/m). [Scaling eq. 3]"""
-    sigma = sp.sqrt(constant * kernel * sp.sqrt(sp.sympify(inputs) / sp.sympify(outputs)))
+    source, target = (_channels(count) for count in (inputs, outputs))
+    sigma = sp.sqrt(constant * kernel * sp.sqrt(source / target))
     return Affine(outputs, kernel=kernel, stride=stride, padding=padding, sigma_w=sigma)
+
+
+def _channels(count: Any) -> sp.Expr:
+    """A number of channels in SymPy. Raises: KcalcError for what is neither a whole number >= 1 nor an expression."""
+    if count is None:
+        raise KcalcError("geometric weights need the numbers of channels; give whole numbers >= 1 or SymPy symbols")
+    Affine(count)
+    return sp.sympify(count, strict=True)
 
 
 def preconditioned_block(
@@ -250,7 +259,9 @@ def preconditioned_block(
     Both give sqrt(n/m) times what they read, in mean square. The source prints c = alpha/4 for the pooled shortcut and sqrt(m/(beta n)) for
     the last multiplier, which are right neither for gamma nor for the second moment. Biases stand behind the convolutions here.
     """
-    alpha, beta = (sp.sympify(w) for w in residual_weights(shortcut_weight, residual_weight) or (HALF, HALF))
+    for count in (inputs, outputs, width):
+        _channels(count)
+    alpha, beta = (sp.sympify(w, strict=True) for w in residual_weights(shortcut_weight, residual_weight) or (HALF, HALF))
     if alpha == 0:
         raise KcalcError("a block without shortcut is no residual block: give shortcut_weight > 0")
 
@@ -267,8 +278,8 @@ def preconditioned_block(
         return residual(branch, alpha, beta)
     along: list[Piece] = [_geometric(inputs, outputs, 1, alpha), Scale(1 / sp.sqrt(alpha))]
     if downsample:
-        lost = (1 + 3 * sp.sympify(as_number(pool_correlation, "pool_correlation"))) / 4
-        along = [Pool("mean", 2), along[0], Scale(1 / sp.sqrt(alpha * lost))]
+        lost = (1 + 3 * sp.sympify(as_number(pool_correlation, "pool_correlation"), strict=True)) / 4
+        along = [Pool("mean", 2, 2, "valid" if padding == "valid" else "same"), along[0], Scale(1 / sp.sqrt(alpha * lost))]
     return residual(branch, alpha, beta, shortcut=chain(*along))
 
 

@@ -133,3 +133,19 @@ def test_densenet_concatenates_everything() -> None:
     net = A.densenet(4, growth=None)
     assert len(net.nodes_of(L.Concat)) == 4
     assert kc.c_map(net)(1.0) == pytest.approx(1.0, abs=1e-15)
+
+
+@pytest.mark.parametrize("count", ["__import__('os').getcwd()", float("nan"), 0, True, None, 2.5])
+def test_channels_of_a_geometric_block_are_whole_numbers(count: object) -> None:
+    for place in range(3):
+        channels: list = [8, 8, 4]
+        channels[place] = count
+        with pytest.raises(kc.KcalcError):
+            A.preconditioned_block(*channels)
+
+
+def test_a_downsampling_block_takes_odd_images() -> None:
+    block = A.preconditioned_block(4, 8, 2, downsample=True)
+    net = kc.chain(L.Input(4, (7, 9)), block, L.Pool("mean"), L.Affine(3))
+    assert kc.to_jax(net).apply(kc.to_jax(net).init(0), np.ones((2, 7, 9, 4), np.float32)).shape == (2, 3)
+    assert kc.scaling(net).tensors

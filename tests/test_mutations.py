@@ -29,5 +29,5 @@ def test_a_formula_is_itself_again_afterwards() -> None:
 def test_every_mutation_is_noticed() -> None:
     found = mutations.run(processes=2)
     missed = [name for name, claims in found.items() if not claims]
-    print(f"{len(found) - len(missed)} of {len(found)} mutations noticed")
+    print(f"{len(found) - len(missed)} of {len(found)} mutations noticed")  # noqa: T201
     assert not missed

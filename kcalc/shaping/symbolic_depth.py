@@ -162,10 +162,10 @@ def vanilla_maps(activation: Any = None, depth: Any = None, sigma_w: Any = 1, q:
 
     Raises: KcalcError for a depth that is a number but no whole number >= 1, and bad sigma_w or q.
     """
-    layers: Any = sp.Symbol("L", positive=True, integer=True) if depth is None else sp.sympify(as_number(depth, "depth"))
+    layers: Any = sp.Symbol("L", positive=True, integer=True) if depth is None else sp.sympify(as_number(depth, "depth"), strict=True)
     if not isinstance(layers, sp.Expr) or (layers.is_number and not (layers.is_integer and layers.is_positive)):
         raise KcalcError(f"depth must be a SymPy expression or a whole number >= 1, got {depth!r}")
-    numbers: dict[str, Any] = {name: sp.sympify(as_number(value, name)) for name, value in (("sigma_w", sigma_w), ("q", q))}
+    numbers: dict[str, Any] = {name: sp.sympify(as_number(value, name), strict=True) for name, value in (("sigma_w", sigma_w), ("q", q))}
     for name, value in numbers.items():
         if value.is_number and not value > 0:
             raise KcalcError(f"{name} must be > 0, got {value}")

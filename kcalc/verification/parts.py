@@ -166,10 +166,12 @@ def _sizes(expected: Array) -> Array:
 
 
 def plain(power: Power) -> Mapping[str, Any]:
+    """A power with its values as plain data, None for nan."""
     return {"exponent": power.exponent, "error": power.error, "values": [None if np.isnan(v) else v for v in power.values]}
 
 
 def place(widths: Sequence[int | None], width: int | None) -> int:
+    """The index of a measured width, the last for None. Raises: KcalcError for one that was not measured."""
     if width is None:
         return len(widths) - 1
     if width not in widths:
@@ -178,4 +180,5 @@ def place(widths: Sequence[int | None], width: int | None) -> int:
 
 
 def numbers(widths: Sequence[int | None]) -> list[int]:
+    """Widths as numbers, 0 for None."""
     return [0 if width is None else width for width in widths]

@@ -95,7 +95,7 @@ def _measured(read: Compiled, output: Node, fourth: Any, jacobian: bool) -> tupl
 
 def _input_fourth(network: Network, given: Any) -> Any:
     layer: Any = network.layer(network.inputs[0])
-    width: Any = sp.sympify(layer.features)
+    width: Any = sp.sympify(layer.features, strict=True)
     if given is None:
         return 1 / width
     if isinstance(given, sp.Basic) and given.free_symbols:

@@ -242,7 +242,7 @@ def closed_moments(compiled: Compiled, output: Node, fourth: Any, jacobian: bool
             f"{MOST_LAYERS} are written out); give numbers with net.subs and features=, or Gaussian weights"
         )
     out = compiled.features[output]
-    forward = ClosedForward(compiled, out.vector, Entry(sp.sympify(fourth)), gaussian)
+    forward = ClosedForward(compiled, out.vector, Entry(sp.sympify(fourth, strict=True)), gaussian)
     nodes = {node: _scaled(forward, feature) for node, feature in compiled.features.items()}
     if not jacobian:
         return nodes, None
@@ -250,7 +250,7 @@ def closed_moments(compiled: Compiled, output: Node, fourth: Any, jacobian: bool
     found: dict[Node, Moment] = {}
     for node, fresh in compiled.owners.items():
         fed = fed_by(fresh, node)
-        square = (sp.sympify(fed.amplitude) * sp.sympify(out.factor)) ** 2
+        square = (sp.sympify(fed.amplitude, strict=True) * sp.sympify(out.factor, strict=True)) ** 2
         second, fourth_moment = forward.norm(fed.source)
         modes = sp.Add(*backward.fourths[fresh.id].values())
         found[node] = Moment.of_expressions(square * second * backward.seconds[fresh.id], square**2 * fourth_moment * modes)
@@ -264,5 +264,5 @@ def fed_by(fresh: Fresh, node: Node) -> Fed:
 
 def _scaled(forward: ClosedForward, feature: Scaled) -> Moment:
     second, fourth = forward.norm(feature.vector)
-    square = sp.sympify(feature.factor) ** 2
+    square = sp.sympify(feature.factor, strict=True) ** 2
     return Moment.of_expressions(square * second, square**2 * fourth)

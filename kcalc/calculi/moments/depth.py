@@ -70,7 +70,7 @@ class DepthMoments:
         """
         if node not in self.layers:
             raise KcalcError(f"node {node!r} is no Affine of the block; they are {', '.join(map(str, self.layers))}")
-        k: Any = sp.sympify(as_number(block, "block"))
+        k: Any = sp.sympify(as_number(block, "block"), strict=True)
         if k.is_number and (not k.is_integer or k < 1 or (self.depth.is_number and k > self.depth)):
             raise KcalcError(f"block is a whole number from 1 to {self.depth}, got {block}")
         own, left = self.layers[node], self.depth - k
@@ -107,7 +107,7 @@ def moments_at_depth(block: Network, depth: Any = L, features: Any = None) -> De
     with several outputs or another width at the end, and a depth that is no whole number >= 1.
     """
     require_network(block)
-    length: Any = sp.sympify(as_number(depth, "depth"))
+    length: Any = sp.sympify(as_number(depth, "depth"), strict=True)
     if length.is_number and (not length.is_integer or length < 1):
         raise KcalcError(f"depth must be a whole number >= 1 or a SymPy symbol, got {depth}")
     sized = with_widths(block, features, symbols=True)
@@ -115,16 +115,16 @@ def moments_at_depth(block: Network, depth: Any = L, features: Any = None) -> De
     if len(sized.outputs) != 1:
         raise KcalcError(f"a block has one output, this one has {len(sized.outputs)}: {', '.join(map(str, sized.outputs[:4]))}")
     out, source = read.features[sized.outputs[0]], read.features[sized.inputs[0]]
-    if sp.simplify(sp.sympify(out.vector.width) - sp.sympify(source.vector.width)) != 0:
+    if sp.simplify(sp.sympify(out.vector.width, strict=True) - sp.sympify(source.vector.width, strict=True)) != 0:
         raise KcalcError(f"a block that repeats is as wide at its end as at its input, got {source.vector.width} -> {out.vector.width}")
     forward = ClosedForward(read, out.vector, Entry(sp.Integer(1)), commit=True)
     backward = ClosedBackward(read, out.vector, commit=True)
-    square = sp.sympify(out.factor) ** 2
+    square = sp.sympify(out.factor, strict=True) ** 2
     second, fourth = forward.norm(out.vector)
     layers: dict[Node, LayerFactors] = {}
     for node, fresh in read.owners.items():
         fed = fed_by(fresh, node)
-        scale = sp.sympify(fed.amplitude) ** 2 * square
+        scale = sp.sympify(fed.amplitude, strict=True) ** 2 * square
         modes = backward.fourths[fresh.id]
         below = forward.norm(fed.source)
         layers[node] = LayerFactors(*below, scale * backward.seconds[fresh.id], scale**2 * modes[PLUS], scale**2 * modes[MINUS])

@@ -44,8 +44,8 @@ class Moment:
         """The moments with numbers in place of symbols; floats once no symbol is left."""
         if not isinstance(self.mean, sp.Basic):
             return self
-        second: Any = sp.sympify(self.mean).subs(values)
-        fourth: Any = sp.sympify(self.fourth).subs(values)
+        second: Any = sp.sympify(self.mean, strict=True).subs(values)
+        fourth: Any = sp.sympify(self.fourth, strict=True).subs(values)
         if second.free_symbols or fourth.free_symbols:
             return Moment.of_expressions(second, fourth)
         from .numbers import Numeric

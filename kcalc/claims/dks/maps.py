@@ -34,6 +34,7 @@ def _q(bench: Bench, name: str) -> float:
 
 
 def random_c(bench: Bench) -> float:
+    """A c value away from the ends."""
     return float(bench.rng.uniform(-0.95, 0.95))
 
 
