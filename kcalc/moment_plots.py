@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .blocks import cut_nodes
 from .errors import KcalcError
-from .plotting import PALETTE, STYLES, axes, finish
+from .plotting import PALETTE, STYLES, axes, finish, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,6 +39,7 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
             ax.plot(where, found, color=color, lw=1.2, ls=STYLES[1], label="_" if label else "$|J|^2$")
             handles = [{"label": "$|J|^2$ by layer", "color": "#666666", "ls": STYLES[1], "lw": 1.2}] if label else []
     ax.set_yscale("log")
+    plain_ticks(ax.yaxis, *ax.get_ylim())
     ax.set_xlabel("layer / depth")
     ax.set_ylabel("relative variance")
     finish(ax, handles, made)
@@ -64,6 +65,7 @@ def depth_trace(results: Mapping[str, Mapping[int, Any]], ax: Axes | None = None
             values.append(one.out.variance if node is None else one.weights[node].variance)
         ax.plot(list(by_depth), values, color=_colour(ax), lw=1.5, marker="o", ms=2.5, label=label or "_")
     ax.set_yscale("log")
+    plain_ticks(ax.yaxis, *ax.get_ylim())
     ax.set_xlabel("depth")
     ax.set_ylabel(r"Var $|y_L|^2$" if weights is None else r"Var $|J|^2$")
     finish(ax, [], made)

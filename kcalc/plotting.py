@@ -266,6 +266,16 @@ def _whole(value: Any, what: str, least: int) -> int:
     return value
 
 
+def plain_ticks(axis: Any, low: float, high: float) -> None:
+    """1, 2 and 5 times powers of ten as ordinary numbers on a logarithmic axis of short range; powers of ten as they are on a long one."""
+    if not 0 < low < high or high / low > 1e3:
+        return
+    steps = [m * 10.0**e for e in range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1) for m in (1, 2, 5)]
+    ticks = [tick for tick in steps if low <= tick <= high]
+    axis.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
 def finish(ax: Axes, extra: Sequence[Mapping[str, Any]], widen: bool, legend: bool = True) -> None:
     """Thin spines, small ticks, and a legend of the labelled lines and of ``extra`` handles, where it covers nothing."""
     from matplotlib.lines import Line2D

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import KcalcError
-from .plotting import GREY, PALETTE, axes, finish
+from .plotting import GREY, PALETTE, axes, finish, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +48,7 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
     ax.set_yscale("log")
     limits = min(low / 1.6, 0.5), max(high * 1.6, 2.0)
     ax.set_ylim(*limits)
-    _plain_ticks(ax.yaxis, *limits)
+    plain_ticks(ax.yaxis, *limits)
     names = [str(node) for node in next(iter(scalings.values())).weights]
     if len(names) <= NAMED:
         ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
@@ -57,16 +57,6 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
     ax.set_ylabel(r"$\gamma\,/\,$mean $\gamma$")
     finish(ax, [], made)
     return ax
-
-
-def _plain_ticks(axis: Any, low: float, high: float) -> None:
-    """1, 2 and 5 times powers of ten as ordinary numbers, where the range is short; powers of ten as they are where it is not."""
-    if high / low > 1e3:
-        return
-    steps = [m * 10.0**e for e in range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1) for m in (1, 2, 5)]
-    ticks = [tick for tick in steps if low <= tick <= high]
-    axis.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
-    axis.set_ticks([], minor=True)
 
 
 def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int = 24) -> Axes:
@@ -91,7 +81,7 @@ def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int
     ax.axvline(1.0, color=GREY, lw=0.8, ls=(0, (4, 2)))
     ax.set_xscale("log")
     ax.set_xlim(low, high)
-    _plain_ticks(ax.xaxis, low, high)
+    plain_ticks(ax.xaxis, low, high)
     ax.set_yticks([-row for row in range(len(given))], list(given), fontsize=8)
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel("predicted / measured")
@@ -120,6 +110,6 @@ def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axe
     bar = figure.colorbar(image, ax=ax, shrink=0.85)
     bar.set_label("mean squared singular value", fontsize=9)
     bar.outline.set_visible(False)
-    _plain_ticks(bar.ax.yaxis, floor, top)
+    plain_ticks(bar.ax.yaxis, floor, top)
     ax.spines[:].set_visible(False)
     return ax

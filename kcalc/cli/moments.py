@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
 from ..calculi.fluctuations import Fluctuations, fluctuations
 from ..calculi.moments import Moments, moments
 from ..calculi.moments.laws import LAWS
 from ..errors import KcalcError
 from ..layers import Affine
-from ..network import Network
 from ..shaping import METHODS, shape
 from .command import Command, number, plot_option, save_figure
-from .networks import network_from, network_options
+from .networks import check_widths, network_from, network_options, with_sigmas
 from .text import activation_names, assumption_lines, table
 
 EPILOG = """\
@@ -38,11 +36,10 @@ def _options(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     named = network_from(options)
-    if options.features is not None and options.features < 1:
-        raise KcalcError(f"--features is a width and must be >= 1, got {options.features}")
+    check_widths(named.network, options.features)
     if options.c is not None and not options.fluctuations:
         raise KcalcError("--c needs --fluctuations")
-    network = named.network if options.sigma_w is None else _weighted(named.network, options.sigma_w)
+    network = with_sigmas(named.network, options.sigma_w)
     if options.method is not None:
         network = shape(network, method=options.method).network
     found: Moments | Fluctuations
@@ -57,10 +54,6 @@ def _run(options: argparse.Namespace) -> None:
     if options.plot:
         save_figure(found.plot(), options.plot)
     print("\n".join([*head, *lines, "", *body, *assumption_lines(found)]))
-
-
-def _weighted(network: Network, sigma_w: float) -> Network:
-    return network.map_layers(lambda _, layer: replace(layer, sigma_w=sigma_w) if isinstance(layer, Affine) else layer)
 
 
 def _law(text: str) -> str | float:

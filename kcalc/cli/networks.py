@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from .. import architectures
 from ..activations import activation, names
 from ..errors import KcalcError, unknown
 from ..interchange.json_format import load_json
-from ..layers import Nonlinear
+from ..layers import Affine, Input, Nonlinear
 from ..network import Network
 from ..shaping.base import replace_activations
 from .command import number
@@ -59,6 +59,25 @@ def network_options(command: argparse.ArgumentParser) -> None:
 def network_from(options: argparse.Namespace) -> Named:
     """The network that the options of :func:`network_options` name. Raises: KcalcError as :func:`named_network`."""
     return named_network(options.network, options.activation, options.shortcut_weight)
+
+
+def with_sigmas(network: Network, sigma_w: float | None, sigma_b: float | None = None) -> Network:
+    """The network with one sigma_w, and one sigma_b, in all Affine layers, where they are given."""
+    given = {name: value for name, value in (("sigma_w", sigma_w), ("sigma_b", sigma_b)) if value is not None}
+
+    def changed(_: Any, layer: Any) -> Any:
+        return replace(layer, **given) if isinstance(layer, Affine) else layer
+
+    return network.map_layers(changed) if given else network
+
+
+def check_widths(network: Network, features: int | None) -> None:
+    """Raises: KcalcError where layers state no width and none is given, in words of the command line."""
+    if features is not None and features < 1:
+        raise KcalcError(f"--features is a width and must be a positive whole number, got {features}")
+    open_ = [n for n, layer, _ in network.steps() if isinstance(layer, Affine | Input) and layer.features is None]
+    if features is None and open_:
+        raise KcalcError(f"{len(open_)} layers state no width (the first is {open_[0]!r}); give --features N")
 
 
 def named_network(name: str, activation_name: str | None = None, shortcut_weight: float | None = None) -> Named:

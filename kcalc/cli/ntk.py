@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -13,10 +11,9 @@ from ..calculi.ntk import TangentKernel, ntk
 from ..calculi.tangent import PARAMETERIZATIONS
 from ..errors import KcalcError
 from ..layers import Affine
-from ..network import Network
 from ..shaping import METHODS, shape
 from .command import Command, number, plot_option, save_figure
-from .networks import Named, network_from, network_options
+from .networks import Named, network_from, network_options, with_sigmas
 from .text import activation_names, assumption_lines, table
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
@@ -44,7 +41,7 @@ def _run(options: argparse.Namespace) -> None:
     named = network_from(options)
     if options.q <= 0:
         raise KcalcError(f"--q is a mean square and must be > 0, got {options.q}")
-    network = _weighted(named.network, options.sigma_w, options.sigma_b)
+    network = with_sigmas(named.network, options.sigma_w, options.sigma_b)
     if options.method is not None:
         network = shape(network, method=options.method).network
     kernel = ntk(network, options.parameterization, options.features)
@@ -52,15 +49,6 @@ def _run(options: argparse.Namespace) -> None:
     if options.plot:
         save_figure(kernel.plot(q=options.q), options.plot)
     print(text)
-
-
-def _weighted(network: Network, sigma_w: float | None, sigma_b: float | None) -> Network:
-    given = {name: value for name, value in (("sigma_w", sigma_w), ("sigma_b", sigma_b)) if value is not None}
-
-    def changed(_: Any, layer: Any) -> Any:
-        return replace(layer, **given) if isinstance(layer, Affine) else layer
-
-    return network.map_layers(changed) if given else network
 
 
 def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool) -> str:

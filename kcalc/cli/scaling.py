@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import Any
 
 from ..calculi.scaling import LAWS, Scaling, scaling
 from ..calculi.scaling.tables import head, rows, violation_lines
 from ..errors import KcalcError
 from ..interchange.json_format import write_json
-from ..layers import Affine
 from ..shaping.geometric import geometric
 from .command import Command, check_folder, number, plot_option, save_figure
-from .networks import Named, network_from, network_options
+from .networks import Named, check_widths, network_from, network_options, with_sigmas
 from .targets import image_shape
 from .text import activation_names, assumption_lines, table
 
@@ -42,6 +40,7 @@ def _run(options: argparse.Namespace) -> None:
     named = network_from(options)
     if options.method is not None and options.sigma_w is not None:
         raise KcalcError("--method chooses the weights itself; leave --sigma-w out")
+    check_widths(named.network, options.features)
     found = _scaling(named, options)
     if options.json and options.json != "-":
         check_folder(options.json)
@@ -57,10 +56,7 @@ def _scaling(named: Named, options: argparse.Namespace) -> Scaling:
     given: dict[str, Any] = {"features": options.features, "image_shape": options.image_shape, "input_moment": options.input_moment}
     if options.method is not None:
         return geometric(named.network, **given).scaling
-    network = named.network
-    if options.sigma_w is not None:
-        network = network.map_layers(lambda _, layer: replace(layer, sigma_w=options.sigma_w) if isinstance(layer, Affine) else layer)
-    return scaling(network, weights=options.weights, **given)
+    return scaling(with_sigmas(named.network, options.sigma_w), weights=options.weights, **given)
 
 
 def scaling_text(named: Named, found: Scaling) -> str:

@@ -13,7 +13,7 @@ from ..shaping import METHODS, Constants, shape
 from ..shaping.base import Shaping
 from ..shaping.geometric import GeometricShaping
 from .command import Command, check_folder, plot_option, save_figure
-from .networks import Named, network_from, network_options
+from .networks import Named, check_widths, network_from, network_options
 from .targets import DESCRIPTION, EXAMPLES, add_targets, targets
 from .text import assumption_lines, table
 
@@ -30,7 +30,10 @@ def _options(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     named = network_from(options)
-    result = shape(named.network, method=options.method, **targets(options))
+    given = targets(options)
+    if options.method == "geometric":
+        check_widths(named.network, given.get("features"))
+    result = shape(named.network, method=options.method, **given)
     text = shape_text(named, result)
     if options.json and options.json != "-":
         check_folder(options.json)
@@ -46,7 +49,8 @@ def shape_text(named: Named, result: Shaping) -> str:
     """A shaping as aligned text: constants, conditions, residuals."""
     settings = ", ".join(f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in result.options.items())
     lines = [named.title, f"method {result.method}{', ' * bool(settings)}{settings}", ""]
-    lines += [*_constant_lines(result), ""]
+    if not isinstance(result, GeometricShaping):
+        lines += [*_constant_lines(result), ""]
     if result.method in REWEIGHTED:
         lines += [*_weight_lines(result.network), ""]
     if isinstance(result, GeometricShaping):

@@ -13,7 +13,7 @@ from ..layers import Affine
 from ..network import Network
 from ..skips import averaging_shortcuts
 from .command import Command, number, plot_option, save_figure
-from .networks import network_from, network_options
+from .networks import check_widths, network_from, network_options
 from .text import activation_names
 
 EPILOG = """\
@@ -47,7 +47,12 @@ def _options(command: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> None:
     named = network_from(options)
     network = averaging_shortcuts(named.network) if options.average_shortcuts else named.network
+    check_widths(network, options.features)
     first = _first(network, options.first)
+    if options.radius is None and (options.normalisation is None or not options.no_biases):
+        what = "weights" if options.normalisation is None else "biases"
+        other = "" if options.normalisation is None else ", or --no-biases"
+        raise KcalcError(f"nothing bounds the {what}, and no bound holds for all of them; give --radius R{other}")
     found = smoothness(
         network, options.features, examples=options.examples, q=options.q, radius=options.radius,
         normalisation={None: options.normalisation} | first, epsilon=options.epsilon,
