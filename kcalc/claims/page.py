@@ -24,7 +24,7 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; p
 h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 table { border-collapse: collapse; } td, th { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid var(--line); }
 .claim { border: 1px solid var(--line); border-radius: .4rem; padding: .6rem .8rem; margin: .6rem 0; }
-.claim p { margin: .3rem 0; overflow-x: auto; }
+.claim p { margin: .1rem 0; padding: .25rem 0; overflow-x: auto; overflow-y: hidden; }
 .head { display: flex; flex-wrap: wrap; gap: .2rem .8rem; align-items: baseline; }
 .head b { font-size: 1rem; } .place { color: var(--soft); font-size: .85rem; }
 .verdict { margin-left: auto; font-size: .85rem; font-weight: 600; padding: 0 .5rem; border-radius: 1rem; border: 1px solid; }

@@ -83,15 +83,31 @@ class Report:
         return f"Report({self.summary.splitlines()[0]})"
 
 
-SIGNS = {"le": "<=", "ge": ">=", "to": "->", "cdot": "*", "infty": "inf", "tfrac": "frac", "dfrac": "frac", "left": "", "right": ""}
+SIGNS = {
+    "le": "<=", "leq": "<=", "ge": ">=", "geq": ">=", "ne": "!=", "to": "->", "cdot": "*", "infty": "inf", "in": "in", "approx": "~",
+    "lesssim": "<~", "gtrsim": ">~", "dots": "...", "ldots": "...",
+}  # fmt: skip
+SILENT = r"left|right|big[lr]?|Big[lr]?|mathcal|mathrm|mathbb|operatorname|text|displaystyle|quad|qquad"
+_GROUP = r"(?:\{([^{}]*)\}|(\w))"
 
 
 def plain(statement: str) -> str:
-    """A statement as text for a terminal: commands by their names, without dollar signs and braces."""
-    text = re.sub(r"\\[,;! ]", " ", statement.replace("$", ""))
-    text = re.sub(r"\\([A-Za-z]+)", lambda found: SIGNS.get(found[1], found[1]), text)
-    text = re.sub(r"\{(\w)\}", r"\1", text).replace("{", "(").replace("}", ")")
-    return " ".join(text.split())
+    """A statement as text for a terminal: fractions with a stroke, commands by their names, without dollar signs and braces."""
+    text = re.sub(r"\\[,;:! ]", " ", statement.replace("$", ""))
+    text = re.sub(rf"\\(?:{SILENT})(?![A-Za-z])", "", text).replace(r"\{", "(").replace(r"\}", ")").replace(r"\|", "|")
+    text = re.sub(rf"\\[dt]?frac\s*{_GROUP}\s*{_GROUP}", _fraction, text)
+    text = re.sub(r"\\([A-Za-z]+)", lambda found: f" {SIGNS.get(found[1], found[1])} ", text)
+    text = re.sub(r"\{(\w+'?)\}", r"\1", text).replace("{", "(").replace("}", ")")
+    return re.sub(r"\s+([)\]^_,'])", r"\1", re.sub(r"([(\[^_])\s+", r"\1", " ".join(text.split())))
+
+
+def _fraction(found: re.Match[str]) -> str:
+    upper, lower = (found[1] or found[2] or ""), (found[3] or found[4] or "")
+    return " ".join(f" {_bracketed(upper)}/{_bracketed(lower)} ".split(" "))
+
+
+def _bracketed(text: str) -> str:
+    return text if re.fullmatch(r"\w+|\\\w+", text.strip()) else f"({text})"
 
 
 def _cut(text: str) -> str:
