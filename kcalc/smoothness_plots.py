@@ -77,6 +77,8 @@ def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
 
     ``smoothness``: a :class:`kcalc.calculi.smoothness.Smoothness`. Returns: the Axes.
     """
+    from matplotlib.ticker import MaxNLocator
+
     made = ax is None
     ax = axes(ax, 5.2, 3.0)
     gains = [layer.gain for layer in smoothness.layers.values()]
@@ -88,7 +90,7 @@ def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
     if seen.any():
         ax.plot(place[seen], low[seen], color=PALETTE[1], lw=0, marker="o", ms=3, label="smallest, at least")
         ax.vlines(place[seen], low[seen], top[seen], color=GREY, lw=0.6, zorder=0)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("Affine layer, from the input to the output")
     ax.set_ylabel(r"$\log_{10}$ of singular values of $J$")
     finish(ax, [], made)
