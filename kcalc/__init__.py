@@ -20,7 +20,7 @@ from .combinators import chain, repeat, residual
 from .errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
 from .gains import gain
 from .gaussian import expectation, pair_expectation
-from .interchange import load_json, save_json
+from .interchange import Reading, load_json, read, save_json
 from .network import Network
 from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
 from .shaping import (
@@ -52,6 +52,7 @@ __all__ = [
     "Moments",
     "Network",
     "NoRule",
+    "Reading",
     "ResidualSpectrum",
     "Scaling",
     "Shaping",
@@ -95,6 +96,7 @@ __all__ = [
     "phase_diagram",
     "q_map",
     "q_values",
+    "read",
     "repeat",
     "residual",
     "residual_blocks",

@@ -19,7 +19,7 @@ FONT = 7.0
 INK, SKIP = "#3A3A3A", "#0072B2"
 KINDS = {
     "Input": "input", "Affine": "affine", "Nonlinear": "activation", "Sum": "join", "Concat": "join", "Product": "join",
-    "LayerNorm": "normalisation", "RMSNorm": "normalisation", "BatchNorm": "normalisation", "Pool": "pooling",
+    "LayerNorm": "normalisation", "RMSNorm": "normalisation", "BatchNorm": "normalisation", "GroupNorm": "normalisation", "Pool": "pooling",
 }  # fmt: skip
 COLORS = {  # kind: (face, edge)
     "input": ("#F1F1F1", "#6E6E6E"),

@@ -252,6 +252,19 @@ class BatchNorm(Layer):
     """Batch normalisation. Kernel maps cannot represent it (it couples the examples of a batch)."""
 
 
+@dataclass(frozen=True)
+class GroupNorm(Layer):
+    """Per example: normalise over the locations and channels of each of ``groups`` groups of channels (gain 1, bias 0, epsilon 0).
+
+    ``groups=1`` is layer normalisation over everything but the examples.
+    """
+
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        _count(self, "groups")
+
+
 POOLS = ("max", "mean", "weighted_mean")
 
 
@@ -319,6 +332,6 @@ def _symbolic(value: Any) -> bool:
 KINDS: dict[str, type[Layer]] = {
     kind.__name__: kind
     for kind in (
-        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, LayerNorm, RMSNorm, BatchNorm, Pool, Dropout, Flatten, Identity, Opaque,
+        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, LayerNorm, RMSNorm, BatchNorm, GroupNorm, Pool, Dropout, Flatten, Identity, Opaque,
     )
 }  # fmt: skip

@@ -13,7 +13,8 @@ import sympy as sp
 
 from .blocks import Block, find_blocks, same_structure
 from .errors import GraphError, KcalcError, unknown
-from .layers import Affine, BatchNorm, Concat, Input, Layer, LayerNorm, RMSNorm, Sum
+from .layers import Affine, BatchNorm, Concat, GroupNorm, Input, Layer, LayerNorm, RMSNorm, Sum
+from .preactivation import preactivated_steps
 from .validation import check_outputs, infer_features, ordered_nodes, read_nodes
 
 if TYPE_CHECKING:
@@ -155,11 +156,19 @@ class Network:
         return self.map_layers(lambda node, layer: normalised_sum(layer, len(self._parents[node])) if isinstance(layer, Sum) else layer)
 
     def without_normalization(self) -> Network:
-        """The network without its BatchNorm, LayerNorm and RMSNorm layers; ``.removed`` lists their nodes."""
-        dropped = set(self.nodes_of(BatchNorm) + self.nodes_of(LayerNorm) + self.nodes_of(RMSNorm))
+        """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers; ``.removed`` lists their nodes."""
+        dropped = {node for kind in (BatchNorm, LayerNorm, RMSNorm, GroupNorm) for node in self.nodes_of(kind)}
         network = self.without(dropped)
         network.removed = tuple(node for node in self._layers if node in dropped)
         return network
+
+    def preactivated(self) -> Network:
+        """The network as a pre-activation one (ResNet V2): identity shortcuts carry what the activations read, not what they emit.
+
+        It computes another function than a post-activation network (ResNet V1), of which the kernel calculus holds: sums of activations
+        that share their input have no independent addends. Node labels stay. [DKS sec. 23]
+        """
+        return Network.from_steps(preactivated_steps(tuple(self.steps())), self.outputs)
 
     def without(self, dropped: Iterable[Node]) -> Network:
         """The network with one-input nodes bypassed: their readers read their input instead."""

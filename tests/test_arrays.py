@@ -246,7 +246,7 @@ def test_outputs_and_gradients_are_those_of_pytorch():
     """A small network with batch normalisation in training: outputs, gradients, running means, and evaluation."""
     torch = pytest.importorskip("torch")
     net = kc.chain(
-        L.Input(3, (8, 8)), L.Affine(8, kernel=3, stride=2), L.BatchNorm(), L.Nonlinear("relu"), L.Pool("max", 2),
+        L.Input(3, (8, 8)), L.Affine(8, kernel=3, stride=2, padding=1), L.BatchNorm(), L.Nonlinear("relu"), L.Pool("max", 2),
         L.Affine(6, kernel=3, groups=2, sigma_b=0.1), L.Nonlinear("tanh"), L.Pool("mean"), L.Flatten(), L.Affine(4, sigma_b=0.1),
     )  # fmt: skip
     x = np.random.default_rng(0).standard_normal((5, 8, 8, 3)).astype(np.float32)

@@ -297,7 +297,7 @@ def test_layer_texts_are_short():
         L.Affine(64): "Affine 64", L.Affine(): "Affine", L.Affine(64, kernel=3, stride=2): "3×3, 64, /2",
         L.Affine(8, kernel=(1, 3), groups=4): "1×3, 8, 4 groups", L.Input(3, (32, 32)): "32×32×3", L.Nonlinear("tanh"): "tanh",
         L.Sum(): "+", L.Product(): "×", L.Concat(): "concat", L.Scale(0.5): "× 0.5", L.Scale(w): "× $w$", L.LayerNorm(): "LayerNorm",
-        L.RMSNorm(): "RMSNorm", L.BatchNorm(): "BatchNorm", L.Pool("max", 3, 2): "max pool 3×3 /2",
+        L.RMSNorm(): "RMSNorm", L.BatchNorm(): "BatchNorm", L.GroupNorm(2): "GroupNorm", L.Pool("max", 3, 2): "max pool 3×3 /2",
         L.Pool("weighted_mean"): "weighted mean pool", L.Dropout(0.1): "dropout 0.1", L.Flatten(): "flatten", L.Identity(): "identity",
         L.Opaque("Custom", "unknown"): "? Custom",
     }  # fmt: skip

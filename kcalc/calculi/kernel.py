@@ -185,7 +185,7 @@ class Kernel:
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian pre-activation; put an Affine layer "
-                "in front of it (for a ResNet, use the V2 order), or pass assume_independent=True to treat it as Gaussian"
+                "in front of it (a ResNet is rewritten as V2 by net.preactivated()), or pass assume_independent=True to treat it as Gaussian"
             )
         self.note(node, f"{phi.name} sees {self._describe(pair)}, treated as a centred Gaussian of the same q and c")
         return self._post(phi, Atom(node, replace(pair.moments, mean1=0, mean2=0), self._bit(), True), 1, node)

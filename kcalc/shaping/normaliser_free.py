@@ -16,7 +16,7 @@ from typing import Any
 from ..activations import Activation
 from ..calculi.global_maps import q_map, q_values
 from ..errors import KcalcError
-from ..layers import Affine, BatchNorm, Layer, LayerNorm, Nonlinear, RMSNorm, Scale, Sum, as_number
+from ..layers import Affine, BatchNorm, GroupNorm, Layer, LayerNorm, Nonlinear, RMSNorm, Scale, Sum, as_number
 from ..maps import Assumption
 from ..network import Network, Step
 from .base import Shaping, check_fresh, prepared, replace_activations
@@ -85,7 +85,7 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
     if not isinstance(standardise, bool):
         raise KcalcError(f"standardise must be True or False, got {standardise!r}")
     strength = float(strength)
-    norms = [node for kind in (BatchNorm, LayerNorm, RMSNorm) for node in network.nodes_of(kind)]
+    norms = [node for kind in (BatchNorm, LayerNorm, RMSNorm, GroupNorm) for node in network.nodes_of(kind)]
     bare = network.without_normalization() if norms else network
     blocks = residual_blocks(bare)
     variances = stream_variances(bare, blocks, strength)

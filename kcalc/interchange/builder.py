@@ -1,0 +1,108 @@
+"""The nodes made so far while a trace is read, and the elementwise expressions that are not nodes yet."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..activations import X
+from ..errors import KcalcError
+from ..layers import Input, Layer, Nonlinear, Opaque, Scale
+from .fusion import Fixed, Gone, Unary, is_affine, linear_factor, plain, recognised
+from .layout import channel_axes
+from .reading import Note
+from .trace import Entry, Op, Trace
+
+Form = Unary | Fixed | Gone
+
+
+class Builder:
+    """The state of one pass over a trace: what every operation came out as, and the steps of the network so far."""
+
+    def __init__(self, trace: Trace, sigmas: bool) -> None:
+        self.trace, self.sigmas = trace, sigmas
+        self.by_name = {op.name: op for op in trace.ops}
+        self.axes = channel_axes(trace)
+        self.readers = Counter(name for op in trace.ops for name in op.reads) + Counter(trace.outputs)
+        self.forms: dict[str, Form] = {}
+        self.layers: dict[str, tuple[Layer, tuple[str, ...]]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.notes: list[Note] = []
+        self.owner: dict[str, str] = {}
+        self._made: dict[tuple[str, Any], str] = {}
+
+    def note(self, node: str, level: str, text: str) -> None:
+        """Record what differs from the model at a node."""
+        self.notes.append(Note(node, level, text, self.by_name[node].source if node in self.by_name else ""))
+
+    def node(self, op: Op, layer: Layer, parents: Sequence[str]) -> Unary:
+        """Add a node for an operation."""
+        self.layers[op.name], self.shapes[op.name] = (layer, tuple(parents)), op.shape
+        return Unary(op.name, X, op.name)
+
+    def opaque(self, op: Op, what: str, reason: str) -> Unary:
+        """Add a node that stands for something not understood."""
+        parents = list(dict.fromkeys(self.label(name) for name in op.reads if not isinstance(self.forms[name], Fixed | Gone)))
+        self.note(op.name, "not read", f"{what}: {reason}")
+        return self.node(op, Opaque(what, reason), parents or [next(o.name for o in self.trace.ops if isinstance(o, Entry))])
+
+    def label(self, name: str, final: bool = False) -> str:
+        """The node that emits an operation's output, made now if it is an unfinished elementwise expression."""
+        form, op = self.forms[name], self.by_name[name]
+        if isinstance(form, Unary) and form.source is not None:
+            return self._materialise(form.source, form.expr, form.home, op)
+        what = "an array that depends on no input" if isinstance(form, Fixed) else "a number" if isinstance(form, Unary) else form.reason
+        if name in self.layers:
+            return name
+        if final:
+            raise KcalcError(f"{self.trace.framework}: the output {name!r} is {what}, which no network computes")
+        self.forms[name] = self.opaque(replace(op, reads=()), "constant", f"{what} is read as a feature map")
+        return name
+
+    def _materialise(self, source: str, expr: Any, home: str, op: Op) -> str:
+        if expr == X:
+            return source
+        if (source, expr) in self._made:
+            return self._made[source, expr]
+        at = self.by_name.get(home, op)
+        factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
+        if isinstance(self.layers[source][0], Input) and isinstance(expr, sp.Expr) and is_affine(expr) and expr.has(X):
+            self.note(source, "approximate", f"the input goes through {expr} first; its q value is meant after that")
+            made = source
+        elif factor is not None and factor != 0:
+            self.node(at, Scale(plain(factor)), [source])
+            made = at.name
+        else:
+            made = self._nonlinear(at, source, expr)
+        self._made[source, expr] = made
+        return made
+
+    def _nonlinear(self, op: Op, source: str, expr: Any) -> str:
+        if not isinstance(expr, sp.Expr):
+            reason = "a comparison is read as a feature map"
+        elif not expr.has(X):
+            reason = f"it is {expr} whatever the input"
+        else:
+            try:
+                self.node(op, Nonlinear(recognised(expr)), [source])
+                return op.name
+            except KcalcError as error:
+                reason = str(error)
+        self.note(op.name, "not read", f"{str(expr)[:60]}: {reason}")
+        self.node(op, Opaque("activation", reason), [source])
+        return op.name
+
+    def spread(self, values: Any) -> float:
+        """The root mean square of some weights; 0 where their sizes are not read."""
+        if not self.sigmas:
+            return 0
+        spread = float(np.sqrt(np.mean(np.square(np.asarray(values, dtype=np.float64))))) if np.size(values) else 0.0
+        if not math.isfinite(spread):
+            raise KcalcError(f"{self.trace.framework}: the weights hold nan or infinity; read with sigmas=False, or mend the model")
+        return spread

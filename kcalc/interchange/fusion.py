@@ -1,0 +1,146 @@
+"""Elementwise operations as SymPy expressions in what they come from: pieces of one activation, addends, factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..activations import Activation, X, activation
+from ..errors import KcalcError
+from .trace import Held
+
+SHORT = 7  # significant digits up to which a literal is taken for the decimal number it prints as
+LARGEST = 400  # operations in one expression
+_SELU_SCALE, _SELU_ALPHA = sp.Float("1.0507009873554804934193349852946", 32), sp.Float("1.6732632423543772848170429916717", 32)
+_ROOTS = [sp.sqrt(n) for n in (2, 3, sp.pi, 2 * sp.pi, sp.pi / 2)]
+_FAMOUS = [
+    *_ROOTS, *(1 / root for root in _ROOTS), 2 / sp.sqrt(sp.pi), sp.pi, 2 * sp.pi, sp.pi / 2, 1 / sp.pi, 2 / sp.pi, sp.E, sp.log(2),
+    1 / sp.log(2), _SELU_SCALE, _SELU_ALPHA, _SELU_SCALE * _SELU_ALPHA, *(sp.Rational(n, d) for d in (3, 6, 7, 9, 12) for n in range(1, d)),
+]  # fmt: skip
+FAMOUS = tuple((float(value), value) for value in _FAMOUS)
+
+
+@dataclass(frozen=True)
+class Unary:
+    """``expr`` in X of what node ``source`` emits; a number where ``source`` is None. ``home``: the label if it becomes a node."""
+
+    source: str | None
+    expr: Any
+    home: str
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """An array that depends on no input."""
+
+    held: Held
+
+    @property
+    def number(self) -> Any:
+        """The number that all its entries are, None where they differ or there are none."""
+        value = self.held.value
+        if value.size == 0 or not (value == value.flat[0]).all():
+            return None
+        return nice(value.flat[0].item(), value.dtype)
+
+    def along(self, shape: Sequence[int], axis: int | None) -> bool:
+        """Whether it varies along one axis only, broadcast to ``shape``."""
+        mine = self.held.value.shape
+        if axis is None or len(mine) > len(shape):
+            return False
+        padded = (1,) * (len(shape) - len(mine)) + tuple(mine)
+        return all(k == 1 or i == axis for i, k in enumerate(padded)) and padded[axis] in (1, shape[axis])
+
+
+@dataclass(frozen=True)
+class Gone:
+    """What could not be read, and became no node."""
+
+    reason: str
+
+
+def nice(value: Any, dtype: Any = np.float64) -> Any:
+    """A literal as the exact number it stands for, where that is plain to see; else a float.
+
+    Short decimals become rationals, also those that only single precision cut short; roundings of sqrt 2, pi, ... become those.
+    """
+    if isinstance(value, bool | int):
+        return sp.Integer(int(value))
+    number = float(value)
+    if not math.isfinite(number):
+        raise KcalcError(f"the constant {value} in the model is not finite")
+    single = np.dtype(dtype).itemsize <= 4 if np.issubdtype(np.dtype(dtype), np.floating) else False
+    return _nice(number, single or (number != 0 and float(np.float32(number)) == number))
+
+
+@lru_cache(maxsize=4096)
+def _nice(number: float, single: bool) -> Any:
+    texts = [repr(number)] + ([str(np.float32(number))] if single else [])
+    for text in texts:
+        if len(text.split("e")[0].replace("-", "").replace(".", "").strip("0")) <= SHORT:
+            return sp.Rational(text)
+    for close, exact in FAMOUS:
+        for sign in (1, -1):
+            if number == sign * close or (single and np.float32(number) == np.float32(sign * close)):
+                return sign * exact
+    return sp.Float(number)
+
+
+def tidied(expr: Any) -> Any:
+    """An expression whose literals are the numbers they stand for."""
+    if not isinstance(expr, sp.Basic):
+        return nice(expr) if not isinstance(expr, bool) else sp.Integer(int(expr))
+    floats = expr.atoms(sp.Float)
+    return expr.xreplace({f: nice(float(f)) for f in floats if f._prec <= 53}) if floats else expr
+
+
+def plain(number: Any) -> Any:
+    """A SymPy number as a Python number."""
+    return int(number) if number.is_Integer else float(number)
+
+
+@lru_cache(maxsize=4096)
+def recognised(expr: Any) -> Activation:
+    """The activation of an expression in X. Raises: KcalcError where it is none."""
+    try:
+        return activation(expr)
+    except KcalcError:
+        simpler = sp.simplify(expr) if sp.count_ops(expr) < 60 else expr
+        if simpler == expr:
+            raise
+        return activation(simpler)
+
+
+def linear_factor(expr: Any) -> Any:
+    """c where the expression is c X; None else."""
+    c = expr.coeff(X, 1) if expr.is_Add or expr.is_Mul or expr == X else None
+    return c if c is not None and c.is_number and sp.expand(expr - c * X) == 0 else None
+
+
+def is_affine(expr: Any) -> bool:
+    """Whether the expression is c X + d."""
+    return bool(expr.is_polynomial(X)) and int(sp.Poly(expr, X).degree()) <= 1
+
+
+def combination(expr: Any, symbols: Sequence[sp.Symbol]) -> tuple[str, Any] | None:
+    """("sum", weights) for a homogeneous linear expression, ("product", factor) for a multiple of the product of all; None else."""
+    if not isinstance(expr, sp.Expr):
+        return None
+    try:
+        terms = sp.Poly(expr, *symbols).terms()
+    except (sp.PolynomialError, sp.polys.polyerrors.CoercionFailed):
+        return None
+    if any(c.free_symbols for _, c in terms):
+        return None
+    if all(sum(powers) == 1 for powers, _ in terms):
+        weights = {powers.index(1): c for powers, c in terms}
+        return "sum", [weights.get(i, sp.Integer(0)) for i in range(len(symbols))]
+    if len(terms) == 1 and all(p == 1 for p in terms[0][0]):
+        return "product", terms[0][1]
+    return None

@@ -1,0 +1,162 @@
+"""Which axis of every traced array carries the channels, and what a reshape does to them."""
+
+from __future__ import annotations
+
+from math import prod
+
+from .trace import Drop, Entry, Held, Join, Linear, Normalise, NotRead, Op, Pass, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
+
+KEEPING = (Drop, Pass, Repeat, Normalise, Join)
+Shape = tuple[int, ...]
+
+
+def channel_axes(trace: Trace) -> dict[str, int | None]:
+    """{operation: the axis of its output that carries channels}; None for arrays that depend on no input and where channels got lost.
+
+    An input's axis is what its first weights or normalisation act on, else 1 for vectors, else the framework's habit.
+    """
+    by_name = {op.name: op for op in trace.ops}
+    wanted = _wanted(trace, by_name)
+    found: dict[str, int | None] = {}
+    for op in trace.ops:
+        found[op.name] = _forward(op, by_name, found, wanted, trace.channel_axis)
+    return found
+
+
+def _wanted(trace: Trace, by_name: dict[str, Op]) -> dict[str, int]:
+    """{operation: the axis on which its first reader expects channels}, found from the end to the beginning."""
+    wanted: dict[str, int] = {}
+    for op in reversed(trace.ops):
+        for name in op.reads:
+            axis = _expected(op, by_name[name].shape, wanted.get(op.name))
+            if axis is not None and 0 <= axis < len(by_name[name].shape):
+                wanted[name] = axis
+    return wanted
+
+
+def _expected(op: Op, shape: Shape, axis: int | None) -> int | None:
+    """The axis of what ``op`` reads, of shape ``shape``, that must carry channels if ``axis`` of its output does."""
+    if isinstance(op, Linear):
+        return op.axis
+    if isinstance(op, Normalise):
+        told = normalised_axis(op, len(shape))
+        return axis if told is None else told
+    if axis is None:
+        return None
+    if isinstance(op, KEEPING):
+        return axis
+    if isinstance(op, Pointwise):
+        return axis - (len(op.shape) - len(shape))
+    if isinstance(op, Transpose):
+        return op.order[axis]
+    if isinstance(op, Pooling):
+        kept = [i for i in range(len(shape)) if i not in op.axes] if len(op.shape) < len(shape) else list(range(len(shape)))
+        return kept[axis] if axis < len(kept) else None
+    if isinstance(op, Reshape):
+        back = reshaped_axis(op.shape, shape, axis)
+        return back[1] if back is not None and back[0] == "kept" else None
+    return None
+
+
+def normalised_axis(op: Normalise, rank: int) -> int | None:
+    """The channel axis that a normalisation tells by what it averages over."""
+    if op.kind in ("layer", "rms") and len(op.axes) == 1:
+        return op.axes[0]
+    rest = [axis for axis in range(rank) if axis not in op.axes]
+    return rest[0] if op.kind == "batch" and len(rest) == 1 else None
+
+
+def _forward(op: Op, by_name: dict[str, Op], found: dict[str, int | None], wanted: dict[str, int], habit: int) -> int | None:
+    rank = len(op.shape)
+    if isinstance(op, Held):
+        return None
+    if isinstance(op, Linear):
+        return op.out_axis
+    if isinstance(op, Entry) or not op.reads:
+        return wanted.get(op.name, _habit(rank, habit))
+    if isinstance(op, NotRead):
+        return wanted.get(op.name, _habit(rank, habit))
+    if isinstance(op, Pointwise):
+        known = [(name, axis) for name in op.reads if (axis := found[name]) is not None]
+        return known[0][1] + rank - len(by_name[known[0][0]].shape) if known else None
+    axis, shape = found[op.reads[0]], by_name[op.reads[0]].shape
+    if axis is None:
+        return None
+    if isinstance(op, Transpose):
+        return op.order.index(axis)
+    if isinstance(op, Pooling) and rank < len(shape):
+        return None if axis in op.axes else axis - sum(a < axis for a in op.axes)
+    if isinstance(op, Reshape):
+        if adds_channels(op, by_name[op.reads[0]], wanted.get(op.name)):
+            return wanted[op.name]
+        there = reshaped_axis(shape, op.shape, axis)
+        return None if there is None else there[1]
+    return axis
+
+
+def adds_channels(op: Op, source: Op, axis: int | None) -> bool:
+    """Whether a reshape gives an input of plain pictures, (examples, height, width), its one channel."""
+    return isinstance(op, Reshape) and isinstance(source, Entry) and axis is not None and op.shape[axis] == 1 and len(op.shape) > 2
+
+
+def _habit(rank: int, habit: int) -> int | None:
+    if rank <= 1:
+        return None
+    return 1 if rank == 2 else habit % rank
+
+
+def reshaped_axis(before: Shape, after: Shape, axis: int) -> tuple[str, int] | None:
+    """Where the channels at ``axis`` are after a reshape: ("kept", new axis), or ("merged", new axis) if locations joined them.
+
+    None where they are split or merged with the examples.
+    """
+    for group, out in _groups(before, after):
+        if axis not in group:
+            continue
+        others = prod(before[i] for i in group if i != axis)
+        wide = [i for i in out if after[i] != 1]
+        if others == 1 and len(wide) <= 1:
+            return "kept", wide[0] if wide else out[min(group.index(axis), len(out) - 1)]
+        if others == 1 or len(wide) > 1:
+            return _within(before, after, group, out, axis)
+        if 0 in group and before[0] != 1:
+            return None
+        return "merged", wide[0]
+    return None
+
+
+def _within(before: Shape, after: Shape, group: list[int], out: list[int], axis: int) -> tuple[str, int] | None:
+    """The channel axis survives as a whole where the sizes before and after it multiply to the same numbers."""
+    left = prod(before[i] for i in group if i < axis)
+    for i in out:
+        if after[i] == before[axis] and prod(after[j] for j in out if j < i) == left:
+            return "kept", i
+    return None
+
+
+def _groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
+    """The finest split of both shapes into consecutive runs of equal size; axes of size 1 at the ends join the last run."""
+    runs: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(before) and j < len(after):
+        left, right = [i], [j]
+        size, other = before[i], after[j]
+        i, j = i + 1, j + 1
+        while size != other:
+            if size < other:
+                if i == len(before):
+                    return []
+                size *= before[i]
+                left.append(i)
+                i += 1
+            else:
+                if j == len(after):
+                    return []
+                other *= after[j]
+                right.append(j)
+                j += 1
+        runs.append((left, right))
+    if runs:
+        runs[-1][0].extend(range(i, len(before)))
+        runs[-1][1].extend(range(j, len(after)))
+    return runs

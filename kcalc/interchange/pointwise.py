@@ -1,0 +1,135 @@
+"""Elementwise operations of a trace: pieces of one activation, weighted sums, products, biases."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..activations import X
+from ..errors import KcalcError
+from ..layers import Affine, BatchNorm, GroupNorm, Input, LayerNorm, Product, RMSNorm, Sum
+from .builder import Builder, Form
+from .fusion import LARGEST, Fixed, Gone, Unary, combination, is_affine, linear_factor, plain, tidied
+from .trace import Op, Pointwise
+
+
+class Elementwise(Builder):
+    """The rules for elementwise operations."""
+
+    def pointwise(self, op: Pointwise) -> Form:
+        """What an elementwise operation comes out as."""
+        forms = [self.forms[name] for name in op.reads]
+        if any(isinstance(form, Gone) for form in forms):
+            return self.opaque(op, op.label, "it reads something that could not be read")
+        if any(isinstance(form, Fixed) for form in forms):
+            special = self._with_array(op, forms)
+            if special is not None:
+                return special
+            numbers = [form.number if isinstance(form, Fixed) else None for form in forms]
+            for form, number in zip(forms, numbers, strict=True):
+                if isinstance(form, Fixed) and number is None:
+                    text = f"{form.held.parameter or 'a constant'} of shape {form.held.value.shape} is not one number"
+                    return self.opaque(op, op.label, f"it combines a feature map with an array; {text}")
+            forms = [f if isinstance(f, Unary) else Unary(None, n, "") for f, n in zip(forms, numbers, strict=True)]
+        return self._combined(op, [form for form in forms if isinstance(form, Unary)])
+
+    def _combined(self, op: Pointwise, forms: list[Unary]) -> Form:
+        sources = {form.source for form in forms} - {None}
+        if len(sources) <= 1:
+            if sum(sp.count_ops(form.expr) for form in forms) > LARGEST:
+                nodes = [self.label(name) if f.source is not None else None for name, f in zip(op.reads, forms, strict=True)]
+                return self._combined(op, [f if n is None else Unary(n, X, n) for f, n in zip(forms, nodes, strict=True)])
+            try:
+                expr = tidied(op.function(*(form.expr for form in forms)))
+            except (KcalcError, TypeError, ValueError, ArithmeticError) as error:
+                return self.opaque(op, op.label, f"it has no expression here ({str(error)[:80]})")
+            source = next(iter(sources), None)
+            if source is not None and isinstance(expr, sp.Expr) and not expr.has(X):
+                return self.opaque(op, op.label, f"it is {expr} whatever it reads") if expr == 0 else Unary(None, expr, op.name)
+            return Unary(source, expr, op.name)
+        return self._several(op, forms)
+
+    def _several(self, op: Pointwise, forms: list[Unary]) -> Form:
+        keys = list(dict.fromkeys((form.source, form.expr) for form in forms if form.source is not None))
+        symbols = [sp.Symbol(f"y{i}", real=True) for i in range(len(keys))]
+        named: dict[tuple[str | None, Any], Any] = dict(zip(keys, symbols, strict=True))
+        try:
+            expr = tidied(op.function(*(named.get((f.source, f.expr), f.expr) for f in forms)))
+        except (KcalcError, TypeError, ValueError, ArithmeticError):
+            expr = None
+        found = combination(expr, symbols) if all(isinstance(form.expr, sp.Expr) for form in forms) else None
+        if found is None:
+            return self.opaque(op, op.label, f"{op.label} of several feature maps is neither their weighted sum nor their product")
+        kind, detail = found
+        names = {(f.source, f.expr): name for f, name in zip(forms, op.reads, strict=True)}
+        self._check_shapes(op, [self.by_name[names[key]].shape for key in keys])
+        if kind == "product":
+            return self._product(op, [self.label(names[key]) for key in keys], detail)
+        terms: dict[str, Any] = {}
+        for key, weight in zip(keys, detail, strict=True):
+            factor = linear_factor(key[1])
+            place = key[0] if factor is not None and factor != 0 else self.label(names[key])
+            terms[place] = terms.get(place, 0) + weight * (factor if factor is not None and factor != 0 else 1)
+        weights = tuple(plain(tidied(w)) for w in terms.values())
+        return self.node(op, Sum(None if all(w == 1 for w in weights) else weights), list(terms))
+
+    def _product(self, op: Op, parents: list[str], factor: Any) -> Form:
+        self.node(op, Product(), parents)
+        return Unary(op.name, factor * X, op.name) if factor == 1 else Unary(op.name, factor * X, f"{op.name}.scale")
+
+    def _check_shapes(self, op: Op, shapes: list[tuple[int, ...]]) -> None:
+        if any(math.prod(shape) != math.prod(op.shape) for shape in shapes):
+            self.note(
+                op.name, "locations", f"feature maps of shapes {', '.join(map(str, dict.fromkeys(shapes)))} are spread over each other"
+            )
+
+    def _with_array(self, op: Pointwise, forms: list[Form]) -> Form | None:
+        """Biases, gains and shifts by channel; None where the arrays are single numbers or unknown."""
+        maps = [form for form in forms if isinstance(form, Unary) and form.source is not None]
+        arrays = [form for form in forms if isinstance(form, Fixed)]
+        if len(maps) != 1 or len(arrays) != 1 or len(forms) != 2 or maps[0].source is None or not isinstance(maps[0].expr, sp.Expr):
+            return None
+        y, v = sp.symbols("y v", real=True)
+        try:
+            expr = sp.expand(op.function(*(y if form is maps[0] else v for form in forms)))
+        except (TypeError, ValueError, AttributeError):
+            return None
+        fixed, source = arrays[0], maps[0].source
+        layer = self.layers[source][0]
+        place = next(name for name, form in zip(op.reads, forms, strict=True) if form is maps[0])
+        by_channel = fixed.along(op.shape, self.axes[op.name])
+        if (
+            expr == y + v
+            and by_channel
+            and maps[0].expr == X
+            and isinstance(layer, Affine)
+            and not layer.bias
+            and self._alone(source, place)
+        ):
+            self.layers[source] = (replace(layer, bias=True, sigma_b=self.spread(fixed.held.value)), self.layers[source][1])
+            return maps[0]
+        if fixed.number is not None:
+            return None
+        if isinstance(layer, Input) and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
+            self.note(source, "approximate", "the input is shifted or scaled by an array first; its q value is meant after that")
+            return Unary(source, X, source)
+        if isinstance(layer, BatchNorm | LayerNorm | RMSNorm | GroupNorm) and by_channel and expr in (y + v, v * y) and maps[0].expr == X:
+            self.note(source, "approximate", "its gains and biases differ by channel; they are left out")
+            return maps[0]
+        if by_channel and expr == v * y and self.sigmas:
+            size = float(np.sqrt(np.mean(np.square(fixed.held.value.astype(np.float64)))))
+            self.note(op.name, "approximate", f"every channel has a factor of its own; read as their root mean square, {size:.6g}")
+            return Unary(self.label(place), sp.Float(size) * X, op.name)
+        return None
+
+    def _alone(self, source: str, place: str) -> bool:
+        """Whether an operation's output goes to one reader only, perhaps by way of operations that pass it on."""
+        while place != source:
+            if self.readers[place] != 1 or not self.by_name[place].reads:
+                return False
+            place = self.by_name[place].reads[0]
+        return self.readers[source] == 1

@@ -1,0 +1,34 @@
+"""Traced pooling as a layer."""
+
+from __future__ import annotations
+
+from ..layers import Identity, Layer, Pool
+from .geometry import extent, same_pads, windows
+from .trace import Pooling
+
+
+def pool_layer(op: Pooling, before: tuple[int, ...], axis: int | None) -> tuple[Layer | None, str, str]:
+    """(layer, level, note) for a pooling of something of shape ``before`` with channels on ``axis``; level "" where it is exact."""
+    locations = [i for i in range(1, len(before)) if i != axis]
+    if axis is None or axis in op.axes or 0 in op.axes:
+        return None, "not read", f"it averages channels or examples of {before}, and no layer does"
+    if op.window is None:
+        if sorted(op.axes) != locations:
+            return None, "not read", f"it takes in some of the location axes of {before} only"
+        return Pool(op.kind), "", ""
+    window, stride = op.window, op.stride or op.window
+    pads = op.padding or ((0, 0),) * len(window)
+    if all(k == 1 for k in window) and all(s == 1 for s in stride):
+        return Identity(), "", ""
+    sizes = [before[i] for i in op.axes]
+    if sorted(op.axes) != locations:
+        return None, "not read", f"its windows run along axes {op.axes} of {before} only"
+    step = None if stride == window else extent(stride)
+    if all(low == high == 0 for low, high in pads):
+        return Pool(op.kind, extent(window), step), "", ""
+    if list(pads) == same_pads(sizes, window, stride) and op.kind == "max":
+        return Pool(op.kind, extent(window), step, "same"), "", ""
+    if windows(pads, sizes, window, stride) == [-(-n // s) for n, s in zip(sizes, stride, strict=True)]:
+        text = f"the padding {tuple(pads)} is read as 'same': as many windows, elsewhere by a location"
+        return Pool(op.kind, extent(window), step, "same"), "locations", text
+    return Pool(op.kind, extent(window), step), "locations", f"the padding {tuple(pads)} is left out: fewer windows"

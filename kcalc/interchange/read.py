@@ -1,0 +1,86 @@
+"""Reading the user's model, whatever it is made of."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..errors import KcalcError
+from ..network import Network
+from .json_format import load_json
+from .reading import Reading
+from .recognise import recognise
+from .trace import Trace
+
+_KNOWN: weakref.WeakKeyDictionary[Any, Reading] = weakref.WeakKeyDictionary()
+FORMATS = (".onnx", ".json")
+
+
+def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[str, Any] | None = None) -> Reading:
+    """The network that a model of another framework is.
+
+    model: a ``torch.nn.Module``, an Equinox or Flax module (for Flax Linen the module and its variables), a Keras 3 model, any JAX function
+    with its parameters as the first example input, the path of an ONNX or a kcalc JSON file, an ``onnx.ModelProto``, or a network.
+
+    example_inputs: one array, or the shape of one as a tuple of integers with the examples first, for every input of the model. Keras
+    models and files know theirs; ``shapes`` gives an ONNX file's open dimensions, {input name: shape}.
+
+    sigmas: weights give ``sigma_w = sqrt(fan_in mean W^2)``, biases ``sigma_b = sqrt(mean b^2)``: the standard deviations about 0 that the
+    calculi take. False: 1 and 0 everywhere, the architecture alone.
+
+    Returns: a :class:`Reading`: ``.network``, ``.fidelity`` (node by node: exact, locations, approximate, not read), ``.notes``, ``.parts``
+    (what was understood, where something was not). The model is not changed, and nothing in a file is evaluated.
+
+    Raises: KcalcError for models that cannot be traced (where and why), frameworks that are not installed, dynamic shapes, empty models and
+    files that are no models.
+    """
+    if not isinstance(sigmas, bool):
+        raise KcalcError(f"sigmas must be True or False, got {sigmas!r}")
+    if isinstance(model, Reading | Network):
+        return model if isinstance(model, Reading) else native(model)
+    if isinstance(model, str | os.PathLike):
+        return _file(Path(model), example_inputs, sigmas, shapes)
+    found = recognise(_traced(model, example_inputs, shapes), sigmas)
+    with suppress(TypeError):  # where it cannot be weakly referenced, or has no hash
+        _KNOWN[model] = found
+    return found
+
+
+def native(network: Network) -> Reading:
+    """A network of our own as a reading."""
+    return Reading("kcalc", network, (), {})
+
+
+def last_reading(model: Any) -> Reading | None:
+    """What this very object was last read as, None if it was not."""
+    try:
+        return _KNOWN.get(model)
+    except TypeError:
+        return None
+
+
+def _file(path: Path, inputs: tuple[Any, ...], sigmas: bool, shapes: Mapping[str, Any] | None) -> Reading:
+    if path.suffix == ".json":
+        return native(load_json(path))
+    if path.suffix == ".onnx":
+        from .onnx_model import trace_onnx
+
+        return recognise(trace_onnx(path, inputs, shapes), sigmas)
+    raise KcalcError(f"{path}: the files that can be read end in {' or '.join(FORMATS)}; give other models as Python objects")
+
+
+def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | None) -> Trace:
+    from . import jax_model, onnx_model, torch_model
+
+    for front in (onnx_model, torch_model, jax_model):
+        trace = front.trace_model(model, inputs, shapes) if front is onnx_model else front.trace_model(model, inputs)
+        if trace is not None:
+            return trace
+    raise KcalcError(
+        f"no reader for a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or Keras model, a JAX function with its "
+        "parameters, a path that ends in .onnx or .json, or a kcalc.Network"
+    )

@@ -1,0 +1,157 @@
+"""What a reader gives back: the network, and what of the model it does and does not stand for."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..layers import Input, Opaque
+from ..network import Network
+from .trace import Trace
+
+Node = Hashable
+LEVELS = {
+    "exact": "computes what the model computes",
+    "locations": "exact for kernel maps; strides, windows or sizes of images are not the model's",
+    "approximate": "differs from the model as noted",
+    "not read": "not understood; every calculus refuses it",
+}
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a reader has to say of a node: ``level`` one of LEVELS, ``source`` the place in the model."""
+
+    node: Node
+    level: str
+    text: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        place = f" ({self.source})" if self.source and self.source != str(self.node) else ""
+        return f"{self.node}{place}: {self.text} [{self.level}]"
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How far a network stands for a model, node by node; ``level`` is the worst."""
+
+    nodes: Mapping[Node, str]
+
+    @property
+    def level(self) -> str:
+        """The worst level of any node."""
+        return max(self.nodes.values(), key=list(LEVELS).index, default="exact")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of nodes by level."""
+        found = Counter(self.nodes.values())
+        return {level: found[level] for level in LEVELS if found[level]}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {level}" for level, count in self.counts.items())
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A model as a :class:`kcalc.Network`.
+
+    ``notes``: everything that is not exactly the model, node by node; ``remarks``: on the model as a whole; ``sources``: {node: place in
+    the model}; ``trace``: the operations as the framework lists them.
+    """
+
+    framework: str
+    network: Network
+    notes: tuple[Note, ...]
+    sources: Mapping[Node, str]
+    remarks: tuple[str, ...] = ()
+    trace: Trace | None = field(default=None, repr=False)
+
+    @cached_property
+    def fidelity(self) -> Fidelity:
+        """How far the network stands for the model: a level for every node; prints as counts."""
+        worst = dict.fromkeys(self.network, "exact")
+        order = list(LEVELS)
+        for note in self.notes:
+            if note.node in worst and order.index(note.level) > order.index(worst[note.node]):
+                worst[note.node] = note.level
+        return Fidelity(worst)
+
+    @cached_property
+    def parts(self) -> tuple[Network, ...]:
+        """The understood parts: the network cut at its Opaque nodes, whose outputs are inputs of the part behind them.
+
+        What is computed on a part holds for that part by itself, from the q value and cosine of its own input.
+        """
+        opaque = set(self.network.nodes_of(Opaque))
+        if not opaque:
+            return (self.network,)
+        return tuple(_cut(self.network, opaque))
+
+    def __str__(self) -> str:
+        lines = [repr(self), f"fidelity: {self.fidelity}"]
+        lines += [f"remark: {remark}" for remark in self.remarks]
+        return "\n".join([*lines, *_listed(self.notes)])
+
+    def __repr__(self) -> str:
+        return f"Reading({self.framework}, {len(self.network)} nodes, {self.fidelity})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(str(n.node))}</td><td>{n.level}</td><td style='text-align:left'>{html.escape(n.text)}</td></tr>"
+            for n in self.notes[:60]
+        )
+        more = f"<p>and {len(self.notes) - 60} more</p>" if len(self.notes) > 60 else ""
+        remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks)
+        table = f"<table><tr><th>node</th><th>fidelity</th><th>note</th></tr>{rows}</table>{more}" if rows else ""
+        return f"<p><b>{html.escape(repr(self))}</b></p>{remarks}{table}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The reading as plain data: the network's document, the level of every node, the notes."""
+        from .json_format import network_to_dict
+
+        return {
+            "schema": "kcalc.reading/1",
+            "framework": self.framework,
+            "network": network_to_dict(self.network),
+            "fidelity": {str(node): level for node, level in self.fidelity.nodes.items()},
+            "notes": [{"node": str(n.node), "level": n.level, "text": n.text, "source": n.source} for n in self.notes],
+            "remarks": list(self.remarks),
+            "sources": {str(node): place for node, place in self.sources.items()},
+        }
+
+
+def _listed(notes: tuple[Note, ...], most: int = 40) -> list[str]:
+    """One line for every thing said, with the nodes it is said of."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for note in notes:
+        places.setdefault((note.level, note.text), []).append(str(note.node))
+    lines = []
+    for (level, text), nodes in places.items():
+        shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        lines.append(f"  {level}: {shown}: {text}")
+    return lines[:most] + ([f"  ... and {len(lines) - most} more kinds of notes"] if len(lines) > most else [])
+
+
+def _cut(network: Network, opaque: set[Node]) -> list[Network]:
+    """The connected parts left when the Opaque nodes are taken out, what read them reading inputs instead."""
+    import networkx as nx
+
+    links: Any = nx.Graph()
+    links.add_nodes_from(node for node in network if node not in opaque)
+    for node, _, parents in network.steps():
+        links.add_edges_from((node, p) for p in parents if node not in opaque and p not in opaque)
+    out = []
+    for members in nx.connected_components(links):
+        steps = [(n, layer, parents) for n, layer, parents in network.steps() if n in members]
+        read = {p for _, _, parents in steps for p in parents}
+        entries = [(p, Input(features=network.features[p]), ()) for p in network if p in read & opaque]
+        ends = [n for n in members if n not in read]
+        if any(not isinstance(layer, Input) for _, layer, _ in steps):
+            out.append(Network.from_steps([*entries, *steps], [n for n in network if n in ends]))
+    return out

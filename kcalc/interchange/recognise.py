@@ -1,0 +1,225 @@
+"""From traced operations to a network: one rule per kind of operation, for all frameworks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import singledispatchmethod
+
+import numpy as np
+import sympy as sp
+
+from ..activations import X
+from ..errors import KcalcError
+from ..layers import Affine, BatchNorm, Concat, Dropout, Flatten, GroupNorm, Identity, Input, Layer, LayerNorm, RMSNorm
+from ..network import Network
+from .builder import Form
+from .fusion import Fixed, Gone, Unary, plain, tidied
+from .geometry import affine_padding, extent
+from .layout import adds_channels, reshaped_axis
+from .pointwise import Elementwise
+from .pooling import pool_layer
+from .reading import Reading
+from .steps import assemble
+from .trace import Drop, Entry, Held, Join, Linear, Normalise, NotRead, Op, Pass, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
+
+
+def recognise(trace: Trace, sigmas: bool = True) -> Reading:
+    """The network that a trace describes.
+
+    ``sigmas``: weights give sigma_w = sqrt(fan_in mean W^2) and biases sigma_b = sqrt(mean b^2), the standard deviations about 0 that the
+    kernel calculus takes; False: sigma_w = 1, sigma_b = 0 everywhere.
+
+    Raises: KcalcError for a model without operations.
+    """
+    reader = Recogniser(trace, sigmas)
+    for op in trace.ops:
+        reader.forms[op.name] = reader.rule(op)
+    ends = [reader.label(name, final=True) for name in trace.outputs]
+    return reader.finish(ends)
+
+
+class Recogniser(Elementwise):
+    """One rule per kind of operation."""
+
+    # -- the rules -------------------------------------------------------------------------------------------------
+
+    @singledispatchmethod
+    def rule(self, op: Op) -> Form:
+        """What an operation comes out as."""
+        raise KcalcError(f"{self.trace.framework}: no rule for {type(op).__name__} at {op.name!r}")
+
+    @rule.register
+    def _(self, op: Entry) -> Form:
+        reader = next((o for o in self.trace.ops if op.name in o.reads), None)
+        axis, shape = self.axes[op.name], op.shape
+        if reader is not None and self.readers[op.name] == 1 and adds_channels(reader, op, self.axes[reader.name]):
+            axis, shape = self.axes[reader.name], reader.shape
+        if axis is None:
+            return self.node(op, Input(), [])
+        locations = tuple(k for i, k in enumerate(shape) if i not in (0, axis))
+        return self.node(op, Input(features=shape[axis], image_shape=locations or None), [])
+
+    @rule.register
+    def _(self, op: Held) -> Form:
+        return Fixed(op)
+
+    @rule.register
+    def _(self, op: Linear) -> Form:
+        if op.parameter in self.owner:
+            first = self.owner[op.parameter]
+            return self.opaque(op, "shared weights", f"its weights are those of {first!r}, and the calculus takes every layer's as its own")
+        self.owner[op.parameter] = op.name
+        axis, before = self.axes[op.reads[0]], self.by_name[op.reads[0]].shape
+        if axis is not None and axis != op.axis:
+            return self.opaque(
+                op, "location mixing", f"its weights act along axis {op.axis} of {before}, while channels are on axis {axis}"
+            )
+        parent = self.label(op.reads[0])
+        sizes = [k for i, k in enumerate(before) if i not in (0, op.axis)][-len(op.kernel) or len(before) :]
+        stride = op.stride or (1,) * len(op.kernel)
+        pads = op.padding or ((0, 0),) * len(op.kernel)
+        padding = affine_padding(pads, sizes, op.kernel, stride)
+        if padding is None:
+            padding = "same"
+            self.note(op.name, "locations", f"the padding {tuple(pads)} is read as 'same'")
+        if any(d != 1 for d in op.dilation):
+            self.note(op.name, "locations", f"the dilation {extent(op.dilation)} is left out")
+        has_bias = op.bias is not None
+        layer = Affine(
+            features=int(op.weight.shape[0]),
+            kernel=extent(op.kernel),
+            stride=extent(stride),
+            padding=padding,
+            groups=op.groups,
+            bias=has_bias,
+            sigma_w=self._sigma_w(op),
+            sigma_b=self.spread(op.bias) if has_bias else 0,
+            standardised=op.standardised,
+        )
+        return self.node(op, layer, [parent])
+
+    def _sigma_w(self, op: Linear) -> float:
+        if not self.sigmas:
+            return 1
+        scale = self.spread(op.weight) * math.sqrt(op.fan_in)
+        if scale > 0:
+            return scale
+        self.note(op.name, "approximate", "the weights are all 0 as they stand; read with sigma_w = 1")
+        return 1
+
+    @rule.register
+    def _(self, op: Pointwise) -> Form:
+        return self.pointwise(op)
+
+    @rule.register
+    def _(self, op: Normalise) -> Form:
+        parent, rank = self.label(op.reads[0]), len(op.shape)
+        axis = self.axes[op.reads[0]]
+        layer: Layer
+        if op.kind == "batch":
+            layer = BatchNorm()
+        elif op.kind == "group":
+            layer = GroupNorm(op.groups)
+        elif op.axes == (axis,):
+            layer = LayerNorm() if op.kind == "layer" else RMSNorm()
+        elif set(op.axes) == set(range(1, rank)) and op.kind == "layer":
+            layer = GroupNorm(1)
+        else:
+            return self.opaque(
+                op, f"{op.kind} normalisation", f"it averages over axes {op.axes} of {op.shape}, channels being on axis {axis}"
+            )
+        if self._trained(op):
+            self.note(op.name, "approximate", "its gains or biases are not 1 and 0; they are left out")
+        return self.node(op, layer, [parent])
+
+    def _trained(self, op: Normalise) -> bool:
+        gain = op.gain is not None and not np.allclose(op.gain, 1, atol=1e-7)
+        return self.sigmas and (gain or (op.bias is not None and not np.allclose(op.bias, 0, atol=1e-7)))
+
+    @rule.register
+    def _(self, op: Pooling) -> Form:
+        layer, level, text = pool_layer(op, self.by_name[op.reads[0]].shape, self.axes[op.reads[0]])
+        if layer is None:
+            return self.opaque(op, f"{op.kind} over axes {op.axes}", text)
+        if level:
+            self.note(op.name, level, text)
+        return self.node(op, layer, [self.label(op.reads[0])])
+
+    @rule.register
+    def _(self, op: Join) -> Form:
+        axes = {self.axes[name] for name in op.reads}
+        if axes != {op.axis} or any(not isinstance(self.forms[name], Unary) for name in op.reads):
+            return self.opaque(op, "concatenation", f"it joins along axis {op.axis}, while channels are on axis {self.axes[op.reads[0]]}")
+        if len(op.reads) == 1:
+            return self.forms[op.reads[0]]
+        return self.node(op, Concat(), [self.label(name) for name in op.reads])
+
+    @rule.register
+    def _(self, op: Reshape) -> Form:
+        before, axis = self.by_name[op.reads[0]], self.axes[op.reads[0]]
+        if isinstance(self.forms[op.reads[0]], Fixed | Gone) or adds_channels(op, before, self.axes[op.name]):
+            return self.forms[op.reads[0]] if not isinstance(self.forms[op.reads[0]], Fixed) else self._moved(op)
+        if before.shape == op.shape:
+            return self.forms[op.reads[0]]
+        there = None if axis is None else reshaped_axis(before.shape, op.shape, axis)
+        if there is None:
+            return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} it splits or mixes channels (heads of attention, groups)")
+        if there[0] == "kept":
+            return self.forms[op.reads[0]]
+        return self.node(op, Flatten(), [self.label(op.reads[0])])
+
+    def _moved(self, op: Op) -> Form:
+        held = self.forms[op.reads[0]]
+        if not isinstance(held, Fixed):
+            return held
+        value = held.held.value
+        value = value.transpose(op.order) if isinstance(op, Transpose) else value.reshape(op.shape)
+        return Fixed(replace(held.held, name=op.name, shape=op.shape, value=value))
+
+    @rule.register
+    def _(self, op: Transpose) -> Form:
+        if isinstance(self.forms[op.reads[0]], Fixed):
+            return self._moved(op)
+        if op.order[0] != 0:
+            return self.opaque(op, "transpose", "it moves the axis of the examples")
+        return self.forms[op.reads[0]]
+
+    @rule.register
+    def _(self, op: Drop) -> Form:
+        return (
+            self.forms[op.reads[0]] if op.rate == 0 else self.node(op, Dropout(plain(tidied(sp.Float(op.rate)))), [self.label(op.reads[0])])
+        )
+
+    @rule.register
+    def _(self, op: Repeat) -> Form:
+        self.note(op.name, "locations", "every location is repeated; read as the identity")
+        return self.node(op, Identity(), [self.label(op.reads[0])])
+
+    @rule.register
+    def _(self, op: Pass) -> Form:
+        return self.forms[op.reads[0]]
+
+    @rule.register
+    def _(self, op: NotRead) -> Form:
+        if op.what in ("softmax", "log_softmax") and op.name in self.trace.outputs and self.readers[op.name] == 1 and op.reads:
+            form = self.forms[op.reads[0]]
+            if isinstance(form, Unary) and form.source is not None:
+                place = self.label(op.reads[0])
+                self.note(place, "approximate", f"the {op.what} at the output is left out: the output is what it reads")
+                return Unary(place, X, place)
+        return self.opaque(op, op.what, op.reason)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def finish(self, ends: list[str]) -> Reading:
+        """The network from the steps made, simplified, and all that was noted."""
+        steps = [(name, layer, parents) for name, (layer, parents) in self.layers.items()]
+        steps, gone = assemble(steps, ends)
+        if all(isinstance(layer, Input) for _, layer, _ in steps):
+            raise KcalcError(f"{self.trace.framework}: the model hands on its input and has no layers, so there is nothing to analyse")
+        network = Network.from_steps(steps, list(dict.fromkeys(gone.get(end, end) for end in ends)))
+        moved = [replace(note, node=gone.get(str(note.node), note.node)) for note in self.notes]
+        notes = tuple(note for note in moved if note.node in network)
+        sources = {node: self.by_name[str(node)].source for node in network if str(node) in self.by_name}
+        return Reading(self.trace.framework, network, notes, sources, self.trace.remarks, self.trace)

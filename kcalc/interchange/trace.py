@@ -1,0 +1,202 @@
+"""A model as a list of operations in one small vocabulary, whatever framework it came from: what every reader hands over.
+
+A front end lists the operations in the order in which they run and says of each what it reads; what the operations mean together
+(which make up one activation, which is a shortcut) is decided once for all frameworks, in ``layout``, ``fusion`` and ``recognise``. A
+front end evaluates by itself what depends on no input (standardised weights, folded constants) and hands over the array.
+
+Shapes are those of the framework, axis 0 the examples; negative axes are not used. Array-valued weights have the layout
+(outputs, inputs / groups, kernel...) whatever the framework keeps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..errors import KcalcError
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Op:
+    """One operation. ``name`` is its label in the network; ``source`` says where it stands in the user's model, in words."""
+
+    name: str
+    shape: tuple[int, ...]
+    reads: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Entry(Op):
+    """An input of the model."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Held(Op):
+    """An array that depends on no input: a parameter (by its name in the model), a buffer or a constant (``parameter`` None)."""
+
+    value: Array
+    parameter: str | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Linear(Op):
+    """A dense layer (``kernel`` empty) or a convolution: weights on the channels at ``axis`` of what it reads, new ones at ``out_axis``.
+
+    ``padding``: (low, high) per location axis. ``parameter``: what tells that two layers share their weights.
+    """
+
+    weight: Array
+    parameter: str
+    axis: int
+    out_axis: int
+    bias: Array | None = None
+    bias_parameter: str | None = None
+    stride: tuple[int, ...] = ()
+    padding: tuple[tuple[int, int], ...] = ()
+    dilation: tuple[int, ...] = ()
+    groups: int = 1
+    standardised: bool = False
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The extent of the window, () for a dense layer."""
+        return tuple(self.weight.shape[2:])
+
+    @property
+    def fan_in(self) -> int:
+        """The number of weights into one output."""
+        return int(np.prod(self.weight.shape[1:]))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pointwise(Op):
+    """An elementwise function of what it reads, with broadcasting: ``function`` takes one SymPy expression per array read.
+
+    A comparison returns a SymPy relation, which only other pointwise functions read. ``label`` is what users call it: "relu", "add".
+    """
+
+    function: Callable[..., Any]
+    label: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Normalise(Op):
+    """(x - mean) / sqrt(variance + epsilon) over ``axes`` (of a group of channels), by ``kind``; then times ``gain`` plus ``bias``."""
+
+    KINDS: ClassVar[tuple[str, ...]] = ("batch", "layer", "rms", "group")
+    kind: str
+    axes: tuple[int, ...]
+    groups: int = 1
+    epsilon: float = 0.0
+    gain: Array | None = None
+    bias: Array | None = None
+    running: tuple[Array, Array] | None = None  # mean and variance that a trained BatchNorm would use
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pooling(Op):
+    """The maximum or mean over windows along ``axes``; ``window`` None: over whole axes. ``padding``: (low, high) per axis."""
+
+    kind: str
+    axes: tuple[int, ...]
+    window: tuple[int, ...] | None = None
+    stride: tuple[int, ...] = ()
+    padding: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Join(Op):
+    """Concatenation along ``axis``."""
+
+    axis: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reshape(Op):
+    """The same numbers in another shape, row-major: reshape, flatten, squeeze, unsqueeze."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Transpose(Op):
+    """Axes in another ``order``: output axis i is input axis order[i]."""
+
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Drop(Op):
+    """Dropout of a fraction ``rate``."""
+
+    rate: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Repeat(Op):
+    """Every location several times (nearest upsampling)."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pass(Op):
+    """Hands on what it reads: casts, copies, no-ops."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NotRead(Op):
+    """Something no rule exists for: ``what`` it is ("softmax", "data-dependent control flow") and ``reason``."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A traced model. ``channel_axis``: where channels stand in an image unless its readers tell: 1 or -1.
+
+    ``remarks``: what the front end wants said of the whole model. ``model``: what a transformation needs of the framework's own
+    object, never looked at here.
+    """
+
+    framework: str
+    ops: tuple[Op, ...]
+    outputs: tuple[str, ...]
+    channel_axis: int = 1
+    remarks: tuple[str, ...] = ()
+    model: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        doubled = [name for name, count in Counter(op.name for op in self.ops).items() if count > 1]
+        if doubled:
+            raise KcalcError(f"{self.framework}: the name {doubled[0]!r} stands for two operations")
+        seen: set[str] = set()
+        for op in self.ops:
+            missing = [name for name in op.reads if name not in seen]
+            if missing:
+                raise KcalcError(f"{self.framework}: {op.name!r} reads {missing[0]!r}, which does not come before it")
+            seen.add(op.name)
+        if not self.outputs or not set(self.outputs) <= seen:
+            raise KcalcError(f"{self.framework}: the model has no output that was traced")
+        if not any(isinstance(op, Entry) for op in self.ops):
+            raise KcalcError(f"{self.framework}: the model reads no input, so there is nothing to analyse")
+
+
+class Names:
+    """Distinct labels: ``fc``, ``fc_2``, ..."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def __call__(self, wish: str) -> str:
+        """The wish if it is free, else the wish and a number."""
+        name, count = wish, 1
+        while name in self._taken:
+            count += 1
+            name = f"{wish}_{count}"
+        self._taken.add(name)
+        return name
