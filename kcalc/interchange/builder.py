@@ -70,7 +70,7 @@ class Builder:
             return source
         if (source, expr) in self._made:
             return self._made[source, expr]
-        at = self.by_name.get(home, op)
+        at = self.by_name.get(home) or replace(op, name=home)
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
         if isinstance(self.layers[source][0], Input) and isinstance(expr, sp.Expr) and is_affine(expr) and expr.has(X):
             self.note(source, "approximate", f"the input goes through {expr} first; its q value is meant after that")

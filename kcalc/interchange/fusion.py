@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ..activations import Activation, X, activation
+from ..activations import Activation, X, activation, names
 from ..errors import KcalcError
 from .trace import Held
 
 SHORT = 7  # significant digits up to which a literal is taken for the decimal number it prints as
 LARGEST = 400  # operations in one expression
+SINGLE = 3e-7  # what rounding a few literals to single precision changes
+PROBES = np.linspace(-7, 7, 57)
 _SELU_SCALE, _SELU_ALPHA = sp.Float("1.0507009873554804934193349852946", 32), sp.Float("1.6732632423543772848170429916717", 32)
 _ROOTS = [sp.sqrt(n) for n in (2, 3, sp.pi, 2 * sp.pi, sp.pi / 2)]
 _FAMOUS = [
@@ -81,14 +83,14 @@ def nice(value: Any, dtype: Any = np.float64) -> Any:
 
 @lru_cache(maxsize=4096)
 def _nice(number: float, single: bool) -> Any:
+    for close, exact in FAMOUS:
+        for sign in (1, -1):
+            if math.isclose(number, sign * close, rel_tol=1.3e-7 if single else 1e-15):
+                return sign * exact
     texts = [repr(number)] + ([str(np.float32(number))] if single else [])
     for text in texts:
         if len(text.split("e")[0].replace("-", "").replace(".", "").strip("0")) <= SHORT:
             return sp.Rational(text)
-    for close, exact in FAMOUS:
-        for sign in (1, -1):
-            if number == sign * close or (single and np.float32(number) == np.float32(sign * close)):
-                return sign * exact
     return sp.Float(number)
 
 
@@ -107,14 +109,27 @@ def plain(number: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def recognised(expr: Any) -> Activation:
-    """The activation of an expression in X. Raises: KcalcError where it is none."""
+    """The activation of an expression in X; a registered one where literals, rounded to single precision, make all the difference.
+
+    Raises: KcalcError where it is none.
+    """
     try:
-        return activation(expr)
+        found = activation(expr)
     except KcalcError:
         simpler = sp.simplify(expr) if sp.count_ops(expr) < 60 else expr
         if simpler == expr:
             raise
-        return activation(simpler)
+        found = activation(simpler)
+    return (_registered(found) if expr.has(sp.Float) and found.name not in names() else None) or found
+
+
+def _registered(phi: Activation) -> Activation | None:
+    values = phi(PROBES)
+    for name in names():
+        with np.errstate(all="ignore"):
+            if np.allclose(activation(name)(PROBES), values, rtol=SINGLE, atol=SINGLE):
+                return activation(name)
+    return None
 
 
 def linear_factor(expr: Any) -> Any:
