@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 import kcalc as kc
-from kcalc.claims import mutations
+from kcalc.claims import Evidence, Verdict, mutations
+from kcalc.claims.bench import Bench
 
 
 def test_mutations_name_claims_that_exist() -> None:
@@ -23,6 +26,20 @@ def test_a_formula_is_itself_again_afterwards() -> None:
     assert phi.second_moment(1.0) == 0.5
     with pytest.raises(kc.KcalcError, match="relu-square"):
         mutations.mutation("relu-squares")
+
+
+def test_no_more_is_computed_than_shows_a_spoilt_formula() -> None:
+    reached = []
+
+    def check(bench: Bench) -> Iterator[Evidence]:
+        yield bench.equal(1.0, 2.0, "wrong")
+        reached.append(1)
+        yield bench.equal(1.0, 1.0, "right")
+
+    claim = kc.claims.Claim("X-1", "dks", "p", "$x$", Verdict.HOLDS, check)
+    assert mutations.noticed(claim)
+    assert not reached
+    assert not mutations.noticed(kc.claims.get("SC-table2"))
 
 
 @pytest.mark.slow

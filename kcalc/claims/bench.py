@@ -19,54 +19,71 @@ BUDGETS = ("quick", "full")
 THRESHOLD = 4.5  # standard errors
 _DIGITS = 50
 _ROUNDS = 4000  # of subdivision
+_LEAST = 30  # samples whose spread tells a standard error
 
 
 @dataclass
 class Bench:
-    """``rng``: a generator of the claim's own.  ``budget``: "quick" or "full"."""
+    """``rng``: a generator of the claim's own.  ``budget``: "quick" or "full".
+
+    ``stands``: the form that kcalc stands by, which findings are about unless they say otherwise: the corrected one where there is a
+    correction or a caveat.  Counterexamples are about the printed form unless they say otherwise.
+    """
 
     rng: np.random.Generator
     budget: str = "quick"
+    stands: str = PRINTED
 
     def size(self, quick: T, full: T) -> T:
         """How much to do."""
         return full if self.budget == "full" else quick
 
+    def _say(
+        self,
+        about: str | None,
+        method: Method,
+        holds: bool | None,
+        what: str,
+        margin: float | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> Evidence:
+        return Evidence(about or self.stands, method, holds, what, margin, data or {})
+
     # -- exact -----------------------------------------------------------------------------------------------------------------------
 
-    def exact(self, difference: Any, what: str, about: str = PRINTED) -> Evidence:
+    def exact(self, difference: Any, what: str, about: str | None = None) -> Evidence:
         """Whether an expression is identically 0: simplified to 0, or shown not to be by its value at a point, in 50 digits."""
         expr = sp.sympify(difference, strict=True)
         for simplify in (sp.expand, sp.simplify, lambda e: sp.simplify(sp.expand_func(e.rewrite(sp.exp)))):
             if simplify(expr) == 0:
-                return Evidence(about, Method.EXACT, True, what, data={"form": "the difference simplifies to 0"})
+                return self._say(about, Method.EXACT, True, what, data={"form": "the difference simplifies to 0"})
         for _ in range(5):
             point = {s: sp.Rational(int(self.rng.integers(1, 999)), 1000) + (2 if s.is_integer else 0) for s in expr.free_symbols}
             value = sp.N(expr.subs(point), _DIGITS)
             if value.is_number and abs(value) > sp.Float(10) ** -30:
-                return Evidence(about, Method.EXACT, False, what, -float(abs(value)), {"at": {str(s): str(v) for s, v in point.items()}})
-        return Evidence(about, Method.EXACT, None, what, data={"form": "neither simplified to 0 nor shown to differ"})
+                return self._say(about, Method.EXACT, False, what, -float(abs(value)), {"at": {str(s): str(v) for s, v in point.items()}})
+        return self._say(about, Method.EXACT, None, what, data={"form": "neither simplified to 0 nor shown to differ"})
 
     # -- numbers ---------------------------------------------------------------------------------------------------------------------
 
-    def equal(self, found: Any, truth: Any, what: str, tolerance: float = 1e-10, about: str = PRINTED, **data: Any) -> Evidence:
+    def equal(self, found: Any, truth: Any, what: str, tolerance: float = 1e-10, about: str | None = None, **data: Any) -> Evidence:
         """|found - truth| <= tolerance max(1, |truth|), everywhere.  The margin is the tolerance less the worst error."""
         found, truth = np.broadcast_arrays(np.asarray(found, dtype=float), np.asarray(truth, dtype=float))
         if found.size == 0 or not (np.isfinite(found).all() and np.isfinite(truth).all()):
-            return Evidence(about, Method.NUMERIC, None, what, data={"note": "nothing to compare, or values that are not finite"} | data)
+            return self._say(about, Method.NUMERIC, None, what, data={"note": "nothing to compare, or values that are not finite"} | data)
         error = float((np.abs(found - truth) / np.maximum(1.0, np.abs(truth))).max())
-        return Evidence(about, Method.NUMERIC, error <= tolerance, what, tolerance - error,
+        return self._say(about, Method.NUMERIC, error <= tolerance, what, tolerance - error,
                         {"compared": int(found.size), "worst_error": error, "tolerance": tolerance} | data)  # fmt: skip
 
-    def at_most(self, left: Any, right: Any, what: str, rounding: float = 1e-12, about: str = PRINTED, **data: Any) -> Evidence:
+    def at_most(self, left: Any, right: Any, what: str, rounding: float = 1e-12, about: str | None = None, **data: Any) -> Evidence:
         """left <= right everywhere, but for ``rounding`` max(1, |right|).  The margin is the least right - left."""
         left, right = np.broadcast_arrays(np.asarray(left, dtype=float), np.asarray(right, dtype=float))
         if left.size == 0 or np.isnan(left).any() or np.isnan(right).any():
-            return Evidence(about, Method.NUMERIC, None, what, data={"note": "nothing to compare, or nan"} | data)
+            return self._say(about, Method.NUMERIC, None, what, data={"note": "nothing to compare, or nan"} | data)
         slack = right - left
         allowed = -rounding * np.maximum(1.0, np.where(np.isfinite(right), np.abs(right), 1.0))
         fails = int((slack < allowed).sum())
-        return Evidence(
+        return self._say(
             about, Method.NUMERIC, fails == 0, what, float(slack.min()), {"compared": int(left.size), "violations": fails} | data
         )
 
@@ -82,28 +99,31 @@ class Bench:
         samples: Any,
         truth: float,
         what: str,
-        about: str = PRINTED,
+        about: str | None = None,
         threshold: float = THRESHOLD,
         error: float | None = None,
         **data: Any,
     ) -> Evidence:
         """Whether the mean of independent samples is ``truth`` within ``threshold`` standard errors.
 
-        ``error``: the standard error, where ``samples`` is the estimate itself.  The margin is the threshold less |z|.
+        ``error``: the standard error, where ``samples`` is the estimate itself.  The margin is the threshold less |z|.  Undecided where
+        the samples would agree with 0 as well as with a ``truth`` other than 0, and where there are fewer than 30 for a truth of 0.
         """
         values = np.asarray(samples, dtype=float)
         mean = float(values.mean())
         spread = float(values.std(ddof=1) / math.sqrt(values.size)) if error is None and values.size > 1 else error
         if spread is None or not np.isfinite([mean, spread, truth]).all():
-            return Evidence(about, Method.STATISTICAL, None, what, data={"note": "no standard error"} | data)
+            return self._say(about, Method.STATISTICAL, None, what, data={"note": "no standard error"} | data)
         z = (mean - truth) / spread if spread else (0.0 if mean == truth else math.inf)
         found = {"estimate": mean, "standard_error": spread, "expected": float(truth), "z": z, "samples": int(values.size)}
-        return Evidence(about, Method.STATISTICAL, abs(z) <= threshold, what, threshold - abs(z), found | data)
+        blurred = threshold * spread >= abs(truth) if truth else error is None and values.size < _LEAST
+        holds = False if abs(z) > threshold else None if blurred and spread else True
+        return self._say(about, Method.STATISTICAL, holds, what, threshold - abs(z), found | data)
 
     # -- enclosures ------------------------------------------------------------------------------------------------------------------
 
     def certified(
-        self, function: Callable[[Any], Any], low: Any, high: Any, what: str, about: str = PRINTED, digits: int = 30, **data: Any
+        self, function: Callable[[Any], Any], low: Any, high: Any, what: str, about: str | None = None, digits: int = 30, **data: Any
     ) -> Evidence:
         """function >= 0 on [low, high], proved by subdivision: ``function`` maps a ball (python-flint's arb) to one that holds its values.
 
@@ -125,18 +145,18 @@ class Bench:
                 middle = (left + right) / 2
                 if bool(function(middle) < 0):
                     at = float(middle.mid())
-                    return Evidence(about, Method.CERTIFIED, False, what, float(function(middle).upper()), {"at": at} | data)
+                    return self._say(about, Method.CERTIFIED, False, what, float(function(middle).upper()), {"at": at} | data)
                 if pieces >= _ROUNDS:
-                    return Evidence(about, Method.CERTIFIED, None, what, data={"note": f"undecided after {pieces} pieces"} | data)
+                    return self._say(about, Method.CERTIFIED, None, what, data={"note": f"undecided after {pieces} pieces"} | data)
                 edges += [(left, middle.mid()), (middle.mid(), right)]
-        return Evidence(about, Method.CERTIFIED, True, what, least, {"pieces": pieces, "interval": [str(low), str(high)]} | data)
+        return self._say(about, Method.CERTIFIED, True, what, least, {"pieces": pieces, "interval": [str(low), str(high)]} | data)
 
-    def proved(self, lower_bounds: Sequence[float], what: str, about: str = PRINTED, **data: Any) -> Evidence:
+    def proved(self, lower_bounds: Sequence[float], what: str, about: str | None = None, **data: Any) -> Evidence:
         """Certified lower bounds of quantities that must be >= 0 (from enclosures computed elsewhere)."""
         bounds = [float(value) for value in lower_bounds]
         if not bounds or any(math.isnan(value) for value in bounds):
-            return Evidence(about, Method.CERTIFIED, None, what, data=data)
-        return Evidence(about, Method.CERTIFIED, min(bounds) >= 0 or None, what, min(bounds), {"cases": len(bounds)} | data)
+            return self._say(about, Method.CERTIFIED, None, what, data=data)
+        return self._say(about, Method.CERTIFIED, min(bounds) >= 0 or None, what, min(bounds), {"cases": len(bounds)} | data)
 
 
 __all__ = ["BUDGETS", "CORRECTED", "PRINTED", "THRESHOLD", "Bench"]

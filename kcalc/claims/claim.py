@@ -43,8 +43,9 @@ PRINTED, CORRECTED = "printed", "corrected"
 class Evidence:
     """One finding about a form of a claim.
 
-    ``about``: "printed" or "corrected".  ``holds``: None where the budget did not suffice.  ``margin``: by how much it holds (or fails, if
-    negative), in the units that ``what`` says.  ``data``: numbers, seeds, counts; plain JSON values.
+    ``about``: "printed" or "corrected", which is the form that kcalc stands by where it is not the printed one.  ``holds``: None where the
+    budget did not suffice.  ``margin``: by how much it holds (or fails, if negative), in the units that ``what`` says.  ``data``: numbers,
+    seeds, counts; plain JSON values.
     """
 
     about: str
@@ -93,27 +94,44 @@ class Claim:
         if (self.expected is Verdict.CAVEAT) != (self.caveat is not None):
             raise KcalcError(f"claim {self.id}: a caveat belongs to a claim that holds with one, and the other way round")
 
+    @property
+    def stands(self) -> str:
+        """The form that kcalc stands by: the corrected one where there is a correction or a caveat, else the printed one."""
+        return PRINTED if self.corrected is None and self.caveat is None else CORRECTED
+
     def __repr__(self) -> str:
         return f"Claim({self.id}: {self.expected})"
 
 
 def verdict(claim: Claim, evidence: Sequence[Evidence]) -> Verdict:
-    """What the evidence says: nothing is taken to hold that has no evidence, or evidence that is undecided."""
+    """What the evidence says: nothing is taken to hold that has no evidence, or evidence that is undecided.
+
+    Where kcalc stands by a corrected form or by a caveat, findings about the printed form are refutations of it: each must fail, and one
+    that holds contradicts what kcalc says of the claim as much as a failure of the corrected form does.
+    """
     if claim.check is None:
         return Verdict.NOT_DECIDABLE
     printed = [item.holds for item in evidence if item.about == PRINTED]
     corrected = [item.holds for item in evidence if item.about == CORRECTED]
     if False in corrected:
         return Verdict.CONTRADICTED
-    if False in printed:
-        return (Verdict.CAVEAT if claim.caveat else Verdict.CORRECTED) if corrected and None not in corrected else _short(corrected)
     if None in printed or None in corrected or not (printed or corrected):
         return Verdict.UNDECIDED
-    return Verdict.CAVEAT if claim.caveat else Verdict.HOLDS
+    if claim.stands == CORRECTED:
+        return _mended(claim, printed, bool(corrected))
+    return Verdict.HOLDS if False not in printed else _short(bool(corrected))
 
 
-def _short(corrected: Sequence[bool | None]) -> Verdict:
-    return Verdict.UNDECIDED if corrected else Verdict.REFUTED
+def _mended(claim: Claim, printed: Sequence[bool | None], corrected: bool) -> Verdict:
+    if True in printed:
+        return Verdict.CONTRADICTED if False in printed else Verdict.HOLDS
+    if not corrected or not (printed or claim.caveat):
+        return Verdict.UNDECIDED
+    return Verdict.CAVEAT if claim.caveat else Verdict.CORRECTED
+
+
+def _short(corrected: bool) -> Verdict:
+    return Verdict.CORRECTED if corrected else Verdict.REFUTED
 
 
 @dataclass

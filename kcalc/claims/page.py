@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
-import re
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
-from .claim import Verdict
+from .claim import PRINTED, Claim, Evidence, Verdict
 from .finding import Finding
+from .mathml import formulas
 from .registry import papers
 
 COLOURS = {
@@ -26,21 +25,29 @@ table { border-collapse: collapse; } td, th { padding: .2rem .8rem .2rem 0; text
 .claim { border: 1px solid var(--line); border-radius: .4rem; padding: .6rem .8rem; margin: .6rem 0; }
 .claim p { margin: .1rem 0; padding: .25rem 0; overflow-x: auto; overflow-y: hidden; }
 .head { display: flex; flex-wrap: wrap; gap: .2rem .8rem; align-items: baseline; }
+math { font-family: "Latin Modern Math", "STIX Two Math", "Cambria Math", "Noto Sans Math", math, serif; }
 .head b { font-size: 1rem; } .place { color: var(--soft); font-size: .85rem; }
 .verdict { margin-left: auto; font-size: .85rem; font-weight: 600; padding: 0 .5rem; border-radius: 1rem; border: 1px solid; }
 .label { color: var(--soft); font-size: .85rem; }
 details { font-size: .85rem; } summary { cursor: pointer; color: var(--soft); }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--card); padding: .4rem; border-radius: .3rem; }
+.data { overflow-wrap: anywhere; background: var(--card); color: var(--soft); padding: .2rem .4rem; border-radius: .3rem; }
+@media (max-width: 30rem) {
+  body { padding: .6rem; } .claim { padding: .5rem .6rem; } math { font-size: .9em; } nav ul { padding-left: 1.2rem; }
+}
+nav a { color: inherit; } nav li { margin: .2rem 0; }
 """
 
 
 def page(report: Any) -> str:
     """The whole page."""
-    sections = "".join(_section(name, title, found) for name, title, found in _by_paper(report))
+    found = _by_paper(report)
+    sections = "".join(_section(name, title, findings) for name, title, findings in found)
+    links = "".join(f'<li><a href="#{name}">{html.escape(title)}</a>: {len(findings)} claims</li>' for name, title, findings in found)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>What holds</title><style>{STYLE}</style></head><body><h1>What holds</h1>"
-        f"<p>{html.escape(report.summary.splitlines()[0])}</p>{_counts(report)}{sections}</body></html>"
+        f"<p>{html.escape(report.summary.splitlines()[0])}</p>{_counts(report)}"
+        f"{_contradictions(report)}<nav><ul>{links}</ul></nav>{sections}</body></html>"
     )
 
 
@@ -65,6 +72,11 @@ def _counts(report: Any) -> str:
     return f"<table>{rows}</table>"
 
 
+def _contradictions(report: Any) -> str:
+    lines = report.summary.splitlines()[1:]
+    return "".join(f'<p style="color:{COLOURS[Verdict.CONTRADICTED]}">{html.escape(line)}</p>' for line in lines)
+
+
 def _section(name: str, title: str, findings: list[Finding]) -> str:
     return f'<h2 id="{html.escape(name)}">{html.escape(title)}</h2>' + "".join(_card(finding) for finding in findings)
 
@@ -82,7 +94,9 @@ def _card(finding: Finding) -> str:
     if finding.error:
         parts.append(f"<p>{html.escape(finding.error)}</p>")
     parts += (
-        ["<details><summary>" + _told(finding) + "</summary>", *map(_evidence, finding.evidence), "</details>"] if finding.evidence else []
+        ["<details><summary>" + _told(finding) + "</summary>", *(_evidence(item, claim) for item in finding.evidence), "</details>"]
+        if finding.evidence
+        else []
     )
     return f'<div class="claim" id="{html.escape(claim.id)}">{"".join(parts)}</div>'
 
@@ -92,24 +106,22 @@ def _told(finding: Finding) -> str:
     return html.escape(f"{count} finding{'' if count == 1 else 's'}: {finding.methods}, {finding.seconds:.2f} s")
 
 
-def _evidence(item: Any) -> str:
+def _evidence(item: Evidence, claim: Claim) -> str:
+    form = "as printed" if item.about == PRINTED else "with the caveat" if claim.caveat else "as corrected"
     said = {True: "holds", False: "fails", None: "undecided"}[item.holds]
     margin = "" if item.margin is None else f", margin {item.margin:.3g}"
-    data = f"<pre>{html.escape(json.dumps(dict(item.data), default=str))}</pre>" if item.data else ""
-    return f"<p>{html.escape(item.about)} form, {html.escape(item.method)}: {formulas(item.what)}: {said}{margin}</p>{data}"
+    data = f'<p class="data">{html.escape(_listed(item.data))}</p>' if item.data else ""
+    return f"<p>{form}, {html.escape(item.method)}: {formulas(item.what)}: {said}{margin}</p>{data}"
 
 
-def formulas(text: str) -> str:
-    """Text with $LaTeX$ in it as HTML with MathML."""
-    pieces = re.split(r"\$(.+?)\$", text)
-    return "".join(html.escape(piece) if i % 2 == 0 else _mathml(piece) for i, piece in enumerate(pieces))
+def _listed(data: Mapping[str, Any]) -> str:
+    """Numbers to four digits; all of them are in the JSON report."""
+    return "; ".join(f"{name.replace('_', ' ')}: {_value(value)}" for name, value in data.items())
 
 
-@lru_cache(maxsize=4096)
-def _mathml(latex: str) -> str:
-    from latex2mathml.converter import convert
-
-    try:
-        return convert(latex)
-    except Exception:  # whatever it cannot read is shown as it was written
-        return f"<code>{html.escape(latex)}</code>"
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "(" + ", ".join(f"{name}: {_value(inner)}" for name, inner in value.items()) + ")"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -55,5 +55,5 @@ def chosen(ids: Iterable[str] | str | None, paper: str | None) -> tuple[Claim, .
     found = tuple(claim for claim in all(paper) if claim.id in wanted)
     if len(found) < len(wanted):
         other = next(iter(wanted - {claim.id for claim in found}))
-        raise KcalcError(f"claim {other!r} is not of the paper {paper!r}; leave one of the two out")
+        raise KcalcError(f"claim {other!r} is of the paper {get(other).paper!r}, not of the paper {paper!r}; leave one of the two out")
     return found

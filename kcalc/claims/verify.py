@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -54,10 +55,15 @@ def verify(
     return Report(tuple(book.known[claim.id] for claim in claims), budget, seed, seconds)
 
 
+def bench_of(claim: Claim, budget: str = "quick", seed: int = 0) -> Bench:
+    """What the check of a claim works with: random numbers of its own."""
+    return Bench(np.random.default_rng([seed, zlib.crc32(claim.id.encode())]), budget, claim.stands)
+
+
 def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
     """One claim, here and now."""
     started = time.perf_counter()
-    bench = Bench(np.random.default_rng([seed, zlib.crc32(claim.id.encode())]), budget)
+    bench = bench_of(claim, budget, seed)
     evidence: list[Evidence] = []
     error = None
     try:
@@ -89,6 +95,7 @@ def _found(claims: list[Claim], budget: str, seed: int, processes: int) -> Itera
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from concurrent.futures.process import BrokenProcessPool
 
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"), initializer=_alone) as pool:
         futures = [pool.submit(_check_by_id, job) for job in jobs]
         try:
@@ -100,11 +107,14 @@ def _found(claims: list[Claim], budget: str, seed: int, processes: int) -> Itera
             ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()
             raise
 
 
 def _alone() -> None:
-    """One thread per process: there are as many processes as processors."""
+    """One thread per process: there are as many processes as processors. An interruption is left to the process that started them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
 
@@ -148,9 +158,11 @@ class Journal:
 
     def _read(self, path: Path) -> None:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        if _line(lines[0]) != self._head:
-            raise KcalcError(f"{path} is not the journal of a run of this version with budget {self.budget!r} and seed {self.seed}; remove "
-                             "it, or give another file")  # fmt: skip
+        head = _line(lines[0])
+        if head != self._head:
+            ours = isinstance(head, dict) and head.keys() == self._head.keys()
+            theirs = f"the journal of {_run(head)}" if ours else "no journal"
+            raise KcalcError(f"{path} is {theirs}, and this is {_run(self._head)}; give another file, or remove it")
         for number, text in enumerate(lines[1:], 2):
             try:
                 finding = Finding.of(_line(text))
@@ -173,6 +185,10 @@ class Journal:
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(finding.to_dict()) + "\n")
+
+
+def _run(head: dict[str, Any]) -> str:
+    return f"a run of kcalc {head['version']} with budget {head['budget']!r} and seed {head['seed']}"
 
 
 def _line(text: str) -> Any:

@@ -15,7 +15,7 @@ from ...activations import activation
 from ...calculi.global_maps import c_map
 from ...combinators import chain, repeat
 from ...layers import Affine, Input, Nonlinear
-from ..bench import CORRECTED, Bench
+from ..bench import CORRECTED, PRINTED, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from . import coefficients as co
@@ -109,7 +109,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             norm = math.sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
             slopes.append(float(activation(name).c_map.derivative(1)(at, q1, q2)) * norm)
             formula.append(r1 * r2 * straight)
-    yield bench.equal(left, minus, "the printed sign, by the joint density", 1e-9)
+    yield bench.equal(left, minus, "the printed sign, by the joint density", 1e-9, PRINTED)
     yield bench.equal(left, plus, "the plus sign", 1e-9, CORRECTED)
     yield bench.equal(y_left, y_right, "the step for y", 1e-9, CORRECTED)
     yield bench.equal(slopes, formula, "the derivative in the library is $\\sqrt{q_1q_2}\\,\\Gamma_{\\phi'}$", 1e-9, CORRECTED)

@@ -240,7 +240,8 @@ def _projection(s: float) -> float:
     r"$\mathrm{na}(\phi)=0$, $\mathrm{na}(\phi) = \|\phi'-\langle\phi',h_0\rangle h_0\|/\|\phi'\|$",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    yield bench.counterexample(0.5, "$\\phi(x) = x + 1$ is affine, and $\\mathrm{nl}^2 = E[1]/E[(x+1)^2] = 1/2$")
+    share = reference.mean(np.ones_like) / reference.mean(lambda u: (u + 1) ** 2)
+    yield bench.counterexample(share, "$\\phi(x) = x + 1$ is affine, and $\\mathrm{nl}^2 = E[1]/E[(x+1)^2] = 1/2$")
     a, b = bench.rng.normal(size=(2, 20))
     norm = [reference.mean(lambda u, s=s, t=t: (s * u + t) ** 2) for s, t in zip(a, b, strict=True)]
     bent = [reference.mean(lambda u, t=t: np.full_like(u, t) ** 2) for t in b]

@@ -105,7 +105,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses="uniform q values; $C_f$ is not constant",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    yield bench.counterexample(1.0, "$C = c$ has $F = 1$, so that the bound is 0, and $C' = 1$ (linear activations)")
+    yield bench.counterexample(
+        1.0 - float(_printed(np.ones(1), np.full(1, 0.5))[0]),
+        "$C = c$ has $F = 1$, so that the bound is 0, and $C' = 1$ (linear activations)",
+    )
     c, F, slope = np.array(list(_random(bench, bench.size(1500, 20000)))).T
     excess = slope - _printed(F, c)
     violated = excess > 1e-12

@@ -143,6 +143,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     diagonal = float(library(layer, depth, np.array([1.0])).sum())
     own = (1 - layer.steep**depth) / (1 - layer.steep)
     yield bench.counterexample(depth / diagonal - 1, "softplus layers have $C'(1)<1$: $K(1)$ is far from $D=100$", found=diagonal, own=own)
+    mean = np.full(2, np.nan)
     for depth in bench.size((100, 200), (100, 400)):
         found = library(rectifier(), depth, np.array([-0.3, 0.2, 1.0]))
         yield bench.equal(found.sum(axis=0)[-1], depth, f"ReLU, D = {depth}: the diagonal is D", 1e-9, CORRECTED)

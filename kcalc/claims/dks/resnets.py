@@ -16,7 +16,7 @@ from ...architectures import layernorm_resnet, vanilla
 from ...calculi.global_maps import c_map, node_values, q_map, q_values
 from ...layers import Affine, Input, Sum
 from ...network import Network
-from ..bench import CORRECTED, Bench
+from ..bench import CORRECTED, PRINTED, Bench
 from ..claim import Evidence
 from .paper import PAPER
 
@@ -94,7 +94,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     product = _gated(small, _gates(small, a), a) * _gated(small, _gates(small, b), b)
     theta = math.pi / 4
     formula = 4 * (math.pi - theta) / (2 * math.pi) * float(a @ b) / 2
-    yield bench.statistical(product, formula, "the network itself, $\\theta=\\pi/4$: eq. 29")
+    yield bench.statistical(product, formula, "the network itself, $\\theta=\\pi/4$: eq. 29", PRINTED)
     yield bench.statistical(product, formula + 4 / (2 * math.pi) * math.sin(theta), "the same with the missing term", CORRECTED)
     kernel = 4 * float(relu.c_map(math.cos(theta)) * relu.q_map(1.0))
     yield bench.equal(kernel, formula + 4 / (2 * math.pi) * math.sin(theta), "which the library's C map has", 1e-12, CORRECTED)

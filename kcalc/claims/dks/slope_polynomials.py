@@ -45,7 +45,7 @@ def at_one(polynomial: Any) -> list[Any]:
     return [sp.Rational(c) for c in shifted.all_coeffs()]
 
 
-def proved_above(bench: Bench, differences: list[Any], what: str, about: str = PRINTED) -> Evidence:
+def proved_above(bench: Bench, differences: list[Any], what: str, about: str | None = None) -> Evidence:
     """Polynomials that are >= 0 on [1, inf): exact arithmetic on their Taylor coefficients at 1."""
     least = [min(at_one(p)) for p in differences]
     return bench.proved([float(v) for v in least], what, about)

@@ -14,7 +14,7 @@ from ...combinators import chain
 from ...layers import Affine
 from ...regression.dynamics import TrainingCurve
 from ...shaping import shape
-from ..bench import CORRECTED, Bench
+from ..bench import CORRECTED, PRINTED, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from .normal_means import KNOWN
@@ -111,7 +111,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     q = sp.symbols(f"q0:{depth + 2}", positive=True)
     for i in (1, depth // 2 + 1, depth):
         left = q[i - 1] * sp.prod([q[j] / q[j - 1] for j in range(i, depth + 1)])
-        yield bench.exact(left - q[depth + 1], f"the factors of q for D = {depth}, i = {i}, against q_(D+1)")
+        yield bench.exact(left - q[depth + 1], f"the factors of q for D = {depth}, i = {i}, against q_(D+1)", PRINTED)
         yield bench.exact(left - q[depth], f"the factors of q for D = {depth}, i = {i}, against q_D", CORRECTED)
     gain, depth = 1.5, 3  # a linear network whose q grows: c' = 1 everywhere, so that Theta_i = q_D c
     net = chain(*[Affine(sigma_w=gain)] * depth)

@@ -1,6 +1,6 @@
 """The effect of residual architecture on the per-layer gradient of deep networks."""
 
-from . import architectures, duality, vanilla  # registers their claims
+from . import architectures, duality, paths, vanilla  # registers their claims
 from .paper import PAPER
 
-__all__ = ["PAPER", "architectures", "duality", "vanilla"]
+__all__ = ["PAPER", "architectures", "duality", "paths", "vanilla"]

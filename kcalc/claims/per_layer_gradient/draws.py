@@ -10,7 +10,7 @@ import sympy as sp
 
 from ... import layers
 from ...network import Network, sum_weights
-from ..bench import PRINTED, Bench
+from ..bench import Bench
 from ..claim import Evidence
 
 Array = np.ndarray
@@ -132,7 +132,7 @@ def _jacobians(network: Network, steps: list[Any], values: dict[Node, Array], we
 
 
 def agree(
-    bench: Bench, found: dict[Any, Array], table: Any, what: str, about: str = PRINTED, powers: tuple[int, ...] = (1, 2)
+    bench: Bench, found: dict[Any, Array], table: Any, what: str, about: str | None = None, powers: tuple[int, ...] = (1, 2)
 ) -> Iterator[Evidence]:
     """Drawn squared norms against the means and fourth moments of a :class:`kcalc.Moments` table; the furthest off is shown."""
     for power in powers:
@@ -146,4 +146,4 @@ def agree(
         if items:
             node, worst = min(items, key=lambda pair: pair[1].margin or 0.0)
             data = dict(worst.data) | {"comparisons": len(items), "worst": node}
-            yield Evidence(about, worst.method, worst.holds, worst.what, worst.margin, data)
+            yield Evidence(about or bench.stands, worst.method, worst.holds, worst.what, worst.margin, data)

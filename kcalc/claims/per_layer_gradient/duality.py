@@ -167,8 +167,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses="weights i.i.d., symmetric, without atoms",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    n, L, draws = 5, 3, bench.size(20000, 100000)
-    for k in (1, 2, 3):
+    n, L, draws = 5, bench.size(2, 3), bench.size(20000, 100000)
+    for k in range(1, L + 1):
         W = bench.rng.standard_normal((draws, L, 2, n, n)) * np.sqrt([1 / n, 0.5 / n])[:, None, None]
         y = through = np.tile(np.full(n, n**-0.5), (draws, 1))
         for b in range(L):

@@ -48,7 +48,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             for (_, A, _), (_, B, _), n, m in zip(states, states[1:], widths, widths[1:], strict=False):
                 ends = sorted([m * (m + 5 - 2 * abs(excess)) / n**2, m * (m + 5 + 2 * abs(excess)) / n**2])
                 yield bench.at_most([ends[0], B / A], [B / A, ends[1]], f"{law}: between the two factors", 1e-12, CORRECTED)
-        y, J = draw(vanilla([4, 6, 5, 7]), bench.size(8000, 40000), bench.rng, law)
+        y, J = draw(vanilla([4, 6, 5, 7]), bench.size(24000, 60000), bench.rng, law)
         found = moments(vanilla([4, 6, 5, 7]), weights=law)
         yield from agree(bench, y, found.nodes, f"|y|, {law}", CORRECTED)
         yield from agree(bench, J, found.weights, f"|J|, {law}", CORRECTED)

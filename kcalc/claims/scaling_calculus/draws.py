@@ -10,7 +10,7 @@ import numpy as np
 from ... import layers
 from ...network import Network
 from ..bench import Bench
-from ..claim import PRINTED, Evidence
+from ..claim import Evidence
 
 Array = np.ndarray
 Node = Hashable
@@ -160,14 +160,14 @@ class Draws:
         self._back[node] = lambda g: [_scattered(share * g[:, :, None], places, x.shape[1])]
 
 
-def all_agree(bench: Bench, samples: dict[str, Array], truths: dict[str, float], what: str, about: str = PRINTED) -> Evidence:
+def all_agree(bench: Bench, samples: dict[str, Array], truths: dict[str, float], what: str, about: str | None = None) -> Evidence:
     """The one of many comparisons that is furthest off, in standard errors; how many there were is in its data."""
     found = [(name, bench.statistical(samples[name], truths[name], what, about)) for name in truths]
     if any(item.holds is None for _, item in found):
         return next(item for _, item in found if item.holds is None)
     name, worst = min(found, key=lambda pair: pair[1].margin if pair[1].margin is not None else 0.0)
     data = dict(worst.data) | {"comparisons": len(found), "worst": name}
-    return Evidence(about, worst.method, worst.holds, what, worst.margin, data)
+    return Evidence(about or bench.stands, worst.method, worst.holds, what, worst.margin, data)
 
 
 def compared(bench: Bench, network: Network, found: Any, draws: int, what: str, law: str = "gaussian", **given: Any) -> Iterator[Evidence]:

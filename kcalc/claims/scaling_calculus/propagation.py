@@ -12,7 +12,7 @@ import sympy as sp
 from ... import activations, combinators, layers
 from ...calculi.scaling import scaling
 from ...network import Network
-from ..bench import CORRECTED, Bench
+from ..bench import CORRECTED, PRINTED, Bench
 from ..claim import Evidence
 from .draws import Draws, all_agree, compared
 from .paper import PAPER
@@ -168,7 +168,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         b *= 4 * run.variance[node] * valid * (0.5 if node != nodes[0] else 1)
     for node, up, down in zip(nodes, forward, backward, strict=True):
         average[node] = 100 / 9 * up * down / run.variance[node]
-    yield all_agree(bench, {str(n): run.nu[n] for n in nodes}, {str(n): average[n] for n in nodes}, "nu from averages over positions")
+    yield all_agree(
+        bench, {str(n): run.nu[n] for n in nodes}, {str(n): average[n] for n in nodes}, "nu from averages over positions", PRINTED
+    )
     yield all_agree(bench, {str(n): run.nu[n] for n in nodes}, {str(n): s.weights[n].gamma for n in nodes}, "nu from maps", CORRECTED)
     f_maps = {f"{n} {p}": (run.x[n][:, p] ** 2).mean(axis=1) for n in nodes for p in (0, 1, 5)}
     told = {f"{n} {p}": float(np.ravel(s.tensors[n].forward_map)[p]) for n in nodes for p in (0, 1, 5)}
@@ -210,7 +212,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     two = combinators.chain(layers.Input(3), layers.Affine(2), RELU, layers.Affine(6), RELU, layers.Affine(3))
     narrow = Draws(two, bench.size(20000, 100000), bench.rng)
     back = narrow.b("affine_2"), narrow.b("nonlinear_2")
-    yield bench.statistical(back[0] - back[1] / 2, 0.0, "relu behind weights that read 2 relu channels: b/2")
+    yield bench.statistical(back[0] - back[1] / 2, 0.0, "relu behind weights that read 2 relu channels: b/2", PRINTED)
     yield bench.statistical(back[0] - 0.375 * back[1], 0.0, "there (1 - 1/4)/2: both channels are off with probability 1/4", CORRECTED)
     found = scaling(combinators.chain(layers.Input(5), RELU, layers.Affine(3)), input_symmetric=False)
     told = any("symmetric" in note.text for note in found.violations)

@@ -78,7 +78,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     corrected=r"with $\rho_{l+1}^2$ in place of $\rho_l^2$ (as App. C has it) [A1, A6]",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    yield bench.exact(_EXTRINSIC * _P / _Q - _INTRINSIC, "as printed, against eq. 2")
+    yield bench.exact(_EXTRINSIC * _P / _Q - _INTRINSIC, "as printed, against eq. 2", PRINTED)
     yield bench.exact(_EXTRINSIC - _INTRINSIC, "with the locations of the output", CORRECTED)
     for kernel, stride in ((2, 2), (3, 2), (3, 1)):
         conv = layers.Affine(4, kernel=kernel, stride=stride, padding="circular", sigma_w=1.1)
@@ -89,7 +89,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.statistical(run.nu["affine_1"], right, f"kernel {kernel}, stride {stride}: nu drawn", CORRECTED)
         yield bench.equal(s.weights["affine_1"].extrinsic, right, "kcalc's extrinsic form", 1e-12, CORRECTED)
         if stride > 1:
-            yield bench.statistical(run.nu["affine_1"], right * 16 / q, f"kernel {kernel}, stride {stride}: nu against the printed form")
+            yield bench.statistical(
+                run.nu["affine_1"], right * 16 / q, f"kernel {kernel}, stride {stride}: nu against the printed form", PRINTED
+            )
 
 
 @PAPER.claim(
@@ -112,8 +114,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = combinators.chain(layers.Input(2, (6, 6)), layers.Affine(3, kernel=2, stride=stride, padding="circular"))
         run = Draws(net, bench.size(4000, 40000), bench.rng)
         square, q = run.nu["affine_1"] * run.variance["affine_1"], (6 // stride) ** 2
-        yield bench.statistical(square, 36.0, f"stride {stride}: with the locations of the input")
-        yield bench.statistical(square, 1.0, f"stride {stride}: without locations, as in the line on nu")
+        yield bench.statistical(square, 36.0, f"stride {stride}: with the locations of the input", PRINTED)
+        yield bench.statistical(square, 1.0, f"stride {stride}: without locations, as in the line on nu", PRINTED)
         yield bench.statistical(square, float(q), f"stride {stride}: with those of the output", CORRECTED)
         yield bench.equal(scaling(net).weights["affine_1"].gamma * run.variance["affine_1"], q, "kcalc", 1e-12, CORRECTED)
 
@@ -145,7 +147,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         printed = size * 0.25 * ratio
         data: dict[str, Any] = {"n": size, "m": m}
         if size < 30:
-            yield bench.statistical(samples, printed, f"n = {size}, m = {m}, no target: as printed, without its O term, which is 0", **data)
+            yield bench.statistical(
+                samples, printed, f"n = {size}, m = {m}, no target: as printed, without its O term, which is 0", PRINTED, **data
+            )
         yield bench.statistical(samples, printed * (1 + 5 / size), f"n = {size}, m = {m}", CORRECTED, **data)
     wide, ratio = _blocks(bench, 1000, 3, 3, bench.size(2000, 10000))
     yield bench.statistical(wide, 250 * ratio * 1.005, "n = 1000: both forms meet", CORRECTED)
@@ -177,7 +181,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     q, ry = sp.symbols("q Ry", positive=True)  # E[y^2] and E[(R y)^2]
     yield bench.exact((1 / q) * ry / q - ry / q**2, "any multiple of y satisfies eq. 15 itself", CORRECTED)
-    yield bench.exact(q / q**2 - 1, "that $u = y/E[y^2]$ has $E[u^2] = 1$, that of the r it stands for")
+    yield bench.exact(q / q**2 - 1, "that $u = y/E[y^2]$ has $E[u^2] = 1$, that of the r it stands for", PRINTED)
     yield bench.exact(q / sp.sqrt(q) ** 2 - 1, "that $u = y/\\sqrt{E[y^2]}$ has", CORRECTED)
 
 

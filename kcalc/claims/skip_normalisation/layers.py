@@ -75,7 +75,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     d1, d0, N = 3, 4, 2
     rows = jacobian(lambda w: en(w, 1.0), bench.rng.normal(size=(d1, d0))).shape[0]
-    yield bench.equal(rows, d0 * N, "rows of DP for $d_1, d_0, N = 3, 4, 2$", 0.0)
+    yield bench.equal(rows, d0 * N, "rows of DP for $d_1, d_0, N = 3, 4, 2$", 0.0, PRINTED)
     yield bench.equal(rows, d1 * d0, "rows of DP", 0.0, CORRECTED)
     yield bench.equal(np.kron(np.eye(d1), np.ones((N, d0))).shape[1], d1 * d0, "columns of $I\\otimes X^T$", 0.0, CORRECTED)
 
@@ -155,7 +155,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     w, e = sp.symbols("w epsilon", positive=True)
     second = sp.diff(w / sp.sqrt(e + w**2), w, 2)
-    yield bench.exact(second + 3 * e * w * (e + w**2) ** sp.Rational(-3, 2), "as printed")
+    yield bench.exact(second + 3 * e * w * (e + w**2) ** sp.Rational(-3, 2), "as printed", PRINTED)
     yield bench.exact(second + 3 * e * w * (e + w**2) ** sp.Rational(-5, 2), "with the exponent -5/2", CORRECTED)
     x = bench.rng.normal(size=50)
     numeric = np.diag(jacobian(lambda v: 0.7 * (0.7 + v * v) ** -1.5, x))

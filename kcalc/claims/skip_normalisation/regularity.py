@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...calculi.smoothness import EntryNormalisation, residual_spectrum, smoothness
-from ..bench import CORRECTED, Bench
+from ..bench import CORRECTED, PRINTED, Bench
 from ..claim import Evidence
 from .layers import kc_network
 from .paper import PAPER
@@ -93,7 +93,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(sigma(np.array([[1.0]])) * sigma(d) - sigma(np.array([[0.0, 1.0]]) @ d),
                                "$d_1=1$, $d_0=2$, p = 1: DP = (1, 0), X = (0, 1): D = 0, yet both factors are 1")  # fmt: skip
     few = [_b5(bench, 5, 3) for _ in range(bench.size(500, 4000))]
-    yield bench.at_most([v[1] for v in few], [v[0] for v in few], "random draws with p = 5 < d_1 d_0 = 8")
+    yield bench.at_most([v[1] for v in few], [v[0] for v in few], "random draws with p = 5 < d_1 d_0 = 8", about=PRINTED)
     enough = [_b5(bench, p, N) for p, N in ((8, 3), (8, 4), (11, 2)) for _ in range(bench.size(200, 1500))]
     yield bench.at_most([v[1] for v in enough], [v[0] for v in enough], "random draws with $N\\le d_0$, $p\\ge d_1d_0$", 1e-9, CORRECTED)
     every = [_b5(bench, p, N)[2] for p, N in ((5, 3), (8, 4), (8, 6), (3, 5), (11, 2)) for _ in range(bench.size(100, 1000))]

@@ -135,6 +135,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     slope = float(shape(vanilla(30), method="tat", eta=0.9).constants["relu"].negative_slope or 0.0)
     depth, widths, draws = 30, (30, 100, 300), bench.size(24, 200)
     errors = []
+    theory: list[float] = [float("nan")]
     for width in widths:
         x = np.eye(2, 30) * math.sqrt(30)
         found = []

@@ -12,7 +12,7 @@ from scipy import stats
 from ...activations import Activation, activation
 from ...architectures import vanilla
 from ...calculi.global_maps import node_values
-from ..bench import CORRECTED, PRINTED, THRESHOLD, Bench
+from ..bench import CORRECTED, THRESHOLD, Bench
 from ..claim import Evidence, Method
 from .independent import SMOOTH, Function, leaky, one
 from .paper import PAPER
@@ -33,11 +33,16 @@ def kernels(rng: np.random.Generator, phi: Function, start: Sequence[float], wid
     return out
 
 
-def rarely(failures: int, draws: int, delta: float, what: str, about: str = PRINTED, **data: float) -> Evidence:
-    """Whether a frequency may be that of a probability <= delta: it exceeds delta by at most the threshold's standard errors."""
-    z = (failures / draws - delta) / math.sqrt(delta * (1 - delta) / draws)
+def rarely(bench: Bench, failures: int, draws: int, delta: float, what: str, about: str | None = None, **data: float) -> Evidence:
+    """Whether a frequency may be that of a probability <= delta: it exceeds delta by at most the threshold's standard errors.
+
+    Undecided where there are so few draws that all of them could fail.
+    """
+    error = math.sqrt(delta * (1 - delta) / draws)
+    z = (failures / draws - delta) / error
+    decides = delta + THRESHOLD * error < 1
     found = {"failures": failures, "draws": draws, "delta": delta, "z": z} | data
-    return Evidence(about, Method.STATISTICAL, z <= THRESHOLD, what, THRESHOLD - z, found)
+    return Evidence(about or bench.stands, Method.STATISTICAL, z <= THRESHOLD if decides else None, what, THRESHOLD - z, found)
 
 
 def _limit(phi: str | Activation, depth: int, c: float, sigma_w: float = 1.0) -> float:
@@ -80,7 +85,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             if width * draws * depth > bench.size(4e6, 6e7):
                 continue
             off = _scan(bench, phi, c, _limit(local, depth, c), depth, [width], draws)[0]
-            yield rarely(int((off > epsilon).sum()), draws, delta, f"{name}, {depth} layers at the width of the bound",
+            yield rarely(bench, int((off > epsilon).sum()), draws, delta, f"{name}, {depth} layers at the width of the bound",
                          width=width, epsilon=epsilon, C=bound, quantile=float(np.quantile(off, 1 - delta)))  # fmt: skip
     widths, growth = [64, 256, 1024, 4096], []
     for depth in (1, 2, 4):
@@ -130,8 +135,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             epsilon, draws = 1 / depth, bench.size(60, 100) if depth < 4 else bench.size(20, 30)
             width = math.ceil(16 * depth**2 * math.log(2 * depth / delta) / epsilon**2)
             off = _scan(bench, he, c, _limit("relu", depth, c, math.sqrt(2)), depth, [width], draws)[0]
-            yield rarely(int((off > epsilon).sum()), draws, delta, f"{depth} layers, c = {c:g}, at 16 times (nearly) the printed width",
-                         CORRECTED, width=width, epsilon=epsilon, quantile=float(np.quantile(off, 1 - delta)))  # fmt: skip
+            yield rarely(bench, int((off > epsilon).sum()), draws, delta, f"{depth} layers, c = {c:g}, near 16 times the printed width",
+                         width=width, epsilon=epsilon, quantile=float(np.quantile(off, 1 - delta)))  # fmt: skip
     widths, spread = [64, 256, 1024, 4096], []
     for depth in (2, 8, 16):
         off = _scan(bench, he, 0.3, _limit("relu", depth, 0.3, math.sqrt(2)), depth, widths, bench.size(80, 300))
