@@ -130,7 +130,12 @@ class Network:
 
     def map_layers(self, change: Callable[[Node, Layer], Layer]) -> Network:
         """The network with every layer replaced by ``change(node, layer)``."""
-        return Network.from_steps(((node, change(node, layer), parents) for node, layer, parents in self.steps()), self.outputs)
+        return self._kept(Network.from_steps(((node, change(node, layer), parents) for node, layer, parents in self.steps()), self.outputs))
+
+    def _kept(self, other: Network) -> Network:
+        """Another network, with the record of what was removed from this one."""
+        other.removed = self.removed
+        return other
 
     def subs(self, values: Mapping[Any, Any]) -> Network:
         """The network with SymPy symbols (or their names) in its layers replaced by numbers."""
@@ -159,7 +164,7 @@ class Network:
         """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers; ``.removed`` lists their nodes."""
         dropped = {node for kind in (BatchNorm, LayerNorm, RMSNorm, GroupNorm) for node in self.nodes_of(kind)}
         network = self.without(dropped)
-        network.removed = tuple(node for node in self._layers if node in dropped)
+        network.removed = self.removed + tuple(node for node in self._layers if node in dropped)
         return network
 
     def preactivated(self) -> Network:
@@ -168,7 +173,7 @@ class Network:
         It computes another function than a post-activation network (ResNet V1), of which the kernel calculus holds: sums of activations
         that share their input have no independent addends. Node labels stay. [DKS sec. 23]
         """
-        return Network.from_steps(preactivated_steps(tuple(self.steps())), self.outputs)
+        return self._kept(Network.from_steps(preactivated_steps(tuple(self.steps())), self.outputs))
 
     def without(self, dropped: Iterable[Node]) -> Network:
         """The network with one-input nodes bypassed: their readers read their input instead."""

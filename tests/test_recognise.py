@@ -157,9 +157,22 @@ def test_sums_of_sums_and_scales_of_sums_are_one_sum():
     scaled = tape.apply(lambda a: a * 4, three)
     reading = tape.read(tape.apply(relu, scaled))
     (total,) = [layer for layer in layers_of(reading) if isinstance(layer, L.Sum)]
-    # relu(4 s) is one activation of the sum
-    assert total == L.Sum((0.5, -0.5, 0.5))
-    assert layers_of(reading)[-1].activation(1.0) == 4
+    assert total == L.Sum((2, -2, 2)) and layers_of(reading)[-1] == L.Nonlinear("relu")
+
+
+def test_a_rescaled_sum_may_be_read_often():
+    """The variance-preserving block: y = (x + f) / sqrt 2, read by the next branch and the next shortcut."""
+    tape = Tape(2, 6)
+    h = tape.dense("x", 6)
+    for _ in range(2):
+        branch = tape.dense(tape.apply(relu, h), 6)
+        h = tape.apply(lambda s: s / math.sqrt(2), tape.apply(lambda a, b: a + b, h, branch))
+    reading = tape.read(tape.dense(tape.apply(relu, h), 3))
+    half = math.sqrt(0.5)
+    sums = [layer.weights for layer in layers_of(reading) if isinstance(layer, L.Sum)]
+    assert sums == [pytest.approx((half, half), rel=1e-15)] * 2
+    assert not [layer for layer in layers_of(reading) if isinstance(layer, L.Scale)]
+    assert kc.q_map(reading.network)(1.0) == pytest.approx(0.75**2 / 2)
 
 
 def test_a_sum_read_twice_stays_a_node():

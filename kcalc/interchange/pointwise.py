@@ -12,6 +12,7 @@ import sympy as sp
 from ..activations import X
 from ..errors import KcalcError
 from ..layers import Affine, BatchNorm, GroupNorm, Input, LayerNorm, Product, RMSNorm, Sum
+from ..network import sum_weights
 from .builder import Builder, Form
 from .fusion import LARGEST, Fixed, Gone, Unary, combination, is_affine, linear_factor, plain, tidied
 from .trace import Op, Pointwise
@@ -50,8 +51,23 @@ class Elementwise(Builder):
             source = next(iter(sources), None)
             if source is not None and isinstance(expr, sp.Expr) and not expr.has(X):
                 return self.opaque(op, op.label, f"it is {expr} whatever it reads") if expr == 0 else Unary(None, expr, op.name)
+            if source is not None and self._rescales(op, source, expr):
+                return Unary(source, X, source)
             return Unary(source, expr, op.name)
         return self._several(op, forms)
+
+    def _rescales(self, op: Pointwise, source: str, expr: Any) -> bool:
+        """Draw a factor into the weights of a sum that nothing else reads: (x + y) / sqrt 2."""
+        layer, parents = self.layers[source]
+        factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
+        if not isinstance(layer, Sum) or factor is None or factor in (0, 1) or source in self.trace.outputs:
+            return False
+        places = [name for name in op.reads if self.forms[name] == Unary(source, X, source) and self._alone(source, name)]
+        if len(places) != 1:
+            return False
+        weights = tuple(plain(tidied(sp.sympify(w, strict=True) * factor)) for w in sum_weights(layer, len(parents)))
+        self.layers[source] = (replace(layer, weights=None if all(w == 1 for w in weights) else weights), parents)
+        return True
 
     def _several(self, op: Pointwise, forms: list[Unary]) -> Form:
         keys = list(dict.fromkeys((form.source, form.expr) for form in forms if form.source is not None))
