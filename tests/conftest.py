@@ -1,8 +1,9 @@
-"""Shared test options: ``--run-slow`` runs the genuinely long checks."""
+"""Shared test options: ``--run-slow`` runs the genuinely long checks, ``--every N`` every N-th case of those with many."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 # Tests run in a process per core; linear algebra on as many threads again would only wait for each other.
@@ -17,15 +18,32 @@ matplotlib.use("Agg")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run checks marked slow")
+    parser.addoption(
+        "--every", type=int, default=1, metavar="N", help="of the cases of a long check, run the first and each N-th after it"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--run-slow"):
+        _thin_out(config, items, config.getoption("--every"))
         return
     skip = pytest.mark.skip(reason="long; run with --run-slow")
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+def _thin_out(config: pytest.Config, items: list[pytest.Item], step: int) -> None:
+    seen: Counter[str] = Counter()
+    kept, left = [], []
+    for item in items:
+        name = item.nodeid.split("[")[0]
+        chosen = "slow" not in item.keywords or seen[name] % step == 0
+        seen[name] += "slow" in item.keywords
+        (kept if chosen else left).append(item)
+    items[:] = kept
+    if left:
+        config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture

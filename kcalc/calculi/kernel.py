@@ -185,7 +185,7 @@ class Kernel:
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian pre-activation; put an Affine layer "
-                "in front of it (a ResNet is rewritten as V2 by net.preactivated()), or pass assume_independent=True to treat it as Gaussian"
+                "in front of it (net.preactivated() rewrites a ResNet as V2), or pass assume_independent=True to treat it as Gaussian"
             )
         self.note(node, f"{phi.name} sees {self._describe(pair)}, treated as a centred Gaussian of the same q and c")
         return self._post(phi, Atom(node, replace(pair.moments, mean1=0, mean2=0), self._bit(), True), 1, node)
@@ -374,7 +374,9 @@ class Kernel:
         return True
 
     def _note_raw_mean(self, pairs: Sequence[Pair], node: Node) -> None:
-        raw = any(t.atom.raw for p in pairs for t in p.terms)
+        raw = dict.fromkeys(t.atom.node for p in pairs for t in p.terms if t.atom.raw)
+        if len(raw) > 1:
+            self.note(node, f"the inputs {', '.join(map(repr, raw))} are taken as uncorrelated", "convention")
         if raw and not all(is_zero(p.moments.mean1) for p in pairs):
             self.note(node, "the network input has channel mean 0", "convention")
 

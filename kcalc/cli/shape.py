@@ -6,7 +6,9 @@ import argparse
 from typing import Any
 
 from ..calculi.scaling.tables import head, rows
+from ..errors import KcalcError
 from ..interchange.json_format import write_json
+from ..interchange.writers import WRITERS, writer
 from ..layers import Affine, Nonlinear, Sum
 from ..network import Network, sum_weights
 from ..shaping import METHODS, Constants, shape
@@ -26,21 +28,36 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--method", default="dks", metavar="METHOD", help=f"{', '.join(METHODS)} (see above); default dks")
     add_targets(command)
     command.add_argument("--json", metavar="FILE", help="also write the result as JSON, '-' for standard output alone")
+    command.add_argument(
+        "--export", metavar="TARGET", help=f"print the result as code or data for a framework instead: {', '.join(WRITERS)}"
+    )
+    command.add_argument("-o", "--output", metavar="FILE", help="write what --export makes to a file, and print the constants as usual")
 
 
 def _run(options: argparse.Namespace) -> None:
     named = network_from(options)
     given = targets(options)
+    if options.output and not options.export:
+        raise KcalcError("-o names the file of an export; say which with --export, as in --export torch -o acts.py")
+    if options.export:
+        writer(options.export)
     if options.method == "geometric":
         check_widths(named.network, given.get("features"))
     result = shape(named.network, method=options.method, **given)
     text = shape_text(named, result)
-    if options.json and options.json != "-":
-        check_folder(options.json)
+    for path in (options.json, options.output):
+        if path and path != "-":
+            check_folder(path)
     if options.plot:
         save_figure(result.plot(), options.plot)
     if options.json:
         write_json(result.to_dict(), options.json)
+    if options.export:
+        to_file = options.output and options.output != "-"
+        source = result.export(options.export, options.output if to_file else None)
+        if not to_file:
+            print(source, end="")
+            return
     if options.json != "-":
         print(text)
 

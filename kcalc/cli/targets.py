@@ -46,6 +46,7 @@ examples:
   kcalc shape vanilla-50 --activation tanh --method eoc --sigma-b 0.05
   kcalc shape resnet-v2-50 --activation gelu --method nf --alpha 0.2
   kcalc shape resnet-v2-50 --method residual_weights --scheme slope --slope 2 --local-slope 1.1
+  kcalc shape resnet-v2-101 --activation tanh --export torch -o acts.py
   kcalc shape vanilla-10 --method geometric --features 256 --output-std 0.05
 """
 

@@ -86,7 +86,8 @@ class Reading:
     def parts(self) -> tuple[Network, ...]:
         """The understood parts: the network cut at its Opaque nodes, whose outputs are inputs of the part behind them.
 
-        What is computed on a part holds for that part by itself, from the q value and cosine of its own input.
+        What is computed on a part holds for that part by itself, from the q values and cosines of its own inputs. These are taken as
+        uncorrelated with what they are added to, which the output of a layer that was not read (attention) need not be.
         """
         opaque = set(self.network.nodes_of(Opaque))
         if not opaque:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..activations import Activation
 from ..calculi.global_maps import c_map, q_map
 from ..errors import FreshnessError, KcalcError
-from ..layers import Affine, BatchNorm, Flatten, Identity, Input, Layer, Nonlinear, Pool, Product, Scale, Sum
+from ..layers import Affine, BatchNorm, Flatten, GroupNorm, Identity, Input, Layer, Nonlinear, Pool, Product, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
 from ..subnetworks import maximal, maximal_curvature
@@ -152,6 +153,32 @@ class Shaping:
             "changes": list(self.changes),
         }
 
+    def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:
+        """The shaping as code or data of another framework, ready to use without kcalc; written to ``path`` too if it is given.
+
+        ``target``: "torch", "jax", "flax", "keras", "numpy": a Python module with the transformed activations (17 significant digits), the
+        weighted sums, initialisers of the weights, normalisation of the inputs, and tables from nodes to them. "onnx": a model whose
+        functions are the activations and sums (the text is a listing of it, the file binary). "json": the document ``kcalc.shaping/1``
+        with the network. "latex": tables.
+        Raises: KcalcError for another target, activations that are callables, folders that are missing, and what a target cannot express.
+        """
+        from ..interchange.writers import export
+
+        return export(self, target, path)
+
+    def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
+        """A new model of the same framework that computes exactly the shaped network; ``model`` is left as it is.
+
+        Activations are the transformed ones, sums carry the normalised weights, normalisations that the shaped network lacks are removed,
+        weights are drawn anew. ``model``: what :func:`kcalc.read` gave the network for (node labels must be the same); ``example_inputs``
+        may be left out if this very object was read before in this process. ``options`` depend on the framework:
+        ``weights="orthogonal_delta"`` (default), "gaussian_delta" or "keep", and the source of randomness.
+        Raises: KcalcError for models that cannot be read, and networks that are not made of the model's nodes.
+        """
+        from ..interchange.apply import apply_to
+
+        return apply_to(model, self, *example_inputs, **options)
+
     def __str__(self) -> str:
         aims = self.targets | self.global_targets
         lines = [repr(self), "", *str(self.constants).splitlines(), ""]
@@ -186,8 +213,9 @@ def prepared(network: Network, activation: Any = None) -> tuple[Network, tuple[s
     changes: list[str] = []
     normalised: set[tuple[Any, int]] = set()
     for node, layer, parents in network.steps():
-        if isinstance(layer, BatchNorm):
-            raise KcalcError(f"node {node!r} is a BatchNorm, which no kernel method can shape; drop it with net.without_normalization()")
+        if isinstance(layer, BatchNorm | GroupNorm):
+            kind = type(layer).__name__
+            raise KcalcError(f"node {node!r} is a {kind}, which no kernel method can shape; drop it with net.without_normalization()")
         if isinstance(layer, Product):
             raise KcalcError(f"node {node!r} is a Product, for which shaping has no rule; cut the network there")
         if isinstance(layer, Sum) and (layer.weights, len(parents)) not in normalised:

@@ -1,0 +1,32 @@
+"""A shaped network given back as a model of the framework it was read from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import KcalcError
+from .read import last_reading, read
+
+
+def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> Any:
+    """A new model that computes ``shaping.network``, of the same framework as ``model``, which is left as it is.
+
+    ``example_inputs`` may be left out if this very object has been read before in this process. ``options`` are the framework's: for
+    PyTorch ``weights`` and ``generator``, see :func:`kcalc.interchange.torch_model.apply.apply_torch`.
+
+    Raises: KcalcError for models that cannot be read, frameworks without this service, and networks that are not made of the model's nodes.
+    """
+    reading = None if example_inputs else last_reading(model)
+    if reading is None:
+        reading = read(model, *example_inputs)
+    if reading.framework == "torch":
+        from .torch_model.apply import apply_torch
+
+        return apply_torch(model, reading, shaping, **options)
+    if reading.framework in ("jax", "flax", "equinox", "keras"):
+        from .jax_model.apply import apply_jax
+
+        return apply_jax(model, reading, shaping, **options)
+    raise KcalcError(
+        f"a {type(model).__name__} ({reading.framework}) has no transformed twin; write the constants with shaping.export(...) instead"
+    )

@@ -1,0 +1,72 @@
+"""Writers: a shaping as code or data of another framework.
+
+A writer is a function from :class:`Content` to text, in a file of its own, and one entry of ``WRITERS``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import KcalcError, unknown
+from ..json_format import write_bytes
+from .content import Content, content_of
+from .flax_writer import write_flax
+from .jax_writer import write_jax
+from .json_writer import shaping_document, write_json_text
+from .keras_writer import write_keras
+from .latex_writer import write_latex
+from .numpy_writer import write_numpy
+from .onnx_writer import onnx_bytes, write_onnx
+from .torch_writer import write_torch
+
+
+@dataclass(frozen=True)
+class Writer:
+    """``text`` makes the text; ``data``, where the format is binary, what is written to a file instead."""
+
+    text: Callable[[Content], str]
+    data: Callable[[Content], bytes] | None = None
+
+
+WRITERS: dict[str, Writer] = {
+    "torch": Writer(write_torch),
+    "jax": Writer(write_jax),
+    "flax": Writer(write_flax),
+    "keras": Writer(write_keras),
+    "numpy": Writer(write_numpy),
+    "onnx": Writer(write_onnx, onnx_bytes),
+    "json": Writer(write_json_text),
+    "latex": Writer(write_latex),
+}
+ALIASES = {"pytorch": "torch", "tensorflow": "keras", "tf": "keras", "tex": "latex", "np": "numpy", "equinox": "jax"}
+
+
+def writer(target: Any) -> Writer:
+    """The writer of a name.  Raises: KcalcError naming the nearest ones."""
+    name = ALIASES.get(target.lower(), target.lower()) if isinstance(target, str) else target
+    if not isinstance(name, str) or name not in WRITERS:
+        raise unknown("export target", target, WRITERS)
+    return WRITERS[name]
+
+
+def export(shaping: Any, target: str, path: str | os.PathLike[str] | None = None) -> str:
+    """A shaping as text of a target, written to ``path`` too if one is given; the file appears whole or not at all.
+
+    Parameters: ``shaping`` has method, options, network, constants, targets, values and residuals as :class:`kcalc.shaping.Shaping`.
+    Raises: KcalcError for unknown targets, folders that are missing, and what the target cannot express.
+    """
+    chosen = writer(target)
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise KcalcError(f"path must be the name of a file, got {type(path).__name__}")
+    content = content_of(shaping, sys.modules[__name__.partition(".")[0]].__version__)
+    text = chosen.text(content)
+    if path is not None:
+        write_bytes(chosen.data(content) if chosen.data is not None else text.encode(), path)
+    return text
+
+
+__all__ = ["WRITERS", "Content", "Writer", "content_of", "export", "shaping_document", "writer"]

@@ -1,0 +1,132 @@
+"""What a shaping has to say to another framework, apart from how it is written there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ...activations import Activation
+from ...errors import KcalcError
+from ...layers import Affine, Layer, Nonlinear, Scale, Sum
+from ...network import Network, sum_weights
+
+Node = Hashable
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A distinct transformed activation, the name of its function, and the nodes that have it."""
+
+    name: str
+    activation: Activation
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The weights of a sum in slot order, the name of its function, and the nodes that have them."""
+
+    name: str
+    weights: tuple[float, ...]
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A shaping as a writer reads it.
+
+    conditions: (name, target or None, value, residual or None).  sigmas: {(sigma_w, sigma_b): nodes}; {(1, 0): all} where nothing is
+    said.  scales: {factor: nodes} of fixed multiplications.  delta: whether convolutions start with their centre tap alone.
+    standardised: nodes whose weights have mean 0 and length sigma_w over the fan-in at every step.
+    """
+
+    method: str
+    options: tuple[tuple[str, Any], ...]
+    version: str
+    network: Network
+    activations: tuple[Shaped, ...]
+    sums: tuple[Mixed, ...]
+    sigmas: dict[tuple[float, float], tuple[Node, ...]]
+    scales: dict[float, tuple[Node, ...]]
+    standardised: tuple[Node, ...]
+    conditions: tuple[tuple[str, float | None, float, float | None], ...]
+    notes: tuple[str, ...]
+    delta: bool
+    source: Any
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether all weights have sigma_w = 1, sigma_b = 0."""
+        return set(self.sigmas) <= {(1.0, 0.0)}
+
+    @property
+    def settings(self) -> str:
+        """The method and its options in words."""
+        words = ", ".join(f"{name} = {value:.10g}" if isinstance(value, float) else f"{name} = {value}" for name, value in self.options)
+        return f"{self.method} ({words})" if words else self.method
+
+
+def content_of(shaping: Any, version: str) -> Content:
+    """The content of a shaping.  Raises: KcalcError for symbols where numbers are needed."""
+    network: Network = shaping.network
+    targets, values, residuals = {**shaping.targets, **shaping.global_targets}, shaping.values, shaping.residuals
+    conditions = tuple((name, targets.get(name), float(value), residuals.get(name)) for name, value in values.items())
+    return Content(
+        shaping.method,
+        tuple(shaping.options.items()),
+        version,
+        network,
+        _activations(network, shaping.method),
+        _sums(network),
+        _grouped(network, Affine, lambda layer: (float(layer.sigma_w), float(layer.sigma_b))),
+        _grouped(network, Scale, lambda layer: float(layer.factor)),
+        tuple(node for node, layer, _ in network.steps() if isinstance(layer, Affine) and layer.standardised),
+        conditions,
+        tuple(str(warning.text) for warning in shaping.warnings),
+        shaping.method != "geometric",
+        shaping,
+    )
+
+
+def _grouped(network: Network, kind: type[Layer], key: Callable[[Any], Any]) -> dict[Any, tuple[Node, ...]]:
+    found: dict[Any, list[Node]] = {}
+    for node, layer, _ in network.steps():
+        if isinstance(layer, kind):
+            try:
+                found.setdefault(key(layer), []).append(node)
+            except TypeError:
+                raise KcalcError(f"node {node!r}: {layer} has symbols, which code cannot hold; substitute numbers with net.subs") from None
+    return {value: tuple(nodes) for value, nodes in found.items()}
+
+
+def _activations(network: Network, method: str) -> tuple[Shaped, ...]:
+    taken: set[str] = set()
+    found = _grouped(network, Nonlinear, lambda layer: layer.activation)
+    return tuple(Shaped(_name(phi, method, taken), phi, nodes) for phi, nodes in found.items())
+
+
+def _name(phi: Activation, method: str, taken: set[str]) -> str:
+    """``tanh_dks``: the activation's name without its parameters, and the method; numbered where it is taken."""
+    plain = re.sub(r"\[[^\]]*\]|\([-\d./,]*\)", "", phi.base.name)
+    words = re.sub(r"_+", "_", re.sub(r"\W+", "_", plain, flags=re.ASCII)).strip("_")[:30].strip("_")
+    stem = f"{words if words and not words[0].isdigit() else 'phi'}_{method}"
+    name, count = stem, 1
+    while name in taken:
+        count += 1
+        name = f"{stem}_{count}"
+    taken.add(name)
+    return name
+
+
+def _sums(network: Network) -> tuple[Mixed, ...]:
+    found: dict[tuple[float, ...], list[Node]] = {}
+    for node, layer, parents in network.steps():
+        if isinstance(layer, Sum):
+            try:
+                found.setdefault(tuple(float(w) for w in sum_weights(layer, len(parents))), []).append(node)
+            except TypeError:
+                raise KcalcError(f"node {node!r}: {layer} has symbols, which code cannot hold; substitute numbers with net.subs") from None
+    return tuple(Mixed(f"sum_{index}", weights, tuple(nodes)) for index, (weights, nodes) in enumerate(found.items(), 1))

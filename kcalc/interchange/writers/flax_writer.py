@@ -1,0 +1,62 @@
+"""Flax: the functions of JAX, initialisers as factories for ``kernel_init`` (NNX and Linen), and layers that use them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .content import Content
+from .jax_writer import DELTA, FRAMEWORK, GAUSSIAN, IMPORTS
+from .python_module import module_text
+
+FACTORY = '''
+
+def NAME_init(groups: int = 1, sigma_w: float = 1.0) -> nnx.Initializer:
+    """:func:`NAME` as a ``kernel_init``, of NNX and Linen; ``groups`` is the feature_group_count."""
+    return functools.partial(NAME, groups=groups, sigma_w=sigma_w)
+'''
+LAYERS = '''
+
+def linear(
+    inputs: int, outputs: int, *, sigma_w: float = 1.0, sigma_b: float = 0.0, rngs: nnx.Rngs, **options
+) -> nnx.Linear:
+    """``nnx.Linear`` with the initial weights of this shaping."""
+    bias = nnx.initializers.normal(sigma_b) if sigma_b else nnx.initializers.zeros_init()
+    options |= {"kernel_init": LAW_init(sigma_w=sigma_w), "bias_init": bias}
+    return nnx.Linear(inputs, outputs, rngs=rngs, **options)
+
+
+def conv(
+    inputs: int,
+    outputs: int,
+    kernel_size: int | tuple[int, ...],
+    *,
+    groups: int = 1,
+    sigma_w: float = 1.0,
+    sigma_b: float = 0.0,
+    rngs: nnx.Rngs,
+    **options,
+) -> nnx.Conv:
+    """``nnx.Conv`` with the initial weights of this shaping."""
+    bias = nnx.initializers.normal(sigma_b) if sigma_b else nnx.initializers.zeros_init()
+    options |= {"kernel_init": LAW_init(groups, sigma_w), "bias_init": bias, "feature_group_count": groups}
+    return nnx.Conv(inputs, outputs, kernel_size, rngs=rngs, **options)
+'''
+
+
+def _law(source: str, law: str, *others: str) -> str:
+    factories = "".join(FACTORY.replace("NAME", name) for name in (law, *others))
+    return source + factories + LAYERS.replace("LAW", law)
+
+
+FLAX = replace(
+    FRAMEWORK,
+    title="Flax",
+    imports={"functools": "import functools"} | IMPORTS | {"nnx": "from flax import nnx"},
+    delta=_law(DELTA, "delta_orthogonal", "delta_gaussian"),
+    gaussian=_law(GAUSSIAN, "gaussian"),
+)
+
+
+def write_flax(content: Content) -> str:
+    """The Flax module."""
+    return module_text(content, FLAX)

@@ -1,0 +1,94 @@
+"""JAX: functions of arrays, initialisers ``init(key, shape, dtype)``, channels in the last axis, kernels (*window, in / groups, out)."""
+
+from __future__ import annotations
+
+from .content import Content
+from .numpy_writer import LOCATIONS as NUMPY_LOCATIONS
+from .numpy_writer import STANDARDISE as NUMPY_STANDARDISE
+from .python_module import Framework, module_text
+from .python_text import Dialect
+
+DIALECT = Dialect.of_module(
+    "jnp", "jnp.where({}, {}, {})", "jnp.minimum({}, {})",
+    erf="jax.scipy.special.erf({})", erfc="jax.scipy.special.erfc({})", relu="jax.nn.relu({})",
+    logistic="jax.nn.sigmoid({})", softplus="jnp.logaddexp({}, 0.0)",
+)  # fmt: skip
+
+LAYOUT = '''
+def _placed(entries: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """A kernel (*window, in / groups, out) whose centre tap holds the entries, all others zero."""
+    window = shape[:-2]
+    if any(extent % 2 == 0 for extent in window):
+        raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights; use odd kernels")
+    return jnp.zeros(shape, entries.dtype).at[tuple(extent // 2 for extent in window)].set(entries)
+'''
+CHECK = '''
+def _outputs(shape: tuple[int, ...], groups: int) -> int:
+    """The output channels of one group."""
+    if groups < 1 or shape[-1] % groups:
+        raise ValueError(f"{shape[-1]} output channels do not split into {groups} groups")
+    return shape[-1] // groups
+'''
+DELTA = '''
+def delta_orthogonal(
+    key: jax.Array, shape: tuple[int, ...], dtype=float, groups: int = 1, sigma_w: float = 1.0
+) -> jax.Array:
+    """Initial weights of shape (in, out), or (*window, in / groups, out) for a convolution. Biases start at zero.
+
+    Of a convolution only the centre tap is not zero. In every group of k inputs and m outputs it is a uniformly
+    random matrix with orthonormal rows (m <= k) or columns, times sigma_w max(sqrt(m / k), 1): entries have
+    variance sigma_w^2 / k. Equinox keeps weights as (out, in / groups, *window): use ``jnp.moveaxis(weight,
+    (-1, -2), (0, 1))``.
+    """
+    inputs, outputs = shape[-2], _outputs(shape, groups)
+    wide = jnp.promote_types(jnp.zeros((), dtype).dtype, jnp.float32)
+    q, r = jnp.linalg.qr(jax.random.normal(key, (groups, max(inputs, outputs), min(inputs, outputs)), wide))
+    q = q * jnp.where(jnp.diagonal(r, axis1=1, axis2=2) < 0, -1, 1).astype(wide)[:, None, :]
+    q = sigma_w * math.sqrt(max(inputs, outputs) / inputs) * (q if inputs >= outputs else q.transpose(0, 2, 1))
+    return _placed(jnp.moveaxis(q, 0, 1).reshape(inputs, -1), shape).astype(dtype)
+
+
+def delta_gaussian(
+    key: jax.Array, shape: tuple[int, ...], dtype=float, groups: int = 1, sigma_w: float = 1.0
+) -> jax.Array:
+    """Like :func:`delta_orthogonal`, with independent Gaussian entries of variance sigma_w^2 / k."""
+    _outputs(shape, groups)
+    entries = jax.random.normal(key, shape[-2:], dtype)
+    return _placed(sigma_w / math.sqrt(shape[-2]) * entries, shape)
+'''
+GAUSSIAN = '''
+def gaussian(
+    key: jax.Array, shape: tuple[int, ...], dtype=float, groups: int = 1, sigma_w: float = 1.0
+) -> jax.Array:
+    """Initial weights of shape (in, out), or (*window, in / groups, out), Gaussian in all taps. Biases start at zero.
+
+    Their variance is sigma_w^2 / fan-in, fan-in counting the taps; use the sigma_w of the layer in SIGMAS.
+    """
+    _outputs(shape, groups)
+    return sigma_w / math.sqrt(math.prod(shape[:-1])) * jax.random.normal(key, shape, dtype)
+'''
+
+
+def to_jax(source: str) -> str:
+    """Code for NumPy as code for JAX."""
+    return source.replace("np.ndarray", "jax.Array").replace("np.", "jnp.")
+
+
+HELPERS = (("_outputs", CHECK), ("_placed", LAYOUT))
+IMPORTS = {"math": "import math", "jax": "import jax", "jnp": "import jax.numpy as jnp"}
+FRAMEWORK = Framework(
+    "JAX",
+    IMPORTS,
+    "jax.Array",
+    DIALECT,
+    to_jax(NUMPY_LOCATIONS),
+    DELTA,
+    GAUSSIAN,
+    to_jax(NUMPY_STANDARDISE),
+    helpers=HELPERS,
+)
+
+
+def write_jax(content: Content) -> str:
+    """The JAX module."""
+    return module_text(content, FRAMEWORK)

@@ -1,0 +1,238 @@
+"""The walk over a stable expression that all writers share: sums, products, powers, functions, and choices with their guards.
+
+A writer says how each of these is written (:class:`Target`); where values come from an interval of x only, the walk makes sure that the
+unused side neither overflows nor spoils a gradient: it sees another x there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+import sympy as sp
+from sympy.core.relational import Relational
+
+from ...activations import X
+from ...errors import KcalcError
+from .stable import FUNCTIONS, Expm1, Log1p, compiled
+
+V = TypeVar("V")
+UNBOUNDED = (sp.exp, sp.log, sp.tan, sp.sinh, sp.cosh, sp.asin, sp.acos, sp.acosh, sp.atanh, Expm1, Log1p)
+SAFE = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
+SIGNS: dict[Any, str] = {
+    sp.StrictLessThan: "<", sp.LessThan: "<=", sp.StrictGreaterThan: ">", sp.GreaterThan: ">=", sp.Equality: "==", sp.Unequality: "!=",
+}  # fmt: skip
+STEEP = 1e6
+
+
+class Target(Generic[V]):
+    """How a writer's language writes the parts of an expression; ``V`` is what stands for a value there."""
+
+    def number(self, value: float) -> V:
+        raise NotImplementedError
+
+    def add(self, terms: list[tuple[int, V]]) -> V:
+        """The sum of (sign, value)."""
+        raise NotImplementedError
+
+    def multiply(self, coefficient: sp.Expr, upper: list[V], lower: list[V]) -> V:
+        """coefficient * upper / lower."""
+        raise NotImplementedError
+
+    def power(self, base: V, exponent: float) -> V:
+        raise NotImplementedError
+
+    def exponential(self, base: float, exponent: V) -> V:
+        """A number to a power that is a value."""
+        raise NotImplementedError
+
+    def call(self, function: str, *arguments: V) -> V:
+        """A function by its key: those of ``FUNCTIONS``, and relu."""
+        raise NotImplementedError
+
+    def least(self, value: V, level: float) -> V:
+        """The smaller of a value and a number."""
+        raise NotImplementedError
+
+    def compare(self, sign: str, left: V, right: V) -> V:
+        raise NotImplementedError
+
+    def combine(self, word: str, parts: list[V]) -> V:
+        """Conditions joined by "and" or "or"."""
+        raise NotImplementedError
+
+    def where(self, condition: V, yes: V, no: V) -> V:
+        raise NotImplementedError
+
+    def keep(self, value: V) -> V:
+        """The value under a name, to be used several times."""
+        raise NotImplementedError
+
+    def value(self, value: V) -> float | None:
+        """The number that a value is, None for one that depends on x."""
+        raise NotImplementedError
+
+
+class Walk(Generic[V]):
+    """Writes an expression in ``X`` by a target; ``x`` is what ``X`` stands for."""
+
+    def __init__(self, target: Target[V], x: V) -> None:
+        self.target, self.x = target, x
+
+    def __call__(self, expr: Any) -> V:
+        to = self.target
+        if expr.is_number:
+            return to.number(float(expr))
+        if expr == X:
+            return self.x
+        if isinstance(expr, sp.Add):
+            return to.add([self._signed(term) for term in ordered(expr)])
+        if isinstance(expr, sp.Mul):
+            return self._product(expr)
+        if isinstance(expr, sp.Pow):
+            return self._power(*expr.args)
+        if isinstance(expr, sp.Piecewise):
+            return self._choice(list(expr.args))
+        if type(expr) in FUNCTIONS:
+            return to.call(FUNCTIONS[type(expr)], *map(self, expr.args))
+        return self._corner(expr)
+
+    def _signed(self, term: Any) -> tuple[int, V]:
+        number, _ = numeric_part(term)
+        return (-1, self(-term)) if number.is_negative else (1, self(term))
+
+    def _product(self, expr: Any) -> V:
+        number, rest = numeric_part(expr)
+        upper: list[V] = []
+        lower: list[V] = []
+        for factor in sp.Mul.make_args(rest):
+            if isinstance(factor, sp.Pow) and factor.args[1].is_number and factor.args[1].is_negative:
+                lower.append(self(factor.args[0] ** -factor.args[1]))
+            else:
+                upper.append(self(factor))
+        return self.target.multiply(number, upper, lower)
+
+    def _power(self, base: Any, exponent: Any) -> V:
+        to = self.target
+        if base.is_number:
+            return to.exponential(float(base), self(exponent))
+        if not exponent.is_number:
+            raise KcalcError(f"{str(base**exponent)[:60]} cannot be exported: a power needs a fixed base or a fixed exponent")
+        if exponent.is_negative:
+            return to.multiply(sp.S.One, [], [self(base**-exponent)])
+        return to.call("sqrt", self(base)) if exponent == sp.S.Half else to.power(self(base), float(exponent))
+
+    # --- corners -------------------------------------------------------------------------------------------------------------------
+
+    def _corner(self, expr: Any) -> V:
+        to = self.target
+        if isinstance(expr, sp.Max | sp.Min):
+            return self._extreme(expr)
+        u = to.keep(self(expr.args[0]))
+        below = to.compare("<" if slope(expr.args[0]) >= 0 else "<=", u, to.number(0.0))
+        if isinstance(expr, sp.Abs):
+            return to.where(below, to.multiply(-sp.S.One, [u], []), u)
+        return self._pick(below, to.number(-1.0 if isinstance(expr, sp.sign) else 0.0), to.number(1.0))
+
+    def _extreme(self, expr: Any) -> V:
+        """Max or Min, by comparison: its gradient at a tie is that of one side, not of both by halves."""
+        to, most = self.target, isinstance(expr, sp.Max)
+        parts = sorted(expr.args, key=lambda part: (part.is_number, sp.default_sort_key(part)))
+        if most and len(parts) == 2 and parts[1] == 0:
+            return to.call("relu", self(parts[0]))
+        out = self(parts[0])
+        for part in parts[1:]:
+            out, other = to.keep(out), to.keep(self(part))
+            out = to.where(to.compare("<" if most else ">", out, other), other, out)
+        return out
+
+    def _pick(self, condition: V, yes: V, no: V) -> V:
+        """``where``; two numbers would forget the precision of x, so that one of them is made a value."""
+        to = self.target
+        if to.value(yes) is not None and to.value(no) is not None:
+            zero = to.multiply(sp.Float(0), [self.x], [])
+            yes = zero if to.value(yes) == 0 else to.add([(1, zero), (1, yes)])
+        return to.where(condition, yes, no)
+
+    def _choice(self, rows: list[Any]) -> V:
+        conditions = [self._condition(condition) for _, condition in rows[:-1]]
+        if rows[-1][1] != sp.true:
+            raise KcalcError("a Piecewise needs a last row (value, True) to be exported")
+        values = [self._guarded(rows, index, conditions) for index in range(len(rows))]
+        out = values[-1]
+        for condition, value in zip(conditions[::-1], values[-2::-1], strict=True):
+            out = self._pick(condition, value, out)
+        return out
+
+    def _condition(self, condition: Any) -> V:
+        if isinstance(condition, sp.And | sp.Or):
+            parts = sorted(condition.args, key=sp.default_sort_key)
+            return self.target.combine("and" if isinstance(condition, sp.And) else "or", [self._condition(part) for part in parts])
+        if not isinstance(condition, Relational) or type(condition) not in SIGNS:
+            raise KcalcError(f"the condition {str(condition)[:60]} cannot be exported; use <, <=, >, >=, and, or")
+        sign = SIGNS[type(condition)]
+        left, right = cast("tuple[Any, Any]", condition.args)
+        rising = slope(left - right)
+        if rising and sign in ("<", "<=", ">", ">="):  # at the kink itself the value is that of the right side
+            sign = sign[0] if (sign[0] == "<") == (rising > 0) else sign[0] + "="
+        return self.target.compare(sign, self(left), self(right))
+
+    def _guarded(self, rows: list[Any], index: int, conditions: list[V]) -> V:
+        """The value of a row, which sees a harmless x where the row does not hold."""
+        to, value, own = self.target, rows[index][0], self.x
+        if not needs_guard(value):
+            return self(value)
+        level = upper_end(rows[0][1]) if index == 0 else None
+        if level is not None and is_tame(value, level):
+            x = to.least(own, level)
+        else:
+            safe = to.number(next((point for point in SAFE if is_tame(value, point)), 0.0))
+            x = own if index == len(rows) - 1 else to.where(conditions[index], own, safe)
+            for before in conditions[:index]:
+                x = to.where(before, safe, x)
+        self.x = to.keep(x)
+        try:
+            return self(value)
+        finally:
+            self.x = own
+
+
+def ordered(expr: Any) -> list[Any]:
+    """The terms of a sum as one writes them, a positive one first."""
+    terms = expr.as_ordered_terms()
+    first = next((i for i, term in enumerate(terms) if not numeric_part(term)[0].is_negative), 0)
+    return [terms[first], *terms[:first], *terms[first + 1 :]]
+
+
+def numeric_part(expr: Any) -> tuple[Any, Any]:
+    """(number, rest) with expr = number * rest."""
+    factors = sp.Mul.make_args(expr)
+    return sp.Mul(*(f for f in factors if f.is_number)), sp.Mul(*(f for f in factors if not f.is_number))
+
+
+def slope(expr: Any) -> int:
+    """The sign of the slope of a linear expression in X, 0 for others."""
+    rate = sp.diff(expr, X) if expr.is_polynomial(X) else X
+    return 0 if rate.has(X) or rate == 0 else 1 if rate > 0 else -1
+
+
+def upper_end(condition: Any) -> float | None:
+    """k of ``x < k``, else None."""
+    if not isinstance(condition, sp.StrictLessThan | sp.LessThan):
+        return None
+    left, right = cast("tuple[Any, Any]", condition.args)
+    return float(right) if left == X and right.is_number else None
+
+
+def needs_guard(value: Any) -> bool:
+    """Whether an expression can overflow, or have an infinite slope, at an ordinary x."""
+    powers = (p for p in value.atoms(sp.Pow) if not p.args[0].is_number)
+    steep = any(not (p.args[1].is_Integer and p.args[1].is_positive) and not p.args[0].is_positive for p in powers)
+    return steep or value.has(*UNBOUNDED)
+
+
+def is_tame(value: Any, point: float) -> bool:
+    """Whether an expression is finite at a point, with a finite slope."""
+    with np.errstate(all="ignore"):
+        near = np.asarray(compiled(value)(np.array([point - 1e-8, point, point + 1e-8])), dtype=float) + np.zeros(3)
+    return bool(np.isfinite(near).all() and abs(near[2] - near[0]) < 2e-8 * STEEP)

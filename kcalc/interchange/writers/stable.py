@@ -1,0 +1,234 @@
+"""A scalar expression rewritten so that it neither overflows nor loses its gradient in plain floating point.
+
+The result uses SymPy's functions and the few below, for which every framework has, or is given, a form without overflow.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import sympy as sp
+from sympy.core.function import AppliedUndef
+
+from ...activations import Activation, X
+from ...errors import KcalcError
+
+REACH = 30.0
+FAR = (100.0, 709.0, 1e3, 1e4)
+AGREEMENT = 1e-13
+
+
+class Logistic(sp.Function):
+    """1 / (1 + exp(-u))."""
+
+
+class Softplus(sp.Function):
+    """log(1 + exp(u))."""
+
+
+class LogAddExp(sp.Function):
+    """log(exp(u) + exp(v))."""
+
+
+class Expm1(sp.Function):
+    """exp(u) - 1."""
+
+
+class Log1p(sp.Function):
+    """log(1 + u)."""
+
+
+class Modulus(sp.Function):
+    """|u| where what it stands in is smooth at u = 0, so that the gradient there does not matter."""
+
+
+FUNCTIONS: dict[Any, str] = {
+    Logistic: "logistic", Softplus: "softplus", LogAddExp: "logaddexp", Expm1: "expm1", Log1p: "log1p", Modulus: "modulus",
+    sp.exp: "exp", sp.log: "log", sp.sin: "sin", sp.cos: "cos", sp.tan: "tan", sp.asin: "asin", sp.acos: "acos", sp.atan: "atan",
+    sp.sinh: "sinh", sp.cosh: "cosh", sp.tanh: "tanh", sp.asinh: "asinh", sp.acosh: "acosh", sp.atanh: "atanh", sp.erf: "erf",
+    sp.erfc: "erfc",
+}  # fmt: skip
+"""The functions that every writer prints, with the key of each in a writer's table."""
+CORNERS = (sp.Piecewise, sp.Abs, sp.Max, sp.Min, sp.sign, sp.Heaviside)
+
+
+def stable_form(phi: Activation) -> sp.Expr:
+    """An expression in ``X`` that has the values of ``phi`` in double precision for |x| <= 30, and is finite where phi is up to 1e4.
+
+    Raises: KcalcError for callables, for functions that frameworks do not have, and where no form without overflow was found.
+    """
+    phi.refuse_numeric_only("exported code")
+    candidates = [lambda: phi.expr, *(lambda form=form: form for form in phi.stable[:1]), lambda: sp.simplify(phi.expr)]
+    for candidate in candidates:
+        form = _softened(phi, stable(candidate()))
+        check_functions(form, phi.name)
+        if _agrees(form, phi):
+            return form
+    raise KcalcError(
+        f"activation {phi.name!r} has no exported form: as written, {str(phi.expr)[:80]} overflows or loses its digits in floating point; "
+        "write it with tanh, log(1 + exp(...)), 1/(1 + exp(...)) or a Piecewise"
+    )
+
+
+def constants(phi: Activation) -> tuple[float, float, float, float]:
+    """(input scale, input shift, output scale, output shift) that lead from ``phi.base`` to phi."""
+    t = phi.transformation
+    if t is None:
+        return 1.0, 0.0, 1.0, 0.0
+    return float(t.input_scale), float(t.input_shift), float(t.output_scale), float(t.output_shift)
+
+
+def check_functions(expr: sp.Expr, name: str) -> None:
+    """Raises: KcalcError for functions that frameworks do not have."""
+    for part in sp.preorder_traversal(expr):
+        known = type(part) in FUNCTIONS or isinstance(part, CORNERS) or not isinstance(part, sp.Function)
+        if isinstance(part, AppliedUndef) or not known or part in (sp.nan, sp.zoo, sp.I, sp.oo, -sp.oo):
+            names = ", ".join(sorted({*(f.__name__ for f in FUNCTIONS if f.__module__ != __name__), *(f.__name__ for f in CORNERS)}))
+            raise KcalcError(f"activation {name!r}: {str(part)[:60]} cannot be exported; the functions that can are {names}")
+
+
+def _softened(phi: Activation, expr: sp.Expr) -> sp.Expr:
+    """Abs as the plain modulus where phi is continuously differentiable: then no gradient depends on its value at 0."""
+    if not expr.has(sp.Abs) or any(phi.jump_sizes(0)) or any(phi.jump_sizes(1)):
+        return expr
+    return expr.replace(sp.Abs, Modulus)  # pyright: ignore[reportReturnType]
+
+
+# --- rewriting -----------------------------------------------------------------------------------------------------------------------
+
+
+def stable(expr: Any) -> Any:
+    """The expression with sums of exponentials inside logarithms, quotients and differences written by the functions above."""
+    if isinstance(expr, sp.Piecewise):
+        return sp.Piecewise(*((stable(value), condition) for value, condition in expr.args), evaluate=False)  # type: ignore[misc]
+    if isinstance(expr, sp.log):
+        return _log(expr.args[0])
+    if isinstance(expr, sp.Pow):
+        return _power(*expr.args)
+    if isinstance(expr, sp.Mul):
+        return _product(expr)
+    if isinstance(expr, sp.Add):
+        return _sum(expr)
+    return expr.func(*map(stable, expr.args)) if expr.args and isinstance(expr, sp.Expr) else expr
+
+
+def _exponentials(expr: Any) -> list[tuple[Any, Any]] | None:
+    """[(c, w)] of a sum of c exp(w) with numbers c > 0, a number having w = 0; None for another expression."""
+    out: list[tuple[Any, Any]] = []
+    for term in sp.Add.make_args(expr):
+        number, rest = term.as_coeff_Mul()
+        if rest.is_number:
+            number, rest = term, sp.S.One
+        if not (rest == 1 or isinstance(rest, sp.exp)) or not number.is_positive:
+            return None
+        out.append((number, sp.S.Zero if rest == 1 else rest.args[0]))
+    return out if len(out) > 1 and any(w != 0 for _, w in out) else None
+
+
+def _log(argument: Any) -> Any:
+    number, rest = argument.as_coeff_Mul()
+    if isinstance(rest, sp.cosh) and number.is_positive:
+        w = stable(rest.args[0])
+        return LogAddExp(w, -w) + sp.log(number / 2)
+    terms = _exponentials(argument)
+    if terms is not None:
+        constants = sp.Add(*(c for c, w in terms if w == 0))
+        unit = constants if constants != 0 else sp.S.One
+        first, *others = [stable(w) + sp.log(c / unit) for c, w in terms if w != 0]
+        for other in others:
+            first = LogAddExp(first, other)
+        return sp.log(constants) + Softplus(first) if constants != 0 else first
+    if argument.is_Add and argument.args[0] == 1 and len(argument.args) > 1:
+        return Log1p(stable(argument - 1))
+    return sp.log(stable(argument))
+
+
+def _logistic_argument(base: Any) -> tuple[Any, Any] | None:
+    """(c, w) if the base is c (1 + exp(w))."""
+    terms = _exponentials(base)
+    if terms is None or len(terms) != 2 or all(w != 0 for _, w in terms):
+        return None
+    constant = next(c for c, w in terms if w == 0)
+    c, w = next((c, w) for c, w in terms if w != 0)
+    return constant, w + sp.log(c / constant)
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if exponent.is_number and exponent.is_negative:
+        found = _logistic_argument(base)
+        if found is not None:
+            return found[0] ** exponent * Logistic(stable(-found[1])) ** -exponent
+        if isinstance(base, sp.cosh):
+            size: Any = Modulus(stable(base.args[0]))
+            return (2 * sp.exp(-size) * Logistic(2 * size)) ** -exponent
+    return sp.Pow(stable(base), stable(exponent))
+
+
+def _product(expr: Any) -> Any:
+    """exp(k w) / (1 + exp(w))^n as powers of logistic functions, sinh/cosh as tanh; else factor by factor."""
+    factors = list(expr.args)
+    for power in factors:
+        if not (isinstance(power, sp.Pow) and power.args[1].is_Integer and power.args[1].is_negative):
+            continue
+        base, n = power.args[0], -int(power.args[1])
+        found = _logistic_argument(base)
+        partner = next((f for f in factors if _exponent(f, found[1]) in range(1, n + 1)), None) if found else None
+        if found and partner is not None:
+            k, w = _exponent(partner, found[1]), stable(found[1])
+            rest = sp.Mul(*(f for f in factors if f is not power and f is not partner))
+            up, down = cast("Any", Logistic(w)), cast("Any", Logistic(-w))
+            return found[0] ** -n * up**k * down ** (n - k) * stable(rest)
+        if isinstance(base, sp.cosh) and sp.sinh(base.args[0]) in factors:
+            rest = sp.Mul(*(f for f in factors if f is not power and f != sp.sinh(base.args[0])), base ** (1 - n))
+            return sp.tanh(stable(base.args[0])) * stable(rest)
+    return sp.Mul(*map(stable, factors))
+
+
+def _exponent(factor: Any, w: Any) -> int:
+    """k if the factor is exp(k w), else 0."""
+    ratio = sp.cancel(factor.args[0] / w) if isinstance(factor, sp.exp) else sp.S.Zero
+    return int(ratio) if ratio.is_Integer else 0
+
+
+def _sum(expr: Any) -> Any:
+    """A polynomial by Horner's rule, c exp(w) - c as c expm1(w); else term by term."""
+    if expr.is_polynomial(X) and sp.Poly(expr, X).degree() > 2:
+        return sp.horner(expr, X)
+    terms = list(expr.args)
+    constant = next((term for term in terms if term.is_number), None)
+    for term in terms:
+        number, rest = term.as_coeff_Mul()
+        if constant is not None and isinstance(rest, sp.exp) and abs(number + constant) <= 1e-16 * abs(number):
+            others = sp.Add(*(t for t in terms if t is not term and t is not constant))
+            return number * Expm1(stable(rest.args[0])) + stable(others)
+    return sp.Add(*map(stable, terms))
+
+
+# --- checking ------------------------------------------------------------------------------------------------------------------------
+
+
+def _agrees(form: sp.Expr, phi: Activation) -> bool:
+    """Whether the form has the values of phi: near the origin to 1e-13, and is finite where phi is."""
+    x = np.concatenate([np.linspace(-REACH, REACH, 1201) + 1e-4, [s * far for far in FAR for s in (1, -1)]])
+    with np.errstate(all="ignore"):
+        found = np.broadcast_to(np.asarray(compiled(form)(x), dtype=float), x.shape)
+    wanted = np.asarray(phi.numeric(0)(x))
+    finite = np.isfinite(wanted)
+    if not np.array_equal(finite, np.isfinite(found)):
+        return False
+    near = finite & (np.abs(x) <= REACH + 1)
+    return bool(np.all(np.abs(found[near] - wanted[near]) <= AGREEMENT * np.maximum(1, np.abs(wanted[near]))))
+
+
+def compiled(form: sp.Expr) -> Any:
+    """A stable form as a NumPy function."""
+    special = {
+        "Logistic": lambda u: np.exp(-np.logaddexp(0, -u)),
+        "Softplus": lambda u: np.logaddexp(0, u),
+        "LogAddExp": np.logaddexp,
+        "Expm1": np.expm1,
+        "Log1p": np.log1p,
+        "Modulus": np.abs,
+    }
+    return sp.lambdify([X], form, modules=[special, "scipy", "numpy"])

@@ -1,0 +1,186 @@
+"""PyTorch: functions and modules for tensors, initialisers in place, channels in axis 1."""
+
+from __future__ import annotations
+
+from .content import Content
+from .python_module import Framework, module_text
+from .python_text import Dialect
+
+DIALECT = Dialect.of_module(
+    "torch", "torch.where({}, {}, {})", "torch.clamp({}, max={})",
+    erf="torch.erf({})", erfc="torch.erfc({})", relu="torch.relu({})", logistic="torch.sigmoid({})",
+    softplus="F.softplus({}, threshold=40.0)",
+)  # fmt: skip
+
+EXTRA = '''
+
+
+class {title}(nn.Module):
+    """The module of :func:`{name}`."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return {name}(x)'''
+
+CENTRE = '''
+def _centre(weight: torch.Tensor) -> torch.Tensor:
+    """The centre tap of a convolution's weight (out, in / groups, *window) as a view; all of a dense layer's."""
+    window = weight.shape[2:]
+    if any(extent % 2 == 0 for extent in window):
+        raise ValueError(f"a kernel of shape {tuple(window)} has no centre tap for Delta weights; use odd kernels")
+    return weight[(slice(None), slice(None), *(extent // 2 for extent in window))]
+'''
+NORMAL = '''
+def _normal(weight: torch.Tensor, *shape: int, generator: torch.Generator | None) -> torch.Tensor:
+    """Standard normals on the weight's device, in float32 at least."""
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    return torch.randn(shape, dtype=dtype, device=weight.device, generator=generator)
+'''
+CHECK = '''
+def _outputs(weight: torch.Tensor, groups: int) -> int:
+    """The output channels of one group."""
+    if groups < 1 or weight.shape[0] % groups:
+        raise ValueError(f"{weight.shape[0]} output channels do not split into {groups} groups")
+    return weight.shape[0] // groups
+'''
+DELTA = '''
+@torch.no_grad()
+def delta_orthogonal_(
+    weight: torch.Tensor, groups: int = 1, sigma_w: float = 1.0, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Fill the weight of a Linear or Conv layer, (out, in / groups, *window), and return it.
+
+    Of a convolution only the centre tap is not zero. In every group of k inputs and m outputs it is a uniformly
+    random matrix with orthonormal rows (m <= k) or columns, times sigma_w max(sqrt(m / k), 1): entries have
+    variance sigma_w^2 / k.
+    """
+    outputs, inputs = _outputs(weight, groups), weight.shape[1]
+    centre = _centre(weight.zero_())
+    for group in range(groups):
+        noise = _normal(weight, max(inputs, outputs), min(inputs, outputs), generator=generator)
+        q, r = torch.linalg.qr(noise)
+        q = q * torch.where(torch.diagonal(r) < 0, -1.0, 1.0).to(q.dtype)
+        q = sigma_w * math.sqrt(max(inputs, outputs) / inputs) * (q if outputs >= inputs else q.T)
+        centre[group * outputs : (group + 1) * outputs] = q.to(weight.dtype)
+    return weight
+
+
+@torch.no_grad()
+def delta_gaussian_(
+    weight: torch.Tensor, groups: int = 1, sigma_w: float = 1.0, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Like :func:`delta_orthogonal_`, with independent Gaussian entries of variance sigma_w^2 / k."""
+    _outputs(weight, groups)
+    centre = _centre(weight.zero_())
+    noise = _normal(weight, *centre.shape, generator=generator)
+    centre.copy_(sigma_w / math.sqrt(weight.shape[1]) * noise)
+    return weight
+'''
+GAUSSIAN = '''
+@torch.no_grad()
+def gaussian_(
+    weight: torch.Tensor, groups: int = 1, sigma_w: float = 1.0, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Fill the weight of a Linear or Conv layer, (out, in / groups, *window), with Gaussian entries in all taps.
+
+    Their variance is sigma_w^2 / fan-in, fan-in counting the taps; use the sigma_w of the layer in SIGMAS.
+    """
+    _outputs(weight, groups)
+    weight.copy_(sigma_w / math.sqrt(weight[0].numel()) * _normal(weight, *weight.shape, generator=generator))
+    return weight
+'''
+INITIALISE = '''
+
+@torch.no_grad()
+def initialise(
+    model: nn.Module,
+    fill=LAW,
+    sigmas: dict[str, tuple[float, float]] | None = None,
+    generator: torch.Generator | None = None,
+) -> nn.Module:
+    """Fill all Linear and Conv layers of a model, in place; biases become zero. Returns the model.
+
+    ``sigmas``: {module name: (sigma_w, sigma_b)} where they are not (1, 0).
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+            sigma_w, sigma_b = (sigmas or {}).get(name, (1.0, 0.0))
+            fill(module.weight, getattr(module, "groups", 1), sigma_w, generator)
+            if module.bias is not None:
+                module.bias.copy_(sigma_b * _normal(module.bias, *module.bias.shape, generator=generator))
+    return model
+'''
+STANDARDISE = '''
+def standardise(weight: torch.Tensor, sigma_w: float = 1.0) -> torch.Tensor:
+    """The weight (out, in / groups, *window) with mean 0 and length sigma_w over the fan-in: used at every step.
+
+    As a parametrisation: ``torch.nn.utils.parametrize.register_parametrization(layer, "weight", Standardise())``.
+    """
+    axes = tuple(range(1, weight.dim()))
+    centred = weight - weight.mean(dim=axes, keepdim=True)
+    return sigma_w * centred / torch.linalg.vector_norm(centred, dim=axes, keepdim=True)
+
+
+class Standardise(nn.Module):
+    """The parametrisation of :func:`standardise`."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return standardise(weight)
+'''
+LOCATIONS = '''
+def normalise_locations(x: torch.Tensor, extra: str = "mean_norm", value: float = 1.0) -> torch.Tensor:
+    """Per-location normalisation of inputs (batch, channels, *locations): every location has mean square 1.
+
+    ``extra`` says what a new last channel holds, so that lengths are not lost: "mean_norm", the root mean square
+    of the example; "constant", ``value``; "none", no new channel. A vector without direction gives nan.
+    """
+    if extra not in ("mean_norm", "constant", "none"):
+        raise ValueError(f'extra must be "mean_norm", "constant" or "none", got {extra!r}')
+    channels, locations = x.shape[1], tuple(range(2, x.dim()))
+    unit = x.abs().amax(dim=(1, *locations) if extra == "mean_norm" else 1, keepdim=True)
+    if extra == "constant":
+        unit = unit.clamp(min=value)
+    x = x / unit
+    squares = (x * x).sum(dim=1, keepdim=True)
+    if extra == "none":
+        return x * (math.sqrt(channels) / squares.sqrt())
+    if extra == "constant":
+        added = value / unit
+    else:
+        mean = squares.mean(dim=locations, keepdim=True) if locations else squares
+        added = (mean / channels).sqrt().expand_as(squares)
+    return torch.cat([x, added], dim=1) * (math.sqrt(channels + 1) / (squares + added * added).sqrt())
+
+
+class NormaliseLocations(nn.Module):
+    """The module of :func:`normalise_locations`."""
+
+    def __init__(self, extra: str = "mean_norm", value: float = 1.0) -> None:
+        super().__init__()
+        self.extra, self.value = extra, value
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return normalise_locations(x, self.extra, self.value)
+'''
+
+FRAMEWORK = Framework(
+    "PyTorch",
+    {
+        "math": "import math",
+        "torch": "import torch",
+        "F": "import torch.nn.functional as F",
+        "nn": "from torch import nn",
+    },
+    "torch.Tensor",
+    DIALECT,
+    LOCATIONS,
+    DELTA + INITIALISE.replace("LAW", "delta_orthogonal_"),
+    GAUSSIAN + INITIALISE.replace("LAW", "gaussian_"),
+    STANDARDISE,
+    helpers=(("_outputs", CHECK), ("_normal", NORMAL), ("_centre", CENTRE)),
+    extra=EXTRA,
+)
+
+
+def write_torch(content: Content) -> str:
+    """The PyTorch module."""
+    return module_text(content, FRAMEWORK)

@@ -1,0 +1,166 @@
+"""What the tests of exported code share: every activation in one network, the text of it, and how far two functions are apart."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+import kcalc as kc
+from kcalc.interchange.writers import WRITERS, Content, content_of
+from kcalc.shaping import ConstantsTable
+
+x = sp.Symbol("x", real=True)
+TYPED = (
+    sp.sin(x) + x / 3,
+    x * sp.tanh(sp.log(1 + sp.exp(x))),
+    sp.Piecewise((x**2 / 4 + x, x < 0), (sp.log(1 + x), x < 3), (sp.sqrt(x) + sp.log(4) - sp.sqrt(3), True)),
+    sp.Max(x, sp.Abs(x) / 3, sp.sin(x)),
+    sp.Abs(x) * sp.erf(x),
+    sp.Heaviside(x - 1) * x + sp.sign(-x) / 5,
+    sp.Piecewise((1, sp.Eq(x, 0)), (sp.sin(x) / x, True)),
+    x * sp.erfc(-x) / 2,
+    sp.Min(sp.exp(x), 1 + x),
+    sp.log(2 * sp.exp(x) + 3),
+    sp.asinh(x) * sp.atan(x),
+    sp.exp(x) / (1 + sp.exp(x)) ** 2,
+)
+KERNELS = ((64, 64), (48, 96), (96, 48), (3, 3, 40, 40), (5, 24, 60), (1, 1, 40, 8))  # (*window, in, out)
+LAWS = tuple((shape, groups) for shape in KERNELS for groups in (1, 4))
+FEW = (((40, 24), 1), ((3, 3, 16, 32), 4))  # where every shape is compiled
+
+
+def activations() -> list[Any]:
+    """Every registered activation and the typed ones, plain and transformed as DKS and TAT transform them."""
+    plain = [
+        *map(kc.activation, kc.activations.names()), *(kc.activation(expr, name=f"typed {index}") for index, expr in enumerate(TYPED))
+    ]  # fmt: skip
+    return [*plain, *(phi.transformed(0.17526, 0.58838, 3.90635, -0.51743) for phi in plain if phi.name != "identity")]
+
+
+@cache
+def everything() -> Content:
+    """A content that holds them all."""
+    steps: list[Any] = [("x", kc.layers.Input(), ())]
+    for index, phi in enumerate(activations()):
+        steps += [(f"a{index}", kc.layers.Affine(), (steps[-1][0],)), (f"n{index}", kc.layers.Nonlinear(phi), (f"a{index}",))]
+    shaping = SimpleNamespace(
+        method="dks", options={}, network=kc.Network.from_steps(steps), constants=ConstantsTable({}), targets={}, global_targets={},
+        values={}, residuals={}, warnings=(),
+    )  # fmt: skip
+    return content_of(shaping, "0")
+
+
+def load(source: str) -> dict[str, Any]:
+    """The names that exported source defines."""
+    names: dict[str, Any] = {"__name__": "exported"}
+    exec(compile(source, "exported.py", "exec"), names)
+    return names
+
+
+def module(target: str) -> dict[str, Any]:
+    """The names in the module of all activations."""
+    return load(WRITERS[target].text(everything()))
+
+
+def points(phi: Any) -> np.ndarray:
+    """Where to compare: |x| <= 30, moved away from kinks by more than rounding; always as many, so that nothing is compiled twice."""
+    grid = np.linspace(-30, 30, 1201)
+    near = [any(abs(t - k) < 1e-4 * (1 + abs(k)) for k in phi.kink_points) for t in grid]
+    return np.where(near, grid + 3e-4 * (1 + np.abs(grid)), grid)
+
+
+def size(phi: Any, values: np.ndarray) -> np.ndarray:
+    """What an error is measured against: 1, the value, or the terms that the transformation adds up."""
+    least = np.maximum(1.0, np.abs(values))
+    if phi.transformation is None:
+        return least
+    scale, shift = float(phi.transformation.output_scale), float(phi.transformation.output_shift)
+    return np.maximum(least, abs(scale) * (np.abs(values / scale - shift) + abs(shift)))
+
+
+def argument_rounding(phi: Any, at: np.ndarray) -> np.ndarray:
+    """What rounding the inner argument twice to float32 does to phi: nobody computing in float32 can do better."""
+    t, base = phi.transformation, phi.base
+    a, b, scale = (1.0, 0.0, 1.0) if t is None else (float(t.input_scale), float(t.input_shift), float(t.output_scale))
+    inside = a * at + b
+    with np.errstate(all="ignore"):
+        steps = [np.abs(base(inside * (1 + s)) - base(inside)) for s in (2.4e-7, -2.4e-7)]
+    return abs(scale) * np.maximum(*steps)
+
+
+def check_values(phi: Any, function: Any) -> None:
+    """1e-14 in float64, 1e-6 in float32 (apart from the rounding of the argument), and no nan for |x| = 1e4."""
+    at = points(phi)
+    wanted, found = np.asarray(phi(at)), np.asarray(function(at))
+    assert found.dtype == np.float64 and found.shape == at.shape
+    assert np.all(np.abs(found - wanted) <= 1e-14 * size(phi, wanted))
+    single = at.astype(np.float32)
+    wanted, found = np.asarray(phi(single.astype(float))), np.asarray(function(single))
+    assert found.dtype == np.float32
+    assert np.all(np.abs(found - wanted) <= 1e-6 * size(phi, wanted) + argument_rounding(phi, single.astype(float)))
+    far = np.array([-1e4, -1e3, 1e3, 1e4])
+    wanted, found = np.asarray(phi(far)), np.asarray(function(far))
+    assert np.array_equal(np.isfinite(wanted), np.isfinite(found)) and not np.isnan(function(far.astype(np.float32))).any()
+    assert np.allclose(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+def check_gradients(phi: Any, gradient: Any) -> None:
+    """The derivative between kinks, one side's at kinks, finite where it is finite."""
+    at = points(phi)
+    wanted = phi.numeric(1)(at)
+    assert np.all(np.abs(gradient(at) - wanted) <= 1e-11 * np.maximum(1, np.abs(wanted)))
+    far = np.array([-1e4, -1e3, 1e3, 1e4])
+    finite = np.isfinite(phi.numeric(1)(far))
+    assert np.isfinite(gradient(far)[finite]).all()
+    if phi.kink_points:
+        kinks = np.resize(np.array(phi.kink_points), 4)
+        sides = np.array([phi.numeric(1)(kinks - 1e-9), phi.numeric(1)(kinks + 1e-9)])
+        assert np.all(np.abs(gradient(kinks) - sides).min(axis=0) <= 1e-6 * (1 + np.abs(sides).max(axis=0)))
+
+
+def check_law(draw: Any, orthogonal: bool, delta: bool = True, cases: Any = LAWS) -> None:
+    """Mean, variance, orthogonality and place of initial weights; ``draw(shape, groups)`` gives kernels (*window, in / groups, out)."""
+    for shape, groups in cases:
+        inner = (*shape[:-2], shape[-2] // groups, shape[-1])
+        weight = np.asarray(draw(inner, groups), dtype=float)
+        assert weight.shape == inner
+        window, (k, total) = inner[:-2], inner[-2:]
+        centre = weight[tuple(extent // 2 for extent in window)]
+        if delta:
+            assert np.count_nonzero(weight) == np.count_nonzero(centre) > 0
+        entries = centre if delta else weight
+        variance = 1 / (k if delta else k * np.prod(window))
+        count = entries.size
+        assert abs(entries.mean()) < 5 * np.sqrt(variance / count)
+        assert abs((entries**2).mean() / variance - 1) < (1e-5 if orthogonal else 5 * np.sqrt(2 / count))
+        if orthogonal:
+            m = total // groups
+            for group in range(groups):
+                part = centre[:, group * m : (group + 1) * m]
+                gram = part @ part.T if k <= m else part.T @ part
+                assert np.allclose(gram, max(m / k, 1) * np.eye(min(k, m)), atol=1e-4)
+
+
+def check_locations(
+    function: Any,
+    channels_first: bool = False,
+    variants: tuple[str, ...] = ("mean_norm", "constant", "none"),
+    dtype: Any = np.float64,
+    shapes: Any = ((3, 4, 5, 6), (2, 7, 3), (4, 9)),
+) -> None:
+    """Per-location normalisation against kcalc's own, for images, sequences and vectors, and for numbers of any size."""
+    rng = np.random.default_rng(5)
+    small, rounding = (1e-120, 1e-14) if dtype == np.float64 else (1e-20, 2e-6)
+    for shape in shapes:
+        for scale in (1.0, small, 1 / small):
+            given = (scale * rng.standard_normal(shape)).astype(dtype)
+            for extra in variants:
+                wanted = kc.normalise_locations(given.astype(float), extra)
+                found = np.asarray(function(np.moveaxis(given, -1, 1) if channels_first else given, extra))
+                found = np.moveaxis(found, 1, -1) if channels_first else found
+                assert found.dtype == dtype and found.shape == wanted.shape
+                assert np.allclose(found, wanted, rtol=rounding, atol=rounding)

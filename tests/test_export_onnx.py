@@ -1,0 +1,82 @@
+"""Exported ONNX functions, run by onnxruntime inside models that call them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import exported
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+from kcalc.interchange.writers.onnx_writer import onnx_model  # noqa: E402
+
+CONTENT = exported.everything()
+MODEL = onnx_model(CONTENT)
+FUNCTIONS = {function.name: function for function in MODEL.functions}
+
+
+def run(functions: dict[str, Any], name: str, *values: np.ndarray) -> np.ndarray:
+    """A function called by a model of its own."""
+    helper, kind = onnx.helper, onnx.helper.np_dtype_to_tensor_dtype(values[0].dtype)
+    names = [f"x{index}" for index in range(len(values))]
+    inputs = [helper.make_tensor_value_info(n, kind, v.shape) for n, v in zip(names, values, strict=True)]
+    node = helper.make_node(name, names, ["y"], domain="kcalc")
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", kind, [None] * values[0].ndim)])
+    model = helper.make_model(graph, functions=[functions[name]], opset_imports=MODEL.opset_import, ir_version=MODEL.ir_version)
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, dict(zip(names, values, strict=True)))[0]
+
+
+@pytest.mark.parametrize("shaped", CONTENT.activations, ids=lambda shaped: shaped.activation.name[:40])
+def test_values(shaped: Any) -> None:
+    def function(values: np.ndarray) -> np.ndarray:
+        wide = f"{shaped.name}_float64"
+        return run(FUNCTIONS, wide if values.dtype == np.float64 and wide in FUNCTIONS else shaped.name, values)
+
+    exported.check_values(shaped.activation, function)
+
+
+def test_locations() -> None:
+    function = lambda given, extra: run(FUNCTIONS, "normalise_locations", given)  # noqa: E731
+    exported.check_locations(function, channels_first=True, variants=("mean_norm",))
+
+
+def test_the_file_is_a_model_that_runs(tmp_path: Path) -> None:
+    shaping = kc.shape(kc.architectures.resnet_v2(50, shortcut_weight=0.8), "gelu")
+    path = tmp_path / "acts.onnx"
+    text = shaping.export("onnx", path)
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    assert "gelu_dks (x) => (y)" in text and text == shaping.export("onnx")
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 18), ("kcalc", 1)]
+    given = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    phi, added, located = session.run(None, {"x": given})
+    assert np.allclose(phi, shaping.network.layer("nonlinear_1").activation(given.astype(float)), atol=3e-6)  # type: ignore[attr-defined]
+    assert np.allclose(added, (0.8 + 0.6) * given, atol=1e-6)
+    assert located.shape == (2, 4, 4)
+    found = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
+    assert found["kcalc.method"] == "dks" and found["kcalc.activations"]["nonlinear_7"] == "gelu_dks"
+    assert {row["condition"] for row in found["kcalc.conditions"]} == set(shaping.values)
+
+
+def test_sums() -> None:
+    steps = [("x", kc.layers.Input(), ()), *((f"a{i}", kc.layers.Affine(), ("x",)) for i in range(3))]
+    weights = (0.48, -0.6, 0.64)
+    steps += [
+        ("s", kc.layers.Sum(weights), ("a0", "a1", "a2")),
+        ("n", kc.layers.Nonlinear("relu"), ("s",)),
+        ("o", kc.layers.Affine(), ("n",)),
+    ]
+    shaping = kc.shape(kc.Network.from_steps(steps), method="normalisation")
+    functions = {f.name: f for f in onnx_model(exported.content_of(shaping, "0")).functions}
+    values = np.random.default_rng(1).standard_normal((3, 5))
+    assert np.allclose(run(functions, "sum_1", *values), np.tensordot(weights, values, 1), rtol=1e-15, atol=1e-15)
