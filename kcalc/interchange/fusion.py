@@ -120,7 +120,13 @@ def recognised(expr: Any) -> Activation:
         if simpler == expr:
             raise
         found = activation(simpler)
-    return (_registered(found) if expr.has(sp.Float) and found.name not in names() else None) or found
+    if found.name in names():
+        return found
+    if expr.has(sp.Float):
+        return _registered(found) or found
+    factored = sp.gcd_terms(expr)  # x (t/2 + 1/2) is x (t + 1)/2
+    other = activation(factored) if factored != expr else found
+    return other if other.name in names() else found
 
 
 def _registered(phi: Activation) -> Activation | None:

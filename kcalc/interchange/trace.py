@@ -191,12 +191,14 @@ class Names:
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
+        self._last: dict[str, int] = {}
 
     def __call__(self, wish: str) -> str:
         """The wish if it is free, else the wish and a number."""
-        name, count = wish, 1
+        name, count = wish, self._last.get(wish, 1)
         while name in self._taken:
             count += 1
             name = f"{wish}_{count}"
         self._taken.add(name)
+        self._last[wish] = count
         return name

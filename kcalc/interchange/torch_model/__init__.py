@@ -1,0 +1,26 @@
+"""PyTorch models: read into a trace, and built anew from a shaped network."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..trace import Trace
+from .reader import trace_torch
+
+__all__ = ["is_torch", "trace_model", "trace_torch"]
+
+
+def is_torch(model: Any) -> bool:
+    """Whether this is a PyTorch Module or an ExportedProgram."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    program = getattr(sys.modules.get("torch.export"), "ExportedProgram", torch.nn.Module)
+    return isinstance(model, torch.nn.Module | program)
+
+
+def trace_model(model: Any, inputs: Sequence[Any]) -> Trace | None:
+    """The trace of a PyTorch model, None for any other object."""
+    return trace_torch(model, *inputs) if is_torch(model) else None

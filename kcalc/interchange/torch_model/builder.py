@@ -1,0 +1,118 @@
+"""A graph of PyTorch calls under construction, every call tried on shapes alone as it is added."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import KcalcError
+
+HOME = "kcalc_modules"  # where the submodules of a new model stand
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A node of the graph and a tensor of its shape without numbers: (examples, channels, locations...)."""
+
+    node: Any
+    meta: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape for the example inputs."""
+        return tuple(self.meta.shape)
+
+
+class GraphBuilder:
+    """An ``fx.Graph`` and the module that holds its parameters and submodules."""
+
+    def __init__(self) -> None:
+        self.root = nn.Module()
+        self.graph = torch.fx.Graph()
+        self._modules: dict[str, nn.Module] = {}
+        self.label = ""
+
+    def entry(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
+        """An input."""
+        return Value(self.graph.placeholder(plain(name)), torch.empty(shape, dtype=dtype, device="meta"))
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
+        """A call of a function. Raises: KcalcError naming the node that is being built if the shapes do not fit."""
+        metas, nodes = _split(args)
+        known, named = _split(tuple(kwargs.values()))
+        out = self._tried(lambda: function(*metas, **dict(zip(kwargs, known, strict=True))))
+        return Value(self.graph.call_function(function, nodes, dict(zip(kwargs, named, strict=True))), out)
+
+    def submodule(self, module: nn.Module, value: Value) -> Value:
+        """A call of a module that has no parameters of its own."""
+        name = base = plain(self.label)
+        count = 1
+        while name in self._modules:
+            count += 1
+            name = f"{base}_{count}"
+        self._modules[name] = module
+        out = self._tried(lambda: module(value.meta))
+        return Value(self.graph.call_module(f"{HOME}.{name}", (value.node,)), out)
+
+    def parameter(self, name: str, tensor: torch.Tensor, trainable: bool = True) -> Value:
+        """A parameter (or buffer) under its path."""
+        home = self.root
+        *path, leaf = name.split(".")
+        for part in path:
+            if not hasattr(home, part):
+                home.add_module(part, nn.Module())
+            home = getattr(home, part)
+        if hasattr(home, leaf):
+            raise KcalcError(f"node {self.label!r}: two layers want the parameter {name!r}")
+        if trainable:
+            home.register_parameter(leaf, nn.Parameter(tensor))
+        else:
+            home.register_buffer(leaf, tensor)
+        return Value(self.graph.get_attr(name), tensor.to("meta"))
+
+    def named(self, value: Value, label: str) -> None:
+        """Give a node the name of its label."""
+        wish = plain(label)
+        if all(node.name != wish for node in self.graph.nodes):
+            value.node.name = wish
+
+    def finish(self, outputs: list[Value]) -> tuple[nn.Module, Any]:
+        """The module and the graph with its output."""
+        self.graph.output(outputs[0].node if len(outputs) == 1 else tuple(value.node for value in outputs))
+        if self._modules:
+            home = nn.Module()
+            for name, module in self._modules.items():
+                home.add_module(name, module)
+            self.root.add_module(HOME, home)
+        self.graph.lint()
+        return self.root, self.graph
+
+    def _tried(self, run: Callable[[], torch.Tensor]) -> torch.Tensor:
+        try:
+            return run()
+        except KcalcError:
+            raise
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0][:200]
+            raise KcalcError(f"node {self.label!r} cannot be built in PyTorch: {reason}") from error
+
+
+def plain(label: Any) -> str:
+    """A label as a Python name."""
+    name = re.sub(r"\W", "_", str(label))
+    return f"n_{name}" if not name or name[0].isdigit() else name
+
+
+def _split(tree: Any) -> tuple[Any, Any]:
+    """(shapes, nodes) of a nest of arguments."""
+    if isinstance(tree, Value):
+        return tree.meta, tree.node
+    if isinstance(tree, list | tuple):
+        pairs = [_split(part) for part in tree]
+        return type(tree)(p[0] for p in pairs), type(tree)(p[1] for p in pairs)
+    return tree, tree

@@ -1,0 +1,144 @@
+"""A PyTorch model as a graph of ATen operations: by torch.export, or else by recording one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import KcalcError
+from .examples import copied, example_arguments, first_line, place, undisturbed
+
+PATH_ONLY = (
+    "the model's Python code could not be exported ({reason}), so that it was run on the example inputs and only the path taken was read: "
+    "what depends on the values of an input, in `if` or in numbers taken out of tensors, may differ for other inputs"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A graph and what its nodes stand for.
+
+    ``held``: {node: (tensor, name)} of parameters, buffers (their name in the model) and constants (name ""). ``entries``: the nodes that
+    are inputs (``labels``: what they are called). ``outputs``: nodes. ``trainable``: the names of the parameters. ``module`` resolves
+    attributes.
+    """
+
+    module: Any
+    graph: Any
+    held: dict[Any, tuple[Any, str]]
+    entries: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    trainable: frozenset[str]
+    remarks: tuple[str, ...] = ()
+    given: dict[Any, Any] = field(default_factory=dict)
+    labels: dict[Any, str] = field(default_factory=dict)
+
+
+def capture(model: Any, examples: Sequence[Any]) -> Captured:
+    """The graph of a Module, GraphModule, ScriptModule or ExportedProgram.
+
+    Raises: KcalcError for other objects, missing or unfit example inputs, and models that cannot be traced, with where and why.
+    """
+    import torch
+
+    if isinstance(model, torch.export.ExportedProgram):
+        return exported(model)
+    if not isinstance(model, torch.nn.Module):
+        raise KcalcError(f"expected a torch.nn.Module or an ExportedProgram, got {type(model).__name__}")
+    arguments = example_arguments(model, examples)
+    with undisturbed():
+        if isinstance(model, torch.jit.ScriptModule):
+            return _record(model, arguments, "it is a ScriptModule")
+        try:
+            # Reading wants no gradients, and under no_grad an exporter would wrap the graph.
+            with torch.enable_grad():
+                program = torch.export.export(copied(model), arguments, strict=False)
+        except KcalcError:
+            raise
+        except Exception as error:
+            return _record(model, arguments, _reason(error) + place(error))
+        return exported(program)
+
+
+def _reason(error: Exception) -> str:
+    """Why an export failed, in a few words."""
+    if "DataDependent" in type(error).__name__ or "data-dependent" in str(error)[:200]:
+        return "a branch or a number depends on the values of an input"
+    return first_line(error)[:160].rstrip(". ")
+
+
+def _record(model: Any, arguments: Sequence[Any], reason: str) -> Captured:
+    from .recording import record
+
+    try:
+        return record(copied(model), arguments, PATH_ONLY.format(reason=reason))
+    except KcalcError:
+        raise
+    except Exception as error:
+        raise KcalcError(
+            f"the model could not be traced{place(error)}: {first_line(error)}; check that it runs on the example inputs as they are"
+        ) from error
+
+
+def exported(program: Any) -> Captured:
+    """The graph of an ExportedProgram."""
+    from torch.export.graph_signature import InputKind, OutputKind
+
+    tensors = {**program.state_dict, **program.constants}
+    names = first_names(tensors)
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    held: dict[Any, tuple[Any, str]] = {}
+    entries: list[Any] = []
+    given: dict[Any, Any] = {}
+    trainable: set[str] = set()
+    for spec in program.graph_signature.input_specs:
+        node = nodes.get(spec.arg.name)
+        if node is None:
+            continue
+        if spec.kind == InputKind.USER_INPUT:
+            value = getattr(spec.arg, "value", None)
+            if "val" in node.meta and hasattr(node.meta["val"], "shape"):
+                entries.append(node)
+            else:
+                given[node] = value
+        elif spec.target is not None and spec.target in tensors:
+            named = spec.kind in (InputKind.PARAMETER, InputKind.BUFFER)
+            name = names.get(identity(tensors[spec.target]), spec.target) if named else ""
+            held[node] = (tensors[spec.target], str(name))
+            if spec.kind == InputKind.PARAMETER:
+                trainable.add(str(name))
+    results = next(node for node in program.graph.nodes if node.op == "output").args[0]
+    kinds = [spec.kind for spec in program.graph_signature.output_specs]
+    outputs = [node for node, kind in zip(results, kinds, strict=False) if kind == OutputKind.USER_OUTPUT]
+    return Captured(program.graph_module, program.graph, held, tuple(entries), _nodes(outputs), frozenset(trainable), (), given)
+
+
+def _nodes(values: Any) -> tuple[Any, ...]:
+    """The nodes in a nest of results, each once."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    return tuple(dict.fromkeys(value for value in pytree.tree_leaves(values) if isinstance(value, torch.fx.Node)))
+
+
+def identity(tensor: Any) -> tuple[Any, ...]:
+    """What tells tensors that are one and the same memory."""
+    try:
+        pointer = tensor.untyped_storage().data_ptr()
+    except Exception:
+        pointer = 0
+    if not pointer or not tensor.numel():
+        return ("object", id(tensor))
+    return (pointer, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def first_names(tensors: dict[str, Any]) -> dict[tuple[Any, ...], str]:
+    """{identity: the first name of a tensor}."""
+    import torch
+
+    names: dict[tuple[Any, ...], str] = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor):
+            names.setdefault(identity(tensor), name)
+    return names

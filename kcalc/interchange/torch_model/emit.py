@@ -1,0 +1,317 @@
+"""One rule per layer: how a node of a shaped network is computed in PyTorch, given the operation of the model that it came from.
+
+Between nodes every array stands as (examples, channels, locations...).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from functools import singledispatchmethod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ...errors import KcalcError
+from ...layers import (
+    Affine,
+    BatchNorm,
+    Concat,
+    Dropout,
+    Flatten,
+    GroupNorm,
+    Identity,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Opaque,
+    Pool,
+    Product,
+    RMSNorm,
+    Scale,
+    Sum,
+)  # fmt: skip
+from ...network import sum_weights
+from ..layout import channel_axes
+from ..trace import Entry, Linear, Normalise, Op, Pooling, Repeat, Reshape, Trace
+from .activation import ShapedActivation
+from .builder import GraphBuilder, Value
+from .weights import drawn
+
+CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+MEANS = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+DROPS = {1: nn.Dropout1d, 2: nn.Dropout2d, 3: nn.Dropout3d}
+
+
+class Emitter:
+    """Writes the nodes of a network into a graph. ``bias_back``: convolutions that get a bias because a normalisation behind them went."""
+
+    def __init__(self, trace: Trace, law: str, generator: Any, bias_back: Sequence[Any]) -> None:
+        self.trace, self.law, self.generator, self.bias_back = trace, law, generator, set(bias_back)
+        self.by_name = {op.name: op for op in trace.ops}
+        self.axes = channel_axes(trace)
+        self.into = GraphBuilder()
+        self.dtype, self.device = next(
+            (k for k in trace.model.kinds.values() if k[0].is_floating_point), (torch.float32, torch.device("cpu"))
+        )
+
+    def emit(self, node: Any, layer: Layer, inputs: list[Value]) -> Value:
+        """The value of a node. Raises: KcalcError naming a node that the model does not have, or that is not understood."""
+        self.into.label = str(node)
+        value = self.rule(layer, node, inputs)
+        self.into.named(value, str(node))
+        return value
+
+    def _op(self, node: Any, kind: type[Any]) -> Any:
+        op = self.by_name.get(str(node))
+        if not isinstance(op, kind):
+            raise KcalcError(
+                f"node {node!r} of the shaped network is no {kind.__name__} of the model; keep the labels of the network that was read"
+            )
+        return op
+
+    # -- the rules -------------------------------------------------------------------------------------------------
+
+    @singledispatchmethod
+    def rule(self, layer: Layer, node: Any, inputs: list[Value]) -> Value:
+        """How a layer is computed."""
+        raise KcalcError(f"node {node!r}: {type(layer).__name__} has no form in PyTorch yet")
+
+    @rule.register
+    def _(self, layer: Input, node: Any, inputs: list[Value]) -> Value:
+        op, axis = self._op(node, Entry), self.axes[str(node)]
+        value = self.into.entry(op.name, op.shape, self.dtype)
+        if len(op.shape) - 1 == len(layer.image_shape or ()):
+            return self.into.call(torch.unsqueeze, value, 1)
+        return self._forward(value, 1 if axis is None else axis)
+
+    def _forward(self, value: Value, axis: int) -> Value:
+        return value if axis == 1 else self.into.call(torch.movedim, value, axis, 1)
+
+    @rule.register
+    def _(self, layer: Affine, node: Any, inputs: list[Value]) -> Value:
+        op = self._op(node, Linear)
+        value = inputs[0]
+        if not op.kernel and len(op.shape) == 2 and set(value.shape[2:]) == {1}:
+            value = self.into.call(torch.flatten, value, 1)
+        weight, bias = self._weights(op, layer, value.shape[1])
+        if not op.kernel:
+            flat = len(value.shape) == 2
+            value = value if flat else self.into.call(torch.movedim, value, 1, -1)
+            value = self.into.call(functional.linear, value, weight, bias)
+            return value if flat else self.into.call(torch.movedim, value, -1, 1)
+        return self._convolved(self._located(value, op), op, layer.groups, weight, bias)
+
+    def _convolved(self, value: Value, op: Linear, groups: int, weight: Value, bias: Value | None) -> Value:
+        mode, rank = self.trace.model.modes.get(op.name, "constant"), len(op.kernel)
+        pads = op.padding or ((0, 0),) * rank
+        inside: Any = [low for low, _ in pads]
+        if mode != "constant" or any(low != high for low, high in pads):
+            value = self.into.call(functional.pad, value, [n for pair in reversed(pads) for n in pair], mode=mode)
+            inside = [0] * rank
+        stride, dilation = list(op.stride or (1,) * rank), list(op.dilation or (1,) * rank)
+        return self.into.call(CONVOLUTIONS[rank], value, weight, bias, stride=stride, padding=inside, dilation=dilation, groups=groups)
+
+    def _weights(self, op: Linear, layer: Affine, inputs: int) -> tuple[Value, Value | None]:
+        """The weight as a canonical array and the bias, both from parameters under the model's names."""
+        details = self.trace.model
+        outputs = op.weight.shape[0] if layer.features is None else int(layer.features)
+        wide = (outputs, inputs // layer.groups, *op.kernel)
+        known = op.parameter in details.stored
+        name = op.parameter if known else f"{op.name}.weight"
+        if self.law != "keep":
+            dtype = details.kinds.get(name, (self.dtype,))[0]
+            canonical = drawn(wide, layer.groups, self.law, float(layer.sigma_w), self.generator, dtype)
+        elif wide == op.weight.shape:
+            canonical = torch.from_numpy(op.weight.astype("float64"))
+        else:
+            raise KcalcError(
+                f"node {op.name!r} has weights {op.weight.shape} in the model and {wide} in the shaped network, so they cannot be kept"
+            )
+        shape, flipped = details.stored.get(op.parameter, (wide, False))
+        kept = canonical.T if flipped else canonical
+        same = wide == op.weight.shape and not flipped
+        weight = self.into.parameter(name, self._cast(kept.reshape(shape) if same else kept, name), not known or name in details.trainable)
+        weight = self.into.call(torch.t, weight) if flipped else weight
+        if weight.shape != wide:
+            weight = self.into.call(torch.reshape, weight, wide)
+        if op.bias is None and not layer.bias and op.name not in self.bias_back:
+            return weight, None
+        return weight, self._bias(op, layer, outputs, name)
+
+    def _bias(self, op: Linear, layer: Affine, outputs: int, weight: str) -> Value:
+        numbers = torch.zeros(outputs, dtype=torch.float64)
+        if self.law == "keep" and op.bias is not None:
+            numbers = torch.from_numpy(op.bias.astype("float64"))
+        elif self.law != "keep" and float(layer.sigma_b):
+            numbers = float(layer.sigma_b) * torch.randn(outputs, dtype=torch.float64, generator=self.generator)
+        home = weight.rpartition(".")[0]
+        name = op.bias_parameter if op.bias_parameter in self.trace.model.kinds else f"{home}.bias".strip(".")
+        return self.into.parameter(str(name), self._cast(numbers.reshape(-1), str(name)))
+
+    def _cast(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        dtype, device = self.trace.model.kinds.get(name, (self.dtype, self.device))
+        return tensor.to(device, dtype).contiguous().clone()
+
+    @rule.register
+    def _(self, layer: Nonlinear, node: Any, inputs: list[Value]) -> Value:
+        return self.into.submodule(ShapedActivation(layer.activation), inputs[0])
+
+    @rule.register
+    def _(self, layer: Sum, node: Any, inputs: list[Value]) -> Value:
+        terms = [self._times(value, w) for value, w in zip(self._ranked(inputs), sum_weights(layer, len(inputs)), strict=True)]
+        total = terms[0]
+        for term in terms[1:]:
+            total = self.into.call(operator.add, total, term)
+        return total
+
+    def _times(self, value: Value, factor: Any) -> Value:
+        if getattr(factor, "free_symbols", None):
+            raise KcalcError(f"node {self.into.label!r}: the weight {factor} is a symbol; substitute it first, net.subs({{...}})")
+        return value if factor == 1 else self.into.call(operator.mul, value, float(factor))
+
+    def _ranked(self, values: list[Value]) -> list[Value]:
+        """With as many axes each, locations of one at the end where there are fewer."""
+        rank = max(len(value.shape) for value in values)
+        out = []
+        for value in values:
+            while len(value.shape) < rank:
+                value = self.into.call(torch.unsqueeze, value, -1)
+            out.append(value)
+        return out
+
+    @rule.register
+    def _(self, layer: Scale, node: Any, inputs: list[Value]) -> Value:
+        return self._times(inputs[0], layer.factor)
+
+    @rule.register
+    def _(self, layer: Product, node: Any, inputs: list[Value]) -> Value:
+        first, *rest = self._ranked(inputs)
+        for value in rest:
+            first = self.into.call(operator.mul, first, value)
+        return first
+
+    @rule.register
+    def _(self, layer: Concat, node: Any, inputs: list[Value]) -> Value:
+        return self.into.call(torch.cat, self._ranked(inputs), dim=1)
+
+    @rule.register
+    def _(self, layer: Dropout, node: Any, inputs: list[Value]) -> Value:
+        rate, op = float(layer.rate), self.by_name.get(str(node))
+        whole = op is not None and op.name in self.trace.model.whole_channels
+        return self.into.submodule(DROPS.get(len(inputs[0].shape) - 2, nn.Dropout)(rate) if whole else nn.Dropout(rate), inputs[0])
+
+    @rule.register
+    def _(self, layer: Identity, node: Any, inputs: list[Value]) -> Value:
+        op = self.by_name.get(str(node))
+        if not isinstance(op, Repeat):
+            return inputs[0]
+        before, after = self._locations(op.reads[0]), self._locations(op.name)
+        value = self._located(inputs[0], op)
+        factors = [float(m // n) for n, m in zip(before, after, strict=True)]
+        return self.into.call(functional.interpolate, value, scale_factor=factors, mode="nearest")
+
+    @rule.register
+    def _(self, layer: Flatten, node: Any, inputs: list[Value]) -> Value:
+        op = self._op(node, Reshape)
+        if len(op.shape) != 2:
+            raise KcalcError(f"node {node!r}: a reshape to {op.shape} that merges channels with some locations cannot be built anew")
+        value, axis = self._located(inputs[0], op), self.axes[op.reads[0]]
+        if axis not in (None, 1):
+            value = self.into.call(torch.movedim, value, 1, int(axis))
+        return self.into.call(torch.flatten, value, 1)
+
+    @rule.register
+    def _(self, layer: Pool, node: Any, inputs: list[Value]) -> Value:
+        op = self._op(node, Pooling)
+        if layer.window is None or op.window is None:
+            axes = list(range(2, len(inputs[0].shape)))
+            return self.into.call(torch.amax if op.kind == "max" else torch.mean, inputs[0], dim=axes, keepdim=True) if axes else inputs[0]
+        value, rank = self._located(inputs[0], op), len(op.window)
+        pads = op.padding or ((0, 0),) * rank
+        window, stride = list(op.window), list(op.stride or op.window)
+        if op.kind == "max":
+            return self._maximum(value, pads, window, stride)
+        flat = [n for pair in reversed(pads) for n in pair]
+        if not any(flat):
+            return self.into.call(MEANS[rank], value, window, stride)
+        inside = self.into.call(functional.pad, self.into.call(torch.ones_like, value), flat)
+        sums, counts = (self.into.call(MEANS[rank], v, window, stride) for v in (self.into.call(functional.pad, value, flat), inside))
+        return self.into.call(operator.truediv, sums, counts)
+
+    def _maximum(self, value: Value, pads: Any, window: list[int], stride: list[int]) -> Value:
+        inside = [low for low, _ in pads]
+        if any(low != high or 2 * low > k for (low, high), k in zip(pads, window, strict=True)):
+            flat = [n for pair in reversed(pads) for n in pair]
+            value, inside = self.into.call(functional.pad, value, flat, value=float("-inf")), [0] * len(window)
+        return self.into.call(MAXIMA[len(window)], value, window, stride, padding=inside)
+
+    @rule.register
+    def _(self, layer: LayerNorm, node: Any, inputs: list[Value]) -> Value:
+        return self._normed(functional.layer_norm, self._op(node, Normalise), inputs[0])
+
+    @rule.register
+    def _(self, layer: RMSNorm, node: Any, inputs: list[Value]) -> Value:
+        return self._normed(functional.rms_norm, self._op(node, Normalise), inputs[0])
+
+    def _normed(self, function: Any, op: Normalise, value: Value) -> Value:
+        """Over the channels of every location, gains and biases as at initialisation."""
+        flat = len(value.shape) == 2
+        value = value if flat else self.into.call(torch.movedim, value, 1, -1)
+        gains = {"weight": self._gain(op, "weight", op.gain, 1.0, value.shape[-1])}
+        if function is functional.layer_norm:
+            gains["bias"] = self._gain(op, "bias", op.bias, 0.0, value.shape[-1])
+        value = self.into.call(function, value, [value.shape[-1]], **gains, eps=op.epsilon)
+        return value if flat else self.into.call(torch.movedim, value, -1, 1)
+
+    def _gain(self, op: Normalise, leaf: str, array: Any, start: float, channels: int) -> Value | None:
+        if array is None:
+            return None
+        name = f"{op.name}.{leaf}"
+        numbers = torch.from_numpy(array.astype("float64")) if self.law == "keep" else torch.full((channels,), start, dtype=torch.float64)
+        return self.into.parameter(name, self._cast(numbers, name))
+
+    @rule.register
+    def _(self, layer: GroupNorm, node: Any, inputs: list[Value]) -> Value:
+        op = self._op(node, Normalise)
+        weight = self._gain(op, "weight", op.gain, 1.0, inputs[0].shape[1])
+        bias = self._gain(op, "bias", op.bias, 0.0, inputs[0].shape[1])
+        return self.into.call(functional.group_norm, inputs[0], op.groups, weight, bias, op.epsilon)
+
+    @rule.register
+    def _(self, layer: BatchNorm, node: Any, inputs: list[Value]) -> Value:
+        raise KcalcError(
+            f"node {node!r} is a BatchNorm, which no shaped network has; drop it with net.without_normalization() before shaping"
+        )
+
+    @rule.register
+    def _(self, layer: Opaque, node: Any, inputs: list[Value]) -> Value:
+        raise KcalcError(f"node {node!r} was not read ({layer.name}: {layer.reason}), so that it cannot be built anew")
+
+    # -- locations and results ---------------------------------------------------------------------------------------
+
+    def _locations(self, name: str) -> tuple[int, ...]:
+        """The location sizes of an operation's output in the model."""
+        op, axis = self.by_name[name], self.axes[name]
+        return tuple(n for i, n in enumerate(op.shape) if i not in (0, axis))
+
+    def _located(self, value: Value, op: Op) -> Value:
+        """A value with as many location axes as the model has there."""
+        there = self._locations(op.reads[0])
+        if len(value.shape) - 2 == len(there):
+            return value
+        return self.into.call(torch.reshape, value, (-1, value.shape[1], *there))
+
+    def result(self, value: Value, name: str) -> Value:
+        """An output as the model shapes it."""
+        shape, axis = self.by_name[name].shape, self.axes[name]
+        self.into.label = name
+        if axis is not None and axis != 1 and len(value.shape) == len(shape):
+            value = self.into.call(torch.movedim, value, 1, axis)
+        elif axis is not None and axis != 1 and len(value.shape) > 2:
+            value = self.into.call(torch.movedim, value, 1, -1)
+        return value if len(value.shape) == len(shape) else self.into.call(torch.reshape, value, (-1, *shape[1:]))

@@ -1,0 +1,140 @@
+"""Example inputs, the copy of a model that is traced, and what tracing must leave as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+import random
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from ...errors import KcalcError
+
+
+def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
+    """Example inputs as the arguments of ``model``: tensors as they are, arrays as tensors, shapes (batch included) as random tensors.
+
+    Raises: KcalcError where there are none, for shapes that are none, and for a batch without examples.
+    """
+    if not examples:
+        raise KcalcError("a PyTorch model is read by running it: give example inputs or their shapes, kc.read(model, (2, 3, 32, 32))")
+    return tuple(_argument(model, example, f"example input {i + 1}") for i, example in enumerate(examples))
+
+
+def _argument(model: Any, example: Any, where: str) -> Any:
+    import torch
+
+    if isinstance(example, torch.Tensor):
+        return _checked(example.detach(), where)
+    if isinstance(example, np.ndarray) or type(example).__module__.split(".")[0] in ("jax", "jaxlib"):
+        return _checked(_tensor(model, np.asarray(example), where), where)
+    if isinstance(example, Mapping):
+        return {key: _argument(model, value, f"{where}[{key!r}]") for key, value in example.items()}
+    if isinstance(example, list | tuple) and example and all(isinstance(n, int) and not isinstance(n, bool) for n in example):
+        return _from_shape(model, tuple(example), where)
+    if isinstance(example, list | tuple):
+        return type(example)(_argument(model, value, f"{where}[{i}]") for i, value in enumerate(example))
+    if example is None or isinstance(example, bool | int | float | str):
+        return example
+    raise KcalcError(f"{where} must be a tensor, an array or a shape, got {type(example).__name__}")
+
+
+def _checked(tensor: Any, where: str) -> Any:
+    if tensor.ndim and tensor.shape[0] == 0:
+        raise KcalcError(f"{where} of shape {tuple(tensor.shape)} holds no example; axis 0 is the batch")
+    return tensor
+
+
+def _habits(model: Any) -> tuple[Any, Any]:
+    """The dtype and device of the model's numbers."""
+    import torch
+
+    numbers = chain(model.parameters(), model.buffers()) if isinstance(model, torch.nn.Module) else iter(())
+    found = next((t for t in numbers if t.is_floating_point()), None)
+    return (torch.get_default_dtype(), torch.device("cpu")) if found is None else (found.dtype, found.device)
+
+
+def _tensor(model: Any, array: np.ndarray, where: str) -> Any:
+    import torch
+
+    dtype, device = _habits(model)
+    try:
+        tensor = torch.from_numpy(np.ascontiguousarray(array).copy())
+    except TypeError:
+        raise KcalcError(f"{where} must hold numbers, got an array of {array.dtype}") from None
+    return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
+
+
+def _from_shape(model: Any, shape: tuple[int, ...], where: str) -> Any:
+    import torch
+
+    if any(n < 1 for n in shape):
+        raise KcalcError(f"{where}: the shape {shape} (batch included) must hold positive numbers")
+    dtype, device = _habits(model)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+
+
+def copied(model: Any) -> Any:
+    """A copy of the model to trace, normalisation with running statistics in evaluation (its kind is read, not its mode)."""
+    import torch
+
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+    try:
+        twin = copy.deepcopy(model, memo)
+    except Exception as error:
+        raise KcalcError(f"the model cannot be copied, and kcalc traces a copy so as to leave yours alone: {first_line(error)}") from error
+    for module in twin.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.training = False
+    return twin
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Random states as before, no messages and no warnings."""
+    import torch
+
+    state, numpy_state = random.getstate(), np.random.get_state()
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            with contextlib.redirect_stderr(io.StringIO()):
+                yield
+    finally:
+        logging.disable(before)
+        random.setstate(state)
+        np.random.set_state(numpy_state)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
+
+
+def place(error: BaseException) -> str:
+    """The last line of the user's own code that an error passed through, " at file:line in function"; "" if there is none."""
+    trace, found = error.__traceback__, ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not is_library(file):
+            found = f" at {file.rsplit('/', 1)[-1]}:{trace.tb_lineno} in {trace.tb_frame.f_code.co_name}"
+        trace = trace.tb_next
+    return found
+
+
+def is_library(file: str) -> bool:
+    """Whether a source file is PyTorch's, Python's or kcalc's own."""
+    return file.startswith("<frozen") or "site-packages" in file or "/kcalc/interchange/" in file or "/lib/python3" in file

@@ -1,0 +1,173 @@
+"""Dense layers, convolutions and products of matrices."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..trace import Linear
+from .calls import Call
+from .values import Const, Padded, Ref, numbers_of
+from .walker import Handler, Walker
+
+MADE = "its weights are computed from the input (a hypernetwork or attention), so that they are not Gaussian weights of its own"
+
+
+def identity_of(weight: Const, array: np.ndarray) -> str:
+    """What tells that two layers share their weights: the parameter, or what the weights are computed from and what came out."""
+    if weight.parameter is not None:
+        return weight.parameter
+    digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=6).hexdigest()
+    return f"{', '.join(weight.origins) or 'a constant'} #{digest}"
+
+
+def _owner(weight: Const) -> str | None:
+    """The parameter whose module the layer is named for."""
+    return weight.parameter or next(iter(weight.origins), None)
+
+
+def _bias(bias: Any) -> dict[str, Any]:
+    if bias is None:
+        return {}
+    return {"bias": numbers_of(bias.tensor), "bias_parameter": bias.parameter or ", ".join(bias.origins) or None}
+
+
+def _known(walker: Walker, call: Call, weight: Any, bias: Any) -> Any:
+    """None if weights and bias are constants, else the report."""
+    if not isinstance(weight, Const):
+        return walker.unread(call, "a product of two activations", MADE)
+    return None if bias is None or isinstance(bias, Const) else walker.unread(call, "a bias computed from the input", MADE)
+
+
+def dense(walker: Walker, call: Call, source: Any, weight: Const, bias: Any, axis: int, out_axis: int, flip: bool = False) -> Any:
+    """A dense layer on one axis; ``flip`` where the weights are (inputs, outputs)."""
+    array = numbers_of(weight.tensor)
+    array = array.T if flip else array
+    walker.stored(weight, flip)
+    return walker.emit(
+        call, Linear, [walker.read(source, call.path)], _owner(weight), weight=array, parameter=identity_of(weight, array), axis=axis,
+        out_axis=out_axis, **_bias(bias),
+    )  # fmt: skip
+
+
+def linear(walker: Walker, call: Call) -> Any:
+    """x W^T + b along the last axis."""
+    source, weight, bias = call["input"], call["weight"], call["bias"]
+    if isinstance(source, Const) or not isinstance(weight, Const) or (bias is not None and not isinstance(bias, Const)):
+        return _known(walker, call, weight, bias) or walker.unread(call, "linear", MADE)
+    return dense(walker, call, source, weight, bias, len(source.shape) - 1, len(call.shape) - 1)
+
+
+def product(walker: Walker, call: Call) -> Any:
+    """x W or W x with one matrix of weights."""
+    left = call["self"] if call["self"] is not None else call["input"]
+    right = next(call[name] for name in ("other", "mat2", "vec2", "vec", "tensor") if call[name] is not None)
+    return _matrices(walker, call, left, right, None)
+
+
+def _matrices(walker: Walker, call: Call, left: Any, right: Any, bias: Any) -> Any:
+    if isinstance(right, Const) and right.tensor.ndim == 2 and not isinstance(left, Const):
+        return dense(walker, call, left, right, bias, len(left.shape) - 1, len(call.shape) - 1, flip=True)
+    if isinstance(left, Const) and left.tensor.ndim == 2 and not isinstance(right, Const) and len(right.shape) > 1:
+        return dense(walker, call, right, left, bias, len(right.shape) - 2, len(call.shape) - 2)
+    if isinstance(left, Const) or isinstance(right, Const):
+        return walker.unread(call, "a product with many matrices", "weights of more or fewer than two axes have no rule; use Linear layers")
+    return walker.unread(call, "a product of two activations", MADE)
+
+
+def addmm(walker: Walker, call: Call) -> Any:
+    """beta bias + alpha x W."""
+    if call["alpha"] not in (None, 1) or call["beta"] not in (None, 1) or not isinstance(call["self"], Const):
+        return walker.unread(call, "addmm", "a scaled matrix product whose first addend depends on the input")
+    return _matrices(walker, call, call["mat1"], call["mat2"], call["self"])
+
+
+def einsum(walker: Walker, call: Call) -> Any:
+    """A contraction of an activation with one matrix of weights over one axis."""
+    equation, operands = str(call["equation"]).replace(" ", ""), list(call["tensors"])
+    refs = [v for v in operands if not isinstance(v, Const)]
+    if len(operands) != 2 or len(refs) != 1 or "->" not in equation or "." in equation:
+        return walker.unread(call, "einsum", "a contraction of activations with each other, or one without an arrow")
+    terms, out = equation.split("->")
+    pair = dict(zip(terms.split(","), operands, strict=True)) if "," in terms and len(set(terms.split(","))) == 2 else {}
+    data = next((t for t, v in pair.items() if v is refs[0]), "")
+    weights, const = next(((t, v) for t, v in pair.items() if v is not refs[0]), ("", None))
+    gone, new = set(data) - set(out), set(out) - set(data)
+    plain = len(weights) == 2 and len(gone) == len(new) == 1 and set(weights) == gone | new and isinstance(const, Const)
+    kept_order = plain and [c for c in data if c not in gone] == [c for c in out if c not in new]
+    if not kept_order or not isinstance(const, Const):
+        return walker.unread(call, "einsum", "a contraction that is not a dense layer on one axis")
+    flip = weights[0] in gone
+    return dense(walker, call, refs[0], const, None, data.index(gone.pop()), out.index(new.pop()), flip)
+
+
+def convolution(walker: Walker, call: Call) -> Any:
+    """conv1d, conv2d, conv3d and the general convolution."""
+    source, weight, bias = call["input"], call["weight"], call["bias"]
+    report = _known(walker, call, weight, bias)
+    if report is not None:
+        return report
+    if call["transposed"]:
+        return transposed(walker, call)
+    rank = weight.tensor.ndim - 2
+    kernel = tuple(weight.tensor.shape[2:])
+    stride, dilation = spread(call["stride"], rank, 1), spread(call["dilation"], rank, 1)
+    pads = _pads(call["padding"], kernel, dilation)
+    if isinstance(source, Padded):
+        inner = source.pads[-rank:]
+        if any(low or high for low, high in source.pads[:-rank]) or any(low < 0 or high < 0 for low, high in inner):
+            return walker.unread(call, "conv", "it reads an array padded along its channels or cut")
+        if source.mode != "constant":
+            walker.remarks.append(
+                f"{call.path or 'a convolution'}: {source.mode} padding is read as padding with zeros; only image edges differ"
+            )
+            walker.modes[call.node] = source.mode
+        pads = tuple((a + c, b + d) for (a, b), (c, d) in zip(pads, inner, strict=True))
+        source = source.source
+    if len(source.shape) == rank + 1:
+        return walker.unread(call, "a convolution of one example", "give example inputs with a batch axis in front")
+    array = numbers_of(weight.tensor)
+    walker.stored(weight, False)
+    return walker.emit(
+        call, Linear, [walker.read(source, call.path)], _owner(weight), weight=array, parameter=identity_of(weight, array), axis=1,
+        out_axis=1,
+        stride=stride, padding=pads, dilation=dilation, groups=int(call["groups"] or 1), **_bias(bias),
+    )  # fmt: skip
+
+
+def spread(value: Any, rank: int, default: int) -> tuple[int, ...]:
+    """A number, or one per axis, as one per axis."""
+    if value is None or (isinstance(value, list | tuple) and not value):
+        return (default,) * rank
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return tuple(int(v) for v in (values * rank if len(values) == 1 else values))
+
+
+def _pads(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """(low, high) per axis; PyTorch's "same" puts the larger half last."""
+    if padding == "valid":
+        return ((0, 0),) * len(kernel)
+    if padding == "same":
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        return tuple((total // 2, total - total // 2) for total in totals)
+    return tuple((p, p) for p in spread(padding, len(kernel), 0))
+
+
+def transposed(walker: Walker, call: Call) -> Any:
+    """A transposed convolution."""
+    reason = "each output location reads its own subset of the weights; upsample (nearest) and convolve instead, which has a rule"
+    return walker.unread(call, "transposed convolution", reason)
+
+
+def handlers() -> Mapping[str, Handler]:
+    """{operator: handler} of this file."""
+    table: dict[str, Handler] = {"linear": linear, "addmm": addmm, "einsum": einsum}
+    table |= dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), product)
+    table |= dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "_convolution"), convolution)
+    return table | dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), transposed)
+
+
+__all__ = ["Ref", "handlers"]

@@ -1,0 +1,251 @@
+"""The elementwise operators: what each computes, as a function of SymPy expressions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import sympy as sp
+from sympy.logic.boolalg import Boolean
+
+from ...activations import X, activation
+from ..fusion import nice
+from ..trace import NotRead, Pass, Pointwise
+from .calls import Call
+from .values import Const, Padded, Ref, numbers_of
+from .walker import Handler, Walker
+
+Function = Callable[..., Any]
+HALF = sp.Rational(1, 2)
+
+
+def named(name: str) -> Function:
+    """The expression of a registered activation."""
+    return lambda x: activation(name).expr.xreplace({X: sp.sympify(x)})
+
+
+def number(expr: Any) -> Any:
+    """A condition as the number 0 or 1; everything else as it is."""
+    return sp.Piecewise((1, expr), (0, True)) if isinstance(expr, Boolean | bool) and not isinstance(expr, sp.Expr) else expr
+
+
+def condition(expr: Any) -> Any:
+    """A number as the condition that it is not 0."""
+    return expr if isinstance(expr, Boolean | bool) else sp.Ne(expr, 0)
+
+
+def _either(test: Any, yes: Any, no: Any) -> Any:
+    """yes where the test holds, else no; what lies below a threshold comes first, as in the catalogue (the threshold never counts)."""
+    if isinstance(test, sp.Gt | sp.Ge):
+        return sp.Piecewise((no, sp.Lt(test.lhs, test.rhs)), (yes, True))
+    return sp.Piecewise((yes, sp.Lt(test.lhs, test.rhs) if isinstance(test, sp.Le) else test), (no, True))
+
+
+def _hardtanh(x: Any, low: Any, high: Any) -> Any:
+    return sp.Piecewise((low, x < low), (x, x < high), (high, True))
+
+
+def _clamp(x: Any, low: Any, high: Any) -> Any:
+    if low is None and high is None:
+        return x
+    if low is None or high is None:
+        return sp.Min(x, high) if low is None else sp.Max(x, low)
+    numeric = all(sp.sympify(v).is_number for v in (low, high))
+    return _hardtanh(x, low, high) if numeric else sp.Min(sp.Max(x, low), high)
+
+
+def _elu(x: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
+    return sp.Piecewise((scale * alpha * (sp.exp(input_scale * x) - 1), x < 0), (scale * x, True))
+
+
+def _leaky(x: Any, slope: Any) -> Any:
+    return sp.Piecewise((slope * x, x < 0), (x, True))
+
+
+def _softplus(x: Any, beta: Any, _threshold: Any) -> Any:
+    return sp.log(1 + sp.exp(beta * x)) / beta
+
+
+def _gelu(x: Any, approximate: Any) -> Any:
+    return named("gelu_tanh" if approximate == "tanh" else "gelu")(x)
+
+
+def _div(x: Any, y: Any, mode: Any) -> Any:
+    if mode == "floor":
+        return sp.floor(x / y)
+    return sp.sign(x / y) * sp.floor(sp.Abs(x / y)) if mode == "trunc" else x / y
+
+
+def _softshrink(x: Any, k: Any) -> Any:
+    return sp.Piecewise((x + k, x < -k), (0, x < k), (x - k, True))
+
+
+def _hardshrink(x: Any, k: Any) -> Any:
+    return sp.Piecewise((x, x < -k), (0, x < k), (x, True))
+
+
+def _trunc(x: Any) -> Any:
+    return sp.sign(x) * sp.floor(sp.Abs(x))
+
+
+# {operator: (its array arguments, the arguments closed over, function of both)}
+TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
+    **{name: (("self",), (), function) for name, function in {
+        "relu": named("relu"), "relu6": named("relu6"), "sigmoid": named("sigmoid"), "tanh": sp.tanh, "silu": named("swish"),
+        "mish": named("mish"), "hardswish": named("hard_swish"), "hardsigmoid": named("hard_sigmoid"), "selu": named("selu"),
+        "softsign": named("softsign"), "log_sigmoid": lambda x: -sp.log(1 + sp.exp(-x)), "tanhshrink": lambda x: x - sp.tanh(x),
+        "neg": lambda x: -x, "abs": sp.Abs, "absolute": sp.Abs, "sign": named("sign"), "sgn": named("sign"), "exp": sp.exp,
+        "exp2": lambda x: 2**x, "expm1": lambda x: sp.exp(x) - 1, "log": sp.log, "log2": lambda x: sp.log(x) / sp.log(2),
+        "log10": lambda x: sp.log(x) / sp.log(10), "log1p": lambda x: sp.log(1 + x), "sqrt": sp.sqrt, "rsqrt": lambda x: 1 / sp.sqrt(x),
+        "reciprocal": lambda x: 1 / x, "square": lambda x: x**2, "sin": sp.sin, "cos": sp.cos, "tan": sp.tan, "asin": sp.asin,
+        "acos": sp.acos, "atan": sp.atan, "sinh": sp.sinh, "cosh": sp.cosh, "asinh": sp.asinh, "acosh": sp.acosh, "atanh": sp.atanh,
+        "arcsin": sp.asin, "arccos": sp.acos, "arctan": sp.atan, "arcsinh": sp.asinh, "arccosh": sp.acosh, "arctanh": sp.atanh,
+        "erf": sp.erf, "special_erf": sp.erf, "erfc": sp.erfc, "special_erfc": sp.erfc, "erfinv": sp.erfinv,
+        "special_expit": named("sigmoid"),
+        "special_ndtr": lambda x: (1 + sp.erf(x / sp.sqrt(2))) / 2, "special_log_ndtr": lambda x: sp.log((1 + sp.erf(x / sp.sqrt(2))) / 2),
+        "sinc": lambda x: sp.sin(sp.pi * x) / (sp.pi * x), "special_sinc": lambda x: sp.sin(sp.pi * x) / (sp.pi * x),
+        "lgamma": sp.loggamma, "digamma": sp.digamma, "floor": sp.floor, "ceil": sp.ceiling, "trunc": _trunc, "fix": _trunc,
+        "round": lambda x: sp.floor(x + HALF), "frac": lambda x: x - _trunc(x), "deg2rad": lambda x: x * sp.pi / 180,
+        "rad2deg": lambda x: x * 180 / sp.pi, "logical_not": lambda x: sp.Not(condition(x)), "bitwise_not": lambda x: sp.Not(condition(x)),
+        "isnan": lambda _: sp.false, "isinf": lambda _: sp.false, "isfinite": lambda _: sp.true,
+    }.items()},
+    **{name: (("self", "other"), (), function) for name, function in {
+        "mul": lambda x, y: x * y, "multiply": lambda x, y: x * y, "maximum": sp.Max, "minimum": sp.Min, "fmax": sp.Max, "fmin": sp.Min,
+        "max": sp.Max, "min": sp.Min, "atan2": sp.atan2, "hypot": lambda x, y: sp.sqrt(x**2 + y**2), "true_divide": lambda x, y: x / y,
+        "logaddexp": lambda x, y: sp.log(sp.exp(x) + sp.exp(y)), "xlogy": lambda x, y: x * sp.log(y), "remainder": sp.Mod,
+        "floor_divide": lambda x, y: sp.floor(x / y), "copysign": lambda x, y: sp.Abs(x) * named("sign")(y),
+        "fmod": lambda x, y: x - y * _trunc(x / y), "eq": sp.Eq, "ne": sp.Ne, "lt": sp.Lt, "le": sp.Le, "gt": sp.Gt, "ge": sp.Ge,
+        "less": sp.Lt, "greater": sp.Gt, "less_equal": sp.Le, "greater_equal": sp.Ge, "not_equal": sp.Ne,
+        "logical_and": lambda x, y: sp.And(condition(x), condition(y)), "logical_or": lambda x, y: sp.Or(condition(x), condition(y)),
+        "logical_xor": lambda x, y: sp.Xor(condition(x), condition(y)), "bitwise_and": lambda x, y: sp.And(condition(x), condition(y)),
+        "bitwise_or": lambda x, y: sp.Or(condition(x), condition(y)), "bitwise_xor": lambda x, y: sp.Xor(condition(x), condition(y)),
+    }.items()},
+    "add": (("self", "other"), ("alpha",), lambda x, y, a: x + y if a == 1 else x + a * y),
+    "sub": (("self", "other"), ("alpha",), lambda x, y, a: x - y if a == 1 else x - a * y),
+    "subtract": (("self", "other"), ("alpha",), lambda x, y, a: x - y if a == 1 else x - a * y),
+    "rsub": (("self", "other"), ("alpha",), lambda x, y, a: y - x if a == 1 else y - a * x),
+    "div": (("self", "other"), ("rounding_mode",), _div),
+    "divide": (("self", "other"), ("rounding_mode",), _div),
+    "gelu": (("self",), ("approximate",), _gelu),
+    "elu": (("self",), ("alpha", "scale", "input_scale"), _elu),
+    "celu": (("self",), ("alpha",), lambda x, a: sp.Piecewise((a * (sp.exp(x / a) - 1), x < 0), (x, True))),
+    "leaky_relu": (("self",), ("negative_slope",), _leaky),
+    "rrelu": (("self",), ("lower", "upper"), lambda x, low, high: _leaky(x, (low + high) / 2)),
+    "hardtanh": (("self",), ("min_val", "max_val"), _clamp),
+    "softplus": (("self",), ("beta", "threshold"), _softplus),
+    "softshrink": (("self",), ("lambd",), _softshrink),
+    "hardshrink": (("self",), ("lambd",), _hardshrink),
+    "threshold": (("self",), ("threshold", "value"), lambda x, t, v: sp.Piecewise((v, x <= t), (x, True))),
+    "clamp": (("self", "min", "max"), (), _clamp),
+    "clip": (("self", "min", "max"), (), _clamp),
+    "clamp_min": (("self", "min"), (), lambda x, low: _clamp(x, low, None)),
+    "clamp_max": (("self", "max"), (), lambda x, high: _clamp(x, None, high)),
+    "pow": (("self", "exponent"), (), lambda x, y: x**y),
+    "float_power": (("self", "exponent"), (), lambda x, y: x**y),
+    "heaviside": (("self", "values"), (), lambda x, v: sp.Piecewise((0, x < 0), (v, sp.Eq(x, 0)), (1, True))),
+    "lerp": (("self", "end", "weight"), (), lambda x, y, w: x + w * (y - x)),
+    "addcmul": (("self", "tensor1", "tensor2"), ("value",), lambda x, y, z, v: x + v * y * z),
+    "addcdiv": (("self", "tensor1", "tensor2"), ("value",), lambda x, y, z, v: x + v * y / z),
+    "where": (("condition", "self", "other"), (), lambda c, x, y: _either(condition(c), number(x), number(y))),
+    "masked_fill": (("self", "mask", "value"), (), lambda x, c, v: _either(condition(c), number(v), number(x))),
+    "logit": (("self",), ("eps",), lambda x, _: sp.log(x / (1 - x))),
+}  # fmt: skip
+LOGICAL = {"where", "masked_fill", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
+LOGICAL |= {"bitwise_not"}
+
+
+def pointwise(walker: Walker, call: Call) -> Any:
+    """An operator of the table."""
+    kind = call.kind if call.kind in TABLE else call.kind.rstrip("_")
+    arrays, closed, function = TABLE[kind]
+    if kind in ("max", "min") and (call["other"] is None or not isinstance(call["other"], Ref | Const | Padded)):
+        return extremes(walker, call)
+    fixed = [call[name] for name in closed]
+    if any(isinstance(value, Ref | Padded) for value in fixed):
+        return walker.unread(call, call.spoken, "a parameter of the operator depends on the input")
+    fixed = [numbers_of(v.tensor).item() if isinstance(v, Const) else v for v in fixed]
+    operands = [call[name] for name in arrays]
+    if function is _clamp or kind.startswith("clamp"):  # a bound at infinity is none
+        operands, fixed = ([None if _infinite(v) else v for v in values] for values in (operands, fixed))
+    literals = [_literal(v) for v in fixed]
+    return applied(walker, call, operands, lambda *x: function(*x, *literals), kind in LOGICAL)
+
+
+def applied(walker: Walker, call: Call, operands: list[Any], function: Function, logical: bool = False) -> Ref:
+    """A Pointwise of ``function`` on the operands, of which plain numbers are closed over."""
+    if any(_infinite(value) for value in operands):
+        return walker.unread(call, "a mask of infinities", "entries are set to infinity, as attention does before its softmax")
+    reads = [walker.read(value, call.path) for value in operands if isinstance(value, Ref | Padded | Const)]
+
+    def of_arrays(*expressions: Any) -> Any:
+        given = iter(expressions if logical else map(number, expressions))
+        return function(*(next(given) if isinstance(value, Ref | Padded | Const) else _literal(value) for value in operands))
+
+    return walker.emit(call, Pointwise, reads, function=of_arrays, label=call.spoken)
+
+
+def _literal(value: Any) -> Any:
+    if isinstance(value, bool | int):
+        return sp.Integer(int(value))
+    return nice(value) if isinstance(value, float) else value
+
+
+def _infinite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def prelu(walker: Walker, call: Call) -> Any:
+    """A leaky rectifier whose slopes are parameters, one per channel (axis 1) or one in all."""
+    weight = call["weight"]
+    if not isinstance(weight, Const):
+        return walker.unread(call, "prelu", "its slopes depend on the input")
+    slopes: np.ndarray = numbers_of(weight.tensor)
+    slopes = slopes.reshape(()) if slopes.size == 1 else slopes.reshape(-1, *(1,) * (len(call.shape) - 2))
+    reads = [walker.read(call["self"], call.path), walker.held(weight, slopes)]
+    return walker.emit(call, Pointwise, reads, function=lambda x, a: _leaky(x, a), label="prelu")
+
+
+def cast(walker: Walker, call: Call) -> Any:
+    """A change of type: nothing for reals, a number for conditions."""
+    import torch
+
+    source = call["self"] if call["self"] is not None else call["input"]
+    before, after = getattr(source, "dtype", None), call.dtype
+    if before is torch.bool and after is not torch.bool:
+        return applied(walker, call, [source], lambda x: x)
+    if after is torch.bool:
+        return applied(walker, call, [source], condition, True)
+    if getattr(before, "is_floating_point", True) and after is not None and not after.is_floating_point and not after.is_complex:
+        return walker.unread(call, "a cast to whole numbers", "it cuts activations off; use floor or round where that is meant")
+    return walker.emit(call, Pass, [walker.read(source, call.path)])
+
+
+def extremes(walker: Walker, call: Call) -> Any:
+    """max and min of one array over an axis, or over everything."""
+    from .pooling import over_axes
+
+    return over_axes(walker, call)
+
+
+def item(walker: Walker, call: Call) -> Any:
+    """A number taken out of an array that depends on the input."""
+    place = f" at {call.source}" if call.source else ""
+    walker.remarks.append(
+        f"a number is taken out of an array that depends on the input{place}; it was read as what it is for the example inputs"
+    )
+    return None
+
+
+def handlers() -> Mapping[str, Handler]:
+    """{operator: handler} of this file."""
+    table: dict[str, Handler] = dict.fromkeys(TABLE, pointwise)
+    for name in ("to", "type", "_to_copy", "float", "double", "half", "bfloat16", "type_as", "int", "long", "bool"):
+        table[name] = cast
+    for name in ("item", "_local_scalar_dense"):
+        table[name] = item
+    return table | {"prelu": prelu, "_prelu_kernel": prelu}
+
+
+__all__ = ["NotRead", "applied", "handlers"]

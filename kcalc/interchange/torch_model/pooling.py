@@ -1,0 +1,131 @@
+"""Pooling over windows and over whole axes; nearest upsampling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import sympy as sp
+
+from ..trace import Pass, Pointwise, Pooling, Repeat
+from .calls import Call
+from .linear import spread
+from .values import Padded, Ref
+from .walker import Handler, Walker
+
+
+def _rank(call: Call) -> int:
+    found = re.search(r"(\d)d", call.kind)
+    return int(found.group(1)) if found else 2
+
+
+def windowed(walker: Walker, call: Call) -> Any:
+    """max_pool and avg_pool of 1, 2 or 3 axes."""
+    rank, kind = _rank(call), "max" if "max" in call.kind else "mean"
+    source = call["self"] if call["self"] is not None else call["input"]
+    if any(size != 1 for size in spread(call["dilation"], rank, 1)) or call["divisor_override"] is not None:
+        return walker.unread(call, f"{kind} pooling", "dilated windows and changed divisors have no rule")
+    window = spread(call["kernel_size"], rank, 1)
+    stride = spread(call["stride"], rank, 0) if call["stride"] not in (None, [], ()) else window
+    padding = spread(call["padding"], rank, 0)
+    if isinstance(source, Padded):
+        return walker.unread(call, f"{kind} pooling of a padded array", "give the padding to the pooling")
+    if len(source.shape) != rank + 2:
+        return walker.unread(call, f"{kind} pooling of one example", "give example inputs with a batch axis in front")
+    axes = tuple(range(len(source.shape) - rank, len(source.shape)))
+    pads = []
+    for axis, k, s, p in zip(axes, window, stride, padding, strict=True):
+        used = (call.shape[axis] - 1) * s + k - source.shape[axis] - p
+        pads.append((p, max(used, p)))
+    if kind == "mean" and any(low or high for low, high in pads) and call["count_include_pad"]:
+        walker.remarks.append(f"{call.wish()}: windows over the edge also average zeros; only image edges differ")
+    reads = [walker.read(source, call.path)]
+    out = walker.emit(call, Pooling, reads, kind=kind, axes=axes, window=window, stride=stride, padding=tuple(pads))
+    return (out, None) if isinstance(call.node.meta.get("val"), list | tuple) else out
+
+
+def adaptive(walker: Walker, call: Call) -> Any:
+    """Pooling to a given size: everything, nothing, or windows that divide the image."""
+    kind, rank = ("max" if "max" in call.kind else "mean"), _rank(call)
+    source = call["self"] if call["self"] is not None else call["input"]
+    many = isinstance(call.node.meta.get("val"), list | tuple)
+    axes = tuple(range(len(source.shape) - rank, len(source.shape)))
+    before, after = [source.shape[a] for a in axes], [call.shape[a] for a in axes]
+    reads = [walker.read(source, call.path)]
+    if before == after:
+        out = walker.emit(call, Pass, reads)
+    elif all(n == 1 for n in after):
+        out = walker.emit(call, Pooling, reads, kind=kind, axes=axes)
+    elif all(n % m == 0 for n, m in zip(before, after, strict=True)):
+        window = tuple(n // m for n, m in zip(before, after, strict=True))
+        out = walker.emit(call, Pooling, reads, kind=kind, axes=axes, window=window, stride=window, padding=((0, 0),) * rank)
+    else:
+        reason = f"windows of unequal size, {'x'.join(map(str, before))} locations to {'x'.join(map(str, after))}; choose sizes that divide"
+        return walker.unread(call, "adaptive pooling", reason)
+    return (out, None) if many else out
+
+
+def over_axes(walker: Walker, call: Call) -> Any:
+    """mean, sum, max over whole axes."""
+    source = call["self"] if call["self"] is not None else call["input"]
+    dims = call["dim"]
+    if dims is None or dims == [] or not isinstance(source, Ref):
+        return walker.unread(call, f"{call.spoken} over everything", "it mixes the examples of a batch")
+    rank = len(source.shape)
+    axes = tuple(sorted(int(d) % rank for d in (dims if isinstance(dims, list | tuple) else [dims])))
+    if 0 in axes:
+        return walker.unread(call, f"{call.spoken} over the examples", "it mixes the examples of a batch")
+    if call.kind in ("min", "amin"):
+        return walker.unread(call, "minimum over locations", "pooling has a maximum and a mean; negate, pool and negate")
+    reads = [walker.read(source, call.path)]
+    if call.kind in ("mean", "sum"):
+        pooled = walker.emit(
+            call, Pooling, reads, kind="mean", axes=axes, wish=f"{call.path}.mean".strip(".") if call.kind == "sum" else None
+        )
+        count = prod(source.shape[a] for a in axes)
+        if call.kind == "mean" or count == 1:
+            return pooled
+        return walker.emit(call, Pointwise, [pooled.name], function=lambda x: sp.Integer(count) * x, label="sum")
+    out = walker.emit(call, Pooling, reads, kind="max", axes=axes)
+    return (out, None) if isinstance(call.node.meta.get("val"), list | tuple) else out
+
+
+def upsample(walker: Walker, call: Call) -> Any:
+    """Nearest upsampling by whole factors."""
+    source = call["self"] if call["self"] is not None else call["input"]
+    if "nearest" not in call.kind:
+        what = call.kind.removeprefix("upsample_").rstrip("123d") + " resizing"
+        return walker.unread(call, what, "every output mixes several locations; nearest upsampling has a rule")
+    ratios = [(n, m) for n, m in zip(call.shape[2:], source.shape[2:], strict=True)]
+    if any(n % m for n, m in ratios):
+        return walker.unread(call, "nearest resizing", "the factors are not whole numbers, so that locations are lost or repeated unevenly")
+    return walker.emit(call, Repeat, [walker.read(source, call.path)])
+
+
+def expanded(walker: Walker, call: Call) -> Any:
+    """Broadcasting, and repetition, of locations."""
+    source: Any = call["self"] if call["self"] is not None else call["input"]
+    before: Sequence[int] = (1,) * (len(call.shape) - len(source.shape)) + tuple(source.shape)
+    changed = [axis for axis, (a, b) in enumerate(zip(before, call.shape, strict=True)) if a != b]
+    reads = [walker.read(source, call.path)]
+    if not changed and len(before) == len(source.shape):
+        return walker.emit(call, Pass, reads)
+    single = all(before[axis] == 1 for axis in changed)
+    if single and len(before) == len(source.shape) and all(axis > 1 for axis in changed) and len(call.shape) > 2:
+        return walker.emit(call, Repeat, reads)
+    return walker.unread(call, call.spoken, "channels or examples are repeated, so that they are no longer independent")
+
+
+def handlers() -> Mapping[str, Handler]:
+    """{operator: handler} of this file."""
+    table: dict[str, Handler] = {}
+    for n in (1, 2, 3):
+        for kind in ("max", "avg"):
+            table |= {f"{kind}_pool{n}d": windowed, f"{kind}_pool{n}d_with_indices": windowed}
+            table |= {f"adaptive_{kind}_pool{n}d": adaptive, f"_adaptive_{kind}_pool{n}d": adaptive}
+        for mode in ("nearest", "_nearest_exact", "bilinear", "bicubic", "linear", "trilinear"):
+            table[f"_upsample{mode}{n}d" if mode.startswith("_") else f"upsample_{mode}{n}d"] = upsample
+    table |= dict.fromkeys(("mean", "sum", "amax", "amin"), over_axes)
+    return table | dict.fromkeys(("expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile"), expanded)

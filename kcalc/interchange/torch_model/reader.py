@@ -1,0 +1,108 @@
+"""``trace_torch``: a PyTorch model as a trace."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...errors import KcalcError
+from ..trace import Entry, Held, NotRead, Op, Trace
+from . import linear, norms, pointwise, pooling, shapes, unread
+from .capture import capture
+from .walker import Walker
+
+ATTENTION = "the weights of its sums are computed from the input; kernel maps of attention are not covered"
+HANDLERS = {
+    **unread.handlers(),
+    **pointwise.handlers(),
+    **linear.handlers(),
+    **norms.handlers(),
+    **pooling.handlers(),
+    **shapes.handlers(),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TorchModel:
+    """What building a new model needs of the old one beside the trace: it stands in ``Trace.model``.
+
+    ``stored``: {parameter: (shape, whether its matrix is transposed)}; ``kinds``: {parameter or buffer: (dtype, device)}; ``modes``:
+    {convolution: how it pads, if not with zeros}; ``trainable``: names of parameters; ``whole_channels``: dropouts of whole channels.
+    """
+
+    stored: dict[str, tuple[tuple[int, ...], bool]]
+    kinds: dict[str, tuple[Any, Any]]
+    modes: dict[str, str]
+    trainable: frozenset[str]
+    whole_channels: frozenset[str]
+    training: bool
+
+
+def trace_torch(model: Any, *examples: Any) -> Trace:
+    """A Module, GraphModule, ScriptModule or ExportedProgram as a trace; the model is left as it is.
+
+    ``examples``: one tensor, array or shape (batch included) per argument of ``forward``; none for an ExportedProgram.
+    Raises: KcalcError for what cannot be traced, with where and why.
+    """
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise KcalcError("reading PyTorch models needs PyTorch: pip install 'kcalc[torch]'") from error
+
+    captured = capture(model, examples)
+    walker = Walker(captured, HANDLERS)
+    outputs = walker.walk()
+    if not outputs:
+        raise KcalcError("torch: no output of the model depends on its inputs, so there is nothing to analyse")
+    outputs = _as_one(walker, outputs)
+    ops, unused = _leading_to(walker.ops, outputs)
+    remarks = [*walker.remarks, *(f"the input {name!r} is not used" for name in unused)]
+    details = TorchModel(
+        stored=walker.places,
+        kinds={name: (tensor.dtype, tensor.device) for tensor, name in captured.held.values() if name},
+        modes={walker.values[node].name: mode for node, mode in walker.modes.items() if hasattr(walker.values.get(node), "name")},
+        trainable=captured.trainable,
+        whole_channels=frozenset(walker.values[node].name for node in walker.drops_channels if hasattr(walker.values.get(node), "name")),
+        training=bool(getattr(model, "training", False)),
+    )
+    return Trace("torch", ops, outputs, 1, tuple(dict.fromkeys(remarks)), details)
+
+
+def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Replace the operations of a module that is reported as one (attention) by one; the outputs under their new names."""
+    last: dict[str, str] = {}
+    outside = {name for op in walker.ops.values() if op.name not in walker.whole for name in op.reads} | set(outputs)
+    for name, path in walker.whole.items():
+        if name in outside or path not in last:
+            last[path] = name
+    renamed = {name: path for path, name in last.items()}
+    members = {path: [n for n, p in walker.whole.items() if p == path] for path in last}
+    made: dict[str, Op] = {}
+    for name, op in walker.ops.items():
+        path = walker.whole.get(name)
+        if path is None:
+            made[name] = replace(op, reads=tuple(renamed.get(n, n) for n in op.reads))
+        elif last[path] == name:
+            inside = set(members[path])
+            reads = dict.fromkeys(renamed.get(n, n) for m in inside for n in walker.ops[m].reads if n not in inside)
+            reads = {n: None for n in reads if not isinstance(walker.ops.get(n), Held)}
+            label = path if path not in walker.ops or path in inside else walker.names(path)
+            renamed[name] = label
+            made[label] = NotRead(name=label, shape=op.shape, reads=tuple(reads), source=op.source, what="attention", reason=ATTENTION)
+    walker.ops = made
+    return tuple(renamed.get(name, name) for name in outputs)
+
+
+def _leading_to(ops: dict[str, Op], outputs: tuple[str, ...]) -> tuple[tuple[Op, ...], list[str]]:
+    """The operations that the outputs depend on, and the inputs that they do not."""
+    needed: set[str] = set()
+    stack = list(outputs)
+    while stack:
+        name = stack.pop()
+        if name not in needed:
+            needed.add(name)
+            stack.extend(ops[name].reads)
+    return tuple(op for name, op in ops.items() if name in needed), [
+        n for n, op in ops.items() if n not in needed and isinstance(op, Entry)
+    ]

@@ -1,0 +1,108 @@
+"""One run of a model as a graph of ATen operations: for models that torch.export refuses."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...errors import KcalcError
+from .capture import Captured, _nodes, first_names, identity
+
+
+def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
+    """Run ``model`` (a copy) on the arguments and list what happens, module by module. ``remark`` says why it was not exported."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils import _pytree as pytree
+
+    leaves, layout = pytree.tree_flatten(tuple(arguments))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    if not places:
+        raise KcalcError("none of the example inputs is a tensor")
+
+    def run(*tensors: Any) -> Any:
+        filled = list(leaves)
+        for i, tensor in zip(places, tensors, strict=True):
+            filled[i] = tensor
+        return model(*pytree.tree_unflatten(filled, layout))
+
+    events, handles = _watched(model)
+    options: dict[str, Any] = {
+        "tracing_mode": "real",
+        "pre_dispatch": True,
+        "_error_on_data_dependent_ops": False,
+        "record_stack_traces": True,
+    }
+    try:
+        module = make_fx(run, **options)(*(leaves[i] for i in places))
+    finally:
+        for handle in handles:
+            handle.remove()
+    graph = module.graph
+    _placed(graph, events)
+    parameters = dict(model.named_parameters())
+    names = first_names({**parameters, **dict(model.named_buffers())})
+    held = {}
+    for node in graph.nodes:
+        if node.op == "get_attr" and isinstance(tensor := getattr(module, str(node.target), None), torch.Tensor):
+            held[node] = (tensor, names.get(identity(tensor), ""))
+    entries = tuple(node for node in graph.nodes if node.op == "placeholder")
+    labels = dict(zip(entries, _called(model, len(arguments), len(entries)), strict=False))
+    outputs = _nodes(next(node for node in graph.nodes if node.op == "output").args[0])
+    return Captured(module, graph, held, entries, outputs, frozenset(parameters), (remark,), {}, labels)
+
+
+def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
+    """Hooks on every module that note (the last node so far, path, class) where it begins and (node, "", "") where it ends."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    events: list[tuple[str | None, str, str]] = []
+
+    def last() -> str | None:
+        mode: Any = get_proxy_mode()
+        return None if mode is None else next((node.name for node in reversed(mode.tracer.graph.nodes)), None)
+
+    def begin(path: str, kind: str) -> Callable[..., None]:
+        return lambda *_: events.append((last(), path, kind))
+
+    handles = []
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) or not path:
+            continue
+        kind = f"{type(module).__module__}.{type(module).__qualname__}"
+        handles.append(module.register_forward_pre_hook(begin(path, kind), prepend=True))
+        handles.append(module.register_forward_hook(lambda *_: events.append((last(), "", "")), always_call=True))
+    return events, handles
+
+
+def _placed(graph: Any, events: list[tuple[str | None, str, str]]) -> None:
+    """Write into every node the stack of modules in which it arose."""
+    after: dict[str | None, list[tuple[str, str]]] = {}
+    for node, path, kind in events:
+        after.setdefault(node, []).append((path, kind))
+    stack: list[tuple[str, str]] = []
+
+    def turn(changes: list[tuple[str, str]]) -> None:
+        for path, kind in changes:
+            if path:
+                stack.append((path, kind))
+            elif stack:
+                stack.pop()
+
+    turn(after.get(None, []))
+    for node in graph.nodes:
+        node.meta["nn_module_stack"] = {str(i): entry for i, entry in enumerate(stack)}
+        turn(after.get(node.name, []))
+
+
+def _called(model: Any, arguments: int, entries: int) -> list[str]:
+    """What the inputs are called in the signature of ``forward``, where each is one tensor."""
+    try:
+        names = [name for name in inspect.signature(model.forward).parameters if name != "self"]
+    except (TypeError, ValueError):
+        names = []
+    if arguments == entries and len(names) >= entries and not any(name in ("args", "kwargs") for name in names):
+        return names[:entries]
+    return ["input"] if entries == 1 else [f"input_{i + 1}" for i in range(entries)]

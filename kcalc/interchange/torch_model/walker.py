@@ -1,0 +1,328 @@
+"""The walk over a captured graph: what depends on no input is computed, every other call goes to the table of its operator."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import KcalcError
+from ..trace import Entry, Held, Names, NotRead, Op
+from .calls import Call, call_of, concrete, described, in_place, is_random
+from .capture import Captured, identity
+from .examples import first_line
+from .values import Const, Padded, Ref, Stale, is_traced, numbers_of
+
+Handler = Callable[["Walker", Call], Any]
+SAME_MEMORY = {"detach", "alias", "contiguous", "to", "positive", "lift_fresh", "view_as", "type_as"}
+VIEWS = SAME_MEMORY | {
+    "view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "expand", "slice", "select", "narrow", "split",
+    "chunk",
+    "split_with_sizes", "unbind", "getitem", "unflatten", "movedim", "swapaxes", "numpy_T", "diagonal", "real", "expand_as", "tensor_split",
+}  # fmt: skip
+TURNED = {"transpose", "t", "permute", "numpy_T", "movedim", "swapaxes"}
+IN_ORDER = SAME_MEMORY | {"view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "clone", "_to_copy"}
+RANDOM_LAYERS = {
+    "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout", "rrelu", "scaled_dot_product_attention",
+    "rrelu_with_noise", "lstm", "gru", "rnn_tanh", "rnn_relu", "native_multi_head_attention",
+}  # fmt: skip
+WHOLE = ("MultiheadAttention",)  # modules that are reported as one
+NOTHING = ("_assert", "sym_constrain", "_functional_sym_constrain")
+
+
+class Walker:
+    """Reads a captured graph node by node; ``handlers`` is the table {operator: what it means}."""
+
+    def __init__(self, captured: Captured, handlers: Mapping[str, Handler]) -> None:
+        self.captured, self.handlers = captured, handlers
+        self.ops: dict[str, Op] = {}
+        self.names = Names()
+        self.remarks: list[str] = list(captured.remarks)
+        self.values: dict[Any, Any] = {}
+        self._memory: dict[Any, Any] = {}  # node -> the node whose memory it is a view of
+        self._constants: dict[Any, str] = {}
+        self._tainted: dict[int, str] = {}  # memory of constants into which activations were written
+        self._kept: dict[tuple[Any, ...], Any] = {}
+        self.places: dict[str, tuple[tuple[int, ...], bool]] = {}
+        self.modes: dict[Any, str] = {}
+        self.drops_channels: list[Any] = []
+        self.whole: dict[str, str] = {}  # operation -> the module that is reported as one
+
+    # -- walking ---------------------------------------------------------------------------------------------------
+
+    def walk(self) -> tuple[str, ...]:
+        """Read the whole graph; the names of the outputs."""
+        for node in self.captured.entries:
+            shape, dtype = described(node.meta.get("val"))
+            name = self.names(self.captured.labels.get(node, str(node.name)))
+            self.ops[name] = Entry(name=name, shape=shape, source=f"input {name}")
+            self.values[node] = Ref(name, shape, dtype)
+        self.values.update(self.captured.given)
+        self._run(self.captured.graph)
+        outputs = [self.values[node] for node in self.captured.outputs]
+        return tuple(dict.fromkeys(self.read(value, "output") for value in outputs if is_traced(value)))
+
+    def _run(self, graph: Any) -> Any:
+        """Read the nodes of one graph; the values of its output."""
+        for node in graph.nodes:
+            if node.op == "output":
+                return self._resolved(node.args[0])
+            if node in self.values:
+                continue
+            self.values[node] = self._value(node)
+        return None
+
+    def inline(self, module: Any, arguments: Sequence[Any]) -> Any:
+        """Read a graph inside the graph, called with the given values."""
+        inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.values.update(zip(inputs, arguments, strict=False))
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                self.values.pop(node, None)
+        before, self.captured = self.captured, _inner(self.captured, module)
+        try:
+            return self._run(module.graph)
+        finally:
+            self.captured = before
+
+    def _value(self, node: Any) -> Any:
+        if node.op in ("placeholder", "get_attr"):
+            return self._stored(node)
+        args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
+        if node.target is operator.getitem:
+            value = args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
+            self._memory[node] = self._root(node.args[0])
+            return value
+        call = call_of(node, args, dict(kwargs))
+        if call.kind.startswith(NOTHING):
+            return None
+        if call.kind in VIEWS and node.args and hasattr(node.args[0], "op"):
+            self._memory[node] = self._root(node.args[0])
+        traced = any(is_traced(leaf) for leaf in _leaves([args, kwargs]))
+        tainted = next((t for leaf in _leaves([args, kwargs]) if (t := self._taint(leaf))), None)
+        if tainted is not None:
+            return self.unread(call, "an array written piece by piece", tainted)
+        if not traced and not is_random(node) and "higher_order" not in str(node.target):
+            return self._computed(node, args, kwargs)
+        random = is_random(node) and call.kind.strip("_") not in RANDOM_LAYERS
+        value = self._random(call) if random else self._handled(call)
+        if in_place(node):
+            self._written(node, value)
+        return value
+
+    def _handled(self, call: Call) -> Any:
+        kind = call.kind
+        handler = self.handlers.get(kind) or (self.handlers.get(kind.rstrip("_")) if kind.endswith("_") else None)
+        if any(getattr(leaf, "dtype", None) is not None and leaf.dtype.is_complex for leaf in _leaves(call.args) if isinstance(leaf, Ref)):
+            return self.unread(call, "complex numbers", "kernel calculus is about real feature maps")
+        call = replace(call, args={name: self._fresh(value, call.path) for name, value in call.args.items()})
+        if handler is None:
+            return self.unread(call, call.spoken, f"there is no rule for the operator {call.kind}")
+        made = list(self.ops)
+        try:
+            return handler(self, call)
+        except KcalcError:
+            raise
+        except Exception as error:  # one operator called in an unusual way must not keep the rest from being read
+            for name in list(self.ops)[len(made) :]:
+                del self.ops[name]
+            return self.unread(call, call.spoken, f"its arguments are not understood ({first_line(error)})")
+
+    def _fresh(self, value: Any, where: str) -> Any:
+        """A value, an array that was written into in parts as one operation that is not read."""
+        if isinstance(value, list | tuple):
+            return type(value)(self._fresh(part, where) for part in value)
+        if not isinstance(value, Stale):
+            return value
+        return Ref(self.read(value, where), value.source.shape, value.source.dtype)
+
+    def _stored(self, node: Any) -> Any:
+        if node in self.captured.held:
+            tensor, name = self.captured.held[node]
+            tensor = self._kept.setdefault(identity(tensor), tensor.detach().clone())
+            trained = bool(name) and name in self.captured.trainable
+            return Const(tensor, (name,) if trained else (), name if name else None)
+        if node.op == "placeholder":
+            return None
+        value: Any = self.captured.module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        return Const(value.detach()) if hasattr(value, "detach") else value
+
+    def _resolved(self, tree: Any) -> Any:
+        if isinstance(tree, list | tuple):
+            return [self._resolved(part) for part in tree] if isinstance(tree, list) else tuple(self._resolved(part) for part in tree)
+        if isinstance(tree, dict):
+            return {key: self._resolved(part) for key, part in tree.items()}
+        if hasattr(tree, "op") and hasattr(tree, "meta"):
+            return self.values.get(tree)
+        return tree
+
+    # -- what depends on no input ------------------------------------------------------------------------------------
+
+    def _computed(self, node: Any, args: Any, kwargs: Any) -> Any:
+        """The value of a call that reads no input."""
+        import torch
+
+        constants = [leaf for leaf in _leaves([args, kwargs]) if isinstance(leaf, Const)]
+        origins = tuple(dict.fromkeys(name for leaf in constants for name in leaf.origins))
+        try:
+            with torch.no_grad():
+                result = node.target(*_plain(args), **_plain(kwargs))
+        except Exception as error:
+            call = call_of(node, args, kwargs)
+            raise KcalcError(
+                f"torch: {call.source or call.kind}: {call.kind} of constants failed: {str(error).splitlines()[0][:200]}"
+            ) from error
+        kind = call_of(node, args, kwargs).kind
+        own = constants[0] if len(constants) == 1 and kind in VIEWS | {"clone", "_to_copy"} else None
+        return _constant(result, origins, own, kind)
+
+    def _random(self, call: Call) -> Any:
+        reason = "it draws random numbers at every run; read the model in evaluation (model.eval()) if they are drawn only in training"
+        return self.unread(call, "random noise", reason)
+
+    def _taint(self, leaf: Any) -> str | None:
+        if not self._tainted or not isinstance(leaf, Const):
+            return None
+        return self._tainted.get(leaf.tensor.untyped_storage().data_ptr())
+
+    # -- writes in place ---------------------------------------------------------------------------------------------
+
+    def _root(self, node: Any) -> Any:
+        return self._memory.get(node, node)
+
+    def _written(self, node: Any, value: Any) -> None:
+        """A write into an array: whoever reads it later reads the new value, views of parts of it can no longer be told."""
+        target = node.args[0]
+        before = self.values.get(target)
+        reason = f"it is changed in place by {node.target} through another view of its memory, which is not followed"
+        if isinstance(before, Const):
+            self._tainted[before.tensor.untyped_storage().data_ptr()] = "activations are written into it in place, which is not followed"
+            self.values[target] = value
+            return
+        root = self._root(target)
+        for other, known in list(self.values.items()):
+            if other is node or self._root(other) is not root or not isinstance(known, Ref | Padded):
+                continue
+            alike = isinstance(known, Ref) and isinstance(before, Ref) and self._through(known.name, before.name)
+            same = isinstance(value, Ref) and (other is target or (alike and known.shape == value.shape))
+            self.values[other] = value if same else Stale(known, reason)
+        self._memory[node] = root
+
+    def _through(self, one: str, two: str) -> bool:
+        """Whether two operations hand on one and the same array."""
+        from ..trace import Pass
+
+        def origin(name: str) -> str:
+            while isinstance(op := self.ops[name], Pass) and op.reads:
+                name = op.reads[0]
+            return name
+
+        return origin(one) == origin(two)
+
+    # -- writing the trace -------------------------------------------------------------------------------------------
+
+    def emit(self, call: Call, kind: type[Op], reads: Iterable[str], owner: str | None = None, /, **fields: Any) -> Ref:
+        """Add an operation; ``fields`` may hold ``wish`` (the label) and ``shape`` where they are not the call's."""
+        name = self.names(fields.pop("wish", None) or call.wish(owner))
+        shape = tuple(concrete(n) for n in fields.pop("shape", call.shape))
+        self.ops[name] = kind(name=name, shape=shape, reads=tuple(reads), source=call.source, **fields)
+        whole = next((path for path, cls in call.stack if cls.endswith(WHOLE)), None)
+        if whole:
+            self.whole[name] = whole
+        return Ref(name, shape, call.dtype)
+
+    def unread(self, call: Call, what: str, reason: str) -> Any:
+        """Report a call as not read; one array, or as many as the operator returns."""
+        arrays = [leaf for leaf in _leaves(call.args) if isinstance(leaf, Ref | Padded | Stale)]
+        features = [leaf for leaf in arrays if str(getattr(leaf, "dtype", "")) != "torch.bool"]  # a mask is no feature map
+        reads = [self.read(leaf, call.path) for leaf in features or arrays]
+        value = call.node.meta.get("val")
+        if not isinstance(value, list | tuple):
+            return self.emit(call, NotRead, dict.fromkeys(reads), what=what, reason=reason)
+        used = {user.args[1] for user in call.node.users if user.target is operator.getitem}
+        out: list[Any] = []
+        for i, part in enumerate(value):
+            shape, dtype = described(part)
+            keep = i in used and dtype is not None
+            made = self.emit(call, NotRead, dict.fromkeys(reads), shape=shape, what=what, reason=reason) if keep else None
+            out.append(None if made is None else Ref(made.name, shape, dtype))
+        return tuple(out)
+
+    def stored(self, weight: Const, flip: bool) -> None:
+        """Note how the parameter of a Linear is kept in the model: its shape, and whether as a transposed matrix."""
+        if weight.parameter is not None:
+            known = next(tensor for tensor, name in self.captured.held.values() if name == weight.parameter)
+            self.places[weight.parameter] = (tuple(known.shape), flip != weight.transposed)
+
+    def read(self, value: Any, where: str = "") -> str:
+        """The name under which an operation reads a value; constants become Held."""
+        if isinstance(value, Ref):
+            return value.name
+        if isinstance(value, Const):
+            return self.held(value)
+        if isinstance(value, Padded):
+            what = "padding" if value.mode == "constant" else f"{value.mode} padding"
+            reason = "a padded image that no convolution reads; pad inside the convolution or the pooling"
+            name = self.names(f"{where}.pad" if where else "pad")
+            self.ops[name] = NotRead(name=name, shape=value.shape, reads=(value.source.name,), what=what, reason=reason)
+            return name
+        if isinstance(value, Stale):
+            name = self.names(f"{where}.in_place" if where else "in_place")
+            reads, reason = (self.read(value.source, where),), value.reason
+            self.ops[name] = NotRead(name=name, shape=value.source.shape, reads=reads, what="a write into part of an array", reason=reason)
+            return name
+        raise KcalcError(f"torch: {where}: expected an array, got {type(value).__name__}")
+
+    def held(self, const: Const, array: np.ndarray | None = None) -> str:
+        """The name of the Held operation of a constant; ``array`` replaces its numbers (in another shape)."""
+        numbers = numbers_of(const.tensor) if array is None else array
+        origin = const.parameter or (", ".join(const.origins) or None)
+        key = (id(const.tensor), numbers.shape)
+        if key not in self._constants:
+            name = self.names(f"{origin} (parameter)" if origin else "constant")
+            parameter = origin if const.origins else None
+            self.ops[name] = Held(name=name, shape=tuple(numbers.shape), value=numbers, parameter=parameter, source=origin or "a constant")
+            self._constants[key] = name
+            self._kept[("held", name)] = const.tensor
+        return self._constants[key]
+
+
+def _inner(captured: Captured, module: Any) -> Captured:
+    return replace(captured, module=module, graph=module.graph)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    if isinstance(tree, list | tuple):
+        return [leaf for part in tree for leaf in _leaves(part)]
+    if isinstance(tree, Mapping):
+        return [leaf for part in tree.values() for leaf in _leaves(part)]
+    return [tree]
+
+
+def _plain(tree: Any) -> Any:
+    if isinstance(tree, list | tuple):
+        return type(tree)(_plain(part) for part in tree)
+    if isinstance(tree, dict):
+        return {key: _plain(part) for key, part in tree.items()}
+    return tree.tensor if isinstance(tree, Const) else tree
+
+
+def _constant(result: Any, origins: tuple[str, ...], own: Const | None, kind: str) -> Any:
+    """A computed value; the numbers of one parameter in their order keep its name, a matrix also transposed."""
+    if isinstance(result, list | tuple):
+        return tuple(_constant(part, origins, None, kind) for part in result)
+    if not hasattr(result, "untyped_storage"):
+        return result
+    if own is None or own.parameter is None or result.numel() != own.tensor.numel():
+        return Const(result, origins)
+    if kind in TURNED:
+        plain = result.ndim == own.tensor.ndim == 2 and result.shape == own.tensor.shape[::-1]
+        return Const(result, origins, own.parameter, not own.transposed) if plain else Const(result, origins)
+    if result.shape == own.tensor.shape or (kind in IN_ORDER and not own.transposed):
+        return Const(result, origins, own.parameter, own.transposed)
+    return Const(result, origins)

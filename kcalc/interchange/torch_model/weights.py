@@ -1,0 +1,46 @@
+"""Initial weights of a new PyTorch model."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ...errors import unknown
+
+LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
+
+
+def checked_law(weights: Any) -> str:
+    """The name of a law. Raises: KcalcError for other names."""
+    if weights not in LAWS:
+        raise unknown("law of initial weights", weights, LAWS)
+    return weights
+
+
+def drawn(shape: tuple[int, ...], groups: int, law: str, sigma_w: float, generator: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Weights (outputs, inputs / groups, kernel...) with Var W = sigma_w^2 / inputs, all on one tap of the kernel.
+
+    They are drawn in double precision for double weights, else in single, on the CPU.
+
+    orthogonal_delta: Haar distributed orthonormal rows or columns times max(sqrt(outputs / inputs), 1), group by group.
+    [DKS sec. 4.1]
+    """
+    outputs, inputs = shape[0] // groups, shape[1]
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    noise = torch.randn(groups, outputs, inputs, dtype=exact, generator=generator)
+    if law == "orthogonal_delta":
+        blocks = torch.stack([_orthogonal(block) for block in noise]) * max(math.sqrt(outputs / inputs), 1.0)
+    else:
+        blocks = noise / math.sqrt(inputs)
+    weight = torch.zeros(shape, dtype=exact)
+    weight[(slice(None), slice(None), *(extent // 2 for extent in shape[2:]))] = sigma_w * blocks.reshape(-1, inputs)
+    return weight
+
+
+def _orthogonal(noise: torch.Tensor) -> torch.Tensor:
+    tall = noise if noise.shape[0] >= noise.shape[1] else noise.T
+    q, r = torch.linalg.qr(tall)
+    q = q * torch.where(torch.diagonal(r) < 0, -1.0, 1.0)  # Haar only with a positive diagonal
+    return q if noise.shape[0] >= noise.shape[1] else q.T

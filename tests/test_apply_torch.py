@@ -1,0 +1,342 @@
+"""New PyTorch models from shaped networks: they compute exactly what was analysed."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch_zoo import ZOO, ResNetV2  # noqa: E402
+
+from kcalc.activations import names  # noqa: E402
+from kcalc.calculi.global_maps import node_values  # noqa: E402
+from kcalc.interchange.apply import apply_to  # noqa: E402
+from kcalc.interchange.read import read  # noqa: E402
+from kcalc.interchange.torch_model.activation import ShapedActivation  # noqa: E402
+from kcalc.layers import Affine, BatchNorm, Flatten  # noqa: E402
+
+SEEN_BY_JAX = (
+    "mlp_modules", "mlp_functional", "hand_written_activations", "scalar_weighted_residuals", "crelu", "two_inputs_two_outputs", "lenet",
+    "vgg",
+    "resnet_v1_basic", "resnet_v2_bottleneck", "wide_resnet", "densenet", "squeezenet", "mobilenet", "resnext_groupnorm",
+)  # fmt: skip
+QUICK = SEEN_BY_JAX[:8]
+FRESH = (
+    "mlp_functional", "scalar_weighted_residuals", "crelu", "two_inputs_two_outputs", "vgg", "resnet_v1_basic", "resnet_v2_bottleneck",
+    "wide_resnet", "densenet", "squeezenet", "unet",
+)  # fmt: skip
+
+
+def seed(number: int) -> Any:
+    return torch.Generator().manual_seed(number)
+
+
+def shaped(name: str, dtype: Any = None) -> tuple[Any, Any, Any, Any]:
+    """(model, examples, reading, shaping) of a zoo entry, its activations made tanh."""
+    torch.manual_seed(0)
+    model, examples, _ = ZOO[name]()
+    model = model.to(dtype or torch.float64)
+    reading = read(model, *examples, sigmas=False)
+    net = reading.network.without_normalization().normalised()
+    return model, examples, reading, kc.shape(net.preactivated() if "v1" in name else net, "tanh", "dks")
+
+
+def inputs(examples: Any, dtype: Any) -> list[Any]:
+    """Random inputs of the shapes of the examples, one by one."""
+    flat = [tensor for e in examples for tensor in (list(e.values()) if isinstance(e, dict) else [torch.zeros(e)])]
+    return [torch.randn(tensor.shape, dtype=dtype, generator=seed(5)) for tensor in flat]
+
+
+def weights_for_jax(new: Any, reading: Any, network: Any, wanted: Any) -> dict[Any, Any]:
+    """The new model's weights in the layout of kc.to_jax."""
+    ops, held = {op.name: op for op in reading.trace.ops}, dict(new.named_parameters())
+    own = {}
+    for node in network.nodes_of(Affine):
+        op = ops[node]
+        name = op.parameter if op.parameter in held else f"{node}.weight"
+        weight = held[name].detach().double().numpy()
+        weight = weight.T if reading.trace.model.stored[op.parameter][1] else weight
+        parent = network.parents(node)[0]
+        if isinstance(network.layer(parent), Flatten):  # JAX keeps channels last
+            channels, *places = ops[ops[str(parent)].reads[0]].shape[1:]
+            weight = np.moveaxis(weight.reshape(len(weight), channels, *places), 1, -1).reshape(len(weight), -1)
+        own[node] = {"weight": np.moveaxis(weight, (0, 1), (-1, -2)).reshape(wanted[node]["weight"].shape)}
+        if network.layer(node).bias:
+            own[node]["bias"] = held[f"{node}.bias"].detach().double().numpy()
+    return own
+
+
+def agreement(name: str, dtype: Any) -> float:
+    """The largest difference between the new model and kc.to_jax of the shaped network, relative to the largest output."""
+    model, examples, reading, s = shaped(name, dtype)
+    new = apply_to(model, s, generator=seed(1)).eval()
+    for path, parameter in new.named_parameters():
+        node = path.rpartition(".")[0]
+        if parameter.ndim == 1 and node in s.network and s.network.layer(node).bias:
+            nn.init.normal_(parameter)
+    xs = inputs(examples, dtype)
+    arrays = {node: x.movedim(1, -1).numpy() for node, x in zip(s.network.inputs, xs, strict=True)}
+    there = kc.to_jax(s.network, parameterization="standard", dtype=str(dtype)[6:], rolled=False)
+    fed = arrays if len(arrays) > 1 else next(iter(arrays.values()))
+    own = weights_for_jax(new, reading, s.network, there.unstack(there.init(0, fed), fed))
+    theirs = there.apply(there.stack(own, fed), fed)
+    theirs = list(theirs.values()) if isinstance(theirs, dict) else [theirs]
+    ours = new(*xs)
+    ours = ours if isinstance(ours, tuple) else (ours,)
+    gaps = []
+    for a, b in zip(ours, theirs, strict=True):
+        b = np.asarray(b)
+        gaps.append(np.abs(a.detach().movedim(1, -1).numpy() - b).max() / np.abs(b).max())
+    return float(max(gaps))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_same_outputs_as_the_shaped_network_in_jax(name: str) -> None:
+    assert agreement(name, torch.float64) < 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in SEEN_BY_JAX if n not in QUICK])
+def test_same_outputs_as_the_shaped_network_in_jax_larger(name: str) -> None:
+    assert agreement(name, torch.float64) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["crelu", "scalar_weighted_residuals"])
+def test_same_outputs_in_single_precision(name: str) -> None:
+    assert agreement(name, torch.float32) < 1e-5
+
+
+# -- q and c values of every node -------------------------------------------------------------------------------------
+
+
+def pair(channels: int, c: float, generator: Any) -> Any:
+    """Two vectors of q = 1 and cosine c."""
+    u, v = torch.randn(2, channels, dtype=torch.float64, generator=generator)
+    u = u / u.norm()
+    v = v - (v @ u) * u
+    return math.sqrt(channels) * torch.stack([u, c * u + math.sqrt(1 - c * c) * v / v.norm()])
+
+
+def everything(new: Any, *xs: Any) -> dict[Any, Any]:
+    """The output of every node of the shaped network."""
+    out: dict[str, Any] = {}
+
+    class Noting(torch.fx.Interpreter):
+        def run_node(self, n: Any) -> Any:
+            out[n.name] = super().run_node(n)
+            return out[n.name]
+
+    with torch.no_grad():
+        Noting(new).run(*xs)
+    return {node: out[name] for node, name in new.kcalc_nodes.items()}
+
+
+def deviations(name: str, times: int, draws: int, c: float = 0.3) -> dict[Any, tuple[float, float]]:
+    """{node: standard errors by which (q, c) miss the prediction}: features ``times`` as many, inputs equal at all locations.
+
+    Orthogonal Delta weights, biases 0. Equal locations make pooling and resizing the identity that the theory takes them for.
+    """
+    model, examples, _, s = shaped(name)
+    wide = s.network.map_layers(lambda _, layer: replace(layer, features=layer.features * times) if isinstance(layer, Affine) else layer)
+    expected = node_values(s.network, np.array([c]), 1.0)
+    generator, found = seed(3), {node: [] for node in wide}
+    single = inputs(examples, torch.float64)
+    many = [(node, x) for node, x in zip(wide.inputs, single, strict=True)]
+    for _ in range(draws):
+        new = apply_to(model, SimpleNamespace(network=wide), generator=generator).eval()
+        xs = []
+        for _, x in many:
+            point = pair(x.shape[1], c, generator)
+            xs.append(point.reshape(2, -1, *(1,) * (x.ndim - 2)).expand(2, *x.shape[1:]).contiguous())
+        for node, value in everything(new, *xs).items():
+            value = value.flatten(1)
+            q = value.square().mean(1)
+            found[node].append((float(q.mean()), float((value[0] * value[1]).mean() / q.prod().sqrt())))
+    out = {}
+    for node, rows in found.items():
+        theory = np.array([np.ravel(expected[node][0])[0], np.ravel(expected[node][2])[0]])
+        table = np.array(rows)
+        gap, error = np.abs(table.mean(0) - theory), table.std(0, ddof=1) / math.sqrt(draws)
+        out[node] = tuple(np.where(gap < 1e-9, 0.0, gap / np.maximum(error, 1e-12)))
+    return out
+
+
+@pytest.mark.parametrize("name", ["mlp_functional", "two_inputs_two_outputs"])
+def test_q_and_c_values_are_those_predicted(name: str) -> None:
+    worst = deviations(name, 12, 20)
+    assert max(max(z) for z in worst.values()) < 5, worst
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FRESH)
+def test_q_and_c_values_are_those_predicted_in_wide_models(name: str) -> None:
+    worst = deviations(name, 24 if name in ("mlp_functional", "two_inputs_two_outputs", "scalar_weighted_residuals") else 16, 20)
+    assert max(max(z) for z in worst.values()) < 5, worst
+
+
+# -- what the new model is ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    model = ResNetV2((1, 1), 4, 10)
+    reading = read(model, (2, 3, 33, 33))
+    s = kc.shape(reading.network.without_normalization().normalised(), "tanh", "dks")
+    return model, s, apply_to(model, s, generator=seed(0))
+
+
+def test_original_is_untouched(made: Any) -> None:
+    model, s, _ = made
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state, mode = torch.get_rng_state(), model.training
+    x = torch.randn(2, 3, 33, 33, generator=seed(1))
+    read(model, x)
+    apply_to(model, s, x, generator=seed(0))
+    assert model.training is mode and torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_changes_are_listed(made: Any) -> None:
+    model, s, new = made
+    norms = [name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    for name in norms:
+        assert any(change.startswith(f"{name}: BatchNorm removed") for change in new.kcalc_changes)
+        assert f"{name}.weight: parameter gone" in new.kcalc_changes
+    assert any("blocks.0.conv1: a bias of zeros" in change for change in new.kcalc_changes)
+    assert any("blocks.0.add: sum weights 0.707107, 0.707107" in change for change in new.kcalc_changes)
+    assert any("tanh -> " in change for change in new.kcalc_changes)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in new.modules())
+    assert not s.network.nodes_of(BatchNorm)
+
+
+def test_parameters_keep_names_and_shapes(made: Any) -> None:
+    model, _, new = made
+    old, now = dict(model.named_parameters()), dict(new.named_parameters())
+    assert all(now[name].shape == old[name].shape and now[name].requires_grad for name in now if name in old)
+    assert set(now) - set(old) == {"blocks.0.conv1.bias", "blocks.0.conv2.bias", "blocks.1.conv1.bias", "blocks.1.conv2.bias"}
+    assert all(not now[name].detach().any() for name in now if name.endswith("bias"))
+
+
+def test_weights_are_orthogonal_on_the_central_tap(made: Any) -> None:
+    weight = dict(made[2].named_parameters())["blocks.0.conv2.weight"].detach()
+    centre = weight[:, :, 1, 1]
+    assert torch.allclose(centre @ centre.T, torch.eye(4), atol=1e-5)
+    assert float(weight.square().sum()) == pytest.approx(float(centre.square().sum()))
+    tall = dict(made[2].named_parameters())["blocks.0.conv3.weight"].detach()[:, :, 0, 0]
+    assert torch.allclose(tall.T @ tall, 4 * torch.eye(4), atol=1e-5)
+
+
+def test_other_batches_and_sizes_and_training(made: Any) -> None:
+    new = copy.deepcopy(made[2]).train()
+    optimiser = torch.optim.SGD(new.parameters(), lr=0.01)
+    x, y = torch.randn(7, 3, 41, 41, generator=seed(2)), torch.arange(7) % 10
+    losses = []
+    for _ in range(5):
+        loss = nn.functional.cross_entropy(new(x), y)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
+    assert all(parameter.grad is not None for parameter in new.parameters())
+    assert new(x[:1]).shape == (1, 10)
+
+
+def test_copies_are_the_same_model(made: Any) -> None:
+    new, x = made[2].eval(), torch.randn(2, 3, 33, 33, generator=seed(2))
+    file = io.BytesIO()
+    torch.save(new, file)
+    file.seek(0)
+    copies = (copy.deepcopy(new), pickle.loads(pickle.dumps(new)), torch.load(file, weights_only=False))
+    assert torch.equal(copy.deepcopy(copies[1])(x), new(x))
+    for twin in copies:
+        assert torch.equal(twin(x), new(x))
+        assert twin.kcalc_changes == new.kcalc_changes
+    fresh = apply_to(made[0], made[1], generator=seed(9)).eval()
+    assert not torch.equal(fresh(x), new(x))
+    fresh.load_state_dict(new.state_dict())
+    assert torch.equal(fresh(x), new(x))
+
+
+def test_dropout_only_in_training() -> None:
+    model, examples, _, s = shaped("mlp_modules")
+    new, x = apply_to(model, s, generator=seed(0)), inputs(examples, torch.float64)[0]
+    assert new.training
+    torch.manual_seed(0)
+    assert not torch.equal(new(x), new(x))
+    assert torch.equal(new.eval()(x), new(x))
+
+
+def test_kept_weights_give_the_model_itself() -> None:
+    """Nothing to shape: the network as read, the weights as they are."""
+    for name in ("mlp_modules", "lenet", "crelu", "scalar_weighted_residuals", "densenet", "squeezenet", "unet", "audio_conv1d", "highway"):
+        torch.manual_seed(1)
+        model, examples, _ = ZOO[name]()
+        model = model.double().eval()
+        reading = read(model, *examples)
+        network = reading.network.without_normalization()
+        new = apply_to(_without_batch_norm(model), SimpleNamespace(network=network), *examples, weights="keep").eval()
+        x = inputs(examples, torch.float64)[0]
+        assert torch.allclose(new(x), _without_batch_norm(model)(x), rtol=1e-12, atol=1e-13), name
+
+
+def _without_batch_norm(model: Any) -> Any:
+    twin = copy.deepcopy(model)
+    for module in list(twin.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.BatchNorm2d):
+                setattr(module, name, nn.Identity())
+    return twin
+
+
+# -- activations ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", names())
+def test_activations_are_kcalcs(name: str) -> None:
+    x = torch.linspace(-30, 30, 2001, dtype=torch.float64)
+    if name in ("exp", "cube", "hermite4", "relu5", "relu4"):
+        x = x / 10
+    for phi in (kc.activation(name), kc.activation(name).transformed(0.7312345678901234, 0.3, 1.7, -0.2)):
+        want = np.asarray(phi(x.numpy()))
+        got = ShapedActivation(phi)(x).numpy()
+        assert np.abs(got - want).max() <= 4e-14 * max(1.0, np.abs(want).max())
+
+
+def test_gradients_of_activations_are_finite_far_out() -> None:
+    for name in ("elu", "softplus", "mish", "swish", "logcosh", "celu", "selu", "gelu_tanh"):
+        x = torch.tensor([-800.0, -90.0, 0.5, 90.0, 800.0], dtype=torch.float64, requires_grad=True)
+        ShapedActivation(kc.activation(name))(x).sum().backward()
+        assert torch.isfinite(x.grad).all(), name
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------------
+
+
+def test_errors_name_what_is_wrong(made: Any) -> None:
+    model, s, _ = made
+    stranger = SimpleNamespace(network=kc.Network.from_steps([*s.network.steps(), ("new", Affine(5), s.network.outputs)]))
+    with pytest.raises(kc.KcalcError, match="'new' of the shaped network is no Linear of the model"):
+        apply_to(model, stranger)
+    with pytest.raises(kc.KcalcError, match="law of initial weights"):
+        apply_to(model, s, weights="he")
+    with pytest.raises(kc.KcalcError, match=r"torch\.Generator"):
+        apply_to(model, s, generator=3)
+    with pytest.raises(kc.KcalcError, match="BatchNorm"):
+        apply_to(model, SimpleNamespace(network=read(model, (2, 3, 33, 33)).network))
+    block, example, _ = ZOO["transformer_block"]()
+    with pytest.raises(kc.KcalcError, match="'attn' was not read"):
+        apply_to(block, SimpleNamespace(network=read(block, *example).network))

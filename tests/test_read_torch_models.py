@@ -1,0 +1,308 @@
+"""Reading PyTorch: writes in place, forms of models and examples, what cannot be read, errors, and that nothing is changed."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+
+from kcalc.interchange.read import read  # noqa: E402
+from kcalc.interchange.torch_model import trace_torch  # noqa: E402
+from kcalc.interchange.trace import Drop, Held, Linear, NotRead, Pointwise  # noqa: E402
+from kcalc.layers import Affine, BatchNorm, Dropout, Input, Nonlinear, Opaque, Sum  # noqa: E402
+
+
+class Fn(nn.Module):
+    """A layer, then a function."""
+
+    def __init__(self, function: Any, layer: Any = None) -> None:
+        super().__init__()
+        self.layer, self.function = layer or nn.Linear(6, 6), function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self.layer(x))
+
+
+def layers(model: Any, *example: Any) -> list[Any]:
+    """The layers of the network read, in order, without the input."""
+    return [layer for _, layer, _ in read(model, *(example or ((2, 6),)), sigmas=False).network.steps() if not isinstance(layer, Input)]
+
+
+# -- writes in place, parameters as arrays ---------------------------------------------------------------------------------
+
+
+class InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x)
+        y = h.detach() if False else h
+        F.relu_(h)
+        z = self.b(y)
+        z += y
+        z *= 0.5
+        return z
+
+
+def test_writes_in_place_are_seen_by_later_readers() -> None:
+    net = read(InPlace(), (2, 6), sigmas=False).network
+    total = net.layer(net.outputs[0])
+    assert isinstance(total, Sum) and total.weights == (0.5, 0.5)
+    assert {type(net.layer(p)) for p in net.parents(net.outputs[0])} == {Affine, Nonlinear}
+
+
+class WritesPart(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.a(x))
+        h[:, :2] = 0.0
+        return self.b(h)
+
+
+def test_writes_into_a_part_are_reported() -> None:
+    found = read(WritesPart(), (2, 6))
+    assert found.fidelity.level == "not read"
+    assert found.fidelity.nodes["a"] == found.fidelity.nodes["b"] == "exact"
+
+
+class LayerScale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.gamma, self.register = nn.Parameter(torch.full((6,), 0.1)), nn.Buffer(torch.tensor(2.0))
+        self.unused = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.a(x)
+        return x + self.gamma * self.b(torch.tanh(x * self.register))
+
+
+def test_parameters_as_factors_and_unused_ones() -> None:
+    trace = trace_torch(LayerScale(), (2, 6))
+    held = {op.parameter for op in trace.ops if isinstance(op, Held)}
+    assert held == {"gamma", None}
+    net = read(LayerScale(), (2, 6), sigmas=False).network
+    assert net.layer(net.outputs[0]).weights == (1, 0.1)
+    assert "unused" not in net
+
+
+# -- examples and models --------------------------------------------------------------------------------------------------
+
+
+def test_examples_as_tensors_arrays_shapes() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    nets = [read(model, x).network for x in (torch.randn(2, 6), np.zeros((2, 6)), (2, 6), [5, 6], torch.Size((1, 6)))]
+    assert all(net == nets[0] for net in nets)
+    for dtype in (torch.float64, torch.bfloat16, torch.float16):
+        assert read(model.to(dtype), (2, 6)).network.features["0"] == 6
+
+
+def test_many_forms_of_a_model() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    ).eval()
+    x = torch.randn(2, 3, 8, 8)
+    plain = read(model, x).network
+    program = torch.export.export(model, (x,))
+    forms = (torch.fx.symbolic_trace(model), torch.jit.trace(model, x), torch.jit.script(model), program, program.run_decompositions())
+    for form in forms:
+        examples = () if isinstance(form, torch.export.ExportedProgram) else (x,)
+        found = read(form, *examples)
+        assert found.network.isomorphic(plain), f"{type(form)}\n{found}"
+    batch = torch.export.Dim("batch")
+    assert read(torch.export.export(model, (x,), dynamic_shapes=({0: batch},))).network.isomorphic(plain)
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor, flag: bool = True) -> torch.Tensor:
+        x = self.a(x)
+        if x.sum() > 1e9:
+            x = torch.sin(x)
+        return self.b(torch.relu(x)) * x.abs().max().item()
+
+
+def test_data_dependent_control_flow_is_read_along_one_path() -> None:
+    found = read(Branches(), (2, 6))
+    assert any("only the path taken was read" in remark and "test_read_torch_models.py" in remark for remark in found.remarks)
+    assert any("a number is taken out of an array" in remark for remark in found.remarks)
+    assert found.network.layer("relu") == Nonlinear("relu")
+    assert "a" in found.network and "b" in found.network
+
+
+class Cond(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.a(x)
+        return torch.cond(x.sum() > 0, lambda y: torch.sin(y), lambda y: torch.cos(y), (x,))
+
+
+class NoGradInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            x = torch.relu(self.a(x))
+        return torch.utils.checkpoint.checkpoint(self.b, x, use_reentrant=False)
+
+
+def test_graphs_within_the_graph() -> None:
+    assert [type(x) for x in layers(NoGradInside())] == [Affine, Nonlinear, Affine]
+    found = read(Cond(), (2, 6))
+    assert found.fidelity.nodes["a"] == "exact"
+    assert found.fidelity.level == "not read" or found.remarks
+
+
+UNREAD: dict[str, tuple[Any, str]] = {
+    "softmax": (lambda x: F.softmax(x, -1) * 2, "softmax"), "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), "attention"),
+    "cumsum": (lambda x: torch.cumsum(x, 1), "running sum"), "glu": (lambda x: F.glu(x), "gated linear unit"),
+    "sort": (lambda x: x.sort(1)[0], "sorting"),
+    "split": (lambda x: x.chunk(2, 1)[0], "a split"), "slice": (lambda x: x[:, 1:4], "a slice"),
+    "product": (lambda x: x @ x.T, "two activations"),
+    "noise": (lambda x: x + torch.randn_like(x), "random"), "custom": (lambda x: torch.special.bessel_j0(x), "special_bessel_j0"),
+    "complex": (lambda x: torch.fft.fft(x).abs(), "Fourier"), "norm": (lambda x: x / x.norm(dim=1, keepdim=True), "a norm"),
+    "roll": (lambda x: x.roll(1, 1), "roll"),
+    "batch": (lambda x: x - x.mean(0), "over the examples"), "stack": (lambda x: torch.stack([x, x], 1).flatten(1), "stack"),
+    "integers": (lambda x: x.long() * 2, "whole numbers"), "infinities": (lambda x: x.masked_fill(x < 0, -math.inf), "infinit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_has_no_rule_is_reported_and_the_rest_read(name: str) -> None:
+    function, word = UNREAD[name]
+    found = read(nn.Sequential(nn.Linear(6, 6), Fn(function), nn.Tanh()) if name != "integers" else Fn(function), (6, 6))
+    opaque = [found.network.layer(node) for node in found.network.nodes_of(Opaque)]
+    assert opaque and any(word in layer.name or word in layer.reason for layer in opaque), found
+    assert len(found.network.nodes_of(Affine)) >= 1
+    assert all("arguments are not understood" not in layer.reason for layer in opaque)
+
+
+@pytest.mark.parametrize("module", [nn.LSTM(6, 4, batch_first=True), nn.GRU(6, 4), nn.RNN(6, 4)])
+def test_recurrent_layers_are_reported(module: Any) -> None:
+    assert read(module, (3, 5, 6)).fidelity.level == "not read"
+
+
+def test_embeddings_and_transposed_convolutions_are_reported() -> None:
+    tokens = read(nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 6), nn.ReLU()), torch.zeros(2, 5, dtype=torch.long))
+    assert tokens.fidelity.nodes["0"] == "not read" and tokens.fidelity.nodes["1"] == "exact"
+    up = read(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ConvTranspose2d(4, 4, 2, 2), nn.ReLU(), nn.PixelShuffle(2)), (1, 3, 4, 4))
+    assert [up.fidelity.nodes[node] for node in ("0", "1", "2", "3")] == ["exact", "not read", "exact", "not read"]
+
+
+# -- nothing is changed -------------------------------------------------------------------------------------------------
+
+
+class Stateful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.bn, self.calls = nn.Linear(6, 6), nn.BatchNorm1d(6), 0
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.steps += 1
+        return F.dropout(torch.relu(self.bn(self.a(x))), 0.5, self.training)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_the_model_and_all_random_states_stay_as_they_are(mode: bool) -> None:
+    model = Stateful().train(mode)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    seen: list[Any] = []
+    handle = model.a.register_forward_hook(lambda *_: seen.append(1))
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    found = read(model, torch.randn(4, 6, generator=torch.Generator().manual_seed(0)))
+    assert [type(layer) for _, layer, _ in found.network.steps()][1:] == [Affine, BatchNorm, Nonlinear, Dropout]
+    assert torch.equal(states[0], torch.get_rng_state()) and states[1] == random.getstate()
+    assert np.array_equal(states[2], np.random.get_state()[1])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert model.calls == 0 and model.training is mode and len(model.a._forward_hooks) == 1
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    handle.remove()
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------------
+
+
+class Broken(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("the cable is out")
+
+
+class Locked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.generator = nn.Linear(6, 6), (i for i in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(x)
+
+
+class Constant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a * 2
+
+
+def test_errors_stand_alone() -> None:
+    linear = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    cases: list[tuple[Any, tuple[Any, ...], str]] = [
+        (linear, (), r"give example inputs or their shapes"),
+        (linear, ((2, 5),), r"could not be traced.*mat1 and mat2"),
+        (linear, ((0, 6),), r"positive numbers"),
+        (linear, (torch.zeros(0, 6),), r"holds no example"),
+        (linear, (object(),), r"must be a tensor, an array or a shape"),
+        (linear, (np.array(["a"]),), r"must hold numbers"),
+        (linear, ((2, 6), (2, 6)), r"could not be traced"),
+        (Broken(), ((2, 6),), r"could not be traced at test_read_torch_models.py:\d+ in forward: RuntimeError: the cable is out"),
+        (Locked(), ((2, 6),), r"cannot be copied"),
+        (Constant(), ((2, 6),), r"no output of the model depends on its inputs"),
+        (nn.Identity(), ((2, 6),), r"no layers|nothing to analyse"),
+        (nn.Linear(6, 6, device="meta"), ((2, 6),), r"meta device"),
+    ]
+    for model, examples, text in cases:
+        with pytest.raises(kc.KcalcError, match=text):
+            read(model, *examples)
+    with pytest.raises(kc.KcalcError, match="expected a torch.nn.Module"):
+        trace_torch(3, (2, 6))
+
+
+def test_importing_kcalc_imports_no_framework() -> None:
+    code = "import sys, kcalc.interchange.torch_model; sys.exit(any(name in sys.modules for name in ('torch', 'flax', 'keras', 'onnx')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_trace_says_what_the_model_says() -> None:
+    trace = trace_torch(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Dropout(0.1)), (2, 6))
+    assert [type(op) for op in trace.ops[1:]] == [Linear, Pointwise, Drop]
+    assert [op.name for op in trace.ops] == ["input", "0", "1", "2"]
+    assert not any(isinstance(op, NotRead) for op in trace.ops)

@@ -1,0 +1,635 @@
+"""PyTorch models as users write them, each with the network that it is, written by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import sympy as sp
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+import kcalc as kc
+from kcalc.activations import X
+from kcalc.layers import (
+    Affine,
+    BatchNorm,
+    Concat,
+    Dropout,
+    Flatten,
+    GroupNorm,
+    Identity,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Opaque,
+    Pool,
+    Product,
+    Scale,
+    Sum,
+)  # fmt: skip
+
+ZOO: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], kc.Network]]] = {}
+
+
+def entry(make: Callable[[], Any]) -> Callable[[], Any]:
+    ZOO[make.__name__] = make
+    return make
+
+
+class Twin:
+    """A network written down node by node."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+
+    def __call__(self, layer: Any, *parents: str) -> str:
+        name = f"n{len(self.steps)}"
+        self.steps.append((name, layer, parents))
+        return name
+
+    def line(self, start: str, *layers: Any) -> str:
+        for layer in layers:
+            start = self(layer, start)
+        return start
+
+    def network(self, *outputs: str) -> kc.Network:
+        return kc.Network.from_steps(self.steps, outputs or None)
+
+
+def conv(features: int, kernel: int = 3, stride: int = 1, padding: Any = "same", groups: int = 1, bias: bool = False) -> Affine:
+    return Affine(features, kernel=kernel, stride=stride, padding=padding, groups=groups, bias=bias)
+
+
+RELU = Nonlinear("relu")
+
+# -- multilayer perceptrons --------------------------------------------------------------------------------------------
+
+
+@entry
+def mlp_modules() -> Any:
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Dropout(0.1), nn.Linear(64, 10))
+    twin = kc.chain(
+        Input(20), Affine(64), Nonlinear("relu"), Affine(64), Nonlinear("tanh"), Dropout(0.1), Affine(10)
+    )  # fmt: skip
+    return model, ((4, 20),), twin
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(20, 32), nn.Linear(32, 32, bias=False)
+        self.weight = nn.Parameter(torch.randn(32, 5) / 6)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = F.gelu(self.first(x.flatten(1)))
+        x = F.dropout(F.elu(self.second(x)), 0.25, self.training)
+        return {"logits": x @ self.weight}
+
+
+@entry
+def mlp_functional() -> Any:
+    twin = kc.chain(
+        Input(20), Affine(32), Nonlinear("gelu"), Affine(32, bias=False), Nonlinear("elu"), Dropout(0.25), Affine(5, bias=False)
+    )  # fmt: skip
+    return Functional(), ((3, 20),), twin
+
+
+class ByHand(nn.Module):
+    """Activations as people type them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(16, 16) for _ in range(7)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layers[0](x)
+        x = self.layers[1](x * torch.sigmoid(x))
+        x = self.layers[2](x * torch.tanh(F.softplus(x)))
+        x = self.layers[3](0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+        x = self.layers[4](x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))))
+        x = self.layers[5](torch.where(x > 0, x, 0.2 * x))
+        return self.layers[6](torch.sin(x) ** 2 + x)
+
+
+@entry
+def hand_written_activations() -> Any:
+    leaky = kc.activation(sp.Piecewise((X / 5, X < 0), (X, True)))
+    names = ("swish", "mish", "gelu_tanh", "gelu", leaky, "snake")
+    twin = kc.chain(Input(16), Affine(16), *(layer for name in names for layer in (Nonlinear(name), Affine(16))))
+    return ByHand(), ((2, 16),), twin
+
+
+class WeightedResidual(nn.Module):
+    def __init__(self, width: int = 24, blocks: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Linear(width, width)
+        self.branches = nn.ModuleList([nn.Sequential(nn.Tanh(), nn.Linear(width, width)) for _ in range(blocks)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for branch in self.branches:
+            x = 0.6 * x + 0.8 * branch(x)
+        return x
+
+
+@entry
+def scalar_weighted_residuals() -> Any:
+    t = Twin()
+    x = t.line(t(Input(24)), Affine(24))
+    for _ in range(3):
+        x = t(Sum((0.6, 0.8)), x, t.line(x, Nonlinear("tanh"), Affine(24)))
+    return WeightedResidual(), ((2, 24),), t.network()
+
+
+class Crelu(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.out = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(16, 8, 3, padding=1), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in (self.one, self.two):
+            x = layer(x)
+            x = torch.cat([F.relu(x), F.relu(-x)], dim=1)
+        return self.out(x.mean(dim=(-2, -1)))
+
+
+@entry
+def crelu() -> Any:
+    t = Twin()
+    x = t(Input(3, (8, 8)))
+    for _ in range(2):
+        x = t(conv(8, bias=True), x)
+        x = t(Concat(), t(RELU, x), t(Nonlinear(sp.Max(-X, 0)), x))
+    return Crelu(), ((2, 3, 8, 8),), t.network(t.line(x, Pool("mean"), Affine(4)))
+
+
+class TwoTowers(nn.Module):
+    """Two inputs in a dictionary, two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(6, 16), nn.Linear(9, 16)
+        self.mean, self.spread = nn.Linear(32, 2), nn.Linear(32, 2)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        h = torch.cat([torch.tanh(self.left(batch["a"])), torch.tanh(self.right(batch["b"]))], -1)
+        return self.mean(h), F.softplus(self.spread(h))
+
+
+@entry
+def two_inputs_two_outputs() -> Any:
+    t = Twin()
+    a, b = t(Input(6)), t(Input(9))
+    h = t(Concat(), t.line(a, Affine(16), Nonlinear("tanh")), t.line(b, Affine(16), Nonlinear("tanh")))
+    ends = t(Affine(2), h), t.line(h, Affine(2), Nonlinear("softplus"))
+    return TwoTowers(), ({"a": torch.randn(3, 6), "b": torch.randn(3, 9)},), t.network(*ends)
+
+
+# -- convolutional networks -----------------------------------------------------------------------------------------------
+
+
+@entry
+def lenet() -> Any:
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(400, 120),
+        nn.Tanh(), nn.Linear(120, 10),
+    )  # fmt: skip
+    parts = [conv(6, 5, padding="valid", bias=True), Nonlinear("tanh"), Pool("mean", 2), conv(16, 5, padding="valid", bias=True)]
+    tail = [Nonlinear("tanh"), Pool("mean", 2), Flatten(), Affine(120), Nonlinear("tanh"), Affine(10)]
+    return model, ((2, 1, 32, 32),), kc.chain(Input(1, (32, 32)), *parts, *tail)
+
+
+@entry
+def vgg() -> Any:
+    layers: list[nn.Module] = []
+    twin: list[Any] = [Input(3, (16, 16))]
+    width = 3
+    for out in (8, "M", 16, 16, "M"):
+        if isinstance(out, str):
+            layers.append(nn.MaxPool2d(2, 2))
+            twin.append(Pool("max", 2))
+        else:
+            layers += [nn.Conv2d(width, out, 3, padding=1), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
+            twin += [conv(out, bias=True), BatchNorm(), RELU]
+            width = out
+    head = [nn.Flatten(), nn.Linear(256, 32), nn.ReLU(True), nn.Dropout(), nn.Linear(32, 10)]
+    return nn.Sequential(*layers, *head), ((2, 3, 16, 16),), kc.chain(*twin, Flatten(), Affine(32), RELU, Dropout(0.5), Affine(10))
+
+
+class Basic(nn.Module):
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = None
+        if stride != 1 or inputs != width:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        identity = x if self.downsample is None else self.downsample(x)
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += identity
+        return self.relu(out)
+
+
+class Bottleneck(nn.Module):
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int = 1) -> None:
+        super().__init__()
+        out = 4 * width
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = None
+        if stride != 1 or inputs != out:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        identity = x
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        if self.downsample is not None:
+            identity = self.downsample(x)
+        out += identity
+        return self.relu(out)
+
+
+class ResNet(nn.Module):
+    def __init__(self, block: Any, blocks: tuple[int, ...], width: int = 8, classes: int = 10) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
+        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        inputs, stages = width, []
+        for i, count in enumerate(blocks):
+            parts = []
+            for j in range(count):
+                parts.append(block(inputs, width * 2**i, 2 if i and not j else 1))
+                inputs = width * 2**i * block.expansion
+            stages.append(nn.Sequential(*parts))
+        self.layers = nn.ModuleList(stages)
+        self.avgpool, self.fc = nn.AdaptiveAvgPool2d((1, 1)), nn.Linear(inputs, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for layer in self.layers:
+            x = layer(x)
+        return self.fc(torch.flatten(self.avgpool(x), 1))
+
+
+def _resnet_v1(block: Any, blocks: tuple[int, ...], size: int) -> kc.Network:
+    t, width, inputs = Twin(), 8, 8
+    x = t.line(t(Input(3, (size, size))), conv(8, 7, 2), BatchNorm(), RELU, Pool("max", 3, 2, "same"))
+    for i, count in enumerate(blocks):
+        for j in range(count):
+            w, stride = width * 2**i, 2 if i and not j else 1
+            out = w * block.expansion
+            if block is Basic:
+                y = t.line(x, conv(w, 3, stride), BatchNorm(), RELU, conv(w), BatchNorm())
+            else:
+                y = t.line(x, conv(w, 1), BatchNorm(), RELU, conv(w, 3, stride), BatchNorm(), RELU, conv(out, 1), BatchNorm())
+            short = t.line(x, conv(out, 1, stride), BatchNorm()) if stride != 1 or inputs != out else x
+            x = t.line(t(Sum(), y, short), RELU)
+            inputs = out
+    return t.network(t.line(x, Pool("mean"), Affine(10)))
+
+
+@entry
+def resnet_v1_basic() -> Any:
+    return ResNet(Basic, (2, 1)), ((2, 3, 33, 33),), _resnet_v1(Basic, (2, 1), 33)
+
+
+@entry
+def resnet_v1_bottleneck() -> Any:
+    return ResNet(Bottleneck, (1, 2)), ((2, 3, 33, 33),), _resnet_v1(Bottleneck, (1, 2), 33)
+
+
+class PreBottleneck(nn.Module):
+    def __init__(self, inputs: int, width: int, out: int, stride: int, transition: bool, norm: bool = True) -> None:
+        super().__init__()
+        make: Any = nn.BatchNorm2d if norm else (lambda _: nn.Identity())
+        self.bn1, self.conv1 = make(inputs), nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn2, self.conv2 = make(width), nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn3, self.conv3 = make(width), nn.Conv2d(width, out, 1, bias=False)
+        self.shortcut = nn.Conv2d(inputs, out, 1, stride, bias=False) if transition else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = F.relu(self.bn1(x))
+        short = x if self.shortcut is None else self.shortcut(h)
+        h = self.conv1(h)
+        h = self.conv2(F.relu(self.bn2(h)))
+        return short + self.conv3(F.relu(self.bn3(h)))
+
+
+class ResNetV2(nn.Module):
+    """Pre-activation bottlenecks with BatchNorm; (3, 4, 6, 3) blocks are a ResNet-50."""
+
+    def __init__(self, blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 64, classes: int = 1000, norm: bool = True) -> None:
+        super().__init__()
+        self.stem, self.pool = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.MaxPool2d(3, 2, 1)
+        inputs, parts = width, []
+        for i, count in enumerate(blocks):
+            for j in range(count):
+                out = 4 * width * 2**i
+                parts.append(PreBottleneck(inputs, width * 2**i, out, 2 if i and not j else 1, j == 0, norm))
+                inputs = out
+        self.blocks = nn.Sequential(*parts)
+        self.bn, self.fc = nn.BatchNorm2d(inputs) if norm else nn.Identity(), nn.Linear(inputs, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.blocks(self.pool(self.stem(x)))
+        return self.fc(F.relu(self.bn(x)).mean((2, 3)))
+
+
+@entry
+def resnet_v2_bottleneck() -> Any:
+    t, inputs = Twin(), 4
+    x = t.line(t(Input(3, (33, 33))), conv(4, 7, 2), Pool("max", 3, 2, "same"))
+    for i, count in enumerate((2, 1)):
+        for j in range(count):
+            w, stride = 4 * 2**i, 2 if i and not j else 1
+            h = t.line(x, BatchNorm(), RELU)
+            y = t.line(h, conv(w, 1), BatchNorm(), RELU, conv(w, 3, stride), BatchNorm(), RELU, conv(4 * w, 1))
+            x = t(Sum(), t(conv(4 * w, 1, stride), h) if j == 0 else x, y)
+            inputs = 4 * w
+    assert inputs == 32
+    return ResNetV2((2, 1), 4, 10), ((2, 3, 33, 33),), t.network(t.line(x, BatchNorm(), RELU, Pool("mean"), Affine(10)))
+
+
+class WideBlock(nn.Module):
+    def __init__(self, inputs: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.BatchNorm2d(inputs), nn.BatchNorm2d(out)])
+        self.convs = nn.ModuleList([nn.Conv2d(inputs, out, 3, stride, 1, bias=False), nn.Conv2d(out, out, 3, 1, 1, bias=False)])
+        self.drop = nn.Dropout(0.3)
+        self.short = nn.Conv2d(inputs, out, 1, stride, bias=False) if inputs != out else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = F.relu(self.norms[0](x))
+        y = self.convs[1](self.drop(F.relu(self.norms[1](self.convs[0](h)))))
+        return torch.add(y, self.short(x if isinstance(self.short, nn.Identity) else h))
+
+
+@entry
+def wide_resnet() -> Any:
+    blocks = nn.Sequential(WideBlock(4, 8, 1), WideBlock(8, 8, 1), WideBlock(8, 16, 2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1, bias=False), blocks, nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(16, 10),
+    )  # fmt: skip
+    t = Twin()
+    x = t.line(t(Input(3, (15, 15))), conv(4))
+    for inputs, out, stride in ((4, 8, 1), (8, 8, 1), (8, 16, 2)):
+        h = t.line(x, BatchNorm(), RELU)
+        y = t.line(h, conv(out, 3, stride), BatchNorm(), RELU, Dropout(0.3), conv(out))
+        x = t(Sum(), y, t(conv(out, 1, stride), h) if inputs != out else x)
+    return model, ((2, 3, 15, 15),), t.network(t.line(x, BatchNorm(), RELU, Pool("mean"), Affine(10)))
+
+
+class DenseNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8 + 4 * i) for i in range(3)])
+        self.convs = nn.ModuleList([nn.Conv2d(8 + 4 * i, 4, 3, padding=1, bias=False) for i in range(3)])
+        self.transition = nn.Sequential(nn.BatchNorm2d(20), nn.ReLU(), nn.Conv2d(20, 10, 1, bias=False), nn.AvgPool2d(2))
+        self.head = nn.Linear(10, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = [self.stem(x)]
+        for norm, layer in zip(self.norms, self.convs, strict=True):
+            features.append(layer(torch.relu(norm(torch.cat(features, 1)))))
+        x = F.relu(self.transition(torch.cat(features, 1)))
+        return self.head(F.adaptive_avg_pool2d(x, (1, 1)).flatten(1))
+
+
+@entry
+def densenet() -> Any:
+    t = Twin()
+    known = [t.line(t(Input(3, (8, 8))), conv(8))]
+    for i in range(3):
+        x = t(Concat(), *known) if i else known[0]
+        known.append(t.line(x, BatchNorm(), RELU, conv(4)))
+    x = t.line(t(Concat(), *known), BatchNorm(), RELU, conv(10, 1), Pool("mean", 2), RELU)
+    return DenseNet(), ((2, 3, 8, 8),), t.network(t.line(x, Pool("mean"), Affine(5)))
+
+
+class Fire(nn.Module):
+    def __init__(self, inputs: int, squeeze: int, expand: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(inputs, squeeze, 1)
+        self.expand1x1, self.expand3x3 = nn.Conv2d(squeeze, expand, 1), nn.Conv2d(squeeze, expand, 3, padding=1)
+        self.activation = nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.activation(self.squeeze(x))
+        return torch.cat([self.activation(self.expand1x1(x)), self.activation(self.expand3x3(x))], 1)
+
+
+@entry
+def squeezenet() -> Any:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, ceil_mode=True), Fire(8, 4, 8), Fire(16, 4, 8),
+        nn.Dropout(0.5),
+        nn.Conv2d(16, 10, 1), nn.ReLU(), nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(),
+    )  # fmt: skip
+    t = Twin()
+    x = t.line(t(Input(3, (31, 31))), conv(8, 3, 2, "valid", bias=True), RELU, Pool("max", 3, 2))
+    for _ in range(2):
+        x = t.line(x, conv(4, 1, bias=True), RELU)
+        x = t(Concat(), *(t.line(x, conv(8, k, bias=True), RELU) for k in (1, 3)))
+    x = t.line(x, Dropout(0.5), conv(10, 1, bias=True), RELU, Pool("mean"))
+    return model, ((2, 3, 31, 31),), t.network(x)
+
+
+def _separable(inputs: int, out: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, inputs, 3, stride, 1, groups=inputs, bias=False), nn.BatchNorm2d(inputs), nn.ReLU6(inplace=True),
+        nn.Conv2d(inputs, out, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU6(inplace=True),
+    )  # fmt: skip
+
+
+@entry
+def mobilenet() -> Any:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6(), _separable(8, 16, 1), _separable(16, 32, 2),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
+    )  # fmt: skip
+    six = Nonlinear("relu6")
+    layers = [conv(8, 3, 2), BatchNorm(), six]
+    for inputs, out, stride in ((8, 16, 1), (16, 32, 2)):
+        layers += [conv(inputs, 3, stride, groups=inputs), BatchNorm(), six, conv(out, 1), BatchNorm(), six]
+    return model, ((2, 3, 17, 17),), kc.chain(Input(3, (17, 17)), *layers, Pool("mean"), Affine(10))
+
+
+class ConvNeXtBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dwconv, self.norm = nn.Conv2d(width, width, 7, padding=3, groups=width), nn.LayerNorm(width, eps=1e-6)
+        self.pwconv1, self.act, self.pwconv2 = nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        self.gamma = nn.Parameter(0.5 * torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.dwconv(x).permute(0, 2, 3, 1)
+        y = self.gamma * self.pwconv2(self.act(self.pwconv1(self.norm(y))))
+        return x + y.permute(0, 3, 1, 2)
+
+
+class ConvNeXt(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.blocks = nn.Conv2d(3, 8, 4, 4), nn.Sequential(ConvNeXtBlock(8), ConvNeXtBlock(8))
+        self.norm, self.head = nn.LayerNorm(8, eps=1e-6), nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.blocks(self.stem(x)).mean([-2, -1])))
+
+
+@entry
+def convnext() -> Any:
+    t = Twin()
+    x = t.line(t(Input(3, (32, 32))), conv(8, 4, 4, "same", bias=True))
+    for _ in range(2):
+        y = t.line(x, conv(8, 7, groups=8, bias=True), LayerNorm(), Affine(32), Nonlinear("gelu"), Affine(8))
+        x = t(Sum((1, 0.5)), x, y)
+    return ConvNeXt(), ((2, 3, 32, 32),), t.network(t.line(x, Pool("mean"), LayerNorm(), Affine(10)))
+
+
+class UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
+        self.middle, self.up2, self.up1 = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(32, 8, 3, padding=1), nn.Conv2d(16, 8, 3, padding=1)
+        self.upsample, self.out = nn.Upsample(scale_factor=2), nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = F.relu(self.down1(x))
+        b = F.relu(self.down2(F.max_pool2d(a, 2)))
+        c = F.relu(self.middle(F.max_pool2d(b, 2)))
+        y = F.relu(self.up2(torch.cat([self.upsample(c), b], 1)))
+        y = F.relu(self.up1(torch.cat([F.interpolate(y, scale_factor=2, mode="nearest"), a], 1)))
+        return self.out(y)
+
+
+@entry
+def unet() -> Any:
+    t = Twin()
+    a = t.line(t(Input(3, (16, 16))), conv(8, bias=True), RELU)
+    b = t.line(a, Pool("max", 2), conv(16, bias=True), RELU)
+    c = t.line(b, Pool("max", 2), conv(16, bias=True), RELU, Identity())
+    y = t.line(t(Concat(), c, b), conv(8, bias=True), RELU, Identity())
+    y = t.line(t(Concat(), y, a), conv(8, bias=True), RELU)
+    return UNet(), ((2, 3, 16, 16),), t.network(t(conv(2, 1, bias=True), y))
+
+
+class ResNeXtBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.GroupNorm(4, width), nn.SiLU(), nn.Conv2d(width, width, 3, padding="same", groups=4), nn.GroupNorm(1, width), nn.SiLU(),
+            nn.Conv2d(width, width, 1),
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + self.body(x)) / math.sqrt(2)
+
+
+@entry
+def resnext_groupnorm() -> Any:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), ResNeXtBlock(16), ResNeXtBlock(16))
+    t = Twin()
+    x = t.line(t(Input(3, (6, 6))), conv(16, bias=True))
+    for _ in range(2):
+        swish = Nonlinear("swish")
+        y = t.line(x, GroupNorm(4), swish, conv(16, groups=4, bias=True), GroupNorm(1), swish, conv(16, 1, bias=True))
+        x = t(Sum((math.sqrt(0.5), math.sqrt(0.5))), x, y)
+    return model, ((2, 3, 6, 6),), t.network(x)
+
+
+@entry
+def audio_conv1d() -> Any:
+    model = nn.Sequential(
+        nn.Conv1d(2, 8, 5, stride=2, padding=2), nn.LeakyReLU(0.01), nn.MaxPool1d(2), nn.Conv1d(8, 8, 3, padding=1), nn.Softplus(),
+        nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 3),
+    )  # fmt: skip
+    layers = [conv(8, 5, 2, bias=True), Nonlinear("leaky_relu"), Pool("max", 2), conv(8, bias=True), Nonlinear("softplus")]
+    return model, ((2, 2, 31),), kc.chain(Input(2, (31,)), *layers, Pool("mean"), Affine(3))
+
+
+# -- what is reported -------------------------------------------------------------------------------------------------
+
+
+class Highway(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.gate, self.branch, self.out = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        gate = torch.sigmoid(self.gate(x))
+        return self.out(gate * torch.relu(self.branch(x)) + (1 - gate) * x)
+
+
+@entry
+def highway() -> Any:
+    t = Twin()
+    x = t.line(t(Input(8)), Affine(8))
+    z = t(Affine(8), x)
+    carry = t(Nonlinear(1 - 1 / (1 + sp.exp(-X))), z)
+    gated = t(Product(), t(Nonlinear("sigmoid"), z), t.line(x, Affine(8), RELU))
+    return Highway(), ((2, 8),), t.network(t(Affine(8), t(Sum(), gated, t(Product(), carry, x))))
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.attn = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm1(x)
+        x = x + self.attn(y, y, y)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+@entry
+def transformer_block() -> Any:
+    reason = "the weights of its sums are computed from the input; kernel maps of attention are not covered"
+    t = Twin()
+    x = t(Input(16, (5,)))
+    x = t(Sum(), x, t.line(x, LayerNorm(), Opaque("attention", reason)))
+    x = t(Sum(), x, t.line(x, LayerNorm(), Affine(64), Nonlinear("gelu"), Affine(16)))
+    return TransformerBlock(), ((2, 5, 16),), t.network(x)
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.cell, self.out = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for _ in range(2):
+            x = torch.tanh(self.cell(x))
+        return self.out(x)
+
+
+@entry
+def shared_weights() -> Any:
+    reason = "its weights are those of 'cell', and the calculus takes every layer's as its own"
+    cell = [Affine(8), Nonlinear("tanh"), Opaque("shared weights", reason), Nonlinear("tanh")]
+    return Shared(), ((2, 8),), kc.chain(Input(8), Affine(8), *cell, Affine(2))
+
+
+REPORTED = ("highway", "transformer_block", "shared_weights")
+__all__ = ["REPORTED", "ZOO", "ResNetV2", "Scale"]
