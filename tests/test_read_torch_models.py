@@ -149,6 +149,7 @@ def test_data_dependent_control_flow_is_read_along_one_path() -> None:
     assert any("a number is taken out of an array" in remark for remark in found.remarks)
     assert found.network.layer("relu") == Nonlinear("relu")
     assert "a" in found.network and "b" in found.network
+    assert found.fidelity.level == "approximate" and "path" in found.notes[-1].text
 
 
 class Cond(nn.Module):

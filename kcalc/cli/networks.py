@@ -1,21 +1,22 @@
-"""Networks on the command line: a family and a number (``resnet-v2-101``), or a JSON file."""
+"""Networks on the command line: a family and a number (``resnet-v2-101``), or a model of the user's own."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from .. import architectures
 from ..activations import activation, names
 from ..errors import KcalcError, unknown
-from ..interchange.json_format import load_json
-from ..layers import Affine, Input, Nonlinear
+from ..layers import Affine, Input, Nonlinear, Sum
 from ..network import Network
 from ..shaping.base import replace_activations
 from .command import number
+from .models import input_option, is_model, model_named
 
 EXAMPLES = (
     "vanilla-100",
@@ -32,13 +33,13 @@ FAMILIES = ("vanilla", "resnet-v2", "wide-resnet", "layernorm-resnet", "rescaled
 ALIASES = {"resnet": "resnet-v2", "resnetv2": "resnet-v2", "mlp": "vanilla", "ln-resnet": "layernorm-resnet"}
 NET_HELP = (
     "vanilla-DEPTH, resnet-v2-50|101|152 (or resnet-...), wide-resnet-DEPTH, layernorm-resnet-50|101|152, "
-    "rescaled-resnet-BLOCKS, densenet-LAYERS, or a network JSON file"
+    "rescaled-resnet-BLOCKS, densenet-LAYERS, an .onnx file, a network .json file, or module:attribute for a model in Python"
 )
 
 
 @dataclass(frozen=True)
 class Named:
-    """A network from the command line and what to call it."""
+    """A network from the command line and what to call it: a line, then what was done to it."""
 
     network: Network
     title: str
@@ -46,19 +47,36 @@ class Named:
     @property
     def short(self) -> str:
         """The title without what follows its first colon."""
-        return self.title.split(":")[0]
+        return self.title.split("\n")[0].rsplit(":", 1)[0] if "\n" in self.title else self.title.split(":")[0]
 
 
 def network_options(command: argparse.ArgumentParser) -> None:
-    """The network, its activation and its shortcut weight."""
+    """The network, its activation, its shortcut weight, and what belongs to models of the user's own."""
     command.add_argument("network", metavar="NET", help=NET_HELP)
     command.add_argument("--activation", metavar="NAME", help=f"activation of every nonlinear layer: {', '.join(names())}")
     command.add_argument("--shortcut-weight", type=number, metavar="W", help="amplitude of the shortcut in ResNet sums, in [0, 1)")
+    input_option(command)
+    command.add_argument(
+        "--without-normalization", action="store_true", help="drop Batch-, Layer-, RMS- and GroupNorm, and normalise the weights of sums"
+    )
 
 
 def network_from(options: argparse.Namespace) -> Named:
     """The network that the options of :func:`network_options` name. Raises: KcalcError as :func:`named_network`."""
-    return named_network(options.network, options.activation, options.shortcut_weight)
+    named = named_network(options.network, options.activation, options.shortcut_weight, options.input)
+    return bare(named) if options.without_normalization else named
+
+
+def bare(named: Named) -> Named:
+    """The network without its normalisation layers, its sums normalised; the title lists both."""
+    network = named.network.without_normalization()
+    sums = [n for n in network.nodes_of(Sum) if network.normalised().layer(n) != network.layer(n)]
+    lines = [named.title, *_listed("removed normalisation", network.removed), *_listed("normalised sums", sums)]
+    return Named(network.normalised(), "\n".join(lines))
+
+
+def _listed(what: str, nodes: Sequence[Any]) -> list[str]:
+    return wrap(f"{what}: {', '.join(map(str, nodes)) or 'none'}", 112, subsequent_indent="  ")
 
 
 def with_sigmas(network: Network, sigma_w: float | None, sigma_b: float | None = None) -> Network:
@@ -80,15 +98,19 @@ def check_widths(network: Network, features: int | None) -> None:
         raise KcalcError(f"{len(open_)} layers state no width (the first is {open_[0]!r}); give --features N")
 
 
-def named_network(name: str, activation_name: str | None = None, shortcut_weight: float | None = None) -> Named:
-    """The network a command line names: a family and a number, or a JSON file.
+def named_network(
+    name: str, activation_name: str | None = None, shortcut_weight: float | None = None, inputs: Sequence[tuple[int, ...]] = ()
+) -> Named:
+    """The network a command line names: a family and a number, or a model of the user's own with the shapes of its ``inputs``.
 
     Raises: KcalcError for an unknown family (with the nearest), a bad depth, or a file that is no network.
     """
-    if name.endswith(".json") or Path(name).is_file():
+    if is_model(name):
         if shortcut_weight is not None:
-            raise KcalcError("--shortcut-weight applies to the built-in ResNets, not to a file")
-        return _from_file(name, activation_name)
+            raise KcalcError("--shortcut-weight applies to the built-in ResNets, not to a file or a model")
+        return _from_model(name, activation_name, inputs)
+    if inputs:
+        raise KcalcError(f"--input gives the shapes of a model's inputs; the built-in network {name!r} takes any")
     match = re.fullmatch(r"([a-z0-9-]*?[a-z][a-z0-9]*)-(\d+)", name.lower())
     family = ALIASES.get(match[1], match[1]) if match else name
     if match is None or family not in FAMILIES:
@@ -97,12 +119,16 @@ def named_network(name: str, activation_name: str | None = None, shortcut_weight
     return _built(family, depth, activation_name or "relu", shortcut_weight)
 
 
-def _from_file(path: str, activation_name: str | None) -> Named:
-    network = load_json(path)
+def _from_model(name: str, activation_name: str | None, inputs: Sequence[tuple[int, ...]]) -> Named:
+    reading = model_named(name, inputs)
+    network = reading.network
     if activation_name is not None:
         phi = activation(activation_name)
         network = replace_activations(network, dict.fromkeys(network.nodes_of(Nonlinear), phi))
-    return Named(network, f"{path}: {_counted(network)}")
+    lines = [f"{name}: {_counted(network)}"]
+    if reading.fidelity.level != "exact":
+        lines.append(f"read with {reading.fidelity} ('kcalc read {name}' prints the notes)")
+    return Named(network, "\n".join(lines))
 
 
 def _built(family: str, depth: int, phi: str, weight: float | None) -> Named:

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import sympy as sp
+from mpmath import libmp
 from sympy.core.function import AppliedUndef
 
 from ..activations import X
@@ -44,7 +45,7 @@ def to_tree(expr: Any) -> Any:
     if isinstance(expr, sp.Rational):
         return {"rational": [str(expr.p), str(expr.q)]}
     if isinstance(expr, sp.Float):
-        return {"float": str(expr), "digits": int(expr._prec * math.log10(2))} if expr._prec > 53 else float(expr)
+        return _float_tree(expr) if expr._prec > 53 else float(expr)
     if isinstance(expr, sp.Symbol):
         return {"symbol": expr.name} if expr == X else {"symbol": expr.name, "is": _declared(expr)}
     for name, value in CONSTANTS.items():
@@ -59,6 +60,13 @@ def to_tree(expr: Any) -> Any:
         raise KcalcError(f"{type(expr).__name__} in {str(expr)[:80]} cannot be written to JSON; the functions are {', '.join(OPERATIONS)}")
     args = expr.args[:1] if name == "Heaviside" else expr.args
     return {"op": name, "args": [to_tree(arg) for arg in args]}
+
+
+def _float_tree(number: sp.Float) -> dict[str, Any]:
+    """A long float by its precision in digits and by enough of them to find every bit again."""
+    digits = libmp.prec_to_dps(number._prec)
+    exact = next((d for d in (digits, digits + 1, digits - 1) if libmp.dps_to_prec(d) == number._prec), digits + 1)
+    return {"float": libmp.to_str(number._mpf_, exact + 4), "digits": exact}
 
 
 def _relation_tree(test: Any) -> Any:
@@ -121,7 +129,11 @@ class TreeReader:
             if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
                 raise KcalcError(f"{where}: a Piecewise needs rows of value and condition")
             values = [self._read(row.get("value"), where, depth + 1) for row in rows]
-            return sp.Piecewise(*zip(values, (self._relation(row.get("if"), where, depth) for row in rows), strict=True))
+            tests = [self._relation(row.get("if"), where, depth) for row in rows]
+            try:
+                return sp.Piecewise(*zip(values, tests, strict=True))
+            except (TypeError, ValueError, ArithmeticError):
+                raise KcalcError(f"{where}: the rows of a Piecewise do not fit together") from None
         if not isinstance(name, str) or name not in OPERATIONS or not isinstance(tree.get("args"), list):
             raise KcalcError(f"{where}: unknown operation {str(name)[:40]!r}; the operations are {', '.join(OPERATIONS)}")
         args = [self._read(arg, where, depth + 1) for arg in tree["args"]]
@@ -139,12 +151,20 @@ class TreeReader:
         args = tree.get("args") if isinstance(tree, dict) else None
         if not isinstance(args, list) or len(args) != 2 or not isinstance(tree.get("rel"), str) or tree["rel"] not in RELATIONS:
             raise KcalcError(f"{where}: a condition is {{'rel': '<', 'args': [tree, tree]}}")
-        return RELATIONS[tree["rel"]](*(self._read(arg, where, depth + 1) for arg in args))
+        sides = [self._read(arg, where, depth + 1) for arg in args]
+        try:
+            return RELATIONS[tree["rel"]](*sides)
+        except (TypeError, ValueError, ArithmeticError):
+            raise KcalcError(f"{where}: the sides of a condition are not real numbers") from None
 
 
 def _bounded(expr: Any, where: str) -> Any:
     """The expression, refused where it is a number of absurd size, before anything is built on it."""
-    if not expr.free_symbols and not expr.is_Rational and not abs(sp.N(expr, 5)) <= MAX_INTEGER:
+    try:
+        good = bool(expr.free_symbols) or bool(expr.is_Rational) or bool(abs(sp.N(expr, 5)) <= MAX_INTEGER)
+    except (TypeError, ValueError, ArithmeticError):  # what N makes of it compares with nothing: nan
+        good = False
+    if not good:
         raise KcalcError(f"{where}: a number in the expression is too large or not finite")
     return expr
 

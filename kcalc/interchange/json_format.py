@@ -17,6 +17,7 @@ from ..activations import Activation, activation, leaky_relu, names
 from ..errors import KcalcError, unknown
 from ..layers import KINDS, Layer
 from ..network import Network
+from .effort import check_effort
 from .expressions import TreeReader, to_tree
 
 SCHEMA = "kcalc.network/1"
@@ -56,10 +57,12 @@ def _value(value: Any) -> Any:
 
 def activation_to_dict(phi: Activation) -> dict[str, Any]:
     """A registered activation by name, a leaky relu by its slope, any other by its expression and kinks."""
-    if phi.name in names() and activation(phi.name) == phi:
-        return {"name": phi.name}
     slope = getattr(phi, "negative_slope", None)
-    if slope is not None:
+    leaky = slope is not None and leaky_relu(slope) == phi
+    name = leaky_relu(slope).name if leaky else phi.name
+    if name in names() and activation(name) == phi:
+        return {"name": name}
+    if leaky:
         return {"name": "leaky_relu", "negative_slope": _value(slope)}
     return {"name": phi.name, "expr": to_tree(phi.expr), "kinks": [_value(k) for k in phi.kinks]}
 
@@ -137,7 +140,9 @@ def _activation(data: Any, where: str, reader: TreeReader) -> Activation:
     if kinks is not None and (not isinstance(kinks, list) or len(kinks) > 100):
         raise KcalcError(f"{where}: kinks must be a list of at most 100 numbers")
     points = None if kinks is None else [reader.number(k, where) for k in kinks]
-    return activation(reader.expression(data["expr"], where), name=data["name"], kinks=points)
+    expr = reader.expression(data["expr"], where)
+    check_effort(expr, where)
+    return activation(expr, name=data["name"], kinks=points)
 
 
 def _is_label(value: Any) -> bool:
@@ -189,12 +194,19 @@ def write_json(data: Any, path: str | os.PathLike[str]) -> None:
     if str(path) == "-":
         sys.stdout.write(text)
         return
+    write_bytes(text.encode(), path)
+
+
+def write_bytes(data: bytes, path: str | os.PathLike[str]) -> None:
+    """Write a file that appears whole or not at all. Raises: KcalcError where the folder is missing or not writable."""
     file = Path(path)
+    if file.is_dir():
+        raise KcalcError(f"cannot write {file}: it is a folder")
     try:
         handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
             os.chmod(temporary, 0o644)
             os.replace(temporary, file)
         except BaseException:

@@ -19,7 +19,7 @@ from .geometry import affine_padding, extent
 from .layout import adds_channels, reshaped_axis
 from .pointwise import Elementwise
 from .pooling import pool_layer
-from .reading import Reading
+from .reading import Note, Reading
 from .steps import assemble
 from .trace import Drop, Entry, Held, Join, Linear, Normalise, NotRead, Op, Pass, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
 
@@ -219,6 +219,8 @@ class Recogniser(Elementwise):
         if all(isinstance(layer, Input) for _, layer, _ in steps):
             raise KcalcError(f"{self.trace.framework}: the model hands on its input and has no layers, so there is nothing to analyse")
         network = Network.from_steps(steps, list(dict.fromkeys(gone.get(end, end) for end in ends)))
+        if self.trace.path_only:
+            self.notes += [Note(end, "approximate", "only the path that the example inputs took was read") for end in network.outputs]
         moved = [replace(note, node=gone.get(str(note.node), note.node)) for note in self.notes]
         notes = tuple(note for note in moved if note.node in network)
         sources = {node: self.by_name[str(node)].source for node in network if str(node) in self.by_name}

@@ -159,7 +159,8 @@ class NotRead(Op):
 class Trace:
     """A traced model. ``channel_axis``: where channels stand in an image unless its readers tell: 1 or -1.
 
-    ``remarks``: what the front end wants said of the whole model. ``model``: what a transformation needs of the framework's own
+    ``remarks``: what the front end wants said of the whole model. ``path_only``: only what ran for the example inputs is listed, and for
+    others something else may run. ``model``: what a transformation needs of the framework's own
     object, never looked at here.
     """
 
@@ -168,6 +169,7 @@ class Trace:
     outputs: tuple[str, ...]
     channel_axis: int = 1
     remarks: tuple[str, ...] = ()
+    path_only: bool = False
     model: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

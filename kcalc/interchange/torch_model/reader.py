@@ -66,7 +66,7 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
         whole_channels=frozenset(walker.values[node].name for node in walker.drops_channels if hasattr(walker.values.get(node), "name")),
         training=bool(getattr(model, "training", False)),
     )
-    return Trace("torch", ops, outputs, 1, tuple(dict.fromkeys(remarks)), details)
+    return Trace("torch", ops, outputs, 1, tuple(dict.fromkeys(remarks)), path_only=bool(captured.remarks), model=details)
 
 
 def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[str, ...]:
