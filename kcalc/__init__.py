@@ -37,8 +37,7 @@ from .shaping import (
 from .skips import averaging_shortcuts, skip_network
 from .subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope, subnetworks
 from .verification import empirical_ntk, hessian_blocks, verify_kernels
-
-__version__ = "0.1.0"
+from .version import __version__
 
 __all__ = [
     "Activation",
@@ -58,6 +57,7 @@ __all__ = [
     "Shaping",
     "Smoothness",
     "UnreachableTarget",
+    "__version__",
     "activation",
     "activation_bounds",
     "activations",

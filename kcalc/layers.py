@@ -332,6 +332,7 @@ def _symbolic(value: Any) -> bool:
 KINDS: dict[str, type[Layer]] = {
     kind.__name__: kind
     for kind in (
-        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, LayerNorm, RMSNorm, BatchNorm, GroupNorm, Pool, Dropout, Flatten, Identity, Opaque,
+        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, LayerNorm, RMSNorm, BatchNorm, GroupNorm, Pool,
+        Dropout, Flatten, Identity, Opaque,
     )
 }  # fmt: skip

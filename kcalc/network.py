@@ -161,9 +161,13 @@ class Network:
         return self.map_layers(lambda node, layer: normalised_sum(layer, len(self._parents[node])) if isinstance(layer, Sum) else layer)
 
     def without_normalization(self) -> Network:
-        """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers; ``.removed`` lists their nodes."""
+        """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers; ``.removed`` lists their nodes.
+
+        Affine layers that had no bias because a normalisation followed get one, sigma_b = 0.
+        """
         dropped = {node for kind in (BatchNorm, LayerNorm, RMSNorm, GroupNorm) for node in self.nodes_of(kind)}
-        network = self.without(dropped)
+        bare = {self._parents[node][0] for node in dropped}
+        network = self.without(dropped).map_layers(lambda node, layer: with_bias(layer) if node in bare else layer)
         network.removed = self.removed + tuple(node for node in self._layers if node in dropped)
         return network
 
@@ -283,6 +287,11 @@ def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
     if excess.free_symbols:
         return sp.simplify(excess) == 0
     return abs(float(excess)) <= tolerance
+
+
+def with_bias(layer: Layer) -> Layer:
+    """An Affine with a bias, 0 at initialisation if it had none; other layers as they are."""
+    return replace(layer, bias=True) if isinstance(layer, Affine) and not layer.bias else layer
 
 
 def normalised_sum(layer: Sum, count: int) -> Sum:

@@ -18,9 +18,7 @@ matplotlib.use("Agg")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run checks marked slow")
-    parser.addoption(
-        "--every", type=int, default=1, metavar="N", help="of the cases of a long check, run the first and each N-th after it"
-    )
+    parser.addoption("--every", type=int, default=1, metavar="N", help="of the cases of a long check, run the first and each N-th after it")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

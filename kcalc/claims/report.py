@@ -60,7 +60,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, schema kcalc.claims/1."""
-        from .. import __version__
+        from ..version import __version__
 
         return {
             "schema": "kcalc.claims/1", "version": __version__, "budget": self.budget, "seed": self.seed, "seconds": self.seconds,

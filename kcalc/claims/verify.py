@@ -152,7 +152,7 @@ class Journal:
 
     @property
     def _head(self) -> dict[str, Any]:
-        from .. import __version__
+        from ..version import __version__
 
         return {"schema": SCHEMA, "version": __version__, "budget": self.budget, "seed": self.seed}
 

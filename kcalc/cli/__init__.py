@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .. import __version__
 from ..errors import KcalcError
-from . import gain, maps, moments, ntk, scaling, shape, smoothness, train, verify
+from ..version import __version__
+from . import gain, maps, moments, ntk, read, scaling, shape, smoothness, train, verify
 from .command import Command
 
 __all__ = ["COMMANDS", "main", "parser"]
@@ -25,6 +25,7 @@ COMMANDS: tuple[Command, ...] = (
     smoothness.COMMAND,
     train.COMMAND,
     verify.COMMAND,
+    read.COMMAND,
 )
 
 
@@ -35,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = options.run(options)
         sys.stdout.flush()
     except KcalcError as error:
-        print(f"kcalc: {' '.join(str(error).split())}", file=sys.stderr)
+        text = " ".join(str(error).split()).replace("net.without_normalization()", "--without-normalization")
+        print(f"kcalc: {text}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:
         sys.stderr.close()

@@ -6,12 +6,12 @@ A writer is a function from :class:`Content` to text, in a file of its own, and 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ...errors import KcalcError, unknown
+from ...version import __version__
 from ..json_format import write_bytes
 from .content import Content, content_of
 from .flax_writer import write_flax
@@ -62,7 +62,7 @@ def export(shaping: Any, target: str, path: str | os.PathLike[str] | None = None
     chosen = writer(target)
     if path is not None and not isinstance(path, str | os.PathLike):
         raise KcalcError(f"path must be the name of a file, got {type(path).__name__}")
-    content = content_of(shaping, sys.modules[__name__.partition(".")[0]].__version__)
+    content = content_of(shaping, __version__)
     text = chosen.text(content)
     if path is not None:
         write_bytes(chosen.data(content) if chosen.data is not None else text.encode(), path)

@@ -1,0 +1,99 @@
+"""The user's own models on the command line: ONNX files, JSON files and Python objects named as ``module:attribute``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import KcalcError
+from ..interchange.read import FORMATS, read
+from ..interchange.reading import Reading
+
+PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+MODEL_HELP = "an .onnx file, a network .json file, or module:attribute, a model (or a function that returns one) in a Python module"
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """A shape from the command line, ``1,3,224,224``. Raises: argparse.ArgumentTypeError naming the text."""
+    parts = text.split(",")
+    if not all(part.strip().isascii() and part.strip().isdigit() and 0 < int(part) < 2**31 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape; write positive whole numbers with commas, the examples first: 1,3,224,224")
+    return tuple(int(part) for part in parts)
+
+
+def input_option(command: argparse.ArgumentParser) -> None:
+    """``--input SIZES``, once for every input."""
+    command.add_argument(
+        "--input", type=sizes, action="append", default=[], metavar="SIZES",
+        help="the shape of an example input, the examples first: 1,3,224,224; once for every input of the model",
+    )  # fmt: skip
+
+
+def is_model(text: str) -> bool:
+    """Whether a word of the command line names a model rather than a built-in network."""
+    return text.endswith(FORMATS) or Path(text).is_file() or PYTHON.fullmatch(text) is not None
+
+
+def model_named(text: str, inputs: Sequence[tuple[int, ...]] = (), sigmas: bool = True) -> Reading:
+    """The model that a word of the command line names, read.
+
+    A Python module is imported, and so executed, only where the word has the form module:attribute.
+
+    Raises: KcalcError for files and modules that are missing or no models.
+    """
+    if PYTHON.fullmatch(text) and not Path(text).is_file():
+        return read(python_object(text), *inputs, sigmas=sigmas)
+    return read(Path(text), *inputs, sigmas=sigmas)
+
+
+def python_object(text: str) -> Any:
+    """What ``module:attribute`` names; a function or class that needs no arguments is called. Modules of the working folder are found."""
+    name, _, path = text.partition(":")
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        found: Any = importlib.import_module(name)
+        for part in path.split("."):
+            found = getattr(found, part)
+        return found() if _is_maker(found) else found
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise KcalcError(f"there is no Python module {name!r}, neither installed nor in {folder}") from None
+        raise KcalcError(f"{text}: importing {name} needs the module {error.name!r}, which is not installed") from error
+    except AttributeError as error:
+        if getattr(error, "obj", None) is None or not str(error).startswith(f"module {name!r}"):
+            raise KcalcError(f"{text}: {type(error).__name__}: {_short(error)}") from error
+        raise KcalcError(f"the module {name!r} has no {path!r}") from None
+    except KcalcError:
+        raise
+    except Exception as error:
+        raise KcalcError(f"{text}: {type(error).__name__} while the module was imported or the model made: {_short(error)}") from error
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _is_maker(found: Any) -> bool:
+    """Whether something is a function or class that can be called without arguments."""
+    if not (inspect.isfunction(found) or inspect.isclass(found)):
+        return False
+    try:
+        needed = [
+            p
+            for p in inspect.signature(found).parameters.values()
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        return False
+    return not needed

@@ -1,0 +1,79 @@
+"""The JAX front end: plain functions, Flax NNX and Linen, Equinox, and Keras on the JAX backend."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import KcalcError
+from ..trace import Trace
+from .apply import apply_jax
+from .functions import trace_jax
+
+__all__ = ["apply_jax", "trace_jax", "trace_model"]
+
+
+def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
+    """The trace of a JAX model of any kind; None for objects of other frameworks.
+
+    Kinds: an NNX or Equinox module, a Linen module (its variables first among the inputs, or as a pair with it), a Keras model on the JAX
+    backend, a function of the inputs, or of parameters and inputs.
+    Raises: KcalcError for models of these kinds that cannot be traced.
+    """
+    inputs = tuple(example_inputs)
+    if isinstance(model, tuple) and len(model) == 2 and _is(model[0], "flax.linen", "Module"):
+        return _linen(model[0], (model[1], *inputs))
+    if _is(model, "flax.nnx", "Module"):
+        from .flax import trace_nnx
+
+        return trace_nnx(model, inputs)
+    if _is(model, "flax.linen", "Module"):
+        return _linen(model, inputs)
+    if _is(model, "equinox", "Module"):
+        from .equinox import trace_equinox
+
+        return trace_equinox(model, inputs)
+    if _is(model, "keras", "Layer"):
+        from .keras import trace_keras
+
+        return trace_keras(model, inputs)
+    if not callable(model) or isinstance(model, type) or _foreign(model) or any(map(_foreign, _leaves(inputs))):
+        return None
+    return _function(model, inputs)
+
+
+def _linen(module: Any, inputs: tuple[Any, ...]) -> Trace:
+    from .flax import trace_linen
+
+    if len(inputs) < 2:
+        raise KcalcError("flax: a Linen module is read with its variables and an example: kc.read((module, variables), x)")
+    return trace_linen(module, inputs[0], inputs[1:])
+
+
+def _function(model: Any, inputs: tuple[Any, ...]) -> Trace:
+    from .functions import is_array
+
+    if not inputs:
+        raise KcalcError("a JAX function is read with its parameters and an example input: kc.read(function, params, x)")
+    if len(inputs) == 1 or is_array(inputs[0]):
+        return trace_jax(model, None, inputs)
+    return trace_jax(model, inputs[0], inputs[1:])
+
+
+def _is(model: Any, module: str, name: str) -> bool:
+    """Whether a model is of a class of a framework, which is not imported for the question."""
+    loaded = sys.modules.get(module)
+    kind = getattr(loaded, name, None)
+    return isinstance(kind, type) and isinstance(model, kind)
+
+
+def _foreign(value: Any) -> bool:
+    """Whether a value belongs to a framework that JAX cannot trace."""
+    return any(base.__module__.split(".")[0] in ("torch", "tensorflow", "onnx") for base in type(value).__mro__)
+
+
+def _leaves(inputs: tuple[Any, ...]) -> list[Any]:
+    import jax
+
+    return jax.tree.leaves(inputs)

@@ -1,0 +1,93 @@
+"""Control flow: loops whose number of turns is known are unrolled, branches on known conditions taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..trace import NotRead
+from .moving import dropped
+from .reader import Reader, rule
+from .values import Known, Ref, Value
+
+LONGEST = 4096  # turns of a loop
+DATA = "it depends on the data, so the model has no fixed graph; trace it with the condition fixed"
+
+
+@rule("scan")
+def _scan(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    params = eqn.params
+    consts, carried = params["num_consts"], params["num_carry"]
+    length, inner = int(params["length"]), params["jaxpr"]
+    if length > LONGEST:
+        return reader.not_read(eqn, values, "long loop", f"it has {length} turns; loops are unrolled up to {LONGEST}")
+    fixed, carry, rows = values[:consts], list(values[consts : consts + carried]), values[consts + carried :]
+    made: list[list[Value]] = []
+    literals = [Known(np.asarray(c)) for c in inner.consts]
+    turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
+    for turn in turns:
+        parts = [_row(reader, row, turn) for row in rows]
+        if any(part is None for part in parts):
+            return reader.not_read(
+                eqn, values, "loop over locations", "every turn reads another location or example, as in recurrent layers"
+            )
+        out = reader.run(inner.jaxpr, literals, [*fixed, *carry, *(p for p in parts if p is not None)])
+        carry = out[:carried]
+        made.append(out[carried:])
+    if params["reverse"]:
+        made.reverse()
+    return [*carry, *(_stacked(reader, eqn, k, [row[k] for row in made]) for k in range(len(eqn.outvars) - carried))]
+
+
+def _row(reader: Reader, value: Value, index: int) -> Value | None:
+    """Entry ``index`` along the first axis."""
+    if isinstance(value, Known):
+        view = None if value.view is None else value.view.then(lambda array: array[index])
+        return Known(value.array[index], frozenset(f"{o}[{index}]" for o in value.origins), value.random, view)
+    if value.shape[0] != 1:
+        return None
+    return dropped(reader, value, [0])
+
+
+def _stacked(reader: Reader, eqn: Any, index: int, rows: Sequence[Value]) -> Value:
+    """What the turns of a loop emit, one above the other; no feature map unless known."""
+    variable = eqn.outvars[eqn.params["num_carry"] + index]
+    if rows and all(isinstance(row, Known) for row in rows):
+        known = [row for row in rows if isinstance(row, Known)]
+        origins = frozenset[str]().union(*(row.origins for row in known))
+        return Known(np.stack([row.array for row in known]), origins, any(row.random for row in known))
+    reads = list(dict.fromkeys(row.name for row in rows if isinstance(row, Ref)))
+    reason = "it stacks the outputs of all turns of a loop; kcalc has no rule for it"
+    return reader.fresh(
+        reader.add(NotRead, reader.wish("stack"), variable.aval.shape, reads, what="stacked outputs of a loop", reason=reason)
+    )
+
+
+@rule("while")
+def _while(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    params = eqn.params
+    tests, bodies = params["cond_nconsts"], params["body_nconsts"]
+    test_consts, body_consts, carry = values[:tests], values[tests : tests + bodies], list(values[tests + bodies :])
+    test, body = params["cond_jaxpr"], params["body_jaxpr"]
+    before = set(reader.ops)
+    for _ in range(LONGEST):
+        found = reader.run(test.jaxpr, [Known(np.asarray(c)) for c in test.consts], [*test_consts, *carry])[0]
+        if not isinstance(found, Known):
+            break
+        if not bool(np.asarray(found.array)):
+            return carry
+        carry = reader.run(body.jaxpr, [Known(np.asarray(c)) for c in body.consts], [*body_consts, *carry])
+    reader.forget(set(reader.ops) - before)
+    return reader.not_read(eqn, values, "data-dependent loop", f"how often it turns is not known; {DATA}")
+
+
+@rule("cond")
+def _cond(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    which, rest = values[0], values[1:]
+    if not isinstance(which, Known):
+        return reader.not_read(eqn, values, "data-dependent branch", f"which branch runs is not known; {DATA}")
+    branches = eqn.params["branches"]
+    branch = branches[min(max(int(np.asarray(which.array)), 0), len(branches) - 1)]
+    return reader.run(branch.jaxpr, [Known(np.asarray(c)) for c in branch.consts], rest)

@@ -1,0 +1,125 @@
+"""Equinox modules: called on one example, traced on several."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ...errors import KcalcError
+from ..trace import Trace
+from .functions import parameter_names, traced
+from .markers import dropped, normalised
+
+KINDS = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "Dropout")
+
+
+@dataclass(frozen=True, eq=False)
+class Boxed:
+    """The state of a model, which is no example."""
+
+    state: Any
+
+
+def _is_state(value: Any) -> bool:
+    import equinox as eqx
+
+    return isinstance(value, eqx.nn.State)
+
+
+def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
+    """An Equinox module called on one example; ``inputs`` hold one example each (and the state, where it has one).
+
+    Raises: KcalcError where it cannot be traced.
+    """
+    import jax
+
+    if not callable(model):
+        raise KcalcError(f"equinox: {type(model).__name__} has no __call__, so it cannot be read; give a function of (params, x)")
+    kinds = {kind: name for name in KINDS if (kind := _library(name)) is not None}
+
+    def is_known(node: Any) -> bool:
+        return type(node) in kinds
+
+    names = {id(node): jax.tree_util.keystr(path, simple=True, separator=".") for path, node in _nodes(model, is_known)}
+    order = [names.get(id(node)) for _, node in _nodes(model, is_known)]
+
+    def run(params: Any, *values: Any) -> Any:
+        labels = iter(order)
+
+        def stand_in(node: Any) -> Any:
+            label = next(labels)
+            return _stand_in()(node, kinds[type(node)], label or kinds[type(node)].lower()) if is_known(node) else node
+
+        marked = jax.tree.map(stand_in, params, is_leaf=is_known)
+        opened = [value.state if isinstance(value, Boxed) else value for value in values]
+        return marked(*opened, **_missing_key(model, len(values)))
+
+    shown = [Boxed(value) if _is_state(value) else value for value in inputs]
+    return traced("equinox", "equinox", model, run, model, shown, parameter_names(type(model).__call__)[1:], channel_axis=1, single=True)
+
+
+def _nodes(model: Any, is_leaf: Callable[[Any], bool]) -> list[tuple[Any, Any]]:
+    import jax
+
+    return jax.tree_util.tree_flatten_with_path(model, is_leaf=is_leaf)[0]
+
+
+def _library(name: str) -> Any:
+    import equinox as eqx
+
+    return getattr(eqx.nn, name, None)
+
+
+def _missing_key(model: Any, given: int) -> dict[str, Any]:
+    """A key for models that cannot be called without one."""
+    import jax
+
+    try:
+        parameters = list(inspect.signature(type(model).__call__).parameters.items())[1:]
+    except (TypeError, ValueError):
+        return {}
+    return (
+        {"key": jax.random.key(0)}
+        if any(n == "key" and (k >= given or p.kind is p.KEYWORD_ONLY) for k, (n, p) in enumerate(parameters))
+        else {}
+    )
+
+
+@cache
+def _stand_in() -> Any:
+    """The module that marks what another one does."""
+    import equinox as eqx
+    import jax
+
+    class StandIn(eqx.Module):
+        """Marks the input of ``inner``, a normalisation or dropout of the library."""
+
+        inner: Any
+        kind: str = eqx.field(static=True)
+        label: str = eqx.field(static=True)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+            del kwargs
+            state = next((a for a in args if isinstance(a, eqx.nn.State)), None)
+            found = _marked(self.inner, self.kind, self.label, jax.numpy.asarray(x))
+            return found if state is None else (found, state)
+
+    return StandIn
+
+
+def _marked(layer: Any, kind: str, label: str, x: Any) -> Any:
+    if kind == "Dropout":
+        return dropped(x, float(layer.p), label)
+    arrays: dict[str, Any] = {"gain": getattr(layer, "weight", None), "bias": getattr(layer, "bias", None)}
+    every = tuple(range(x.ndim))
+    if kind == "BatchNorm":
+        return normalised(x, "batch", every[1:], layer.eps, label, over_examples=True, **arrays)
+    if kind == "GroupNorm":
+        return normalised(x, "group", every, layer.eps, label, groups=layer.groups, **arrays)
+    return normalised(x, "rms" if kind == "RMSNorm" else "layer", every, layer.eps, label, **arrays)

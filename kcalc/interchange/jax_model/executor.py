@@ -1,0 +1,287 @@
+"""Runs a shaped network on JAX arrays with the parameters of the model it was read from.
+
+Between nodes feature maps are (examples, channels, locations...); strides, paddings, windows and the order in which locations become
+channels are those of the traced operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, singledispatchmethod
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...activations.jax_function import jax_function
+from ...errors import KcalcError, NoRule
+from ...layers import (
+    Affine,
+    Concat,
+    Dropout,
+    Flatten,
+    GroupNorm,
+    Identity,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    Product,
+    RMSNorm,
+    Scale,
+    Sum,
+)  # fmt: skip
+from ...network import Network, sum_weights
+from ..layout import channel_axes
+from ..trace import Held, Normalise, Op, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
+from .values import View
+
+Array = Any
+PASSING = (Pointwise, Reshape, Transpose)
+
+
+@dataclass(frozen=True, eq=False)
+class Executor:
+    """``weights`` and ``biases``: {node: view of a parameter}."""
+
+    network: Network
+    trace: Trace
+    weights: dict[Any, View]
+    biases: dict[Any, View]
+
+    def __post_init__(self) -> None:
+        for op in self.trace.ops:
+            if isinstance(op, Transpose) and not self._keeps_locations(op):
+                raise KcalcError(
+                    f"{op.name!r} exchanges the axes of locations, which a transformed model cannot; transpose the input instead"
+                )
+        for node in self.network:
+            if node not in self.op_table:
+                raise KcalcError(
+                    f"node {node!r} of the shaped network is no operation of the model; shape the network that was read from it"
+                )
+
+    @cached_property
+    def op_table(self) -> dict[str, Op]:
+        """{name: operation}."""
+        return {op.name: op for op in self.trace.ops}
+
+    @cached_property
+    def axes(self) -> dict[str, int | None]:
+        """{name: the axis of channels}."""
+        return channel_axes(self.trace)
+
+    def axis(self, name: str) -> int:
+        """The channel axis of an operation's output. Raises: KcalcError where it has none."""
+        found = self.axes.get(name)
+        if found is None:
+            raise KcalcError(f"{name!r} has no channels, so a transformed model cannot run it")
+        return found
+
+    def _keeps_locations(self, op: Transpose) -> bool:
+        axis = self.axes.get(op.reads[0])
+        rest = [a for a in op.order if a != axis]
+        return rest == sorted(rest)
+
+    # -- running -----------------------------------------------------------------------------------------------------------------------
+
+    def run(self, leaves: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[Any, Array]:
+        """{node: feature map} for {parameter: array} and {input: array}."""
+        values: dict[Any, Array] = {}
+        for node, layer, parents in self.network.steps():
+            if isinstance(layer, Input):
+                values[node] = self.canonical(inputs[str(node)], str(node))
+            else:
+                given = [self._entered(str(node), str(p), inputs) if self._is_input(p) else values[p] for p in parents]
+                values[node] = self.rule(layer, str(node), given, leaves)
+        return values
+
+    def _is_input(self, node: Any) -> bool:
+        return isinstance(self.network.layer(node), Input)
+
+    def canonical(self, x: Array, name: str) -> Array:
+        """An operation's output with its channels on axis 1."""
+        import jax.numpy as jnp
+
+        return jnp.moveaxis(x, self.axis(name), 1) if x.ndim > 1 else x
+
+    def given(self, x: Array, name: str) -> Array:
+        """The model's own layout of an operation's output."""
+        import jax.numpy as jnp
+
+        op, axis = self.op_table[name], self.axis(name)
+        if x.ndim == len(op.shape):
+            return jnp.moveaxis(x, 1, axis)
+        shape = (-1, *op.shape[1:])
+        return (jnp.moveaxis(x, 1, -1) if axis == len(op.shape) - 1 else x).reshape(shape)
+
+    def _entered(self, node: str, entry: str, inputs: Mapping[str, Array]) -> Array:
+        """An input as a node reads it: what the model does to it before any layer is done here."""
+        path = self.path(node, entry)
+        x, last = inputs[entry], entry
+        for name in path:
+            x, last = self._early(self.op_table[name], x), name
+        return self.canonical(x, last)
+
+    def path(self, node: str, entry: str) -> list[str]:
+        """The elementwise operations and reshapes between an input and a node; none where the network reads it another way."""
+        open_ends: list[tuple[str, list[str]]] = [(read, []) for read in self.op_table[node].reads]
+        while open_ends:
+            name, after = open_ends.pop()
+            op = self.op_table[name]
+            if name == entry:
+                return after
+            if isinstance(op, PASSING) and name not in self.network:
+                open_ends += [(read, [name, *after]) for read in op.reads if not isinstance(self.op_table[read], Held)]
+        return []
+
+    def _early(self, op: Op, x: Array) -> Array:
+        import jax.numpy as jnp
+
+        if isinstance(op, Reshape):
+            return x.reshape(-1, *op.shape[1:])
+        if isinstance(op, Transpose):
+            return jnp.transpose(x, op.order)
+        assert isinstance(op, Pointwise)
+        return _numeric(op)(*(_held(self.op_table[r], x) for r in op.reads))
+
+    # -- layers ------------------------------------------------------------------------------------------------------------------------
+
+    @singledispatchmethod
+    def rule(self, layer: Layer, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        """What a node emits."""
+        raise NoRule(f"node {node!r} is a {type(layer).__name__}, which a transformed JAX model cannot run; drop it from the network first")
+
+    @rule.register
+    def _(self, layer: Affine, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        import jax.numpy as jnp
+        from jax import lax
+
+        op: Any = self.op_table[node]
+        view = self.weights[node]
+        x, weight = values[0], view.of(leaves[view.leaf])
+        weight = weight.astype(jnp.result_type(x.dtype, weight.dtype))
+        x = x.astype(weight.dtype)
+        if op.kernel:
+            x = self._located(x, op)
+            numbers = lax.ConvDimensionNumbers(*([tuple(range(x.ndim))] * 3))
+            y = lax.conv_general_dilated(
+                x, weight, op.stride, op.padding, rhs_dilation=op.dilation or None, dimension_numbers=numbers, feature_group_count=op.groups
+            )
+        else:
+            y = jnp.moveaxis(jnp.tensordot(x, weight, axes=([1], [1])), -1, 1)
+        if node not in self.biases:
+            return y
+        own = self.biases[node]
+        return y + own.of(leaves[own.leaf]).reshape(-1, *(1,) * (y.ndim - 2)).astype(y.dtype)
+
+    def _located(self, x: Array, op: Any) -> Array:
+        """A feature map with the axes of locations that an operation reads."""
+        before = self.op_table[op.reads[0]].shape
+        sizes = [k for a, k in enumerate(before) if a not in (0, self.axis(op.reads[0]))]
+        return x if x.ndim == len(sizes) + 2 else x.reshape(*x.shape[:2], *sizes)
+
+    @rule.register
+    def _(self, layer: Nonlinear, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        return jax_function(layer.activation)(values[0])
+
+    @rule.register
+    def _(self, layer: Sum, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        return sum(float(w) * x for w, x in zip(sum_weights(layer, len(values)), _ranked(values), strict=True))
+
+    @rule.register
+    def _(self, layer: Product, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        out, *rest = _ranked(values)
+        for x in rest:
+            out = out * x
+        return out
+
+    @rule.register
+    def _(self, layer: Concat, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        import jax.numpy as jnp
+
+        return jnp.concatenate(_ranked(values), axis=1)
+
+    @rule.register
+    def _(self, layer: Scale, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        return float(layer.factor) * values[0]
+
+    @rule.register
+    def _(self, layer: Dropout, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        return values[0]
+
+    @rule.register
+    def _(self, layer: Identity, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        import jax.numpy as jnp
+
+        op, x = self.op_table[node], values[0]
+        if not isinstance(op, Repeat):
+            return x
+        axis = self.axis(node)
+        sizes = [k for a, k in enumerate(op.shape) if a not in (0, axis)]
+        for place, size in enumerate(sizes, start=2):
+            x = jnp.repeat(x, size // x.shape[place], axis=place)
+        return x
+
+    @rule.register
+    def _(self, layer: Flatten, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        op = self.op_table[node]
+        return self.canonical(self.given(values[0], op.reads[0]).reshape(-1, *op.shape[1:]), node)
+
+    @rule.register
+    def _(self, layer: Pool, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        op: Any = self.op_table[node]
+        assert isinstance(op, Pooling)
+        if op.window is None:
+            axes = tuple(range(2, values[0].ndim))
+            return values[0].max(axes) if op.kind == "max" else values[0].mean(axes)
+        return _windowed(op, self._located(values[0], op))
+
+    @rule.register(LayerNorm)
+    @rule.register(RMSNorm)
+    @rule.register(GroupNorm)
+    def _(self, layer: Any, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+        import jax.numpy as jnp
+
+        op: Any = self.op_table[node]
+        assert isinstance(op, Normalise)
+        x = values[0]
+        split = x.reshape(x.shape[0], layer.groups, -1) if isinstance(layer, GroupNorm) else x
+        axis = 2 if isinstance(layer, GroupNorm) else 1
+        mean = 0.0 if isinstance(layer, RMSNorm) else split.mean(axis, keepdims=True)
+        variance = jnp.mean(jnp.square(split - mean), axis, keepdims=True)
+        return ((split - mean) / jnp.sqrt(variance + op.epsilon)).reshape(x.shape)
+
+
+def _ranked(values: Sequence[Array]) -> list[Array]:
+    """Feature maps with as many axes of locations as the one that has most."""
+    rank = max(x.ndim for x in values)
+    return [x.reshape(*x.shape, *(1,) * (rank - x.ndim)) for x in values]
+
+
+def _windowed(op: Pooling, x: Array) -> Array:
+    import jax.numpy as jnp
+    from jax import lax
+
+    assert op.window is not None
+    window, stride = (1, 1, *op.window), (1, 1, *(op.stride or op.window))
+    pads = ((0, 0), (0, 0), *(op.padding or ((0, 0),) * len(op.window)))
+    if op.kind == "max":
+        return lax.reduce_window(x, -jnp.inf, lax.max, window, stride, pads)
+    total = lax.reduce_window(x, 0.0, lax.add, window, stride, pads)
+    if all(pad == (0, 0) for pad in pads):
+        return total / prod(window)
+    return total / lax.reduce_window(jnp.ones(x.shape, x.dtype), 0.0, lax.add, window, stride, pads)
+
+
+def _held(op: Op, x: Array) -> Array:
+    return x.dtype.type(0) + op.value.astype(np.float64).astype(x.dtype) if isinstance(op, Held) else x
+
+
+def _numeric(op: Pointwise) -> Callable[..., Array]:
+    import sympy as sp
+
+    symbols = sp.symbols(f"x0:{len(op.reads)}", real=True)
+    return sp.lambdify(symbols, op.function(*symbols), modules="jax")

@@ -1,0 +1,183 @@
+"""Flax modules: NNX modules as they are, Linen modules with their variables."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...errors import KcalcError
+from ..trace import Trace
+from .functions import parameter_names, traced
+from .markers import dropped, marking, normalised
+
+NORMS = {"BatchNorm": "batch", "LayerNorm": "layer", "RMSNorm": "rms", "GroupNorm": "group", "InstanceNorm": "group"}
+SWITCHES = {"train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False}
+_here = threading.local()
+
+
+def _axes(x: Any, axes: Any) -> tuple[int, ...]:
+    listed = axes if isinstance(axes, list | tuple) else (axes,)
+    return tuple(sorted(int(a) % x.ndim for a in listed))
+
+
+def _settings(module: Any, x: Any, name: str) -> dict[str, Any]:
+    """Kind, axes and groups of a normalisation module, the same in NNX and Linen."""
+    kind = NORMS[name]
+    if kind == "batch":
+        kept = _axes(x, module.axis)
+        return {"kind": kind, "axes": tuple(a for a in range(x.ndim) if a not in kept)}
+    if kind in ("layer", "rms"):
+        return {"kind": kind, "axes": _axes(x, module.reduction_axes)}
+    if name == "InstanceNorm":
+        kept = _axes(x, module.feature_axes)
+        return {"kind": "group", "axes": tuple(a for a in range(1, x.ndim) if a not in kept), "groups": x.shape[kept[-1]]}
+    groups = module.num_groups or x.shape[-1] // module.group_size
+    return {"kind": "group", "axes": tuple(range(1, x.ndim)), "groups": groups}
+
+
+def _value(variable: Any) -> Any:
+    """The array in an NNX variable, None where there is none."""
+    if variable is None:
+        return None
+    return variable[...] if hasattr(variable, "__getitem__") else variable
+
+
+# -- NNX -------------------------------------------------------------------------------------------------------------------------------
+
+
+def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
+    """An NNX module called on the inputs; its state is read from a copy.
+
+    Raises: KcalcError where it cannot be traced.
+    """
+    from flax import nnx
+
+    graph, state = nnx.split(model)
+    call = type(model).__call__ if callable(model) else None
+    if call is None:
+        raise KcalcError(f"flax: {type(model).__name__} has no __call__, so it cannot be read; give a function of (params, x)")
+
+    def run(params: Any, *values: Any) -> Any:
+        module = nnx.merge(graph, params)
+        _here.paths = {id(node): ".".join(map(str, path)) for path, node in nnx.iter_graph(module) if path and isinstance(node, nnx.Module)}
+        try:
+            return module(*values)
+        finally:
+            _here.paths = None
+
+    names = parameter_names(call)[1:]
+    return traced(
+        "flax", "nnx", model, run, state, inputs, names, context=marking(_nnx_patches(model)), extra=graph, single=False,
+        rename=lambda name: name.removesuffix(".value"),
+    )  # fmt: skip
+
+
+def _nnx_patches(model: Any) -> list[tuple[Any, str, Any]]:
+    """Replacements for the calls of the library's normalisation and dropout, and of the model's own modules, for their names."""
+    from flax import nnx
+
+    marks = {getattr(nnx, name): _nnx_norm(name) for name in NORMS if hasattr(nnx, name)} | {nnx.Dropout: _nnx_dropout}
+    classes = {type(node) for _, node in nnx.iter_graph(model) if isinstance(node, nnx.Module)}
+    out = []
+    for kind in {base for cls in classes for base in cls.__mro__ if "__call__" in base.__dict__ and base not in (object, nnx.Module)}:
+        own = kind.__dict__["__call__"]
+        if inspect.isfunction(own):
+            out.append((kind, "__call__", _scoped(_marked(own, marks[kind]) if kind in marks else own)))
+    return out
+
+
+def _path(module: Any) -> str | None:
+    paths = getattr(_here, "paths", None)
+    return None if paths is None else paths.get(id(module), "")
+
+
+def _scoped(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call within the name of its module's attribute."""
+    import jax
+
+    def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        path = _path(self)
+        if not path:
+            return call(self, *args, **kwargs)
+        around = getattr(_here, "around", "")
+        _here.around = path
+        try:
+            with jax.named_scope(path.removeprefix(f"{around}.") if around and path.startswith(f"{around}.") else path):
+                return call(self, *args, **kwargs)
+        finally:
+            _here.around = around
+
+    return scoped
+
+
+def _marked(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., Any]:
+    """The mark within a reading, the library's own call in other threads."""
+
+    def marked(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        if _path(self) is None or kwargs.get("mask") is not None:
+            return own(self, x, *args, **kwargs)
+        return mark(self, x)
+
+    return marked
+
+
+def _nnx_norm(name: str) -> Callable[..., Any]:
+    def mark(self: Any, x: Any) -> Any:
+        arrays = {"gain": _value(getattr(self, "scale", None)), "bias": _value(getattr(self, "bias", None))}
+        if name == "BatchNorm":
+            arrays |= {"mean": _value(self.mean), "variance": _value(self.var)}
+        return normalised(x, epsilon=self.epsilon, label=_path(self) or name.lower(), **_settings(self, x, name), **arrays)
+
+    return mark
+
+
+def _nnx_dropout(self: Any, x: Any) -> Any:
+    return dropped(x, self.rate, _path(self) or "dropout")
+
+
+# -- Linen -----------------------------------------------------------------------------------------------------------------------------
+
+
+def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
+    """A Linen module with its variables, applied to the inputs; switches such as ``train`` are set where they are missing.
+
+    Raises: KcalcError where it cannot be traced.
+    """
+    import flax.linen as nn
+    import jax
+
+    def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        layer, name = context.module, type(context.module).__name__
+        if context.method_name != "__call__" or not args or kwargs.get("mask") is not None:
+            return call(*args, **kwargs)
+        label = ".".join(layer.path) or name.lower()
+        if type(layer) is nn.Dropout:
+            return dropped(args[0], layer.rate, label)
+        if NORMS.get(name) is None or type(layer) is not getattr(nn, name):
+            return call(*args, **kwargs)
+        found = {key: layer.get_variable("params", own) for key, own in (("gain", "scale"), ("bias", "bias"))}
+        found |= {key: layer.get_variable("batch_stats", own) for key, own in (("mean", "mean"), ("variance", "var"))}
+        return normalised(args[0], epsilon=layer.epsilon, label=label, **_settings(layer, args[0], name), **found)
+
+    signature = inspect.signature(type(module).__call__)
+    missing = {
+        name: SWITCHES[name]
+        for place, (name, p) in enumerate(list(signature.parameters.items())[1:])
+        if name in SWITCHES and p.default is p.empty and place >= len(inputs)
+    }
+
+    def run(params: Any, *values: Any) -> Any:
+        keys = {name: jax.random.key(0) for name in ("dropout", "params", "default")}
+        with nn.intercept_methods(intercept):
+            return module.apply(params, *values, rngs=keys, mutable=True, **missing)[0]
+
+    if not isinstance(variables, dict) and not hasattr(variables, "items"):
+        raise KcalcError(
+            "flax: a Linen module is read with its variables: kc.read((module, variables), x), variables = module.init(key, x)"
+        )
+    return traced(
+        "flax", "linen", module, run, variables, inputs, parameter_names(type(module).__call__)[1:],
+        root=module.name or type(module).__name__, single=False, rename=lambda name: name.removeprefix("params."), extra=missing,
+    )  # fmt: skip

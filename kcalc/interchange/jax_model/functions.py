@@ -1,0 +1,230 @@
+"""Any JAX callable with parameters as a trace."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...errors import KcalcError
+from ..trace import Entry, Normalise, Trace
+from . import control, linear, moving, windows  # noqa: F401  # their rules register themselves
+from .finishing import finished, labels_of, require_output
+from .markers import marking
+from .reader import Reader
+from .values import Known, Recipe, Ref, View
+
+
+@dataclass(frozen=True, eq=False)
+class JaxModel:
+    """What a transformation needs to build a model of the same kind.
+
+    ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``leaves``: {name: array} in the order of ``tree``'s leaves, ``frozen`` the
+    others by place; ``entries``: the operation of every array among the inputs; ``outputs``: for every leaf of ``out_tree`` the operation,
+    or the array that it always is. ``norms``: where
+    the biases of normalisation are in the parameters. ``single``: the model takes one example, and was traced on several.
+    """
+
+    kind: str
+    original: Any
+    leaves: dict[str, Any]
+    tree: Any
+    frozen: dict[int, Any]
+    entries: tuple[str | None, ...]
+    outputs: tuple[str | Known, ...]
+    out_tree: Any
+    recipes: dict[str, Recipe]
+    norms: dict[str, View]
+    single: bool = False
+    extra: Any = field(default=None, repr=False)
+
+    def params(self, leaves: dict[str, Any]) -> Any:
+        """The tree of parameters with other arrays in it."""
+        import jax
+
+        arrays = iter(leaves[name] for name in self.leaves)
+        count = len(self.leaves) + len(self.frozen)
+        return jax.tree.unflatten(self.tree, [self.frozen[k] if k in self.frozen else next(arrays) for k in range(count)])
+
+    def arrays(self, params: Any) -> dict[str, Any]:
+        """{name: array} of such a tree."""
+        import jax
+
+        flat = jax.tree.leaves(params)
+        if len(flat) != len(self.leaves) + len(self.frozen):
+            raise KcalcError(f"the parameters have {len(flat)} leaves, the model that was read {len(self.leaves) + len(self.frozen)}")
+        return dict(zip(self.leaves, (leaf for k, leaf in enumerate(flat) if k not in self.frozen), strict=True))
+
+
+def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequence[Any]) -> Trace:
+    """``function(params, *example_inputs)`` as a trace; ``params`` None for functions of the inputs alone.
+
+    Arrays among the parameters are named by their path in the tree; inputs are arrays with the examples on axis 0 (vectors: one example),
+    random keys, or anything else that the function takes and that stays as it is.
+    Raises: KcalcError where the function cannot be traced.
+    """
+    if params is None:
+        return traced(
+            "jax", "function", function, lambda p, *inputs: function(*inputs), (), example_inputs, names=parameter_names(function)
+        )
+    return traced("jax", "function", function, function, params, example_inputs, names=parameter_names(function)[1:])
+
+
+def parameter_names(function: Any) -> list[str]:
+    """The names of a function's arguments, as far as they are known."""
+    try:
+        return [p.name for p in inspect.signature(function).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    except (TypeError, ValueError):
+        return []
+
+
+def traced(
+    framework: str,
+    kind: str,
+    original: Any,
+    function: Callable[..., Any],
+    params: Any,
+    inputs: Sequence[Any],
+    names: Sequence[str] = (),
+    channel_axis: int = -1,
+    root: str = "",
+    single: bool | None = None,
+    context: AbstractContextManager[Any] | None = None,
+    remarks: tuple[str, ...] = (),
+    rename: Callable[[str], str] = str,
+    extra: Any = None,
+) -> Trace:
+    """The trace of ``function(params, *inputs)``, a model of some framework; see :class:`JaxModel`."""
+    import jax
+
+    leaves, tree, frozen = _leaves(params, rename)
+    flat, in_tree = jax.tree.flatten(tuple(inputs))
+    places = [k for k, leaf in enumerate(flat) if is_array(leaf)]
+    _check_inputs([flat[k] for k in places], framework)
+    keys = [k for k in places if is_key(flat[k])]
+    examples = [k for k in places if k not in keys]
+    single = single if single is not None else all(len(flat[k].shape) <= 1 for k in examples)
+    model = JaxModel(kind, original, leaves, tree, frozen, (), (), None, {}, {}, single, extra)
+
+    def whole(arrays: list[Any], drawn: list[Any], given: list[Any]) -> Any:
+        found = dict(zip(keys, drawn, strict=True)) | dict(zip(examples, given, strict=True))
+        values = jax.tree.unflatten(in_tree, [found.get(k, leaf) for k, leaf in enumerate(flat)])
+        return function(model.params(dict(zip(leaves, arrays, strict=True))), *values)
+
+    run = jax.vmap(whole, in_axes=(None, None, 0), axis_name="batch") if single else whole
+    shown = [_example(flat[k], single) for k in examples]
+    with context or marking():
+        try:
+            closed, shapes = jax.make_jaxpr(run, return_shape=True)(list(leaves.values()), [flat[k] for k in keys], shown)
+        except KcalcError:
+            raise
+        except Exception as error:  # whatever the user's code raises
+            raise KcalcError(f"{framework}: the model cannot be traced with these inputs: {_said(error)}") from error
+    reader = Reader(labels_of(leaves), channel_axis, root)
+    entries = _entries(reader, [_input_name(in_tree, flat, k, names) for k in examples], shown)
+    args = [Known(np.asarray(leaf), frozenset((name,)), view=View(name)) for name, leaf in leaves.items()]
+    args += [Known(flat[k], random=True) for k in keys]
+    return _finish(framework, reader, model, closed, [*args, *entries], jax.tree.structure(shapes), places, examples, channel_axis, remarks)
+
+
+def _finish(
+    framework: str, reader: Reader, model: JaxModel, closed: Any, args: list[Any], out_tree: Any, places: list[int], examples: list[int],
+    channel_axis: int, remarks: tuple[str, ...],
+) -> Trace:  # fmt: skip
+    entries = [a.name for a in args if isinstance(a, Ref)]
+    values = reader.run(closed.jaxpr, [Known(np.asarray(c)) for c in closed.consts], args)
+    ends = [reader.plain(value) if isinstance(value, Ref) else value for value in values]
+    names = tuple(end.name for end in ends if isinstance(end, Ref))
+    require_output(names, framework)
+    ops, outputs, recipes = finished(reader, names)
+    renamed = iter(outputs)
+    told = tuple(next(renamed) if isinstance(end, Ref) else end for end in ends)
+    by_place = dict(zip(examples, entries, strict=True))
+    model = JaxModel(
+        model.kind, model.original, model.leaves, model.tree, model.frozen, tuple(by_place.get(k) for k in places), told, out_tree, recipes,
+        {name: reader.views[name] for name, op in reader.ops.items() if isinstance(op, Normalise) and name in reader.views}, model.single,
+        model.extra,
+    )  # fmt: skip
+    return Trace(framework, tuple(ops), tuple(dict.fromkeys(outputs)), channel_axis, remarks, model=model)
+
+
+def _leaves(params: Any, rename: Callable[[str], str]) -> tuple[dict[str, Any], Any, dict[int, Any]]:
+    """{name: array}, the tree, and the leaves that are no arrays, by place."""
+    import jax
+
+    pairs, tree = jax.tree_util.tree_flatten_with_path(params)
+    leaves: dict[str, Any] = {}
+    frozen: dict[int, Any] = {}
+    for place, (path, leaf) in enumerate(pairs):
+        if not is_array(leaf) or is_key(leaf):
+            frozen[place] = leaf
+            continue
+        name = rename(jax.tree_util.keystr(path, simple=True, separator=".")) or "params"
+        while name in leaves:
+            name += "'"
+        leaves[name] = leaf
+    return leaves, tree, frozen
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array, or stands for one, rather than a setting."""
+    return (
+        hasattr(leaf, "shape")
+        and hasattr(leaf, "dtype")
+        and not isinstance(leaf, np.generic)
+        and type(leaf).__module__.split(".")[0] != "torch"
+    )
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array is a random key."""
+    import jax
+    import jax.numpy as jnp
+
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return True
+    return leaf.dtype == np.uint32 and tuple(leaf.shape) in ((2,), (4,))
+
+
+def _check_inputs(arrays: list[Any], framework: str) -> None:
+    import jax.numpy as jnp
+
+    if not any(not is_key(a) for a in arrays):
+        raise KcalcError(f"{framework}: give an example input, an array with the examples on axis 0: kc.read(model, x)")
+    for array in arrays:
+        if not is_key(array) and jnp.issubdtype(array.dtype, jnp.complexfloating):
+            raise KcalcError(f"{framework}: inputs must be real, got {array.dtype}{list(array.shape)}")
+        if prod(array.shape) == 0:
+            raise KcalcError(f"{framework}: the example input of shape {tuple(array.shape)} is empty; give at least one example")
+
+
+def _example(leaf: Any, single: bool) -> Any:
+    """Shape and dtype of an input, several examples of it where the model takes one."""
+    import jax
+
+    shape = (2, *leaf.shape) if single else tuple(leaf.shape)
+    return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+
+def _input_name(in_tree: Any, flat: list[Any], place: int, names: Sequence[str]) -> str:
+    import jax
+
+    path, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(in_tree, list(range(len(flat)))))[0][place]
+    argument = path[0].idx
+    head = str(names[argument]) if argument < len(names) else ("x" if argument == 0 else f"input{argument + 1}")
+    rest: str = jax.tree_util.keystr(path[1:], simple=True, separator=".")
+    return f"{head}.{rest}" if rest else head
+
+
+def _entries(reader: Reader, names: list[str], shown: list[Any]) -> list[Ref]:
+    return [reader.fresh(reader.add(Entry, name, array.shape, [])) for name, array in zip(names, shown, strict=True)]
+
+
+def _said(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"

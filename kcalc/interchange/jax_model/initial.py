@@ -1,0 +1,94 @@
+"""Initial weights of a transformed model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...errors import KcalcError, unknown
+from ..trace import Linear
+from .values import Recipe, View
+
+LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
+
+
+def checked_law(weights: Any) -> str:
+    """The name of a law of initial weights.  Raises: KcalcError for other names."""
+    if not isinstance(weights, str) or weights not in LAWS:
+        raise unknown("law of initial weights", weights, LAWS)
+    return weights
+
+
+def generator(key: Any) -> np.random.Generator:
+    """Random numbers from a whole number or a JAX key.  Raises: KcalcError for something else."""
+    import jax
+    import jax.numpy as jnp
+
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        return np.random.default_rng(abs(int(key)) * 2 + (int(key) < 0))
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or isinstance(key, np.generic):
+        raise KcalcError(f"the key must be jax.random.key(seed) or a whole number, got {str(key)[:60]!r}")
+    words: Any = jax.random.key_data(key) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else key
+    if not np.issubdtype(words.dtype, np.unsignedinteger) or words.ndim != 1:
+        raise KcalcError(f"the key must be one jax.random.key(seed) or a whole number, got an array {dtype}{list(words.shape)}")
+    return np.random.default_rng([int(word) for word in np.asarray(words)])
+
+
+def drawn(op: Linear, law: str, sigma_w: float, random: np.random.Generator) -> np.ndarray:
+    """Weights (outputs, inputs / groups, kernel...) with Var W = sigma_w^2 / inputs, all on the central tap of the kernel.
+
+    orthogonal_delta: in every group Haar distributed orthonormal rows or columns times max(sqrt(outputs / inputs), 1). [DKS sec. 4.1]
+    Raises: KcalcError for an even kernel, which has no centre.
+    """
+    if any(extent % 2 == 0 for extent in op.kernel):
+        raise KcalcError(
+            f"node {op.name!r}: a {' x '.join(map(str, op.kernel))} kernel has no centre tap, which Delta initialisation needs; "
+            "use odd kernels or weights='keep'"
+        )
+    outputs, inputs = op.weight.shape[0] // op.groups, op.weight.shape[1]
+    noise = random.standard_normal((op.groups, outputs, inputs))
+    blocks = np.stack([_orthogonal(block) for block in noise]) if law == "orthogonal_delta" else noise / math.sqrt(inputs)
+    weight = np.zeros(op.weight.shape)
+    weight[(slice(None), slice(None), *(extent // 2 for extent in op.kernel))] = sigma_w * blocks.reshape(-1, inputs)
+    return weight
+
+
+def _orthogonal(noise: np.ndarray) -> np.ndarray:
+    tall = noise.shape[0] >= noise.shape[1]
+    q, r = np.linalg.qr(noise if tall else noise.T)
+    q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)  # Haar only with a positive diagonal
+    return max(math.sqrt(noise.shape[0] / noise.shape[1]), 1.0) * (q if tall else q.T)
+
+
+def view_of(recipe: Recipe, leaves: Mapping[str, Any]) -> View:
+    """How the weights come from a parameter; where the model computes them from one, that of as many numbers.
+
+    Raises: KcalcError for weights that are no parameters of the model.
+    """
+    if recipe.weight is not None:
+        return recipe.weight
+    shape, size = recipe.op.weight.shape, recipe.op.weight.size
+    for name in sorted(recipe.origins):
+        if name in leaves and math.prod(leaves[name].shape) == size:
+            return View(name, (lambda array: array.reshape(shape),))
+    raise KcalcError(
+        f"node {recipe.op.name!r}: its weights are no parameter of the model; give them to the function as parameters, f(params, x)"
+    )
+
+
+def places(view: View, leaf: Any) -> np.ndarray:
+    """Where in the flat parameter the entries of a view are."""
+    return np.asarray(view.of(np.arange(math.prod(leaf.shape), dtype=np.int32).reshape(leaf.shape)))
+
+
+def written(leaves: dict[str, np.ndarray], view: View, values: Any) -> None:
+    """Put values where a view reads them."""
+    leaf = leaves[view.leaf]
+    where = places(view, leaf).ravel()
+    flat = np.array(leaf).reshape(-1)
+    flat[where] = np.broadcast_to(np.asarray(values, dtype=np.float64).ravel(), where.shape).astype(flat.dtype)
+    leaves[view.leaf] = flat.reshape(leaf.shape)

@@ -1,0 +1,142 @@
+"""Keras 3 models on the JAX backend, called without touching their variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...errors import KcalcError
+from ..trace import Trace
+from .functions import traced
+from .markers import dropped, marking, normalised
+
+DROPS = ("Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "AlphaDropout", "GaussianDropout")
+
+
+def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
+    """A Keras model called in training; without inputs, on ones of the shape that it was built for.
+
+    Raises: KcalcError for other backends, models that are not built and give no input shape, and where it cannot be traced.
+    """
+    import keras
+
+    if keras.backend.backend() != "jax":
+        raise KcalcError(f"keras runs on {keras.backend.backend()}; set the environment variable KERAS_BACKEND=jax before importing keras")
+    shown = tuple(inputs) or (_example(model),)
+    if not model.built:
+        raise KcalcError(f"keras: {model.name!r} has no variables yet; call it once on an example, model(x), before reading it")
+    trained, other = list(model.trainable_variables), list(model.non_trainable_variables)
+    names = _paths([*trained, *other], model.name)
+    values = {name: variable.value for name, variable in zip(names, [*trained, *other], strict=True)}
+    state = {name: value for name, value in values.items() if not _is_seed(value)}
+
+    def run(params: Any, *given: Any) -> Any:
+        arrays = [params.get(name, values[name]) for name in names]
+        return model.stateless_call(arrays[: len(trained)], arrays[len(trained) :], *given, **_training(model))[0]
+
+    axis = -1 if keras.config.image_data_format() == "channels_last" else 1
+    return traced(
+        "keras", "keras", model, run, state, shown, ["x"], channel_axis=axis, root=model.name, single=False, context=marking(_patches()),
+        rename=lambda name: name.strip("[]'").replace("/", "."), extra=tuple(names),
+    )  # fmt: skip
+
+
+def _training(model: Any) -> dict[str, Any]:
+    return {"training": True} if getattr(model, "_call_has_training_arg", True) else {}
+
+
+def _is_seed(value: Any) -> bool:
+    import numpy as np
+
+    return not np.issubdtype(np.dtype(value.dtype), np.floating) and "float" not in str(value.dtype)
+
+
+def _paths(variables: list[Any], root: str) -> list[str]:
+    """The paths of variables, without the model's own name, made distinct."""
+    out: list[str] = []
+    for variable in variables:
+        path = variable.path.removeprefix(f"{root}/").replace("/", ".")
+        out.append(path if path not in out else f"{path}#{len(out)}")
+    return out
+
+
+def _example(model: Any) -> Any:
+    """Shapes of two examples, where the model knows its input."""
+    import jax
+    import keras
+
+    spec = getattr(model, "inputs", None) or getattr(model, "_inputs", None)
+    if not spec:
+        raise KcalcError(f"keras: {model.name!r} does not say its input shape; give an example, kc.read(model, x)")
+    given = getattr(model, "input", spec)
+    given = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
+
+    def shape(tensor: Any) -> Any:
+        if any(k is None for k in tensor.shape[1:]):
+            raise KcalcError(
+                f"keras: the input shape {tuple(tensor.shape)} of {model.name!r} is not fixed; give an example, kc.read(model, x)"
+            )
+        return jax.ShapeDtypeStruct((2, *tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype))
+
+    return jax.tree.map(shape, given, is_leaf=lambda leaf: hasattr(leaf, "shape"))
+
+
+def _patches() -> list[tuple[Any, str, Any]]:
+    import keras
+
+    marks: dict[str, Callable[..., Any]] = {
+        "BatchNormalization": _batch, "LayerNormalization": _layer, "RMSNormalization": _rms, "GroupNormalization": _group,
+    }  # fmt: skip
+    marks |= dict.fromkeys(DROPS, _dropout)
+    found = [(getattr(keras.layers, name), mark) for name, mark in marks.items() if hasattr(keras.layers, name)]
+    return [(kind, "call", _keeping(kind.__dict__["call"], mark)) for kind, mark in found if "call" in kind.__dict__]
+
+
+def _keeping(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., Any]:
+    """The mark where there is no mask and the layer is JAX's, else the library's call."""
+    from jax.core import Tracer
+
+    def call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("mask") is not None or not isinstance(inputs, Tracer):
+            return own(self, inputs, *args, **kwargs)
+        return mark(self, inputs)
+
+    return call
+
+
+def _arrays(layer: Any) -> dict[str, Any]:
+    return {"gain": _value(getattr(layer, "gamma", getattr(layer, "scale", None))), "bias": _value(getattr(layer, "beta", None))}
+
+
+def _value(variable: Any) -> Any:
+    return getattr(variable, "value", None)
+
+
+def _axes(layer: Any, x: Any) -> tuple[int, ...]:
+    given = layer.axis if isinstance(layer.axis, list | tuple) else (layer.axis,)
+    return tuple(int(a) % x.ndim for a in given)
+
+
+def _batch(layer: Any, x: Any) -> Any:
+    kept = _axes(layer, x)
+    running = {"mean": _value(layer.moving_mean), "variance": _value(layer.moving_variance)}
+    axes = [a for a in range(x.ndim) if a not in kept]
+    return normalised(x, "batch", axes, layer.epsilon, layer.name, **_arrays(layer), **running)
+
+
+def _layer(layer: Any, x: Any) -> Any:
+    kind = "rms" if getattr(layer, "rms_scaling", False) else "layer"
+    return normalised(x, kind, _axes(layer, x), layer.epsilon, layer.name, **_arrays(layer))
+
+
+def _rms(layer: Any, x: Any) -> Any:
+    return normalised(x, "rms", _axes(layer, x), layer.epsilon, layer.name, **_arrays(layer))
+
+
+def _group(layer: Any, x: Any) -> Any:
+    groups = x.shape[_axes(layer, x)[0]] if layer.groups == -1 else layer.groups
+    return normalised(x, "group", range(1, x.ndim), layer.epsilon, layer.name, groups=groups, **_arrays(layer))
+
+
+def _dropout(layer: Any, x: Any) -> Any:
+    return dropped(x, layer.rate, layer.name)

@@ -1,0 +1,93 @@
+"""Equations whose inputs are all known: what they give, and how it comes from the parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .values import Known, View
+
+MOVING = ("reshape", "squeeze", "expand_dims", "transpose", "slice", "rev", "broadcast_in_dim", "copy", "copy_p", "stop_gradient", "split")
+
+
+def plain(array: Any) -> Any:
+    """A NumPy array, but for random keys."""
+    import jax
+    import jax.numpy as jnp
+
+    return array if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else np.asarray(array)
+
+
+def given(array: Any) -> Any:
+    """A JAX array, keys as they are."""
+    import jax.numpy as jnp
+
+    return jnp.asarray(array) if isinstance(array, np.ndarray) else array
+
+
+def moved(eqn: Any, values: list[Known]) -> list[Any] | None:
+    """Broadcasts and transposes as NumPy views, which remember along which axes nothing changes."""
+    array = values[0].array if values else None
+    if not isinstance(array, np.ndarray):
+        return None
+    if eqn.primitive.name == "broadcast_in_dim" and len(values) == 1:
+        shape, places = tuple(eqn.outvars[0].aval.shape), eqn.params["broadcast_dimensions"]
+        full = [1] * len(shape)
+        for axis, place in enumerate(places):
+            full[place] = array.shape[axis]
+        index: list[Any] = [None] * len(shape)
+        for place in places:
+            index[place] = slice(None)
+        return [np.broadcast_to(array[tuple(index)], shape)]
+    if eqn.primitive.name == "dynamic_slice":
+        return [array[spans_of(eqn, values)]]
+    if eqn.primitive.name == "transpose":
+        return [np.transpose(array, eqn.params["permutation"])]
+    return None
+
+
+def spans_of(eqn: Any, values: list[Known]) -> tuple[slice, ...]:
+    """What a dynamic slice with known starts takes."""
+    sizes = eqn.params["slice_sizes"]
+    starts = [int(np.asarray(v.array)) for v in values[1:]]
+    starts = [min(max(s, 0), n - k) for s, n, k in zip(starts, values[0].shape, sizes, strict=True)]
+    return tuple(slice(s, s + k) for s, k in zip(starts, sizes, strict=True))
+
+
+def view_after(eqn: Any, values: list[Known], index: int) -> View | None:
+    """How an output comes from one parameter, None where its numbers are others."""
+    name = eqn.primitive.name
+    if name == "convert_element_type" and len(values) == 1 and values[0].view is not None:
+        return values[0].view
+    if name == "dynamic_slice" and values[0].view is not None:
+        spans = spans_of(eqn, values)
+        return values[0].view.then(lambda array: array[spans])
+    if name not in MOVING or len(values) != 1 or values[0].view is None:
+        return None
+    before = values[0].array
+    if name == "broadcast_in_dim" and eqn.outvars[index].aval.size > before.size:
+        places = eqn.params["broadcast_dimensions"]
+        ones = [before.shape[places.index(a)] if a in places else 1 for a in range(eqn.outvars[index].aval.ndim)]
+        return values[0].view.then(lambda array: array.reshape(ones))  # what is broadcast is not in the parameter
+    if any(step == 0 and size > 1 for step, size in zip(before.strides, before.shape, strict=True)):
+        return values[0].view if name == "broadcast_in_dim" else None
+    primitive, params, many = eqn.primitive, eqn.params, eqn.primitive.multiple_results
+
+    def step(array: Any) -> Any:
+        found = primitive.bind(array, **params)
+        return found[index] if many else found
+
+    return values[0].view.then(step)
+
+
+def part(eqn: Any, values: list[Known], index: int) -> str:
+    """The indices of a slice, in words."""
+    params = eqn.params
+    if eqn.primitive.name == "dynamic_slice":
+        return ",".join(f"{s.start}:{s.stop}" for s in spans_of(eqn, values))
+    if eqn.primitive.name == "split":
+        start = sum(params["sizes"][:index])
+        return f"axis {params['axis']}: {start}:{start + params['sizes'][index]}"
+    spans = zip(params["start_indices"], params["limit_indices"], params["strides"] or [1] * len(params["start_indices"]), strict=True)
+    return ",".join(f"{a}:{b}" + (f":{s}" if s != 1 else "") for a, b, s in spans)

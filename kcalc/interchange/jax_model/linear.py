@@ -1,0 +1,135 @@
+"""Products with weights: dot_general and conv_general_dilated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .reader import Reader, inverse, rule
+from .values import Known, Padded, Ref, Value
+
+BOTH = "it multiplies two feature maps with one another (attention); kcalc has no rule for it"
+
+
+@rule("dot_general")
+def _dot(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    first, second = values
+    if isinstance(first, Ref) and isinstance(second, Ref):
+        return reader.not_read(eqn, values, "matrix product of activations", BOTH)
+    (left, right), (batch_left, batch_right) = eqn.params["dimension_numbers"]
+    ref, weight = (first, second) if isinstance(first, Ref) else (second, first)
+    assert isinstance(ref, Ref) and isinstance(weight, Known)
+    mine, theirs = (tuple(left), tuple(right)) if ref is first else (tuple(right), tuple(left))
+    if batch_left or batch_right:
+        return reader.not_read(
+            eqn, values, "batched matrix product", "every location or group has weights of its own; kcalc has no rule for it"
+        )
+    ref = reader.spread(ref)
+    if 0 in [ref.order[a] for a in mine]:
+        return reader.not_read(eqn, values, "mixing of examples", "its weights act along the axis of the examples")
+    free = [a for a in range(len(ref.shape)) if a not in mine]
+    fresh = [a for a in range(weight.array.ndim) if a not in theirs]
+    if not mine:
+        return reader.not_read(eqn, values, "outer product", "it has no sum over inputs")
+    count = prod(weight.shape[a] for a in fresh)
+    merged, place = _merged(reader, ref, mine)
+    base = reader.ops[merged.name].shape
+
+    def neutral(array: Any) -> Any:
+        return array.transpose(*fresh, *theirs).reshape(count, -1)
+
+    shape = tuple(count if axis == place else size for axis, size in enumerate(base))
+    name = reader.linear(weight, neutral, "dense", shape=shape, reads=(merged.name,), axis=place, out_axis=place)
+    out = Ref(name, (*merged.order, place), (*(ref.shape[a] for a in free), count))
+    if len(fresh) != 1:
+        out = reader.reshaped(out, [*(ref.shape[a] for a in free), *(weight.shape[a] for a in fresh)])
+    if ref is not first:  # its axes come last
+        total, own = len(out.shape), len(free)
+        turn = (*range(own, total), *range(own))
+        out = Ref(out.name, tuple(out.order[a] for a in turn), tuple(out.shape[a] for a in turn))
+    return [out]
+
+
+def _merged(reader: Reader, ref: Ref, mine: tuple[int, ...]) -> tuple[Ref, int]:
+    """The reference with the axes ``mine`` as one, the others first in their order; and that one's axis in the operation's output."""
+    free = [a for a in range(len(ref.shape)) if a not in mine]
+    if len(mine) == 1:
+        return Ref(ref.name, tuple(ref.order[a] for a in free), tuple(ref.shape[a] for a in free)), ref.order[mine[0]]
+    turned = Ref(ref.name, tuple(ref.order[a] for a in (*free, *mine)), tuple(ref.shape[a] for a in (*free, *mine)))
+    shape = [*(ref.shape[a] for a in free), prod(ref.shape[a] for a in mine)]
+    flat = reader.reshaped(turned, shape, "flatten")
+    return Ref(flat.name, flat.order[:-1], flat.shape[:-1]), len(shape) - 1
+
+
+@rule("conv_general_dilated")
+def _convolution(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    ref, weight = values
+    params = eqn.params
+    if not isinstance(ref, Ref) or not isinstance(weight, Known):
+        return reader.not_read(eqn, values, "convolution with a feature map as its kernel", BOTH)
+    if any(d != 1 for d in params["lhs_dilation"]) or any(low < 0 or high < 0 for low, high in params["padding"]):
+        return reader.not_read(eqn, values, "transposed convolution", "it spreads its input before convolving; kcalc has no rule for it")
+    if params["batch_group_count"] != 1:
+        return reader.not_read(eqn, values, "convolution in groups of examples", "it couples examples")
+    numbers = params["dimension_numbers"]
+    ref = reader.spread(ref)
+    if ref.order[numbers.lhs_spec[0]] != 0:
+        ref = reader.plain(ref)
+        if numbers.lhs_spec[0] != 0:
+            turn = (numbers.lhs_spec[0], *(a for a in range(len(ref.shape)) if a != numbers.lhs_spec[0]))
+            ref = _turned(reader.plain(_turned(ref, turn)), inverse(turn))
+    spatial = [ref.order[a] for a in numbers.lhs_spec[2:]]
+    sort = sorted(range(len(spatial)), key=lambda k: spatial[k])
+    axis = ref.order[numbers.lhs_spec[1]]
+    pads = [tuple(int(p) for p in params["padding"][k]) for k in sort]
+    name, pads = _unpadded(reader, ref.name, [spatial[k] for k in sort], pads)
+    places = (numbers.rhs_spec[0], numbers.rhs_spec[1], *(numbers.rhs_spec[2 + k] for k in sort))
+
+    def neutral(array: Any) -> Any:
+        return array.transpose(*places)
+
+    sizes = eqn.outvars[0].aval.shape
+    order = [0] * len(sizes)
+    order[numbers.out_spec[0]], order[numbers.out_spec[1]] = 0, axis
+    for k, place in enumerate(numbers.out_spec[2:]):
+        order[place] = spatial[k]
+    shape = [0] * len(sizes)
+    for virtual, base in enumerate(order):
+        shape[base] = sizes[virtual]
+    made = reader.linear(
+        weight, neutral, "conv", shape=tuple(shape), reads=(name,), axis=axis, out_axis=axis,
+        stride=tuple(int(params["window_strides"][k]) for k in sort), padding=tuple(pads),
+        dilation=tuple(int(params["rhs_dilation"][k]) for k in sort), groups=int(params["feature_group_count"]),
+    )  # fmt: skip
+    return [Ref(made, tuple(order), tuple(sizes))]
+
+
+def _turned(ref: Ref, turn: tuple[int, ...]) -> Ref:
+    return Ref(ref.name, tuple(ref.order[a] for a in turn), tuple(ref.shape[a] for a in turn))
+
+
+def _unpadded(reader: Reader, name: str, axes: list[int], pads: list[tuple[int, ...]]) -> tuple[str, list[tuple[int, int]]]:
+    """What stands before zero padding along the location axes, and that padding added to the convolution's own."""
+    own = [(int(low), int(high)) for low, high in pads]
+    op = reader.ops[name]
+    if not isinstance(op, Padded) or op.value != 0 or any(pad != (0, 0) for axis, pad in enumerate(op.pads) if axis not in axes):
+        return name, own
+    return op.reads[0], [(low + op.pads[axis][0], high + op.pads[axis][1]) for (low, high), axis in zip(own, axes, strict=True)]
+
+
+def sliced_linear(reader: Reader, name: str, start: int, stop: int) -> str | None:
+    """The part of a Linear that makes the channels from ``start`` to ``stop``; None for other operations and grouped ones."""
+    recipe = reader.recipes.get(name)
+    if recipe is None or recipe.op.groups != 1 or recipe.op.bias is not None:
+        return None
+    op = recipe.op
+    shape = tuple(stop - start if axis == op.out_axis else size for axis, size in enumerate(op.shape))
+    made = reader.names(name)
+    part = replace(op, name=made, shape=shape, weight=np.asarray(op.weight[start:stop]), parameter=f"{op.parameter}[{start}:{stop}]")
+    reader.ops[made] = part
+    view = None if recipe.weight is None else recipe.weight.then(lambda array: array[start:stop])
+    reader.recipes[made] = replace(recipe, op=part, weight=view)
+    return made

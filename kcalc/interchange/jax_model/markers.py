@@ -1,0 +1,144 @@
+"""Marks for normalisation and dropout that frameworks' own modules leave in a jaxpr while it is traced for kcalc.
+
+What these modules compute is known from their settings, so that nothing has to be guessed from sums and square roots. Jaxprs that hold
+marks live in a tracing context of their own and never reach JAX's caches for the user's functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...errors import KcalcError
+from ..trace import Drop, Normalise
+from .reader import Reader, rule
+from .values import Known, Ref, Value
+
+NORMALISE, DROP = "kcalc_normalise", "kcalc_dropout"
+SLOTS = ("gain", "bias", "mean", "variance")
+
+
+@cache
+def _primitive(name: str) -> Any:
+    from jax.extend.core import Primitive
+    from jax.interpreters import batching
+
+    primitive = Primitive(name)
+    primitive.def_impl(_refused)
+    primitive.def_abstract_eval(lambda x, *_, **__: x)
+    batching.primitive_batchers[primitive] = _batched
+    return primitive
+
+
+def _refused(*_: Any, **__: Any) -> Any:
+    raise KcalcError("a model that normalises or drops a constant cannot be read")
+
+
+def _batched(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, int]:
+    """jax.vmap: the examples become axis 0; batch normalisation by axis name averages over them."""
+    import jax.numpy as jnp
+
+    if any(d is not None for d in dims[1:]):
+        raise KcalcError("normalisation with gains that differ by example (an ensemble of models) cannot be read")
+    x = jnp.moveaxis(arrays[0], dims[0], 0) if dims[0] is not None else arrays[0]
+    if "axes" not in params:
+        return _primitive(DROP).bind(x, **params), 0
+    axes = tuple(a + 1 for a in params["axes"])
+    params |= {"axes": (0, *axes) if params["over_examples"] else axes, "over_examples": False}
+    return _primitive(NORMALISE).bind(x, *arrays[1:], **params), 0
+
+
+def normalised(
+    x: Any,
+    kind: str,
+    axes: Sequence[int],
+    epsilon: float,
+    label: str,
+    groups: int = 1,
+    over_examples: bool = False,
+    **arrays: Any,
+) -> Any:
+    """``x`` with the mark of a normalisation; ``arrays``: gain, bias, mean, variance where there are any."""
+    import jax.numpy as jnp
+
+    held = tuple(slot for slot in SLOTS if arrays.get(slot) is not None)
+    x = jnp.asarray(x)
+    axes = tuple(sorted(int(a) % x.ndim for a in axes))
+    return _primitive(NORMALISE).bind(
+        x, *(jnp.asarray(arrays[slot]) for slot in held), kind=kind, axes=axes, groups=int(groups), epsilon=float(epsilon), label=label,
+        held=held, over_examples=over_examples,
+    )  # fmt: skip
+
+
+def dropped(x: Any, rate: float, label: str) -> Any:
+    """``x`` with the mark of dropout."""
+    import jax.numpy as jnp
+
+    return _primitive(DROP).bind(jnp.asarray(x), rate=float(rate), label=label)
+
+
+@rule(NORMALISE)
+def _normalise(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    ref, params = values[0], eqn.params
+    if not isinstance(ref, Ref) or any(not isinstance(v, Known) for v in values[1:]):
+        return reader.not_read(eqn, values, "normalisation", "its gains depend on the input")
+    if params["over_examples"]:
+        return reader.not_read(eqn, values, "batch normalisation", "it averages over a named axis that no vmap has; trace a batch")
+    ref = reader.spread(ref)
+    arrays = {slot: _own(v) for slot, v in zip(params["held"], values[1:], strict=True) if isinstance(v, Known)}
+    running = (arrays["mean"], arrays["variance"]) if "mean" in arrays and "variance" in arrays else None
+    axes = tuple(sorted(ref.order[a] for a in params["axes"]))
+    name = reader.add(
+        Normalise, _label(reader, params["label"]), reader.ops[ref.name].shape, [ref.name], kind=params["kind"], axes=axes,
+        groups=params["groups"], epsilon=params["epsilon"], gain=arrays.get("gain"), bias=arrays.get("bias"), running=running,
+    )  # fmt: skip
+    bias = dict(zip(params["held"], values[1:], strict=True)).get("bias")
+    if isinstance(bias, Known) and bias.view is not None and bias.array.ndim == 1:
+        reader.views[name] = bias.view
+    return [Ref(name, ref.order, ref.shape)]
+
+
+def _own(value: Known) -> np.ndarray:
+    return np.asarray(value.array)
+
+
+def _label(reader: Reader, label: str) -> str:
+    """The name of the module: where its scope stands already, that."""
+    if reader.scope and reader.scope[-1].lower() == label.rsplit(".", 1)[-1].lower():
+        return ".".join(reader.scope)
+    return label if "." in label or not reader.scope else reader.wish(label)
+
+
+@rule(DROP)
+def _drop(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    ref = values[0]
+    assert isinstance(ref, Ref)
+    ref = reader.spread(ref)
+    name = reader.add(Drop, _label(reader, eqn.params["label"]), reader.ops[ref.name].shape, [ref.name], rate=round(eqn.params["rate"], 12))
+    return [Ref(name, ref.order, ref.shape)]
+
+
+@contextmanager
+def marking(patches: Sequence[tuple[Any, str, Any]] = ()) -> Iterator[None]:
+    """Within: JAX caches apart from the user's, and the attributes ``(owner, name, replacement)`` replaced; all as before afterwards."""
+    with ExitStack() as stack:
+        stack.enter_context(_own_caches())
+        for owner, name, replacement in patches:
+            stack.callback(setattr, owner, name, owner.__dict__[name])
+            setattr(owner, name, replacement)
+        yield
+
+
+@cache
+def _context() -> Any:
+    import jax
+
+    return jax.make_user_context(None)
+
+
+def _own_caches() -> Any:
+    return _context()(object())

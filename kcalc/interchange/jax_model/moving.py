@@ -1,0 +1,257 @@
+"""Primitives that move numbers about: reshapes, transposes, broadcasts, slices, padding, concatenation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..trace import Held, Join, Pointwise, Pooling, Repeat, Reshape
+from .linear import sliced_linear
+from .reader import Reader, inverse, rule
+from .values import Known, Padded, Ref, Value
+
+
+@rule("transpose")
+def _transpose(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    ref, turn = values[0], eqn.params["permutation"]
+    assert isinstance(ref, Ref)
+    return [Ref(ref.name, tuple(ref.order[a] for a in turn), tuple(ref.shape[a] for a in turn))]
+
+
+@rule("reshape")
+def _reshape(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    ref, shape = values[0], tuple(eqn.outvars[0].aval.shape)
+    assert isinstance(ref, Ref)
+    before = [k for k in ref.shape if k != 1]
+    if before == [k for k in shape if k != 1] and ref.shape != shape:
+        return [_ones(reader, ref, shape)]
+    return [ref if ref.shape == shape else reader.reshaped(ref, shape)]
+
+
+def _ones(reader: Reader, ref: Ref, shape: tuple[int, ...]) -> Ref:
+    """A reshape that only adds or drops axes of size 1."""
+    gone = [a for a, size in enumerate(ref.shape) if size == 1]
+    ref = dropped(reader, ref, gone) if gone else ref
+    return inserted(reader, ref, [a for a, size in enumerate(shape) if size == 1])
+
+
+def dropped(reader: Reader, ref: Ref, axes: list[int]) -> Ref:
+    """Without some axes of size 1."""
+    bases = {ref.order[a] for a in axes}
+    if bases == set(reader.expanded.get(ref.name, ())):
+        name = reader.ops[ref.name].reads[0]
+    else:
+        shape = [size for b, size in enumerate(reader.ops[ref.name].shape) if b not in bases]
+        name = reader.add(Reshape, reader.wish("squeeze"), shape, [ref.name])
+    kept = [a for a in range(len(ref.shape)) if a not in axes]
+    return Ref(name, tuple(ref.order[a] - sum(b < ref.order[a] for b in bases) for a in kept), tuple(ref.shape[a] for a in kept))
+
+
+def lifted(reader: Reader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[int]]:
+    """What stands before axes of size 1 were added, where none of them is ``busy``, and the places of those in the reference."""
+    bases = reader.expanded.get(ref.name, ())
+    axes = [a for a, b in enumerate(ref.order) if b in bases]
+    return (dropped(reader, ref, axes), axes) if axes and not set(axes) & set(busy) else (ref, [])
+
+
+def inserted(reader: Reader, ref: Ref, axes: list[int]) -> Ref:
+    """With new axes of size 1 at the places ``axes`` of the result."""
+    if not axes:
+        return ref
+    total = len(ref.shape) + len(axes)
+    old = iter(range(len(ref.shape)))
+    tokens: list[Any] = [("new", a) if a in axes else ref.order[next(old)] for a in range(total)]
+    base: list[Any] = list(range(len(ref.shape)))
+    for place, token in enumerate(tokens):
+        if isinstance(token, tuple):
+            base.insert(0 if place == 0 else base.index(tokens[place - 1]) + 1, token)
+    before = reader.ops[ref.name].shape
+    name = reader.add(Reshape, reader.wish("expand"), [1 if isinstance(t, tuple) else before[t] for t in base], [ref.name])
+    reader.expanded[name] = tuple(b for b, t in enumerate(base) if isinstance(t, tuple))
+    sizes = iter(ref.shape)
+    return Ref(name, tuple(base.index(t) for t in tokens), tuple(1 if isinstance(t, tuple) else next(sizes) for t in tokens))
+
+
+@rule("squeeze")
+def _squeeze(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    ref = values[0]
+    assert isinstance(ref, Ref)
+    axes = [a % len(ref.shape) for a in eqn.params["dimensions"]]
+    return [dropped(reader, ref, axes) if axes else ref]
+
+
+@rule("expand_dims")
+def _expand(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    ref = values[0]
+    assert isinstance(ref, Ref)
+    return [inserted(reader, ref, [int(a) for a in eqn.params["dimensions"]])]
+
+
+@rule("broadcast_in_dim")
+def _broadcast(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    ref, shape, places = values[0], tuple(eqn.outvars[0].aval.shape), tuple(eqn.params["broadcast_dimensions"])
+    assert isinstance(ref, Ref)
+    return [replace(inserted(reader, ref, [a for a in range(len(shape)) if a not in places]), shape=shape)]
+
+
+@rule("concatenate")
+def _concatenate(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    if any(isinstance(v, Known) for v in values):
+        return reader.not_read(
+            eqn, values, "concatenation with a constant", "it puts an array beside a feature map; kcalc has no rule for it"
+        )
+    refs = [reader.spread(v) for v in values if isinstance(v, Ref)]
+    order = refs[0].order
+    names = [reader.aligned(ref, order) for ref in refs]
+    axis = order[eqn.params["dimension"]]
+    shape = list(reader.ops[names[0]].shape)
+    shape[axis] = sum(reader.ops[name].shape[axis] for name in names)
+    made = reader.add(Join, reader.wish("concat"), shape, names, axis=axis)
+    return [Ref(made, order, tuple(shape[b] for b in order))]
+
+
+@rule("pad")
+def _pad(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    ref, value = values
+    config = [tuple(int(k) for k in triple) for triple in eqn.params["padding_config"]]
+    if not isinstance(ref, Ref) or not isinstance(value, Known) or any(low < 0 or high < 0 or inner for low, high, inner in config):
+        return reader.not_read(
+            eqn, values, "padding", "it crops or spreads a feature map, or pads with something that depends on the input"
+        )
+    if all(low == high == 0 for low, high, _ in config):
+        return [ref]
+    ref = reader.spread(ref)
+    back = inverse(ref.order)
+    pads = tuple((config[a][0], config[a][1]) for a in back)
+    shape = [size + sum(pad) for size, pad in zip(reader.ops[ref.name].shape, pads, strict=True)]
+    made = reader.add(Padded, reader.wish("pad"), shape, [ref.name], pads=pads, value=float(np.asarray(value.array)))
+    return [Ref(made, ref.order, tuple(shape[b] for b in ref.order))]
+
+
+@rule("slice")
+def _slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    params = eqn.params
+    steps = params["strides"] or (1,) * len(params["start_indices"])
+    found = sliced(reader, values[0], tuple(zip(params["start_indices"], params["limit_indices"], steps, strict=True)))
+    return [found] if found is not None else _no_slice(reader, eqn, values)
+
+
+@rule("dynamic_slice")
+def _dynamic_slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    ref, starts = values[0], values[1:]
+    if isinstance(ref, Ref) and all(isinstance(s, Known) for s in starts):
+        first = [int(np.asarray(s.array)) for s in starts if isinstance(s, Known)]
+        sizes = eqn.params["slice_sizes"]
+        first = [min(max(s, 0), n - k) for s, n, k in zip(first, ref.shape, sizes, strict=True)]
+        found = sliced(reader, ref, tuple((s, s + k, 1) for s, k in zip(first, sizes, strict=True)))
+        if found is not None:
+            return [found]
+    return _no_slice(reader, eqn, values)
+
+
+@rule("split")
+def _split(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    ref, axis, out, start = values[0], eqn.params["axis"], [], 0
+    for size in eqn.params["sizes"]:
+        spans = tuple((start, start + size, 1) if a == axis else (0, n, 1) for a, n in enumerate(ref.shape))
+        found = sliced(reader, ref, spans)
+        if found is None:
+            return _no_slice(reader, eqn, values)
+        out.append(found)
+        start += size
+    return out
+
+
+def _no_slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    return reader.not_read(
+        eqn, values, "slice", "it takes some of the channels or locations; kcalc reads that only where weights can be cut instead"
+    )
+
+
+def sliced(reader: Reader, ref: Value, spans: tuple[tuple[int, int, int], ...]) -> Ref | None:
+    """Part of a feature map: every second location, or channels that one layer makes; None for others."""
+    assert isinstance(ref, Ref)
+    cut = {ref.order[a]: span for a, (span, n) in enumerate(zip(spans, ref.shape, strict=True)) if span != (0, n, 1)}
+    shape = tuple(len(range(*span)) for span in spans)
+    if not cut:
+        return ref
+    ref = reader.spread(ref)
+    before = reader.ops[ref.name].shape
+    if all(start == 0 and step > 1 and len(range(0, stop, step)) == -(-before[b] // step) for b, (start, stop, step) in cut.items()):
+        axes = location_axes(reader, len(before), set(cut))
+        if axes is None or 0 in cut:
+            return None
+        stride = tuple(cut[b][2] if b in cut else 1 for b in axes)
+        made = tuple(len(range(*cut[b])) if b in cut else size for b, size in enumerate(before))
+        name = reader.add(
+            Pooling, reader.wish("subsample"), made, [ref.name], kind="mean", axes=axes, window=(1,) * len(axes), stride=stride
+        )
+        return Ref(name, ref.order, shape)
+    if len(cut) == 1:
+        (axis, (start, stop, step)) = next(iter(cut.items()))
+        name = _cut(reader, ref.name, axis, start, stop) if step == 1 else None
+        return None if name is None else Ref(name, ref.order, shape)
+    return None
+
+
+def location_axes(reader: Reader, rank: int, moved: set[int]) -> tuple[int, ...] | None:
+    """The axes of locations, from those along which something happens: all but the examples' and one, the channels'."""
+    still = [a for a in range(1, rank) if a not in moved]
+    habit = reader.channel_axis % rank
+    if not still:
+        return None
+    channels = habit if habit in still else still[-1 if reader.channel_axis < 0 else 0]
+    return tuple(a for a in range(1, rank) if a != channels)
+
+
+def _cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str | None:
+    """Entries from ``start`` to ``stop`` along an axis, by cutting weights: of a Linear, or of what elementwise functions read."""
+    op = reader.ops[name]
+    if name in reader.recipes:
+        return sliced_linear(reader, name, start, stop) if reader.recipes[name].op.out_axis == axis else None
+    if isinstance(op, Held):
+        if len(op.shape) <= axis or op.shape[axis] == 1:
+            return name
+        value = op.value[(*(slice(None),) * axis, slice(start, stop))]
+        part = f"{op.parameter}[{start}:{stop}]" if op.parameter else None
+        return reader.add(Held, f"{op.name}[{start}:{stop}]", value.shape, [], value=value, parameter=part)
+    if not isinstance(op, Pointwise) or any(len(reader.ops[r].shape) != len(op.shape) for r in op.reads):
+        return None
+    reads = [_cut(reader, r, axis, start, stop) if reader.ops[r].shape[axis] != 1 else r for r in op.reads]
+    if any(r is None for r in reads):
+        return None
+    shape = [stop - start if a == axis else size for a, size in enumerate(op.shape)]
+    return reader.add(Pointwise, op.name, shape, [r for r in reads if r is not None], function=op.function, label=op.label)
+
+
+@rule("gather")
+def _gather(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    """Nearest upsampling, found by gathering the numbers of the entries; other gathers are not read."""
+    ref, places = values[0], values[1]
+    if isinstance(ref, Ref) and isinstance(places, Known) and len(eqn.outvars[0].aval.shape) == len(ref.shape):
+        found = _repeats(eqn, ref, places)
+        if found is not None:
+            shape = tuple(eqn.outvars[0].aval.shape)
+            ref = reader.spread(ref)
+            base = [0] * len(shape)
+            for virtual, axis in enumerate(ref.order):
+                base[axis] = shape[virtual]
+            return [Ref(reader.add(Repeat, reader.wish("upsample"), base, [ref.name]), ref.order, shape)]
+    return reader.not_read(eqn, values, "gather", "it picks entries by index; kcalc has no rule for embeddings and indexing")
+
+
+def _repeats(eqn: Any, ref: Ref, places: Known) -> bool | None:
+    import jax.numpy as jnp
+
+    shape = tuple(eqn.outvars[0].aval.shape)
+    if any(after % before for before, after in zip(ref.shape, shape, strict=True)):
+        return None
+    entries = jnp.arange(int(np.prod(ref.shape))).reshape(ref.shape)
+    found = np.asarray(eqn.primitive.bind(entries, jnp.asarray(places.array), **eqn.params))
+    wanted = np.asarray(entries)
+    for axis, (before, after) in enumerate(zip(ref.shape, shape, strict=True)):
+        wanted = np.repeat(wanted, after // before, axis=axis)
+    return True if bool((found == wanted).all()) else None

@@ -1,0 +1,229 @@
+"""Elementwise primitives of JAX as functions of SymPy expressions, and whole jaxprs made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ...errors import KcalcError
+from ..fusion import nice
+from .named import named_function
+
+Function = Callable[..., Any]
+
+
+def _truth(value: Any) -> Any:
+    """A number or a relation as a relation."""
+    return value if _is_truth(value) else sp.Ne(value, 0)
+
+
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, sp.logic.boolalg.Boolean) and not isinstance(value, sp.Expr)
+
+
+def select(which: Any, *cases: Any) -> Any:
+    """``cases[which]``, ``which`` a relation or a whole number."""
+    if len(cases) == 2:
+        condition = _truth(which)
+        if condition in (sp.true, sp.false):
+            return cases[condition == sp.true]
+        if any(_is_truth(case) for case in cases):
+            return sp.Or(sp.And(condition, _truth(cases[1])), sp.And(sp.Not(condition), _truth(cases[0])))
+        return sp.Piecewise((cases[1], condition), (cases[0], True))
+    if getattr(which, "is_Integer", False):
+        return cases[int(which)]
+    return sp.Piecewise(*((case, sp.Eq(which, k)) for k, case in enumerate(cases[:-1])), (cases[-1], True))
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + sp.exp(-x))
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    return sp.sign(x) * sp.Mod(sp.Abs(x), sp.Abs(y))
+
+
+def _rounded(x: Any) -> Any:
+    return sp.sign(x) * sp.floor(sp.Abs(x) + sp.Rational(1, 2))
+
+
+TABLE: dict[str, Function] = {
+    "abs": sp.Abs,
+    "acos": sp.acos,
+    "acosh": sp.acosh,
+    "add": lambda x, y: x + y,
+    "add_any": lambda x, y: x + y,
+    "and": lambda x, y: sp.And(_truth(x), _truth(y)),
+    "asin": sp.asin,
+    "asinh": sp.asinh,
+    "atan": sp.atan,
+    "atan2": sp.atan2,
+    "atanh": sp.atanh,
+    "cbrt": lambda x: sp.sign(x) * sp.Abs(x) ** sp.Rational(1, 3),
+    "ceil": sp.ceiling,
+    "clamp": lambda low, x, high: sp.Min(sp.Max(x, low), high),
+    "cos": sp.cos,
+    "cosh": sp.cosh,
+    "digamma": sp.digamma,
+    "div": lambda x, y: x / y,
+    "eq": sp.Eq,
+    "erf": sp.erf,
+    "erf_inv": sp.erfinv,
+    "erfc": lambda x: 1 - sp.erf(x),
+    "exp": sp.exp,
+    "exp2": lambda x: 2**x,
+    "expm1": lambda x: sp.exp(x) - 1,
+    "floor": sp.floor,
+    "ge": sp.Ge,
+    "gt": sp.Gt,
+    "is_finite": lambda x: sp.true,
+    "le": sp.Le,
+    "lgamma": sp.loggamma,
+    "log": sp.log,
+    "log1p": lambda x: sp.log(1 + x),
+    "logistic": _sigmoid,
+    "lt": sp.Lt,
+    "max": sp.Max,
+    "min": sp.Min,
+    "mul": lambda x, y: x * y,
+    "ne": sp.Ne,
+    "neg": lambda x: -x,
+    "not": lambda x: sp.Not(_truth(x)),
+    "or": lambda x, y: sp.Or(_truth(x), _truth(y)),
+    "pow": lambda x, y: x**y,
+    "rem": _remainder,
+    "round": _rounded,
+    "rsqrt": lambda x: 1 / sp.sqrt(x),
+    "select_n": select,
+    "sign": sp.sign,
+    "sin": sp.sin,
+    "sinh": sp.sinh,
+    "sqrt": sp.sqrt,
+    "square": lambda x: x**2,
+    "sub": lambda x, y: x - y,
+    "tan": sp.tan,
+    "tanh": sp.tanh,
+    "xor": lambda x, y: sp.Xor(_truth(x), _truth(y)),
+}  # fmt: skip
+LABELS = {"logistic": "sigmoid", "integer_pow": "pow", "select_n": "where", "add_any": "add", "convert_element_type": "cast"}
+PASSING = ("stop_gradient", "copy", "copy_p", "reduce_precision", "optimization_barrier", "real", "sharding_constraint", "name", "pvary",
+           "device_put", "mesh_cast", "reshard", "cast")  # fmt: skip
+SHAPED = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
+
+
+def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) -> Function | None:
+    """The elementwise function of a primitive; ``kinds``: the dtypes of what it reads. None for primitives that are not elementwise."""
+    if primitive == "integer_pow":
+        power = int(params["y"])
+        return lambda x: x**power
+    if primitive == "convert_element_type":
+        return _conversion(np.dtype(kinds[0]), params["new_dtype"])
+    if primitive in PASSING:
+        return lambda x: x
+    return TABLE.get(primitive)
+
+
+def _conversion(before: Any, after: Any) -> Function | None:
+    import jax.numpy as jnp
+
+    if before == np.dtype(bool):
+        return lambda x: sp.Piecewise((1, _truth(x)), (0, True)) if x not in (sp.true, sp.false) else sp.Integer(x == sp.true)
+    if np.dtype(after) == np.dtype(bool):
+        return _truth
+    if jnp.issubdtype(before, jnp.floating) and jnp.issubdtype(after, jnp.integer):
+        return lambda x: sp.sign(x) * sp.floor(sp.Abs(x))
+    return lambda x: x
+
+
+def number(value: Any) -> Any:
+    """A NumPy scalar as SymPy takes it: exact where it is whole."""
+    item = value.item()
+    if isinstance(item, bool):
+        return sp.true if item else sp.false
+    if isinstance(item, int):
+        return sp.Integer(item)
+    if isinstance(item, complex):
+        raise KcalcError("the model computes with complex numbers")
+    if item != item:
+        return sp.nan
+    if item in (float("inf"), float("-inf")):
+        return sp.oo if item > 0 else -sp.oo
+    return nice(item, value.dtype)
+
+
+def closed_function(jaxpr: Any, consts: Sequence[Any]) -> Function | None:
+    """A jaxpr of elementwise primitives with one output as a function of SymPy expressions, one per input; None for others."""
+    if len(jaxpr.outvars) != 1 or any(np.size(c) != 1 for c in consts):
+        return None
+    functions = []
+    for eqn in jaxpr.eqns:
+        inner = inner_jaxpr(eqn)
+        if len(eqn.outvars) != 1:
+            return None
+        if inner is not None:
+            function = named_function(called(eqn), inner) or closed_function(inner.jaxpr, inner.consts)
+        elif eqn.primitive.name in SHAPED and _spreads(eqn):
+            function = _first
+        else:
+            function = function_of(eqn.primitive.name, eqn.params, [_dtype(v) for v in eqn.invars])
+        if function is None:
+            return None
+        functions.append((eqn, function))
+
+    def run(*values: Any) -> Any:
+        known = dict(zip(jaxpr.invars, values, strict=True)) | {
+            v: number(np.asarray(c)) for v, c in zip(jaxpr.constvars, consts, strict=True)
+        }
+        for eqn, function in functions:
+            known[eqn.outvars[0]] = function(*(_read(known, v) for v in eqn.invars))
+        return _read(known, jaxpr.outvars[0])
+
+    return run
+
+
+def _first(x: Any, *_: Any) -> Any:
+    return x
+
+
+def _dtype(variable: Any) -> Any:
+    dtype = getattr(variable.aval, "dtype", np.dtype(float))
+    return dtype if isinstance(dtype, np.dtype) else np.dtype(float)
+
+
+def _spreads(eqn: Any) -> bool:
+    """Whether an operation on shapes only spreads a single number, or does nothing."""
+    before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    return before == after or int(np.prod(before)) == 1
+
+
+def _read(known: dict[Any, Any], variable: Any) -> Any:
+    return number(np.asarray(variable.val)) if hasattr(variable, "val") else known[variable]
+
+
+def inner_jaxpr(eqn: Any) -> Any:
+    """The closed jaxpr that an equation calls once (jit, custom derivatives, remat); None for other equations."""
+    from jax.extend.core import ClosedJaxpr, Jaxpr
+
+    name = eqn.primitive.name
+    if name in ("scan", "while", "cond"):
+        return None
+    for key in ("call_jaxpr", "jaxpr", "fun_jaxpr"):
+        found = eqn.params.get(key)
+        if isinstance(found, ClosedJaxpr):
+            return found
+        if isinstance(found, Jaxpr) and not found.constvars:
+            return ClosedJaxpr(found, ())
+    return None
+
+
+def called(eqn: Any) -> str:
+    """The name of the function that an equation calls."""
+    name = eqn.params.get("name")
+    if isinstance(name, str):
+        return name
+    inner = inner_jaxpr(eqn)
+    info = getattr(getattr(inner, "jaxpr", None), "debug_info", None)
+    return str(getattr(info, "func_name", None) or getattr(info, "func_src_info", "") or "").split(" at ")[0]

@@ -1,0 +1,300 @@
+"""Reads a jaxpr equation by equation: what depends on no input is evaluated, the rest becomes operations of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import KcalcError
+from ..trace import Held, Linear, Names, NotRead, Op, Pointwise, Repeat, Reshape, Transpose
+from .known import given, moved, part, plain, view_after
+from .named import named_function
+from .pointwise import LABELS, called, closed_function, function_of, inner_jaxpr, number
+from .values import Known, Recipe, Ref, Value, View
+
+Rule = Callable[["Reader", Any, list[Value]], list[Value]]
+RULES: dict[str, Rule] = {}
+RANDOM = (
+    "random_bits",
+    "random_seed",
+    "random_fold_in",
+    "random_split",
+    "threefry2x32",
+    "random_wrap",
+    "random_unwrap",
+    "random_gamma",
+    "rng_bit_generator",
+)
+FOREIGN = (
+    "/jax/",
+    "/jaxlib/",
+    "/flax/",
+    "/equinox/",
+    "/keras/",
+    "/kcalc/interchange/",
+    "/functools.py",
+    "/contextlib.py",
+    "/optree/",
+    "/jaxtyping/",
+)
+REASONS = {
+    "cumsum": "sums along an axis mix locations; kcalc has no rule for them",
+    "gather": "picks entries by index; kcalc has no rule for embeddings and indexing",
+    "sort": "sorting is no elementwise function",
+    "top_k": "sorting is no elementwise function",
+    "argmax": "indices are no feature maps",
+    "while": "a loop whose number of turns depends on the data has no fixed graph",
+    "cond": "a branch that depends on the data has no fixed graph",
+}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the reading of primitives."""
+
+    def enter(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return enter
+
+
+class Reader:
+    """The state of one reading: the operations so far, in order, and where in the model the reading is."""
+
+    def __init__(self, labels: Mapping[str, str], channel_axis: int, root: str = "") -> None:
+        self.ops: dict[str, Op] = {}
+        self.names = Names()
+        self.recipes: dict[str, Recipe] = {}
+        self.random: set[str] = set()
+        self.views: dict[str, View] = {}
+        self.expanded: dict[str, tuple[int, ...]] = {}  # the axes of size 1 that an operation only adds
+        self.labels, self.channel_axis, self.root = labels, channel_axis, root
+        self.scope: tuple[str, ...] = ()
+        self.source = ""
+        self._held: dict[tuple[int, tuple[int, ...]], tuple[Known, str]] = {}
+
+    # -- the loop ----------------------------------------------------------------------------------------------------------------------
+
+    def run(self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value]) -> list[Value]:
+        """The outputs of a jaxpr for given inputs."""
+        known: dict[Any, Value] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+        scope, source = self.scope, self.source
+        for eqn in jaxpr.eqns:
+            self.scope = scope
+            self.scope, self.source = scope + self._scopes(eqn), _place(eqn) or source
+            known.update(zip(eqn.outvars, self.equation(eqn, [_value(known, v) for v in eqn.invars]), strict=True))
+        self.scope, self.source = scope, source
+        return [_value(known, v) for v in jaxpr.outvars]
+
+    def _scopes(self, eqn: Any) -> tuple[str, ...]:
+        stack = getattr(eqn.source_info.name_stack, "stack", ())
+        names = [str(s.name) for s in stack if type(s).__name__ == "Scope" and not str(s.name).startswith("eqx.nn.")]
+        parts = [part for name in names for part in name.split("/")]
+        return tuple(parts[1:] if parts and not self.scope and parts[0] == self.root else parts)
+
+    def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
+        """What an equation gives."""
+        inner, name = inner_jaxpr(eqn), eqn.primitive.name
+        if "callback" in name or not eqn.outvars:
+            return self.not_read(eqn, values, "callback", "it leaves JAX for Python, where nothing can be traced")
+        if inner is not None:
+            return self._call(eqn, inner, values)
+        if all(isinstance(v, Known) for v in values):
+            return self.evaluate(eqn, [v for v in values if isinstance(v, Known)])
+        if name in RULES:
+            return RULES[name](self, eqn, values)
+        function = function_of(name, eqn.params, [getattr(v.aval, "dtype", None) for v in eqn.invars])
+        if function is not None and len(eqn.outvars) == 1:
+            return [self.pointwise(eqn, values, function, str(LABELS.get(name, name)))]
+        return self.not_read(eqn, values, name, REASONS.get(name, f"kcalc has no rule for the JAX primitive {name!r}"))
+
+    def _call(self, eqn: Any, inner: Any, values: list[Value]) -> list[Value]:
+        name, refs = called(eqn), {id(v): v for v in values if isinstance(v, Ref)}
+        numbers = [v.number for v in values if isinstance(v, Known)]
+        if name in ("softmax", "log_softmax", "_softmax") and refs:
+            return self.not_read(eqn, values, name.strip("_"), "it couples all entries along an axis (attention); kcalc has no rule for it")
+        whole = [v for v in refs.values() if len(eqn.outvars) == 1 and v.shape == tuple(eqn.outvars[0].aval.shape)]
+        if len(refs) == 1 and whole and all(n is not None for n in numbers):
+            function = named_function(name, inner) or closed_function(inner.jaxpr, inner.consts)
+            if function is not None:
+                return [self.pointwise(eqn, values, function, name.strip("_") or "function")]
+        return self.run(inner.jaxpr, [Known(np.asarray(c)) for c in inner.consts], values)
+
+    # -- arrays that depend on no input ------------------------------------------------------------------------------------------------
+
+    def evaluate(self, eqn: Any, values: list[Known]) -> list[Value]:
+        """The outputs of an equation whose inputs are known, and where they come from."""
+        name = eqn.primitive.name
+        origins = frozenset[str]().union(*(v.origins for v in values))
+        random = name in RANDOM or any(v.random for v in values)
+        arrays = moved(eqn, values)
+        if arrays is None:
+            found = eqn.primitive.bind(*(given(v.array) for v in values), **eqn.params)
+            arrays = [plain(a) for a in (found if eqn.primitive.multiple_results else [found])]
+        out: list[Value] = []
+        for index, array in enumerate(arrays):
+            view = view_after(eqn, values, index)
+            own = (
+                origins
+                if view is None or name not in ("slice", "split", "dynamic_slice")
+                else frozenset(f"{o}[{part(eqn, values, index)}]" for o in origins)
+            )
+            out.append(Known(array, own, random, view))
+        return out
+
+    def held(self, known: Known, order: tuple[int, ...]) -> str:
+        """The operation that holds a known array, its axes put in ``order``."""
+        key = (id(known), order)
+        if key not in self._held:
+            value = Known(np.transpose(known.array, order)).compact()
+            parameter = "+".join(sorted(known.origins)) or None
+            kind = Held(name=self.names(parameter or "constant"), shape=value.shape, source=self.source, value=value, parameter=parameter)
+            if known.view is not None:
+                self.views[kind.name] = known.view
+            if known.random:
+                self.random.add(kind.name)
+            self.ops[kind.name] = kind
+            self._held[key] = (known, kind.name)
+        return self._held[key][1]
+
+    # -- operations --------------------------------------------------------------------------------------------------------------------
+
+    def wish(self, label: str) -> str:
+        """The name of an operation here, by the modules around it."""
+        return ".".join([*self.scope, label])
+
+    def add(self, kind: type[Op], label: str, shape: Sequence[int], reads: Sequence[str], /, **fields: Any) -> str:
+        """Append an operation; returns its name."""
+        name = self.names(label)
+        self.ops[name] = kind(name=name, shape=tuple(int(k) for k in shape), reads=tuple(reads), source=self.source, **fields)
+        return name
+
+    def forget(self, names: set[str]) -> None:
+        """Take operations back."""
+        self.ops = {name: op for name, op in self.ops.items() if name not in names}
+        self.recipes = {name: recipe for name, recipe in self.recipes.items() if name not in names}
+        self._held = {key: pair for key, pair in self._held.items() if pair[1] not in names}
+
+    def fresh(self, name: str) -> Ref:
+        """An operation's output as it is."""
+        shape = self.ops[name].shape
+        return Ref(name, tuple(range(len(shape))), shape)
+
+    def not_read(self, eqn: Any, values: Sequence[Value], what: str, reason: str) -> list[Value]:
+        """One operation that is not understood for every output of an equation."""
+        reads = list(dict.fromkeys(v.name for v in values if isinstance(v, Ref)))
+        return [
+            self.fresh(self.add(NotRead, self.wish(what.replace(" ", "_")), v.aval.shape, reads, what=what, reason=reason))
+            for v in eqn.outvars
+        ]
+
+    def plain(self, ref: Ref) -> Ref:
+        """The same array as an operation's output with its axes in order and nothing broadcast."""
+        ref = self.spread(ref)
+        if ref.order == tuple(range(len(ref.order))):
+            return ref
+        return self.fresh(self.add(Transpose, self.wish("transpose"), ref.shape, [ref.name], order=ref.order))
+
+    def spread(self, ref: Ref) -> Ref:
+        """The same array with axes of size 1 that are broadcast written out."""
+        wanted = self.base_shape(ref)
+        if wanted == self.ops[ref.name].shape:
+            return ref
+        return replace(ref, name=self.add(Repeat, self.wish("repeat"), wanted, [ref.name]))
+
+    def base_shape(self, ref: Ref) -> tuple[int, ...]:
+        """The shape of a reference in the order of axes of its operation."""
+        shape = [0] * len(ref.shape)
+        for axis, size in zip(ref.order, ref.shape, strict=True):
+            shape[axis] = size
+        return tuple(shape)
+
+    def aligned(self, ref: Ref, order: tuple[int, ...]) -> str:
+        """The operation whose output shows a reference's axes in the given order (see Ref.order)."""
+        if ref.order == order or not ref.order:
+            return ref.name
+        move = tuple(ref.order[v] for v in inverse(order))
+        shape = self.ops[ref.name].shape
+        return self.add(Transpose, self.wish("transpose"), [shape[a] for a in move], [ref.name], order=move)
+
+    def reshaped(self, ref: Ref, shape: Sequence[int], label: str = "reshape") -> Ref:
+        """The numbers of an output whose axes are in order, in another shape."""
+        return self.fresh(self.add(Reshape, self.wish(label), shape, [self.plain(ref).name]))
+
+    def pointwise(self, eqn: Any, values: Sequence[Value], function: Callable[..., Any], label: str) -> Value:
+        """An elementwise function of values; constants that are one number are closed over."""
+        shape = tuple(eqn.outvars[0].aval.shape)
+        refs = [v for v in values if isinstance(v, Ref)]
+        order = next((v.order for v in refs if v.shape == shape and self.base_shape(v) == self.ops[v.name].shape), None)
+        order = order or next((v.order for v in refs if len(v.order) == len(shape)), tuple(range(len(shape))))
+        fixed: dict[int, Any] = {}
+        reads: list[str] = []
+        for slot, value in enumerate(values):
+            if isinstance(value, Ref):
+                reads.append(self.aligned(value, order))
+            elif value.number is not None:
+                fixed[slot] = number(value.number)
+            else:
+                reads.append(self.held(value, inverse(order) if value.array.ndim == len(order) else tuple(range(value.array.ndim))))
+        filled = _filled(function, fixed, len(values)) if fixed else function
+        if len(reads) == 1 and len(refs) == 1 and _is_identity(filled):
+            return replace(refs[0], shape=shape) if len(refs[0].shape) == len(shape) else refs[0]
+        base = np.broadcast_shapes(*(self.ops[name].shape for name in reads))
+        name = self.add(Pointwise, self.wish(label), base, reads, function=filled, label=label)
+        return Ref(name, order, shape) if len(base) == len(shape) else self.fresh(name)
+
+    def linear(self, weight: Known, neutral: Callable[[Any], Any], label: str, **fields: Any) -> str:
+        """Append a Linear; ``neutral`` puts the weight into the layout (outputs, inputs / groups, kernel...)."""
+        parameter = "+".join(sorted(weight.origins)) or f"constant {id(weight.array)}"
+        wish = self.labels.get(parameter.split("[")[0], "") if weight.origins else ""
+        index = parameter.partition("[")[2].rstrip("]").replace("][", ".") if wish else ""
+        name = self.names(".".join(p for p in (wish, index) if p) or self.wish(label))
+        array = np.asarray(neutral(np.asarray(weight.array)))
+        op = Linear(name=name, source=self.source, weight=array, parameter=parameter, **fields)
+        self.ops[name] = op
+        self.recipes[name] = Recipe(op, None if weight.view is None else weight.view.then(neutral), None, weight.origins)
+        return name
+
+
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """The inverse of a permutation."""
+    out = [0] * len(order)
+    for i, axis in enumerate(order):
+        out[axis] = i
+    return tuple(out)
+
+
+def _filled(function: Callable[..., Any], fixed: dict[int, Any], count: int) -> Callable[..., Any]:
+    def filled(*values: Any) -> Any:
+        rest = iter(values)
+        return function(*(fixed[slot] if slot in fixed else next(rest) for slot in range(count)))
+
+    return filled
+
+
+def _is_identity(function: Callable[..., Any]) -> bool:
+    import sympy as sp
+
+    x = sp.Symbol("x", real=True)
+    try:
+        return function(x) == x
+    except (TypeError, ValueError, ArithmeticError, KcalcError):
+        return False
+
+
+def _value(known: dict[Any, Value], variable: Any) -> Value:
+    if hasattr(variable, "val"):
+        return Known(np.asarray(variable.val))
+    return known[variable]
+
+
+def _place(eqn: Any) -> str:
+    """file:line of the user's own code where it is known."""
+    frames = getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or ()
+    for frame in frames:
+        if not any(part in frame.file_name for part in FOREIGN) and not frame.file_name.startswith("<"):
+            return f"{frame.file_name.rsplit('/', 1)[-1]}:{frame.line_num}"
+    return ""

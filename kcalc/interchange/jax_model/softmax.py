@@ -1,0 +1,81 @@
+"""Softmax written out in exponentials and sums: named as what it is, so that readers know why nothing is computed for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy as sp
+
+from ...errors import KcalcError
+from ..trace import NotRead, Op, Pass, Pointwise, Pooling, Reshape
+
+X, TOP, MEAN = sp.Symbol("x", real=True), sp.Symbol("top", real=True), sp.Symbol("mean", positive=True)
+REASON = "it couples all entries along an axis (attention); kcalc has no rule for it"
+FAR = 16  # operations within which a softmax is written
+
+
+def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
+    """The operations, the last of every written-out softmax or log_softmax replaced by a NotRead of that name."""
+    ops = dict(ops)
+    for name in list(ops):
+        mean = ops[name]
+        if not isinstance(mean, Pooling) or mean.kind != "mean" or mean.window is not None:
+            continue
+        for base in reversed(_bases(ops, mean.reads[0])):
+            found = _search(ops, base, mean)
+            if found is not None:
+                end = ops[found[0]]
+                ops[end.name] = NotRead(name=end.name, shape=end.shape, reads=(base,), source=end.source, what=found[1], reason=REASON)
+                break
+    return ops
+
+
+def _bases(ops: dict[str, Op], name: str) -> list[str]:
+    """What the exponentials may be taken of: two operations before, and one."""
+    found: list[str] = []
+    level = [name]
+    for _ in range(3):
+        level = [r for n in level if isinstance(ops[n], Pointwise | Reshape | Pass) for r in ops[n].reads]
+        found += [r for r in level if ops[r].shape == ops[name].shape and r not in found]
+    return found
+
+
+def _search(ops: dict[str, Op], base: str, mean: Pooling) -> tuple[str, str] | None:
+    expr: dict[str, Any] = {base: X}
+    names = list(ops)
+    start = names.index(base)
+    count = sp.Integer(1)
+    for axis in mean.axes:
+        count *= ops[base].shape[axis]
+    wanted = {
+        "softmax": [sp.exp(X - TOP) / (count * MEAN), sp.exp(X) / (count * MEAN)],
+        "log_softmax": [X - TOP - sp.log(count * MEAN), X - sp.log(count * MEAN)],
+    }
+    for name in names[start + 1 : start + 1 + FAR]:
+        found = _expression(ops, ops[name], expr, mean)
+        if found is None:
+            continue
+        expr[name] = found
+        for what, forms in wanted.items():
+            if ops[name].shape == ops[base].shape and any(sp.expand(found - form, log=True) == 0 for form in forms):
+                return name, what
+    return None
+
+
+def _expression(ops: dict[str, Op], op: Op, expr: dict[str, Any], mean: Pooling) -> Any:
+    if not op.reads or any(r not in expr for r in op.reads):
+        return None
+    inner = expr[op.reads[0]]
+    if isinstance(op, Pooling) and op.axes == mean.axes and op.window is None:
+        if op.kind == "max":
+            return TOP if inner == X else None
+        return MEAN if inner in (sp.exp(X - TOP), sp.exp(X)) else None
+    if isinstance(op, Reshape | Pass):
+        return None if inner.has(X) else inner
+    if isinstance(op, Pointwise):
+        try:
+            found = op.function(*(expr[r] for r in op.reads))
+        except (KcalcError, TypeError, ValueError, ArithmeticError):
+            return None
+        return found if isinstance(found, sp.Expr) else None
+    return None

@@ -1,0 +1,246 @@
+"""Elementwise operators as functions of SymPy expressions, in the forms that the catalogue of activations uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sympy as sp
+from sympy.core.relational import Relational
+from sympy.logic import boolalg
+
+from ..fusion import nice
+from ..trace import Pointwise
+from .values import BOOL, FLOAT, INT, Node, Value
+
+if TYPE_CHECKING:
+    from .reader import Reader
+
+Function = Callable[..., Any]
+HALF = sp.Rational(1, 2)
+RELATIONS = (boolalg.BooleanFunction, boolalg.BooleanAtom, Relational, bool)  # a plain symbol is a Boolean of SymPy too
+LARGEST = 3.4e38  # what exporters write for no bound
+SELU_ALPHA, SELU_SCALE = sp.Float("1.6732632423543772848170429916717", 32), sp.Float("1.0507009873554804934193349852946", 32)
+
+
+def single(value: float) -> Any:
+    """The number that a single-precision attribute stands for: a small fraction or the shortest decimal that rounds to it."""
+    if not np.isfinite(value):
+        raise ValueError("not finite")
+    near = Fraction(value).limit_denominator(100)
+    if np.float32(float(near)) == np.float32(value):
+        return sp.Rational(near.numerator, near.denominator)
+    return sp.Rational(np.format_float_positional(np.float32(value), unique=True).rstrip("."))
+
+
+def plain(value: Value) -> Any:
+    """The one number of a constant, exact where it is plain to see; None where there is none."""
+    number = value.number
+    return None if number is None or value.array is None else nice(number, value.array.dtype)
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + sp.exp(-x))
+
+
+def _gelu(x: Any) -> Any:
+    return x * (1 + sp.erf(x / sp.sqrt(2))) / 2
+
+
+def _gelu_tanh(x: Any) -> Any:
+    return x * (1 + sp.tanh(sp.sqrt(2 / sp.pi) * (x + sp.Rational(44715, 10**6) * x**3))) / 2
+
+
+def _where(test: Any, yes: Any, no: Any) -> Any:
+    return sp.Piecewise((yes, test), (no, True))
+
+
+def _as_number(x: Any) -> Any:
+    """A relation as 1 or 0."""
+    return _where(x, sp.Integer(1), sp.Integer(0)) if isinstance(x, RELATIONS) else x
+
+
+def _as_test(x: Any) -> Any:
+    return x if isinstance(x, RELATIONS) else sp.Ne(x, 0)
+
+
+def _clip(x: Any, low: Any, high: Any) -> Any:
+    rows = ([(low, x < low)] if low is not None else []) + ([(x, x < high)] if high is not None else [])
+    if low is not None and high is not None and low == 0 and high == sp.oo:
+        return sp.Max(x, 0)
+    if high is None:
+        return sp.Max(x, 0) if low == 0 else x if low is None else sp.Piecewise((low, x < low), (x, True))
+    return sp.Piecewise(*rows, (high, True))
+
+
+def _leaky(x: Any, slope: Any) -> Any:
+    return sp.Max(x, 0) if slope == 0 else sp.Piecewise((slope * x, x < 0), (x, True))
+
+
+def _trunc(x: Any) -> Any:
+    return sp.sign(x) * sp.floor(sp.Abs(x))
+
+
+PLAIN: dict[str, Function] = {
+    "Abs": sp.Abs, "Acos": sp.acos, "Acosh": sp.acosh, "Add": lambda a, b: a + b, "And": lambda a, b: sp.And(_as_test(a), _as_test(b)),
+    "Asin": sp.asin, "Asinh": sp.asinh, "Atan": sp.atan, "Atanh": sp.atanh, "Ceil": sp.ceiling, "Cos": sp.cos, "Cosh": sp.cosh,
+    "Div": lambda a, b: a / b, "Equal": lambda a, b: sp.Eq(_as_number(a), _as_number(b)), "Erf": sp.erf, "Exp": sp.exp, "Floor": sp.floor,
+    "Greater": lambda a, b: a > b, "GreaterOrEqual": lambda a, b: a >= b, "Less": lambda a, b: a < b, "LessOrEqual": lambda a, b: a <= b,
+    "HardSwish": lambda x: sp.Piecewise((0, x < -3), (x * (x + 3) / 6, x < 3), (x, True)), "Log": sp.log,
+    "Max": lambda *a: sp.Max(*a), "Min": lambda *a: sp.Min(*a), "Mean": lambda *a: sum(a[1:], a[0]) / len(a),
+    "Mish": lambda x: x * sp.tanh(sp.log(1 + sp.exp(x))), "Mul": lambda a, b: a * b, "Neg": lambda x: -x,
+    "Not": lambda x: sp.Not(_as_test(x)), "Or": lambda a, b: sp.Or(_as_test(a), _as_test(b)),
+    "PRelu": lambda x, s: _leaky(x, s), "Pow": lambda a, b: a**b,
+    "Reciprocal": lambda x: 1 / x, "Relu": lambda x: sp.Max(x, 0), "Round": lambda x: sp.floor(x + HALF), "Sigmoid": _sigmoid,
+    "Sign": sp.sign, "Sin": sp.sin, "Sinh": sp.sinh, "Softplus": lambda x: sp.log(1 + sp.exp(x)), "Softsign": lambda x: x / (1 + sp.Abs(x)),
+    "Sqrt": sp.sqrt, "Sub": lambda a, b: a - b, "Sum": lambda *a: reduce(lambda p, q: p + q, a), "Tan": sp.tan, "Tanh": sp.tanh,
+    "Where": lambda t, a, b: _where(_as_test(t), a, b), "Xor": lambda a, b: sp.Xor(_as_test(a), _as_test(b)),
+}  # fmt: skip
+TESTS = {"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"}
+LABELS = {"Greater": "greater", "LeakyRelu": "leaky_relu", "PRelu": "prelu", "HardSwish": "hard_swish", "HardSigmoid": "hard_sigmoid"}
+
+
+def _elu(node: Node) -> Function:
+    a = single(node.real("alpha", 1.0))
+    return lambda x: sp.Piecewise((a * (sp.exp(x) - 1), x < 0), (x, True))
+
+
+def _celu(node: Node) -> Function:
+    a = single(node.real("alpha", 1.0))
+    return lambda x: sp.Piecewise((a * (sp.exp(x / a) - 1), x < 0), (x, True))
+
+
+def _selu(node: Node) -> Function:
+    a, s = (node.real(name, float(exact)) for name, exact in (("alpha", SELU_ALPHA), ("gamma", SELU_SCALE)))
+    a, s = (e if abs(v - float(e)) < 1e-6 else single(v) for v, e in ((a, SELU_ALPHA), (s, SELU_SCALE)))
+    return lambda x: sp.Piecewise((s * a * (sp.exp(x) - 1), x < 0), (s * x, True))
+
+
+def _hard_sigmoid(node: Node) -> Function:
+    a, b = single(node.real("alpha", 0.2)), single(node.real("beta", 0.5))
+    if a <= 0:
+        raise node.fail(f"its slope alpha = {a} is not positive")
+    return lambda x: sp.Piecewise((0, x < -b / a), (a * x + b, x < (1 - b) / a), (1, True))
+
+
+def is_sixth(node: Node) -> bool:
+    """Whether a HardSigmoid is x / 6 + 1 / 2 cut off, that of hard swish."""
+    return single(node.real("alpha", 0.2)) == sp.Rational(1, 6) and single(node.real("beta", 0.5)) == HALF
+
+
+def _thresholded(node: Node) -> Function:
+    a = single(node.real("alpha", 1.0))
+    return lambda x: sp.Piecewise((x, x > a), (0, True))
+
+
+def _shrink(node: Node) -> Function:
+    t, bias = single(node.real("lambd", 0.5)), single(node.real("bias", 0.0))
+    return lambda x: sp.Piecewise((x + bias, x < -t), (0, x <= t), (x - bias, True))
+
+
+def _swish(node: Node) -> Function:
+    a = single(node.real("alpha", 1.0))
+    return lambda x: x / (1 + sp.exp(-a * x))
+
+
+def _quick_gelu(node: Node) -> Function:
+    a = single(node.real("alpha", 1.702))
+    return lambda x: x / (1 + sp.exp(-a * x))
+
+
+def _leaky_relu(node: Node) -> Function:
+    a = single(node.real("alpha", 0.01))
+    return lambda x: _leaky(x, a)
+
+
+def _gelu_of(node: Node) -> Function:
+    return _gelu_tanh if node.text("approximate", "none") == "tanh" else _gelu
+
+
+def _affine(node: Node) -> Function:
+    a, b = single(node.real("alpha", 1.0)), single(node.real("beta", 0.0))
+    return lambda x: a * x + b
+
+
+def _with_bias(function: Function) -> Callable[[Node], Function]:
+    return lambda node: lambda x, *b: function(x + sum(b))
+
+
+SET: dict[tuple[str, str], Callable[[Node], Function]] = {
+    ("", "Elu"): _elu, ("", "Celu"): _celu, ("", "Selu"): _selu, ("", "HardSigmoid"): _hard_sigmoid, ("", "ThresholdedRelu"): _thresholded,
+    ("", "Shrink"): _shrink, ("", "Swish"): _swish, ("", "LeakyRelu"): _leaky_relu, ("", "Gelu"): _gelu_of, ("", "Affine"): _affine,
+    ("com.microsoft", "Gelu"): lambda _: _gelu, ("com.microsoft", "QuickGelu"): _quick_gelu,
+    ("com.microsoft", "FastGelu"): _with_bias(_gelu_tanh), ("com.microsoft", "BiasGelu"): _with_bias(_gelu),
+}  # fmt: skip
+
+
+def pointwise(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """An elementwise operator; single constants are part of the function."""
+    if node.op in ("Min", "Max", "Sum", "Mean") and len(node.inputs) == 1:
+        return [node.value(0)]
+    if node.op == "Div" and INT in (node.value(0).kind, node.value(1).kind):
+        return None  # whole numbers are divided with truncation
+    maker = SET.get((node.domain, node.op))
+    function = maker(node) if maker is not None else PLAIN[node.op]
+    shape = np.broadcast_shapes(*(value.shape for value in node.given()))
+    kind = BOOL if node.op in TESTS else node.value(1 if node.op == "Where" else 0).kind
+    return [_emit(reader, node, label, function, node.given(), shape, kind)]
+
+
+def _emit(reader: Reader, node: Node, label: str, function: Function, values: Sequence[Value], shape: tuple[int, ...], kind: str) -> Value:
+    reads, places = [], []
+    for value in values:
+        number = plain(value)
+        if number is None:
+            reads.append(value)
+        places.append(number)
+    return reader.emit(
+        Pointwise, node, label, shape, reads, kind, function=_closed(function, places), label=LABELS.get(node.op, node.op.lower())
+    )  # fmt: skip
+
+
+def _closed(function: Function, places: Sequence[Any]) -> Function:
+    """The function of those arguments whose place holds None."""
+    if all(place is None for place in places):
+        return function
+
+    def closed(*arguments: Any) -> Any:
+        rest = iter(arguments)
+        return function(*(next(rest) if place is None else place for place in places))
+
+    return closed
+
+
+def clip(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """Clip, its bounds attributes or inputs."""
+    bounds: list[Any] = []
+    for index, name in ((1, "min"), (2, "max")):
+        given = node.optional(index)
+        if given is not None and given.number is None:
+            return None
+        number = given.number if given is not None else node.real(name, 0.0) if name in node.attributes else None
+        bounds.append(None if number is None or abs(number) >= LARGEST else plain(given) if given is not None else single(number))
+    low, high = bounds
+    if low is None and high is None:
+        return [node.value(0)]
+    if low is not None and high is not None and low >= high:
+        return None
+    x = node.value(0)
+    return [_emit(reader, node, label, lambda x: _clip(x, low, high), (x,), x.shape, x.kind)]
+
+
+def cast(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """Cast and CastLike: nothing between floats, truncation to whole numbers, relations as 0 and 1."""
+    x = node.value(0)
+    kind = node.value(1).kind if node.op == "CastLike" else {9: BOOL, 1: FLOAT, 10: FLOAT, 11: FLOAT, 16: FLOAT}.get(node.whole("to"), INT)
+    if kind == x.kind or (x.kind == INT and kind == FLOAT):
+        return [Value(x.shape, kind, x.op, x.array, x.parameter, x.maker)]
+    function = _as_test if kind == BOOL else _as_number if x.kind == BOOL else _trunc
+    return [_emit(reader, node, label, function, (x,), x.shape, kind)]
+
+
+RULES = {("", name): pointwise for name in PLAIN} | dict.fromkeys(SET, pointwise)
+RULES |= {("", "Clip"): clip, ("", "Cast"): cast, ("", "CastLike"): cast}

@@ -1,0 +1,91 @@
+"""The inputs of a model and their shapes: as declared, as the user tells, the batch left open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import KcalcError
+from .limits import Limits
+
+OPEN_BATCH = 2  # stands for a batch of any size; 1 would look like an axis that can be dropped
+Shape = tuple[int, ...]
+
+
+def entry_shapes(graph: Any, examples: Sequence[Any], shapes: Any, limits: Limits) -> dict[str, Shape]:
+    """{input: shape}, initializers left out.
+
+    Raises: KcalcError naming inputs whose size is open, or examples that do not fit.
+    """
+    held = {tensor.name for tensor in graph.initializer}
+    inputs = [item for item in graph.input if item.name not in held]
+    if not inputs:
+        raise KcalcError("onnx: the model reads no input, so there is nothing to analyse")
+    told = _told([item.name for item in inputs], examples, shapes, limits)
+    found: dict[str, Shape] = {}
+    for item in inputs:
+        if item.name in found:
+            raise KcalcError(f"onnx: the input {item.name[:80]!r} stands twice")
+        found[item.name] = _shape(item, told.get(item.name))
+        if len(found[item.name]) > limits.rank or any(k > limits.extent for k in found[item.name]):
+            raise KcalcError(f"onnx: the input {item.name[:80]!r} has the shape {str(found[item.name])[:80]}, which no array has")
+    return found
+
+
+def _told(names: Sequence[str], examples: Sequence[Any], shapes: Any, limits: Limits) -> dict[str, Shape]:
+    if examples and len(examples) != len(names):
+        raise KcalcError(f"onnx: the model has the inputs {', '.join(names)[:200]}; got {len(examples)} examples")
+    told = dict(zip(names, (_sizes(getattr(e, "shape", e), limits) for e in examples), strict=False))
+    if shapes is None:
+        return told
+    if not isinstance(shapes, Mapping):
+        if len(names) != 1:
+            raise KcalcError(f"onnx: the model has the inputs {', '.join(names)[:200]}; give shapes={{name: shape}}")
+        shapes = {names[0]: shapes}
+    for name, shape in shapes.items():
+        if name not in names:
+            raise KcalcError(f"onnx: the model has no input {str(name)[:80]!r}; its inputs are {', '.join(names)[:200]}")
+        told[name] = _sizes(shape, limits)
+    return told
+
+
+def _sizes(shape: Any, limits: Limits) -> Shape:
+    try:
+        sizes = tuple(shape)
+        good = all(hasattr(k, "__index__") and not isinstance(k, bool) and 1 <= int(k) <= limits.extent for k in sizes)
+    except TypeError:
+        good, sizes = False, ()
+    if not good or not sizes:
+        raise KcalcError(f"onnx: expected an example array or a shape of positive whole numbers, batch first, got {str(shape)[:60]}")
+    return tuple(int(k) for k in sizes)
+
+
+def _shape(item: Any, told: Shape | None) -> Shape:
+    name = item.name[:80]
+    if not item.type.HasField("tensor_type"):
+        raise KcalcError(f"onnx: the input {name!r} is not a tensor (a sequence, a map or nothing); kcalc reads tensors only")
+    if not item.type.tensor_type.HasField("shape"):
+        if told is None:
+            raise KcalcError(f"onnx: the input {name!r} has no declared shape; {_remedy(name, ('batch', '...'))}")
+        return told
+    sizes = [int(d.dim_value) if d.HasField("dim_value") else None for d in item.type.tensor_type.shape.dim]
+    if any(k is not None and k < 0 for k in sizes):
+        raise KcalcError(f"onnx: the input {name!r} declares a negative size")
+    sizes = [k or None for k in sizes]  # some exporters write an open size as 0
+    if told is not None:
+        if len(told) != len(sizes) or any(k is not None and k != t for k, t in zip(sizes[1:], told[1:], strict=True)):
+            declared = ", ".join("open" if k is None else str(k) for k in sizes)
+            raise KcalcError(f"onnx: the input {name!r} has the shape ({declared}), got an example of shape {told}")
+        return (sizes[0] or told[0], *told[1:])
+    if not sizes:
+        raise KcalcError(f"onnx: the input {name!r} is a single number; kcalc reads arrays whose first axis is the examples")
+    open_axes = [i for i, k in enumerate(sizes) if k is None and i > 0]
+    if open_axes:
+        dims = [d.dim_param[:40] or "?" if not d.dim_value else str(d.dim_value) for d in item.type.tensor_type.shape.dim]
+        raise KcalcError(f"onnx: the input {name!r} of shape ({', '.join(dims)}) leaves axis {open_axes[0]} open; {_remedy(name, dims)}")
+    return tuple(OPEN_BATCH if k is None else k for k in sizes)
+
+
+def _remedy(name: str, dims: Sequence[str]) -> str:
+    example = ", ".join(d if d.isdigit() else "1" if i == 0 else "32" for i, d in enumerate(dims) if d != "...")
+    return f"give it, for example kc.read(path, shapes={{{name!r}: ({example}{', ...' if '...' in dims else ''})}}), or an example input"

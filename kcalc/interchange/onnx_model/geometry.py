@@ -1,0 +1,65 @@
+"""Windows of convolutions and pooling: explicit, automatic and rounded paddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .values import Node
+
+Pads = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """``sizes``: the locations of the output."""
+
+    stride: tuple[int, ...]
+    padding: Pads
+    dilation: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+def window_of(node: Node, sizes: Sequence[int], extent: Sequence[int], around: Pads | None = None) -> Window | None:
+    """How a window moves over locations; ``around``: padding that was there already. None where the padding is negative.
+
+    Raises: KcalcError where attributes have another number of axes, or the window does not fit.
+    """
+    rank = len(sizes)
+    stride, dilation = node.wholes("strides") or (1,) * rank, node.wholes("dilations") or (1,) * rank
+    pads = node.wholes("pads") or (0,) * (2 * rank)
+    told = node.wholes("kernel_shape") or tuple(extent)
+    if not (len(extent) == len(stride) == len(dilation) == rank == len(pads) / 2) or tuple(told) != tuple(extent):
+        raise node.fail(f"its window {told}, strides {stride}, dilations {dilation} and pads {pads} do not belong to {rank} location axes")
+    if any(k < 1 for k in (*stride, *dilation, *extent)):
+        raise node.fail("its window, strides and dilations must be positive")
+    reach = [(k - 1) * d + 1 for k, d in zip(extent, dilation, strict=True)]
+    mode = node.text("auto_pad", "NOTSET")
+    around = around or ((0, 0),) * rank
+    inner = [n + low + high for n, (low, high) in zip(sizes, around, strict=True)]
+    if mode in ("SAME_UPPER", "SAME_LOWER"):
+        padding = tuple(_same(n, r, s, mode == "SAME_LOWER") for n, r, s in zip(inner, reach, stride, strict=True))
+    elif mode in ("NOTSET", "VALID"):
+        padding = ((0, 0),) * rank if mode == "VALID" else tuple(zip(pads[:rank], pads[rank:], strict=True))
+    else:
+        raise node.fail(f"its auto_pad is {mode[:40]!r}; NOTSET, VALID, SAME_UPPER and SAME_LOWER are the values")
+    padding = tuple((low + a, high + b) for (low, high), (a, b) in zip(padding, around, strict=True))
+    if any(k < 0 for pair in padding for k in pair):
+        return None
+    out = []
+    for i, ((low, high), n, r, s) in enumerate(zip(padding, sizes, reach, stride, strict=True)):
+        room = n + low + high - r
+        if room < 0:
+            raise node.fail(f"its window of {r} locations does not fit into {n + low + high}")
+        out.append(room // s + 1)
+        if node.op != "Conv" and node.whole("ceil_mode") and room % s and (out[i] * s < n + low):
+            padding = (*padding[:i], (low, high + s - room % s), *padding[i + 1 :])
+            out[i] += 1
+    return Window(tuple(stride), padding, tuple(dilation), tuple(out))
+
+
+def _same(size: int, reach: int, stride: int, lower: bool) -> tuple[int, int]:
+    """SAME: ceil(size / stride) windows, the odd location of the padding after (upper) or before (lower) the image."""
+    total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+    small = total // 2
+    return (total - small, small) if lower else (small, total - small)

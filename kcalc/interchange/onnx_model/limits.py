@@ -1,0 +1,46 @@
+"""What a file may cost: bytes, nodes, depth and the size of what is computed from its constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import KcalcError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on a model file; a file beyond them is refused before the memory is asked for.
+
+    ``file_bytes``: the file and its external data together. ``nodes``: nodes of the file, subgraphs and functions included.
+    ``folded_bytes``: all arrays together that are computed from constants, beside ``folded_factor`` times the bytes of the model's own
+    tensors.
+    """
+
+    file_bytes: int = 2 * 2**30
+    nodes: int = 200_000
+    depth: int = 24
+    folded_bytes: int = 64 * 2**20
+    folded_factor: int = 8
+    rank: int = 16
+    extent: int = 2**40
+
+
+class Budget:
+    """What of the limits is left while one model is read."""
+
+    def __init__(self, limits: Limits, nodes: int, tensor_bytes: int) -> None:
+        self.limits = limits
+        self._steps = 10_000 + 10 * nodes
+        self._folded = limits.folded_bytes + limits.folded_factor * tensor_bytes
+
+    def step(self) -> None:
+        """One node is read. Raises: KcalcError where functions that call functions multiply without bound."""
+        self._steps -= 1
+        if self._steps < 0:
+            raise KcalcError("onnx: the functions of the file unfold into far more nodes than it holds; this is not a network")
+
+    def fold(self, count: int, itemsize: int, where: str) -> None:
+        """An array of ``count`` numbers is computed from constants. Raises: KcalcError where all of them together become too large."""
+        self._folded -= count * itemsize
+        if self._folded < 0:
+            raise KcalcError(f"onnx: {where}: the arrays computed from constants are too large ({count} numbers here)")

@@ -1,0 +1,86 @@
+"""A model file: its size before it is read, its structure before it is followed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from ...errors import KcalcError
+from .limits import Limits
+
+OLDEST, NEWEST = 9, 28
+STANDARD = ("", "ai.onnx")
+
+
+def load(model: Any, limits: Limits) -> tuple[Any, Path | None]:
+    """The ``onnx.ModelProto`` of a path or of itself, and the folder of the file.
+
+    Raises: KcalcError without the onnx package, or for a file that is missing, too large or no model.
+    """
+    onnx = package()
+    if isinstance(model, onnx.ModelProto):
+        return model, None
+    if not isinstance(model, str | os.PathLike):
+        raise KcalcError(f"onnx: expected the path of an .onnx file or an onnx.ModelProto, got {type(model).__name__}")
+    path = Path(os.fsdecode(os.fspath(model)))
+    proto = onnx.ModelProto()
+    content = _content(path, limits)
+    try:
+        proto.ParseFromString(content)
+    except Exception:  # protobuf raises classes of its own, which differ between its implementations
+        raise KcalcError(f"{path} is not an ONNX model, or it is cut short") from None
+    return proto, path.parent
+
+
+def package() -> Any:
+    """The onnx package. Raises: KcalcError naming the extra to install."""
+    try:
+        import onnx
+    except ImportError:
+        raise KcalcError("reading ONNX models needs the onnx package: pip install 'kcalc[onnx]'") from None
+    return onnx
+
+
+def _content(path: Path, limits: Limits) -> bytes:
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(handle, "rb") as stream:
+            state = os.fstat(handle)
+            if not stat.S_ISREG(state.st_mode):
+                raise KcalcError(f"{path} is not an ordinary file")
+            if state.st_size > limits.file_bytes:
+                raise KcalcError(f"{path} has {state.st_size} bytes, more than the limit of {limits.file_bytes}")
+            return stream.read(limits.file_bytes + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, KcalcError):
+            raise
+        raise KcalcError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def opset_of(imports: Any, default: int | None = None) -> int:
+    """The version of the standard operators. Raises: KcalcError for one that kcalc does not know."""
+    versions = [item.version for item in imports if item.domain in STANDARD]
+    version = versions[0] if versions else default
+    if version is None:
+        raise KcalcError("onnx: the file does not say which version of the operators (opset) it uses, or it is no model")
+    if not OLDEST <= version <= NEWEST:
+        raise KcalcError(f"onnx: the model uses opset {version}; kcalc reads {OLDEST} to {NEWEST}: export it again with opset_version=17")
+    return int(version)
+
+
+def count_nodes(model: Any, limits: Limits) -> int:
+    """The nodes of a model with its subgraphs and functions. Raises: KcalcError for too many, or too deep."""
+    found, rows = 0, [(model.graph.node, 0), *((function.node, 0) for function in model.functions)]
+    while rows:
+        nodes, depth = rows.pop()
+        found += len(nodes)
+        if found > limits.nodes:
+            raise KcalcError(f"onnx: the model has more than {limits.nodes} nodes")
+        if depth > limits.depth:
+            raise KcalcError(f"onnx: subgraphs are nested more than {limits.depth} deep")
+        for node in nodes:
+            for attribute in node.attribute:
+                rows += [(graph.node, depth + 1) for graph in (attribute.g, *attribute.graphs) if graph.node]
+    return found

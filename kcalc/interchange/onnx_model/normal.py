@@ -1,0 +1,110 @@
+"""Normalisation operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..trace import Array, Normalise
+from .values import Node, Value
+
+if TYPE_CHECKING:
+    from .reader import Reader
+
+Rule = Any
+
+
+def normalised(
+    reader: Reader, node: Node, label: str, x: Value, kind: str, axes: Sequence[int], epsilon: float, gain: Array | None = None,
+    bias: Array | None = None, groups: int = 1, running: tuple[Array, Array] | None = None,
+) -> Value:  # fmt: skip
+    """A normalisation of ``x``."""
+    fields = {
+        "kind": kind,
+        "axes": tuple(axes),
+        "groups": groups,
+        "epsilon": float(epsilon),
+        "gain": gain,
+        "bias": bias,
+        "running": running,
+    }
+    return reader.emit(Normalise, node, label, x.shape, (x,), **fields)
+
+
+def _arrays(node: Node, indices: Sequence[int]) -> list[Array | None] | None:
+    """Constant inputs, None where one depends on the input."""
+    values = [node.optional(i) for i in indices]
+    if any(v is not None and v.array is None for v in values):
+        return None
+    return [None if v is None else v.array for v in values]
+
+
+def batch(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """BatchNormalization over examples and locations."""
+    x, arrays = node.value(0), _arrays(node, (1, 2, 3, 4))
+    if arrays is None or x.rank < 2:
+        return None
+    if any(a is None or a.shape != (x.shape[1],) for a in arrays):
+        raise node.fail(f"it takes scale, bias, mean and variance of {x.shape[1]} channels")
+    axes = [i for i in range(x.rank) if i != 1]
+    gain, bias, mean, variance = arrays
+    assert mean is not None and variance is not None
+    return [normalised(reader, node, label, x, "batch", axes, node.real("epsilon", 1e-5), gain, bias, running=(mean, variance))]
+
+
+def layer(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """LayerNormalization, RMSNormalization and its simplified form, from an axis to the last."""
+    x, arrays = node.value(0), _arrays(node, (1, 2))
+    if arrays is None:
+        return None
+    axis = node.axis(node.whole("axis", -1), x.rank)
+    kind = "layer" if node.op == "LayerNormalization" else "rms"
+    return [normalised(reader, node, label, x, kind, range(axis, x.rank), node.real("epsilon", 1e-5), arrays[0], arrays[1])]
+
+
+def instance(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """InstanceNormalization: every channel over its locations."""
+    x, arrays = node.value(0), _arrays(node, (1, 2))
+    if arrays is None or x.rank < 3:
+        return None
+    if any(a is None or a.shape != (x.shape[1],) for a in arrays):
+        raise node.fail(f"it takes scale and bias of {x.shape[1]} channels")
+    return [normalised(reader, node, label, x, "group", range(1, x.rank), node.real("epsilon", 1e-5), *arrays, groups=x.shape[1])]
+
+
+def group(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """GroupNormalization; scale and bias by group before opset 21, by channel since."""
+    x, arrays, groups = node.value(0), _arrays(node, (1, 2)), node.whole("num_groups")
+    if arrays is None or x.rank < 2:
+        return None
+    if groups < 1 or x.shape[1] % groups:
+        raise node.fail(f"{x.shape[1]} channels do not fall into {groups} groups")
+    each = x.shape[1] // groups
+    gain, bias = (a.repeat(each) if a is not None and a.shape == (groups,) != (x.shape[1],) else a for a in arrays)
+    return [normalised(reader, node, label, x, "group", range(1, x.rank), node.real("epsilon", 1e-5), gain, bias, groups)]
+
+
+def mean_variance(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """MeanVarianceNormalization over axes 0, 2, 3 or as given."""
+    x = node.value(0)
+    axes = node.axes(node.wholes("axes") or (0, 2, 3), x.rank)
+    found = kind_by_axes(axes, x.shape)
+    return None if found is None else [normalised(reader, node, label, x, found[0], found[2], 1e-9, groups=found[1])]
+
+
+def kind_by_axes(axes: Sequence[int], shape: Sequence[int]) -> tuple[str, int, tuple[int, ...]] | None:
+    """(kind, groups, axes) of the normalisation that averages over axes; None where it is none that has a name."""
+    rank = len(shape)
+    if 0 in axes:
+        return ("batch", 1, tuple(axes)) if len(axes) == rank - 1 else None
+    if rank > 3 and tuple(axes) == tuple(range(2, rank)):
+        return "group", shape[1], tuple(range(1, rank))
+    return ("layer", 1, tuple(axes)) if axes else None
+
+
+RULES: dict[tuple[str, str], Rule] = {
+    ("", "BatchNormalization"): batch, ("", "LayerNormalization"): layer, ("", "RMSNormalization"): layer,
+    ("", "SimplifiedLayerNormalization"): layer, ("com.microsoft", "SimplifiedLayerNormalization"): layer,
+    ("", "InstanceNormalization"): instance, ("", "GroupNormalization"): group,
+    ("", "MeanVarianceNormalization"): mean_variance,
+}  # fmt: skip

@@ -1,0 +1,84 @@
+"""Pooling over windows and over whole axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..trace import Pointwise, Pooling, Reshape
+from .geometry import window_of
+from .values import Node, Value
+
+if TYPE_CHECKING:
+    from .reader import Reader
+
+KINDS = {
+    "MaxPool": "max", "AveragePool": "mean", "GlobalAveragePool": "mean", "GlobalMaxPool": "max", "ReduceMean": "mean", "ReduceMax": "max",
+}  # fmt: skip
+
+
+def pool(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """Pooling over windows."""
+    x, extent = node.value(0), node.wholes("kernel_shape")
+    if x.rank < 3 or extent is None:
+        raise node.fail(f"it pools windows {extent} of an array of shape {x.shape}")
+    if any(d != 1 for d in node.wholes("dilations") or ()):
+        return reader.unread(node, label, "dilated pooling", "pooling over windows with holes has no rule")
+    found = window_of(node, x.shape[2:], extent)
+    if found is None:
+        return reader.unread(node, label, "pooling", "its padding is negative")
+    axes = tuple(range(2, x.rank))
+    padded = any(k for pair in found.padding for k in pair)
+    if padded and node.op == "AveragePool" and node.whole("count_include_pad"):
+        reader.remarks.append(f"{label}: the mean over windows counts the zeros around the image; read as a mean over what lies inside")
+    shape = (*x.shape[:2], *found.sizes)
+    window = {"window": tuple(extent), "stride": found.stride, "padding": found.padding}
+    return [reader.emit(Pooling, node, label, shape, (x,), kind=KINDS[node.op], axes=axes, **window)]
+
+
+def whole(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+    """Pooling over all locations."""
+    x = node.value(0)
+    if x.rank < 3:
+        raise node.fail(f"it pools the locations of an array of shape {x.shape}, which has none")
+    shape = (*x.shape[:2], *(1,) * (x.rank - 2))
+    return [reader.emit(Pooling, node, label, shape, (x,), kind=KINDS[node.op], axes=tuple(range(2, x.rank)))]
+
+
+def reduced_axes(node: Node, rank: int) -> tuple[int, ...] | None:
+    """The axes a reduction goes over; None where they depend on the input or there is nothing to reduce."""
+    given = node.constants(1, "axes")
+    if given is None and node.optional(1) is not None:
+        return None
+    if not given:
+        return () if node.whole("noop_with_empty_axes") else tuple(range(rank))
+    return node.axes(given, rank)
+
+
+def reduced_shape(shape: Sequence[int], axes: Sequence[int], keep: bool) -> tuple[int, ...]:
+    """The shape that a reduction leaves."""
+    return tuple(1 if i in axes else k for i, k in enumerate(shape) if keep or i not in axes)
+
+
+def reduce(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """Means, maxima and sums over whole axes."""
+    x = node.value(0)
+    axes = reduced_axes(node, x.rank)
+    if axes is None:
+        return None
+    if not axes:
+        return [x]
+    kept = reduced_shape(x.shape, axes, True)
+    value = reader.emit(Pooling, node, label, kept, (x,), x.kind, kind=KINDS.get(node.op, "mean"), axes=axes)
+    if node.op == "ReduceSum":
+        count = 1
+        for axis in axes:
+            count *= x.shape[axis]
+        value = reader.emit(Pointwise, node, f"{label}.count", kept, (value,), x.kind, function=lambda y: count * y, label="mul")
+    if not node.whole("keepdims", 1):
+        value = reader.emit(Reshape, node, f"{label}.squeeze", reduced_shape(x.shape, axes, False), (value,), x.kind)
+    return [value]
+
+
+RULES = {("", name): pool for name in ("MaxPool", "AveragePool")} | {("", name): whole for name in ("GlobalAveragePool", "GlobalMaxPool")}
+RULES |= {("", name): reduce for name in ("ReduceMean", "ReduceMax", "ReduceSum")}

@@ -1,0 +1,296 @@
+"""An ONNX graph read node by node: constants folded, everything else as operations of a trace."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import KcalcError
+from ..trace import Array, Entry, Held, Names, NotRead, Op, Trace
+from .entries import entry_shapes
+from .folding import fold
+from .limits import Budget, Limits
+from .model_file import STANDARD, count_nodes, load, opset_of
+from .naming import Labels, clean
+from .rules import RULES, reason_for
+from .tensors import tensor_bytes, to_array
+from .values import FLOAT, INT, Node, Value, constant
+
+MISFITS = (ValueError, TypeError, IndexError, KeyError, ArithmeticError, AttributeError, MemoryError)
+Known = dict[str, Value]
+Shape = Sequence[int]
+
+
+def trace_onnx(
+    model: str | os.PathLike[str] | Any,
+    examples: Sequence[Any] = (),
+    shapes: Mapping[str, Shape] | Shape | None = None,
+    limits: Limits | None = None,
+) -> Trace:
+    """An ONNX model as a trace.
+
+    Parameters: ``model``, the path of an .onnx file or an ``onnx.ModelProto``; ``examples``, one array (or shape) for every input, needed
+    where the model leaves sizes other than the batch open; ``shapes``, the same by the name of the input (a single shape where there is one
+    input); ``limits``, what a file may cost. Nothing in the file is executed; external data is read from the folder of the file only.
+
+    Raises: KcalcError for a missing onnx package, a file that is no model, too large or cut short, opsets before 9 or unknown, open sizes,
+    a graph that is not in order, and names that stand twice.
+    """
+    limits = limits or Limits()
+    proto, folder = load(model, limits)
+    if not proto.graph.node and not proto.graph.input:
+        raise KcalcError("onnx: the model is empty, or the file is no ONNX model")
+    try:
+        return Reader(proto, folder, limits).trace(entry_shapes(proto.graph, examples, shapes, limits))
+    except KcalcError:
+        raise
+    except MISFITS as error:  # names that are not text come out of protobuf as bytes
+        raise KcalcError(f"onnx: the file is malformed: its names or its parts do not fit together ({type(error).__name__})") from None
+
+
+class Scope:
+    """The names of one graph over those of the graph around it."""
+
+    def __init__(self, outer: Scope | None = None) -> None:
+        self.outer = outer
+        self.known: Known = {}
+        self.tensors: dict[str, Any] = {}
+
+    def set(self, name: str, value: Value) -> None:
+        """A new name. Raises: KcalcError where it stands for something already."""
+        if name in self.known or name in self.tensors:
+            raise KcalcError(f"onnx: the name {name[:80]!r} stands for two arrays")
+        self.known[name] = value
+
+    def holder(self, name: str) -> Scope | None:
+        """The innermost scope that knows a name."""
+        scope: Scope | None = self
+        while scope is not None and name not in scope.known and name not in scope.tensors:
+            scope = scope.outer
+        return scope
+
+
+class Reader:
+    """Reads one model: ``ops`` fill as nodes are read."""
+
+    def __init__(self, model: Any, folder: Path | None, limits: Limits) -> None:
+        self.model, self.folder, self.limits = model, folder, limits
+        self.opset = opset_of(model.opset_import)
+        count = count_nodes(model, limits)
+        if sum(map(tensor_bytes, model.graph.initializer)) > limits.file_bytes:
+            raise KcalcError(f"onnx: the tensors of the model take more than {limits.file_bytes} bytes")
+        self.budget = Budget(limits, count, sum(len(t.raw_data) or tensor_bytes(t) for t in model.graph.initializer))
+        self.functions = {(f.domain, f.name): f for f in model.functions}
+        self.names = Names()
+        self.ops: dict[str, Op] = {}
+        self.wishes: dict[str, str] = {}
+        self.remarks: list[str] = []
+        self.declared = _declared(model.graph)
+        self._held: dict[int, tuple[Value, str]] = {}
+        self._digests: dict[bytes, str] = {}
+
+    def trace(self, entries: Mapping[str, tuple[int, ...]]) -> Trace:
+        """The whole model."""
+        scope = Scope()
+        graph = self.model.graph
+        integers = {i.name for i in graph.input if i.type.tensor_type.elem_type in (2, 3, 4, 5, 6, 7, 12, 13)}
+        for name, shape in entries.items():
+            label = self.names(clean(name) or "input")
+            self.ops[label] = Entry(name=label, shape=shape, source=f"input {name[:80]!r}")
+            scope.set(name, Value(shape, INT if name in integers else FLOAT, op=label))
+        found = self.run_graph(graph, scope, 0)
+        outputs = dict.fromkeys(value.op for value in found if value.op is not None)
+        if len(found) > sum(value.op is not None for value in found):
+            self.remarks.append("outputs that depend on no input are left out")
+        ops = _needed(self.ops, outputs)
+        unused = [op.name for op in self.ops.values() if isinstance(op, Entry) and op not in ops]
+        if unused:
+            self.remarks.append(f"the outputs do not depend on the input {', '.join(unused[:4])}")
+        names = Names()
+        new = {op.name: names(self.wishes.get(op.name, op.name)) for op in ops}
+        ops = tuple(replace(op, name=new[op.name], reads=tuple(new[name] for name in op.reads)) for op in ops)
+        return Trace("onnx", ops, tuple(new[o] for o in outputs), channel_axis=1, remarks=tuple(self.remarks), model=self.model)
+
+    # -- graphs ----------------------------------------------------------------------------------------------------
+
+    def run_graph(self, graph: Any, scope: Scope, depth: int) -> list[Value]:
+        """The values of a graph's outputs."""
+        for tensor in graph.initializer:
+            if tensor.name in scope.tensors or not tensor.name:
+                raise KcalcError(f"onnx: the initializer {tensor.name[:80]!r} stands twice, or has no name")
+            if tensor.name not in scope.known:
+                scope.tensors[tensor.name] = tensor
+        if graph.sparse_initializer:
+            raise KcalcError("onnx: sparse initializers are not read; store the weights as ordinary tensors")
+        self.run_nodes(graph.node, scope, depth, self.opset)
+        return [self.look_up(item.name, scope, "the graph's output") for item in graph.output]
+
+    def run_nodes(self, nodes: Any, scope: Scope, depth: int, opset: int, given: Mapping[str, Any] | None = None) -> None:
+        """Read nodes in the order in which they stand."""
+        if depth > self.limits.depth:
+            raise KcalcError(f"onnx: functions or subgraphs are nested more than {self.limits.depth} deep")
+        labels = Labels(nodes)
+        made = {name for node in nodes for name in node.output}
+        for proto in nodes:
+            self.budget.step()
+            what = f"{proto.op_type} node {proto.name[:80]!r}"
+            inputs = tuple(self.look_up(name, scope, what, made) if name else None for name in proto.input)
+            node = Node(
+                proto.op_type, "" if proto.domain in STANDARD else proto.domain, proto.name, inputs, tuple(proto.output),
+                _attributes(proto, given or {}), opset, proto,
+            )  # fmt: skip
+            results = self.run_node(node, labels(proto), scope, depth)
+            for i, name in enumerate(node.outputs):
+                if name:
+                    scope.set(name, results[i] if i < len(results) else self.further_output(node, results[0], i))
+
+    def look_up(self, name: str, scope: Scope, reader: str, made: set[str] | None = None) -> Value:
+        """The value of a name. Raises: KcalcError where nothing has that name yet."""
+        holder = scope.holder(name)
+        if holder is None:
+            why = "which comes later or depends on it (a cycle)" if made and name in made else "which nothing in the file makes"
+            raise KcalcError(f"onnx: {reader} reads {name[:80]!r}, {why}")
+        if name not in holder.known:
+            array = to_array(holder.tensors[name], self.folder, self.limits.file_bytes)
+            holder.known[name] = constant(array, parameter=name)
+        return holder.known[name]
+
+    def run_node(self, node: Node, label: str, scope: Scope, depth: int) -> Sequence[Value]:
+        """The values of a node's outputs."""
+        try:
+            function = self.functions.get((node.domain, node.op)) or self.functions.get((node.proto.domain, node.op))
+            if function is not None:
+                return self.run_function(function, node, depth)
+            if node.op == "If" and not node.domain:
+                return self.run_if(node, label, scope, depth)
+            folded = fold(self, node)
+            if folded is not None:
+                return folded
+            rule = RULES.get((node.domain, node.op))
+            found = rule(self, node, label) if rule is not None else None
+            return self.unread(node, label) if found is None else found
+        except KcalcError:
+            raise
+        except MISFITS as error:
+            raise node.fail(f"its attributes and the shapes it reads do not fit ({type(error).__name__})") from None
+
+    def run_function(self, function: Any, node: Node, depth: int) -> Sequence[Value]:
+        """The values of a local function's outputs: its body in a scope of its own."""
+        scope = Scope()
+        for name, value in zip(function.input, node.inputs, strict=False):
+            if value is not None:
+                scope.set(name, value)
+        given = {a.name: a for a in function.attribute_proto} | node.attributes
+        self.run_nodes(function.node, scope, depth + 1, opset_of(function.opset_import, self.opset), given)
+        return [self.look_up(name, scope, f"function {function.name[:80]!r}") for name in function.output]
+
+    def run_if(self, node: Node, label: str, scope: Scope, depth: int) -> Sequence[Value]:
+        """The branch that a constant condition chooses."""
+        test = node.value(0)
+        if test.array is None or test.array.size != 1:
+            return self.unread(node, label)
+        branch = node.graph("then_branch" if bool(test.array.reshape(-1)[0]) else "else_branch")
+        return self.run_graph(branch, Scope(scope), depth + 1)
+
+    # -- what rules use --------------------------------------------------------------------------------------------
+
+    def emit(
+        self, form: type[Op], node: Node, label: str, shape: Sequence[int], reads: Sequence[Value], dtype: str = FLOAT, /, **fields: Any
+    ) -> Value:  # fmt: skip
+        """A new operation and the value it makes."""
+        shape = tuple(int(k) for k in shape)
+        if len(shape) > self.limits.rank or any(not 1 <= k <= self.limits.extent for k in shape):
+            raise node.fail(f"its output would have the shape {str(shape)[:80]}")
+        names = tuple(self.name_of(value) for value in reads)
+        name = self.names(label)
+        self.wishes[name] = label
+        self.ops[name] = form(name=name, shape=shape, reads=names, source=node.what, **fields)
+        return Value(shape, dtype, op=name, maker=node)
+
+    def name_of(self, value: Value) -> str:
+        """The operation that makes a value; a constant becomes one here."""
+        if value.op is not None:
+            return value.op
+        if id(value) not in self._held:
+            name = self.names(clean(value.parameter or "") or "constant")
+            self.ops[name] = Held(name=name, shape=value.shape, value=self.array(value), parameter=value.parameter, source=name)
+            self._held[id(value)] = (value, name)
+        return self._held[id(value)][1]
+
+    def array(self, value: Value) -> Array:
+        """The array of a constant."""
+        assert value.array is not None
+        return value.array
+
+    def owner(self, value: Value) -> str:
+        """What tells that two layers share weights: equal bytes, or a parameter under another name."""
+        array = np.ascontiguousarray(self.array(value))
+        name = value.parameter or f"computed {len(self._digests) + 1}"
+        if array.size < 16 or (array == array.flat[0]).all():
+            return name
+        digest = hashlib.blake2b(array.view(np.uint8).reshape(-1).data, digest_size=16).digest()
+        return self._digests.setdefault(digest, name)
+
+    def computed(self, node: Node, arrays: Sequence[Array], kept: bool = False) -> Sequence[Value]:
+        """Constants made of constants; ``kept``: the same numbers in another shape or order, so the same parameter."""
+        parameter = node.value(0).parameter if kept and node.inputs else None
+        return [replace(constant(array, parameter), maker=node) for array in arrays]
+
+    def unread(self, node: Node, label: str, what: str = "", reason: str = "") -> Sequence[Value]:
+        """Outputs of a node that no rule reads."""
+        told = reason_for(node)
+        what, reason = what or told[0], reason or told[1]
+        reads = [value for value in node.inputs if value is not None]
+        found = []
+        for (shape, kind), name in zip(self.shapes_of(node), node.outputs, strict=False):
+            found.append(self.emit(NotRead, node, label, shape, reads, kind, what=what, reason=reason) if name else constant(np.zeros(0)))
+        return found
+
+    def further_output(self, node: Node, first: Value, index: int) -> Value:
+        """An output that no rule makes: masks, indices, statistics. It matters only where something reads it."""
+        reads = [value for value in node.inputs[:1] if value is not None]
+        reason = f"only the first output of {node.op[:60]} is read"
+        return self.emit(
+            NotRead, node, f"{node.op.lower()}.{index}"[:80], first.shape, reads, what=f"output {index} of {node.op[:60]}", reason=reason
+        )
+
+    def shapes_of(self, node: Node) -> list[tuple[tuple[int, ...], str]]:
+        """Shapes and kinds of the outputs of a node without a rule."""
+        from .unread_shapes import shapes
+
+        return shapes(self, node)
+
+
+def _attributes(proto: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes by name; those that refer to an attribute of the function around them replaced by it."""
+    found: dict[str, Any] = {}
+    for attribute in proto.attribute:
+        if attribute.name in found:
+            raise KcalcError(f"onnx: {proto.op_type} node {proto.name[:80]!r} has the attribute {attribute.name[:80]!r} twice")
+        if not attribute.ref_attr_name:
+            found[attribute.name] = attribute
+        elif attribute.ref_attr_name in given:
+            found[attribute.name] = given[attribute.ref_attr_name]
+    return found
+
+
+def _declared(graph: Any) -> dict[str, Any]:
+    """The declared types of the arrays of the main graph."""
+    return {item.name: item.type for item in (*graph.output, *graph.value_info)}
+
+
+def _needed(ops: Mapping[str, Op], outputs: Any) -> tuple[Op, ...]:
+    """The operations that the outputs depend on."""
+    needed, rows = set(outputs), list(outputs)
+    while rows:
+        for name in ops[rows.pop()].reads:
+            if name not in needed:
+                needed.add(name)
+                rows.append(name)
+    return tuple(op for op in ops.values() if op.name in needed)

@@ -1,0 +1,236 @@
+"""Operators that move numbers without changing them: reshapes, transposes, joins, repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..trace import Drop, Join, Repeat, Reshape, Transpose
+from .values import Node, Value
+
+if TYPE_CHECKING:
+    from .reader import Reader
+
+Shape = tuple[int, ...]
+RESIZED = 2**16  # locations along one axis up to which nearest upsampling is checked one by one
+MIXES = "it joins along the axis of the examples"
+
+
+def target_shape(node: Node, shape: Shape) -> Shape | None:
+    """The shape after Reshape, Flatten, Squeeze or Unsqueeze; None where it depends on the input.
+
+    Raises: KcalcError where it does not fit.
+    """
+    if node.op == "Flatten":
+        axis = node.whole("axis", 1)
+        axis = axis if axis == len(shape) else node.axis(axis, len(shape))
+        return prod(shape[:axis]), prod(shape[axis:])
+    if node.op == "Reshape":
+        wanted = node.constants(1, "shape")
+        return None if wanted is None else _reshaped(node, shape, wanted)
+    given = node.constants(1, "axes")
+    if node.op == "Squeeze":
+        if given is None and node.optional(1) is not None:
+            return None
+        axes = node.axes(given, len(shape)) if given is not None else tuple(i for i, k in enumerate(shape) if k == 1)
+        if any(shape[a] != 1 for a in axes):
+            raise node.fail(f"it drops the axes {axes} of an array of shape {shape}")
+        return tuple(k for i, k in enumerate(shape) if i not in axes)
+    if given is None:
+        return None
+    axes = node.axes(given, len(shape) + len(given))
+    rest = iter(shape)
+    return tuple(1 if i in axes else next(rest) for i in range(len(shape) + len(axes)))
+
+
+def _reshaped(node: Node, shape: Shape, wanted: Sequence[int]) -> Shape:
+    if len(wanted) > 32 or sum(k == -1 for k in wanted) > 1 or any(k < -1 for k in wanted):
+        raise node.fail(f"it asks for the shape {str(tuple(wanted))[:80]}")
+    out = [shape[i] if k == 0 and not node.whole("allowzero") else k for i, k in enumerate(wanted)]
+    rest, total = prod(k for k in out if k != -1), prod(shape)
+    if -1 in out and rest and total % rest == 0:
+        out[out.index(-1)] = total // rest
+    if prod(out) != total or -1 in out:
+        raise node.fail(f"an array of shape {shape} cannot take the shape {tuple(wanted)}")
+    return tuple(out)
+
+
+def reshape(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """Reshape, Flatten, Squeeze and Unsqueeze."""
+    x = node.value(0)
+    shape = target_shape(node, x.shape)
+    if shape is None:
+        return None
+    return [x if shape == x.shape else reader.emit(Reshape, node, label, shape, (x,), x.kind)]
+
+
+def permutation(node: Node, rank: int) -> Shape:
+    """The order of axes of a Transpose, reversed by default."""
+    order = node.wholes("perm") or tuple(reversed(range(rank)))
+    node.axes(order, rank)
+    if len(order) != rank:
+        raise node.fail(f"its order {order} is not one of {rank} axes")
+    return tuple(a % rank for a in order)
+
+
+def transpose(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+    """Transpose."""
+    x = node.value(0)
+    order = permutation(node, x.rank)
+    if order == tuple(range(x.rank)):
+        return [x]
+    return [reader.emit(Transpose, node, label, [x.shape[a] for a in order], (x,), x.kind, order=order)]
+
+
+def identity(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+    """Identity: what it reads under another name."""
+    return [node.value(0)]
+
+
+def dropout(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """Dropout, whether the model was exported for training or not."""
+    x, given = node.value(0), node.optional(1)
+    rate = node.real("ratio", 0.5) if given is None else given.number
+    if rate is None:
+        return None
+    rate = float(np.format_float_positional(np.float32(rate), unique=True))
+    if not 0 <= rate < 1:
+        raise node.fail(f"its rate is {rate}")
+    return [x if rate == 0 else reader.emit(Drop, node, label, x.shape, (x,), x.kind, rate=rate)]
+
+
+def concat(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+    """Concat."""
+    values = node.given()
+    rank = values[0].rank
+    axis = node.axis(node.whole("axis", 1), rank)
+    shapes = {tuple(k for i, k in enumerate(v.shape) if i != axis) for v in values}
+    if len(shapes) > 1 or any(v.rank != rank for v in values):
+        raise node.fail(f"arrays of shapes {', '.join(str(v.shape) for v in values[:4])} cannot be joined along axis {axis}")
+    if len(values) == 1:
+        return [values[0]]
+    if axis == 0:
+        return reader.unread(node, label, "concatenation", MIXES)
+    shape = [sum(v.shape[axis] for v in values) if i == axis else k for i, k in enumerate(values[0].shape)]
+    return [reader.emit(Join, node, label, shape, values, values[0].kind, axis=axis)]
+
+
+def pads_of(node: Node, rank: int) -> tuple[tuple[int, int], ...] | None:
+    """(low, high) for every axis of a Pad; None where it depends on the input."""
+    pads, axes = node.constants(1, "pads"), node.constants(3, "axes")
+    if pads is None or (axes is None and node.optional(3) is not None):
+        return None
+    places = list(range(rank)) if axes is None else [a + rank if a < 0 else a for a in axes]
+    node.axes(places, rank)
+    if len(pads) != 2 * len(places):
+        raise node.fail(f"{len(pads)} numbers of padding for {len(places)} axes")
+    found = {a: (pads[i], pads[i + len(places)]) for i, a in enumerate(places)}
+    return tuple(found.get(i, (0, 0)) for i in range(rank))
+
+
+def pad(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """Pad: nothing where there is nothing to pad; a convolution behind it takes zeros on locations over."""
+    pads = pads_of(node, node.value(0).rank)
+    return [node.value(0)] if pads is not None and not any(k for pair in pads for k in pair) else None
+
+
+def zero_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...]] | None:
+    """Where ``x`` is something padded with zeros on its location axes (from axis 2 on): that, and the padding."""
+    node = x.maker
+    if node is None or (node.domain, node.op) != ("", "Pad") or node.text("mode", "constant") != "constant":
+        return None
+    source, fill = node.value(0), node.optional(2)
+    pads = pads_of(node, source.rank)
+    number = node.real("value", 0.0) if fill is None else fill.number
+    if number != 0 or pads is None or source.rank < 3 or any(pads[0] + pads[1]) or any(k < 0 for pair in pads for k in pair):
+        return None
+    return source, pads[2:]
+
+
+def upsample(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """Nearest upsampling by whole factors on locations."""
+    x = node.value(0)
+    sizes = _resized(node, x.shape)
+    if sizes is None or node.text("mode", "nearest") != "nearest":
+        return None
+    if sizes == x.shape:
+        return [x]
+    if sizes[:2] != x.shape[:2] or any(m % n or m > RESIZED for n, m in zip(x.shape[2:], sizes[2:], strict=True)):
+        return None
+    if node.op == "Resize" and not all(_repeats(node, n, m) for n, m in zip(x.shape[2:], sizes[2:], strict=True)):
+        return None
+    return [reader.emit(Repeat, node, label, sizes, (x,), x.kind)]
+
+
+def _resized(node: Node, shape: Shape) -> Shape | None:
+    """The shape after Upsample or Resize with constant scales or sizes for all axes."""
+    if node.op == "Upsample" or node.opset < 11:
+        scales, sizes = node.optional(1), None
+    else:
+        scales, sizes = node.optional(2), node.optional(3)
+    if "axes" in node.attributes or node.text("coordinate_transformation_mode", "") == "tf_crop_and_resize":
+        return None
+    if sizes is not None and sizes.array is not None and sizes.array.shape == (len(shape),):
+        return tuple(int(k) for k in sizes.array)
+    if scales is None or scales.array is None or scales.array.shape != (len(shape),) or not np.isfinite(scales.array).all():
+        return None
+    return tuple(int(np.floor(n * float(s))) for n, s in zip(shape, scales.array, strict=True))
+
+
+def _repeats(node: Node, size: int, larger: int) -> bool:
+    """Whether output location i of a nearest Resize is input location i // factor, all along an axis."""
+    if node.opset < 11:
+        return True
+    mode, rounding = node.text("coordinate_transformation_mode", "half_pixel"), node.text("nearest_mode", "round_prefer_floor")
+    i, factor = np.arange(larger), larger // size
+    middle = (i + 0.5) / factor - 0.5
+    places = {"asymmetric": i / factor, "half_pixel": middle, "pytorch_half_pixel": middle}
+    roundings = {
+        "floor": np.floor, "ceil": np.ceil, "round_prefer_floor": lambda v: np.ceil(v - 0.5),
+        "round_prefer_ceil": lambda v: np.floor(v + 0.5),
+    }  # fmt: skip
+    if mode not in places or rounding not in roundings:
+        return False
+    return bool((np.clip(roundings[rounding](places[mode]), 0, size - 1) == i // factor).all())
+
+
+def split(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """Split into one piece: nothing; into several: not read."""
+    return [node.value(0)] if len(node.outputs) == 1 else None
+
+
+def expand(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """Expand: nothing, or one location repeated over all."""
+    x, wanted = node.value(0), node.constants(1, "shape")
+    if wanted is None:
+        return None
+    if any(k < 1 for k in wanted):
+        raise node.fail(f"it asks for the shape {str(wanted)[:80]}")
+    shape = np.broadcast_shapes(x.shape, wanted)
+    if shape == x.shape:
+        return [x]
+    repeats = x.rank > 2 and len(shape) == x.rank and shape[:2] == x.shape[:2]
+    return [reader.emit(Repeat, node, label, shape, (x,), x.kind)] if repeats else None
+
+
+def whole_slice(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+    """Slice that takes everything: nothing."""
+    x = node.value(0)
+    starts, ends = node.constants(1, "starts"), node.constants(2, "ends")
+    axes, steps = node.constants(3, "axes"), node.constants(4, "steps")
+    unknown = (node.optional(3) is not None and axes is None) or (node.optional(4) is not None and steps is None)
+    if starts is None or ends is None or unknown:
+        return None
+    node.axes(axes or (), x.rank)
+    places = tuple(range(len(starts))) if axes is None else axes
+    full = all(s == 0 and e >= x.shape[a] for s, e, a in zip(starts, ends, places, strict=True))
+    return [x] if full and all(k == 1 for k in steps or ()) else None
+
+
+RULES = {("", name): reshape for name in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")} | {
+    ("", "Transpose"): transpose, ("", "Identity"): identity, ("", "Dropout"): dropout, ("", "Concat"): concat, ("", "Pad"): pad,
+    ("", "Upsample"): upsample, ("", "Resize"): upsample, ("", "Split"): split, ("", "Expand"): expand, ("", "Slice"): whole_slice,
+}  # fmt: skip

@@ -1,0 +1,131 @@
+"""Tensors of a file as NumPy arrays: what they declare is compared with the bytes that are there before memory is asked for."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import KcalcError
+
+Array = np.ndarray
+# element type of ONNX: (name, NumPy type of the bytes, field of the numbers where there are no bytes)
+TYPES: dict[int, tuple[str, str, str]] = {
+    1: ("float32", "<f4", "float_data"), 2: ("uint8", "<u1", "int32_data"), 3: ("int8", "<i1", "int32_data"),
+    4: ("uint16", "<u2", "int32_data"), 5: ("int16", "<i2", "int32_data"), 6: ("int32", "<i4", "int32_data"),
+    7: ("int64", "<i8", "int64_data"), 9: ("bool", "|b1", "int32_data"), 10: ("float16", "<f2", "int32_data"),
+    11: ("float64", "<f8", "double_data"), 12: ("uint32", "<u4", "uint64_data"), 13: ("uint64", "<u8", "uint64_data"),
+    16: ("bfloat16", "<u2", "int32_data"),
+}  # fmt: skip
+UNREAD_TYPES = {
+    8: "text",
+    14: "complex64",
+    15: "complex128",
+    17: "float8",
+    18: "float8",
+    19: "float8",
+    20: "float8",
+    21: "4 bits",
+    22: "4 bits",
+}
+BFLOAT16 = 16
+EXTERNAL = 1
+
+
+def checked_count(dims: Any, what: str, rank: int = 16) -> int:
+    """The number of elements of declared dimensions. Raises: KcalcError for negative or absurdly many ones."""
+    dims = tuple(int(d) for d in dims)
+    if len(dims) > rank or any(d < 0 for d in dims):
+        raise KcalcError(f"onnx: {what} declares the shape {str(list(dims))[:80]}, which no tensor has")
+    return math.prod(dims)
+
+
+def tensor_bytes(tensor: Any) -> int:
+    """The number of bytes that the numbers of a tensor take, as it declares them."""
+    return checked_count(tensor.dims, f"tensor {tensor.name[:80]!r}") * np.dtype(TYPES.get(tensor.data_type, ("", "<f8", ""))[1]).itemsize
+
+
+def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
+    """The numbers of a tensor; bfloat16 becomes float32.
+
+    ``folder``: that of the model file, which external data must not leave. ``limit``: the greatest number of bytes of one tensor.
+    Raises: KcalcError where dims and bytes do not fit, or for an element type that no rule reads.
+    """
+    what = f"tensor {tensor.name[:80]!r}"
+    if tensor.data_type not in TYPES:
+        kind = UNREAD_TYPES.get(tensor.data_type, f"number {tensor.data_type}")
+        raise KcalcError(f"onnx: {what} holds elements of type {kind}, which kcalc does not read; convert the model to float32")
+    _, dtype, field = TYPES[tensor.data_type]
+    count = checked_count(tensor.dims, what)
+    size = count * np.dtype(dtype).itemsize
+    if size > limit:
+        raise KcalcError(f"onnx: {what} declares {size} bytes, more than the limit of {limit}")
+    if tensor.data_location == EXTERNAL:
+        flat = np.frombuffer(_external(tensor, folder, size, what), dtype=dtype)
+    elif tensor.HasField("raw_data"):
+        if len(tensor.raw_data) != size:
+            raise KcalcError(f"onnx: {what} declares {size} bytes and holds {len(tensor.raw_data)}")
+        flat = np.frombuffer(tensor.raw_data, dtype=dtype)
+    else:
+        flat = _numbers(getattr(tensor, field), count, dtype, what)
+    flat = (flat.astype("<u4") << np.uint32(16)).view("<f4") if tensor.data_type == BFLOAT16 else flat
+    return flat.reshape(tuple(tensor.dims))
+
+
+def _numbers(values: Any, count: int, dtype: str, what: str) -> Array:
+    if len(values) != count:
+        raise KcalcError(f"onnx: {what} declares {count} numbers and holds {len(values)}")
+    try:
+        if dtype == "<f2":  # written as the integer of the same bits
+            return np.array(values, dtype="<u2").view("<f2")
+        return np.array(values).astype(dtype)
+    except (OverflowError, ValueError):
+        raise KcalcError(f"onnx: {what} holds numbers that its element type cannot") from None
+
+
+def _external(tensor: Any, folder: Path | None, size: int, what: str) -> Any:
+    """The bytes of a tensor kept in a file beside the model, never from outside the model's folder."""
+    entries = {item.key: item.value for item in tensor.external_data}
+    if folder is None:
+        raise KcalcError(f"onnx: {what} keeps its numbers in another file; give the path of the .onnx file, not the model object")
+    location = entries.get("location", "")
+    start, length = (_whole(entries, key, default, what) for key, default in (("offset", 0), ("length", size)))
+    if length != size:
+        raise KcalcError(f"onnx: {what} declares {size} bytes and external data of {length}")
+    file = _confined(folder, location, what)
+    try:
+        handle = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(handle, "rb") as stream:
+            state = os.fstat(handle)
+            if not stat.S_ISREG(state.st_mode):
+                raise KcalcError(f"onnx: the external data of {what} is not an ordinary file")
+            if start + size > state.st_size:
+                raise KcalcError(f"onnx: {what} needs {start + size} bytes of {location!r}, which holds {state.st_size}")
+            return b"" if not size else np.memmap(stream, mode="r", offset=start, shape=(size,))
+    except OSError as error:
+        raise KcalcError(f"onnx: cannot read the external data {location[:80]!r} of {what}: {error.strerror}") from None
+
+
+def _whole(entries: dict[str, str], key: str, default: int, what: str) -> int:
+    text = entries.get(key, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise KcalcError(f"onnx: the external data of {what} has the {key} {text[:40]!r}, which is no whole number >= 0")
+    return int(text)
+
+
+def _confined(folder: Path, location: str, what: str) -> Path:
+    """The file that a location names. Raises: KcalcError where it is absolute, goes up, or leads out of the folder by a link."""
+    parts = location.replace("\\", "/").split("/")
+    if not location or "\0" in location or len(location) > 1000 or parts[0] == "" or ":" in parts[0] or ".." in parts:
+        raise KcalcError(f"onnx: {what} keeps its numbers at {location[:80]!r}; external data must lie in the folder of the model")
+    try:
+        home, file = folder.resolve(), (folder / location).resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise KcalcError(f"onnx: cannot follow the external data {location[:80]!r} of {what}") from None
+    if not file.is_relative_to(home):
+        raise KcalcError(f"onnx: the external data {location[:80]!r} of {what} is a link out of the model's folder; copy the file there")
+    return file

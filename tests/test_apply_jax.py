@@ -1,0 +1,243 @@
+"""Shaped networks given back as JAX models of the kind that was read: what they compute, by NumPy written down apart from them."""
+
+import os
+from types import SimpleNamespace
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax import lax
+
+import kcalc as kc
+from kcalc import layers as kl
+from kcalc.interchange.jax_model import apply_jax
+from kcalc.interchange.read import read
+
+
+def shaped(reading, **options):
+    return kc.shape(reading.network.without_normalization().normalised(), method="dks", zeta=1.5, **options)
+
+
+def conv(x, w, stride=1, layout="NHWC"):
+    return lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=(layout, "HWIO", layout))
+
+
+def residual(p, x, layout="NHWC"):
+    axes = (1, 2) if layout == "NHWC" else (2, 3)
+    h = conv(x, p["stem"], layout=layout)
+    a = jnp.tanh(h)
+    h = conv(a, p["short"], 2, layout) + conv(jnp.tanh(conv(a, p["a"], 2, layout)), p["b"], layout=layout)
+    return {"out": jnp.tanh(h).mean(axes) @ p["head"] + p["bias"], "other": 3}
+
+
+def residual_params():
+    shapes = {"stem": (3, 3, 3, 8), "a": (3, 3, 8, 8), "b": (3, 3, 8, 8), "short": (1, 1, 8, 8), "head": (8, 5)}
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    return {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)} | {"bias": jnp.ones(5)}
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_functions_compute_the_shaped_network(layout):
+    params, x = residual_params(), jax.random.normal(jax.random.key(1), (4, 8, 8, 3) if layout == "NHWC" else (4, 3, 8, 8))
+
+    def model(p, x):
+        return residual(p, x, layout)
+
+    before = jax.tree.map(np.array, params)
+    r = read(model, params, x)
+    s = shaped(r)
+    function, new = apply_jax(model, r, s, key=3)
+    assert jax.tree.all(jax.tree.map(np.array_equal, before, params))
+    assert jax.tree.structure(new) == jax.tree.structure(params)
+    assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, params)
+    assert not np.asarray(new["bias"]).any()
+    phi = s.constants["tanh"].transformed
+
+    def by_hand(p, x):
+        h = conv(x, p["stem"], layout=layout)
+        a = phi(np.asarray(h, np.float64)).astype(np.float32)
+        b = phi(np.asarray(conv(a, p["a"], 2, layout), np.float64)).astype(np.float32)
+        h = (conv(a, p["short"], 2, layout) + conv(b, p["b"], layout=layout)) / np.sqrt(2)
+        return phi(np.asarray(h, np.float64)).mean((1, 2) if layout == "NHWC" else (2, 3)) @ p["head"]
+
+    out = function(new, x)
+    assert np.allclose(out["out"], by_hand(new, x), atol=2e-5)
+    assert set(out) == {"out", "other"}
+    assert np.allclose(jax.jit(function)(new, x)["out"], out["out"], atol=1e-5)
+    gradient = jax.grad(lambda p: function(p, x)["out"].sum())(new)
+    assert all(bool(jnp.isfinite(leaf).all() and jnp.abs(leaf).max() > 0) for leaf in jax.tree.leaves(gradient))
+    assert np.allclose(jax.vmap(lambda one: function(new, one[None])["out"][0])(x), out["out"], atol=1e-5)
+
+
+def test_initial_weights_are_orthogonal_on_the_central_tap():
+    params, x = residual_params(), jnp.ones((1, 8, 8, 3))
+    r = read(residual, params, x)
+    _, new = apply_jax(residual, r, shaped(r))
+    for name in ("a", "b"):
+        w = np.array(new[name])
+        assert np.allclose(w[1, 1].T @ w[1, 1], np.eye(8), atol=1e-5)
+        w[1, 1] = 0
+        assert not w.any()
+    assert np.allclose(np.asarray(new["stem"])[1, 1] @ np.asarray(new["stem"])[1, 1].T, 8 / 3 * np.eye(3), atol=1e-5)
+    _, again = apply_jax(residual, r, shaped(r))
+    _, other = apply_jax(residual, r, shaped(r), key=jax.random.key(7))
+    assert np.array_equal(new["a"], again["a"])
+    assert not np.array_equal(new["a"], other["a"])
+    _, gaussian = apply_jax(residual, r, shaped(r), weights="gaussian_delta")
+    assert np.mean(np.square(gaussian["a"][1, 1])) == pytest.approx(1 / 8, rel=6 * np.sqrt(2 / 64))
+    _, kept = apply_jax(residual, r, shaped(r), weights="keep")
+    assert all(np.array_equal(kept[name], params[name]) for name in params)
+
+
+def test_stacked_parameters_and_cut_weights():
+    params = {"w": jax.random.normal(jax.random.key(0), (3, 6, 6)), "b": jnp.ones((3, 6))}
+
+    def model(p, x):
+        return lax.scan(lambda h, q: (jnp.tanh(h @ q["w"] + q["b"]), None), x, p)[0]
+
+    r = read(model, params, jnp.ones((2, 6)))
+    s = shaped(r)
+    function, new = apply_jax(model, r, s)
+    x, phi = np.random.default_rng(0).standard_normal((5, 6)), s.constants["tanh"].transformed
+    h = x
+    for w in np.asarray(new["w"]):
+        assert np.allclose(w @ w.T, np.eye(6), atol=1e-5)
+        h = phi(h @ w)
+    assert np.allclose(function(new, jnp.asarray(x)), h, atol=1e-5)
+    assert not np.asarray(new["b"]).any()
+
+
+def test_a_v1_network_rewritten_as_v2():
+    params = {n: jax.random.normal(jax.random.key(k), (6, 6)) for k, n in enumerate("iabcd")}
+
+    def model(p, x):
+        h = jax.nn.relu(x @ p["i"])
+        h = jax.nn.relu(h + jax.nn.relu(h @ p["a"]) @ p["b"])
+        return jax.nn.relu(h + jax.nn.relu(h @ p["c"]) @ p["d"])
+
+    r = read(model, params, jnp.ones((2, 6)))
+    s = SimpleNamespace(network=r.network.preactivated().normalised())
+    function, new = apply_jax(model, r, s, weights="keep")
+    x = np.random.default_rng(0).standard_normal((3, 6))
+    w = {n: np.asarray(v, float) for n, v in params.items()}
+    z = x @ w["i"]
+    relu = lambda t: np.maximum(t, 0)  # noqa: E731
+    for one, two in ("ab", "cd"):
+        z = (z + relu(relu(z) @ w[one]) @ w[two]) / np.sqrt(2)
+    assert np.allclose(function(new, jnp.asarray(x)), relu(z), rtol=1e-4, atol=1e-4)
+
+
+class Small(nnx.Module):
+    def __init__(self, rngs):
+        self.conv, self.norm = nnx.Conv(3, 8, (3, 3), use_bias=False, rngs=rngs), nnx.BatchNorm(8, rngs=rngs)
+        self.drop, self.fc, self.out = nnx.Dropout(0.5, rngs=rngs), nnx.Linear(128, 8, rngs=rngs), nnx.Linear(8, 2, rngs=rngs)
+
+    def __call__(self, x):
+        h = nnx.max_pool(nnx.tanh(self.norm(self.conv(x))), (2, 2), strides=(2, 2))
+        return self.out(nnx.tanh(self.fc(self.drop(h.reshape(h.shape[0], -1)))))
+
+
+def small_by_hand(x, phi, kernel, fc, out):
+    h = phi(np.asarray(conv(x, kernel), np.float64))
+    h = h.reshape(len(h), 4, 2, 4, 2, 8).max((2, 4)).reshape(len(h), -1)
+    return phi(h @ np.asarray(fc, float)) @ np.asarray(out, float)
+
+
+def without_dropout(reading):
+    network = reading.network.without_normalization()
+    network = network.without(network.nodes_of(kl.Dropout))
+    return kc.shape(network.normalised(), method="dks", zeta=1.5)
+
+
+def test_nnx():
+    model, x = Small(nnx.Rngs(0)), jax.random.normal(jax.random.key(1), (3, 8, 8, 3))
+    kernel = np.array(model.conv.kernel[...])
+    r = read(model, x)
+    s = without_dropout(r)
+    new = apply_jax(model, r, s)
+    inner = new.model
+    wanted = small_by_hand(x, s.constants["tanh"].transformed, inner.conv.kernel[...], inner.fc.kernel[...], inner.out.kernel[...])
+    assert np.allclose(new(x), wanted, atol=1e-5)
+    assert np.array_equal(kernel, model.conv.kernel[...])
+    assert not np.array_equal(kernel, inner.conv.kernel[...])
+    inner.norm.bias[...] = jnp.ones(8)  # the bias of the BatchNorm that is gone is the convolution's
+    assert not np.allclose(new(x), wanted, atol=1e-3)
+    inner.norm.bias[...] = jnp.zeros(8)
+    assert np.allclose(nnx.jit(lambda m, x: m(x))(new, x), wanted, atol=1e-5)
+    gradient = nnx.grad(lambda m: m(x).sum())(new)
+    assert float(jnp.abs(gradient.model.conv.kernel[...]).max()) > 0
+
+
+def test_linen_equinox_and_keras():
+    class MLP(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(2)(nn.tanh(nn.LayerNorm()(nn.Dense(7)(x))))
+
+    x = jax.random.normal(jax.random.key(1), (3, 5))
+    variables = MLP().init(jax.random.key(0), x)
+    r = read((MLP(), variables), x)
+    s = shaped(r)
+    module, new = apply_jax(MLP(), r, s)
+    weights = [np.asarray(new["params"][f"Dense_{k}"]["kernel"], float) for k in (1, 0)]
+    wanted = s.constants["tanh"].transformed(np.asarray(x, float) @ weights[0]) @ weights[1]
+    assert np.allclose(jax.jit(module.apply)(new, x), wanted, atol=1e-5)
+    assert jax.tree.structure(new) == jax.tree.structure(variables)
+
+    model = eqx.nn.MLP(5, 2, 7, 1, activation=jnp.tanh, key=jax.random.key(0))
+    r = read(model, x[0])
+    s = shaped(r)
+    new = apply_jax(model, r, s)
+    weights = [np.asarray(layer.weight, float).T for layer in new.model.layers]
+    wanted = s.constants["tanh"].transformed(np.asarray(x, float) @ weights[0]) @ weights[1]
+    assert np.allclose(eqx.filter_jit(jax.vmap(new))(x), wanted, atol=1e-5)
+    assert isinstance(eqx.filter_grad(lambda m: m(x[0]).sum())(new), type(new))
+
+    import keras
+
+    if keras.backend.backend() != "jax":
+        return
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(7, activation="tanh"), keras.layers.Dense(2)])
+    r = read(model)
+    s = shaped(r)
+    new = apply_jax(model, r, s)
+    weights = [np.asarray(v.value, float) for v in new.trainable_variables if len(v.shape) == 2]
+    wanted = s.constants["tanh"].transformed(np.asarray(x, float) @ weights[0]) @ weights[1]
+    assert np.allclose(new(x), wanted, atol=1e-5)
+    new.compile(optimizer="sgd", loss="mse")
+    new.fit(np.asarray(x), np.zeros((3, 2)), epochs=1, verbose=0)
+    assert not np.allclose(new(x), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"weights": "he"}, "law of initial weights"),
+        ({"key": "seed"}, "key"),
+        ({"key": True}, "key"),
+    ],
+)
+def test_errors(change, words):
+    r = read(residual, residual_params(), jnp.ones((1, 8, 8, 3)))
+    with pytest.raises(kc.KcalcError, match=words):
+        apply_jax(residual, r, shaped(r), **change)
+
+
+def test_networks_that_are_not_the_models():
+    params, x = residual_params(), jnp.ones((1, 8, 8, 3))
+    r, w = read(residual, params, x), jnp.ones((3, 4))
+    other = kc.shape(kc.architectures.vanilla(3, "tanh"), method="dks")
+    with pytest.raises(kc.KcalcError, match="shape the network that was read"):
+        apply_jax(residual, r, other)
+    closed = read(lambda x: jnp.tanh(x @ w), jnp.ones((2, 3)))
+    with pytest.raises(kc.KcalcError, match="no parameter"):
+        apply_jax(None, closed, kc.shape(closed.network, method="dks"))
+    even = read(lambda p, x: jnp.tanh(conv(x, p["w"])), {"w": jnp.ones((2, 2, 3, 4))}, x)
+    with pytest.raises(kc.KcalcError, match="centre"):
+        apply_jax(None, even, kc.shape(even.network, method="dks"))

@@ -1,0 +1,365 @@
+"""Plain JAX functions read as networks, compared with networks written by hand and with the functions themselves."""
+
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sympy as sp
+from jax import lax
+
+import kcalc as kc
+from kcalc import layers as kl
+from kcalc.interchange.read import read
+
+X = sp.Symbol("x", real=True)
+
+
+def dense(*sizes, seed=0):
+    keys = jax.random.split(jax.random.key(seed), len(sizes))
+    shapes = pairwise(sizes)
+    return [{"w": jax.random.normal(k, s) / np.sqrt(s[0]), "b": jnp.zeros(s[1])} for k, s in zip(keys, shapes, strict=False)]
+
+
+def conv(x, w, stride=1, padding="SAME", groups=1, layout=("NHWC", "HWIO", "NHWC")):
+    return lax.conv_general_dilated(x, w, (stride, stride), padding, dimension_numbers=layout, feature_group_count=groups)
+
+
+def hand(steps, outputs=None):
+    return kc.Network.from_steps([(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]])
+
+
+def architecture(function, params, *inputs):
+    return read(function, params, *inputs, sigmas=False)
+
+
+def layers_of(reading):
+    return [type(layer).__name__ for _, layer, _ in reading.network.steps()]
+
+
+def normalised_by_hand(x, eps=1e-5, axes=(-1,)):
+    m = x.mean(axes, keepdims=True)
+    v = ((x - m) ** 2).mean(axes, keepdims=True)
+    return (x - m) / jnp.sqrt(v + eps)
+
+
+# -- architecture ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_mlp():
+    def mlp(params, x):
+        for layer in params[:-1]:
+            x = jnp.tanh(x @ layer["w"] + layer["b"])
+        return x @ params[-1]["w"] + params[-1]["b"]
+
+    r = architecture(mlp, dense(5, 7, 6, 3), jnp.ones((4, 5)))
+    expected = hand([
+        ("x", kl.Input(5), ()), ("a", kl.Affine(7), "x"), ("f", kl.Nonlinear("tanh"), "a"), ("b", kl.Affine(6), "f"),
+        ("g", kl.Nonlinear("tanh"), "b"), ("c", kl.Affine(3), "g"),
+    ])  # fmt: skip
+    assert r.network.isomorphic(expected)
+    assert r.fidelity.level == "exact"
+    assert list(r.network) == ["x", "layer0", "tanh", "layer1", "tanh_2", "layer2"]
+    assert r.sources["tanh"].startswith("test_read_jax.py:")
+
+
+def test_one_example_alone_is_read_as_one_of_many():
+    params = {"fc": {"w": jnp.ones((7, 5)), "b": jnp.zeros(7)}}
+    r = architecture(lambda p, x: jax.nn.relu(p["fc"]["w"] @ x + p["fc"]["b"]), params, jnp.ones(5))
+    assert r.network.isomorphic(hand([("x", kl.Input(5), ()), ("fc", kl.Affine(7), "x"), ("relu", kl.Nonlinear("relu"), ["fc"])]))
+
+
+ACTIVATIONS = {
+    "relu": jax.nn.relu, "relu6": jax.nn.relu6, "sigmoid": jax.nn.sigmoid, "softplus": jax.nn.softplus, "swish": jax.nn.silu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False), "gelu_tanh": jax.nn.gelu, "elu": jax.nn.elu, "selu": jax.nn.selu,
+    "mish": jax.nn.mish,
+    "leaky_relu": jax.nn.leaky_relu, "hard_tanh": jax.nn.hard_tanh, "hard_sigmoid": jax.nn.hard_sigmoid, "hard_swish": jax.nn.hard_silu,
+    "softsign": jax.nn.soft_sign, "erf": jax.scipy.special.erf, "tanh": jnp.tanh, "sin": jnp.sin, "asinh": jnp.arcsinh, "abs": jnp.abs,
+    "square": jnp.square, "squareplus": jax.nn.squareplus, "gaussian": lambda x: jnp.exp(-(x**2)), "cube": lambda x: x**3,
+}  # fmt: skip
+BY_HAND = {
+    "swish": lambda x: x * (1 / (1 + jnp.exp(-x))), "softplus": lambda x: jnp.log1p(jnp.exp(x)), "relu": lambda x: jnp.where(x > 0, x, 0),
+    "gelu": lambda x: 0.5 * x * (1 + lax.erf(x / jnp.sqrt(2.0))), "relu6": lambda x: jnp.clip(x, 0, 6),
+    "tanh": lambda x: 2 * jax.nn.sigmoid(2 * x) - 1,
+    "softsign": lambda x: x / (1 + jnp.abs(x)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "function"), [*ACTIVATIONS.items(), *BY_HAND.items()])
+def test_activations_are_recognised(name, function):
+    r = architecture(lambda p, x: function(x @ p["w"]), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+    node = r.network.nodes_of(kl.Nonlinear)
+    assert len(node) == 1
+    phi, grid = r.network.layer(node[0]).activation, np.linspace(-4, 4, 41)
+    assert np.allclose(phi(grid), np.asarray(function(jnp.asarray(grid)), dtype=float), atol=2e-6)
+    if not (name == "tanh" and function is BY_HAND["tanh"]):
+        assert phi == kc.activation(name)
+
+
+def test_an_activation_of_the_users_own_stays_an_expression():
+    r = architecture(lambda p, x: jnp.sin(x @ p["w"]) * jnp.exp(-jnp.abs(x @ p["w"]) / 3), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+    assert "Opaque" in layers_of(r)  # the same weights twice are shared weights
+
+    def single(p, x):
+        h = x @ p["w"]
+        return jnp.sin(h) * jnp.exp(-jnp.abs(h) / 3)
+
+    phi = architecture(single, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))).network.layer("mul").activation
+    assert sp.simplify(phi.expr.xreplace({next(iter(phi.expr.free_symbols)): X}) - sp.sin(X) * sp.exp(-sp.Abs(X) / 3)) == 0
+
+
+def test_a_name_alone_proves_nothing():
+    @jax.jit
+    def elu(x):
+        return jnp.where(x > 0, x, 2 * jnp.expm1(x))
+
+    phi = architecture(lambda p, x: elu(x @ p["w"]), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))).network.layer("elu").activation
+    assert phi != kc.activation("elu")
+    assert np.allclose(phi(np.array([-1.0, 1.0])), [2 * np.expm1(-1), 1])
+
+
+def conv_params():
+    key = jax.random.split(jax.random.key(0), 5)
+    shapes = {"stem": (3, 3, 3, 8), "a": (3, 3, 8, 8), "b": (3, 3, 8, 8), "short": (1, 1, 8, 8), "head": (8, 10)}
+    return {name: {"w": jax.random.normal(k, s)} for (name, s), k in zip(shapes.items(), key, strict=True)}
+
+
+def residual(p, x):
+    h = conv(x, p["stem"]["w"])
+    a = jax.nn.relu(h)
+    branch = conv(jax.nn.relu(conv(a, p["a"]["w"], 2)), p["b"]["w"])
+    h = 0.8 * conv(a, p["short"]["w"], 2) + 0.6 * branch
+    return jax.nn.relu(h).mean((1, 2)) @ p["head"]["w"]
+
+
+def residual_twin():
+    return hand([
+        ("x", kl.Input(3, (8, 8)), ()), ("stem", kl.Affine(8, 3, bias=False), "x"), ("f", kl.Nonlinear("relu"), ["stem"]),
+        ("a", kl.Affine(8, 3, 2, bias=False), "f"), ("g", kl.Nonlinear("relu"), "a"), ("b", kl.Affine(8, 3, bias=False), "g"),
+        ("s", kl.Affine(8, 1, 2, bias=False), "f"), ("sum", kl.Sum((sp.Rational(4, 5), sp.Rational(3, 5))), "sb"),
+        ("h", kl.Nonlinear("relu"), ["sum"]), ("pool", kl.Pool("mean"), "h"), ("head", kl.Affine(10, bias=False), ["pool"]),
+    ])  # fmt: skip
+
+
+def floats(network):
+    def change(_, layer):
+        return kl.Sum(tuple(float(w) for w in layer.weights)) if isinstance(layer, kl.Sum) and layer.weights else layer
+
+    return network.map_layers(change)
+
+
+def test_residual_convolutions_with_weighted_sums():
+    r = architecture(residual, conv_params(), jnp.ones((2, 8, 8, 3)))
+    assert floats(r.network).isomorphic(floats(residual_twin()))
+    assert r.fidelity.level == "exact"
+
+
+def test_channels_first_and_wrappers_read_the_same():
+    def first(p, x):
+        x = x.transpose(0, 3, 1, 2)
+        nchw = ("NCHW", "HWIO", "NCHW")
+
+        @jax.checkpoint
+        def block(h):
+            return conv(jax.nn.relu(conv(h, p["a"]["w"], 2, layout=nchw)), p["b"]["w"], layout=nchw)
+
+        a = jax.jit(jax.nn.relu)(conv(x, p["stem"]["w"], layout=nchw))
+        h = 0.8 * conv(a, p["short"]["w"], 2, layout=nchw) + 0.6 * block(a)
+        return jnp.einsum("bc,co->bo", jax.nn.relu(h).mean((2, 3)), p["head"]["w"])
+
+    r = architecture(first, conv_params(), jnp.ones((2, 8, 8, 3)))
+    assert floats(r.network).isomorphic(floats(residual_twin()))
+
+
+def test_stacked_parameters_of_a_scan_are_distinct():
+    params = {"layers": {"w": jax.random.normal(jax.random.key(0), (4, 5, 5)), "b": jnp.zeros((4, 5))}}
+
+    def model(p, x):
+        return lax.scan(lambda h, q: (jnp.tanh(h @ q["w"] + q["b"]), None), x, p["layers"])[0]
+
+    r = architecture(model, params, jnp.ones((2, 5)))
+    assert layers_of(r) == ["Input", *["Affine", "Nonlinear"] * 4]
+    assert r.fidelity.level == "exact"
+    weights = [op.weight for op in r.trace.ops if hasattr(op, "weight")]
+    assert np.array_equal(np.stack(weights).swapaxes(1, 2), params["layers"]["w"])
+    loops = architecture(
+        lambda p, x: lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h @ p["w"][i]), x), {"w": params["layers"]["w"]}, jnp.ones((2, 5))
+    )
+    assert layers_of(loops) == ["Input", *["Affine", "Nonlinear"] * 3]
+
+
+def test_control_flow_on_data_is_reported():
+    def branch(p, x):
+        h = x @ p["w"]
+        return lax.cond(h.sum() > 0, jnp.tanh, jnp.sin, h)
+
+    r = architecture(branch, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+    assert r.fidelity.level == "not read"
+    assert any("depends on the data" in note.text for note in r.notes)
+    r = architecture(lambda p, x: lax.while_loop(lambda h: h.sum() < 9, lambda h: h @ p["w"], x), {"w": jnp.ones((3, 3))}, jnp.ones((2, 3)))
+    assert any("turns" in note.text for note in r.notes)
+    fixed = architecture(lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x @ p["w"]), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+    assert layers_of(fixed) == ["Input", "Affine", "Nonlinear"]
+
+
+def test_concatenation_and_products():
+    params = {name: jnp.ones(s) for name, s in {"a": (3, 4), "b": (7, 5), "gate": (5, 6), "value": (5, 6)}.items()}
+
+    def model(p, x):
+        h = jnp.concatenate([x, jnp.tanh(x @ p["a"])], axis=-1) @ p["b"]
+        return jax.nn.sigmoid(h @ p["gate"]) * (h @ p["value"])
+
+    r = architecture(model, params, jnp.ones((2, 3)))
+    assert r.network.isomorphic(hand([
+        ("x", kl.Input(3), ()), ("a", kl.Affine(4, bias=False), "x"), ("f", kl.Nonlinear("tanh"), "a"), ("j", kl.Concat(), "xf"),
+        ("b", kl.Affine(5, bias=False), "j"), ("g", kl.Affine(6, bias=False), "b"), ("s", kl.Nonlinear("sigmoid"), "g"),
+        ("v", kl.Affine(6, bias=False), "b"), ("p", kl.Product(), "sv"),
+    ]))  # fmt: skip
+
+
+@pytest.mark.parametrize("split", [lambda h: jnp.split(h, 2, axis=-1), lambda h: (h[..., :6], h[..., 6:])])
+def test_gated_linear_units_cut_their_weights(split):
+    params = {"fc": {"w": jax.random.normal(jax.random.key(0), (5, 12)), "b": jnp.zeros(12)}}
+
+    def glu(p, x):
+        a, b = split(x @ p["fc"]["w"] + p["fc"]["b"])
+        return a * jax.nn.sigmoid(b)
+
+    r = architecture(glu, params, jnp.ones((2, 5)))
+    assert r.network.isomorphic(hand([
+        ("x", kl.Input(5), ()), ("a", kl.Affine(6), "x"), ("b", kl.Affine(6), "x"), ("s", kl.Nonlinear("sigmoid"), "b"),
+    ("p", kl.Product(), "as"),
+    ]))  # fmt: skip
+    weights = [op.weight for op in r.trace.ops if hasattr(op, "weight")]
+    assert np.array_equal(np.concatenate(weights).T, params["fc"]["w"])
+
+
+def test_pooling_padding_and_subsampling():
+    def pooled(kind):
+        def model(p, x):
+            h = conv(jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))), p["w"], padding="VALID")
+            if kind == "max":
+                return lax.reduce_window(h, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+            if kind == "subsample":
+                return h[:, ::2, ::2]
+            total = lax.reduce_window(h, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+            return total / 4
+
+        return architecture(model, {"w": jnp.ones((3, 3, 3, 8))}, jnp.ones((2, 8, 8, 3)))
+
+    before = [("x", kl.Input(3, (8, 8)), ()), ("w", kl.Affine(8, 3, bias=False), "x")]
+    assert pooled("max").network.isomorphic(hand([*before, ("p", kl.Pool("max", 3, 2, "same"), "w")]))
+    assert pooled("mean").network.isomorphic(hand([*before, ("p", kl.Pool("mean", 2), "w")]))
+    assert pooled("subsample").network.isomorphic(hand([*before, ("p", kl.Pool("mean", 1, 2), "w")]))
+
+
+def test_mean_pooling_that_counts_only_what_is_there():
+    def model(p, x):
+        h = conv(x, p["w"])
+        total = lax.reduce_window(h, 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+        return total / lax.reduce_window(jnp.ones_like(h), 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+    r = architecture(model, {"w": jnp.ones((3, 3, 3, 8))}, jnp.ones((2, 8, 8, 3)))
+    assert r.network.layer(r.network.outputs[0]) == kl.Pool("mean", 3, 2, "same")
+
+
+def test_depthwise_dilated_and_grouped_convolutions():
+    def model(p, x):
+        h = conv(x, p["depth"], groups=8)
+        return lax.conv_general_dilated(h, p["d"], (1, 1), "SAME", rhs_dilation=(2, 2), dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    r = architecture(model, {"depth": jnp.ones((5, 5, 1, 8)), "d": jnp.ones((3, 3, 8, 4))}, jnp.ones((2, 8, 8, 8)))
+    assert r.network.layer("depth") == kl.Affine(8, 5, groups=8, bias=False)
+    assert r.fidelity.nodes["d"] == "locations"
+
+
+def test_shared_weights_and_attention_are_reported():
+    r = architecture(lambda p, x: jnp.tanh(jnp.tanh(x @ p["w"]) @ p["w"].T), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+    assert any("shared" in str(note) for note in r.notes)
+
+    def attention(p, x):
+        q, k, v = (x @ p[n] for n in "qkv")
+        h = x + jax.nn.softmax(q @ k.swapaxes(1, 2) / 2, axis=-1) @ v
+        h = normalised_by_hand(h)
+        return h + jax.nn.gelu(h @ p["up"]) @ p["down"]
+
+    params = {n: jnp.ones((4, 4)) for n in "qkv"} | {"up": jnp.ones((4, 16)), "down": jnp.ones((16, 4))}
+    r = architecture(attention, params, jnp.ones((2, 6, 4)))
+    assert r.fidelity.level == "not read"
+    assert "softmax" in str(r) or "attention" in str(r)
+    assert {"LayerNorm", "Nonlinear"} <= set(layers_of(r))
+    assert len(r.parts) >= 1
+
+
+def test_a_whole_head_of_dense_general():
+    params = {"qkv": jnp.ones((4, 3, 8)), "out": jnp.ones((3, 8, 5))}
+    r = architecture(
+        lambda p, x: jnp.einsum("bthd,hdo->bto", jnp.tanh(jnp.einsum("btc,chd->bthd", x, p["qkv"])), p["out"]), params, jnp.ones((2, 6, 4))
+    )
+    linear = [op for op in r.trace.ops if hasattr(op, "weight")]
+    assert [op.weight.shape for op in linear] == [(24, 4), (5, 24)]
+
+
+def test_weights_computed_in_the_model_are_the_effective_ones():
+    w = jax.random.normal(jax.random.key(0), (64, 64))
+
+    def standardised(p, x):
+        v = p["w"] - p["w"].mean(0)
+        return x @ (v / jnp.sqrt(jnp.mean(v**2, 0) * 64))
+
+    r = read(standardised, {"w": 3 * w}, jnp.ones((2, 64)))
+    assert r.network.layer("w").sigma_w == pytest.approx(1, rel=1e-5)
+    assert read(lambda p, x: x @ (p["w"] * 2), {"w": w}, jnp.ones((2, 64))).network.layer("w").sigma_w == pytest.approx(
+        2 * 8 * float(jnp.sqrt(jnp.mean(w**2))), rel=1e-6
+    )
+
+
+def test_upsampling():
+    def model(p, x):
+        h = conv(x, p["a"])
+        h = jnp.repeat(jnp.repeat(h, 2, axis=1), 2, axis=2)
+        h = jax.image.resize(conv(h, p["b"]), (2, 32, 32, 4), "nearest")
+        return conv(h, p["c"])
+
+    r = architecture(model, {"a": jnp.ones((3, 3, 3, 4)), "b": jnp.ones((3, 3, 4, 4)), "c": jnp.ones((3, 3, 4, 4))}, jnp.ones((2, 8, 8, 3)))
+    assert "Opaque" not in layers_of(r), str(r)
+    assert len(r.network.nodes_of(kl.Affine)) == 3
+
+
+# -- values ----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tanh", "swish", "gelu"])
+def test_predicted_q_and_c_values_of_wide_functions(name):
+    """Dense layers with Gaussian weights of standard deviations sigma_w, sigma_b: 30 draws of width 1024."""
+    width, depth, draws, c0 = 1024, 3, 30, 0.5
+    phi = ACTIVATIONS[name]
+
+    def drawn(key):
+        keys = jax.random.split(key, depth)
+        return [
+            {
+                "w": 1.3 * jax.random.normal(k, (width, width)) / np.sqrt(width),
+                "b": 0.2 * jax.random.normal(jax.random.fold_in(k, 1), (width,)),
+            }
+            for k in keys
+        ]
+
+    def model(p, x):
+        for layer in p:
+            x = phi(x @ layer["w"] + layer["b"])
+        return x
+
+    u = np.zeros((2, width), np.float32)
+    u[0, ::2], u[1, ::2], u[1, 1::2] = np.sqrt(2), c0 * np.sqrt(2), np.sqrt(2 * (1 - c0**2))
+    network = read(model, drawn(jax.random.key(0)), jnp.asarray(u), sigmas=False).network
+    known = network.map_layers(
+        lambda _, layer: kl.Affine(layer.features, sigma_w=1.3, sigma_b=0.2) if isinstance(layer, kl.Affine) else layer
+    )
+    ys = jnp.stack([model(drawn(jax.random.key(k)), u) for k in range(1, draws + 1)])
+    q = np.asarray(jnp.mean(ys[:, 0] ** 2, -1), float)
+    c = np.asarray(jnp.sum(ys[:, 0] * ys[:, 1], -1) / jnp.linalg.norm(ys[:, 0], axis=-1) / jnp.linalg.norm(ys[:, 1], axis=-1), float)
+    for found, wanted in ((q, float(kc.q_map(known)(1.0))), (c, float(kc.c_map(known)(c0)))):
+        assert abs(found.mean() - wanted) < 5 * found.std(ddof=1) / np.sqrt(draws)

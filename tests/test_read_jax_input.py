@@ -1,0 +1,75 @@
+"""Reading plain JAX functions does no harm, and says what is wrong with what it is given."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_read_jax import architecture, dense, layers_of
+
+import kcalc as kc
+from kcalc import layers as kl
+from kcalc.interchange.jax_model import trace_jax, trace_model
+from kcalc.interchange.read import read
+
+
+def test_reading_changes_nothing_and_keeps_the_users_caches():
+    params = dense(3, 4)
+    before = jax.tree.map(np.array, params)
+
+    @jax.jit
+    def model(p, x):
+        return jax.nn.relu(x @ p[0]["w"] + p[0]["b"])
+
+    x = jnp.ones((2, 3))
+    first = model(params, x)
+    read(model, params, x)
+    assert model._cache_size() == 1
+    assert jnp.array_equal(model(params, x), first)
+    assert jax.tree.all(jax.tree.map(np.array_equal, before, params))
+
+
+def test_inputs_and_outputs_in_dictionaries():
+    params = {"w": jnp.ones((3, 4)), "v": jnp.ones((2, 4)), "unused": jnp.ones(9)}
+
+    def model(p, batch, flag=None):
+        h = batch["a"] @ p["w"] + batch["b"] @ p["v"]
+        return {"out": jnp.tanh(h), "logits": h, "constant": jnp.zeros(3)} if flag else None
+
+    r = architecture(model, params, {"a": jnp.ones((2, 3)), "b": jnp.ones((2, 2))}, True)
+    assert set(r.network.inputs) == {"batch.a", "batch.b"}
+    assert len(r.network.outputs) == 2
+
+
+def test_other_precisions():
+    for dtype in (jnp.bfloat16, jnp.float16):
+        r = read(lambda p, x: jax.nn.gelu(x @ p["w"]), {"w": jnp.ones((3, 4), dtype)}, jnp.ones((2, 3), dtype))
+        assert r.network.layer(r.network.outputs[0]) == kl.Nonlinear("gelu_tanh") or "Nonlinear" in layers_of(r)
+    with jax.enable_x64(True):
+        r = read(
+            lambda p, x: jax.nn.gelu(x @ p["w"], approximate=False), {"w": jnp.ones((3, 4), jnp.float64)}, jnp.ones((2, 3), jnp.float64)
+        )
+    assert r.network.layer(r.network.outputs[0]) == kl.Nonlinear("gelu")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: read(lambda p, x: x @ p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((2, 5))), "cannot be traced"),
+        (lambda: read(lambda p, x: x @ p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((0, 3))), "empty"),
+        (lambda: read(lambda p, x: x @ p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((2, 3), complex)), "real"),
+        (lambda: read(lambda p, x: p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))), "do not depend"),
+        (lambda: read(lambda p, x: x, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))), "no layers"),
+        (lambda: trace_jax(lambda p: p["w"], {"w": jnp.ones((3, 4))}, ()), "example input"),
+        (lambda: trace_model(lambda x: x, ()), "parameters"),
+        (lambda: read(lambda p, x: bool(x.sum() > 0) and x, {"w": jnp.ones(3)}, jnp.ones((2, 3))), "cannot be traced"),
+    ],
+)
+def test_errors(call, words):
+    with pytest.raises(kc.KcalcError, match=words):
+        call()
+
+
+def test_objects_of_other_frameworks_are_left_alone():
+    assert trace_model("model.onnx", ()) is None
+    assert trace_model(3, ()) is None
+    assert trace_model(dict, (1,)) is None
