@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from .apply import Plan
+    from .plan import Plan
 
 
 def function(plan: Plan, leaves: dict[str, Any]) -> tuple[Any, Any]:

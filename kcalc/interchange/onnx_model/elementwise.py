@@ -17,7 +17,7 @@ from ..trace import Pointwise
 from .values import BOOL, FLOAT, INT, Node, Value
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .context import Context
 
 Function = Callable[..., Any]
 HALF = sp.Rational(1, 2)
@@ -177,7 +177,7 @@ SET: dict[tuple[str, str], Callable[[Node], Function]] = {
 }  # fmt: skip
 
 
-def pointwise(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def pointwise(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """An elementwise operator; single constants are part of the function."""
     if node.op in ("Min", "Max", "Sum", "Mean") and len(node.inputs) == 1:
         return [node.value(0)]
@@ -190,7 +190,7 @@ def pointwise(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
     return [_emit(reader, node, label, function, node.given(), shape, kind)]
 
 
-def _emit(reader: Reader, node: Node, label: str, function: Function, values: Sequence[Value], shape: tuple[int, ...], kind: str) -> Value:
+def _emit(reader: Context, node: Node, label: str, function: Function, values: Sequence[Value], shape: tuple[int, ...], kind: str) -> Value:
     reads, places = [], []
     for value in values:
         number = plain(value)
@@ -214,7 +214,7 @@ def _closed(function: Function, places: Sequence[Any]) -> Function:
     return closed
 
 
-def clip(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def clip(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Clip, its bounds attributes or inputs."""
     bounds: list[Any] = []
     for index, name in ((1, "min"), (2, "max")):
@@ -232,7 +232,7 @@ def clip(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
     return [_emit(reader, node, label, lambda x: _clip(x, low, high), (x,), x.shape, x.kind)]
 
 
-def cast(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def cast(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Cast and CastLike: nothing between floats, truncation to whole numbers, relations as 0 and 1."""
     x = node.value(0)
     kind = node.value(1).kind if node.op == "CastLike" else {9: BOOL, 1: FLOAT, 10: FLOAT, 11: FLOAT, 16: FLOAT}.get(node.whole("to"), INT)

@@ -14,7 +14,7 @@ from .tensors import TYPES, to_array
 from .values import Array, Node, Value
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .context import Context
 
 BFLOAT16 = 16
 
@@ -46,10 +46,10 @@ REDUCED: dict[str, Callable[..., Any]] = {
     "ReduceSumSquare": lambda a, axis, keepdims: np.sum(a * a, axis=axis, keepdims=keepdims),
 }  # fmt: skip
 KEPT = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast")
-Folder = Callable[["Reader", Node], Sequence[Array]]
+Folder = Callable[["Context", Node], Sequence[Array]]
 
 
-def fold(reader: Reader, node: Node) -> Sequence[Value] | None:
+def fold(reader: Context, node: Node) -> Sequence[Value] | None:
     """The outputs of a node as constants, None where they depend on the input or no folding is written for it."""
     if node.domain:
         return None
@@ -71,19 +71,19 @@ def _arrays(node: Node) -> list[Array]:
     return [_array(node, i) for i in range(len(node.inputs))]
 
 
-def _room(reader: Reader, node: Node, shape: Sequence[int], dtype: Any) -> None:
+def _room(reader: Context, node: Node, shape: Sequence[int], dtype: Any) -> None:
     if any(k < 0 for k in shape) or len(shape) > reader.limits.rank:
         raise node.fail(f"it would make an array of shape {str(tuple(shape))[:80]}")
     reader.budget.fold(max(prod(shape), 1), np.dtype(dtype).itemsize, node.what)
 
 
-def _elementwise(reader: Reader, node: Node) -> Sequence[Array]:
+def _elementwise(reader: Context, node: Node) -> Sequence[Array]:
     arrays = _arrays(node)
     _room(reader, node, np.broadcast_shapes(*(a.shape for a in arrays)), np.result_type(*arrays))
     return [ELEMENTWISE[node.op](*arrays)]
 
 
-def _reduced(reader: Reader, node: Node) -> Sequence[Array]:
+def _reduced(reader: Context, node: Node) -> Sequence[Array]:
     array = _array(node, 0)
     axes = reduced_axes(node, array.ndim)
     if not axes:
@@ -94,7 +94,7 @@ def _reduced(reader: Reader, node: Node) -> Sequence[Array]:
     return [np.asarray(out).astype(array.dtype)]
 
 
-def _constant(reader: Reader, node: Node) -> Sequence[Array]:
+def _constant(reader: Context, node: Node) -> Sequence[Array]:
     tensor = node.tensor("value")
     if tensor is not None:
         return [to_array(tensor, reader.folder, reader.limits.file_bytes)]
@@ -108,13 +108,13 @@ def _constant(reader: Reader, node: Node) -> Sequence[Array]:
     raise node.fail("its value is no tensor of numbers (text or a sparse tensor)")
 
 
-def _shape(reader: Reader, node: Node) -> Sequence[Array]:
+def _shape(reader: Context, node: Node) -> Sequence[Array]:
     shape = node.value(0).shape
     end = node.whole("end", len(shape))
     return [np.array(shape[node.whole("start", 0) : end], dtype=np.int64)]
 
 
-def _filled(reader: Reader, node: Node) -> Sequence[Array]:
+def _filled(reader: Context, node: Node) -> Sequence[Array]:
     shape = node.constants(0, "shape") or ()
     tensor = node.tensor("value")
     value = np.zeros(1, np.float32) if tensor is None else to_array(tensor, reader.folder, reader.limits.file_bytes)
@@ -124,14 +124,14 @@ def _filled(reader: Reader, node: Node) -> Sequence[Array]:
     return [np.full(shape, value.reshape(-1)[0])]
 
 
-def _range(reader: Reader, node: Node) -> Sequence[Array]:
+def _range(reader: Context, node: Node) -> Sequence[Array]:
     start, limit, delta = (_array(node, i).reshape(-1)[0] for i in range(3))
     count = max(int(np.ceil((float(limit) - float(start)) / float(delta))), 0)
     _room(reader, node, (count,), np.int64)
     return [(start + np.arange(count).astype(_array(node, 0).dtype) * delta).astype(_array(node, 0).dtype)]
 
 
-def _moved(reader: Reader, node: Node) -> Sequence[Array]:
+def _moved(reader: Context, node: Node) -> Sequence[Array]:
     array = _array(node, 0)
     if node.op == "Transpose":
         return [array.transpose(permutation(node, array.ndim))]
@@ -141,7 +141,7 @@ def _moved(reader: Reader, node: Node) -> Sequence[Array]:
     return [array.reshape(shape)]
 
 
-def _cast(reader: Reader, node: Node) -> Sequence[Array]:
+def _cast(reader: Context, node: Node) -> Sequence[Array]:
     array, to = _array(node, 0), node.whole("to")
     if to not in TYPES:
         raise node.fail("it casts to an element type that kcalc does not read")
@@ -150,7 +150,7 @@ def _cast(reader: Reader, node: Node) -> Sequence[Array]:
     return [array.astype(dtype)]
 
 
-def _expand(reader: Reader, node: Node) -> Sequence[Array]:
+def _expand(reader: Context, node: Node) -> Sequence[Array]:
     array, shape = _array(node, 0), node.constants(1, "shape") or ()
     if any(k < 1 for k in shape):
         raise node.fail(f"it would make an array of shape {str(shape)[:80]}")
@@ -159,7 +159,7 @@ def _expand(reader: Reader, node: Node) -> Sequence[Array]:
     return [np.broadcast_to(array, shape).copy()]
 
 
-def _tile(reader: Reader, node: Node) -> Sequence[Array]:
+def _tile(reader: Context, node: Node) -> Sequence[Array]:
     array, repeats = _array(node, 0), node.constants(1, "repeats") or ()
     if len(repeats) != array.ndim or any(k < 0 for k in repeats):
         raise node.fail("its repeats do not belong to the axes")
@@ -167,20 +167,20 @@ def _tile(reader: Reader, node: Node) -> Sequence[Array]:
     return [np.tile(array, repeats)]
 
 
-def _gather(reader: Reader, node: Node) -> Sequence[Array]:
+def _gather(reader: Context, node: Node) -> Sequence[Array]:
     array, indices = _array(node, 0), _array(node, 1)
     axis = node.axis(node.whole("axis", 0), array.ndim)
     _room(reader, node, (*array.shape[:axis], *indices.shape, *array.shape[axis + 1 :]), array.dtype)
     return [np.take(array, indices.astype(np.int64), axis=axis)]
 
 
-def _concat(reader: Reader, node: Node) -> Sequence[Array]:
+def _concat(reader: Context, node: Node) -> Sequence[Array]:
     arrays = _arrays(node)
     _room(reader, node, (sum(a.size for a in arrays),), arrays[0].dtype)
     return [np.concatenate(arrays, axis=node.whole("axis", 0))]
 
 
-def _slice(reader: Reader, node: Node) -> Sequence[Array]:
+def _slice(reader: Context, node: Node) -> Sequence[Array]:
     array = _array(node, 0)
     starts, ends = node.constants(1, "starts") or (), node.constants(2, "ends") or ()
     axes = node.constants(3, "axes") or tuple(range(len(starts)))
@@ -192,7 +192,7 @@ def _slice(reader: Reader, node: Node) -> Sequence[Array]:
     return [array[tuple(cut)]]
 
 
-def _split(reader: Reader, node: Node) -> Sequence[Array]:
+def _split(reader: Context, node: Node) -> Sequence[Array]:
     array, count = _array(node, 0), len(node.outputs)
     axis, sizes = node.axis(node.whole("axis", 0), array.ndim), node.constants(1, "split")
     each = -(-array.shape[axis] // count)
@@ -200,14 +200,14 @@ def _split(reader: Reader, node: Node) -> Sequence[Array]:
     return np.split(array, edges, axis=axis)
 
 
-def _matmul(reader: Reader, node: Node) -> Sequence[Array]:
+def _matmul(reader: Context, node: Node) -> Sequence[Array]:
     a, b = _array(node, 0), _array(node, 1)
     shape = (a[..., :1] if a.ndim else a).shape
     _room(reader, node, (prod(shape) * max(b.size, 1) // 16 + 1,), a.dtype)
     return [np.matmul(a, b)]
 
 
-def _clip(reader: Reader, node: Node) -> Sequence[Array]:
+def _clip(reader: Context, node: Node) -> Sequence[Array]:
     array, low, high = _array(node, 0), node.optional(1), node.optional(2)
     _room(reader, node, array.shape, array.dtype)
     bottom = node.real("min", -np.inf) if low is None else low.number
@@ -215,7 +215,7 @@ def _clip(reader: Reader, node: Node) -> Sequence[Array]:
     return [np.clip(array, bottom, top).astype(array.dtype)]
 
 
-def _plain_pad(reader: Reader, node: Node) -> Sequence[Array]:
+def _plain_pad(reader: Context, node: Node) -> Sequence[Array]:
     from .shapes import pads_of
 
     array, fill = _array(node, 0), node.optional(2)

@@ -12,12 +12,12 @@ from .geometry import Window, window_of
 from .values import Array, Node, Value
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .context import Context
 
 BOTH = ("product of feature maps", "it multiplies two arrays that both depend on the input (attention, bilinear layers); no rule exists")
 
 
-def conv(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+def conv(reader: Context, node: Node, label: str) -> Sequence[Value]:
     """A convolution with constant weights, (outputs, inputs / groups, window...)."""
     x, w, b = node.value(0), node.value(1), node.optional(2)
     if w.array is None or (b is not None and b.array is None):
@@ -42,7 +42,7 @@ def unpadded(x: Value) -> tuple[Value, tuple[tuple[int, int], ...] | None]:
 
 
 def _linear(
-    reader: Reader, node: Node, label: str, x: Value, owner: Value, weight: Array, bias: Value | None, bias_array: Array | None,
+    reader: Context, node: Node, label: str, x: Value, owner: Value, weight: Array, bias: Value | None, bias_array: Array | None,
     axis: int, out_axis: int, shape: Sequence[int], window: Window | None = None, groups: int = 1,
 ) -> Value:  # fmt: skip
     if not np.issubdtype(weight.dtype, np.floating) or weight.size == 0:
@@ -56,7 +56,7 @@ def _linear(
     )  # fmt: skip
 
 
-def gemm(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+def gemm(reader: Context, node: Node, label: str) -> Sequence[Value]:
     """alpha A B + beta C with constant B."""
     x, w, c = node.value(0), node.value(1), node.optional(2)
     if x.rank != 2 or w.rank != 2:
@@ -83,7 +83,7 @@ def gemm(reader: Reader, node: Node, label: str) -> Sequence[Value]:
     return [reader.emit(Pointwise, node, f"{label}.add", shape, (made, c), function=function, label="add")]
 
 
-def matmul(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+def matmul(reader: Context, node: Node, label: str) -> Sequence[Value]:
     """A matrix product with one constant operand: weights on the last axis, or from the left on the last but one."""
     x, w = node.value(0), node.value(1)
     if x.array is None and w.array is None:
@@ -111,7 +111,7 @@ def matmul(reader: Reader, node: Node, label: str) -> Sequence[Value]:
     return [made]
 
 
-def einsum(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def einsum(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Einsum of one feature map with one constant matrix that replaces one axis."""
     if len(node.inputs) != 2:
         return None
@@ -137,7 +137,7 @@ def einsum(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
     return [_linear(reader, node, label, x, w, weight, None, None, axis, axis, shape)]
 
 
-def sparse(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+def sparse(reader: Context, node: Node, label: str) -> Sequence[Value]:
     """Integer and quantised products."""
     return reader.unread(node, label, "quantised layer", "weights of whole numbers with scales; read the model before quantisation")
 

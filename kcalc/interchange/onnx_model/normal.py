@@ -9,13 +9,13 @@ from ..trace import Array, Normalise
 from .values import Node, Value
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .context import Context
 
 Rule = Any
 
 
 def normalised(
-    reader: Reader, node: Node, label: str, x: Value, kind: str, axes: Sequence[int], epsilon: float, gain: Array | None = None,
+    reader: Context, node: Node, label: str, x: Value, kind: str, axes: Sequence[int], epsilon: float, gain: Array | None = None,
     bias: Array | None = None, groups: int = 1, running: tuple[Array, Array] | None = None,
 ) -> Value:  # fmt: skip
     """A normalisation of ``x``."""
@@ -39,7 +39,7 @@ def _arrays(node: Node, indices: Sequence[int]) -> list[Array | None] | None:
     return [None if v is None else v.array for v in values]
 
 
-def batch(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def batch(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """BatchNormalization over examples and locations."""
     x, arrays = node.value(0), _arrays(node, (1, 2, 3, 4))
     if arrays is None or x.rank < 2:
@@ -52,7 +52,7 @@ def batch(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
     return [normalised(reader, node, label, x, "batch", axes, node.real("epsilon", 1e-5), gain, bias, running=(mean, variance))]
 
 
-def layer(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def layer(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """LayerNormalization, RMSNormalization and its simplified form, from an axis to the last."""
     x, arrays = node.value(0), _arrays(node, (1, 2))
     if arrays is None:
@@ -62,7 +62,7 @@ def layer(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
     return [normalised(reader, node, label, x, kind, range(axis, x.rank), node.real("epsilon", 1e-5), arrays[0], arrays[1])]
 
 
-def instance(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def instance(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """InstanceNormalization: every channel over its locations."""
     x, arrays = node.value(0), _arrays(node, (1, 2))
     if arrays is None or x.rank < 3:
@@ -72,7 +72,7 @@ def instance(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
     return [normalised(reader, node, label, x, "group", range(1, x.rank), node.real("epsilon", 1e-5), *arrays, groups=x.shape[1])]
 
 
-def group(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def group(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """GroupNormalization; scale and bias by group before opset 21, by channel since."""
     x, arrays, groups = node.value(0), _arrays(node, (1, 2)), node.whole("num_groups")
     if arrays is None or x.rank < 2:
@@ -84,7 +84,7 @@ def group(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
     return [normalised(reader, node, label, x, "group", range(1, x.rank), node.real("epsilon", 1e-5), gain, bias, groups)]
 
 
-def mean_variance(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def mean_variance(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """MeanVarianceNormalization over axes 0, 2, 3 or as given."""
     x = node.value(0)
     axes = node.axes(node.wholes("axes") or (0, 2, 3), x.rank)

@@ -10,14 +10,14 @@ from .geometry import window_of
 from .values import Node, Value
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .context import Context
 
 KINDS = {
     "MaxPool": "max", "AveragePool": "mean", "GlobalAveragePool": "mean", "GlobalMaxPool": "max", "ReduceMean": "mean", "ReduceMax": "max",
 }  # fmt: skip
 
 
-def pool(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def pool(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Pooling over windows."""
     x, extent = node.value(0), node.wholes("kernel_shape")
     if x.rank < 3 or extent is None:
@@ -36,7 +36,7 @@ def pool(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
     return [reader.emit(Pooling, node, label, shape, (x,), kind=KINDS[node.op], axes=axes, **window)]
 
 
-def whole(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+def whole(reader: Context, node: Node, label: str) -> Sequence[Value]:
     """Pooling over all locations."""
     x = node.value(0)
     if x.rank < 3:
@@ -60,7 +60,7 @@ def reduced_shape(shape: Sequence[int], axes: Sequence[int], keep: bool) -> tupl
     return tuple(1 if i in axes else k for i, k in enumerate(shape) if keep or i not in axes)
 
 
-def reduce(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def reduce(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Means, maxima and sums over whole axes."""
     x = node.value(0)
     axes = reduced_axes(node, x.rank)

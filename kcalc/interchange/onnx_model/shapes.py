@@ -12,7 +12,7 @@ from ..trace import Drop, Join, Repeat, Reshape, Transpose
 from .values import Node, Value
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .context import Context
 
 Shape = tuple[int, ...]
 RESIZED = 2**16  # locations along one axis up to which nearest upsampling is checked one by one
@@ -58,7 +58,7 @@ def _reshaped(node: Node, shape: Shape, wanted: Sequence[int]) -> Shape:
     return tuple(out)
 
 
-def reshape(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def reshape(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Reshape, Flatten, Squeeze and Unsqueeze."""
     x = node.value(0)
     shape = target_shape(node, x.shape)
@@ -76,7 +76,7 @@ def permutation(node: Node, rank: int) -> Shape:
     return tuple(a % rank for a in order)
 
 
-def transpose(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+def transpose(reader: Context, node: Node, label: str) -> Sequence[Value]:
     """Transpose."""
     x = node.value(0)
     order = permutation(node, x.rank)
@@ -85,12 +85,12 @@ def transpose(reader: Reader, node: Node, label: str) -> Sequence[Value]:
     return [reader.emit(Transpose, node, label, [x.shape[a] for a in order], (x,), x.kind, order=order)]
 
 
-def identity(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+def identity(reader: Context, node: Node, label: str) -> Sequence[Value]:
     """Identity: what it reads under another name."""
     return [node.value(0)]
 
 
-def dropout(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def dropout(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Dropout, whether the model was exported for training or not."""
     x, given = node.value(0), node.optional(1)
     rate = node.real("ratio", 0.5) if given is None else given.number
@@ -102,7 +102,7 @@ def dropout(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
     return [x if rate == 0 else reader.emit(Drop, node, label, x.shape, (x,), x.kind, rate=rate)]
 
 
-def concat(reader: Reader, node: Node, label: str) -> Sequence[Value]:
+def concat(reader: Context, node: Node, label: str) -> Sequence[Value]:
     """Concat."""
     values = node.given()
     rank = values[0].rank
@@ -131,7 +131,7 @@ def pads_of(node: Node, rank: int) -> tuple[tuple[int, int], ...] | None:
     return tuple(found.get(i, (0, 0)) for i in range(rank))
 
 
-def pad(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def pad(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Pad: nothing where there is nothing to pad; a convolution behind it takes zeros on locations over."""
     pads = pads_of(node, node.value(0).rank)
     return [node.value(0)] if pads is not None and not any(k for pair in pads for k in pair) else None
@@ -150,7 +150,7 @@ def zero_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...]] | None:
     return source, pads[2:]
 
 
-def upsample(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def upsample(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Nearest upsampling by whole factors on locations."""
     x = node.value(0)
     sizes = _resized(node, x.shape)
@@ -197,12 +197,12 @@ def _repeats(node: Node, size: int, larger: int) -> bool:
     return bool((np.clip(roundings[rounding](places[mode]), 0, size - 1) == i // factor).all())
 
 
-def split(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def split(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Split into one piece: nothing; into several: not read."""
     return [node.value(0)] if len(node.outputs) == 1 else None
 
 
-def expand(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def expand(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Expand: nothing, or one location repeated over all."""
     x, wanted = node.value(0), node.constants(1, "shape")
     if wanted is None:
@@ -216,7 +216,7 @@ def expand(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
     return [reader.emit(Repeat, node, label, shape, (x,), x.kind)] if repeats else None
 
 
-def whole_slice(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def whole_slice(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Slice that takes everything: nothing."""
     x = node.value(0)
     starts, ends = node.constants(1, "starts"), node.constants(2, "ends")

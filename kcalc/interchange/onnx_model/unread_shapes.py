@@ -10,7 +10,7 @@ from .tensors import TYPES
 from .values import BOOL, FLOAT, INT, Node, Value
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .context import Context
 
 Found = tuple[tuple[int, ...], str]
 SAME = frozenset((
@@ -22,7 +22,7 @@ SAME = frozenset((
 FLOATS = (1, 10, 11, 16)
 
 
-def shapes(reader: Reader, node: Node) -> list[Found]:
+def shapes(reader: Context, node: Node) -> list[Found]:
     """(shape, kind) of every output. Raises: KcalcError where one cannot be told."""
     if node.op in SAME and node.inputs and node.inputs[0] is not None and not node.domain and len(node.outputs) == 1:
         return [(node.inputs[0].shape, node.inputs[0].kind)]
@@ -49,11 +49,11 @@ def _of_type(declared: Any) -> Found | None:
     return tuple(OPEN_BATCH if k is None or k < 1 else int(k) for k in sizes), kind
 
 
-def _declared(reader: Reader, name: str) -> Found | None:
+def _declared(reader: Context, name: str) -> Found | None:
     return _of_type(reader.declared.get(name))
 
 
-def _inferred(reader: Reader, node: Node) -> list[Found | None]:
+def _inferred(reader: Context, node: Node) -> list[Found | None]:
     """What the onnx package's own shape inference says of this one node, given the shapes it reads."""
     onnx = package()
     nothing: list[Found | None] = [None] * len(node.outputs)

@@ -14,7 +14,7 @@ from .pools import reduced_axes
 from .values import Node, Value
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .context import Context
 
 
 def _made(value: Value | None, *ops: str) -> Node | None:
@@ -23,13 +23,13 @@ def _made(value: Value | None, *ops: str) -> Node | None:
     return node if node is not None and not node.domain and node.op in ops else None
 
 
-def divided(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def divided(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Div: (x - mean) / sqrt(var + epsilon) or x / sqrt(mean x^2 + epsilon), else an elementwise quotient."""
     found = _normalisation(reader, node, label, node.value(0), _variance_of_root(node.value(1)))
     return elementwise.pointwise(reader, node, label) if found is None else [found]
 
 
-def multiplied(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def multiplied(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Mul: by the reciprocal of a standard deviation, or by the gain of a normalisation; else an elementwise product."""
     for x, other in (node.given(), node.given()[::-1]):
         found = _normalisation(reader, node, label, x, _variance_of_inverse(other))
@@ -44,7 +44,7 @@ def multiplied(reader: Reader, node: Node, label: str) -> Sequence[Value] | None
     return elementwise.pointwise(reader, node, label)
 
 
-def added(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def added(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Add: the bias of a normalisation, else an elementwise sum."""
     for x, other in (node.given(), node.given()[::-1]):
         found = _with_array(reader, node, label, x, other, "bias")
@@ -53,7 +53,7 @@ def added(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
     return elementwise.pointwise(reader, node, label)
 
 
-def _normalisation(reader: Reader, node: Node, label: str, x: Value, variance: tuple[Value, float] | None) -> Value | None:
+def _normalisation(reader: Context, node: Node, label: str, x: Value, variance: tuple[Value, float] | None) -> Value | None:
     """x times 1 / sqrt(variance + epsilon), where the variance is that of x."""
     if variance is None or x.op is None:
         return None
@@ -146,7 +146,7 @@ def _variance_of_inverse(value: Value) -> tuple[Value, float] | None:
     return _with_epsilon(power.value(0)) if power is not None and power.value(1).number == -0.5 else None
 
 
-def _with_array(reader: Reader, node: Node, label: str, x: Value, other: Value, role: str) -> Value | None:
+def _with_array(reader: Context, node: Node, label: str, x: Value, other: Value, role: str) -> Value | None:
     """A normalisation whose gain (bias) is ``other``, where it has none yet and the array has one entry for every channel."""
     op: Any = reader.ops.get(x.op or "")
     if not isinstance(op, Normalise) or other.array is None or op.bias is not None or (role == "gain" and op.gain is not None):
@@ -172,7 +172,7 @@ def _fitted(array: Array, op: Normalise) -> Array | None:
     return full.reshape([op.shape[i] for i in channels]) if good else None
 
 
-def reshaped(reader: Reader, node: Node, label: str) -> Sequence[Value] | None:
+def reshaped(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Reshape: back from an instance normalisation over groups of channels, which is group normalisation; else a reshape."""
     inner = _made(node.value(0), "InstanceNormalization")
     outer = None if inner is None else _made(inner.value(0), "Reshape")

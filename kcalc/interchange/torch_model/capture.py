@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import KcalcError
+from .captured import Captured, first_names, identity, nodes_in
 from .examples import copied, example_arguments, first_line, place, undisturbed
+from .recording import record
 
 PATH_ONLY = (
     "the model's Python code could not be exported ({reason}), so that it was run on the example inputs and only the path taken was read: "
     "what depends on the values of an input, in `if` or in numbers taken out of tensors, may differ for other inputs"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Captured:
-    """A graph and what its nodes stand for.
-
-    ``held``: {node: (tensor, name)} of parameters, buffers (their name in the model) and constants (name ""). ``entries``: the nodes that
-    are inputs (``labels``: what they are called). ``outputs``: nodes. ``trainable``: the names of the parameters. ``module`` resolves
-    attributes.
-    """
-
-    module: Any
-    graph: Any
-    held: dict[Any, tuple[Any, str]]
-    entries: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-    trainable: frozenset[str]
-    remarks: tuple[str, ...] = ()
-    given: dict[Any, Any] = field(default_factory=dict)
-    labels: dict[Any, str] = field(default_factory=dict)
 
 
 def capture(model: Any, examples: Sequence[Any]) -> Captured:
@@ -69,8 +50,6 @@ def _reason(error: Exception) -> str:
 
 
 def _record(model: Any, arguments: Sequence[Any], reason: str) -> Captured:
-    from .recording import record
-
     try:
         return record(copied(model), arguments, PATH_ONLY.format(reason=reason))
     except KcalcError:
@@ -111,34 +90,4 @@ def exported(program: Any) -> Captured:
     results = next(node for node in program.graph.nodes if node.op == "output").args[0]
     kinds = [spec.kind for spec in program.graph_signature.output_specs]
     outputs = [node for node, kind in zip(results, kinds, strict=False) if kind == OutputKind.USER_OUTPUT]
-    return Captured(program.graph_module, program.graph, held, tuple(entries), _nodes(outputs), frozenset(trainable), (), given)
-
-
-def _nodes(values: Any) -> tuple[Any, ...]:
-    """The nodes in a nest of results, each once."""
-    import torch
-    from torch.utils import _pytree as pytree
-
-    return tuple(dict.fromkeys(value for value in pytree.tree_leaves(values) if isinstance(value, torch.fx.Node)))
-
-
-def identity(tensor: Any) -> tuple[Any, ...]:
-    """What tells tensors that are one and the same memory."""
-    try:
-        pointer = tensor.untyped_storage().data_ptr()
-    except Exception:
-        pointer = 0
-    if not pointer or not tensor.numel():
-        return ("object", id(tensor))
-    return (pointer, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
-
-
-def first_names(tensors: dict[str, Any]) -> dict[tuple[Any, ...], str]:
-    """{identity: the first name of a tensor}."""
-    import torch
-
-    names: dict[tuple[Any, ...], str] = {}
-    for name, tensor in tensors.items():
-        if isinstance(tensor, torch.Tensor):
-            names.setdefault(identity(tensor), name)
-    return names
+    return Captured(program.graph_module, program.graph, held, tuple(entries), nodes_in(outputs), frozenset(trainable), (), given)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import KcalcError
-from .capture import Captured, _nodes, first_names, identity
+from .captured import Captured, first_names, identity, nodes_in
 
 
 def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
@@ -49,7 +49,7 @@ def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
             held[node] = (tensor, names.get(identity(tensor), ""))
     entries = tuple(node for node in graph.nodes if node.op == "placeholder")
     labels = dict(zip(entries, _called(model, len(arguments), len(entries)), strict=False))
-    outputs = _nodes(next(node for node in graph.nodes if node.op == "output").args[0])
+    outputs = nodes_in(next(node for node in graph.nodes if node.op == "output").args[0])
     return Captured(module, graph, held, entries, outputs, frozenset(parameters), (remark,), {}, labels)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import KcalcError
 from ..trace import Entry, Held, Names, NotRead, Op
 from .calls import Call, call_of, concrete, described, in_place, is_random
-from .capture import Captured, identity
+from .captured import Captured, identity
 from .examples import first_line
 from .values import Const, Padded, Ref, Stale, is_traced, numbers_of
 

@@ -1,0 +1,56 @@
+"""A captured PyTorch model: a graph of ATen operations, and what its nodes stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A graph and what its nodes stand for.
+
+    ``held``: {node: (tensor, name)} of parameters, buffers (their name in the model) and constants (name ""). ``entries``: the nodes that
+    are inputs (``labels``: what they are called). ``outputs``: nodes. ``trainable``: the names of the parameters. ``module`` resolves
+    attributes.
+    """
+
+    module: Any
+    graph: Any
+    held: dict[Any, tuple[Any, str]]
+    entries: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    trainable: frozenset[str]
+    remarks: tuple[str, ...] = ()
+    given: dict[Any, Any] = field(default_factory=dict)
+    labels: dict[Any, str] = field(default_factory=dict)
+
+
+def nodes_in(values: Any) -> tuple[Any, ...]:
+    """The nodes in a nest of results, each once."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    return tuple(dict.fromkeys(value for value in pytree.tree_leaves(values) if isinstance(value, torch.fx.Node)))
+
+
+def identity(tensor: Any) -> tuple[Any, ...]:
+    """What tells tensors that are one and the same memory."""
+    try:
+        pointer = tensor.untyped_storage().data_ptr()
+    except Exception:
+        pointer = 0
+    if not pointer or not tensor.numel():
+        return ("object", id(tensor))
+    return (pointer, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def first_names(tensors: dict[str, Any]) -> dict[tuple[Any, ...], str]:
+    """{identity: the first name of a tensor}."""
+    import torch
+
+    names: dict[tuple[Any, ...], str] = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor):
+            names.setdefault(identity(tensor), name)
+    return names
