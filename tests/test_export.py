@@ -136,6 +136,15 @@ def test_json_follows_the_schema_and_gives_the_network_back(method: str) -> None
     assert [error.message for error in check.iter_errors(plain)] == []
 
 
+def test_the_documented_network_is_one() -> None:
+    page = (Path(kc.__file__).parent.parent / "docs" / "formats.md").read_text(encoding="utf-8")
+    document = json.loads(page.split("```json")[1].split("```")[0])
+    assert not list(validator("network").iter_errors(document))
+    network = kc.interchange.network_from_dict(document)
+    assert kc.interchange.network_to_dict(network)["nodes"][1] == document["nodes"][1]
+    assert network.layer("half").activation(1.0) == pytest.approx(np.tanh(1.0) / 2)
+
+
 def test_the_network_schema_takes_all_layers() -> None:
     nets = [
         kc.architectures.densenet(3),
