@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -44,5 +45,6 @@ import interchange_fuzz as f, sys, os
 sys.addaudithook(f.watch)
 print(f.judged(lambda c: None, 0), [f.judged(run, 0)[0] for run in ({runs})])
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    given = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    found = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True).stdout
     assert found.count("executed") == 4 and "('read', '')" in found
