@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from pathlib import Path
 
+import flint
 import numpy as np
 import pytest
 import sympy as sp
@@ -17,7 +20,7 @@ from kcalc.claims.bench import Bench
 from kcalc.claims.claim import verdict
 from kcalc.claims.errata import page
 from kcalc.claims.mathml import mathml
-from kcalc.claims.report import plain
+from kcalc.claims.report import Report, plain
 from kcalc.cli import main
 
 QUICK = ["DKS-eq4", "TAT-eq9"]
@@ -75,7 +78,10 @@ def test_what_holds_is_written_down() -> None:
         ([("printed", True), ("printed", None)], Verdict.UNDECIDED),
         ([("printed", False)], Verdict.REFUTED),
         ([("printed", False), ("corrected", True)], Verdict.CORRECTED),
-        ([("printed", False), ("corrected", None)], Verdict.UNDECIDED),
+        ([("printed", False), ("printed", None)], Verdict.REFUTED),
+        ([("printed", None), ("printed", False), ("printed", True)], Verdict.REFUTED),
+        ([("printed", False), ("corrected", None)], Verdict.REFUTED),
+        ([("printed", None), ("corrected", False)], Verdict.CONTRADICTED),
         ([("printed", False), ("corrected", False)], Verdict.CONTRADICTED),
         ([("printed", True), ("corrected", False)], Verdict.CONTRADICTED),
     ],
@@ -94,6 +100,9 @@ def test_verdicts_follow_from_evidence(evidence: list[tuple[str, bool | None]], 
         ([("printed", True), ("corrected", True)], Verdict.HOLDS),
         ([("printed", False), ("corrected", None)], Verdict.UNDECIDED),
         ([("printed", None), ("corrected", True)], Verdict.UNDECIDED),
+        ([("printed", False), ("printed", None), ("corrected", True)], Verdict.UNDECIDED),
+        ([("corrected", False), ("corrected", None)], Verdict.CONTRADICTED),
+        ([("printed", False), ("printed", True), ("printed", None)], Verdict.CONTRADICTED),
         ([("printed", False)], Verdict.UNDECIDED),
     ],
 )
@@ -151,7 +160,18 @@ def test_each_way_to_decide_can_say_yes_no_and_do_not_know() -> None:
     assert b.counterexample(0.5, "").holds is False
     assert b.counterexample(0.0, "").holds is True
     assert b.proved([0.1, 0.2], "").holds is True
-    assert b.proved([-0.1, 0.2], "").holds is None
+    assert b.proved([-0.1, 0.2], "").holds is None  # lower bounds, which the quantity itself may exceed
+    assert b.proved([-1, 2], "").holds is b.proved([sp.Rational(-1, 3)], "").holds is False
+    ball = flint.arb(0, 0.5)
+    assert b.proved([1 + ball, 2], "").holds is True
+    assert b.proved([ball, 2], "").holds is None
+    assert b.proved([ball - 1, 2], "").holds is False
+
+
+def test_what_holds_has_no_negative_margin() -> None:
+    b = bench()
+    assert b.at_most([1.0 + 1e-14], [1.0], "").margin == pytest.approx(1e-12, rel=0.1)
+    assert (b.counterexample(1e-10, "").margin or 0) > 0
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------------------------
@@ -190,6 +210,57 @@ def test_a_check_that_fails_is_an_undecided_contradiction() -> None:
     assert "ZeroDivisionError" in str(finding.error)
 
 
+def test_what_stays_undecided_is_a_contradiction_and_told() -> None:
+    undecided = claims.check(Claim("X-1", "dks", "p", "$x$", Verdict.HOLDS, lambda b: [b.equal(np.nan, 1, "blurred")]))
+    allowed = claims.check(Claim("X-2", "dks", "p", "$x$", Verdict.HOLDS, lambda b: [b.equal(np.nan, 1, "")], may_stay_open=True))
+    assert (undecided.verdict, undecided.expected, allowed.expected) == (Verdict.UNDECIDED, False, True)
+    report = Report((undecided, allowed), "quick", 0, 1.0)
+    assert report.contradictions == (undecided,)
+    assert "2 claims are undecided that were decided before" in report.summary
+    assert "CONTRADICTION X-1: expected holds, found undecided (blurred)" in report.summary
+
+
+def test_journals_replace_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe, link, loose, real = (tmp_path / name for name in ("pipe", "link", "loose", "real"))
+    os.mkfifo(pipe)
+    link.symlink_to(real)
+    loose.symlink_to(pipe)
+    (tmp_path / "real.new").write_text("mine")
+    for bad in (pipe, loose, tmp_path, tmp_path / "no" / "x", tmp_path / ("x" * 300)):
+        with pytest.raises(kc.KcalcError, match="a journal is a file"):
+            claims.verify(QUICK[:1], processes=1, journal=bad)
+        for option in ("--journal", "--json", "--html"):
+            assert "cannot write" in refused(capsys, "--claim", QUICK[0], option, str(bad))
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and link.is_symlink()
+    claims.verify(QUICK[:1], processes=1, journal=link)
+    assert link.is_symlink() and len(real.read_text().splitlines()) == 2
+    assert (tmp_path / "real.new").read_text() == "mine"
+    assert {p.name for p in tmp_path.iterdir()} == {"pipe", "link", "loose", "real", "real.new"}
+
+
+def test_journals_are_not_believed(tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    claims.verify(QUICK[:1], processes=1, journal=journal)
+    head, line = journal.read_text().splitlines()
+    good = json.loads(line)
+    first = good["evidence"][0]
+    wrong = [
+        {"evidence": {}}, {"evidence": []}, {"evidence": [first | {"holds": "yes"}]}, {"evidence": [first | {"holds": 1}]},
+        {"evidence": [first | {"holds": False}]}, {"evidence": [first | {"margin": "x"}]}, {"evidence": [first | {"data": 3}]},
+        {"evidence": [first | {"about": "other"}]}, {"evidence": [first | {"what": None}]}, {"evidence": [first | {"method": "guess"}]},
+        {"verdict": "undecided"}, {"verdict": 3}, {"seconds": "1"}, {"seconds": float("nan")}, {"seconds": -1}, {"seconds": True},
+        {"error": 5}, {"id": "X"}, {"id": ["DKS-eq4"]}, {"evidence": [first | {"more": 1}], "verdict": "holds with caveat"},
+    ]  # fmt: skip
+    for change in wrong:
+        journal.write_text("\n".join([head, json.dumps(good | change), line, ""]))
+        with pytest.raises(kc.KcalcError, match="line 2: not a finding"):
+            claims.verify(QUICK[:1], processes=1, journal=journal)
+    journal.write_text(json.dumps(json.loads(head) | {"version": "\x1b[2J\n\u202e"}) + "\n")
+    with pytest.raises(kc.KcalcError) as told:
+        claims.verify(QUICK[:1], processes=1, journal=journal)
+    assert str(told.value).isprintable()
+
+
 def test_the_page_needs_no_network_and_no_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     html, data = tmp_path / "r.html", tmp_path / "r.json"
     assert main(["verify", "--claim", QUICK[0], "--claim", QUICK[1], "--processes", "1", "--html", str(html), "--json", str(data)]) == 0
@@ -220,6 +291,10 @@ def test_contradictory_options_are_refused_in_one_line(tmp_path: Path, capsys: p
     assert "--journal and --html name the same file" in refused(capsys, "--journal", file, "--html", file)
     assert "of the paper 'dks', not of the paper 'tat'" in refused(capsys, "--claim", "DKS-eq4", "--paper", "tat")
     assert "TAT-eq9" in refused(capsys, "--claim", "TAT-eq99")
+    assert "DKS-eq4" in refused(capsys, "--claim", "dks-EQ4").partition("known: ")[2].partition(",")[0]
+    assert refused(capsys, "--claim", "tat-eq9").partition("known: ")[2].startswith("TAT-eq9,")
+    assert "standard output" in refused(capsys, "--journal", "-")
+    assert "name the same" in refused(capsys, "--json", "-", "--html", "-")
     assert "folder" in refused(capsys, "--json", str(tmp_path))
     assert "needs the name" in refused(capsys, "--html", "")
     assert "'dks'" in refused(capsys, "--paper", "dsk")
@@ -230,6 +305,22 @@ def test_contradictory_options_are_refused_in_one_line(tmp_path: Path, capsys: p
     capsys.readouterr()
     for other in (("--seed", "1"), ("--budget", "full")):
         assert "journal of a run" in refused(capsys, "--claim", QUICK[0], "--resume", file, *other)
+
+
+def test_several_papers_and_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ("--claim", QUICK[0], "--claim", QUICK[1], "--processes", "1")
+    assert main(["verify", *both, "--paper", "tat", "--paper", "dks", "--json", "-"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["schema"] == "kcalc.claims/1" and "2 claims" in told.err
+    assert "not of the paper 'tat' or 'skips'" in refused(capsys, *both, "--paper", "tat", "--paper", "skips")
+    with pytest.raises(kc.KcalcError, match="paper is empty"):
+        claims.verify(paper=())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_files_that_cannot_be_written_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for option, path in (("--json", "/dev/full"), ("--html", "/proc/x"), ("--json", "a\0b"), ("--html", "x" * 300)):
+        assert "cannot write" in refused(capsys, "--claim", QUICK[0], option, path)
 
 
 def test_an_interruption_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sympy as sp
 from scipy import integrate
+from thinning import mostly_slow
 
 import kcalc as kc
 
@@ -70,7 +71,7 @@ def test_conditions_hold_by_another_quadrature(spec: object, function) -> None:
 
 
 @pytest.mark.parametrize("name", ["tanh", "relu", "leaky_relu", "selu", "sigmoid", "erf", "elu"])
-@pytest.mark.parametrize("zeta", [1.1, 1.5, 5.0])
+@pytest.mark.parametrize("zeta", mostly_slow([1.5, 1.1, 5.0]))
 def test_global_map_has_slope_zeta_and_keeps_q(name: str, zeta: float) -> None:
     s = kc.shape(A.resnet_v2(50), name, zeta=zeta)
     assert s.residuals["C_f'(1)"] < 1e-9

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from thinning import mostly_slow
 
 from kcalc.activations import activation, names
 
@@ -85,7 +86,7 @@ def test_c_maps_and_two_derivatives_at_all_points(name):
     check_c_map(name, ALL)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", mostly_slow(names()))
 def test_small_gaps(name):
     """1 - C(cos angle), relative."""
     phi, record = activation(name), RECORDS[name]

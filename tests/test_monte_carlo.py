@@ -15,6 +15,7 @@ import pytest
 import sympy as sp
 from laws.random_networks import Recipe, broken_network, seeded
 from monte_carlo import FUNCTIONS, Estimate, input_pair, simulate
+from thinning import mostly_slow
 
 import kcalc as kc
 
@@ -94,7 +95,7 @@ def test_a_wrong_number_stands_out():
 # -- valid networks ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", VALID)
+@pytest.mark.parametrize("seed", mostly_slow(VALID))
 def test_valid_networks_agree_at_every_node(seed):
     net, point = valid(seed), POINTS[seed % len(POINTS)]
     assert 6 <= len(net) <= 20
@@ -102,7 +103,7 @@ def test_valid_networks_agree_at_every_node(seed):
     assert disagreements(net, kc.node_values(net, *point), point, seed) == set()
 
 
-@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("seed", mostly_slow(range(100, 110)))
 def test_deep_networks_agree_at_width_4096(seed):
     net = seeded(seed, Recipe(size=(25, 40), unit=4096, uniform=seed % 2 == 0))
     point = POINTS[seed % len(POINTS)]
