@@ -340,3 +340,48 @@ def test_errors_name_what_is_wrong(made: Any) -> None:
     block, example, _ = ZOO["transformer_block"]()
     with pytest.raises(kc.KcalcError, match="'attn' was not read"):
         apply_to(block, SimpleNamespace(network=read(block, *example).network))
+
+
+def test_sums_within_sums_of_several_blocks_and_options() -> None:
+    """Labels like add_2 are those that a graph gives by itself; everything that changed is listed."""
+
+    class Nested(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = torch.nn.Linear(8, 8)
+            self.a = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+            self.b = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.stem(x)
+            for a, b in zip(self.a, self.b, strict=True):
+                h = a(torch.tanh(x))
+                x = x + (h + b(torch.tanh(h)))
+            return x
+
+    model = Nested()
+    network = kc.read(model, (2, 8)).network.normalised()
+    shaped = kc.shape(network, "tanh")
+    assert shaped.apply_to(model)(torch.randn(3, 8)).shape == (3, 8)
+    kept = shaped.apply_to(model, weights="keep")
+    assert torch.equal(kept.stem.weight, model.stem.weight) and not any("sigma_w" in change for change in kept.kcalc_changes)
+    with pytest.raises(kc.KcalcError, match="foo"):
+        shaped.apply_to(model, foo=1)
+    with pytest.raises(kc.KcalcError, match="apply_to"):
+        shaped.apply_to(Nested())
+
+
+def test_rewiring_is_listed() -> None:
+    class Post(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.a, self.b = (torch.nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = torch.relu(self.stem(x))
+            return torch.relu(h + self.b(torch.relu(self.a(h))))
+
+    model = Post()
+    network = kc.read(model, (2, 8)).network.normalised().preactivated()
+    changes = kc.shape(network, "tanh").apply_to(model).kcalc_changes
+    assert "add: reads stem in place of relu" in changes

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import flint
 import numpy as np
@@ -20,7 +21,9 @@ from kcalc.claims.bench import Bench
 from kcalc.claims.claim import verdict
 from kcalc.claims.errata import page
 from kcalc.claims.mathml import mathml
+from kcalc.claims.per_layer_gradient.draws import agree
 from kcalc.claims.report import Report, plain
+from kcalc.claims.scaling_calculus.draws import all_agree
 from kcalc.cli import main
 
 QUICK = ["DKS-eq4", "TAT-eq9"]
@@ -128,6 +131,16 @@ def test_too_few_samples_decide_nothing() -> None:
     assert b.statistical(1 + 3 * b.rng.normal(size=100), 1.0, "").holds is None  # 0 would do as well
     assert b.statistical(1 + 3 * b.rng.normal(size=10000), 1.0, "").holds is True
     assert b.statistical(50 + b.rng.normal(size=10), 0.0, "").holds is False
+
+
+def test_of_many_comparisons_none_that_is_undecided_is_dropped() -> None:
+    b = bench()
+    good, wrong, blurred = 1 + 0.01 * b.rng.normal(size=99), 2 + 0.01 * b.rng.normal(size=99), 1 + 3 * b.rng.normal(size=99)
+    for samples, expected in (((good, good), True), ((good, blurred), None), ((wrong, blurred), False), ((blurred, wrong), False)):
+        named = dict(enumerate(samples))
+        table = {node: SimpleNamespace(mean=1.0) for node in named}
+        assert [item.holds for item in agree(b, named, table, "", powers=(1,))] == [expected]
+        assert all_agree(b, {str(k): v for k, v in named.items()}, {str(k): 1.0 for k in named}, "").holds is expected
 
 
 def test_a_claim_without_its_reason_or_correction_is_refused() -> None:

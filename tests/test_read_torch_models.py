@@ -307,3 +307,32 @@ def test_trace_says_what_the_model_says() -> None:
     assert [type(op) for op in trace.ops[1:]] == [Linear, Pointwise, Drop]
     assert [op.name for op in trace.ops] == ["input", "0", "1", "2"]
     assert not any(isinstance(op, NotRead) for op in trace.ops)
+
+
+class TiedByMemory(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.code, self.decode = torch.nn.Linear(12, 12), torch.nn.Linear(12, 12)
+        self.decode.weight = torch.nn.Parameter(self.code.weight.data.t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decode(torch.relu(self.code(x)))
+
+
+def test_weights_tied_by_memory_are_shared() -> None:
+    for sigmas in (True, False):
+        found = read(TiedByMemory(), (2, 12), sigmas=sigmas)
+        assert [found.network.layer(node).name for node in found.network.nodes_of(Opaque)] == ["shared weights"]
+
+
+def test_weights_used_again_by_arithmetic_are_shared() -> None:
+    class Reused(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.randn(12, 12))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.linear(torch.relu(torch.nn.functional.linear(x, self.w)), self.w.t() * 1.5)
+
+    found = read(Reused(), (2, 12))
+    assert [found.network.layer(node).name for node in found.network.nodes_of(Opaque)] == ["shared weights"]

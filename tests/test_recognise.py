@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -246,6 +247,21 @@ def test_shared_weights_are_reported():
     a = tape.dense("x", 6, "first", parameter="w")
     reading = tape.read(tape.dense(tape.apply(relu, a), 6, "second", parameter="w"))
     assert isinstance(layers_of(reading)[-1], L.Opaque) and "first" in layers_of(reading)[-1].reason
+
+
+def test_weights_that_are_equal_up_to_order_and_a_factor_are_reported():
+    """Tied by way of memory or arithmetic: nobody's parameter tells."""
+    tape = Tape(2, 9)
+    a = tape.dense("x", 9, "first")
+    second = tape.dense(tape.apply(relu, a), 9, "second")
+    first, last = (op for op in tape.ops if isinstance(op, Linear))
+    tape.ops[-1] = replace(last, weight=-1.5 * first.weight.T.astype(np.float32))
+    reading = tape.read(second, sigmas=True)
+    assert reading.network.layer("second").name == "shared weights" and "first" in reading.network.layer("second").reason
+    tape.ops[-1] = replace(last, weight=np.vstack([first.weight[1:], first.weight[:1] * 1.001]))
+    assert tape.read(second, sigmas=True).fidelity.level == "exact"  # other weights
+    tape.ops[-1] = replace(last, weight=np.zeros((9, 9)))
+    assert tape.read(second, sigmas=True).fidelity.level == "approximate"
 
 
 def test_sigmas_are_those_of_the_arrays():

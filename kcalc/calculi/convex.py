@@ -89,7 +89,10 @@ class ConvexCalculus(ABC, Generic[State]):
     @rule.register
     def _(self, layer: Affine, node: Node, inputs: list[State]) -> State:
         if layer.sigma_b != 0:
-            raise KcalcError(f"node {node!r} has sigma_b = {layer.sigma_b}, which lowers the slope; {self.name} are for sigma_b = 0")
+            raise KcalcError(
+                f"node {node!r} has sigma_b = {layer.sigma_b}, which lowers the slope; {self.name} are for sigma_b = 0: "
+                "take the shaped network, or read a model with sigmas=False"
+            )
         slope = self.normalisations.get(node)
         return inputs[0] if slope is None else self.normalise(slope, inputs[0])
 

@@ -76,13 +76,14 @@ class Bench:
                         {"compared": int(found.size), "worst_error": error, "tolerance": tolerance} | data)  # fmt: skip
 
     def at_most(self, left: Any, right: Any, what: str, rounding: float = 1e-12, about: str | None = None, **data: Any) -> Evidence:
-        """left <= right everywhere, but for ``rounding`` max(1, |right|).  The margin is the least right - left."""
+        """left <= right everywhere, but for ``rounding`` max(1, |right|).  The margin is the least right - left,
+        with that rounding.
+        """
         left, right = np.broadcast_arrays(np.asarray(left, dtype=float), np.asarray(right, dtype=float))
         if left.size == 0 or np.isnan(left).any() or np.isnan(right).any():
             return self._say(about, Method.NUMERIC, None, what, data={"note": "nothing to compare, or nan"} | data)
-        slack = right - left
-        allowed = -rounding * np.maximum(1.0, np.where(np.isfinite(right), np.abs(right), 1.0))
-        fails = int((slack < allowed).sum())
+        slack = right - left + rounding * np.maximum(1.0, np.where(np.isfinite(right), np.abs(right), 1.0))
+        fails = int((slack < 0).sum())
         return self._say(
             about, Method.NUMERIC, fails == 0, what, float(slack.min()), {"compared": int(left.size), "violations": fails} | data
         )
@@ -90,7 +91,8 @@ class Bench:
     def counterexample(self, violated_by: float, what: str, about: str = PRINTED, tolerance: float = 1e-9, **data: Any) -> Evidence:
         """One instance that a form must satisfy and fails by ``violated_by`` > 0; where it does not fail, the form is not refuted by it."""
         fails = bool(violated_by > tolerance)
-        return Evidence(about, Method.COUNTEREXAMPLE, not fails, what, -float(violated_by), dict(data))
+        margin = -float(violated_by) + (0.0 if fails else tolerance)
+        return Evidence(about, Method.COUNTEREXAMPLE, not fails, what, margin, dict(data))
 
     # -- samples ---------------------------------------------------------------------------------------------------------------------
 
@@ -151,12 +153,27 @@ class Bench:
                 edges += [(left, middle.mid()), (middle.mid(), right)]
         return self._say(about, Method.CERTIFIED, True, what, least, {"pieces": pieces, "interval": [str(low), str(high)]} | data)
 
-    def proved(self, lower_bounds: Sequence[float], what: str, about: str | None = None, **data: Any) -> Evidence:
-        """Certified lower bounds of quantities that must be >= 0 (from enclosures computed elsewhere)."""
-        bounds = [float(value) for value in lower_bounds]
-        if not bounds or any(math.isnan(value) for value in bounds):
+    def proved(self, quantities: Sequence[Any], what: str, about: str | None = None, **data: Any) -> Evidence:
+        """Quantities that must be >= 0: certified lower bounds (floats, from enclosures computed elsewhere), balls, or exact numbers.
+
+        A negative exact number or a ball below 0 refutes; a negative lower bound decides nothing.
+        """
+        ends = [_ends(value) for value in quantities]
+        if not ends or any(math.isnan(low) for low, _ in ends):
             return self._say(about, Method.CERTIFIED, None, what, data=data)
-        return self._say(about, Method.CERTIFIED, min(bounds) >= 0 or None, what, min(bounds), {"cases": len(bounds)} | data)
+        least, highest = min(low for low, _ in ends), min(high for _, high in ends)
+        holds = False if highest < 0 else least >= 0 or None
+        return self._say(about, Method.CERTIFIED, holds, what, highest if holds is False else least, {"cases": len(ends)} | data)
+
+
+def _ends(value: Any) -> tuple[float, float]:
+    """A lower and an upper bound, of the right sign, of a float (a lower bound itself), a ball, or an exact number."""
+    if isinstance(value, float):
+        return float(value), math.inf
+    if isinstance(value, int | np.integer | sp.Rational):
+        return float(value), float(value)
+    low, high = float(value.lower()), float(value.upper())
+    return (max(low, 0.0) if value >= 0 else min(low, -5e-324), min(high, -5e-324) if value < 0 else max(high, 0.0))
 
 
 __all__ = ["BUDGETS", "CORRECTED", "PRINTED", "THRESHOLD", "Bench"]

@@ -71,7 +71,8 @@ class Claim:
 
     ``statement``: as printed, LaTeX in text ($...$ for formulas).  ``corrected``: the form that holds, where the printed one does not;
     ``caveat``: what must be added to the printed one.  ``expected``: the verdict that kcalc stands by.  ``reason``: why it cannot be
-    decided here, for claims without a check.  ``theorem``: whether it is a theorem, proposition, lemma or corollary.
+    decided here, for claims without a check.  ``theorem``: whether it is a theorem, proposition, lemma or corollary.  ``may_stay_open``:
+    that the quick budget may be too small for it, so that "undecided" contradicts nothing there.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Claim:
     hypotheses: str | None = None
     reason: str | None = None
     theorem: bool = False
+    may_stay_open: bool = False
 
     def __post_init__(self) -> None:
         if (self.check is None) != (self.expected is Verdict.NOT_DECIDABLE) or (self.check is None) != (self.reason is not None):
@@ -104,7 +106,7 @@ class Claim:
 
 
 def verdict(claim: Claim, evidence: Sequence[Evidence]) -> Verdict:
-    """What the evidence says: nothing is taken to hold that has no evidence, or evidence that is undecided.
+    """What the evidence says: nothing is taken to hold that has no evidence, or evidence that is undecided; one failure refutes.
 
     Where kcalc stands by a corrected form or by a caveat, findings about the printed form are refutations of it: each must fail, and one
     that holds contradicts what kcalc says of the claim as much as a failure of the corrected form does.
@@ -115,23 +117,23 @@ def verdict(claim: Claim, evidence: Sequence[Evidence]) -> Verdict:
     corrected = [item.holds for item in evidence if item.about == CORRECTED]
     if False in corrected:
         return Verdict.CONTRADICTED
-    if None in printed or None in corrected or not (printed or corrected):
-        return Verdict.UNDECIDED
     if claim.stands == CORRECTED:
-        return _mended(claim, printed, bool(corrected))
-    return Verdict.HOLDS if False not in printed else _short(bool(corrected))
+        return _mended(claim, printed, corrected)
+    if False in printed:
+        return Verdict.CORRECTED if corrected and None not in corrected else Verdict.REFUTED
+    return Verdict.HOLDS if printed and None not in [*printed, *corrected] else Verdict.UNDECIDED
 
 
-def _mended(claim: Claim, printed: Sequence[bool | None], corrected: bool) -> Verdict:
+def _mended(claim: Claim, printed: Sequence[bool | None], corrected: Sequence[bool | None]) -> Verdict:
+    if True in printed and False in printed:
+        return Verdict.CONTRADICTED
+    if None in [*printed, *corrected]:
+        return Verdict.UNDECIDED
     if True in printed:
-        return Verdict.CONTRADICTED if False in printed else Verdict.HOLDS
+        return Verdict.HOLDS
     if not corrected or not (printed or claim.caveat):
         return Verdict.UNDECIDED
     return Verdict.CAVEAT if claim.caveat else Verdict.CORRECTED
-
-
-def _short(corrected: bool) -> Verdict:
-    return Verdict.CORRECTED if corrected else Verdict.REFUTED
 
 
 @dataclass
@@ -153,6 +155,7 @@ class Paper:
         caveat: str | None = None,
         hypotheses: str | None = None,
         theorem: bool = False,
+        may_stay_open: bool = False,
     ) -> Callable[[Check], Check]:
         """Register the decorated function as the check of a claim; arguments as for :class:`Claim`.
 
@@ -161,7 +164,7 @@ class Paper:
 
         def register(check: Check) -> Check:
             stands = Verdict.CORRECTED if corrected is not None else Verdict.CAVEAT if caveat is not None else expected
-            self._add(Claim(id, self.name, place, statement, stands, check, corrected, caveat, hypotheses, None, theorem))
+            self._add(Claim(id, self.name, place, statement, stands, check, corrected, caveat, hypotheses, None, theorem, may_stay_open))
             return check
 
         return register

@@ -15,8 +15,8 @@ version of kcalc.
 Statements are given in kcalc's words; formulas as printed, unless it says otherwise.
 """
 WORDS = {
-    Verdict.CORRECTED: "Refuted as printed",
-    Verdict.REFUTED: "Refuted as printed",
+    Verdict.CORRECTED: "Refuted as printed, a corrected form holds",
+    Verdict.REFUTED: "Refuted as printed, without a corrected form",
     Verdict.CAVEAT: "Holds with a caveat",
     Verdict.HOLDS: "Holds",
     Verdict.NOT_DECIDABLE: "Not decidable here",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from .claim import Claim, Evidence, Method, Verdict
+from .claim import CORRECTED, PRINTED, Claim, Evidence, Method, Verdict, verdict
 from .registry import get
 
 
@@ -21,8 +22,13 @@ class Finding:
 
     @property
     def expected(self) -> bool:
-        """Whether the verdict is the one kcalc stands by; "undecided" contradicts nothing, unless the check failed with an error."""
-        return self.verdict is self.claim.expected or (self.verdict is Verdict.UNDECIDED and self.error is None)
+        """Whether the verdict is the one kcalc stands by, or "undecided" of a claim for which the budget may be too small."""
+        return self.verdict is self.claim.expected or (self.undecided and self.claim.may_stay_open)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the evidence does not suffice; a check that failed with an error is another matter."""
+        return self.verdict is Verdict.UNDECIDED and self.error is None
 
     @property
     def margin(self) -> float | None:
@@ -44,6 +50,28 @@ class Finding:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
-        """From :meth:`to_dict`. Raises: KcalcError, ValueError, KeyError, TypeError for anything else."""
-        items = tuple(Evidence(**(item | {"method": Method(item["method"])})) for item in data["evidence"])
-        return cls(get(data["id"]), Verdict(data["verdict"]), items, float(data["seconds"]), data["error"])
+        """From :meth:`to_dict`; the verdict follows from the evidence anew. Raises: KcalcError, or what Python does, for others."""
+        claim, error = get(_typed(data["id"], str)), _typed(data["error"], str, type(None))
+        items = tuple(_item(item) for item in _typed(data["evidence"], list))
+        seconds = float(_typed(data["seconds"], int, float))
+        said = Verdict.UNDECIDED if error is not None else verdict(claim, items)
+        if said != data["verdict"] or not 0 <= seconds < math.inf:
+            raise ValueError("a verdict that does not follow from the evidence, or a time that is none")
+        if error is None and bool(items) != (claim.check is not None):
+            raise ValueError("a claim with a check has evidence, and no other")
+        return cls(claim, said, items, seconds, error)
+
+
+def _item(data: Any) -> Evidence:
+    about, margin = data["about"], _typed(data["margin"], int, float, type(None))
+    if about not in (PRINTED, CORRECTED):
+        raise ValueError(about)
+    holds = data["holds"] if data["holds"] is None else _typed(data["holds"], bool, bools=True)
+    numbers = {str(name): value for name, value in _typed(data["data"], dict).items()}
+    return Evidence(about, Method(data["method"]), holds, _typed(data["what"], str), None if margin is None else float(margin), numbers)
+
+
+def _typed(value: Any, *types: type, bools: bool = False) -> Any:
+    if not isinstance(value, types) or (isinstance(value, bool) and not bools):
+        raise TypeError(f"{type(value).__name__} where there should be {types[0].__name__}")
+    return value

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import unknown
 from .claim import Claim, Evidence, Verdict, verdict
+from .finding import Finding
 from .registry import PAPERS, get
 from .verify import bench_of
 
@@ -106,7 +107,7 @@ def caught(mutation: Mutation, claims: Iterable[str] | None = None, budget: str 
 
 
 def noticed(claim: Claim, budget: str = "quick", seed: int = 0) -> bool:
-    """Whether the verdict of a claim, or an error, contradicts what kcalc stands by; no more is computed than shows it."""
+    """Whether ``kcalc verify`` would find a contradiction in a claim, errors among them; no more is computed than shows it."""
     evidence: list[Evidence] = []
     try:
         for item in claim.check(bench_of(claim, budget, seed)) if claim.check else ():
@@ -115,7 +116,7 @@ def noticed(claim: Claim, budget: str = "quick", seed: int = 0) -> bool:
                 return True
     except Exception:  # whatever a spoilt formula leads to
         return True
-    return verdict(claim, evidence) not in (claim.expected, Verdict.UNDECIDED)
+    return not Finding(claim, verdict(claim, evidence), tuple(evidence), 0.0).expected
 
 
 def run(names: Iterable[str] | None = None, processes: int | None = None) -> dict[str, list[str]]:
@@ -180,5 +181,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("tailored-slope", "shaping.tat:negative_slope", times(1.01), ("TAT-alg1",)),
     Mutation("slope-inverse", "slope_maxima:MaximalSlope.inverse", times(1.001), ("DKS-tab-tanh", "DKS-173")),
     Mutation("shares", "calculi.channels:_ratio", times(1.1), ("DKS-eq4", "DKS-eq8")),
+    Mutation("loss-residual", "calculi.smoothness.losses:Loss.residual", times(0.5), ("SKIP-cor4.4",)),
+    Mutation("activation-size", "calculi.smoothness.activation_bounds:_size", times(0.7), ("SKIP-cor4.4",)),
+    Mutation("weight-correction", "calculi.scaling.result:WeightScaling.correction", times(1.1), ("SC-eq3",)),
+    Mutation("flow-slope", "shaping.limits:flow_slope", times(0.98), ("TAT-prop3",)),
+    Mutation("depth-factor", "calculi.moments.depth:DepthMoments.relative_factor", times(1.1), ("PLG-eq76",)),
+    Mutation("global-slope", "shaping.dks:_global_slope", times(1.01), ("DKS-thm27",)),
+    Mutation("mean-slope", "expectations:mean_slope", times(1.02), ("DKS-eq24",)),
     Mutation("orthogonal-scale", "backend.initialisers:Orthogonal.matrix", times(1.01), ("DKS-suo", "TAT-suo")),
 )

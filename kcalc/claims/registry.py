@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Iterable
 from functools import lru_cache
@@ -30,23 +31,36 @@ def papers() -> tuple[Paper, ...]:
     return found
 
 
-def all(paper: str | None = None) -> tuple[Claim, ...]:
-    """All claims, or those of one paper ("dks", "tat", "scaling", "gradient", "skips"). Raises: KcalcError for an unknown paper."""
-    if paper is not None and paper not in PAPERS:
-        raise unknown("paper", paper, PAPERS)
-    return tuple(claim for source in papers() if paper in (None, source.name) for claim in source.claims.values())
+def all(paper: str | Iterable[str] | None = None) -> tuple[Claim, ...]:
+    """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips"). Raises: KcalcError for an unknown paper."""
+    wanted = tuple(PAPERS) if paper is None else (paper,) if isinstance(paper, str) else tuple(paper)
+    for name in wanted:
+        if name not in PAPERS:
+            raise unknown("paper", name, PAPERS)
+    return tuple(claim for source in papers() if source.name in wanted for claim in source.claims.values())
 
 
 def get(id: str) -> Claim:
     """The claim of that name. Raises: KcalcError with the nearest ones."""
     known = {claim.id: claim for claim in all()}
     if id not in known:
-        raise unknown("claim", id, known)
+        raise KcalcError(f"unknown claim {str(id)[:80]!r}; the nearest known: {', '.join(_nearest(str(id), known))} ({len(known)} in all)")
     return known[id]
 
 
-def chosen(ids: Iterable[str] | str | None, paper: str | None) -> tuple[Claim, ...]:
+def _nearest(id: str, known: Iterable[str]) -> list[str]:
+    """Three ids like it in any case of letters, those of the same paper first."""
+    prefix, names = id.lower().partition("-")[0], {name.lower(): name for name in known}
+    own = [name for name in names if name.partition("-")[0] == prefix]
+    near = difflib.get_close_matches(id.lower(), own, n=3, cutoff=0.4) + difflib.get_close_matches(id.lower(), names, n=3, cutoff=0.0)
+    return [names[name] for name in dict.fromkeys(near)][:3]
+
+
+def chosen(ids: Iterable[str] | str | None, paper: str | Iterable[str] | None) -> tuple[Claim, ...]:
     """The claims that are asked for, each once, in the order of the papers."""
+    paper = tuple(paper) if paper is not None and not isinstance(paper, str) else paper
+    if paper == ():
+        raise KcalcError("paper is empty; leave it out to verify the claims of all papers")
     if ids is None:
         return all(paper)
     wanted = {get(id).id for id in ([ids] if isinstance(ids, str) else ids)}
@@ -55,5 +69,7 @@ def chosen(ids: Iterable[str] | str | None, paper: str | None) -> tuple[Claim, .
     found = tuple(claim for claim in all(paper) if claim.id in wanted)
     if len(found) < len(wanted):
         other = next(iter(wanted - {claim.id for claim in found}))
-        raise KcalcError(f"claim {other!r} is of the paper {get(other).paper!r}, not of the paper {paper!r}; leave one of the two out")
+        named = paper if isinstance(paper, str) else " or ".join(map(repr, paper or ()))
+        told = repr(named) if isinstance(paper, str) else named
+        raise KcalcError(f"claim {other!r} is of the paper {get(other).paper!r}, not of the paper {told}; leave one of the two out")
     return found

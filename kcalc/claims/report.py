@@ -51,10 +51,14 @@ class Report:
     @property
     def summary(self) -> str:
         """The counts, and every contradiction in a line."""
+        open_ = sum(f.undecided for f in self.findings)
         counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.counts.items(), key=lambda item: -item[1]))
         lines = [f"{len(self.findings)} claims: {counts} (budget {self.budget}, seed {self.seed}, {self.seconds:.0f} s)"]
+        if open_:
+            told = "claim is undecided that was" if open_ == 1 else "claims are undecided that were"
+            lines.append(f"{open_} {told} decided before: the budget or the samples of this seed do not suffice")
         for f in self.contradictions:
-            what = f.error or next((e.what for e in f.evidence if e.holds is False and e.about == "corrected"), None)
+            what = f.error or _blamed(f)
             lines.append(f"CONTRADICTION {f.claim.id}: expected {f.claim.expected}, found {f.verdict}" + (f" ({what})" if what else ""))
         return "\n".join(lines)
 
@@ -108,6 +112,13 @@ def _fraction(found: re.Match[str]) -> str:
 
 def _bracketed(text: str) -> str:
     return text if re.fullmatch(r"\w+|\\\w+", text.strip()) else f"({text})"
+
+
+def _blamed(finding: Finding) -> str | None:
+    """What of the evidence speaks against the form that stands, or decides nothing."""
+    stands = finding.claim.stands
+    wrong = (e.what for e in finding.evidence if (e.about == stands and e.holds is False) or (e.about != stands and e.holds is True))
+    return next(wrong, None) or next((e.what for e in finding.evidence if e.holds is None), None)
 
 
 def _cut(text: str) -> str:

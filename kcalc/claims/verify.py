@@ -8,7 +8,6 @@ import signal
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,14 @@ from ..errors import KcalcError, unknown
 from .bench import BUDGETS, Bench
 from .claim import Claim, Evidence, Verdict, verdict
 from .finding import Finding
+from .journal import Journal
 from .registry import chosen, get
 from .report import Report
-
-SCHEMA = "kcalc.claims/1"
 
 
 def verify(
     ids: Iterable[str] | str | None = None,
-    paper: str | None = None,
+    paper: str | Iterable[str] | None = None,
     budget: str = "quick",
     seed: int = 0,
     processes: int | None = None,
@@ -35,8 +33,9 @@ def verify(
 ) -> Report:
     """Check claims and say what the evidence is.
 
-    ``ids``: which (None: all), ``paper``: of one paper only; ``budget``: "quick" or "full"; ``processes``: how many at once (None: as many
-    as processors; 1: in this process); ``journal``: a .jsonl file of what is finished, so that an interrupted run goes on where it was.
+    ``ids``: which (None: all), ``paper``: of one paper, or several; ``budget``: "quick" or "full"; ``processes``: how many at once
+    (None: as many as processors; 1: in this process); ``journal``: a .jsonl file of what is finished, so that an interrupted run goes on
+    where it was.
     The findings depend on ``seed`` and ``budget`` alone. Raises: KcalcError for unknown ids, papers, budgets, and journals of other runs.
     """
     if budget not in BUDGETS:
@@ -130,69 +129,3 @@ def _shown(findings: Iterator[Finding], count: int, progress: bool) -> Iterator[
             bar.set_postfix_str(finding.claim.id, refresh=False)
             bar.update()
             yield finding
-
-
-@dataclass
-class Journal:
-    """Findings, a JSON line each behind a line that says of which run they are; a last line cut short is dropped."""
-
-    path: Path | None
-    budget: str
-    seed: int
-    known: dict[str, Finding] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.path is None:
-            return
-        if self.path.is_dir() or not self.path.parent.is_dir():
-            raise KcalcError(f"a journal is a file in a folder that exists, not {self.path}")
-        if self.path.exists() and self.path.stat().st_size:
-            self._read(self.path)
-        self._write(self.path)
-
-    @property
-    def _head(self) -> dict[str, Any]:
-        from ..version import __version__
-
-        return {"schema": SCHEMA, "version": __version__, "budget": self.budget, "seed": self.seed}
-
-    def _read(self, path: Path) -> None:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        head = _line(lines[0])
-        if head != self._head:
-            ours = isinstance(head, dict) and head.keys() == self._head.keys()
-            theirs = f"the journal of {_run(head)}" if ours else "no journal"
-            raise KcalcError(f"{path} is {theirs}, and this is {_run(self._head)}; give another file, or remove it")
-        for number, text in enumerate(lines[1:], 2):
-            try:
-                finding = Finding.of(_line(text))
-            except (KcalcError, ValueError, KeyError, TypeError, AttributeError):
-                if number == len(lines):
-                    break
-                raise KcalcError(f"{path}, line {number}: not a finding; remove the file to start again") from None
-            if finding.error is None:
-                self.known[finding.claim.id] = finding
-
-    def _write(self, path: Path) -> None:
-        lines = [self._head, *(finding.to_dict() for finding in self.known.values())]
-        fresh = path.with_name(path.name + ".new")
-        fresh.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        os.replace(fresh, path)
-
-    def add(self, finding: Finding) -> None:
-        """Append a finding."""
-        self.known[finding.claim.id] = finding
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(finding.to_dict()) + "\n")
-
-
-def _run(head: dict[str, Any]) -> str:
-    return f"a run of kcalc {head['version']} with budget {head['budget']!r} and seed {head['seed']}"
-
-
-def _line(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None

@@ -15,6 +15,11 @@ from .command import Command
 __all__ = ["COMMANDS", "main", "parser"]
 
 BAD_INPUT = 2
+FLAGS = {  # what errors say in Python, and the option that does it
+    "net.without_normalization()": "--without-normalization",
+    "net.normalised()": "--normalise-sums",
+    "net.preactivated()": "--preactivated",
+}
 COMMANDS: tuple[Command, ...] = (
     maps.COMMAND,
     shape.COMMAND,
@@ -36,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = options.run(options)
         sys.stdout.flush()
     except KcalcError as error:
-        text = " ".join(str(error).split()).replace("net.without_normalization()", "--without-normalization")
+        text = " ".join(str(error).split())
+        for spoken, flag in FLAGS.items():
+            text = text.replace(spoken, flag)
         print(f"kcalc: {text}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:

@@ -59,20 +59,29 @@ def network_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--without-normalization", action="store_true", help="drop Batch-, Layer-, RMS- and GroupNorm, and normalise the weights of sums"
     )
+    command.add_argument("--normalise-sums", action="store_true", help="divide the weights of every sum by the root of their squares' sum")
+    command.add_argument("--preactivated", action="store_true", help="rewrite a ResNet V1, whose sums add activations, as a V2")
 
 
 def network_from(options: argparse.Namespace) -> Named:
     """The network that the options of :func:`network_options` name. Raises: KcalcError as :func:`named_network`."""
     named = named_network(options.network, options.activation, options.shortcut_weight, options.input)
-    return bare(named) if options.without_normalization else named
+    if options.without_normalization or options.normalise_sums:
+        named = bare(named, options.without_normalization)
+    if not options.preactivated:
+        return named
+    network = named.network.preactivated()
+    moved = [node for node in network if network.parents(node) != named.network.parents(node)]
+    return Named(network, "\n".join([named.title, *_listed("rewritten as pre-activation, other inputs", moved)]))
 
 
-def bare(named: Named) -> Named:
-    """The network without its normalisation layers, its sums normalised; the title lists both."""
-    network = named.network.without_normalization()
-    sums = [n for n in network.nodes_of(Sum) if network.normalised().layer(n) != network.layer(n)]
-    lines = [named.title, *_listed("removed normalisation", network.removed), *_listed("normalised sums", sums)]
-    return Named(network.normalised(), "\n".join(lines))
+def bare(named: Named, without: bool = True) -> Named:
+    """The network with normalised sums, ``without`` its normalisation layers; the title lists both."""
+    network = named.network.without_normalization() if without else named.network
+    normalised = network.normalised()
+    sums = [node for node in network.nodes_of(Sum) if normalised.layer(node) != network.layer(node)]
+    gone = _listed("removed normalisation", network.removed) if without else []
+    return Named(normalised, "\n".join([named.title, *gone, *_listed("normalised sums", sums)]))
 
 
 def _listed(what: str, nodes: Sequence[Any]) -> list[str]:

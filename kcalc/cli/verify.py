@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
 from ..claims.bench import BUDGETS
+from ..claims.journal import check_file, printable
 from ..claims.registry import PAPERS
 from ..claims.verify import verify
 from ..errors import KcalcError
-from .command import Command, check_folder
+from .command import Command
 
 INTERRUPTED = 130
 EPILOG = """\
@@ -21,12 +21,13 @@ examples:
   kcalc verify --claim DKS-thm13a --claim DKS-thm13b
   kcalc verify --paper tat --budget full --journal tat.jsonl --html tat.html
 
-The exit status is 1 where a verdict contradicts the one that kcalc stands by, 2 for bad input, 130 after an interruption, else 0.
+The exit status is 1 where a verdict contradicts the one that kcalc stands by, or where a claim that can be decided
+is undecided, 2 for bad input, 130 after an interruption, else 0.
 """
 
 
 def _options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--paper", choices=tuple(PAPERS), help="claims of one paper only")
+    command.add_argument("--paper", action="append", choices=tuple(PAPERS), help="claims of this paper only (may be given several times)")
     command.add_argument("--claim", action="append", metavar="ID", help="this claim (may be given several times)")
     command.add_argument("--budget", choices=BUDGETS, default="quick", help="how much to compute; default quick")
     command.add_argument("--seed", type=int, default=0, help="of the random numbers; default 0")
@@ -34,8 +35,8 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--journal", "--resume", metavar="FILE", help="keep what is finished there (.jsonl), and go on from it after an interruption"
     )
-    command.add_argument("--json", metavar="FILE", help="write everything as JSON")
-    command.add_argument("--html", metavar="FILE", help="write a page with formulas, readable without network")
+    command.add_argument("--json", metavar="FILE", help="write everything as JSON; - for standard output, the table then to standard error")
+    command.add_argument("--html", metavar="FILE", help="write a page with formulas, readable without network; - as for --json")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -47,30 +48,39 @@ def _run(options: argparse.Namespace) -> int:
             "nothing is kept; with --journal FILE the same command goes on where it was")  # fmt: skip
         print(f"kcalc: interrupted; {kept}", file=sys.stderr)
         return INTERRUPTED
+    print(report, file=sys.stderr if "-" in (options.json, options.html) else sys.stdout)
     if options.json:
-        Path(options.json).write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
+        _write(options.json, json.dumps(report.to_dict(), indent=1) + "\n")
     if options.html:
-        Path(options.html).write_text(report.to_html(), encoding="utf-8")
-    print(report)
+        _write(options.html, report.to_html())
     return 1 if report.contradictions else 0
+
+
+def _write(path: str, text: str) -> None:
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as failure:
+        raise KcalcError(f"cannot write {printable(path)}: {failure.strerror or failure}") from None
 
 
 def _check_files(files: dict[str, str | None]) -> None:
     """Refuse, before any work is done, files that cannot be written and options that name one file."""
-    taken: dict[Path, str] = {}
+    taken: dict[str, str] = {}
     for option, path in files.items():
         if path is None:
             continue
         if not path:
             raise KcalcError(f"{option} needs the name of a file")
-        check_folder(path)
-        if Path(path).is_dir():
-            raise KcalcError(f"cannot write {path}: it is a folder")
-        if not os.access(path if Path(path).exists() else Path(path).parent, os.W_OK):
-            raise KcalcError(f"cannot write {path}: no permission")
-        other = taken.setdefault(Path(path).resolve(), option)
+        if path != "-":
+            check_file(Path(path))
+        elif option == "--journal":
+            raise KcalcError("--journal needs a file that can be read again, not standard output")
+        other = taken.setdefault("-" if path == "-" else str(Path(path).resolve()), option)
         if other != option:
-            raise KcalcError(f"{other} and {option} name the same file, {path}; give each its own")
+            raise KcalcError(f"{other} and {option} name the same file, {printable(path)}; give each its own")
 
 
 COMMAND = Command(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import KcalcError
+from ..errors import KcalcError, unknown
 from .read import last_reading, read
+
+OPTIONS = {"torch": ("weights", "generator"), **dict.fromkeys(("jax", "flax", "equinox", "keras"), ("weights", "key"))}
 
 
 def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> Any:
@@ -17,13 +19,21 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     Raises: KcalcError for models that cannot be read, frameworks without this service, and networks that are not made of the model's nodes.
     """
     reading = None if example_inputs else last_reading(model)
-    if reading is None:
-        reading = read(model, *example_inputs)
+    if reading is None and not example_inputs and not isinstance(model, str):
+        try:
+            reading = read(model)
+        except KcalcError as error:
+            raise KcalcError(f"this very object was not read before: give example inputs, s.apply_to(model, x) ({error})") from None
+    reading = reading or read(model, *example_inputs)
+    known = OPTIONS.get(reading.framework)
+    for option in options:
+        if known is not None and option not in known:
+            raise unknown("option of apply_to", option, known)
     if reading.framework == "torch":
         from .torch_model.apply import apply_torch
 
         return apply_torch(model, reading, shaping, **options)
-    if reading.framework in ("jax", "flax", "equinox", "keras"):
+    if known is not None:
         from .jax_model.apply import apply_jax
 
         return apply_jax(model, reading, shaping, **options)

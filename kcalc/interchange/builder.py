@@ -35,6 +35,7 @@ class Builder:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.notes: list[Note] = []
         self.owner: dict[str, str] = {}
+        self.marks: dict[str, np.ndarray] = {}
         self._made: dict[tuple[str, Any], str] = {}
 
     def note(self, node: str, level: str, text: str) -> None:

@@ -16,7 +16,7 @@ from .reading import Reading
 from .recognise import recognise
 from .trace import Trace
 
-_KNOWN: weakref.WeakKeyDictionary[Any, Reading] = weakref.WeakKeyDictionary()
+_KNOWN: dict[int, tuple[weakref.ref[Any], Reading]] = {}  # by identity: some models have no hash, and equal ones are others
 FORMATS = (".onnx", ".json")
 
 
@@ -45,8 +45,9 @@ def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[
     if isinstance(model, str | os.PathLike):
         return _file(Path(model), example_inputs, sigmas, shapes)
     found = recognise(_traced(model, example_inputs, shapes), sigmas)
-    with suppress(TypeError):  # where it cannot be weakly referenced, or has no hash
-        _KNOWN[model] = found
+    with suppress(TypeError):  # where it cannot be weakly referenced
+        place = id(model)
+        _KNOWN[place] = weakref.ref(model, lambda _: _KNOWN.pop(place, None)), found
     return found
 
 
@@ -57,10 +58,8 @@ def native(network: Network) -> Reading:
 
 def last_reading(model: Any) -> Reading | None:
     """What this very object was last read as, None if it was not."""
-    try:
-        return _KNOWN.get(model)
-    except TypeError:
-        return None
+    there, found = _KNOWN.get(id(model), (None, None))
+    return found if there is not None and there() is model else None
 
 
 def _file(path: Path, inputs: tuple[Any, ...], sigmas: bool, shapes: Mapping[str, Any] | None) -> Reading:

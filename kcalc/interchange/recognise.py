@@ -39,6 +39,22 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
     return reader.finish(ends)
 
 
+BIASES = "biases are taken as Gaussian, with the standard deviation of those read; uniform ones differ a little behind activations"
+
+
+def fingerprint(weight: np.ndarray) -> np.ndarray | None:
+    """What does not change when weights are permuted or multiplied by a number; None where that says little.
+
+    Sums of |w|^p in units of the greatest: two independent draws agree in all of them to six digits by no accident.
+    """
+    sizes = np.abs(np.asarray(weight, dtype=np.float64)).ravel()
+    top = sizes.max(initial=0.0)
+    if sizes.size < 16 or not 0 < top < np.inf or (sizes == top).all() or np.unique(sizes[:4096]).size < 8:
+        return None
+    unit = sizes / top
+    return np.array([unit.size, unit.sum(), (unit**2).sum(), (unit**4).sum()])
+
+
 class Recogniser(Elementwise):
     """One rule per kind of operation."""
 
@@ -66,8 +82,8 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: Linear) -> Form:
-        if op.parameter in self.owner:
-            first = self.owner[op.parameter]
+        first = self.owner.get(op.parameter) or (self._twin(op) if self.sigmas else None)
+        if first is not None:
             return self.opaque(op, "shared weights", f"its weights are those of {first!r}, and the calculus takes every layer's as its own")
         self.owner[op.parameter] = op.name
         axis, before = self.axes[op.reads[0]], self.by_name[op.reads[0]].shape
@@ -98,6 +114,17 @@ class Recogniser(Elementwise):
             standardised=op.standardised,
         )
         return self.node(op, layer, [parent])
+
+    def _twin(self, op: Linear) -> str | None:
+        """A layer with the same weights up to their order and one factor: tied by way of memory, arithmetic, or copies not drawn anew."""
+        mark = fingerprint(op.weight)
+        if mark is None:
+            return None
+        for name, other in self.marks.items():
+            if np.allclose(mark, other, rtol=1e-6, atol=0):
+                return name
+        self.marks[op.name] = mark
+        return None
 
     def _sigma_w(self, op: Linear) -> float:
         if not self.sigmas:
@@ -219,9 +246,12 @@ class Recogniser(Elementwise):
         if all(isinstance(layer, Input) for _, layer, _ in steps):
             raise KcalcError(f"{self.trace.framework}: the model hands on its input and has no layers, so there is nothing to analyse")
         network = Network.from_steps(steps, list(dict.fromkeys(gone.get(end, end) for end in ends)))
+        remarks = self.trace.remarks
+        if any(isinstance(layer, Affine) and layer.sigma_b for _, layer, _ in steps):
+            remarks = (*remarks, BIASES)
         if self.trace.path_only:
             self.notes += [Note(end, "approximate", "only the path that the example inputs took was read") for end in network.outputs]
         moved = [replace(note, node=gone.get(str(note.node), note.node)) for note in self.notes]
         notes = tuple(note for note in moved if note.node in network)
         sources = {node: self.by_name[str(node)].source for node in network if str(node) in self.by_name}
-        return Reading(self.trace.framework, network, notes, sources, self.trace.remarks, self.trace)
+        return Reading(self.trace.framework, network, notes, sources, remarks, self.trace)

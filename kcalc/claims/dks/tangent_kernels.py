@@ -17,6 +17,7 @@ from ...shaping import shape
 from ..bench import CORRECTED, PRINTED, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
+from . import coefficients as co
 from .normal_means import KNOWN
 from .paper import PAPER
 from .random_networks import nonlinear
@@ -210,22 +211,29 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(ratios, 11, r"random maps with $C(0)=0$: the deviation over $\zeta-1$", 1e-9)
     yield bench.at_most(ratios, 3, "the same against 3", 1e-6, CORRECTED)
     A, B = sp.symbols("A B", positive=True)  # A = C_g'(1) - 1, B = C_h'(1) - 1, (1 + A)(1 + B) = zeta
+    g, h, c = sp.symbols("g h c")
+    yield bench.exact(g * h - c - (g * (h - 1) + (g - c)), r"$C_gC_h'-c=C_g(C_h'-1)+(C_g-c)$", CORRECTED)
+    for sign in (1, -1):
+        yield co.everywhere(co.slope_from_one(sign), 1, rf"$C(0)=0$: $3(C'(1)-1)\ge{'-' * (sign < 0)}(C'-1)$", bench)
+        yield co.everywhere(co.value_from_one(sign), 1, rf"$C(0)=0$: $2(C'(1)-1)\ge{'-' * (sign < 0)}(C-c)$", bench)
     slack = sp.Poly(sp.expand(3 * ((1 + A) * (1 + B) - 1) - (3 * B + 2 * A)), A, B)
-    yield bench.proved([float(v) for v in slack.coeffs()], r"$C_gC_h'-c=C_g(C_h'-1)+(C_g-c)$ is at most $3B+2A\le3(\zeta-1)$",
-                       CORRECTED)  # fmt: skip
+    yield bench.proved(slack.coeffs(), r"so it is at most $3B+2A$, as $|C_g|\le1$, and $3B+2A\le3(\zeta-1)$", CORRECTED)
     e = sp.Symbol("e", positive=True)
     at = -((1 - e) + 2 * e * -1) + 1  # Theta_1 - c of C = (1-e) c + e c^2, D = 2, at c = -1
     yield bench.exact(
         at - 3 * ((1 - e) + 2 * e - 1), r"$C=(1-\epsilon)c+\epsilon c^2$, $D=2$, $i=1$, $c=-1$: the deviation is $3(\zeta-1)$", CORRECTED
     )
-    shaped, apart = [], []
+    shaped, apart, steep, told = [], [], [], []
     for name in ("tanh", "softplus", "swish", "gelu")[: bench.size(2, 4)]:
         for zeta in (1.02, 1.5):
             found = shape(vanilla(depth := int(bench.rng.integers(3, 40)), name), method="dks", zeta=zeta)
             parts, own, c = np.array(list(ntk(found.network).by_layer(GRID).values())), KNOWN[name].at(found.constants[name]), GRID[8]
+            steep.append(depth * math.log(float(own.c_slope(1.0))) / math.log(zeta))
+            told.append(math.log(found.global_targets["C_f'(1)"]) / math.log(zeta))
             layer = (np.vectorize(own.c_map), np.vectorize(own.c_slope))
             apart.append(np.abs(parts[:, 8] - theta([layer] * depth, np.array(c))).max())
             shaped.append(np.abs(parts - GRID).max() / (zeta - 1))
     yield bench.equal(apart, 0, "their layers at c = -0.6, against the recursion with C maps by quadrature", 1e-9, CORRECTED)
+    yield bench.equal([steep, told], 1, r"the product of their slopes at 1, by quadrature and as reported, is $\zeta$ (logarithms)", 1e-6)
     yield bench.at_most(shaped, 11, "networks that kcalc shapes, all layers and cosines", 1e-9)
     yield bench.at_most(shaped, 3, "the same against 3", 1e-6, CORRECTED)

@@ -1,4 +1,4 @@
-"""Closed forms and recursions of the theory note, written out anew.  [B1 to B7]"""
+"""Closed forms and recursions of the theory note, written out anew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def relu_step(state: tuple[float, float, float], n: int, c: float, excess: float) -> tuple[float, float, float]:
-    """(E|y|^2, E|y|^4, E sum y_i^4) through relu(W^T y). [B1]"""
+    """(E|y|^2, E|y|^4, E sum y_i^4) through relu(W^T y)."""
     m, A, B = state
     kap = excess * c * c
     return n * c / 2 * m, c * c / 4 * n * (n + 5) * A + n / 2 * kap * B, n / 2 * (3 * c * c * A + kap * B)
@@ -34,7 +34,7 @@ def forward(widths: Sequence[int], excess: float, alpha: float = 1.0, linear: bo
 
 
 def jacobian_fourth(widths: Sequence[int], k: int, excess: float, alpha: float = 1.0, linear: bool = False) -> float:
-    """E|J^k|^4 of a vanilla network by the recursion of (T, S, D). [B2, B4]"""
+    """E|J^k|^4 of a vanilla network by the recursion of (T, S, D)."""
     n = widths[k]
     T, S, D = (n * n, n, n) if linear else (n * (n + 1) / 4, n / 2, n / 2)
     for before, n in zip(widths[k:-1], widths[k + 1 :], strict=True):
@@ -48,12 +48,12 @@ def jacobian_fourth(widths: Sequence[int], k: int, excess: float, alpha: float =
 
 
 def beta(s: float, a: float, m: int, n: int) -> float:
-    """A residual block's factor of the mode s. [B5]"""
+    """A residual block's factor of the mode s."""
     return 1 + 2 * a * (1 + 2 * s / n) + a * a * (1 + (1 + 4 * s) / n) ** (m - 1) * (1 + 2 * s / n)
 
 
 def resnet_fourth(L: int, m: int, n: int, alpha: float, k: int, j: int) -> float:
-    """E|J^{k,j}|^4, Gaussian weights. [B5]"""
+    """E|J^{k,j}|^4, Gaussian weights."""
     a = alpha**m
     plus, minus = beta(1, a, m, n), beta(-0.5, a, m, n)
     if j < m:
@@ -65,7 +65,7 @@ def resnet_fourth(L: int, m: int, n: int, alpha: float, k: int, j: int) -> float
 
 
 def dense_levels(L: int, n: int, alpha: float, k: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(mu_l, C_{l,l'}) of the DenseNet; ``k`` > 0: of the reduced network, by the recursions (96), (98), (102). [B7]"""
+    """(mu_l, C_{l,l'}) of the DenseNet; ``k`` > 0: of the reduced network, by the recursions (96), (98), (102)."""
     mu, C = np.zeros(L + 1), np.zeros((L + 1, L + 1))
     mu[0] = C[0, 0] = 1
     for i in range(1, L + 1):
@@ -77,7 +77,7 @@ def dense_levels(L: int, n: int, alpha: float, k: int = 0) -> tuple[np.ndarray, 
 
 
 def dense_factors(L: int, n: int, alpha: float, skip: int = 0) -> tuple[float, float]:
-    """The products over l of g(l) and f_1(l), l = ``skip`` left out. [B7]"""
+    """The products over l of g(l) and f_1(l), l = ``skip`` left out."""
     levels = [i for i in range(1, L + 1) if i != skip]
     g = [1 + (alpha - 1) / i for i in levels]
     f = [(1 + (alpha - 1) / i) ** 2 * (1 + 5 * alpha**2 / (n * (i + alpha - 1) ** 2)) for i in levels]

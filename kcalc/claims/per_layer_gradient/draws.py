@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
@@ -134,7 +135,10 @@ def _jacobians(network: Network, steps: list[Any], values: dict[Node, Array], we
 def agree(
     bench: Bench, found: dict[Any, Array], table: Any, what: str, about: str | None = None, powers: tuple[int, ...] = (1, 2)
 ) -> Iterator[Evidence]:
-    """Drawn squared norms against the means and fourth moments of a :class:`kcalc.Moments` table; the furthest off is shown."""
+    """Drawn squared norms against the means and fourth moments of a :class:`kcalc.Moments` table.
+
+    One finding per power: that of the node which is furthest off, or one that the draws do not decide if none is refuted.
+    """
     for power in powers:
         items = []
         for node, sample in found.items():
@@ -144,6 +148,12 @@ def agree(
                     (str(node), bench.statistical(sample**power, truth, f"{what}, {'means' if power == 1 else 'fourth moments'}", about))
                 )
         if items:
-            node, worst = min(items, key=lambda pair: pair[1].margin or 0.0)
+            node, worst = min(items, key=_worse)
             data = dict(worst.data) | {"comparisons": len(items), "worst": node}
             yield Evidence(about or bench.stands, worst.method, worst.holds, worst.what, worst.margin, data)
+
+
+def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:
+    """Refuted ones first, then undecided ones, then by margin."""
+    found = item[1]
+    return {False: 0, None: 1, True: 2}[found.holds], -math.inf if found.margin is None else found.margin

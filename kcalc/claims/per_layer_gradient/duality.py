@@ -1,4 +1,4 @@
-"""Duality of activations and Jacobians: sec. 4, Theorem 1, Lemmas 1 and 2, sec. 7.1 to 7.3.  [B1, B2, B3, B5]"""
+"""Duality of activations and Jacobians: sec. 4, Theorem 1, Lemmas 1 and 2, sec. 7.1 to 7.3."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
 
 @PAPER.claim(
     "PLG-thm1-mean", "Sec. 4, Theorem 1, first "
-    "equation", r"$E\|J^k\|^2 = E\|y^L_{(k)}\|^2/c_2^k$: the mean is that of the reduced network [B2, B4, B5, B7]",
+    "equation", r"$E\|J^k\|^2 = E\|y^L_{(k)}\|^2/c_2^k$: the mean is that of the reduced network",
     caveat="for weights without atoms", hypotheses="weights i.i.d., symmetric", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -65,7 +65,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim(
     "PLG-thm1-upper", "Sec. 4, Theorem 1, upper "
-    "bound", r"$\mathrm{var}\,\|J^k\|^2 \le \mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$ [B2]", theorem=True,
+    "bound", r"$\mathrm{var}\,\|J^k\|^2 \le \mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$", theorem=True,
     hypotheses="weights i.i.d., symmetric, without atoms",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -94,7 +94,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim(
     "PLG-thm1-lower", "Sec. 4, Theorem 1, lower bound", r"$\mathrm{var}\,\|y^L_{(k)}\|^2/c_4^k \le \mathrm{var}\,\|J^k\|^2$",
     corrected=r"$E\|y\|^4/c_4 - (E\|y\|^2/c_2)^2 \le \mathrm{var}\,\|J^k\|^2$ for kurtosis of at least 3; better the exact recursion of "
-        r"$E\|J\|^4$ [B2, B3]",
+        r"$E\|J\|^4$",
     theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -124,7 +124,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim(
     "PLG-eq50", "Sec. 7.2, eqs. 49 and 50", r"$E\|J^k\|^4 \ge E\|y^L_{(k)}\|^4/c_4^k$",
-    corrected=r"for kurtosis of at least 3; for normal weights $E\|y\|^4/(3c_2^2) \le E\|J\|^4 \le E\|y\|^4/c_2^2$ [B3]",
+    corrected=r"for kurtosis of at least 3; for normal weights $E\|y\|^4/(3c_2^2) \le E\|J\|^4 \le E\|y\|^4/c_2^2$",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     last, c = closed.forward([20, 1], -1.2)[-1], 2 / 20
@@ -145,7 +145,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim(
     "PLG-eq57", "Sec. 7.2, eqs. 53 to 57", r"in wide networks $\mathrm{var}\,\|J^k\|^2 \sim \mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$, "
         r"whatever the depth of k",
-    corrected=r"the ratio tends to $(L+4k-4)/(5L)$ for vanilla networks of normal weights [B3]",
+    corrected=r"the ratio tends to $(L+4k-4)/(5L)$ for vanilla networks of normal weights",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     n, L = 10**6, 10
@@ -162,8 +162,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "PLG-lem1", "Sec. 4, Lemma 1", r"$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$, m = 2, 4: the paths through $W^k$ of the full network "
-        r"[B5]", theorem=True,
+    "PLG-lem1", "Sec. 4, Lemma 1", r"$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$, m = 2, 4: the paths through $W^k$ of the full network",
+    theorem=True,
     hypotheses="weights i.i.d., symmetric, without atoms",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -188,7 +188,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim(
     "PLG-lem2", "Sec. 4.1, Lemma 2", r"for $\alpha=1$ $\mathrm{var}\,\|J^k\|^2$ lies between $C_1\exp\sum(5-|\Delta|)/(2n_l)-C_2$ and "
     r"$C_3\exp\sum(5+|\Delta|)/n_l-C_4$ (up to "
-    r"constants)", caveat=r"the lower bound needs $|\Delta|<5$, $\Delta=2(c_4-3c_2^2)/c_2^2$, and $n_l\ge(5-|\Delta|)/2.5$ [B1]",
+    r"constants)", caveat=r"the lower bound needs $|\Delta|<5$, $\Delta=2(c_4-3c_2^2)/c_2^2$, and $n_l\ge(5-|\Delta|)/2.5$",
     theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:

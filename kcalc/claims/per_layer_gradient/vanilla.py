@@ -1,15 +1,19 @@
-"""Forward moments of vanilla, linear and concatenated-relu networks: sec. 4.1 and 5, sec. 7.3 to 7.7.  [B1, B2, B4]"""
+"""Forward moments of vanilla, linear and concatenated-relu networks: sec. 4.1 and 5, sec. 7.3 to 7.7."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import sympy as sp
 
-from ...calculi.moments import crelu_budget, moments
+from ... import combinators
+from ...activations import activation
+from ...calculi.moments import crelu_budget, moments, moments_at_depth
+from ...layers import Affine, Input, Nonlinear
 from ..bench import CORRECTED, Bench
 from ..claim import Evidence
 from . import closed
@@ -17,7 +21,7 @@ from .draws import EXCESS, agree, crelu, draw, vanilla
 from .paper import PAPER
 
 
-@PAPER.claim("PLG-eq62", "Sec. 7.3, eqs. 61 and 62", r"$E\|y^L\|^2 = n_L/n_0$ for $\alpha=1$ ($\alpha^Ln_L/n_0$) [B1]")
+@PAPER.claim("PLG-eq62", "Sec. 7.3, eqs. 61 and 62", r"$E\|y^L\|^2 = n_L/n_0$ for $\alpha=1$ ($\alpha^Ln_L/n_0$)")
 def _(bench: Bench) -> Iterator[Evidence]:
     for law in EXCESS:
         widths = [int(v) for v in bench.rng.integers(3, 9, size=4)]
@@ -31,7 +35,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim(
     "PLG-eq72", "Sec. 7.3, eqs. 68 to 73, with Delta of sec. 3", r"$E\|y^l\|^4$ follows the recursion with factors between "
         r"$n_l(n_l+5\mp|\Delta|)/n_{l-1}^2$, "
-    r"$\Delta = 2(c_4-3c_2^2)/n_{l-1}$", corrected=r"with $\Delta = 2(c_4-3c_2^2)/c_2^2$ [B1, B2, exact for every law]",
+    r"$\Delta = 2(c_4-3c_2^2)/n_{l-1}$", corrected=r"with $\Delta = 2(c_4-3c_2^2)/c_2^2$ (exact for every law)",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for law, excess in EXCESS.items():
@@ -74,14 +78,31 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal([told.mean, told.fourth], state[:2], "the same by kcalc", 1e-11, CORRECTED)
 
 
-@PAPER.claim("PLG-eq76", "Sec. 7.3, eq. 76", r"$\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod_{l=1}^L(1+5/n_l)-1]$ for normal weights; "
-             r"$\|y^l\|^2/\|y^{l-1}\|^2 \sim c_l\chi^2_K$, $K\sim\mathrm{Bin}(n_l,1/2)$ [B1]")  # fmt: skip
+@PAPER.claim(
+    "PLG-y0", "Sec. 3 and 4", r"$\|y^0\|=1$ (sec. 3) and $y^0_j=1$ for all j (sec. 4)",
+    corrected=r"$y^0_j=n_0^{-1/2}$, the same in all entries",
+)  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
+    yield bench.counterexample(float(np.linalg.norm(np.ones(4))) - 1, "four entries of 1 have norm 2")
+    n = sp.Symbol("n", positive=True)
+    yield bench.exact(n * (1 / sp.sqrt(n)) ** 2 - 1, "n entries of $n^{-1/2}$ have norm 1")
+    y, _ = draw(vanilla([6, 8, 5]), bench.size(10000, 40000), bench.rng, x=np.full(6, 6**-0.5))
+    yield bench.statistical(y["y2"], 5 / 6, "$E\\|y^2\\|^2=n_2/n_0$ from there, drawn")
+
+
+@PAPER.claim("PLG-eq76", "Sec. 7.3, eq. 76", r"$\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod_{l=1}^L(1+5/n_l)-1]$ for normal weights; "
+             r"$\|y^l\|^2/\|y^{l-1}\|^2 \sim c_l\chi^2_K$, $K\sim\mathrm{Bin}(n_l,1/2)$",
+    caveat="the 5 of the product cannot be read in the text at hand, where it might be a 3; with a 3 it fails")  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    other = moments(vanilla([4, 6, 5]), jacobian=False).out.variance - (5 / 4) ** 2 * ((1 + 3 / 6) * (1 + 5 / 5) - 1)
+    yield bench.counterexample(abs(other), "widths 4, 6, 5: 3 in place of 5 below the last layer", off=other)
     for _ in range(bench.size(10, 100)):
         widths = [int(v) for v in bench.rng.integers(1, 50, size=int(bench.rng.integers(2, 8)))]
         truth = (widths[-1] / widths[0]) ** 2 * (math.prod(1 + 5 / n for n in widths[1:]) - 1)
         yield bench.equal(moments(vanilla(widths), jacobian=False).out.variance, truth, f"kcalc, {len(widths) - 1} layers", 1e-11)
-    n = sp.Symbol("n", positive=True)
+    n: Any = sp.Symbol("n", positive=True, integer=True)
+    block = combinators.chain(Input(n), Affine(n, sigma_w=sp.sqrt(2)), Nonlinear(activation("relu")))
+    yield bench.exact(moments_at_depth(block).relative_factor - (1 + 5 / n), "kcalc's factor of one layer in closed form")
     fourth = (n / 4 + n**2 / 4) + 2 * (n / 2)  # E[K^2 + 2 K], K binomial
     yield bench.exact((2 / n) ** 2 * fourth - (1 + 5 / n), "the fourth moment of the mixture of chi-squares")
     chi = bench.rng.chisquare(np.maximum(bench.rng.binomial(7, 0.5, size=bench.size(40000, 400000)), 1e-300)) * 2 / 5
@@ -109,7 +130,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim("PLG-lem3", "Sec. 5, Lemma 3", r"linear networks: $\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod(1+2/n_l)-1]$ for normal "
     r"weights of variance "
-             r"$1/n_{l-1}$ [B4]", theorem=True)  # fmt: skip
+             r"$1/n_{l-1}$", theorem=True)  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(10, 100)):
         widths = [int(v) for v in bench.rng.integers(1, 50, size=int(bench.rng.integers(2, 8)))]
@@ -126,11 +147,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "PLG-lem4", "Sec. 5, Lemma 4", r"given $y^{l-1}$, $W_1^T\phi(y^{l-1})-W_2^T\phi(-y^{l-1})$ with normal weights is distributed as "
+    "PLG-lem4", "Sec. 5, Lemma 4", r"given $y^{l-1}$, $W_1^T\phi(y^{l-1})-W_2^T\phi(y^{l-1})$ with normal weights is distributed as "
         r"$W^Ty^{l-1}$, "
-    r"and $\|J\|^2$ of the one is that of both others together [B4]", theorem=True,
+    r"and $\|J\|^2$ of the one is that of both others together",
+    corrected=r"$W_1^T\phi(y^{l-1})-W_2^T\phi(-y^{l-1})$ is, with the minus sign in the second rectifier", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
+    negative = np.array([-1.0, -1.0])
+    printed = 2 * (np.maximum(negative, 0) ** 2).sum()  # over the variance of a weight, as is the other
+    yield bench.counterexample(
+        float((negative**2).sum() - printed), "y = (-1, -1): both terms as printed are 0, and $W^Ty$ has a variance", printed=float(printed)
+    )
     y = bench.rng.standard_normal(6)
     cover = np.maximum(y, 0) ** 2 + np.maximum(-y, 0) ** 2
     yield bench.equal(cover, y**2, "each entry reads one of the two weights: the same variance, entry by entry", 1e-14)
@@ -147,7 +174,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim(
     "PLG-sec5",
     "Sec. 5, budget",
-    r"at equal numbers of weights ($n/\sqrt2$ channels) concatenated relu has the exponent $2\sqrt2/n$ per layer, below $5/n$ [B4]",
+    r"at equal numbers of weights ($n/\sqrt2$ channels) concatenated relu has the exponent $2\sqrt2/n$ per layer, below $5/n$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     n = sp.Symbol("n", positive=True)

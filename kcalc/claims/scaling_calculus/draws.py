@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
@@ -161,13 +162,17 @@ class Draws:
 
 
 def all_agree(bench: Bench, samples: dict[str, Array], truths: dict[str, float], what: str, about: str | None = None) -> Evidence:
-    """The one of many comparisons that is furthest off, in standard errors; how many there were is in its data."""
+    """The one of many comparisons that is furthest off, in standard errors, or undecided; how many there were is in its data."""
     found = [(name, bench.statistical(samples[name], truths[name], what, about)) for name in truths]
-    if any(item.holds is None for _, item in found):
-        return next(item for _, item in found if item.holds is None)
-    name, worst = min(found, key=lambda pair: pair[1].margin if pair[1].margin is not None else 0.0)
+    name, worst = min(found, key=_worse)
     data = dict(worst.data) | {"comparisons": len(found), "worst": name}
     return Evidence(about or bench.stands, worst.method, worst.holds, what, worst.margin, data)
+
+
+def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:
+    """Refuted ones first, then undecided ones, then by margin."""
+    found = item[1]
+    return {False: 0, None: 1, True: 2}[found.holds], -math.inf if found.margin is None else found.margin
 
 
 def compared(bench: Bench, network: Network, found: Any, draws: int, what: str, law: str = "gaussian", **given: Any) -> Iterator[Evidence]:

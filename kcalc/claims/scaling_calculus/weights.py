@@ -1,4 +1,4 @@
-"""Ratios of gradients to weights, Gauss-Newton blocks, biases and scalars: sec. 4, 5 and 8, App. C to G.  [A1, A2, A5, A6, A10, A12]"""
+"""Ratios of gradients to weights, Gauss-Newton blocks, biases and scalars: sec. 4, 5 and 8, App. C to G."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ def _family(bench: Bench, about: str, laws: tuple[str, ...] = ("gaussian", "lapl
 
 
 @PAPER.claim(
-    "SC-prop3", "Sec. 5, Proposition 3", r"$\nu_l = E[\Delta W_l^2]/E[W_l^2]$ equals $\gamma_l$ for linear layers and convolutions [A1, "
-        r"A6]",
+    "SC-prop3", "Sec. 5, Proposition 3", r"$\nu_l = E[\Delta W_l^2]/E[W_l^2]$ equals $\gamma_l$ for linear layers and convolutions",
     caveat="exactly so at every width, but only where no pre-activation is 0 with positive probability (weights without atoms), and "
         "where cotangents of "
     "different locations are uncorrelated (no averaging above)",
@@ -53,7 +52,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "SC-prop6", "App. D, Proposition 6", r"$\nu_l=\gamma_l$ for multi-layer perceptrons [A1]",
+    "SC-prop6", "App. D, Proposition 6", r"$\nu_l=\gamma_l$ for multi-layer perceptrons",
     caveat="for weights without atoms", hypotheses="as for Proposition 3", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -75,7 +74,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim(
     "SC-extrinsic", "Sec. 4, display behind eq. 2", r"$\gamma_l = n_lk_l^2\rho_l^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$",
-    corrected=r"with $\rho_{l+1}^2$ in place of $\rho_l^2$ (as App. C has it) [A1, A6]",
+    corrected=r"with $\rho_{l+1}^2$ in place of $\rho_l^2$ (as App. C has it)",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_EXTRINSIC * _P / _Q - _INTRINSIC, "as printed, against eq. 2", PRINTED)
@@ -107,7 +106,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim(
     "SC-appD-dW", "App. D, second display", r"$E[\Delta W_l^2] = \rho_l^2E[x_l^2]E[\Delta x_{l+1}^2]$",
-    corrected=r"$E[\Delta W_l^2] = \rho_{l+1}^2E[x_l^2]E[\Delta x_{l+1}^2]$, and the ratio that follows keeps $\rho_{l+1}^2$ [A6]",
+    corrected=r"$E[\Delta W_l^2] = \rho_{l+1}^2E[x_l^2]E[\Delta x_{l+1}^2]$, and the ratio that follows keeps $\rho_{l+1}^2$",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for stride in (2, 3):
@@ -135,7 +134,7 @@ def _blocks(bench: Bench, n: int, m: int, p: int, draws: int) -> tuple[np.ndarra
     r"the average squared singular value of a linear layer's Gauss-Newton block is $n_lE[x_l^2]^2E[\Delta y^2]/E[y^2]$ up to "
     r"$O(n_lE[x_l^2]^2/(n_{l+1}E[y^2]))$",
     corrected=r"$n_l\,(E\|x_l\|^4/n_l^2)\,E[\Delta y^2]/E[y^2]$ up to that term: for $x$ = relu of a normal vector $1+5/n_l$ times the "
-        r"printed one [A10]",
+        r"printed one",
     hypotheses="cotangents that are linear in y, weights independent", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -188,7 +187,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim(
     "SC-eq7", "Sec. 8, Def. 5, eq. 7", r"with $x_{l+1} = C_l(x_l)+b_l$ a bias has the scaling $\rho^2E[\Delta x_l^2]/E[x_l^2]$, its "
         r"average squared singular value",
-    corrected=r"$\rho_{l+1}^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$: of what the bias is added to [A10]",
+    corrected=r"$\rho_{l+1}^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$: of what the bias is added to",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     net = combinators.chain(
@@ -211,7 +210,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(abs(16 * x.backward / x.forward / s.biases["affine_1"] - 1), "the same with the layer's input x_l")
 
 
-@PAPER.claim("SC-eq8", "Sec. 8, eq. 8", r"$\gamma^b = \rho^2b/f = \varsigma/(nE[x^2]^2)$ [A12]")
+@PAPER.claim("SC-eq8", "Sec. 8, eq. 8", r"$\gamma^b = \rho^2b/f = \varsigma/(nE[x^2]^2)$")
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_P * _B / _F - (_N * _P * _F * _B) / (_N * _F**2), "by eq. 1")
     for _ in range(bench.size(6, 30)):
@@ -223,7 +222,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim(
     "SC-eq11", "App. E, eq. 11", r"a learnable scalar has $\nu = n\rho^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2] = \varsigma/u^4$; it "
         r"matches convolutions "
-    r"of constant $c$ where $u=\sqrt c$, and one scalar per channel does not [A5]",
+    r"of constant $c$ where $u=\sqrt c$, and one scalar per channel does not",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     u = sp.Symbol("u", positive=True)

@@ -1,4 +1,4 @@
-"""Gradient descent: Theorems 2.3, 2.4 and 5.1 and its proof.  [C3 to C7]"""
+"""Gradient descent: Theorems 2.3, 2.4 and 5.1 and its proof."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim(
     "SKIP-thm2.3",
     "Sec. 2.1, Theorem 2.3, eq. 4",
-    r"$\beta$-smooth, $\mu$-PL and $\eta<2/\beta$: $\ell_t-\ell^*\le(1-\mu\eta(1-\beta\eta/2))^t(\ell_0-\ell^*)$ [C7]",
+    r"$\beta$-smooth, $\mu$-PL and $\eta<2/\beta$: $\ell_t-\ell^*\le(1-\mu\eta(1-\beta\eta/2))^t(\ell_0-\ell^*)$",
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -69,7 +69,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim("SKIP-thm2.4", "Sec. 2.2, Theorem 2.4, eq. 7", r"$\|\nabla\ell\|^2\ge\mu\,\lambda(DF)\,(\ell-\gamma^*)$; $\mu=2/N$ for "
-    r"$|z-y|^2/2$ and $4/N$ for $|z-y|^2$ [C3]",
+    r"$|z-y|^2/2$ and $4/N$ for $|z-y|^2$",
              theorem=True)  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     left, right = [], []
@@ -96,7 +96,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     "SKIP-eq37",
     "Sec. 5, idea of proof, and eq. 37",
     r"$\alpha=\eta(1-2\beta^{-1}\eta)>0$ for $\eta<2/\beta$",
-    corrected=r"$\alpha=\eta(1-\beta\eta/2)$ [C6]",
+    corrected=r"$\alpha=\eta(1-\beta\eta/2)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     beta, eta = 0.5, 1.5
@@ -108,6 +108,38 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(e - b / 2 * e**2 - e * (1 - b * e / 2), "eq. 1 along a step: the loss falls by alpha |grad|^2", CORRECTED)
     etas = np.linspace(0.01, 1.99, 50)
     yield bench.at_most(1e-3, etas * (1 - etas / 2), "positive for all eta < 2/beta (beta = 1)", 0.0, CORRECTED)
+
+
+@PAPER.claim(
+    "SKIP-sec5-pl",
+    "Sec. 5, idea of proof",
+    r"$\|\nabla\ell_t\|^2\ge\mu_t\,\ell_t$ with $\mu_t=\mu\,\lambda(DF(\theta_t))$",
+    corrected=r"$\|\nabla\ell_t\|^2\ge\mu_t\,(\ell_t-\gamma^*)$, as Theorem 2.4 has it",
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    yield bench.counterexample(2.0, "$F=\\theta$, the loss $\\theta^2/2+1$ at $\\theta=0$: the slope is 0, and $\\mu\\ell=2$")
+    theta, shift = sp.symbols("theta s", real=True)
+    loss = theta**2 / 2 + shift
+    yield bench.exact(sp.diff(loss, theta) ** 2 - 2 * (loss - shift), "$\\theta^2/2+s$: equality for every least value s")
+
+
+@PAPER.claim(
+    "SKIP-eq37-end",
+    "Sec. 5, idea of proof, and App. B, eq. 37",
+    r"$\ell_t-\ell^*\le\prod_{i=0}^t(1-\mu_i\alpha)\,(\ell_0-\ell^*)$ for $t\ge0$",
+    corrected=r"the product ends at $i=t-1$: t steps have been made",
+    hypotheses=r"$|\nabla\ell|^2\ge\mu_i\,(\ell-\ell^*)$ along the way, $\alpha=\eta(1-\beta\eta/2)$",
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    eta = 0.5  # the loss theta^2/2, beta = 1, mu = 2: 1 - mu alpha = (1 - eta)^2
+    yield bench.counterexample(1 - (1 - eta) ** 2, "$\\ell=\\theta^2/2$, eta = 1/2, t = 0: the bound is a quarter of the loss itself")
+    scale = bench.rng.uniform(0.1, 1.0, size=(20, 3))
+    theta, least, rate = bench.rng.normal(size=(20, 3)), scale.min(axis=1), bench.rng.uniform(0.1, 1.9, size=20)
+    first, bound, worst = (scale * theta**2).sum(axis=1) / 2, np.ones(20), []
+    for _ in range(30):
+        worst.append((scale * theta**2).sum(axis=1) / 2 / first - bound)
+        theta, bound = theta - rate[:, None] * scale * theta, bound * (1 - 2 * least * rate * (1 - rate / 2))
+    yield bench.at_most(worst, 0, "random quadratics of curvature at most 1, t = 0 to 29", 1e-12, CORRECTED)
 
 
 def euler(C: float, eps: float, eta: float, steps: int) -> Array:
@@ -139,7 +171,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim("SKIP-eq44", "App. B, eqs. 43 to 45", r"$\mu_t\ge\Gamma t^{-3/4}$ in the worst case, so that $\sum\mu_t$ diverges and the "
     r"loss tends to its infimum",
              corrected=r"$\mu_t$ is proportional to $\lambda=\sigma^2\sim t^{-3/2}$ (Theorem 2.4), a convergent series: the argument "
-                 r"does not close [C6]")  # fmt: skip
+                 r"does not close")  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     count = bench.size(200000, 2000000)
     path = euler(1.0, 1.0, 0.5, count)
@@ -184,7 +216,7 @@ def trap(w: Array) -> tuple[float, float, Array]:
         r"$C^1$ convex cost converges from every initialisation "
     r"to a global minimum, for some $\eta>0$",
     corrected=r"as long as the first layer's parameters stay in a ball, the loss falls at a linear rate, $\lambda(DF)$ bounded below "
-        r"there [C4, C5]", theorem=True,
+        r"there", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     top, barrier = (
@@ -239,7 +271,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim("SKIP-thm5.1-cost", "Sec. 5, Theorem 5.1", r"any continuously differentiable convex cost will do",
              corrected=r"its gradient must be Lipschitz on sublevel sets: $|z-y|^{3/2}$ stalls in a 2-cycle of loss $(3\eta/4)^3$ at "
-                 r"every fixed step size [C7]")  # fmt: skip
+                 r"every fixed step size")  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for eta in (0.1, 0.01):
         z = (0.75 * eta) ** 2

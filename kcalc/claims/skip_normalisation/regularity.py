@@ -1,4 +1,4 @@
-"""Smallest eigenvalues and singular values: Prop. 4.6, Theorem 4.7, Lemmas B.4 and B.5, sec. 6.1.  [C3, C8]"""
+"""Smallest eigenvalues and singular values: Prop. 4.6, Theorem 4.7, Lemmas B.4 and B.5, sec. 6.1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .systems import Residual, en, jacobian, least, sigma, wn
 
 
 @PAPER.claim(
-    "SKIP-prop4.6", "Sec. 4.2, Proposition 4.6, eq. 12", r"$\lambda(DF)\ge\sum_l\lambda(Df_l)\prod_{j>l}\lambda(Jf_j)$ [C3]", theorem=True
+    "SKIP-prop4.6", "Sec. 4.2, Proposition 4.6, eq. 12", r"$\lambda(DF)\ge\sum_l\lambda(Df_l)\prod_{j>l}\lambda(Jf_j)$", theorem=True
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     left, right, told, share = [], [], [], []
@@ -59,7 +59,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim(
     "SKIP-lemB4",
     "App. B, Lemma B.4, eq. 34",
-    r"if $\|Jg\|_2<1-\delta$ and all singular values of I are 1, $\sigma(I+Jg)>\delta$ [C3]",
+    r"if $\|Jg\|_2<1-\delta$ and all singular values of I are 1, $\sigma(I+Jg)>\delta$",
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -87,7 +87,7 @@ def _b5(bench: Bench, p: int, N: int) -> tuple[float, float, float]:
 
 
 @PAPER.claim("SKIP-lemB5", "App. B, Lemma B.5, eq. 35", r"$\sigma(D\,\mathrm{aff}_P)\ge\sigma(X)\sigma(DP(w))$ for every parameterisation",
-             corrected=r"for $N\le d_0$ and $p\ge d_1d_0$; with $\lambda$ in place of $\sigma$ always [C3]", theorem=True)  # fmt: skip
+             corrected=r"for $N\le d_0$ and $p\ge d_1d_0$; with $\lambda$ in place of $\sigma$ always", theorem=True)  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     d = np.array([[1.0], [0.0]])
     yield bench.counterexample(sigma(np.array([[1.0]])) * sigma(d) - sigma(np.array([[0.0, 1.0]]) @ d),
@@ -112,7 +112,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim(
     "SKIP-thm4.7", "Sec. 4.2, Theorem 4.7", r"with $d_{l-1}\ge d_l$, $\|Jg_l\|<1$, $N\le d_0$, X and DP of full rank, $\lambda(DF)>0$ "
-        r"everywhere, but not uniformly so [C3]",
+        r"everywhere, but not uniformly so",
     theorem=True, hypotheses=r"all singular values of the $I_l$ are 1",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -154,7 +154,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim("SKIP-fig1", "Sec. 6.1, Fig. 1", r"adding the identity to a 500 x 500 matrix of entries uniform on "
     r"$(-1/\sqrt{500},1/\sqrt{500})$ shifts its singular values upwards: "
-             r"from $[0,2/\sqrt3]$ to $[1/(2\sqrt3),4\sqrt2/3]$ [C8]")  # fmt: skip
+             r"from $[0,2/\sqrt3]$ to $[1/(2\sqrt3),4\sqrt2/3]$")  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     n, t = 500, 1 / math.sqrt(3)
     A = bench.rng.uniform(-1, 1, size=(n, n)) / math.sqrt(n)
@@ -171,7 +171,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim("SKIP-hyp6.1", "Sec. 6.1, Hypothesis 6.1", r"a skip connection with singular values 1 shifts the singular values of the "
     r"Jacobian upwards",
-             caveat="for wide random layers, not for every one: A = -I/2 has no shift, A = -0.9 I one downwards [C8]")  # fmt: skip
+             caveat="for wide random layers, not for every one: A = -I/2 has no shift, A = -0.9 I one downwards")  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for a in (0.6, 0.9):
         yield bench.counterexample(

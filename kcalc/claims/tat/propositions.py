@@ -17,7 +17,7 @@ from ...errors import KcalcError
 from ...layers import Affine, Nonlinear
 from ...network import Network
 from ...shaping import shape
-from ...shaping.limits import depth_limit, flow, flow_time
+from ...shaping.limits import depth_limit, flow, flow_slope, flow_time
 from ..bench import CORRECTED, Bench
 from ..claim import Evidence
 from ..families import power_maps
@@ -156,6 +156,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     depths = (100, 200, 400) if bench.budget == "quick" else (100, 400, 1600, 6400)
     for eta, time in list(zip(etas, times, strict=True))[1 : bench.size(2, 3)]:
         limit, errors = np.array([flow(x, time) for x in starts]), []
+        c, predicted = np.zeros(1), flow_slope(vanilla(4000), eta)
+        for _ in range(4000):
+            c = tailored_map(predicted, c)
+        yield bench.equal(c, eta, f"4000 layers of the slope that the flow predicts map 0 to eta = {eta}", 2e-3, slope=predicted)
         for depth in depths:
             slope = shape(vanilla(depth), method="tat", eta=eta).constants["relu"].negative_slope
             c = np.array(starts)
@@ -263,8 +267,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     a, x = sp.symbols("a x", positive=True)
     for sign in (1, -1):  # the slope's sign does not matter: both sides are linear on each side of 0
         slope = sign * a
-        yield bench.exact(-slope * x + slope * x, f"x > 0, slope of sign {sign}: phi_a(-x) = -a x", CORRECTED)
-        yield bench.exact(x - (-slope) * (1 / slope) * (-x), f"x < 0, slope of sign {sign}: phi_a(-x) = -x, phi_(1/a)(x) = x/a", CORRECTED)
+        for at, where in ((x, "x > 0"), (-x, "x < 0")):
+            sides = [sp.Piecewise((u, u >= 0), (s * u, True)) for s, u in ((slope, -at), (1 / slope, at))]
+            yield bench.exact(sides[0] + slope * sides[1], f"{where}, slope of sign {sign}", CORRECTED)
     v = bench.rng.normal(size=200)
     slopes = np.append(bench.rng.uniform(-3, 3, 20), [1e-3, -1.0, 1.0])
     left = [leaky(float(s))(-v) for s in slopes]

@@ -69,8 +69,8 @@ def _without_bias(reading: Reading, trace: Trace, removed: set[Any]) -> list[str
     """The layers without bias behind which a normalisation stood that is gone."""
     by_name = {op.name: op for op in trace.ops}
     out = []
-    for node in removed:
-        if isinstance(reading.network.layer(node), NORMS):
+    for node in reading.network:
+        if node in removed and isinstance(reading.network.layer(node), NORMS):
             before = by_name.get(str(reading.network.parents(node)[0]))
             if isinstance(before, Linear) and before.bias is None:
                 out.append(before.name)
@@ -93,7 +93,9 @@ def _changes(
         what = f"{type(layer).__name__} removed"
         out.append(f"{node}: {what}" + (f" ({place})" if place and place != str(node) else ""))
     out += [f"{name}: a bias of zeros in place of the normalisation behind it" for name in restored]
-    out += [change for change in getattr(shaping, "changes", ()) if change not in out]
+    if law != "keep":
+        out += [change for change in getattr(shaping, "changes", ()) if change not in out]
+    out += _rewired(reading, shaping.network, set(removed))
     constants = getattr(getattr(shaping, "constants", None), "by_node", {})
     out += [f"{node}: {constants[node].activation.name} -> {constants[node].describe()}" for node in shaping.network if node in constants]
     for node, layer, parents in shaping.network.steps():
@@ -111,6 +113,23 @@ def _changes(
     gone = [name for name in trace.model.kinds if name in trace.model.trainable and name not in kept]
     out += [f"{name}: parameter gone" for name in gone]
     return tuple(dict.fromkeys(out))
+
+
+def _rewired(reading: Reading, network: Any, removed: set[Any]) -> list[str]:
+    """Where nodes read others than in the model, normalisation and factors that are gone aside."""
+
+    def past(node: Any) -> Any:
+        while node in removed and len(reading.network.parents(node)) == 1:
+            node = reading.network.parents(node)[0]
+        return node
+
+    out = []
+    for node, _, parents in network.steps():
+        before = tuple(past(p) for p in reading.network.parents(node)) if node in reading.network else parents
+        if before != parents:
+            new, old = (", ".join(str(p) for p in group if p not in others) for group, others in ((parents, before), (before, parents)))
+            out.append(f"{node}: reads {new or ', '.join(map(str, parents))} in place of {old or ', '.join(map(str, before))}")
+    return out
 
 
 def _has_bias_noise(network: Any) -> bool:

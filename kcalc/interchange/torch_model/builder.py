@@ -35,6 +35,7 @@ class GraphBuilder:
         self.root = nn.Module()
         self.graph = torch.fx.Graph()
         self._modules: dict[str, nn.Module] = {}
+        self._labels: list[tuple[Value, str]] = []
         self.label = ""
 
     def entry(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
@@ -76,10 +77,8 @@ class GraphBuilder:
         return Value(self.graph.get_attr(name), tensor.to("meta"))
 
     def named(self, value: Value, label: str) -> None:
-        """Give a node the name of its label."""
-        wish = plain(label)
-        if all(node.name != wish for node in self.graph.nodes):
-            value.node.name = wish
+        """Give a node the name of its label, in the end: until then new nodes are named by what they do."""
+        self._labels.append((value, plain(label)))
 
     def finish(self, outputs: list[Value]) -> tuple[nn.Module, Any]:
         """The module and the graph with its output."""
@@ -89,6 +88,11 @@ class GraphBuilder:
             for name, module in self._modules.items():
                 home.add_module(name, module)
             self.root.add_module(HOME, home)
+        taken = {node.name for node in self.graph.nodes}
+        for value, wish in self._labels:
+            if wish not in taken:
+                taken.add(wish)
+                value.node.name = wish
         self.graph.lint()
         return self.root, self.graph
 

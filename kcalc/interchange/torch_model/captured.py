@@ -45,6 +45,27 @@ def identity(tensor: Any) -> tuple[Any, ...]:
     return (pointer, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
 
 
+def shared_memory(model: Any) -> dict[str, str]:
+    """{parameter: the first parameter whose memory it overlaps}, for those that do: views, slices, transposes under names of their own."""
+    import torch
+
+    ranges: dict[int, list[tuple[int, int, str]]] = {}
+    found: dict[str, str] = {}
+    named = model.named_parameters(remove_duplicate=False) if isinstance(model, torch.nn.Module) else ()
+    for name, tensor in named:
+        memory = identity(tensor)[0]
+        if not isinstance(memory, int):
+            continue
+        start = int(tensor.storage_offset()) * tensor.element_size()
+        reach = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        end = start + reach * tensor.element_size()
+        first = next((other for low, high, other in ranges.get(memory, ()) if start < high and low < end), None)
+        if first is not None and first != name:
+            found[name] = found.get(first, first)
+        ranges.setdefault(memory, []).append((start, end, name))
+    return found
+
+
 def first_names(tensors: dict[str, Any]) -> dict[tuple[Any, ...], str]:
     """{identity: the first name of a tensor}."""
     import torch

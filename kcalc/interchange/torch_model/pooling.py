@@ -54,10 +54,10 @@ def adaptive(walker: Walker, call: Call) -> Any:
     axes = tuple(range(len(source.shape) - rank, len(source.shape)))
     before, after = [source.shape[a] for a in axes], [call.shape[a] for a in axes]
     reads = [walker.read(source, call.path)]
-    if before == after:
-        out = walker.emit(call, Pass, reads)
-    elif all(n == 1 for n in after):
+    if all(n == 1 for n in after):  # of one location too: at other sizes of image there are more
         out = walker.emit(call, Pooling, reads, kind=kind, axes=axes)
+    elif before == after:
+        out = walker.emit(call, Pass, reads)
     elif all(n % m == 0 for n, m in zip(before, after, strict=True)):
         window = tuple(n // m for n, m in zip(before, after, strict=True))
         out = walker.emit(call, Pooling, reads, kind=kind, axes=axes, window=window, stride=window, padding=((0, 0),) * rank)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import KcalcError
-from ..trace import Entry, Held, NotRead, Op, Trace
+from ..trace import Entry, Held, Linear, NotRead, Op, Trace
 from . import linear, norms, pointwise, pooling, shapes, unread
 from .capture import capture
+from .captured import shared_memory
 from .walker import Walker
 
 ATTENTION = "the weights of its sums are computed from the input; kernel maps of attention are not covered"
@@ -57,6 +58,8 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
         raise KcalcError("torch: no output of the model depends on its inputs, so there is nothing to analyse")
     outputs = _as_one(walker, outputs)
     ops, unused = _leading_to(walker.ops, outputs)
+    tied = shared_memory(model)  # a copy of the model has memory of its own for each
+    ops = tuple(replace(op, parameter=tied.get(op.parameter, op.parameter)) if isinstance(op, Linear) else op for op in ops)
     remarks = [*walker.remarks, *(f"the input {name!r} is not used" for name in unused)]
     details = TorchModel(
         stored=walker.places,

@@ -1,0 +1,147 @@
+"""Journals: what is finished of a run, so that an interrupted one goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import KcalcError
+from .finding import Finding
+
+SCHEMA = "kcalc.claims/1"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_SHOWN = 120  # characters of what a file says, in a message
+
+
+@dataclass
+class Journal:
+    """Findings, a JSON line each behind a line that says of which run they are; a last line cut short is dropped.
+
+    ``path``: a regular file, a link to one, or a name that is free. A link stays: what it points to is written.
+    """
+
+    path: Path | None
+    budget: str
+    seed: int
+    known: dict[str, Finding] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path is None:
+            return
+        check_file(self.path, "a journal is a file in a folder that exists, not")
+        self.path = self.path.resolve()
+        try:
+            if self.path.exists() and self.path.stat().st_size:
+                self._read(self.path)
+            self._write(self.path)
+        except OSError as failure:
+            raise _failed(self.path, failure) from None
+
+    @property
+    def _head(self) -> dict[str, Any]:
+        from ..version import __version__
+
+        return {"schema": SCHEMA, "version": __version__, "budget": self.budget, "seed": self.seed}
+
+    def _read(self, path: Path) -> None:
+        with path.open(encoding="utf-8", errors="replace", newline="\n") as stream:
+            lines = stream.read().split("\n")
+        if not lines[-1]:
+            lines.pop()
+        head = _line(lines[0])
+        if head != self._head:
+            ours = isinstance(head, dict) and head.keys() == self._head.keys()
+            theirs = f"the journal of {_run(head)}" if ours else "no journal"
+            raise KcalcError(f"{printable(path)} is {theirs}, and this is {_run(self._head)}; give another file, or remove it")
+        for number, text in enumerate(lines[1:], 2):
+            try:
+                finding = Finding.of(_line(text))
+            except (KcalcError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+                if number == len(lines):
+                    break
+                raise KcalcError(f"{printable(path)}, line {number}: not a finding; remove the file to start again") from None
+            if finding.error is None:
+                self.known[finding.claim.id] = finding
+
+    def _write(self, path: Path) -> None:
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else _usual_mode()
+        handle, name = tempfile.mkstemp(prefix=".kcalc-", suffix=".jsonl", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(_lines([self._head, *(finding.to_dict() for finding in self.known.values())]))
+            os.chmod(name, mode)
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def add(self, finding: Finding) -> None:
+        """Append a finding. Raises: KcalcError where it cannot be written."""
+        self.known[finding.claim.id] = finding
+        if self.path is None:
+            return
+        try:
+            with self.path.open("a", encoding="utf-8") as stream:
+                stream.write(_lines([finding.to_dict()]))
+        except OSError as failure:
+            raise _failed(self.path, failure) from None
+
+
+def check_file(path: Path, refusal: str = "cannot write") -> None:
+    """Refuse what is no regular file and could not become one; nothing is changed. Raises: KcalcError."""
+    told = f"{refusal} {printable(path)}"
+    try:
+        target = path.resolve()
+        if path.is_symlink() and target.is_symlink():
+            raise KcalcError(f"{told}: a link that leads nowhere")
+        if not target.parent.is_dir():
+            raise KcalcError(f"{told}: its folder does not exist")
+        if target.exists():
+            if not target.is_file():
+                raise KcalcError(f"{told}: it is {'a folder' if target.is_dir() else 'no regular file'}")
+            with target.open("ab"):
+                return
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        target.unlink()
+    except (OSError, ValueError, RuntimeError) as failure:
+        why = "no permission" if isinstance(failure, PermissionError) else printable(getattr(failure, "strerror", None) or failure)
+        raise KcalcError(f"{told}: {why}") from None
+
+
+def printable(text: object) -> str:
+    """Text from outside for a message: without control characters, and cut."""
+    shown = _CONTROL.sub("?", str(text))
+    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
+
+
+def _usual_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _failed(path: Path, failure: OSError) -> KcalcError:
+    return KcalcError(f"cannot write the journal {printable(path)}: {failure.strerror or failure}")
+
+
+def _lines(rows: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _run(head: dict[str, Any]) -> str:
+    version, budget, seed = (printable(head[name]) for name in ("version", "budget", "seed"))
+    return f"a run of kcalc {version} with budget {budget!r} and seed {seed}"
+
+
+def _line(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
