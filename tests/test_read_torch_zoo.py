@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import sympy as sp
@@ -14,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch_zoo import REPORTED, ZOO, ResNetV2  # noqa: E402
 
 from kcalc.interchange.read import read  # noqa: E402
-from kcalc.layers import BatchNorm  # noqa: E402
+from kcalc.layers import Affine, BatchNorm  # noqa: E402
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -107,3 +110,39 @@ def test_q_and_c_values_of_the_models_own_forward_pass(activation: torch.nn.Modu
     error = np.std(rows, axis=0, ddof=1) / np.sqrt(len(rows))
     assert np.all(np.abs(gap) < 5 * error), (gap, error)
     assert np.all(error < 0.05)
+
+
+def strided_network(width: int) -> torch.nn.Module:
+    """Dense convolutions, weights of variance 1.5 / fan-in, biases of standard deviation 0.3, PyTorch's padding and pooling."""
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, width, 3, padding=1, bias=False), torch.nn.ReLU(),
+        torch.nn.Conv2d(width, width, 3, stride=2, padding=1), torch.nn.GELU(), torch.nn.AvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(width, width),
+    )  # fmt: skip
+    with torch.no_grad():
+        for layer in model:
+            if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
+                layer.weight.normal_(0, math.sqrt(1.5 / layer.weight[0].numel()))
+                if layer.bias is not None:
+                    layer.bias.normal_(0, 0.3)
+    return model
+
+
+def test_dense_convolutions_by_pairs_of_locations() -> None:
+    """q values and cross moments of the model's own outputs, 20 draws at width 1024, against the recursion over pairs of locations."""
+    width = 1024
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype(np.float32)
+    x[1] = 0.6 * x[0] + 0.8 * x[1]
+    network = kc.read(strided_network(width), torch.tensor(x)).network
+    sigmas = {node: layer.sigma_w for node, layer, _ in network.steps() if isinstance(layer, Affine)}
+    assert list(sigmas.values()) == pytest.approx([math.sqrt(1.5)] * 3, rel=0.05)
+    exact = network.map_layers(
+        lambda _, layer: replace(layer, sigma_w=math.sqrt(1.5), sigma_b=0.3 if layer.bias else 0) if isinstance(layer, Affine) else layer
+    )
+    expected = kc.ntk(exact, spatial="exact", image_shape=(4, 4)).nngp.matrix(x.transpose(0, 2, 3, 1))
+    with torch.no_grad():
+        outputs = [strided_network(width)(torch.tensor(x)).numpy() for _ in range(20)]
+    found = np.array([y @ y.T / width for y in outputs])
+    z = (found.mean(axis=0) - expected) / (found.std(axis=0, ddof=1) / math.sqrt(20))
+    assert np.abs(z).max() < 5
+    assert found.std(axis=0).max() / expected.min() < 0.1  # so that five standard errors say something
