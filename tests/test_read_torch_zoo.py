@@ -114,9 +114,10 @@ def test_q_and_c_values_of_the_models_own_forward_pass(activation: torch.nn.Modu
 
 def strided_network(width: int) -> torch.nn.Module:
     """Dense convolutions, weights of variance 1.5 / fan-in, biases of standard deviation 0.3, PyTorch's padding and pooling."""
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, width, 3, padding=1, bias=False), torch.nn.ReLU(),
-        torch.nn.Conv2d(width, width, 3, stride=2, padding=1), torch.nn.GELU(), torch.nn.AvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(width, width),
+    nn = torch.nn
+    model = nn.Sequential(
+        nn.Conv2d(3, width, 3, padding=1, bias=False), nn.ReLU(), nn.Conv2d(width, width, 3, stride=2, padding=1), nn.GELU(),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(width, width),
     )  # fmt: skip
     with torch.no_grad():
         for layer in model:
