@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from .tensors import tensor_bytes
 from .values import FLOAT, Node, Value, constant
 
 
-class Context:
+class Context(ABC):
     """The state of one reading: ``ops`` fill as nodes are read."""
 
     def __init__(self, model: Any, folder: Path | None, limits: Limits) -> None:
@@ -99,9 +100,9 @@ class Context:
             NotRead, node, f"{node.op.lower()}.{index}"[:80], first.shape, reads, what=f"output {index} of {node.op[:60]}", reason=reason
         )
 
+    @abstractmethod
     def shapes_of(self, node: Node) -> list[tuple[tuple[int, ...], str]]:
         """Shapes and kinds of the outputs of a node without a rule."""
-        raise NotImplementedError
 
 
 def _declared(graph: Any) -> dict[str, Any]:
