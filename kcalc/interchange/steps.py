@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import networkx as nx
 
@@ -18,8 +17,6 @@ def assemble(steps: Sequence[Step], ends: Sequence[str]) -> tuple[list[Step], di
     """The steps that reach an output, simplified, and {node that went: node it went into}."""
     live = _reaching(steps, ends)
     gone: dict[str, str] = {}
-    live = _rescaled(live, set(ends), gone)
-    ends = [gone.get(end, end) for end in ends]
     live = _drawn_in(live, set(ends), gone)
     live = _merged_opaque(live, set(ends), gone)
     for name in list(gone):
@@ -47,33 +44,6 @@ def _sorted(steps: Sequence[Step]) -> list[Step]:
         graph.add_edges_from((p, node) for p in parents)
     order = nx.lexicographical_topological_sort(graph, key=lambda n: graph.nodes[n]["place"])
     return [by_name[node] for node in order]
-
-
-def _rescaled(steps: list[Step], ends: set[str], gone: dict[str, str]) -> list[Step]:
-    """A Sum that all its readers multiply by one and the same number, as in (x + y) / sqrt 2, with the number in its weights."""
-    table = {node: (layer, parents) for node, layer, parents in steps}
-    factors: dict[str, set[object]] = {}
-    for _, layer, parents in steps:
-        shares = (
-            (layer.factor,) if isinstance(layer, Scale) else _weights(layer, parents) if isinstance(layer, Sum) else (1,) * len(parents)
-        )
-        for parent, share in zip(parents, shares, strict=True):
-            factors.setdefault(parent, set()).add(share)
-    for node, layer, parents in steps:
-        if not isinstance(layer, Sum) or node in ends or len(factors.get(node, ())) != 1 or factors[node] == {1}:
-            continue
-        factor: Any = next(iter(factors[node]))
-        _, parents = table[node]
-        weights = tuple(factor * w for w in _weights(table[node][0], parents))  # pyright: ignore[reportArgumentType]
-        table[node] = (Sum(weights), parents)
-        for reader, inner, read in steps:
-            if node in read and isinstance(inner, Scale):
-                del table[reader]
-                gone[reader] = node
-            elif node in read and isinstance(inner, Sum):
-                kept = zip(read, _weights(table[reader][0], read), strict=True)  # pyright: ignore[reportArgumentType]
-                table[reader] = (Sum(tuple(1 if p == node else w for p, w in kept)), read)
-    return [(node, layer, tuple(gone.get(p, p) for p in parents)) for node, (layer, parents) in table.items()]
 
 
 def _drawn_in(steps: list[Step], ends: set[str], gone: dict[str, str]) -> list[Step]:
