@@ -9,6 +9,9 @@ from collections.abc import Iterator
 # Tests run in a process per core; linear algebra on as many threads again would only wait for each other.
 for _library in ("OPENBLAS", "OMP", "MKL"):
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+# Most programs run once on small arrays: the compiler's optimisations take longer than they save.
+_flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_flags}".strip()
 
 import matplotlib  # noqa: E402
 import pytest  # noqa: E402
@@ -18,7 +21,7 @@ matplotlib.use("Agg")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run checks marked slow")
-    parser.addoption("--every", type=int, default=1, metavar="N", help="of the cases of a long check, run the first and each N-th after it")
+    parser.addoption("--every", type=int, default=1, metavar="N", help="of the cases of a long check, run every N-th")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -42,6 +45,12 @@ def _thin_out(config: pytest.Config, items: list[pytest.Item], step: int) -> Non
     items[:] = kept
     if left:
         config.hook.pytest_deselected(items=left)
+
+
+@pytest.fixture
+def every(request: pytest.FixtureRequest) -> int:
+    """The option ``--every``, for long checks that are one loop over many cases."""
+    return request.config.getoption("--every")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc import layers as kl
@@ -42,7 +43,7 @@ def residual_params():
     return {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)} | {"bias": jnp.ones(5)}
 
 
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("layout", mostly_slow(["NHWC", "NCHW"], 2))
 def test_functions_compute_the_shaped_network(layout):
     params, x = residual_params(), jax.random.normal(jax.random.key(1), (4, 8, 8, 3) if layout == "NHWC" else (4, 3, 8, 8))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from thinning import mostly_slow
 
 import kcalc as kc
 
@@ -102,7 +103,7 @@ def agreement(name: str, dtype: Any) -> float:
     return float(max(gaps))
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", mostly_slow(QUICK, 4))
 def test_same_outputs_as_the_shaped_network_in_jax(name: str) -> None:
     assert agreement(name, torch.float64) < 1e-12
 

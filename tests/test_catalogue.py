@@ -11,6 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from thinning import mostly_slow
 
 from kcalc.activations import (
     X,
@@ -53,7 +54,7 @@ EXTREME = {
 }
 
 
-@pytest.mark.parametrize("name", [*CLOSED, *EXTREME])
+@pytest.mark.parametrize("name", mostly_slow([*CLOSED, *EXTREME]))
 def test_numpy_keeps_its_digits_from_q_small_to_large(name):
     """Against the textbook form at 90 digits, which cancels near c = 1 and is checked by quadrature above."""
     phi = EXTREME[name] if name in EXTREME else activation(name)

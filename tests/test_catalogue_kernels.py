@@ -11,6 +11,7 @@ import pytest
 import sympy as sp
 from flint import arb
 from gaussian_quadrature import angular, digits, exact, line, mp, plane
+from thinning import mostly_slow
 
 from kcalc.activations import X, abrelu, activation, gabor, gaussian, hermite, leaky_relu, rectified_power, scaled_erf, snake
 from kcalc.fields import SYMPY, mpmath_field
@@ -116,7 +117,7 @@ def test_kernels_of_smooth_activations_everywhere(name, point):
     check_kernel(name, point)
 
 
-@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize("name", mostly_slow(SMOOTH, 4))
 def test_kernels_of_smooth_activations(name):
     check_kernel(name, POINTS[sorted(SMOOTH).index(name) % len(POINTS)])
 
@@ -144,7 +145,7 @@ HOMOGENEOUS = {
 }
 
 
-@pytest.mark.parametrize("name", HOMOGENEOUS)
+@pytest.mark.parametrize("name", mostly_slow(HOMOGENEOUS, 4))
 def test_kernels_of_homogeneous_activations(name):
     phi, k, a, b = HOMOGENEOUS[name]
     with digits(50):

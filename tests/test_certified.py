@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import sympy as sp
 from flint import arb, ctx
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.activations import activation, combine
@@ -76,7 +77,7 @@ def hard_tanh_gamma(q, gap):
     return mpmath.quad(lambda z: clip(r * z) * clipped_mean(c * r * z, s) * mpmath.npdf(z), edges)
 
 
-@pytest.mark.parametrize(("q", "gap"), [(1, "0.5"), (4, "0.05"), (0.25, "1e-6"), (100, "1e-12"), (1, "1.9999")])
+@pytest.mark.parametrize(("q", "gap"), mostly_slow([(1, "0.5"), (4, "0.05"), (0.25, "1e-6"), (100, "1e-12"), (1, "1.9999")]))
 def test_hard_tanh_against_conditional_expectations(q, gap):
     with mpmath.workdps(45):
         u = FIELD.number(Fraction(gap))
@@ -146,7 +147,7 @@ def chosen(name: str, few: int, large: int) -> list[int]:
     return [n for n, value in enumerate(q) if value <= 10][:few] + [n for n, value in enumerate(q) if value > 50][:large]
 
 
-@pytest.mark.parametrize("name", sorted(ORACLE))
+@pytest.mark.parametrize("name", mostly_slow(sorted(ORACLE), 4))
 def test_frozen_values_are_inside(name):
     check_rows(name, chosen(name, 1, 0))
 
@@ -157,7 +158,7 @@ def test_twenty_points_and_three_large_ones_are_inside(name):
     check_rows(name, chosen(name, 20, 3))
 
 
-@pytest.mark.parametrize("name", sorted(ORACLE))
+@pytest.mark.parametrize("name", mostly_slow(sorted(ORACLE), 4))
 def test_frozen_moments_are_inside(name):
     record, phi = ORACLE[name], activation(name)
     last = 9 if name == "exp" else len(record["q"]) - 1
@@ -177,7 +178,7 @@ def test_frozen_moments_are_inside(name):
 
 
 @pytest.mark.parametrize("name", ["tanh", "hard_swish", "gelu_tanh"])
-@pytest.mark.parametrize("digits", [15, 50])
+@pytest.mark.parametrize("digits", mostly_slow([15, 50]))
 def test_more_digits_lie_inside_fewer(name, digits):
     phi, field = activation(name), ball_field(digits)
     for gap, q2 in ((0.3, 2.0), (2.0**-20, None)):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
+from thinning import mostly_slow
 
 import kcalc as kc
 
@@ -36,7 +37,7 @@ def outputs(model: kc.Model, params: Any, x: Any) -> dict[Any, np.ndarray]:
     return {node: found[node] for node in model.network.nodes_of(L.Affine)}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", mostly_slow(CASES))
 def test_lsuv_gives_every_layer_variance_one(name: str):
     net, options, shape = CASES[name]
     x = np.random.default_rng(0).standard_normal(shape) * 3 + 1

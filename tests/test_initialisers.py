@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.backend import ABC, LAWS, Geometric
@@ -70,7 +71,7 @@ VARIANCES = {  # kernel 3, 40 channels in, 60 out, sigma_w = 1.5
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", mostly_slow(LAWS))
 def test_variances(name: str):
     w = weight_of(L.Affine(60, kernel=3, sigma_w=1.5), 40, name, (3, 3))
     assert w.shape == (3, 3, 40, 60)

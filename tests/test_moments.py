@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sympy as sp
 from scipy import stats
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.calculi.moments import crelu_budget, depth_stability, moments, moments_at_depth
@@ -159,7 +160,7 @@ def test_sign_weights_by_enumeration():
 
 
 @pytest.mark.parametrize("law", ["gaussian", "uniform", "laplace"])
-@pytest.mark.parametrize("name", ["vanilla", "resnet", "densenet", "crelu", "leaky"])
+@pytest.mark.parametrize("name", mostly_slow(["vanilla", "resnet", "densenet", "crelu", "leaky"]))
 def test_architectures_against_draws(name, law):
     nets = {
         "vanilla": vanilla(3, 12), "resnet": oracle.resnet(2, 2, 12, sp.Rational(1, 2)), "densenet": oracle.densenet(3, 10),

@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.shaping import normaliser_free
@@ -226,7 +227,7 @@ def test_gamma_of_relu_is_the_published_one() -> None:
     assert normaliser_free(A.vanilla(3), "relu").constants["relu"].gamma == pytest.approx(RELU_GAMMA, rel=2e-16)
 
 
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 0.05])
+@pytest.mark.parametrize("alpha", mostly_slow([0.2, 1.0, 0.05]))
 def test_beta_by_the_textbook_recursion(alpha: float) -> None:
     s = kc.shape(A.resnet_v2(101), "relu", method="nf", alpha=alpha)
     betas, after = [], []

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from thinning import mostly_slow
 
 import kcalc as kc
 
@@ -52,7 +53,7 @@ def close(first: Any, second: Any) -> bool:
     return first.shape == second.shape and float(jnp.abs(first - second).max()) <= 1e-6 * scale
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", mostly_slow(NETWORKS))
 def test_rolled_is_unrolled(name: str):
     """Initial weights bit for bit; outputs in training with dropout, every feature map and gradients to 1e-6."""
     model, plain, x = pair(name)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_smoothness import flat, normalised_forward, residual_net
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.calculi.smoothness import smoothness
@@ -47,7 +48,7 @@ def networks() -> dict[str, tuple[kc.Network, tuple[int, ...]]]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["residual", "image", "batch", "square", "concat"])
+@pytest.mark.parametrize("name", mostly_slow(["residual", "image", "batch", "square", "concat"]))
 def test_upper_bounds_hold_in_balls(name: str) -> None:
     net, shape = networks()[name]
     rng = np.random.default_rng(3)

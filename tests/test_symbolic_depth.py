@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import sympy as sp
+from thinning import mostly_slow
 
 import kcalc as kc
 
@@ -37,7 +38,7 @@ def test_q_maps_of_homogeneous_activations(name: str, sigma_w: float, moment: fl
             assert found == pytest.approx(float(kc.q_map(A.vanilla(depth, name, sigma_w=sigma_w))(0.7)), rel=1e-10)
 
 
-@pytest.mark.parametrize("name", ["square", "cube", "relu2", "identity"])
+@pytest.mark.parametrize("name", mostly_slow(["square", "cube", "relu2", "identity"], 4))
 def test_slopes_and_curvatures_at_depth(name: str) -> None:
     deep = kc.vanilla_maps(name, L)
     for depth in range(1, 5 if name == "cube" else 7):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc import KcalcError, training
@@ -165,7 +166,7 @@ def test_comparisons_that_cannot_be(options: dict, match: str) -> None:
 # -- recipes -----------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
+@pytest.mark.parametrize("name", mostly_slow(list(RECIPES), 4))
 def test_every_contender_of_every_recipe_can_be_shaped(name: str) -> None:
     contenders = recipe(name).contenders(None, 16)
     assert len({one.label for one in contenders}) == len(contenders) >= 2

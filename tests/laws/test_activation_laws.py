@@ -11,6 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.activations import Activation, catalogue, names
@@ -42,7 +43,7 @@ def test_an_entry_needs_a_source():
     assert "nameless" not in names()
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", mostly_slow(names()))
 def test_c_of_one_is_one_and_c_is_a_cosine(name):
     phi = kc.activation(name)
     for q in Q_VALUES:
@@ -111,7 +112,7 @@ def test_one_closed_form_in_four_number_systems(name):
         assert ball.radius < 1e-28
 
 
-@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize("name", mostly_slow(OPEN, 4))
 def test_numbers_lie_where_the_certified_ones_do(name):
     phi = kc.activation(name)
     for c, q1, q2 in ((0.4, 0.5, 0.5), (-0.75, 1.0, 3.0)):
@@ -121,7 +122,7 @@ def test_numbers_lie_where_the_certified_ones_do(name):
     assert phi.q_map(2.0) == pytest.approx(float(phi.q_map.ball(2)), rel=1e-14)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", mostly_slow(names()))
 def test_jax_arrays_in_jax_arrays_out(name):
     jnp = pytest.importorskip("jax.numpy")
     maps = kc.activation(name).c_map
