@@ -17,6 +17,7 @@ from .errors import KcalcError, UnreachableTarget, unknown
 from .layers import LayerNorm, Nonlinear
 from .maps import Assumption
 from .network import Network
+from .printing import plain
 from .regions import Subnetwork, network_regions
 
 __all__ = ["Maximal", "MaximalCValue", "maximal", "maximal_c_value"]
@@ -29,7 +30,8 @@ Function = Callable[[Values], Values]
 class _Expressions(ConvexCalculus[int]):
     """``U_{f,r}`` as numbered expressions, equal ones once.
 
-    ``table[k]`` is ("x",), ("r", i, which r), ("mix", numbers, shares), ("norm", i, slope) or ("restart", i): the greater of x and i.
+    ``table[k]`` is ("x",), ("r", i, which r), ("mix", numbers, shares), ("norm", i, slope), ("times", numbers) or
+    ("restart", i): the greater of x and i.
     """
 
     name = "maxima over subnetworks"
@@ -59,6 +61,9 @@ class _Expressions(ConvexCalculus[int]):
     def normalise(self, slope: sp.Expr, state: int) -> int:
         return self._intern(("norm", state, float(slope)))
 
+    def multiply(self, states: Sequence[int]) -> int:
+        return self._intern(("times", tuple(sorted(states))))
+
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[int]) -> int:
         terms: dict[int, sp.Expr] = {}
         for share, state in zip(shares, states, strict=True):
@@ -84,6 +89,8 @@ class _Expressions(ConvexCalculus[int]):
                     values.append(after)
                 case ("mix", numbers, shares):
                     values.append(sum(share * values[k] for k, share in zip(numbers, shares, strict=True)))
+                case ("times", numbers):
+                    values.append(_multiplied([values[k] for k in numbers]))
                 case ("norm", before, slope):
                     values.append(1 - slope * (1 - values[before]))
                 case (_, before):
@@ -91,6 +98,18 @@ class _Expressions(ConvexCalculus[int]):
         for pairs in calls:
             _check_monotone(pairs)
         return values
+
+
+def _multiplied(factors: Sequence[Values]) -> Values:
+    """A product of c values. Raises: KcalcError for negative ones, where it decreases in its factors."""
+    if any(np.any(np.asarray(factor) < 0) for factor in factors):
+        raise KcalcError(
+            "a Product of negative c values decreases in its factors, so that maxima over subnetworks are for x >= 0, r(x) >= 0"
+        )
+    product = factors[0]
+    for factor in factors[1:]:
+        product = product * factor
+    return product
 
 
 def _finite(after: Any, before: Values) -> Values:
@@ -218,6 +237,12 @@ class Maximal:
             )
         return float(brentq(lambda x: float(self(x)) - value, low, high, xtol=1e-15, rtol=1e-14))  # pyright: ignore
 
+    def to_dict(self) -> dict[str, Any]:
+        """What is maximised over how many subnetworks, and the assumptions, as plain data."""
+        names = self.r if isinstance(self.r, Mapping) else {"r": self.r}
+        functions = {str(name): str(getattr(r, "__name__", r)) for name, r in names.items()}
+        return {"functions": functions, "subnetworks": len(self._exits), "assumptions": plain(self.assumptions)}
+
     def _text(self) -> str:
         return f"{len(self._exits)} distinct subnetworks"
 
@@ -341,6 +366,10 @@ class MaximalCValue:
         from scipy.optimize import brentq
 
         return float(brentq(lambda alpha: float(self(alpha)) - value, -1.0, 1.0, xtol=1e-15))  # pyright: ignore[reportArgumentType]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind of maximum, the largest value and the assumptions, as plain data."""
+        return {"maximum": "c value", "at_relu": float(self(0.0)), "assumptions": plain(self.assumptions)}
 
     def __repr__(self) -> str:
         return f"MaximalCValue({self._maximal._text()})"

@@ -20,8 +20,10 @@ from .calculi.factored import ONE, Array, Factors, LogProgram, Monomial
 from .calculi.slopes import Slopes, polynomial_texts
 from .errors import KcalcError, unknown
 from .forward import HIDDEN, Bounds, ForwardSlope, as_slopes, depths_text, newton
+from .layers import Product
 from .maps import Assumption
 from .network import Network, Step
+from .printing import plain
 from .pruning import certified, not_included
 from .regions import Subnetwork, network_regions
 from .symbols import kappa as common_curvature
@@ -266,8 +268,13 @@ class MaximalSlope:
         parts = polynomial_texts(self._factors, self._pruned, write)
         return parts[0] if len(parts) == 1 else maximum % ", ".join(parts[:8] + ["..."] * (len(parts) > 8))
 
+    def to_dict(self) -> dict[str, Any]:
+        """The maximum as text, its symbols and the assumptions, as plain data."""
+        return {"maximum": "slope", "expr": str(self), "symbols": [str(s) for s in self.symbols], "assumptions": plain(self.assumptions)}
+
     def __repr__(self) -> str:
-        return f"MaximalSlope({self})"
+        text = str(self)
+        return f"MaximalSlope({text if len(text) <= 180 else text[:179] + '…'})"
 
     def _repr_latex_(self) -> str:
         arguments = ", ".join(sp.latex(symbol) for symbol in self.symbols) or r"\psi"
@@ -293,12 +300,11 @@ class MaximalCurvature:
     def __init__(self, network: Network, q: Any = None) -> None:
         self.network = network
         self._set = Polynomials(network, q, False)
-        steep = next(iter(self._set.calculus.normalisations), None)
+        steep = next(iter((*self._set.calculus.normalisations, *network.nodes_of(Product))), None)
         if steep is not None:
             kind = type(network.layer(steep)).__name__
-            raise KcalcError(
-                f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only where all slopes are 1; leave out q"
-            )
+            remedy = "cut the network there" if kind == "Product" else "leave out q"
+            raise KcalcError(f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only where all slopes are 1; {remedy}")
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -346,8 +352,13 @@ class MaximalCurvature:
             raise KcalcError(f"a target curvature must be > 0, got {target!r}")
         return (values / self.multiplier)[()]
 
+    def to_dict(self) -> dict[str, Any]:
+        """The maximum as text and the assumptions, as plain data."""
+        return {"maximum": "curvature", "expr": self._short(str), "assumptions": plain(self.assumptions)}
+
     def __repr__(self) -> str:
-        return f"MaximalCurvature({self._short(str)})"
+        text = self._short(str)
+        return f"MaximalCurvature({text if len(text) <= 178 else text[:177] + '…'})"
 
     def _repr_latex_(self) -> str:
         return rf"$\displaystyle \mu^2(\kappa) = {self._short(sp.latex)}$"

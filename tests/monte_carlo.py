@@ -145,6 +145,8 @@ def apply(layer: layers.Layer, below: list[Array], width: int, rng: np.random.Ge
         case layers.Sum():
             weights = layer.weights or (1,) * len(below)
             return sum(np.float32(w) * h for w, h in zip(weights, below, strict=True))
+        case layers.Product():
+            return np.prod(np.stack(below), axis=0)
         case layers.Concat():
             return np.concatenate(below, axis=1)
         case layers.Scale():

@@ -21,7 +21,6 @@ from kcalc.layers import (
     Nonlinear,
     Opaque,
     Pool,
-    Product,
     RMSNorm,
     Scale,
     Sum,
@@ -154,10 +153,10 @@ def test_concat_mixes_by_channels():
         slope_polynomial(network(*steps))
 
 
-@pytest.mark.parametrize("layer", [BatchNorm(), Product(), Opaque("gate", "not understood")], ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize("layer", [BatchNorm(), Opaque("gate", "not understood")], ids=lambda layer: type(layer).__name__)
 def test_layers_without_a_rule_name_the_node(layer):
     steps = [("x", Input(), ()), ("f", Nonlinear("relu"), ("x",))]
-    steps.append(("odd", layer, ("f", "f") if isinstance(layer, Product) else ("f",)))
+    steps.append(("odd", layer, ("f",)))
     with pytest.raises(kc.NoRule, match="node 'odd': slope polynomials have no rule for"):
         slope_polynomial(network(*steps))
 

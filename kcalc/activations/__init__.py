@@ -2,6 +2,7 @@
 
 from kcalc.activations.base import Activation, X
 from kcalc.activations.combination import combine
+from kcalc.activations.multiplication import multiply
 from kcalc.activations.parse import activation
 from kcalc.activations.periodic import Exponential, gabor, gaussian, snake
 from kcalc.activations.polynomial import Polynomial, hermite
@@ -33,6 +34,7 @@ __all__ = [
     "hard_shrink",
     "hermite",
     "leaky_relu",
+    "multiply",
     "names",
     "rectified_power",
     "register",

@@ -11,7 +11,7 @@ from typing import Any
 import sympy as sp
 
 from ..errors import FreshnessError
-from .freshness import Pair
+from .atoms import Pair
 
 Number = Any
 Node = Hashable

@@ -22,6 +22,7 @@ from ..layers import (
     LayerNorm,
     Nonlinear,
     Pool,
+    Product,
     RMSNorm,
     Scale,
     Sum,
@@ -77,9 +78,14 @@ class ConvexCalculus(ABC, Generic[State]):
         """A LayerNorm (or standardised weights) of slope ``slope`` > 1, as a map ``c -> 1 - slope (1 - c)``."""
         raise NotImplementedError
 
+    def multiply(self, states: Sequence[State]) -> State:
+        """The product of C maps, by default by its slope at 1: the sum of theirs, ``k`` times their mean."""
+        share = sp.Rational(1, len(states))
+        return self.normalise(sp.Integer(len(states)), self.mix([share] * len(states), states))
+
     @singledispatchmethod
     def rule(self, layer: Any, node: Node, inputs: list[State]) -> State:
-        """The state a layer emits. Raises: NoRule for BatchNorm, Product and Opaque."""
+        """The state a layer emits. Raises: NoRule for BatchNorm and Opaque."""
         raise no_rule(self.name, layer, node)
 
     @rule.register
@@ -115,6 +121,10 @@ class ConvexCalculus(ABC, Generic[State]):
         return self.mix(self._shares(node, amounts), inputs)
 
     @rule.register
+    def _(self, layer: Product, node: Node, inputs: list[State]) -> State:
+        return self.multiply(inputs)
+
+    @rule.register
     def _(self, layer: Concat, node: Node, inputs: list[State]) -> State:
         return self.mix(self._shares(node, self._channels[node]), inputs)
 
@@ -132,6 +142,8 @@ class ConvexCalculus(ABC, Generic[State]):
             "infinite width; convolutions and pooling act as the identity on c values",
             f"mixes weigh {weights}",
         ]
+        if self.network.nodes_of(Product):
+            whole.append("factors of a Product are taken as independent: its slope at c = 1 is the sum of theirs")
         found = [Assumption(WHOLE, text) for text in whole]
         meaning = fold(self.network, _Means(), {})
         for node in _centring(self.network):
@@ -170,6 +182,8 @@ class _Means:
     def rule(self, layer: Layer, node: Node, inputs: Sequence[bool]) -> bool:
         if isinstance(layer, Affine | LayerNorm):
             return False
+        if isinstance(layer, Product):
+            return all(inputs)
         return isinstance(layer, Nonlinear) or any(inputs)
 
 

@@ -10,8 +10,8 @@ activation follows Stein's formula, two activations a two-dimensional Gaussian e
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -19,72 +19,16 @@ from ..activations import Activation
 from ..errors import FreshnessError, KcalcError
 from ..fields import NUMPY
 from ..jets import Jet
+from .atoms import Atom, Pair, Term, disjoint, merged
 from .crossing import dropped, expected, lessened
-from .second_moments import Moments, Part, SecondMoments, is_zero
+from .products import Products, plus
+from .second_moments import Moments, Part, is_zero
 
 Number = Any
 Node = Hashable
 
 
-@dataclass(frozen=True, eq=False)
-class Atom:
-    """One random piece of a feature map, equal only to itself.
-
-    ``support`` is a bit mask of the affine layers it depends on; ``terms`` opens a sum; ``activation`` applied to
-    ``scale * source`` describes a post-activation.
-    """
-
-    node: Node
-    moments: Moments
-    support: int
-    gaussian: bool
-    raw: bool = False
-    terms: tuple[Term, ...] = ()
-    activation: Activation | None = None
-    source: Atom | None = None
-    scale: Number = 1
-    patched: bool = False  # a sum of different channel windows: it must not be opened
-
-
-@dataclass(frozen=True)
-class Term:
-    """An atom with its coefficients for the two inputs."""
-
-    a1: Number
-    a2: Number
-    atom: Atom
-
-
-@dataclass(frozen=True)
-class Pair:
-    """All that is known of one group of channels for two inputs: moments and what they are made of."""
-
-    moments: Moments
-    terms: tuple[Term, ...]
-    shift1: Number = 0
-    shift2: Number = 0
-    window: tuple[Any, Any] = (0, 1)  # which part of its atoms' channels this is: start and length, in units of all of them
-
-    @classmethod
-    def of(cls, atom: Atom) -> Pair:
-        """The feature map that is just one atom."""
-        return cls(atom.moments, (Term(1, 1, atom),))
-
-    @property
-    def support(self) -> int:
-        """The bit mask of all affine layers in it."""
-        mask = 0
-        for term in self.terms:
-            mask |= term.atom.support
-        return mask
-
-    @property
-    def gaussian(self) -> bool:
-        """True for a centred Gaussian: only Gaussian atoms, no shift."""
-        return all(t.atom.gaussian for t in self.terms) and is_zero(self.shift1) and is_zero(self.shift2)
-
-
-class Algebra(SecondMoments):
+class Algebra(Products):
     """Exact second moments of linear expressions in atoms, over one number system."""
 
     # -- sums ------------------------------------------------------------------------------------------------------
@@ -104,7 +48,7 @@ class Algebra(SecondMoments):
                 "put an Affine on the addends, or line the parts up"
             )
         if apart:
-            self._check_raw([t.atom for pair in pairs for t in pair.terms], node)
+            self.check_raw([t.atom for pair in pairs for t in pair.terms], node)
             parts = self._independent(pairs, weights)
         else:
             parts = self._overlapping(terms, shift1, shift2, node)
@@ -178,11 +122,13 @@ class Algebra(SecondMoments):
             return own, own
         m, n = a.moments, b.moments
         if not a.support & b.support:
-            self._check_raw([a, b], node)
+            self.check_raw([a, b], node)
             first, second = m.mean1 * n.mean1, m.mean2 * n.mean2
             return Part(first, second, m.mean1 * n.mean2), Part(first, second, m.mean2 * n.mean1)
         if a.patched or b.patched:
             raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which hold different channels of one feature map")
+        if a.factors or b.factors:
+            return self._of_products(a, b, node)
         if a.gaussian and b.activation is not None:
             return self._stein(a, b, node)
         if b.gaussian and a.activation is not None:
@@ -200,8 +146,8 @@ class Algebra(SecondMoments):
         ahead, back = zero, zero
         for t in a.terms:
             forth, reverse = self.product(t.atom, b, node)
-            ahead = _added(ahead, forth.scaled(t.a1, t.a2, t.a1))
-            back = _added(back, reverse.scaled(t.a1, t.a2, t.a2))
+            ahead = plus(ahead, forth.scaled(t.a1, t.a2, t.a1))
+            back = plus(back, reverse.scaled(t.a1, t.a2, t.a2))
         return ahead, back
 
     def _stein(self, gaussian: Atom, post: Atom, node: Node) -> tuple[Part, Part]:
@@ -257,59 +203,7 @@ class Algebra(SecondMoments):
         part = Part(value, value, value)
         return part, part
 
-    @staticmethod
-    def _check_raw(atoms: Sequence[Atom], node: Node) -> None:
-        raw = list({id(a): a for a in atoms if a.raw}.values())
-        if len(raw) > 1:
-            raise FreshnessError(
-                f"node {node!r} adds the inputs {raw[0].node!r} and {raw[1].node!r} directly, and nothing is known of how "
-                "their channels correlate; give each its own Affine first"
-            )
-
 
 def _rescaled(post: Atom) -> Activation:
     assert post.activation is not None
     return post.activation.transformed(input_scale=post.scale) if post.scale != 1 else post.activation
-
-
-def _added(a: Part, b: Part) -> Part:
-    return Part(a.first + b.first, a.second + b.second, a.joint + b.joint, a.deficit + b.deficit)
-
-
-def disjoint(masks: Iterable[int]) -> bool:
-    """True if no two bit masks share a bit."""
-    seen = 0
-    for mask in masks:
-        if seen & mask:
-            return False
-        seen |= mask
-    return True
-
-
-def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Terms with equal atoms (or equal activations of one source) added up, those that cancel dropped."""
-    table: dict[Any, Term] = {}
-    sizes: dict[Any, Number] = {}
-    for t in terms:
-        key = (t.atom.activation, id(t.atom.source), str(t.atom.scale)) if t.atom.activation is not None else id(t.atom)
-        old = table.get(key)
-        table[key] = t if old is None else Term(old.a1 + t.a1, old.a2 + t.a2, old.atom)
-        before = sizes.get(key, 0)
-        sizes[key] = before + abs(t.a1) if isinstance(t.a1, float | int) and before is not None else None
-    return tuple(t for key, t in table.items() if not (is_zero(t.a1) and is_zero(t.a2)) and not _cancelled(t.a1, sizes[key]))
-
-
-def _cancelled(total: Number, size: Number) -> bool:
-    """True if a sum of floats is zero but for rounding."""
-    return size is not None and isinstance(total, float | int) and abs(total) <= 1e-15 * size
-
-
-def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Terms with sealed sums replaced by what they are made of, recursively, then merged."""
-    out: list[Term] = []
-    for t in terms:
-        if t.atom.terms:
-            out.extend(Term(t.a1 * s.a1, t.a2 * s.a2, s.atom) for s in opened(t.atom.terms))
-        else:
-            out.append(t)
-    return merged(out)

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
 from itertools import accumulate
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..arguments import one_q, per_input
 from ..compose import fold_back, no_rule, require_network
 from ..errors import KcalcError, unknown
 from ..fields import NUMPY
-from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
+from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, Product, RMSNorm, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, sum_weights
 from .channels import Channels
@@ -152,13 +153,31 @@ class Backward:
         weights = [float(w) ** 2 for w in sum_weights(layer, len(parents))]
         return [[w * m for m in self._regrouped(message, node, parent)] for w, parent in zip(weights, parents, strict=True)]
 
+    @rule.register
+    def _(self, layer: Product, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+        """Each factor's message is multiplied by the q values of the others."""
+        out = []
+        for slot, parent in enumerate(parents):
+            others = [self._q_values(node, other) for k, other in enumerate(parents) if k != slot]
+            out.append(self._regrouped([m * prod(q) for m, *q in zip(message, *others, strict=True)], node, parent))
+        return out
+
+    def _q_values(self, node: Node, parent: Node) -> Groups:
+        """The q value of ``parent`` in every group of ``node``."""
+        pairs = self.states[parent].pairs
+        return [float(pairs[place].moments.q1) for place in self._places(node, parent)]
+
+    def _places(self, node: Node, parent: Node) -> list[int]:
+        """Which group of ``parent`` every group of ``node`` lies in."""
+        edges = _ends(self.states[parent])
+        middles = [end - share / 2 for (share, _), end in zip(self.states[node].groups, _ends(self.states[node]), strict=True)]
+        return [next(i for i, edge in enumerate(edges) if middle < edge) for middle in middles]
+
     def _regrouped(self, message: Groups, node: Node, parent: Node) -> Groups:
         """A message per group of ``node`` as one per group of ``parent``, whose groups are unions of them."""
-        edges: list[Any] = [0, *accumulate(share for share, _ in self.states[parent].groups)]
-        middles = [end - share / 2 for (share, _), end in zip(self.states[node].groups, _ends(self.states[node]), strict=True)]
-        out = [0.0] * (len(edges) - 1)
-        for middle, value in zip(middles, message, strict=True):
-            out[next(i for i, edge in enumerate(edges[1:]) if middle < edge)] += value
+        out = [0.0] * len(self.states[parent].groups)
+        for place, value in zip(self._places(node, parent), message, strict=True):
+            out[place] += value
         return out
 
     @rule.register

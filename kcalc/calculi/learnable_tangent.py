@@ -12,8 +12,9 @@ from ..errors import FreshnessError
 from ..jax_field import is_jax, jax_field
 from ..jets import Jet
 from ..layers import Affine
+from .atoms import Atom, Pair, opened
 from .checks import plain
-from .freshness import Algebra, Atom, Pair, opened
+from .freshness import Algebra
 from .second_moments import Moments, Part, agree
 from .tangent import Tangent
 

@@ -24,9 +24,9 @@ from ..jets import Jet
 from ..layers import Affine, Layer
 from ..maps import Assumption
 from ..network import Network
+from .atoms import Atom, Pair
 from .channels import Channels
 from .checks import check_q
-from .freshness import Atom, Pair
 from .homogeneity import degrees
 from .second_moments import Moments, is_zero
 from .tangent import Tangent

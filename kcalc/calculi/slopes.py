@@ -1,7 +1,8 @@
 """Slope polynomials: a network's ``C'(1)`` as a function of the slope of its nonlinear layers, factored as the network is.
 
 Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every mix by a convex combination; the network then multiplies 1 by
-its slope polynomial ``p(psi)``, with ``p(1) = 1`` and coefficients >= 0 [DKS sec. 17.1, 21.3]. The reading is formal: it takes the
+its slope polynomial ``p(psi)``, with ``p(1) = 1`` and coefficients >= 0 [DKS sec. 17.1, 21.3]. A Product of k branches adds up their
+slopes, so that ``p(1)`` is k there. The reading is formal: it takes the
 network as shaping leaves it (``sigma_b = 0``, ``C(0) = 0`` before each LayerNorm), needs neither fresh inputs of activations nor
 independent addends, and a feature map that a Sum reads twice counts as two addends. With the q value of the inputs, mixes weigh by the
 true q values and a LayerNorm that reads channel means ``m`` has its true slope ``q / (q - m^2) >= 1``, so that ``p(1) >= 1``.
@@ -92,7 +93,7 @@ def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: 
     ``expand=True`` multiplies out, exactly where weights are exact.
     Returns: a SymPy expression in ``kc.symbols.psi``, factored (a ``sympy.Poly`` if ``expand``), or {output: expression} for several
     outputs. What it takes for granted is ``kc.maximal_slope(network, q).assumptions``.
-    Raises: NoRule for BatchNorm, Product and Opaque; KcalcError for a Concat of known and unknown channels.
+    Raises: NoRule for BatchNorm and Opaque; KcalcError for a Concat of known and unknown channels.
     """
     calculus = Slopes(network, q, symbols_by_activation)
     states = calculus.read()

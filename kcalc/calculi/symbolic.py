@@ -21,8 +21,8 @@ from ..jets import Jet
 from ..layers import Layer
 from ..maps import Assumption
 from ..network import Network, concat_channels, grouped_widths
+from .atoms import Atom, Pair, Term
 from .channels import Channels
-from .freshness import Atom, Pair, Term
 from .kernel import Kernel
 from .second_moments import Moments
 

@@ -15,8 +15,8 @@ from typing import Any
 from ..errors import KcalcError
 from ..jets import Jet
 from ..layers import Affine, Layer, Nonlinear
+from .atoms import Pair
 from .channels import Channels
-from .freshness import Pair
 from .kernel import Kernel
 from .second_moments import Moments
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..activations import Activation
@@ -15,6 +16,7 @@ from ..errors import FreshnessError, KcalcError
 from ..layers import Affine, BatchNorm, Flatten, GroupNorm, Identity, Input, Layer, Nonlinear, Pool, Product, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
+from ..printing import html_table
 from ..subnetworks import maximal, maximal_curvature
 from .constants import ConstantsTable
 from .measure import local_values
@@ -188,6 +190,13 @@ class Shaping:
         ]
         return "\n".join([*lines, *(f"note: {warning.text}" for warning in self.warnings)])
 
+    def _repr_html_(self) -> str:
+        aims = self.targets | self.global_targets
+        rows = [(name, f"{value:.10g}", f"{self.residuals[name]:.1e}" if name in aims else "") for name, value in self.values.items()]
+        notes = "".join(f"<p>note: {escape(warning.text)}</p>" for warning in self.warnings)
+        measured = html_table([("measured on the network", "value", "residual"), *rows])
+        return f"<p>{escape(repr(self))}</p>{html_table(self.constants.rows)}{measured}{notes}"
+
     def __repr__(self) -> str:
         names = ", ".join(self.constants)
         return f"Shaping({self.method}, {names}, {len(self.network)} nodes)"
@@ -205,10 +214,11 @@ def replace_activations(network: Network, activations: Mapping[Node, Activation]
     return network.map_layers(lambda node, layer: Nonlinear(activations[node]) if node in activations else layer)
 
 
-def prepared(network: Network, activation: Any = None) -> tuple[Network, tuple[str, ...]]:
+def prepared(network: Network, activation: Any = None, products: bool = False) -> tuple[Network, tuple[str, ...]]:
     """The network as shaping wants it (sigma_w = 1, sigma_b = 0, no Scale) and the edits that made it so.
 
-    Raises: KcalcError for BatchNorm, products, unnormalised sums or a network without activations, naming the remedy.
+    ``products``: whether the method has a rule for a Product.
+    Raises: KcalcError for BatchNorm, other products, unnormalised sums or a network without activations, naming the remedy.
     """
     changes: list[str] = []
     normalised: set[tuple[Any, int]] = set()
@@ -216,8 +226,8 @@ def prepared(network: Network, activation: Any = None) -> tuple[Network, tuple[s
         if isinstance(layer, BatchNorm | GroupNorm):
             kind = type(layer).__name__
             raise KcalcError(f"node {node!r} is a {kind}, which no kernel method can shape; drop it with net.without_normalization()")
-        if isinstance(layer, Product):
-            raise KcalcError(f"node {node!r} is a Product, for which shaping has no rule; cut the network there")
+        if isinstance(layer, Product) and not products:
+            raise KcalcError(f"node {node!r} is a Product, for which this method has no rule; use method='dks', or cut the network there")
         if isinstance(layer, Sum) and (layer.weights, len(parents)) not in normalised:
             if is_normalised(sum_weights(layer, len(parents))):
                 normalised.add((layer.weights, len(parents)))

@@ -13,7 +13,7 @@ from ..activations.rectifiers import Leaky
 from ..activations.registry import same_function
 from ..calculi.slopes import log_slopes
 from ..errors import KcalcError, UnreachableTarget, unknown
-from ..layers import Nonlinear, as_number
+from ..layers import Nonlinear, Product, as_number
 from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_slope
@@ -30,6 +30,7 @@ READINGS = {
 SHIFTS = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)  # of input scales alone, in order of preference
 STEEPEST_LEAKY = 1 / (1 - 1 / math.pi)  # C'(1) of a centred ReLU
 MISSED = 1e-9
+FACTORS = "q values of factors multiply: Q' is the sum of theirs, so that errors of q double at a Product of two"
 
 
 def dks(
@@ -55,9 +56,11 @@ def dks(
     if not isinstance(subnetworks, str) or subnetworks not in READINGS:
         raise unknown("reading of subnetworks", subnetworks, READINGS)
     wanted = _q_slope(q_slope)
-    plain, changes = prepared(network, activation)
+    plain, changes = prepared(network, activation, products=True)
     mu = maximal_slope(plain)
-    slope = float((mu if subnetworks == "strict" else mu.forward).inverse(float(zeta)))
+    reading = mu if subnetworks == "strict" else mu.forward
+    _check_reach(plain, float(reading(1.0)), float(zeta))
+    slope = float(reading.inverse(float(zeta)))
     solved: dict[Activation, Constants] = {}
     by_node: dict[Any, Constants] = {}
     for node, layer, _ in plain.steps():
@@ -66,7 +69,7 @@ def dks(
                 try:
                     solved[layer.activation] = constants_for(layer.activation, slope, wanted, free_slope)
                 except OutOfReach as error:
-                    near = slope_text(float((mu if subnetworks == "strict" else mu.forward)(error.nearest)) - 1, error.above)
+                    near = slope_text(float(reading(error.nearest)) - 1, error.above)
                     raise UnreachableTarget(
                         f"{error}, which is zeta = {near} in this network (asked for: {slope_text(float(zeta) - 1, digits=9)})"
                     ) from None
@@ -80,7 +83,8 @@ def dks(
     whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": _global_slope(plain, slope)} if len(plain.outputs) == 1 else {})
     systems = _systems(solved, slope, wanted)
     jumps = (text for phi, k in solved.items() if phi.name in systems and (text := default_end(systems[phi.name], k)) is not None)
-    warnings = [Assumption("network", text) for text in (*_dropped(dropped, wanted), *jumps, *_missed(solved.values(), targets))]
+    warnings = [Assumption("network", FACTORS)] if plain.nodes_of(Product) else []
+    warnings += [Assumption("network", text) for text in (*_dropped(dropped, wanted), *jumps, *_missed(solved.values(), targets))]
     if subnetworks == "forward":
         warnings.append(Assumption("network", READINGS["forward"]))
     elif mu.warning is not None:
@@ -91,6 +95,17 @@ def dks(
         "dks", options | ({} if free_slope else {"free_slope": False}), network, shaped, ConstantsTable(by_node), targets, whole,
         (*changes, *edits), systems, tuple(warnings),
     )  # fmt: skip
+
+
+def _check_reach(network: Network, least: float, zeta: float) -> None:
+    """Refuse a zeta that no local slope reaches, because products add slopes up. Raises: UnreachableTarget."""
+    if zeta <= least:
+        node = next(iter(network.nodes_of(Product)), None)
+        raise UnreachableTarget(
+            f"zeta = {zeta:.6g} is out of reach: a Product (node {node!r}) adds up the slopes of its factors, each >= 1 where C(0) = 0, so that "
+            f"some subnetwork has slope {least:.6g} or more whatever the activations; the nearest are zeta > {least:.6g}, "
+            f"e.g. zeta={1.5 * least:.4g}"
+        )
 
 
 def _q_slope(value: Any) -> float | str | None:

@@ -21,8 +21,8 @@ from ...activations import Activation
 from ...errors import KcalcError
 from ...jets import Jet
 from ...layers import Affine, Flatten, Layer, LayerNorm, Nonlinear, Pool, RMSNorm
+from ..atoms import Atom, Pair
 from ..channels import Channels
-from ..freshness import Atom, Pair
 from ..kernel import LOCATIONS, Kernel
 from ..second_moments import Moments, Part
 from ..tangent import CENTRE, refuse_jumps

@@ -14,7 +14,8 @@ import numpy as np
 from ...activations import Activation
 from ...errors import FreshnessError, KcalcError
 from ...jets import Jet
-from ..freshness import Algebra, Atom
+from ..atoms import Atom
+from ..freshness import Algebra
 from ..second_moments import Part
 from .series import expansion, has_series, series_taylor
 

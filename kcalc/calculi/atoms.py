@@ -1,0 +1,116 @@
+"""Feature maps as linear expressions in atoms: raw inputs, Gaussians, activations of one Gaussian, sealed sums, products."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..activations import Activation
+from .second_moments import Moments, is_zero
+
+Number = Any
+Node = Hashable
+
+
+@dataclass(frozen=True, eq=False)
+class Atom:
+    """One random piece of a feature map, equal only to itself.
+
+    ``support`` is a bit mask of the affine layers it depends on; ``terms`` opens a sum; ``activation`` applied to
+    ``scale * source`` describes a post-activation.
+    """
+
+    node: Node
+    moments: Moments
+    support: int
+    gaussian: bool
+    raw: bool = False
+    terms: tuple[Term, ...] = ()
+    activation: Activation | None = None
+    source: Atom | None = None
+    scale: Number = 1
+    patched: bool = False  # a sum of different channel windows: it must not be opened
+    factors: tuple[Pair, ...] = ()  # a product of independent feature maps
+
+    @property
+    def kind(self) -> str:
+        """What it is, in words, where it is neither Gaussian nor an activation."""
+        return "product" if self.factors else "depthwise layer"
+
+
+@dataclass(frozen=True)
+class Term:
+    """An atom with its coefficients for the two inputs."""
+
+    a1: Number
+    a2: Number
+    atom: Atom
+
+
+@dataclass(frozen=True)
+class Pair:
+    """All that is known of one group of channels for two inputs: moments and what they are made of."""
+
+    moments: Moments
+    terms: tuple[Term, ...]
+    shift1: Number = 0
+    shift2: Number = 0
+    window: tuple[Any, Any] = (0, 1)  # which part of its atoms' channels this is: start and length, in units of all of them
+
+    @classmethod
+    def of(cls, atom: Atom) -> Pair:
+        """The feature map that is just one atom."""
+        return cls(atom.moments, (Term(1, 1, atom),))
+
+    @property
+    def support(self) -> int:
+        """The bit mask of all affine layers in it."""
+        mask = 0
+        for term in self.terms:
+            mask |= term.atom.support
+        return mask
+
+    @property
+    def gaussian(self) -> bool:
+        """True for a centred Gaussian: only Gaussian atoms, no shift."""
+        return all(t.atom.gaussian for t in self.terms) and is_zero(self.shift1) and is_zero(self.shift2)
+
+
+def disjoint(masks: Iterable[int]) -> bool:
+    """True if no two bit masks share a bit."""
+    seen = 0
+    for mask in masks:
+        if seen & mask:
+            return False
+        seen |= mask
+    return True
+
+
+def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Terms with equal atoms (or equal activations of one source) added up, those that cancel dropped."""
+    table: dict[Any, Term] = {}
+    sizes: dict[Any, Number] = {}
+    for t in terms:
+        key = (t.atom.activation, id(t.atom.source), str(t.atom.scale)) if t.atom.activation is not None else id(t.atom)
+        old = table.get(key)
+        table[key] = t if old is None else Term(old.a1 + t.a1, old.a2 + t.a2, old.atom)
+        before = sizes.get(key, 0)
+        sizes[key] = before + abs(t.a1) if isinstance(t.a1, float | int) and before is not None else None
+    return tuple(t for key, t in table.items() if not (is_zero(t.a1) and is_zero(t.a2)) and not _cancelled(t.a1, sizes[key]))
+
+
+def _cancelled(total: Number, size: Number) -> bool:
+    """True if a sum of floats is zero but for rounding."""
+    return size is not None and isinstance(total, float | int) and abs(total) <= 1e-15 * size
+
+
+def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Terms with sealed sums replaced by what they are made of, recursively, then merged."""
+    out: list[Term] = []
+    for t in terms:
+        if t.atom.terms:
+            out.extend(Term(t.a1 * s.a1, t.a2 * s.a2, s.atom) for s in opened(t.atom.terms))
+        else:
+            out.append(t)
+    return merged(out)

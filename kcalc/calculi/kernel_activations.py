@@ -1,0 +1,144 @@
+"""Activations in kernel maps: of a fresh Gaussian, fused with functions of one Gaussian before them, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..activations import Activation, activation, combine, multiply
+from ..errors import FreshnessError
+from ..jets import Jet
+from .atoms import Atom, Pair, opened
+from .checks import is_one, plain
+from .kernel_moments import KernelMoments
+from .second_moments import Moments, agree, is_zero
+
+Number = Any
+Node = Hashable
+
+
+@dataclass
+class KernelActivations(KernelMoments):
+    """What activations, and products of functions of one Gaussian, make of feature maps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._posts: dict[Any, Pair] = {}
+
+    def _activated(self, phi: Activation, pair: Pair, node: Node) -> Pair:
+        """phi of a centred Gaussian; of a function of one Gaussian, the two fused; otherwise refused."""
+        if pair.gaussian:
+            source, scale = self._gaussian_source(pair, node)
+            return replace(self._post(phi, source, scale, node), window=pair.window)
+        fused = self._fusion(phi, pair, node)
+        if fused is not None:
+            self.note(node, f"{phi.name} is fused with the functions before it into one activation of one Gaussian", "exact")
+            return replace(self._post(fused[0], fused[1], 1, node), window=pair.window)
+        if not self.assume_independent:
+            raise FreshnessError(
+                f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian pre-activation; put an Affine layer "
+                "in front of it (net.preactivated() rewrites a ResNet as V2), or pass assume_independent=True to treat it as Gaussian"
+            )
+        self.note(node, f"{phi.name} sees {self._describe(pair)}, treated as a centred Gaussian of the same q and c")
+        return self._post(phi, Atom(node, replace(pair.moments, mean1=0, mean2=0), self._bit(), True), 1, node)
+
+    @staticmethod
+    def _describe(pair: Pair) -> str:
+        atoms = [t.atom for t in opened(pair.terms)]
+        if any(a.raw for a in atoms):
+            return "a raw network input"
+        others = [a for a in atoms if not a.gaussian]
+        kinds = [f"{a.activation.name} at {a.node!r}" if a.activation else f"the {a.kind} {a.node!r}" for a in others]
+        shown = ", ".join(kinds[:3]) + (", ..." if len(kinds) > 3 else "")
+        if len(atoms) > 1 and others:
+            return f"a sum with {shown}"
+        return f"the output of {shown}" if others else f"the Gaussian {atoms[0].node!r}" if pair.gaussian else "a shifted Gaussian"
+
+    def _gaussian_source(self, pair: Pair, node: Node) -> tuple[Atom, Number]:
+        if len(pair.terms) == 1 and agree(pair.terms[0].a1, pair.terms[0].a2) and not isinstance(pair.terms[0].a1, Jet):
+            scale = pair.terms[0].a1
+            if np.ndim(scale) == 0:
+                return pair.terms[0].atom, scale
+        return Atom(node, pair.moments, pair.support, True, terms=pair.terms), 1
+
+    def _post(self, phi: Activation, source: Atom, scale: Number, node: Node) -> Pair:
+        """``phi(scale * source)`` with its moments: local q and c maps, and the channel mean."""
+        key = (phi, id(source), scale)
+        if key in self._posts:  # the same function of the same Gaussian, as in a dense block: one atom, computed once
+            return self._posts[key]
+        m, square = source.moments, scale * scale
+        q1 = square * m.q1 if not is_one(square) else m.q1
+        q2 = q1 if self.uniform else (square * m.q2 if not is_one(square) else m.q2)
+        out1, mean1 = self._local_q(phi, q1)
+        out2, mean2 = (out1, mean1) if self.uniform else self._local_q(phi, q2)
+        gap = self._local_gap(phi, m.gap, q1, q2)
+        atom = Atom(node, Moments(out1, out2, gap, mean1, mean2), source.support, False, activation=phi, source=source, scale=scale)
+        self._posts[key] = self._checked(Pair.of(atom), node)
+        return self._posts[key]
+
+    def _local_q(self, phi: Activation, q: Number) -> tuple[Number, Number]:
+        if isinstance(q, Jet):
+            return q.compose(phi.q_series(q.value, 2, q.order)), q.compose(phi.q_series(q.value, 1, q.order))
+        return phi.second_moment(q, self.field), phi.mean(q, self.field)
+
+    def _local_gap(self, phi: Activation, gap: Number, q1: Number, q2: Number) -> Number:
+        if not self.follow_c:
+            return 0
+        series = phi.taylor(gap.value, q1, q2, gap.order, self.field)
+        return (-gap).compose([series[0], *(-a for a in series[1:])])
+
+    def _fusion(self, phi: Activation, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
+        """phi after a function of one Gaussian as one activation of that Gaussian, if that is what it sees."""
+        if all(t.atom.gaussian for t in pair.terms) and agree(pair.shift1, pair.shift2) and plain(pair.shift1):
+            centred = self._affinely(pair, (1, 1), (-pair.shift1, -pair.shift2), node)
+            return phi.transformed(input_shift=pair.shift1), Atom(node, centred.moments, pair.support, True, terms=pair.terms)
+        inner = self._of_one_gaussian(pair, node)
+        return None if inner is None else (phi.composed(inner[0]), inner[1])
+
+    def _of_one_gaussian(self, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
+        """A feature map as one activation of one Gaussian, if it is that."""
+        for terms in (pair.terms, opened(pair.terms)):
+            sources = {id(t.atom if t.atom.gaussian else t.atom.source): t.atom if t.atom.gaussian else t.atom.source for t in terms}
+            (source, *others) = sources.values()
+            numbers = [n for t in terms for n in (t.a1, t.a2)] + [pair.shift1, pair.shift2]
+            if source is None or others or not all(plain(n) for n in numbers):
+                continue
+            if any(type(n).__name__ == "arb" for n in numbers):
+                raise FreshnessError(f"node {node!r} fuses activations with certified coefficients: it has numbers, but no enclosure")
+            if all(agree(t.a1, t.a2) for t in terms) and agree(pair.shift1, pair.shift2):
+                pieces = [(t.a1, t.atom.activation or activation("identity"), t.atom.scale if t.atom.activation else 1) for t in terms]
+                inner = pieces[0][1] if len(pieces) == 1 and is_one(pieces[0][0]) and is_one(pieces[0][2]) else combine(pieces)
+                return (inner if is_zero(pair.shift1) else inner.transformed(output_shift=pair.shift1)), source
+        return None
+
+    # -- products ------------------------------------------------------------------------------------------------------
+
+    def _product(self, pairs: Sequence[Pair], node: Node) -> Pair:
+        """``prod_i f_i``: factors that share weights are functions of one Gaussian, made one activation."""
+        groups: list[list[Pair]] = []
+        for pair in pairs:
+            meets = [any(pair.support & other.support for other in group) for group in groups]
+            joined = [other for group, met in zip(groups, meets, strict=True) if met for other in group]
+            groups = [*(group for group, met in zip(groups, meets, strict=True) if not met), [*joined, pair]]
+        made = [group[0] if len(group) == 1 else self._one_product(group, node) for group in groups]
+        return made[0] if len(made) == 1 else self._checked(self.algebra.independent_product(made, node), node)
+
+    def _one_product(self, pairs: Sequence[Pair], node: Node) -> Pair:
+        found = [self._of_one_gaussian(pair, node) for pair in pairs]
+        inner = [item for item in found if item is not None]
+        if len(inner) == len(pairs) and len({id(source) for _, source in inner}) == 1 and len({pair.window for pair in pairs}) == 1:
+            self.note(node, "factors of one Gaussian are multiplied into one activation", "exact")
+            phi = inner[0][0]
+            for other, _ in inner[1:]:
+                phi = multiply(phi, other)
+            return replace(self._post(phi, inner[0][1], 1, node), window=pairs[0].window)
+        if not self.assume_independent:
+            raise FreshnessError(
+                f"node {node!r} multiplies feature maps that share weights ({', '.join(self._describe(p) for p in pairs)}); put an Affine "
+                "layer on all of them but one, or pass assume_independent=True to treat the factors as independent"
+            )
+        self.note(node, "the factors are treated as independent, which they are not")
+        return self.algebra.independent_product(pairs, node)

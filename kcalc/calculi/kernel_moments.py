@@ -1,0 +1,196 @@
+"""The state of kernel maps, and the moments that rules put together: what all rules of :class:`kcalc.calculi.kernel.Kernel` stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import FreshnessError, KcalcError
+from ..fields import NUMPY
+from ..jets import Jet
+from ..layers import Affine
+from ..maps import Assumption
+from .atoms import Atom, Pair, Term
+from .channels import Channels
+from .checks import check_q, check_variance
+from .freshness import Algebra
+from .second_moments import Moments, Part, is_zero
+
+Number = Any
+Node = Hashable
+FEW = 64  # channels per group under which a grouped convolution is far from Gaussian
+
+
+@dataclass
+class KernelMoments:
+    """One number system, what is noted on the way, and the second moments of feature maps.
+
+    ``uniform``: both inputs have the same q, so second-input numbers repeat the first's. ``follow_c``: carry the gap, a
+    :class:`Jet` in c (otherwise q alone, where q may be a Jet). ``channels``: channel counts of the Concat nodes;
+    ``widths``: how many channels grouped Affine nodes read, where known.
+    ``assume_independent``: go on where a hypothesis of the calculus fails, recording it in ``notes``.
+    """
+
+    field: Any = NUMPY
+    uniform: bool = False
+    follow_c: bool = True
+    channels: Mapping[Node, Sequence[Any]] | None = None
+    assume_independent: bool = False
+    widths: Mapping[Node, int | None] | None = None
+
+    def __post_init__(self) -> None:
+        self.algebra = Algebra(self.field, self.uniform)
+        self.notes: dict[tuple[Node, str], Assumption] = {}
+        self._bits = 0
+
+    # -- entry -----------------------------------------------------------------------------------------------------
+
+    def start(self, node: Node, q1: Number, q2: Number, gap: Number) -> Channels:
+        """The state of an Input node."""
+        atom = Atom(node, Moments(q1, q2, gap, 0, 0), self._bit(), gaussian=False, raw=True)
+        return Channels.one(Pair.of(atom))
+
+    def _bit(self) -> int:
+        self._bits += 1
+        return 1 << self._bits
+
+    def note(self, node: Node, text: str, kind: str = "heuristic") -> None:
+        """Record an assumption made at a node."""
+        self.notes.setdefault((node, text), Assumption(node, text, kind))
+
+    # -- moments ---------------------------------------------------------------------------------------------------
+
+    def _parts(self, state: Channels) -> list[Part]:
+        """Second moments over all channels: groups weighted by their share."""
+        if len(state.groups) == 1:
+            return [self.algebra.own(state.pairs[0].moments)]
+        return [self.algebra.own(p.moments).times(self._share(f)) for f, p in state.groups]
+
+    def _share(self, fraction: Any) -> Number:
+        return self.field.number(fraction)
+
+    def _means(self, state: Channels, node: Node) -> tuple[Number, Number]:
+        """The means over all channels."""
+        if any(t.atom.raw for pair in state.pairs for t in pair.terms):
+            self.note(node, "the network input has channel mean 0", "convention")
+        return state.average(_mean1, self.field), state.average(_mean2, self.field)
+
+    def _centred(self, state: Channels, node: Node, many: bool) -> list[Part]:
+        """Second moments about the channel means; ``many`` channels must be there to standardise weights over."""
+        if not many:
+            raise KcalcError(f"node {node!r} standardises weights over one input channel, which leaves none; use standardised=False")
+        mean1, mean2 = self._means(state, node)
+        if is_zero(mean1) and is_zero(mean2):
+            return self._parts(state)
+        q1, q2, _ = self.algebra.mix(self._parts(state))
+        for q, mean in ((q1, mean1), (q2, mean2)):
+            check_variance(self.field, q - mean * mean, q, node)
+        return [*self._parts(state), Part.of_means(mean1, mean2, sign=-1)]
+
+    def whole(self, state: Channels) -> tuple[Number, Number, Number]:
+        """(q1, q2, gap) over all channels of a feature map."""
+        if len(state.groups) == 1:
+            m = state.pairs[0].moments
+            return m.q1, m.q2, m.gap
+        q1, q2, gap = self.algebra.mix(self._parts(state))
+        return q1, q2, self._clipped(gap)
+
+    def mean(self, state: Channels) -> float:
+        """The mean over all channels of a feature map, as a float."""
+        return float(state.average(_mean1, self.field))
+
+    def _mixed(self, parts: Sequence[Part], node: Node) -> tuple[Number, Number, Number]:
+        q1, q2, gap = self.algebra.mix(parts)
+        check_q(self.field, q1, node)
+        if not self.uniform:
+            check_q(self.field, q2, node)
+        return q1, q2, self._clipped(gap)
+
+    def _clipped(self, gap: Number) -> Number:
+        """Keep rounding from carrying c out of [-1, 1]."""
+        if not self.follow_c:
+            return 0
+        if self.field is NUMPY:
+            return Jet((np.clip(gap.value, 0.0, 2.0), *gap.coefficients[1:]))
+        return gap
+
+    def _checked(self, pair: Pair, node: Node) -> Pair:
+        check_q(self.field, pair.moments.q1, node)
+        if not self.uniform:
+            check_q(self.field, pair.moments.q2, node)
+        return replace(pair, moments=replace(pair.moments, gap=self._clipped(pair.moments.gap)))
+
+    def _affinely(self, pair: Pair, scale: tuple[Number, Number], shift: tuple[Number, Number], node: Node) -> Pair:
+        """``scale_j f_j + shift_j`` with its moments."""
+        (s1, s2), (t1, t2), m = scale, shift, pair.moments
+        if self.uniform:
+            s2, t2 = s1, t1
+        mean1 = s1 * m.mean1 + t1
+        mean2 = mean1 if self.uniform else s2 * m.mean2 + t2
+        if is_zero(t1) and is_zero(t2):
+            q1 = s1 * s1 * m.q1
+            q2 = q1 if self.uniform else s2 * s2 * m.q2
+            gap = m.gap
+        else:
+            parts = [self.algebra.own(m).scaled(s1 * s1, s2 * s2, s1 * s2)]
+            crossed = s1 * m.mean1 * t2 + s2 * m.mean2 * t1 + t1 * t2
+            parts.append(Part(2 * s1 * m.mean1 * t1 + t1 * t1, 2 * s2 * m.mean2 * t2 + t2 * t2, crossed))
+            q1, q2, gap = self._mixed(parts, node)
+        terms = tuple(Term(s1 * t.a1, s2 * t.a2, t.atom) for t in pair.terms)
+        shift1, shift2 = (t if is_zero(old) else s * old + t for s, old, t in ((s1, pair.shift1, t1), (s2, pair.shift2, t2)))
+        return Pair(Moments(q1, q2, gap, mean1, mean2), terms, shift1, shift2, pair.window)
+
+    def _divided(self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node) -> Channels:
+        """``(f_j - mean_j) / sqrt(q_j - mean_j^2)``, every group alike."""
+        var1 = q1 - mean1 * mean1
+        var2 = var1 if self.uniform else q2 - mean2 * mean2
+        for var in (var1, var2):
+            check_variance(self.field, var, q1, node)
+        s1 = 1 / self.algebra.root(var1)
+        s2 = s1 if self.uniform else 1 / self.algebra.root(var2)
+        t1, t2 = (0 if is_zero(mean) else -mean * scale for mean, scale in ((mean1, s1), (mean2, s2)))
+        out = below.map(lambda pair: self._affinely(pair, (s1, s2), (t1, t2), node))
+        if len(out.groups) == 1:
+            one = q1 * 0 + 1  # by definition, and free of rounding
+            moments = replace(out.pairs[0].moments, q1=one, q2=one if self.uniform else q2 * 0 + 1)
+            return Channels.one(replace(out.pairs[0], moments=moments))
+        return out
+
+    def _grouped(self, layer: Affine, node: Node, below: Channels) -> bool:
+        """Whether an affine output is Gaussian; records what grouped convolutions assume."""
+        if layer.groups == 1:
+            return True
+        if len(below.groups) > 1 and not self.assume_independent:
+            raise FreshnessError(
+                f"node {node!r} is a grouped Affine after a concatenation of unlike feature maps, so its groups differ; "
+                "put an Affine with groups=1 in between, or pass assume_independent=True"
+            )
+        if len(below.groups) > 1:
+            self.note(node, "the groups of the convolution are treated as alike")
+        width = (self.widths or {}).get(node)
+        fan_in = width // layer.groups if width is not None else None
+        if fan_in == 1 or (fan_in is None and layer.groups == layer.features):
+            return False
+        if fan_in is not None and fan_in < FEW:
+            self.note(node, f"each group of the convolution reads {fan_in} channels only, treated as many")
+        else:
+            self.note(node, "each group of the convolution has many channels", "convention")
+        return True
+
+    def _note_raw_mean(self, pairs: Sequence[Pair], node: Node) -> None:
+        raw = dict.fromkeys(t.atom.node for p in pairs for t in p.terms if t.atom.raw)
+        if len(raw) > 1:
+            self.note(node, f"the inputs {', '.join(map(repr, raw))} are taken as uncorrelated", "convention")
+        if raw and not all(is_zero(p.moments.mean1) for p in pairs):
+            self.note(node, "the network input has channel mean 0", "convention")
+
+
+def _mean1(pair: Pair) -> Number:
+    return pair.moments.mean1
+
+
+def _mean2(pair: Pair) -> Number:
+    return pair.moments.mean2
