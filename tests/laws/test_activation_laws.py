@@ -33,7 +33,7 @@ def test_every_entry_says_what_it_is_and_where_it_comes_from():
 
 
 def test_every_entry_is_on_the_notebook_page():
-    page = (ROOT / "notebooks" / "00_local_maps.py").read_text()
+    page = (ROOT / "notebooks" / "00_gallery_of_activations.py").read_text()
     assert set(names()) <= set(re.findall(r'"(\w+)"', page))
 
 

@@ -1,0 +1,159 @@
+"""The notebooks as files: both halves of a pair agree, outputs are there and clean, figures say what they show. Nothing is executed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NAMES = sorted({path.stem for path in FOLDER.iterdir() if path.suffix in (".py", ".ipynb")})
+MARKER = re.compile(r"^# %%( \[markdown\])?$")
+MOST_BYTES = 1_500_000
+ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:home|Users|root|tmp|work|opt|usr|var|mnt|srv|data|private)/\w|[A-Z]:\\\\|file://")
+TITLED = re.compile(r"set_title\(|\btitle=|suptitle\(")
+
+
+def percent_cells(text: str) -> list[tuple[str, str]]:
+    """(kind, source) of the cells of a script in the percent format, its header left out."""
+    kinds, cells = [], []
+    body = re.sub(r"\A# ---\n.*?\n# ---\n", "", text, flags=re.DOTALL)
+    for line in body.splitlines():
+        marker = MARKER.match(line)
+        if marker:
+            kinds.append("markdown" if marker[1] else "code")
+            cells.append([])
+        elif cells:
+            cells[-1].append(line)
+        else:
+            assert not line.strip(), f"text before the first cell: {line!r}"
+    return [(kind, _source(kind, lines)) for kind, lines in zip(kinds, cells, strict=True)]
+
+
+def _source(kind: str, lines: list[str]) -> str:
+    if kind == "markdown":
+        lines = [line for line in lines if line.strip()]
+        assert all(line.startswith("#") for line in lines), lines
+        lines = [line.removeprefix("#").removeprefix(" ") for line in lines]
+    return "\n".join(lines).strip("\n")
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+
+
+def source(cell: dict[str, Any]) -> str:
+    return "".join(cell["source"]).strip("\n")
+
+
+def outputs(notebook: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    return [(i, out) for i, cell in enumerate(notebook["cells"]) for out in cell.get("outputs", ())]
+
+
+def texts(out: dict[str, Any]) -> str:
+    """What an output shows as text."""
+    shown = [out.get("text", "")] + [value for kind, value in out.get("data", {}).items() if not kind.startswith("image/png")]
+    return "\n".join("".join(part) for part in shown)
+
+
+def has_figure(cell: dict[str, Any]) -> bool:
+    return any("image/png" in out.get("data", {}) for out in cell.get("outputs", ()))
+
+
+def helpers(cells: list[dict[str, Any]]) -> set[str]:
+    """Names of functions of the notebook that set a title."""
+    found = set()
+    for cell in cells:
+        for name, body in re.findall(r"^def (\w+)\(.*?\n((?:(?:[ \t].*)?\n)*)", source(cell) + "\n", flags=re.MULTILINE):
+            if TITLED.search(body):
+                found.add(name)
+    return found
+
+
+def test_there_are_notebooks():
+    assert NAMES
+    assert len({name[:2] for name in NAMES}) == len(NAMES), "two notebooks have one number"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_halves_of_the_pair_exist(name):
+    assert (FOLDER / f"{name}.py").is_file()
+    assert (FOLDER / f"{name}.ipynb").is_file()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_halves_agree_cell_by_cell(name):
+    script = percent_cells((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    cells = [(cell["cell_type"], source(cell)) for cell in load(name)["cells"]]
+    assert [kind for kind, _ in script] == [kind for kind, _ in cells]
+    for i, ((kind, ours), (_, stored)) in enumerate(zip(script, cells, strict=True)):
+        assert ours == stored, f"cell {i}, {kind}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_was_executed_in_order_and_without_noise(name):
+    notebook = load(name)
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert sum(bool(cell["outputs"]) for cell in code) >= len(code) / 2
+    for i, out in outputs(notebook):
+        assert out["output_type"] != "error", f"cell {i}"
+        assert out.get("name") != "stderr", f"cell {i}: {texts(out)[:200]}"
+        assert not re.search(r"\w*Warning\b", texts(out)), f"cell {i}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_tells_nothing_of_the_machine_and_stays_small(name):
+    notebook = load(name)
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    for i, out in outputs(notebook):
+        assert not ABSOLUTE.search(texts(out)), f"cell {i}"
+    for i, cell in enumerate(notebook["cells"]):
+        assert not ABSOLUTE.search(source(cell)), f"cell {i}"
+        assert "execution" not in cell["metadata"], f"cell {i} has the times of a run"
+    assert (FOLDER / f"{name}.ipynb").stat().st_size < MOST_BYTES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_has_a_title(name):
+    cells = [cell for cell in load(name)["cells"] if cell["cell_type"] == "code"]
+    known = helpers(cells)
+    for i, cell in enumerate(cells):
+        if has_figure(cell):
+            called = any(re.search(rf"\b{helper}\(", source(cell)) for helper in known)
+            assert called or TITLED.search(source(cell)), f"code cell {i + 1} draws a figure and sets no title:\n{source(cell)[:200]}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_opens_with_a_heading_and_closes_with_what_was_seen(name):
+    cells = load(name)["cells"]
+    assert cells[0]["cell_type"] == "markdown"
+    assert source(cells[0]).startswith("# ")
+    assert cells[-1]["cell_type"] == "markdown"
+    assert "What we saw" in source(cells[-1])
+
+
+# -- the checks themselves ----------------------------------------------------------------------------------------------------------------
+
+
+def test_percent_cells_are_read_as_jupytext_writes_them():
+    text = "# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # Title\n#\n# text\n\n# %%\nx = 1\n\n\n# %%\ny = 2  # %% no marker\n"
+    assert percent_cells(text) == [("markdown", "# Title\n\ntext"), ("code", "x = 1"), ("code", "y = 2  # %% no marker")]
+
+
+@pytest.mark.parametrize("text", ["/home/someone/kcalc", "see /tmp/x.png", "file:///etc", r"C:\\Users"])
+def test_absolute_paths_are_found(text):
+    assert ABSOLUTE.search(text)
+
+
+@pytest.mark.parametrize("text", ["docs/gains.md", "https://example.org/home/page", "a/tmp/b", "1/work"])
+def test_other_slashes_are_not(text):
+    assert not ABSOLUTE.search(text)
+
+
+def test_helpers_that_set_titles_are_found():
+    cell = {"source": ["def page(a):\n", "    fig.suptitle(a)\n", "\n", "\n", "def other():\n", "    return 1\n"]}
+    assert helpers([cell]) == {"page"}
