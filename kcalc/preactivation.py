@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from .layers import Dropout, Identity, Layer, Nonlinear, Pool, Sum
+from .layers import Dropout, Identity, Layer, Nonlinear, Pool, Scale, Sum
 
 Node = Hashable
 Step = tuple[Node, Layer, tuple[Node, ...]]
@@ -15,7 +15,7 @@ def preactivated_steps(steps: Sequence[Step]) -> list[Step]:
     """The steps with every identity shortcut reading what its activation reads.
 
     Where an addend of a Sum is ``phi(z)`` and ``phi(z)`` also feeds a branch, the Sum reads z itself and the branch keeps phi(z);
-    pooling between them moves before phi. Sums whose addends end in an activation of their own are left as they are.
+    pooling between them moves before phi. A Scale right behind phi counts as part of it. Sums whose addends end in an activation of their own are left as they are.
     """
     layers = {node: layer for node, layer, _ in steps}
     parents = {node: tuple(reads) for node, _, reads in steps}
@@ -28,7 +28,7 @@ def preactivated_steps(steps: Sequence[Step]) -> list[Step]:
 def _before_activation(reader: Node, addend: Node, layers: dict[Node, Layer], parents: dict[Node, tuple[Node, ...]]) -> Node:
     """The addend without its activation; ``parents`` is changed where pooling has to move before it."""
     chain: list[Node] = []
-    place = addend
+    place = _unscaled(addend, layers, parents)
     while isinstance(layers[place], PASSING):
         chain.append(place)
         place = parents[place][0]
@@ -46,6 +46,14 @@ def _before_activation(reader: Node, addend: Node, layers: dict[Node, Layer], pa
     for node in others:
         parents[node] = tuple(place if p == addend else p for p in parents[node])
     return addend
+
+
+def _unscaled(node: Node, layers: dict[Node, Layer], parents: dict[Node, tuple[Node, ...]]) -> Node:
+    """The activation behind its Scales; the node itself where there is none."""
+    place = node
+    while isinstance(layers[place], Scale):
+        place = parents[place][0]
+    return place if isinstance(layers[place], Nonlinear) else node
 
 
 def _readers(node: Node, parents: dict[Node, tuple[Node, ...]]) -> set[Node]:

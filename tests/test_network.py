@@ -264,3 +264,13 @@ def test_layers_compare_by_value() -> None:
     assert L.Nonlinear("silu") == L.Nonlinear("swish")
     assert hash(L.Affine(3)) == hash(L.Affine(3))
     assert L.Affine(3) != L.Affine(4)
+
+
+def test_preactivation_takes_the_gain_behind_an_activation_with_it():
+    gain = 2**0.5
+    branch = kc.chain(L.Affine(), L.Nonlinear("relu"), L.Scale(gain), L.Affine())
+    block = kc.chain(kc.residual(branch, shortcut_weight=0.6), L.Nonlinear("relu"), L.Scale(gain))
+    net = kc.chain(L.Affine(), L.Nonlinear("relu"), L.Scale(gain), kc.repeat(block, 3)).preactivated()
+    assert kc.q_map(net)(1.0) == pytest.approx(1.0, abs=1e-14)
+    stem = kc.chain(L.Affine(), kc.repeat(kc.residual(kc.chain(L.Nonlinear("relu"), L.Scale(gain), branch), shortcut_weight=0.6), 3))
+    assert net.isomorphic(kc.chain(stem, L.Nonlinear("relu"), L.Scale(gain)))
