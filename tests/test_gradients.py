@@ -113,7 +113,7 @@ def test_a_shaped_network_has_even_gradients() -> None:
     assert kc.gradients(A.vanilla(60, activation="relu", sigma_w=2**0.5)).growth == pytest.approx(1.0)
 
 
-def test_shared_branches_report_affine_layers_only() -> None:
+def test_shared_branches_report_affine_layers_and_inputs_only() -> None:
     steps = [
         ("x", L.Input(), ()),
         ("a", L.Affine(), ("x",)),
@@ -122,7 +122,7 @@ def test_shared_branches_report_affine_layers_only() -> None:
         ("out", L.Affine(), ("s",)),
     ]
     found = kc.gradients(kc.Network.from_steps(steps, ["out"]))
-    assert set(found.nodes) == {"a", "out"}
+    assert set(found.nodes) == {"x", "a", "out"} and found.nodes["x"] == found.nodes["a"]
     # d/dz (.6 z + .8 relu z) is .6 or 1.4: mean square (.36 + 1.96)/2
     assert found.nodes["a"] == pytest.approx((0.36 + 1.96) / 2, rel=1e-13)
     assert any("Affine layers" in a.text for a in found.assumptions)

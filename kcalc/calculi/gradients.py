@@ -6,7 +6,6 @@ norm being summed over the node's channels. So what explodes or vanishes in back
 
 from __future__ import annotations
 
-import html
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
@@ -17,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arguments import one_q, per_input
-from ..compose import fold_back, no_rule, require_network
+from ..compose import fold, fold_back, no_rule, require_network
 from ..errors import KcalcError, unknown
 from ..fields import NUMPY
+from ..jets import Jet
 from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, Product, RMSNorm, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, sum_weights
+from ..printing import html_table, text_table
 from .channels import Channels
 from .ntk import TangentReading
 from .tangent import refuse_jumps
@@ -74,17 +75,10 @@ class Gradients:
         return [(str(n), f"{v:.6g}", shown(self.weights, n), shown(self.chi, n)) for n, v in self.nodes.items()]
 
     def __str__(self) -> str:
-        rows = [("node", "|d out/d node|^2", "|d out/d weights|^2", "chi"), *self._rows()]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = [
-            "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(r, widths, strict=True))) for r in rows
-        ]
-        return "\n".join(line.rstrip() for line in lines)
+        return text_table([("node", "|d out/d node|^2", "|d out/d weights|^2", "chi"), *self._rows()])
 
     def _repr_html_(self) -> str:
-        head = "<tr><th>node</th><th>E|&part;out/&part;node|&sup2;</th><th>E|&part;out/&part;weights|&sup2;</th><th>&chi;</th></tr>"
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows())
-        return f"<table>{head}{body}</table>"
+        return html_table([("node", "E|∂out/∂node|²", "E|∂out/∂weights|²", "χ"), *self._rows()])
 
     def __repr__(self) -> str:
         return f"Gradients({len(self.nodes)} nodes, growth {self.growth:.4g})"
@@ -240,10 +234,13 @@ def _backward(network: Network, states: Mapping[Node, Channels], output: Node) -
 
 
 def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], output: Node) -> dict[Node, float]:
-    """{Affine node: value} where terms cross: the kernel's derivative in each of them, from one pass of the tangent calculus."""
-    nodes = network.nodes_of(Affine)
-    seeds = dict(zip(nodes, np.eye(len(nodes)), strict=True))
-    zero = dict.fromkeys(network.inputs, np.asarray(0.0))
-    kernel, states = reading.run(NUMPY, zero, q, None, seeds)
+    """{Affine or input: value} where terms cross: the kernel's derivative in each of them, from one pass of the tangent calculus."""
+    nodes = [*network.inputs, *network.nodes_of(Affine)]
+    directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
+    kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in network.nodes_of(Affine)})
+    start: dict[Node, Any] = {n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n]))) for n in network.inputs}
+    with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
+        states = fold(network, kernel, start)  # pyright: ignore[reportArgumentType]
     parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
-    return {node: float(part) / float(kernel.whole(states[node])[0]) for node, part in zip(nodes, parts, strict=True)}
+    found = {node: float(part) / float(kernel.whole(states[node])[0]) for node, part in zip(nodes, parts, strict=True)}
+    return {node: found[node] for node in network if node in found}
