@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from functools import lru_cache
 
+_PRIMED = re.compile(r"((?:\\\\[a-z]+\s*)*\\\\?[A-Za-z]+)('+)\^")  # LaTeX sets f'^2, the converter does not
 _PRIMES = ("\u2032", "\u2033", "\u2034")
 _BREAKS = frozenset("=≤≥<>≈≠∼≲≳→⇒∝+−-∈;")
 _OPEN, _CLOSE, _BARS = frozenset("([{⌈⌊⟨"), frozenset(")]}⌉⌋⟩"), frozenset("|‖")
@@ -25,7 +26,7 @@ def mathml(latex: str) -> str:
     from latex2mathml.converter import convert
 
     try:
-        root = ET.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(latex)))
+        root = ET.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(_PRIMED.sub(r"{\1\2}^", latex))))
     except Exception:  # whatever it cannot read is shown as it was written
         return f"<code>{html.escape(latex)}</code>"
     _set_primes(root)

@@ -1,0 +1,82 @@
+"""Formulas as MathML, made at build time: pages need neither scripts nor fonts from elsewhere."""
+
+from __future__ import annotations
+
+import html
+import re
+import xml.etree.ElementTree as ET
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+from kcalc.claims.mathml import _set_primes, mathml
+
+LOGGER = logging.getLogger(__name__)
+LEFT_OVER = re.compile(r"\\[A-Za-z]+|\\[^\\\s]")
+UNDER = {"msub": "munder", "msubsup": "munderover"}
+LIMITED = frozenset({"∑", "∏", "max", "min", "sup", "inf", "lim"})
+PRIMED = re.compile(r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^")  # LaTeX sets f'^2, the converter does not
+BAR = re.compile(r"<mo((?: stretchy=\"false\")?)>([|\u2016\u2225])</mo>")
+DROPPED = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|,\s*$)")
+
+
+def inline(latex: str, where: nodes.Node) -> str:
+    """A formula in a line of text."""
+    text = _plain(latex)
+    return _checked(mathml(text), latex, where)
+
+
+def display(latex: str, where: nodes.Node) -> str:
+    """A formula on a line of its own."""
+    from latex2mathml.converter import convert
+
+    text = _plain(latex)
+    if "&" in text and r"\begin" not in text:
+        text = rf"\begin{{aligned}}{text}\end{{aligned}}"
+    elif r"\\" in text and r"\begin" not in text:
+        text = rf"\begin{{gathered}}{text}\end{{gathered}}"
+    try:
+        root = ET.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(text)))
+    except Exception as error:
+        return _checked(f"<code>{html.escape(latex)}</code>", latex, where, str(error))
+    _set_primes(root)
+    _set_limits(root)
+    body = "".join(ET.tostring(item, encoding="unicode") for item in root)
+    return _checked(f'<math display="block">{body}</math>', latex, where)
+
+
+def _set_limits(node: ET.Element) -> None:
+    """Limits of sums and maxima stand below and above them."""
+    for child in node.iter():
+        if child.tag in UNDER and len(child) and (child[0].text or "").strip() in LIMITED:
+            child.tag = UNDER[child.tag]
+
+
+def _plain(latex: str) -> str:
+    """LaTeX without what only TeX's typesetting needs."""
+    return re.sub(r"\s+", " ", PRIMED.sub(r"{\1\2}^", DROPPED.sub("", latex))).strip()
+
+
+def _checked(markup: str, latex: str, where: nodes.Node, why: str = "") -> str:
+    if markup.startswith("<code>") or LEFT_OVER.search(re.sub(r"<[^>]*>", "", markup)):
+        LOGGER.warning("a formula cannot be shown: %s %s", latex, why, location=where, type="mathml")
+    return BAR.sub(r'<mo\1 lspace="0" rspace="0">\2</mo>', markup)  # bars of absolute values stand close to what they enclose
+
+
+def _visit_inline(self: Any, node: nodes.math) -> None:
+    self.body.append(inline(node.astext(), node))
+    raise nodes.SkipNode
+
+
+def _visit_block(self: Any, node: nodes.math_block) -> None:
+    self.body.append(self.starttag(node, "div", CLASS="formula", tabindex="0", role="group", **{"aria-label": "formula"}))
+    self.body.append(display(node.astext(), node))
+    self.body.append("</div>\n")
+    raise nodes.SkipNode
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_html_math_renderer("mathml", (_visit_inline, None), (_visit_block, None))  # type: ignore[arg-type]
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

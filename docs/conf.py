@@ -1,0 +1,90 @@
+"""The documentation: ``sphinx-build -W --keep-going -b html docs docs/_build/html``.
+
+Nothing is fetched while it is built, and nothing on a page comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE / "_ext"), str(ROOT)]
+
+from kcalc.version import __version__  # noqa: E402
+
+project = "kcalc"
+author = "The kcalc developers"
+copyright = "The kcalc developers"
+version = release = __version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "mathml", "pictures", "docstrings", "catalogue"]
+exclude_patterns = ["_build", "_ext", "_generated", "**.ipynb_checkpoints"]
+html_math_renderer = "mathml"
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist", "attrs_inline", "smartquotes"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+nb_execution_mode = "off"  # notebooks are stored executed
+nb_number_source_lines = False
+nb_render_markdown_format = "myst"
+nb_ipywidgets_js = {}
+myst_fence_as_directive = []
+
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+add_module_names = False
+default_role = "code"
+nitpicky = True
+nitpick_ignore_regex = [("py:(class|data|obj|exc|attr)", r"(?!kcalc\.).*")]
+
+html_theme = "furo"
+html_title = f"kcalc {__version__}"
+html_static_path = ["_static"]
+html_css_files = ["kcalc.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_show_sourcelink = False
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
+html_theme_options = {"top_of_page_buttons": []}
+
+
+def _notebooks() -> None:
+    """The notebooks, where Sphinx finds them; those that are gone are gone here too."""
+    target = HERE / "notebooks"
+    target.mkdir(exist_ok=True)
+    wanted = {path.name: path for path in sorted(ROOT.glob("notebooks/*.ipynb"))}
+    for stale in target.iterdir():
+        if stale.name not in wanted:
+            stale.unlink()
+    for name, path in wanted.items():
+        if not (target / name).exists() or (target / name).read_bytes() != path.read_bytes():
+            shutil.copyfile(path, target / name)
+
+
+_notebooks()
+
+
+def _reachable(app, pagename, templatename, context, doctree) -> None:
+    """What scrolls sideways can be reached by keyboard."""
+    region = 'tabindex="0" role="region" aria-label="table"'
+    if "body" in context:
+        body = context["body"].replace("<pre>", '<pre tabindex="0">')
+        context["body"] = body.replace('<div class="table-wrapper', f'<div {region} class="table-wrapper')
+
+
+def _levelled(app, pagename, templatename, context, doctree) -> None:
+    """Furo's captions in the sidebar say that they are headings, but not of which level."""
+    if "furo_navigation_tree" in context:
+        tree = context["furo_navigation_tree"]
+        context["furo_navigation_tree"] = tree.replace('class="caption" role="heading"', 'class="caption" role="heading" aria-level="2"')
+
+
+def setup(app) -> None:
+    app.connect("html-page-context", _reachable, priority=900)
+    app.connect("html-page-context", _levelled, priority=900)

@@ -1,0 +1,170 @@
+"""Every code block of the README, CONTRIBUTING and docs/ runs, and prints what the page says it prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pytest
+
+import kcalc as kc
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+
+import pages  # noqa: E402
+
+BUILT = ("_build", "_generated", "notebooks", "_static")  # below docs/, not ours
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(path for path in ROOT.glob("docs/**/*.md") if path.relative_to(ROOT / "docs").parts[0] not in BUILT),
+]
+RUN_BY_CI = ("main-job", "test")  # the README's marks on what .ci/run executes in fresh environments
+MODEL = """
+import torch
+from torch import nn
+
+
+class _Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        first, second = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
+        self.body = nn.Sequential(first, nn.BatchNorm2d(8), nn.ReLU(), second, nn.BatchNorm2d(8))
+
+    def forward(self, x):
+        return torch.relu(x + self.body(x))
+
+
+stem, head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 4)
+model = nn.Sequential(stem, nn.ReLU(), _Block(), _Block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head).eval()
+x = torch.zeros(2, 3, 16, 16)
+"""
+GIVEN = {"README.md": MODEL}
+"""What a page takes as given: the README's "your own model"."""
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _text(path: Path) -> str:
+    """The page, without the README's blocks that .ci/run executes."""
+    text = path.read_text(encoding="utf-8")
+    for mark in RUN_BY_CI:
+        text = text.replace(f"<!-- {mark} -->", "<!-- not run: .ci/run executes it in a fresh environment -->")
+    return text
+
+
+@pytest.fixture
+def _restored() -> Iterator[None]:
+    """Pages that add something leave kcalc's registers as they were."""
+    from kcalc.activations import registry
+    from kcalc.interchange.writers import WRITERS
+    from kcalc.shaping import METHODS
+
+    registers: list[dict[Any, Any]] = [registry._BY_NAME, registry._ALIASES, METHODS, WRITERS]  # pyright: ignore
+    kept = [dict(register) for register in registers]
+    yield
+    for register, before in zip(registers, kept, strict=True):
+        register.clear()
+        register.update(before)
+
+
+@pytest.mark.usefixtures("_restored")
+@pytest.mark.parametrize("path", PAGES, ids=_name)
+def test_the_blocks_of_a_page_do_what_it_says(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    if _name(path) in GIVEN:
+        exec(GIVEN[_name(path)], names)
+    try:
+        list(pages.run(_text(path), names))
+    finally:
+        plt.close("all")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=_name)
+def test_every_block_runs_or_says_why_not(path: Path) -> None:
+    for block in pages.blocks(_text(path)):
+        where = f"{_name(path)}, line {block.line}"
+        if block.reason is not None:
+            assert len(block.reason) > 5, f"{where}: say why it is not run"
+        else:
+            assert block.language in (*pages.RUN, "text", "json"), f"{where}: {block.language!r} blocks need <!-- not run: REASON -->"
+        if block.language in ("bash", "console") and block.reason is None:
+            assert block.commands, f"{where}: no command"
+
+
+def test_documents_that_are_shown_can_be_read(tmp_path: Path) -> None:
+    found = [block for path in PAGES for block in pages.blocks(_text(path)) if block.language == "json" and "kcalc.network/1" in block.text]
+    assert found
+    for block in found:
+        (tmp_path / "net.json").write_text(block.text, encoding="utf-8")
+        kc.c_map(kc.load_json(tmp_path / "net.json"))
+
+
+def test_what_the_readme_says_the_main_job_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    from kcalc.cli import main
+
+    found = pages.blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+    job = next(block.text for block in found if block.mark == "main-job")
+    shown = next(block.text for block in found if block.language == "text")
+    assert main(job.split("&& kcalc ")[1].split()) == 0
+    pages.compare(shown + "\n...", capsys.readouterr().out)
+
+
+def test_the_reference_has_every_public_name() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md"))
+    modules = {"activations", "architectures", "claims", "layers", "symbols", "__version__"}
+    missing = [name for name in kc.__all__ if name not in modules and f":: kcalc.{name}\n" not in text]
+    assert not missing, f"docs/reference lacks {missing}"
+    assert not [name for name in kc.layers.KINDS if f":: kcalc.layers.{name}\n" not in text]
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("1.25 a", "1.2534 a", True),
+        ("1.25 a", "1.26 a", False),
+        ("residual 3.8e-17", "residual 2.2e-16", True),
+        ("residual 3.8e-17", "residual 1.0", False),
+        ("1 ... 3", "1 2 2 3", True),
+        ("1 ...", "1 2 3", True),
+        ("1 ... 4", "1 2 2 3", False),
+        ("1", "1 2", False),
+        ("affine_7", "affine_8", False),
+        ("- 0.5", "-0.5", False),
+        ("[0.1 -2e3]", "[0.1 -2600]", False),
+        ("True", "False", False),
+    ],
+)
+def test_outputs_are_compared_to_the_digits_shown(shown: str, printed: str, same: bool) -> None:
+    if same:
+        pages.compare(shown, printed)
+    else:
+        with pytest.raises(pages.PageError):
+            pages.compare(shown, printed)
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        ("```python\n1 / 0\n```", "ZeroDivisionError"),
+        ("```python\nprint(1)\n```\n\n```text\n2\n```", "the page shows"),
+        ("<!-- raises KcalcError -->\n```python\npass\n```", "no KcalcError was raised"),
+        ("<!-- raises NoRule -->\n```python\nimport kcalc\nkcalc.activation('tahn')\n```", "instead of NoRule"),
+        ("```bash\nls\n```", "no kcalc command"),
+        ("```bash\nkcalc gain tahn\n```", "status 2"),
+        ("```python\n", "not closed"),
+    ],
+)
+def test_a_page_that_is_wrong_fails(page: str, complaint: str) -> None:
+    with pytest.raises(pages.PageError, match=complaint):
+        list(pages.run(page))
