@@ -7,6 +7,7 @@ them the constants that make the network trainable. jax, matplotlib and torch ar
 from . import activations, architectures, claims, layers, symbols
 from .activations import Activation, activation
 from .backend import Model, coordinate_check, lsuv, normalise_locations, scale_output, to_jax, wli
+from .calculi.batches import large_batch
 from .calculi.fluctuations import Fluctuations, fluctuations
 from .calculi.global_maps import c_map, node_values, q_map, q_values
 from .calculi.gradients import Gradients, gradients
@@ -23,6 +24,7 @@ from .gaussian import expectation, pair_expectation
 from .interchange import Reading, load_json, read, save_json
 from .network import Network
 from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
+from .report import report
 from .shaping import (
     Constants,
     Shaping,
@@ -79,6 +81,7 @@ __all__ = [
     "gradients",
     "hessian_blocks",
     "kernel_regression",
+    "large_batch",
     "layers",
     "learnable_kernel",
     "load_json",
@@ -98,6 +101,7 @@ __all__ = [
     "q_values",
     "read",
     "repeat",
+    "report",
     "residual",
     "residual_blocks",
     "residual_spectrum",

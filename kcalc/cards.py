@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from . import plot_claims
 from .errors import KcalcError
-from .plotting import activations, c_maps, q_maps
+from .plotting import activations, c_maps, claim, q_maps
 from .rootfinding import finite_part
 
 Array = np.ndarray
@@ -38,10 +39,19 @@ def card(phi: Any, axes: Sequence[Any] | None = None, q: Sequence[float] = Q_VAL
     activations({phi.name: phi}, ax=panels[0])
     _q_panel(phi, panels[1])
     _c_panel(phi, panels[2], values)
-    for panel, title in zip(panels, (phi.name, "Q map", "C map"), strict=True):
-        panel.set_title(title, fontsize=9.5)
+    for panel, title in zip(panels, _titles(phi, values), strict=True):
+        claim(panel, title)
         panel.set_box_aspect(1)
     return panels
+
+
+def _titles(phi: Any, values: tuple[float, ...]) -> tuple[str, str, str]:
+    """A sentence for each panel, from the numbers that it draws."""
+    x, q, c = np.linspace(-4, 4, 401), finite_part(phi.q_map, np.geomspace(1e-2, 1e2, 121)), np.cos(np.linspace(np.pi, 0.0, 201))
+    at_one = float(phi.q_map(1.0)) if q[0] <= 1 <= q[-1] else np.nan
+    curves = [np.asarray(phi.c_map(c, float(value)), dtype=float) for value in finite_part(phi.q_map, np.array(sorted(values)))]
+    named = plot_claims.activations(x, {phi.name: np.asarray(phi(x), dtype=float)}, {})
+    return named, plot_claims.q_maps(q, [phi.q_map(q)], [at_one]), plot_claims.c_maps(c, curves)
 
 
 @dataclass(frozen=True)

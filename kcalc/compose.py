@@ -68,9 +68,11 @@ def no_rule(calculus: str, layer: Any, node: Hashable) -> NoRule:
 
 REWRITES = {
     "BatchNorm": "it couples the examples of a batch; drop it with net.without_normalization() and normalise the sums "
-    "with net.normalised(), or use LayerNorm",
+    "with net.normalised(), use LayerNorm, or approximate a large batch with kc.large_batch(net)",
     "GroupNorm": "its statistics run over locations too; drop it with net.without_normalization() and normalise the sums "
     "with net.normalised(), or use LayerNorm",
+    "TokenMix": "what it makes of c values depends on those between tokens; follow pairs of tokens with spatial='exact' and "
+    "image_shape=(tokens,)",
     "Product": "rewrite the gate as one activation of a single pre-activation where it is one, or cut the network there",
     "Opaque": "replace the node by layers that kcalc knows, or analyse the parts before and after it",
 }

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .errors import KcalcError, unknown
 from .graph_layout import HEIGHT, Box, Plan, Route, plan
+from .layer_texts import is_mathtext, layer_kind, layer_text, shortened, weights_text
 from .layered import Node
-from .region_drawing import LISTED, as_regions, draw_regions
+from .region_drawing import LISTED, Region, as_regions, draw_regions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.path import Path
 
 FONT = 7.0
+LEAST = 0.86  # the width of a box with a short text, in inches
 INK, SKIP = "#3A3A3A", "#0072B2"
-KINDS = {
-    "Input": "input", "Affine": "affine", "Nonlinear": "activation", "Sum": "join", "Concat": "join", "Product": "join",
-    "LayerNorm": "normalisation", "RMSNorm": "normalisation", "BatchNorm": "normalisation", "GroupNorm": "normalisation", "Pool": "pooling",
-}  # fmt: skip
 COLORS = {  # kind: (face, edge)
     "input": ("#F1F1F1", "#6E6E6E"),
     "affine": ("#DCE9F5", "#4F81B0"),
@@ -53,40 +52,68 @@ def network(
     Returns: the Axes, in inches where the figure is new. Artists of nodes carry the gid ``node:<name>``. Raises:
     KcalcError for something that is not a network, and for unknown nodes in ``regions`` or ``labels``.
     """
-    layers = _layers(net)
-    given = labels if isinstance(labels, Mapping) else {}
     chosen = [] if regions is None else as_regions(regions)
-    _check([*given, *(node for region in chosen for node in region.nodes)], layers, columns)
-    texts = {node: str(given.get(node, layer_text(layer, node))) if labels is not False else "" for node, layer in layers.items()}
-    circles = {node for node, layer in layers.items() if type(layer).__name__ in ("Sum", "Product") and node not in given}
-    widths = {node: HEIGHT if node in circles else _box_width(texts[node]) for node in layers}
-    ordered = {node for node, layer in layers.items() if type(layer).__name__ == "Concat"}
-    if collapse is None:
-        collapse = len(layers) > max_nodes and hasattr(net, "blocks")
-    drawn = plan(net, widths, ordered, collapse, columns)
+    collapse = collapse if collapse is not None else len(net_layers(net)) > max_nodes and hasattr(net, "blocks")
+    sheet = laid_out(net, labels, chosen, _text_width, collapse, columns)
+    drawn, layers, texts = sheet.plan, sheet.layers, sheet.texts
     room = max((_text_width(region.label) + 0.25 for region in chosen), default=0.0)
     listed = max((_text_width(region.meaning) for region in chosen[:LISTED]), default=0.0)
     ax, scale = _canvas(ax, drawn, max(1.15, listed + 1.1) if legend else 0.0, room)
     tints = draw_regions(ax, drawn, chosen, FONT, scale)
     _draw_groups(ax, drawn, scale, bool(chosen))
     for route in drawn.routes:
-        _draw_route(ax, route, _weights_text(layers[route.target], route.slots) if labels is not False else "", scale)
+        _draw_route(ax, route, weights_text(layers[route.target], route.slots) if labels is not False else "", scale)
     for curve in drawn.connectors:
         ax.add_artist(_patch("PathPatch", _bezier(curve), facecolor="none", edgecolor=INK, linewidth=0.8 * scale, zorder=2))
         ax.add_artist(_patch("Circle", curve[-1], 0.022, facecolor=INK, linewidth=0, zorder=3.5))
-    kinds = {node: KINDS.get(type(layers[node]).__name__, "other") for node in drawn.boxes}
-    outputs = list(dict.fromkeys(drawn.represents[node] for node in net.outputs))
+    kinds = {node: layer_kind(layers[node]) for node in drawn.boxes}
+    outputs = sheet.outputs
     for node, box in drawn.boxes.items():
         _draw_box(ax, box, kinds[node], texts[node], node in outputs, scale)
     for box in [drawn.boxes[node] for node in outputs] if len(outputs) > 1 else ():
         at, size = (box.x, box.y - HEIGHT / 2 - 0.03), (FONT - 0.5) * scale
-        ax.text(*at, _short(str(box.node)), ha="center", va="top", fontsize=size, style="italic", color=INK)
+        ax.text(*at, shortened(str(box.node)), ha="center", va="top", fontsize=size, style="italic", color=INK)
     if legend:
         _draw_legend(ax, drawn, list(kinds.values()), scale, tints)
     return ax
 
 
-def _layers(net: Any) -> dict[Node, Any]:
+@dataclass(frozen=True)
+class Sheet:
+    """A network laid out: the plan, what each node is and says, and the drawn nodes that stand for outputs."""
+
+    plan: Plan
+    layers: Mapping[Node, Any]
+    texts: Mapping[Node, str]
+    outputs: tuple[Node, ...]
+
+
+def laid_out(
+    net: Any,
+    labels: bool | Mapping[Node, str],
+    regions: Sequence[Region],
+    text_width: Callable[[str], float],
+    collapse: bool,
+    columns: int | None = None,
+    plain: bool = False,
+) -> Sheet:
+    """Write the labels of a network's nodes and lay it out; ``text_width`` in inches, ``plain`` without mathtext.
+
+    Raises: KcalcError for something that is not a network, and for unknown nodes in ``labels`` or ``regions``.
+    """
+    layers = net_layers(net)
+    given = labels if isinstance(labels, Mapping) else {}
+    _check([*given, *(node for region in regions for node in region.nodes)], layers, columns)
+    texts = {node: str(given.get(node, layer_text(layer, node, plain))) if labels is not False else "" for node, layer in layers.items()}
+    circles = {node for node, layer in layers.items() if type(layer).__name__ in ("Sum", "Product") and node not in given}
+    widths = {node: HEIGHT if node in circles else round(max(LEAST, text_width(texts[node]) + 0.18), 3) for node in layers}
+    ordered = {node for node, layer in layers.items() if type(layer).__name__ == "Concat"}
+    drawn = plan(net, widths, ordered, collapse, columns)
+    return Sheet(drawn, layers, texts, tuple(dict.fromkeys(drawn.represents[node] for node in net.outputs)))
+
+
+def net_layers(net: Any) -> dict[Node, Any]:
+    """The layer of each node. Raises: KcalcError for something that is not a network."""
     if not all(hasattr(net, name) for name in ("steps", "inputs", "outputs")):
         raise KcalcError(f"expected a network to draw, got {type(net).__name__}")
     return {node: layer for node, layer, _ in net.steps()}
@@ -100,82 +127,7 @@ def _check(named: Iterable[Node], layers: Mapping[Node, Any], columns: Any) -> N
         raise KcalcError(f"columns must be a whole number >= 1, got {columns!r}")
 
 
-# -- texts -------------------------------------------------------------------------------------------------------------
-
-
-def number_text(value: Any) -> str:
-    """A number in three digits, or a symbolic expression in mathtext; empty where that would be long."""
-    if getattr(value, "free_symbols", None):
-        import sympy as sp
-
-        text = f"${sp.latex(value)}$"
-        return text if len(text) <= 26 and _is_mathtext(text) else ""
-    return f"{float(value):.3g}"
-
-
-def layer_text(layer: Any, node: Node = "") -> str:
-    """What is written in the box of a layer: "Affine 64", "3×3, 64, /2", "tanh", "+", "LayerNorm"."""
-    kind = type(layer).__name__
-    if kind == "Affine":
-        return _affine_text(layer)
-    if kind == "Input":
-        shape = [str(k) for k in (*(layer.image_shape or ()), *((layer.features,) if layer.features is not None else ()))]
-        return " ".join([_short(str(node)), "×".join(shape)]).strip()
-    if kind == "Pool":
-        window = "" if layer.window is None else " " + _extent(layer.window)
-        stride = "" if layer.stride in (None, 1) else f" /{_plain(layer.stride)}"
-        return f"{layer.kind.replace('_', ' ')} pool{window}{stride}"
-    if kind == "Nonlinear":
-        return _short(str(getattr(layer.activation, "name", layer.activation)))
-    if kind == "Scale":
-        return f"× {number_text(layer.factor) or 'factor'}"
-    if kind == "Dropout":
-        return f"dropout {number_text(layer.rate)}".strip()
-    if kind == "Opaque":
-        return _short(f"? {layer.name}")
-    return {"Sum": "+", "Product": "×", "Concat": "concat", "Flatten": "flatten", "Identity": "identity"}.get(kind) or _short(kind)
-
-
-def _affine_text(layer: Any) -> str:
-    features = [] if layer.features is None else [str(layer.features)]
-    if layer.kernel == 1 and layer.stride == 1 and layer.groups == 1:
-        return " ".join(["Affine", *features])
-    stride = [] if layer.stride == 1 else [f"/{_plain(layer.stride)}"]
-    groups = [] if layer.groups == 1 else [f"{layer.groups} groups"]
-    return ", ".join([_extent(layer.kernel), *features, *stride, *groups])
-
-
-def _plain(size: Any) -> str:
-    return "×".join(map(str, size)) if isinstance(size, tuple) else str(size)
-
-
-def _extent(size: Any) -> str:
-    return _plain(size) if isinstance(size, tuple) else f"{size}×{size}"
-
-
-def _short(text: str, most: int = 20) -> str:
-    """A name that mathtext leaves alone, cut to ``most`` characters."""
-    return (text if len(text) <= most else text[: most - 1] + "…").replace("$", r"\$")
-
-
-def _weights_text(layer: Any, slots: Sequence[int]) -> str:
-    weights = getattr(layer, "weights", None)
-    if weights is None:
-        return "" if len(slots) == 1 else f"{len(slots)}×"
-    return ", ".join(filter(None, (number_text(weights[i]) for i in slots)))
-
-
-@cache
-def _is_mathtext(text: str) -> bool:
-    from matplotlib.textpath import TextPath
-
-    if not text.strip():
-        return True
-    try:
-        TextPath((0, 0), text, size=FONT)
-    except ValueError:
-        return False
-    return True
+# -- widths ---------------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -183,14 +135,9 @@ def _text_width(text: str) -> float:
     """The width of a text in inches. Raises: KcalcError for mathtext that does not parse."""
     from matplotlib.textpath import TextPath
 
-    if not _is_mathtext(text):
+    if not is_mathtext(text):
         raise KcalcError(f"the label {text!r} is not valid mathtext")
     return TextPath((0, 0), text, size=FONT).get_extents().width / 72 if text.strip() else 0.0
-
-
-def _box_width(text: str) -> float:
-    """The width of a box: that of its text and a margin, not less than the usual one."""
-    return round(max(0.86, _text_width(text) + 0.18), 3)
 
 
 # -- artists -----------------------------------------------------------------------------------------------------------

@@ -174,6 +174,8 @@ class _Numpy(Field):
                 raise _refuse(value, "its rows have different lengths") from error
             if array.ndim > 0:
                 return self._array(array)
+        if isinstance(value, sp.Basic):
+            return _sympy_float(value)
         plain = _plain(value)
         return _as_float(_closed_value(plain) if isinstance(plain, sp.Expr) else plain)
 
@@ -235,6 +237,12 @@ class _Mpmath(Field):
         if isinstance(plain, sp.Expr):
             return self.context.mpf(sp.Float(_closed_value(plain).evalf(self.digits + 5), self.digits + 5)._mpf_)
         return self.context.mpf(plain)
+
+
+@lru_cache(maxsize=4096)
+def _sympy_float(value: sp.Basic) -> float:
+    """A SymPy number as a float: layers and activations ask for the same few ones over and over."""
+    return _as_float(_closed_value(value))
 
 
 def _as_float(value: int | float | Fraction | sp.Expr) -> float:

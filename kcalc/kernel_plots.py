@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .plotting import GREY, PALETTE, STYLES, axes, finish
+from . import plot_claims
+from .plotting import GREY, PALETTE, STYLES, axes, finish, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,18 +22,20 @@ def kernel_curves(kernels: Mapping[str, Any], ax: Axes | None = None, q: Any = 1
     made = ax is None
     ax = axes(ax, 4.6, 3.2)
     theta = np.linspace(np.pi, 0.0, points)
+    drawn: list[np.ndarray] = []
     for label, kernel in kernels.items():
         values = kernel.at_angle(theta, q)
         curves = values.items() if isinstance(values, Mapping) else [(None, values)]
         for output, curve in curves:
             count = len(ax.get_lines())
+            drawn.append(np.asarray(curve, dtype=float))
             shown = label if output is None else f"{label}, {output}"
             ax.plot(np.cos(theta), curve, color=PALETTE[count % len(PALETTE)], ls=STYLES[count // len(PALETTE) % len(STYLES)], label=shown)
     ax.set_xlim(-1.02, 1.02)
     ax.axhline(0.0, color=GREY, lw=0.6)
-    ax.set_xlabel("c value of the inputs")
+    ax.set_xlabel("$c$ of the inputs")
     ax.set_ylabel("kernel")
-    finish(ax, [], made)
+    finish(ax, [], made, says=plot_claims.kernels(np.cos(theta), drawn))
     return ax
 
 
@@ -49,9 +52,11 @@ def gradient_trace(gradients: Any, ax: Axes | None = None) -> Axes:
     if values and max(values.values()) < 1.05 * min(values.values()):
         middle = float(np.sqrt(max(values.values()) * min(values.values())))
         ax.set_ylim(middle / 2, middle * 2)
+    plain_ticks(ax.yaxis, *ax.get_ylim())
     ax.set_xlabel("node, from the input to the output")
     ax.set_ylabel(r"E$\,|\partial\,$out$\,/\,\partial\,$node$|^2$")
-    finish(ax, [], made)
+    says = plot_claims.factor([gradients.nodes[node] for node in gradients.weights], "Gradients at the Affine layers")
+    finish(ax, [], made, says=says)
     return ax
 
 
@@ -74,7 +79,7 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     ax.set(xscale="log", yscale="log")
     ax.set_xlabel("rank")
     ax.set_ylabel(r"$\lambda_i\,/\,\lambda_1$")
-    finish(ax, [], made)
+    finish(ax, [], made, says=plot_claims.spectra(list(spectrums.values())))
     return ax
 
 
@@ -95,7 +100,8 @@ def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     ax.set_xlim(0, 1.02)
     ax.set_xlabel("layer / depth")
     ax.set_ylabel(r"$\Theta_i(c)\,/\,\Theta_i(1)$")
-    finish(ax, [dashed] if any(one.limit is not None for one in regimes.values()) else [], made)
+    handles = [dashed] if any(one.limit is not None for one in regimes.values()) else []
+    finish(ax, handles, made, says=plot_claims.regimes(list(regimes.values())))
     return ax
 
 
@@ -107,7 +113,7 @@ def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None) -> Axe
         color = PALETTE[len(ax.get_lines()) % len(PALETTE)]
         ax.plot(times, values, color=color, lw=1.5, label=label)
     ax.set(xscale="log", yscale="log")
-    ax.set_xlabel("$t$")
+    ax.set_xlabel("training time $t$ (steps, or steps times learning rate)")
     ax.set_ylabel("loss")
-    finish(ax, [], made)
+    finish(ax, [], made, says=plot_claims.losses([np.asarray(values, dtype=float) for values in curves.values()]))
     return ax

@@ -249,7 +249,20 @@ class RMSNorm(Layer):
 
 @dataclass(frozen=True)
 class BatchNorm(Layer):
-    """Batch normalisation. Kernel maps cannot represent it (it couples the examples of a batch)."""
+    """Batch normalisation. It couples the examples of a batch, which kernel maps cannot represent.
+
+    ``batch_c``: the c value in [0, 1) that different examples of a large batch have at this node, with which kernel maps approximate it;
+    ``kc.large_batch(network)`` fills it in.
+    """
+
+    batch_c: Number | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_c is None:
+            return
+        object.__setattr__(self, "batch_c", as_number(self.batch_c, "BatchNorm.batch_c"))
+        if not _symbolic(self.batch_c) and not 0 <= self.batch_c < 1:
+            raise _fail(self, f"batch_c must lie in [0, 1), got {self.batch_c}")
 
 
 @dataclass(frozen=True)
@@ -263,6 +276,43 @@ class GroupNorm(Layer):
 
     def __post_init__(self) -> None:
         _count(self, "groups")
+
+
+@dataclass(frozen=True)
+class TokenMix(Layer):
+    """``y_t = sum_s matrix[t][s] x_s`` over locations (tokens, row by row in an image), the same numbers for every channel and input.
+
+    Fixed token mixing: attention with zero query or key weights, an MLP-Mixer's token weights as they are. ``matrix`` is an array (T, S) of
+    numbers; it must be square where the image has more than one axis.
+    """
+
+    matrix: Any
+
+    def __post_init__(self) -> None:
+        try:
+            array = np.asarray(self.matrix, dtype=float)
+        except (TypeError, ValueError):
+            raise _fail(self, "matrix must be a rectangular array of numbers") from None
+        if array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
+            raise _fail(self, f"matrix must be a two-dimensional array of finite numbers, got shape {array.shape}")
+        if not np.abs(array).sum(axis=1).all():
+            raise _fail(
+                self, f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so that its token is 0 whatever the input"
+            )
+        object.__setattr__(self, "matrix", tuple(map(tuple, array.tolist())))
+
+    @property
+    def array(self) -> np.ndarray:
+        """The matrix, (T, S)."""
+        return np.array(self.matrix)
+
+    @property
+    def permutes(self) -> float | None:
+        """The number by which it multiplies where every token reads one token alone, all by this number or its negative; else None."""
+        array = self.array
+        sizes = np.abs(array[array != 0])
+        alone = (np.count_nonzero(array, axis=1) == 1).all() and (sizes == sizes[0]).all()
+        return float(sizes[0]) if alone else None
 
 
 POOLS = ("max", "mean", "weighted_mean")
@@ -332,7 +382,7 @@ def _symbolic(value: Any) -> bool:
 KINDS: dict[str, type[Layer]] = {
     kind.__name__: kind
     for kind in (
-        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, LayerNorm, RMSNorm, BatchNorm, GroupNorm, Pool,
+        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, LayerNorm, RMSNorm, BatchNorm, GroupNorm, TokenMix, Pool,
         Dropout, Flatten, Identity, Opaque,
     )
 }  # fmt: skip

@@ -31,6 +31,7 @@ from .arguments import (
 from .errors import KcalcError
 from .gaps import Gap
 from .jets import Jet
+from .printing import Shown, latex_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,11 +52,12 @@ class Assumption:
 
 
 @dataclass(frozen=True)
-class FixedPoint:
+class FixedPoint(Shown):
     """A fixed point: its value, the slope of the map there, and whether it attracts (None: undecided by the slope)."""
 
     value: float
     slope: float
+    listed = ("stable",)
 
     @property
     def stable(self) -> bool | None:
@@ -269,8 +271,31 @@ class GapAt:
         return np.broadcast_to(np.asarray(jets[self.output].value, dtype=float), gap.shape)
 
 
-@dataclass(frozen=True)
-class CMapDerivative:
+class MapDerivative:
+    """What the derivatives of C and of Q maps have in common: ``base``, the map, and ``order``."""
+
+    base: Any
+    order: int
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Those of the map."""
+        return self.base.assumptions
+
+    def to_dict(self) -> dict[str, Any]:
+        """Which derivative of what, and the map's assumptions, as plain data."""
+        return {"derivative_of": self.base.name, "order": self.order, "assumptions": _plain(self.assumptions)}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base.name}, order {self.order})"
+
+    def _repr_latex_(self) -> str:
+        letter = r"\mathcal{C}" if isinstance(self, CMapDerivative) else r"\mathcal{Q}"
+        return rf"${letter}^{{({self.order})}}\ \text{{of}}\ \texttt{{{latex_text(self.base.name)}}}$"
+
+
+@dataclass(frozen=True, repr=False)
+class CMapDerivative(MapDerivative):
     """A derivative of a C map in c; call it like the map. Infinite values (kinks at c = +-1) are returned as inf."""
 
     base: CMap
@@ -283,14 +308,6 @@ class CMapDerivative:
         factor = float(sp.factorial(self.order))
         values = {n: (-jet.coefficients[self.order] if self.order else 1 - jet.value) * factor for n, jet in jets.items()}
         return self.base._result(values, shape, single_precision(c, q1, q2))
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """Those of the map."""
-        return self.base.assumptions
-
-    def __repr__(self) -> str:
-        return f"CMapDerivative({self.base.name}, order {self.order})"
 
 
 class QMap(KernelMap):
@@ -363,8 +380,8 @@ class QMap(KernelMap):
         return f"QMap({self.name})"
 
 
-@dataclass(frozen=True)
-class QMapDerivative:
+@dataclass(frozen=True, repr=False)
+class QMapDerivative(MapDerivative):
     """A derivative of a Q map in q; call it like the map."""
 
     base: QMap
@@ -373,11 +390,3 @@ class QMapDerivative:
     def __call__(self, q: Any) -> Any:
         """The derivative at q."""
         return self.base._evaluate(q, self.order)
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """Those of the map."""
-        return self.base.assumptions
-
-    def __repr__(self) -> str:
-        return f"QMapDerivative({self.base.name}, order {self.order})"

@@ -114,6 +114,10 @@ class Network:
 
     def blocks(self) -> tuple[Block, ...]:
         """The network cut at the feature maps that all paths cross, equal consecutive pieces grouped into repetitions."""
+        return self._blocks
+
+    @cached_property
+    def _blocks(self) -> tuple[Block, ...]:
         return find_blocks(tuple(self.steps()), self.outputs)
 
     def isomorphic(self, other: Network) -> bool:
@@ -218,6 +222,11 @@ class Network:
         ends = f"{_names(self.inputs)} -> {_names(self.outputs)}"
         return f"Network({len(self)} nodes, {sum(map(len, self._parents.values()))} edges, {ends})"
 
+    def _repr_html_(self) -> str:
+        from .svg import network_html
+
+        return network_html(self)
+
 
 def _rebuild(steps: Sequence[Step], outputs: Sequence[Node], removed: tuple[Node, ...]) -> Network:
     network = Network.from_steps(steps, outputs)
@@ -271,8 +280,8 @@ def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
 
 
 def grouped_widths(network: Network) -> dict[Node, int | None]:
-    """How many channels each grouped Affine reads, None where it is not known."""
-    grouped = [node for node in network.nodes_of(Affine) if getattr(network.layer(node), "groups", 1) > 1]
+    """How many channels each grouped Affine and each GroupNorm reads, None where it is not known."""
+    grouped = [node for kind in (Affine, GroupNorm) for node in network.nodes_of(kind) if getattr(network.layer(node), "groups", 1) > 1]
     return {node: network.features[network.parents(node)[0]] for node in grouped}
 
 

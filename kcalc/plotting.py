@@ -6,8 +6,10 @@ settings. Arguments are duck-typed: maps and activations are callables on NumPy 
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import plot_claims
 from .drawing import network
 from .errors import KcalcError
 from .rootfinding import sign_changes
@@ -29,6 +32,7 @@ Array = np.ndarray
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")  # Okabe and Ito
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 GREY, LIGHT = "#666666", "#D9D9D9"
+SAID = 100  # points from which a curve tells of all that lies between them
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -58,15 +62,18 @@ def c_maps(
     ax = axes(ax, 3.6, 3.6)
     c = np.cos(np.linspace(np.pi, 0.0, _whole(points, "points", 2)))
     _identity(ax, -1, 1)
+    drawn: list[Array] = []
     for label, curve, given in _curves(maps, labels, q1, q2):
-        color = _draw_curve(ax, c, curve(c), label, (looks or {}).get(label))
+        drawn.append(curve(c))
+        color = _draw_curve(ax, c, drawn[-1], label, (looks or {}).get(label))
         for value, stable in _fixed_points(curve, given, q1, q2):
             _mark(ax, value, stable, color)
     ax.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
     ax.set_aspect("equal")
-    ax.set_xlabel("$c$", fontsize=10)
+    ax.set_xlabel("$c$ of the inputs", fontsize=10)
     ax.set_ylabel(r"$\mathcal{C}_f(c)$", fontsize=10)
-    finish(ax, _mark_handles(ax), made)
+    says = plot_claims.c_maps(c, drawn) if points > SAID else "C map"
+    finish(ax, _mark_handles(ax), made, says=says)
     return ax
 
 
@@ -82,14 +89,18 @@ def q_maps(
     ax = axes(ax, 3.6, 3.6)
     q = np.geomspace(low, high, _whole(points, "points", 2))
     _identity(ax, low, high)
+    drawn: list[Array] = []
+    ones: list[float] = []
     for label, curve, given in _curves(maps, labels):
-        color = _draw_curve(ax, q, curve(q), label)
+        drawn.append(curve(q))
+        ones.append(float(curve(np.ones(1))[0]) if low <= 1 <= high else math.nan)
+        color = _draw_curve(ax, q, drawn[-1], label)
         for point in given.fixed_points(low, high) if hasattr(given, "fixed_points") else ():
             _mark(ax, point.value, point.stable, color)
     ax.set(xscale="log", yscale="log", xlim=(low, high))
-    ax.set_xlabel("$q$", fontsize=10)
+    ax.set_xlabel("$q$ of the inputs", fontsize=10)
     ax.set_ylabel(r"$\mathcal{Q}_f(q)$", fontsize=10)
-    finish(ax, _mark_handles(ax), made)
+    finish(ax, _mark_handles(ax), made, says=plot_claims.q_maps(q, drawn, ones))
     return ax
 
 
@@ -241,7 +252,9 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     ax.set_xlim(-span, span)
     ax.set_xlabel("$x$", fontsize=10)
     ax.set_ylabel(r"$\phi(x)$", fontsize=10)
-    finish(ax, [{"label": label, "color": GREY, "linestyle": style} for label, style in extra], made)
+    drawn = [{name: _curve(phi, None, (), name)(x) for name, phi in some} for some in (old, new)]
+    handles = [{"label": label, "color": GREY, "linestyle": style} for label, style in extra]
+    finish(ax, handles, made, says=plot_claims.activations(x, *drawn))
     return ax
 
 
@@ -276,10 +289,27 @@ def plain_ticks(axis: Any, low: float, high: float) -> None:
     axis.set_ticks([], minor=True)
 
 
-def finish(ax: Axes, extra: Sequence[Mapping[str, Any]], widen: bool, legend: bool = True) -> None:
-    """Thin spines, small ticks, and a legend of the labelled lines and of ``extra`` handles, where it covers nothing."""
+def claim(ax: Axes, sentence: str) -> None:
+    """A sentence as the title, wrapped to the width of the Axes; a dollar sign in a name is an ordinary one."""
+    width = ax.get_window_extent().width / ax.figure.dpi  # inches
+    text = sentence if sentence.count("$") % 2 == 0 else sentence.replace("$", r"\$")
+    most = max(24, int(16 * width))
+    even = max(24, math.ceil(1.12 * len(text) / math.ceil(len(text) / most)))  # lines of about one length
+    ax.set_title(textwrap.fill(text, min(most, even)), fontsize=9, gid="claim")
+
+
+def finish(
+    ax: Axes, extra: Sequence[Mapping[str, Any]], widen: bool, legend: bool = True, says: str = "", titled: bool | None = None
+) -> None:
+    """Thin spines, small ticks, and a legend of the labelled lines and of ``extra`` handles, where it covers nothing.
+
+    ``widen``: whether the figure is ours: then ``says`` is its title. On Axes that were given, titles are left to the one who gave them,
+    unless ``titled``.
+    """
     from matplotlib.lines import Line2D
 
+    if says and (widen if titled is None else titled):
+        claim(ax, says)
     for spine in ax.spines.values():
         spine.set_linewidth(0.6)
     ax.tick_params(labelsize=8, width=0.6, length=3)

@@ -15,7 +15,8 @@ def preactivated_steps(steps: Sequence[Step]) -> list[Step]:
     """The steps with every identity shortcut reading what its activation reads.
 
     Where an addend of a Sum is ``phi(z)`` and ``phi(z)`` also feeds a branch, the Sum reads z itself and the branch keeps phi(z);
-    pooling between them moves before phi. A Scale right behind phi counts as part of it. Sums whose addends end in an activation of their own are left as they are.
+    pooling between them moves before phi. A Scale right behind phi counts as part of it. Sums whose addends end in an activation of their
+    own are left as they are.
     """
     layers = {node: layer for node, layer, _ in steps}
     parents = {node: tuple(reads) for node, _, reads in steps}

@@ -61,7 +61,7 @@ def _refused(given: Any) -> KcalcError:
 
 
 @dataclass(frozen=True)
-class _Area:
+class Area:
     """A region on the page: the drawn boxes it holds, its colour, and how many regions it holds inside one another."""
 
     label: str
@@ -71,24 +71,24 @@ class _Area:
     inner: int = 0
 
 
-def _areas(drawn: Plan, regions: Sequence[Region]) -> list[_Area]:
+def areas(drawn: Plan, regions: Sequence[Region]) -> list[Area]:
     """The regions to draw, larger ones first; those that the drawing shows as one (in repeated blocks) together."""
     together: dict[frozenset[Node], list[Region]] = {}
     for region in regions:
         members = frozenset(drawn.represents[node] for node in region.nodes)
         if members:
             together.setdefault(members, []).append(region)
-    areas: list[_Area] = []
+    found: list[Area] = []
     for members, same in sorted(together.items(), key=lambda item: -len(item[0])):
         names, meaning = [region.label for region in same], same[0].meaning
         label = ", ".join(names) if len(names) < 3 else f"{names[0]} … {names[-1]}"
         more = f", and {len(same) - 1} like it" if len(same) > 1 and meaning else ""
-        around = {area.color for area in areas if members < area.members}
-        turned = [COLORS[(len(areas) + k) % len(COLORS)] for k in range(len(COLORS))]
+        around = {area.color for area in found if members < area.members}
+        turned = [COLORS[(len(found) + k) % len(COLORS)] for k in range(len(COLORS))]
         color = next((c for c in turned if c not in around), turned[0])
-        areas.append(_Area(label, members, meaning + more, color))
-    done: list[_Area] = []
-    for area in areas[::-1]:
+        found.append(Area(label, members, meaning + more, color))
+    done: list[Area] = []
+    for area in found[::-1]:
         inner = max((other.inner + 1 for other in done if other.members < area.members), default=0)
         done.append(replace(area, inner=inner))
     return done[::-1]
@@ -98,17 +98,18 @@ def draw_regions(ax: Axes, drawn: Plan, regions: Sequence[Region], font: float, 
     """Draw regions at z orders between 1 and 1.6. Returns: the handles of the legend, in the order given."""
     from matplotlib.path import Path
 
-    areas = _areas(drawn, regions)
+    found = areas(drawn, regions)
     placed: list[tuple[float, float, float, float]] = []
     handles: dict[str, Any] = {}
-    for k, area in enumerate(areas):
-        path = Path.make_compound_path(*(Path(outline, closed=True) for outline in _outlines(drawn, area)))
-        z, tint = 1 + 0.6 * k / len(areas), _tint(area.color)
+    for k, area in enumerate(found):
+        path = Path.make_compound_path(*(Path(outline, closed=True) for outline in outlines(drawn, area)))
+        z, tint = 1 + 0.6 * k / len(found), _tint(area.color)
         line = {"facecolor": "none", "edgecolor": area.color, "linewidth": 1.8 * scale, "joinstyle": "round", "zorder": z}
         ax.add_artist(_patch("PathPatch", path, **line, gid=f"outline:{area.label}"))  # its inner half is painted over
-        fill = {"facecolor": tint, "linewidth": 0, "zorder": z + 0.3 / len(areas), "gid": f"region:{area.label}"}
+        fill = {"facecolor": tint, "linewidth": 0, "zorder": z + 0.3 / len(found), "gid": f"region:{area.label}"}
         ax.add_artist(_patch("PathPatch", path, **fill))
-        _write(ax, drawn, area, areas, placed, font, scale)
+        right, top = label_corner(drawn, area, found, placed)
+        ax.text(right, top, area.label, ha="right", va="top", fontsize=font * scale, color=area.color, weight="bold", zorder=5)
         text = f"{area.label}:  {area.meaning}" if area.meaning else area.label
         handles[area.label] = _patch("Patch", facecolor=tint, edgecolor=area.color, linewidth=0.9 * scale, label=text)
     order = {region.label: i for i, region in reversed(list(enumerate(regions)))}
@@ -119,20 +120,21 @@ def draw_regions(ax: Axes, drawn: Plan, regions: Sequence[Region], font: float, 
     return shown
 
 
-def _write(
-    ax: Axes, drawn: Plan, area: _Area, areas: Sequence[_Area], placed: list[tuple[float, float, float, float]], font: float, scale: float
-) -> None:
-    """The label, left of all regions around the first box, lower where another label stands."""
+def label_corner(drawn: Plan, area: Area, areas: Sequence[Area], placed: list[tuple[float, float, float, float]]) -> tuple[float, float]:
+    """The right upper corner of a label, left of all regions around the first box, lower where another label stands.
+
+    The place taken, (left, right, bottom, top), is added to ``placed``.
+    """
     first = max((drawn.boxes[node] for node in area.members), key=lambda b: (b.y, -b.x))
-    right = first.x - first.width / 2 - max(_margin(other) for other in areas if first.node in other.members) - 0.05
+    right = first.x - first.width / 2 - max(margin(other) for other in areas if first.node in other.members) - 0.05
     top, width = first.y + first.height / 2, 0.075 * len(area.label)
     while any(left < right and right - width < r and bottom < top and top - LINE < t for left, r, bottom, t in placed):
         top -= LINE
     placed.append((right - width, right, top - LINE, top))
-    ax.text(right, top, area.label, ha="right", va="top", fontsize=font * scale, color=area.color, weight="bold", zorder=5)
+    return right, top
 
 
-def _margin(area: _Area) -> float:
+def margin(area: Area) -> float:
     """The distance from boxes to the outline; larger where other regions stand inside."""
     return 0.045 + 0.035 * min(area.inner, 4)
 
@@ -142,9 +144,9 @@ def _tint(color: str) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _outlines(drawn: Plan, area: _Area) -> list[Any]:
+def outlines(drawn: Plan, area: Area) -> list[Any]:
     """Counter-clockwise outlines: boxes with a margin, what lies between a box and the next below, strips along edges."""
-    reach = _margin(area)
+    reach = margin(area)
     boxes = [drawn.boxes[node] for node in area.members]
     found: list[Any] = [_rectangle(b, reach) for b in boxes]
     for route in drawn.routes:

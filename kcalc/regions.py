@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from .compose import require_network
 from .layers import Affine, Concat, Dropout, Flatten, Identity, Input, LayerNorm, Pool, RMSNorm, Scale, Sum
 from .network import Network, Step
+from .printing import Shown
 
 __all__ = ["Regions", "Subnetwork", "find_regions", "network_regions"]
 
@@ -162,7 +164,7 @@ def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Re
 
 
 @dataclass(frozen=True)
-class Subnetwork:
+class Subnetwork(Shown):
     """The layers between the feature map of ``entry`` (a node that is not one of them) and the layer ``exit`` (which is).
 
     ``network`` is an induced network of one input and one output that any kcalc function takes.
@@ -217,6 +219,13 @@ class Subnetwork:
             waiting.extend(parent for parent in self.within.parents(node) if parent not in seen)
             seen.update(self.within.parents(node))
         return True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Entry, exit and layers as plain data."""
+        return {"entry": str(self.entry), "exit": str(self.exit), "layers": [str(node) for node in self.layers]}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [("layer of the subnetwork", "kind"), *((str(node), type(self.within.layer(node)).__name__) for node in self.layers)]
 
     def __repr__(self) -> str:
         return f"Subnetwork({self.entry!r} -> {self.exit!r}, {len(self.layers)} layers)"

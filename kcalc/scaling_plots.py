@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import plot_claims
 from .errors import KcalcError
-from .plotting import GREY, PALETTE, axes, finish, plain_ticks
+from .plotting import GREY, PALETTE, axes, claim, finish, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,10 +53,16 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
     names = [str(node) for node in next(iter(scalings.values())).weights]
     if len(names) <= NAMED:
         ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
+        ax.set_xlabel("weight")
     else:
         ax.set_xlabel("weight, from the input to the output")
     ax.set_ylabel(r"$\gamma\,/\,$mean $\gamma$")
-    finish(ax, [], made)
+    last, one = list(scalings.items())[-1]
+    spread = max(weight.relative for weight in one.weights.values()) / min(weight.relative for weight in one.weights.values())
+    same = (
+        "is the same for all weights" if spread < 1 + 1e-6 else f"differs between weights by a factor of at most {plot_claims.up(spread)}"
+    )
+    finish(ax, [], made, says=rf"$\gamma$ {same}" + (f" ({last})" if len(scalings) > 1 else ""))
     return ax
 
 
@@ -85,7 +92,9 @@ def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int
     ax.set_yticks([-row for row in range(len(given))], list(given), fontsize=8)
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel("predicted / measured")
+    ax.set_ylabel("weight")
     if made:
+        claim(ax, plot_claims.bounded([float(np.median(v)) for v in given.values()], "The median of predicted over measured"))
         ax.spines[["top", "right", "left"]].set_visible(False)
     return ax
 
@@ -100,6 +109,7 @@ def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axe
     values = np.asarray(squares, dtype=float)
     if values.shape != (len(names), len(names)) or not np.all(np.isfinite(values)) or np.any(values < 0) or not np.any(values):
         raise KcalcError(f"block_map needs a square matrix of numbers >= 0, one row per name ({len(names)}), got shape {values.shape}")
+    made = ax is None
     ax = axes(ax, 0.55 * len(names) + 2.4, 0.55 * len(names) + 1.6)
     top = values.max()
     floor = max(values[values > 0].min(), 1e-6 * top)
@@ -112,4 +122,8 @@ def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axe
     bar.outline.set_visible(False)
     plain_ticks(bar.ax.yaxis, floor, top)
     ax.spines[:].set_visible(False)
+    ax.set_xlabel("weight")
+    ax.set_ylabel("weight")
+    if made:
+        claim(ax, plot_claims.factor(np.diag(values).tolist(), "The diagonal blocks of the Hessian"))
     return ax

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import plot_claims
 from .errors import KcalcError
-from .plotting import GREY, LIGHT, PALETTE, STYLES, activations, c_maps, finish
+from .plotting import GREY, LIGHT, PALETTE, STYLES, activations, c_maps, claim, finish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,14 +51,34 @@ def shaping_figure(
     given = {label: one for label, one in (("before", c_before), ("after", c_after)) if one is not None}
     c_maps(given, ax=panels[1], looks=LOOKS | _looks(c_after))
     panels[0].set_box_aspect(1)
-    titles = ["activations" if len(pairs) > 1 else "activation", "global C map"]
+    x = np.linspace(-1, 1, 201)
+    curves = [{name: np.asarray(pair[k](x), dtype=float) for name, pair in pairs.items()} for k in (0, 1)]
+    titles = [plot_claims.activations(x, curves[0], curves[1] if changed else {}), _levels(given)]
     if traces:
         depth_traces(traces, ax=panels[2], legend=c_before is None or bool(_looks(c_after)))
         panels[2].set_box_aspect(1)
-        titles.append("c values by depth")
+        titles.append(_spread(traces))
     for panel, title in zip(panels, titles, strict=True):
-        panel.set_title(title, fontsize=9.5)
+        claim(panel, title)
     return panels
+
+
+def _levels(maps: Mapping[str, Any]) -> str:
+    """C(0) before and after, where each is one number."""
+    found = {label: one(0.0) for label, one in maps.items()}
+    if any(isinstance(value, Mapping) for value in found.values()):
+        return "The global C map" + (" before and after" if len(found) > 1 else "")
+    return "Orthogonal inputs end at " + ", ".join(
+        f"c = {0.0 if abs(value) < 1e-9 else float(value):.2g} {label}" for label, value in found.items()
+    )
+
+
+def _spread(traces: Mapping[str, Any]) -> str:
+    """How far apart in c the inputs end that began apart."""
+    ends = {label: float(np.ptp(trace.values[trace.trunk[-1]])) for label, trace in traces.items() if len(trace.trunk)}
+    if not ends or not np.isfinite(list(ends.values())).all():
+        return "c values by depth"
+    return "The c values drawn end within " + ", ".join(f"{plot_claims.up(end)} {label}" for label, end in ends.items())
 
 
 def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
@@ -102,5 +123,5 @@ def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool
     ax.set(xlim=(0, max(deepest, 1)), ylim=(-1.05, 1.05), yticks=[-1, -0.5, 0, 0.5, 1])
     ax.set_xlabel("nonlinear layers passed", fontsize=10)
     ax.set_ylabel("$c$", fontsize=10)
-    finish(ax, [], made, legend)
+    finish(ax, [], made, legend, says=_spread(traces))
     return ax

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import plot_claims
 from .errors import KcalcError
 from .plotting import GREY, PALETTE, STYLES, axes, finish
 
@@ -40,7 +41,13 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
             if edge > 0:
                 ax.plot([edge, edge], [0, 0.06 * float(np.max(density))], color=color, lw=1.5, label="_")
     _frame(ax)
-    finish(ax, [], made)
+    ends = [end for one in laws.values() for end in one.support]
+    finish(
+        ax,
+        [],
+        made,
+        says=f"At large width the singular values lie {plot_claims.span(ends)}" if np.isfinite(ends).all() else "Singular values",
+    )
     return ax
 
 
@@ -68,7 +75,9 @@ def singular_value_histograms(spectra: Mapping[str, Any], ax: Axes | None = None
     if cut:
         ax.set_xlim(0, float(edges[-1]))
         ax.set_xlabel(f"singular value (those beyond {edges[-1]:.3g} not shown)")
-    finish(ax, [{"label": "mean", "color": GREY, "ls": STYLES[1], "lw": 0.9}], made)
+    means = [float(values.mean()) for values in arrays.values()]
+    handles = [{"label": "mean", "color": GREY, "ls": STYLES[1], "lw": 0.9}]
+    finish(ax, handles, made, says=plot_claims.bounded(means, "The mean singular value"))
     return ax
 
 
@@ -91,9 +100,18 @@ def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
         ax.plot(place[seen], low[seen], color=PALETTE[1], lw=0, marker="o", ms=3, label="smallest, at least")
         ax.vlines(place[seen], low[seen], top[seen], color=GREY, lw=0.6, zorder=0)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    heights = np.concatenate([top, low[seen]])
+    heights = heights[np.isfinite(heights)]
+    if heights.size and np.ptp(heights) < 0.1:
+        ax.set_ylim(heights.mean() - 0.5, heights.mean() + 0.5)
     ax.set_xlabel("Affine layer, from the input to the output")
     ax.set_ylabel(r"$\log_{10}$ of singular values of $J$")
-    finish(ax, [], made)
+    bound = float(top.max()) if top.size and np.isfinite(top).all() else math.nan
+    says = "Bounds of the singular values of d output / d layer"
+    if bound == bound:
+        most = plot_claims.up(10**bound, 3) if -3 < bound < 4 else f"$10^{{{math.ceil(10 * bound - 1e-9) / 10:g}}}$"
+        says = f"No singular value of d output / d layer exceeds {most}"
+    finish(ax, [], made, says=says)
     return ax
 
 

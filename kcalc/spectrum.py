@@ -12,6 +12,7 @@ import numpy as np
 
 from .arguments import one_number
 from .errors import KcalcError
+from .printing import Shown, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +24,7 @@ ASYMMETRY = 1e3  # rounding units by which K and its transpose may differ
 
 
 @dataclass(frozen=True, eq=False)
-class Spectrum:
+class Spectrum(Shown):
     """The eigenvalues of a symmetric positive semidefinite matrix, the largest first.
 
     ``resolution`` is what rounding moves eigenvalues by, n eps lambda_max: those below it are zero as far as the matrix's precision tells.
@@ -86,6 +87,10 @@ class Spectrum:
             "condition_number": condition if math.isfinite(condition) else None,
             "participation": self.participation,
         }
+
+    def _rows(self) -> list[tuple[str, str]]:
+        names = ("largest", "smallest", "condition_number", "resolution", "rank", "participation", "learning_rate_bound")
+        return [(f"{self.eigenvalues.size} eigenvalues", "value"), *((n.replace("_", " "), shown(getattr(self, n))) for n in names)]
 
     def __repr__(self) -> str:
         size = self.eigenvalues.size

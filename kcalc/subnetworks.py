@@ -11,6 +11,7 @@ from .forward import Bounds, ForwardSlope
 from .layers import Nonlinear
 from .maxima import Maximal, MaximalCValue, maximal, maximal_c_value
 from .network import Network
+from .printing import html_table, text_table
 from .regions import Subnetwork, network_regions
 from .slope_maxima import MaximalCurvature, MaximalSlope, maximal_curvature, maximal_slope
 
@@ -63,18 +64,28 @@ class Subnetworks(tuple[Subnetwork, ...]):
         return plotting.network(self.network, ax=ax, **{"regions": self, **options})
 
     def __repr__(self) -> str:
-        lines = [f"{len(self)} {'permissive' if self.permissive else 'maximal'} subnetworks of {self.network!r}"]
-        lines += [f"  {piece.entry} -> {piece.exit}, {len(piece.layers)} layers" for piece in self[:SHOWN]]
-        return "\n".join([*lines, *(["  ..."] if len(self) > SHOWN else []), *self._notes()])
+        kind, hidden = "permissive" if self.permissive else "maximal", "; warning: depth is hidden" if self._notes() else ""
+        return f"{len(self)} {kind} subnetworks of {self.network!r}"[: 199 - len(hidden)] + hidden
+
+    def to_dict(self) -> dict[str, Any]:
+        """Entry, exit and layers of each, as plain data."""
+        pieces = [{"entry": str(s.entry), "exit": str(s.exit), "layers": [str(node) for node in s.layers]} for s in self]
+        return {"permissive": self.permissive, "subnetworks": pieces, "warning": self.warning}
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """As :meth:`draw`."""
+        return self.draw(ax)
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        body = ((str(piece.entry), str(piece.exit), str(len(piece.layers))) for piece in self)
+        return [("entry", "exit", "layers"), *body]
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), text_table(self._rows(), SHOWN), *self._notes()])
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{html.escape(str(piece.entry))}</td><td>{html.escape(str(piece.exit))}</td><td>{len(piece.layers)}</td></tr>"
-            for piece in self[:SHOWN]
-        )
-        more = f"<p>and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
-        return f"<table><tr><th>entry</th><th>exit</th><th>layers</th></tr>{rows}</table>{more}{notes}"
+        return html_table(self._rows(), repr(self), SHOWN) + notes
 
     def _notes(self) -> list[str]:
         try:

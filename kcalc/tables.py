@@ -18,6 +18,7 @@ from .dyadic import SMALLEST, locate, polynomial, slope
 from .errors import KcalcError
 from .jax_field import is_jax
 from .octaves import FINEST, Side
+from .printing import Shown
 
 Array = np.ndarray
 GapFunction = Callable[[Array], Array]
@@ -29,7 +30,7 @@ _USELESS = 1e-6
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Table:
+class Table(Shown):
     """C(c) at fixed q values by table; call it with c. NumPy in, NumPy out; JAX in, JAX out (jit, vmap, grad).
 
     error_bound: of |table - C|, from the residuals measured between the nodes, times 4, plus rounding (float32 arrays: 2e-7 more).
@@ -95,6 +96,11 @@ class Table:
         """Name, error bound and sampled values, as plain data."""
         c = np.cos(np.linspace(np.pi, 0, points))
         return {"table": self.name, "error_bound": self.error_bound, "nodes": self.nodes.size, "c": c.tolist(), "C": self(c).tolist()}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        names = ("error_bound", "relative_bound", "tolerance")
+        sizes = (("map", self.name), ("nodes", str(self.nodes.size)))
+        return [("", "value"), *sizes, *((name.replace("_", " "), f"{getattr(self, name):.2g}") for name in names)]
 
     def __repr__(self) -> str:
         return f"Table({self.name}, {self.nodes.size} nodes, error <= {self.error_bound:.1e})"

@@ -70,6 +70,8 @@ def layer(rng: random.Random, kind: str) -> Any:
             rng.choice(["valid", "same"]),
         ),
         "Dropout": lambda: L.Dropout(rng.choice([0, 0.1, sp.Rational(1, 3)])), "GroupNorm": lambda: L.GroupNorm(rng.choice([1, 2, 4])),
+        "BatchNorm": lambda: L.BatchNorm(rng.choice([None, 0, 0.25, sp.Rational(1, 3)])),
+        "TokenMix": lambda: L.TokenMix([[rng.uniform(-1, 1) for _ in range(3)] for _ in range(rng.choice([2, 3]))]),
         "Opaque": lambda: L.Opaque(rng.choice(["softmax", "Aufmerksamkeit ä"]), "no rule"),
     }  # fmt: skip
     return makers[kind]() if kind in makers else L.KINDS[kind]()

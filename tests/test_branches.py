@@ -97,8 +97,8 @@ def test_all_solutions_solve_and_mirrors_are_visible(name: str, slope: float) ->
         assert abs(float(values["Q'(1)"] - 1)) < 1e-11 and abs(float(values["C'(1)"] - slope)) < 1e-11
     odd = name in ("tanh", "erf")
     assert found.mirror_of == ({1: 0} if odd else {})
-    assert "mirror of" in repr(found) and ("<td>0</td></tr>" in found._repr_html_()) == odd
-    assert len(repr(found).splitlines()) == len(found) + 1
+    assert "mirror of" in str(found) and ("<td>0</td></tr>" in found._repr_html_()) == odd
+    assert len(str(found).splitlines()) == len(found) + 1
 
 
 def test_all_solutions_of_a_shaping_are_marked() -> None:

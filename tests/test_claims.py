@@ -20,11 +20,11 @@ from kcalc.claims import Claim, Evidence, Method, Paper, Verdict
 from kcalc.claims.bench import Bench
 from kcalc.claims.claim import verdict
 from kcalc.claims.errata import page
-from kcalc.claims.mathml import mathml
 from kcalc.claims.per_layer_gradient.draws import agree
 from kcalc.claims.report import Report, plain
 from kcalc.claims.scaling_calculus.draws import all_agree
 from kcalc.cli import main
+from kcalc.mathml import mathml
 
 QUICK = ["DKS-eq4", "TAT-eq9"]
 

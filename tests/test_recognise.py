@@ -301,12 +301,15 @@ def test_channels_are_followed_through_transposes_and_reshapes():
     assert reading.network.isomorphic(twin) and reading.fidelity.level == "exact"
 
 
-def test_weights_across_locations_are_reported():
+def test_weights_across_locations_are_their_numbers():
     tape = Tape(2, 10, 16)
     z = tape.dense("x", 16)
     turned = tape.add(Transpose, "permute", (2, 16, 10), (z,), order=(0, 2, 1))
     reading = tape.read(tape.dense(turned, 12, "tokens"))
-    assert reading.network.layer("tokens").name == "location mixing"
+    layer = reading.network.layer("tokens")
+    weight = next(op.weight for op in tape.ops if op.name == "tokens")
+    assert isinstance(layer, L.TokenMix) and np.array_equal(layer.array, weight)
+    assert any(note.node == "tokens" and "along the locations" in note.text for note in reading.notes)
 
 
 def test_reshapes():

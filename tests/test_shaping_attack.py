@@ -74,7 +74,7 @@ def test_what_is_printed() -> None:
         assert repr(kc.shape(net, method=method)) == f"Shaping({method}, tanh, {len(net)} nodes)"
     changes = kc.shape(kc.architectures.vanilla(2), activation=sp.sin(X) + X / 2, method="normalisation").changes
     assert any(line.endswith("*(x/2 + sin(x))") for line in changes)
-    table = repr(kc.shape(kc.architectures.vanilla(3, "tanh"), method="eoc").all_solutions["tanh"])
+    table = str(kc.shape(kc.architectures.vanilla(3, "tanh"), method="eoc").all_solutions["tanh"])
     assert "sigma_w" in table and "alpha" not in table
 
 

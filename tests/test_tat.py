@@ -116,6 +116,6 @@ def test_it_exports_and_compares() -> None:
     s = kc.shape(A.vanilla(50), "relu", method="tat")
     data = json.loads(json.dumps(s.to_dict()))
     assert data["method"] == "tat" and data["constants"]["relu"]["negative_slope"] == pytest.approx(0.43052, abs=6e-6)
-    table = repr(s.compare(kc.shape(A.vanilla(50), "relu")))
+    table = str(s.compare(kc.shape(A.vanilla(50), "relu")))
     assert "eta" in table and "zeta" in table and "residual of C'(1)" in table
     assert "<table>" in s.compare(s)._repr_html_()

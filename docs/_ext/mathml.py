@@ -11,13 +11,12 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
-from kcalc.claims.mathml import _set_primes, mathml
+from kcalc.mathml import mathml, tree
 
 LOGGER = logging.getLogger(__name__)
 LEFT_OVER = re.compile(r"\\[A-Za-z]+|\\[^\\\s]")
 UNDER = {"msub": "munder", "msubsup": "munderover"}
 LIMITED = frozenset({"∑", "∏", "max", "min", "sup", "inf", "lim"})
-PRIMED = re.compile(r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^")  # LaTeX sets f'^2, the converter does not
 BAR = re.compile(r"<mo((?: stretchy=\"false\")?)>([|\u2016\u2225])</mo>")
 DROPPED = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|,\s*$)")
 
@@ -30,18 +29,14 @@ def inline(latex: str, where: nodes.Node) -> str:
 
 def display(latex: str, where: nodes.Node) -> str:
     """A formula on a line of its own."""
-    from latex2mathml.converter import convert
-
     text = _plain(latex)
     if "&" in text and r"\begin" not in text:
         text = rf"\begin{{aligned}}{text}\end{{aligned}}"
     elif r"\\" in text and r"\begin" not in text:
         text = rf"\begin{{gathered}}{text}\end{{gathered}}"
-    try:
-        root = ET.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(text)))
-    except Exception as error:
-        return _checked(f"<code>{html.escape(latex)}</code>", latex, where, str(error))
-    _set_primes(root)
+    root = tree(text)
+    if root is None:
+        return _checked(f"<code>{html.escape(latex)}</code>", latex, where)
     _set_limits(root)
     body = "".join(ET.tostring(item, encoding="unicode") for item in root)
     return _checked(f'<math display="block">{body}</math>', latex, where)
@@ -56,12 +51,12 @@ def _set_limits(node: ET.Element) -> None:
 
 def _plain(latex: str) -> str:
     """LaTeX without what only TeX's typesetting needs."""
-    return re.sub(r"\s+", " ", PRIMED.sub(r"{\1\2}^", DROPPED.sub("", latex))).strip()
+    return re.sub(r"\s+", " ", DROPPED.sub("", latex)).strip()
 
 
-def _checked(markup: str, latex: str, where: nodes.Node, why: str = "") -> str:
+def _checked(markup: str, latex: str, where: nodes.Node) -> str:
     if markup.startswith("<code>") or LEFT_OVER.search(re.sub(r"<[^>]*>", "", markup)):
-        LOGGER.warning("a formula cannot be shown: %s %s", latex, why, location=where, type="mathml")
+        LOGGER.warning("a formula cannot be shown: %s", latex, location=where, type="mathml")
     return BAR.sub(r'<mo\1 lspace="0" rspace="0">\2</mo>', markup)  # bars of absolute values stand close to what they enclose
 
 

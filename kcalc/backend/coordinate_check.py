@@ -12,6 +12,7 @@ from ..compose import require_network
 from ..errors import KcalcError
 from ..layers import Affine, BatchNorm
 from ..network import Network
+from ..printing import Shown, shown
 from .initialisers import random_bits
 from .lowering import roles, width_grows_with
 from .model import Model, to_jax
@@ -22,7 +23,7 @@ OPTIONS = ("image_shape", "weights", "dtype", "remat", "rolled", "trainable_norm
 
 
 @dataclass(frozen=True)
-class CoordinateCheck:
+class CoordinateCheck(Shown):
     """Root mean squares of every Affine's output by width, and the fitted powers of the width.
 
     ``rms[node]`` has shape (widths, draws); ``slopes[node]`` is (power, standard error); ``expected[node]`` the power the parameterization
@@ -33,6 +34,7 @@ class CoordinateCheck:
     rms: dict[Node, np.ndarray]
     slopes: dict[Node, tuple[float, float]]
     expected: dict[Node, float | None]
+    listed = ("passed",)
 
     def deviates(self, node: Node, errors: float = 4.0, slack: float = 0.02) -> bool:
         """Whether the measured power is away from the expected one by more than ``errors`` standard errors and ``slack``."""
@@ -43,6 +45,12 @@ class CoordinateCheck:
     def passed(self) -> bool:
         """Whether no node deviates."""
         return not any(self.deviates(node) for node in self.slopes)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        sizes = {node: np.sqrt((values**2).mean(axis=1)) for node, values in self.rms.items()}
+        head = ("node", "power of the width", "standard error", "expected", *(f"rms at width {w}" for w in self.widths))
+        body = ((str(n), f"{p:+.3f}", f"{e:.3f}", shown(self.expected[n]), *map(shown, sizes[n])) for n, (p, e) in self.slopes.items())
+        return [head, *body]
 
     def __str__(self) -> str:
         span = max([4, *(len(str(node)) for node in self.slopes)])

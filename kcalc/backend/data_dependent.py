@@ -12,6 +12,7 @@ from ..calculi.arrays import Arrays
 from ..compose import fold
 from ..errors import KcalcError
 from ..layers import Affine, Layer
+from ..printing import Shown, plain, shown
 from .model import Model
 from .plan import Params
 
@@ -33,7 +34,7 @@ class Adjusted:
 
 
 @dataclass(frozen=True)
-class DataDependent:
+class DataDependent(Shown):
     """``params``, rescaled; ``report``, a row per Affine layer."""
 
     params: Params
@@ -43,6 +44,17 @@ class DataDependent:
     def converged(self) -> bool:
         """Whether every layer met the tolerance."""
         return all(row.converged for row in self.report)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows = (
+            (str(r.node), *map(shown, (r.variance_before, r.variance_after, r.error, r.iterations, r.converged, r.dead)))
+            for r in self.report
+        )
+        return [("node", "before", "after", "error", "iterations", "converged", "constant channels"), *rows]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data, without the parameters."""
+        return {"converged": self.converged, "report": plain(self.report)}
 
     def __str__(self) -> str:
         width = max([4, *(len(str(row.node)) for row in self.report)])

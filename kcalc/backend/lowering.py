@@ -18,6 +18,7 @@ from ..layers import (
     Concat,
     Dropout,
     Flatten,
+    GroupNorm,
     Identity,
     Layer,
     LayerNorm,
@@ -27,6 +28,7 @@ from ..layers import (
     RMSNorm,
     Scale,
     Sum,
+    TokenMix,
 )  # fmt: skip
 from ..network import Network, sum_weights
 from .initialisers import Fan, Initialiser
@@ -139,7 +141,25 @@ class Lowering:
 
     @rule.register
     def _(self, layer: Product, node: Node, inputs: Sequence[Shape]) -> Shape:
-        return self.found(node, inputs, self._same(node, "Product", inputs))
+        """Gates without locations (made of global means) multiply every location."""
+        located = [shape for shape in inputs if shape.locations is not None] or list(inputs)
+        alike = [Shape(shape.channels, located[0].locations) if shape.locations is None else shape for shape in inputs]
+        return self.found(node, inputs, self._same(node, "Product", alike))
+
+    @rule.register
+    def _(self, layer: TokenMix, node: Node, inputs: Sequence[Shape]) -> Shape:
+        below, rows, columns = inputs[0], len(layer.matrix), len(layer.matrix[0])
+        if below.locations is None or math.prod(below.locations) != columns:
+            raise KcalcError(
+                f"node {node!r} mixes {columns} tokens, but what it reads has {'none' if below.locations is None else below}; give "
+                f"image_shape=({columns}, 1)"
+            )
+        if rows != columns and 1 not in below.locations:
+            raise KcalcError(f"node {node!r} makes {rows} tokens of {columns}; a matrix over an image must be square")
+        if rows == columns:
+            return self.found(node, inputs, below, form=layer)
+        locations = (rows, 1) if below.locations[1] == 1 else (1, rows)
+        return self.found(node, inputs, Shape(below.channels, locations), form=layer)
 
     def _listed(self, node: Node, shapes: Sequence[Shape]) -> str:
         return ", ".join(f"{parent!r}: {shape}" for parent, shape in zip(self.network.parents(node), shapes, strict=True))
@@ -171,14 +191,18 @@ class Lowering:
 
     @rule.register(LayerNorm)
     @rule.register(RMSNorm)
+    @rule.register(GroupNorm)
     @rule.register(BatchNorm)
     def _(self, layer: Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
         size = (inputs[0].channels,)
+        if isinstance(layer, GroupNorm) and size[0] % layer.groups:
+            raise KcalcError(f"node {node!r}: {layer.groups} groups do not divide its {size[0]} channels")
         tensors = {"scale": size} if self.trainable_norms else {}
         if self.trainable_norms and not isinstance(layer, RMSNorm):
             tensors["offset"] = size
         state = {"mean": size, "variance": size} if isinstance(layer, BatchNorm) else {}
-        return self.found(node, inputs, inputs[0], tensors=tensors, state=state)
+        form = layer.groups if isinstance(layer, GroupNorm) else ()
+        return self.found(node, inputs, inputs[0], tensors=tensors, state=state, form=form)
 
     @rule.register
     def _(self, layer: Pool, node: Node, inputs: Sequence[Shape]) -> Shape:

@@ -14,6 +14,7 @@ from ..errors import KcalcError
 from ..layers import Affine, Dropout
 from ..maps import Assumption
 from ..network import Network
+from ..printing import Shown, plain, shown
 from ..shaping import Shaping
 from .checks import doubles_off, refuse_rounded, refuse_traced, same_batch
 from .initialisers import Initialiser, describes_theory, random_bits
@@ -28,7 +29,7 @@ Array = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Model(Shown):
     """A network with widths and laws of initial weights; ``init`` and ``apply`` are pure, for jit, grad, vmap and shard_map.
 
     Parameters are {entry: {"weight": ..., "bias": ...}}: an entry per node with weights, ``"first..last"`` with a leading axis for the
@@ -248,6 +249,18 @@ class Model:
             if not describes_theory(plan.laws[node], fan)
         ]
         return tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Widths, laws of the weights and settings, as plain data."""
+        laws = {str(node): law.name for node, law in self.laws.items()}
+        own = {"parameterization": self.parameterization.name, "dtype": self.dtype, "nodes": len(self.network)}
+        widths = {"features": plain(self.features), "default_features": self.default_features}
+        return own | widths | {"laws": laws, "assumptions": plain(self.assumptions)}
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        widths = self.network.features
+        cells = ((str(n), shown(self.features.get(n, widths.get(n) or self.default_features)), law.name) for n, law in self.laws.items())
+        return [("node", "features", "law of the weights"), *cells]
 
     def __repr__(self) -> str:
         laws = sorted({law.name for law in self.laws.values()})

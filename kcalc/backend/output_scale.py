@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import KcalcError
 from ..layers import Scale
 from ..network import Network
+from ..printing import Shown, plain, shown
 from .model import Model
 from .plan import Params
 
@@ -18,7 +19,7 @@ Node = Hashable
 
 
 @dataclass(frozen=True, eq=False)
-class OutputScale:
+class OutputScale(Shown):
     """``model``: the model with a fixed multiplier behind every output, ``params`` its parameters (the weights are as they were).
 
     ``factors``: {output: multiplier}; ``before``: {output: standard deviation on the batch without it}.
@@ -28,6 +29,13 @@ class OutputScale:
     params: Params
     factors: dict[Node, float]
     before: dict[Node, float]
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [("output", "standard deviation", "factor"), *((str(n), shown(self.before[n]), shown(k)) for n, k in self.factors.items())]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The factors and the standard deviations before them, as plain data."""
+        return {"factors": plain(self.factors), "before": plain(self.before)}
 
     def __str__(self) -> str:
         return "\n".join(f"{node}: standard deviation {self.before[node]:.6g}, multiplied by {k:.6g}" for node, k in self.factors.items())

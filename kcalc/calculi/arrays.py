@@ -19,6 +19,7 @@ from ..layers import (
     Concat,
     Dropout,
     Flatten,
+    GroupNorm,
     Identity,
     Input,
     Layer,
@@ -29,6 +30,7 @@ from ..layers import (
     RMSNorm,
     Scale,
     Sum,
+    TokenMix,
 )  # fmt: skip
 from ..network import Network
 from .array_operations import activate, convolve, divided, grouped_product, pool
@@ -165,7 +167,33 @@ class Arrays:
 
     @rule.register
     def _(self, layer: Product, node: Node, inputs: Sequence[Array]) -> Array:
-        return math.prod(inputs[1:], start=inputs[0])
+        """Elementwise; a factor without locations multiplies all of them."""
+        axes = len(self.nodes[node].shape.locations or ())
+        factors = [
+            x if shape.locations is not None else x.reshape(*x.shape[:-1], *(1,) * axes, x.shape[-1])
+            for x, shape in zip(inputs, self.nodes[node].below, strict=True)
+        ]
+        return math.prod(factors[1:], start=factors[0])
+
+    @rule.register
+    def _(self, layer: TokenMix, node: Node, inputs: Sequence[Array]) -> Array:
+        """``matrix x`` over the locations, row by row."""
+        import jax.numpy as jnp
+
+        (x,) = inputs
+        rows, shape = x.reshape(*x.shape[:-3], -1, x.shape[-1]), self.nodes[node].shape
+        mixed = jnp.einsum("ts,...sc->...tc", jnp.asarray(layer.array, dtype=x.dtype), rows)
+        return mixed.reshape(*x.shape[:-3], *(shape.locations or ()), x.shape[-1])
+
+    @rule.register
+    def _(self, layer: GroupNorm, node: Node, inputs: Sequence[Array]) -> Array:
+        """``(x - mean) / std`` over the locations and channels of each group of channels."""
+        x, axes = _wide(inputs[0]), len(self.nodes[node].shape.locations or ())
+        split = x.reshape(*x.shape[:-1], layer.groups, x.shape[-1] // layer.groups)
+        over = (*range(split.ndim - 2 - axes, split.ndim - 2), split.ndim - 1)
+        centred = split - split.mean(axis=over, keepdims=True)
+        out = divided(centred, (centred * centred).mean(axis=over, keepdims=True)).reshape(x.shape)
+        return self._gained(out, node).astype(inputs[0].dtype)
 
     @rule.register
     def _(self, layer: LayerNorm, node: Node, inputs: Sequence[Array]) -> Array:

@@ -13,7 +13,25 @@ from typing import Any
 
 from ..compose import no_rule
 from ..errors import FreshnessError, KcalcError
-from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, Product, RMSNorm, Scale, Sum
+from ..layers import (
+    Affine,
+    BatchNorm,
+    Concat,
+    Dropout,
+    Flatten,
+    GroupNorm,
+    Identity,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    Product,
+    RMSNorm,
+    Scale,
+    Sum,
+    TokenMix,
+)
 from ..network import sum_weights
 from .atoms import Atom, Pair, disjoint
 from .channels import Channels, overlaid
@@ -23,6 +41,8 @@ from .second_moments import Moments, Part, is_zero
 Number = Any
 Node = Hashable
 
+ALIKE = "statistics over locations: all locations are taken to have one q value and one mean (exact where they do)"
+BATCH = "batch normalisation of a large batch whose examples all have the same q value and pairwise c value here (kc.large_batch)"
 LOCATIONS = "convolutions are Delta-initialised: only the centre tap is non-zero [DKS sec. 5.3]"
 POOLING = {
     "max": "max pooling is treated as the identity (exact when the pooled locations agree) [DKS sec. 20.2]",
@@ -113,6 +133,39 @@ class Kernel(KernelActivations):
         (below,) = inputs
         q1, q2, _ = self.algebra.mix(self._parts(below))
         return self._divided(below, q1, q2, 0, 0, node)
+
+    @rule.register
+    def _(self, layer: GroupNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
+        """That of LayerNorm in every group, all locations being alike."""
+        (below,) = inputs
+        self._check_groups(layer, node, below)
+        self.note(node, ALIKE, "convention")
+        mean1, mean2 = self._means(below, node)
+        q1, q2, _ = self.algebra.mix(self._parts(below))
+        return self._divided(below, q1, q2, mean1, mean2, node)
+
+    @rule.register
+    def _(self, layer: BatchNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
+        """``c -> (c - b) / (1 - b)``, q -> 1, where ``b`` is the c value between the examples of a large batch. [De and Smith 2020]"""
+        (below,) = inputs
+        if layer.batch_c is None:
+            raise no_rule("kernel maps", layer, node)
+        between = self._batch_c(layer, node, below)
+        self.note(node, BATCH, "heuristic")
+        return below.map(lambda pair: self._batched(pair, self.field.number(between), node))
+
+    def _batch_c(self, layer: BatchNorm, node: Node, below: Channels) -> Number:
+        return layer.batch_c
+
+    @rule.register
+    def _(self, layer: TokenMix, node: Node, inputs: Sequence[Channels]) -> Channels:
+        """Tokens that only change places keep q (times the square of a common factor) and c."""
+        size = layer.permutes
+        if size is None:
+            raise no_rule("kernel maps", layer, node)
+        self.note(node, "tokens change places only; all of them are alike", "convention")
+        factor = self.field.number(size)
+        return inputs[0].map(lambda pair: self._affinely(pair, (factor, factor), (0, 0), node))
 
     @rule.register
     def _(self, layer: Pool, node: Node, inputs: Sequence[Channels]) -> Channels:

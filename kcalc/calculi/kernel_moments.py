@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import FreshnessError, KcalcError
 from ..fields import NUMPY
 from ..jets import Jet
-from ..layers import Affine
+from ..layers import Affine, GroupNorm
 from ..maps import Assumption
 from .atoms import Atom, Pair, Term
 from .channels import Channels
@@ -158,6 +158,33 @@ class KernelMoments:
             moments = replace(out.pairs[0].moments, q1=one, q2=one if self.uniform else q2 * 0 + 1)
             return Channels.one(replace(out.pairs[0], moments=moments))
         return out
+
+    def _batched(self, pair: Pair, between: Number, node: Node) -> Pair:
+        """One group of channels centred and divided by the statistics of a batch whose examples have the c value ``between``."""
+        m = pair.moments
+        check_variance(self.field, m.q1 * (1 - between), m.q1, node)
+        one, gap = m.q1 * 0 + 1, m.gap if not self.follow_c else m.gap * (1 / (1 - between))
+        if self.follow_c and self.field is NUMPY and np.any(gap.value > 2 + 1e-9):
+            least = 2 * float(between) - 1
+            raise KcalcError(
+                f"node {node!r}: c = {1 - float(np.max(m.gap.value)):.6g} there, but inputs of a batch with pairwise "
+                f"c = {float(between):.6g} have c >= {least:.6g}; take a batch of smaller c, kc.large_batch(net, c=...)"
+            )
+        moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, self._clipped(gap), 0, 0)
+        return replace(Pair.of(Atom(node, moments, pair.support, pair.gaussian)), window=pair.window)
+
+    def _check_groups(self, layer: GroupNorm, node: Node, below: Channels) -> None:
+        """Refuse groups of one channel, and of unlike feature maps."""
+        width = (self.widths or {}).get(node)
+        if layer.groups > 1 and width == layer.groups:
+            raise KcalcError(
+                f"node {node!r} normalises every channel by itself (instance normalisation): over the locations of one random "
+                "function, not over many channels; use fewer groups, or drop it with net.without_normalization()"
+            )
+        if layer.groups > 1 and len(below.groups) > 1:
+            raise FreshnessError(f"node {node!r} normalises groups of a concatenation of unlike feature maps; use groups=1 or LayerNorm")
+        if layer.groups > 1 and width is not None and width // layer.groups < FEW:
+            self.note(node, f"each group has {width // layer.groups} channels only, treated as many")
 
     def _grouped(self, layer: Affine, node: Node, below: Channels) -> bool:
         """Whether an affine output is Gaussian; records what grouped convolutions assume."""

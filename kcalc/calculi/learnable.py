@@ -17,7 +17,9 @@ from ..gram.options import check_means, check_widths
 from ..jax_field import is_jax, jax_field
 from ..jets import Jet
 from ..layers import Affine, Nonlinear
+from ..maps import Assumption
 from ..network import Network, concat_channels, grouped_widths
+from ..printing import Shown, plain, shown
 from ..spectrum import ridge_value
 from .angular_grid import angular_nodes, interpolated
 from .kernel_matrix import MatrixKernel
@@ -52,7 +54,7 @@ def learnable_kernel(network: Network, parameterization: str = "ntk", features: 
 
 
 @dataclass(frozen=True, eq=False)
-class LearnableKernel:
+class LearnableKernel(Shown):
     """The NNGP and NTK of a network as a pure function ``kernel(params, X, Y=None, kind="ntk")``, for jit, grad and vmap over params and X.
 
     ``params`` is ``{"sigma_w": s, "sigma_b": s, "constants": c}``, each entry optional: ``s`` one number for all Affine layers or
@@ -211,6 +213,22 @@ class LearnableKernel:
             f"the kernel is not finite: q values leave the range of the floats, or the Hermite series of an activation "
             f"({', '.join(names)}) is too long at them; use smaller rows, sigma_w or input_scale, or kc.ntk"
         )
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Those of the network's kernel at its own numbers."""
+        from .ntk import ntk
+
+        return ntk(self.network).assumptions
+
+    def to_dict(self) -> dict[str, Any]:
+        """The network's own numbers and the assumptions, as plain data."""
+        return {"parameters": plain(self.init()), "assumptions": plain(self.assumptions)}
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        own = self.init()
+        body = ((node, shown(own["sigma_w"][node]), shown(own["sigma_b"][node])) for node in own["sigma_w"])
+        return [("Affine", "sigma_w", "sigma_b"), *body]
 
     def __repr__(self) -> str:
         return f"LearnableKernel({len(self.network)} nodes)"

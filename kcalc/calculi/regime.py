@@ -17,7 +17,9 @@ from ..arguments import cosine_array, one_number, one_q
 from ..combinators import chain
 from ..errors import KcalcError
 from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear
+from ..maps import Assumption
 from ..network import Network
+from ..printing import Shown, plain, shown
 from .global_maps import c_map, node_values, q_values
 from .homogeneity import is_odd
 
@@ -49,7 +51,7 @@ class LayeredKernel(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Limit:
+class Limit(Shown):
     """The kernel matrix of different inputs that a chain of equal layers tends to: ``diagonal`` on it, ``off_diagonal`` elsewhere.
 
     ``alpha_bar`` is their ratio, ``alphas`` that ratio per layer; ``slope`` = C'(1) and ``fixed_point`` = c* of one layer.
@@ -78,7 +80,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class GramBound:
+class GramBound(Shown):
     """How far per-layer kernels are from the inputs' Gram matrix: ``|Theta_i / q - c| <= 3 (zeta - 1)`` where every layer keeps c = 0.
 
     ``deviation`` is the largest measured one, over layers and c; ``zeta`` = C_f'(1); ``printed`` is 11 (zeta - 1) of [DKS Thm 27],
@@ -102,7 +104,7 @@ class GramBound:
 
 
 @dataclass(frozen=True, eq=False)
-class Regime:
+class Regime(Shown):
     """What a network's depth makes of its tangent kernel; see :func:`regime`.
 
     ``kind``: "collapsing", "exploding", "edge" or "shaped". ``slope`` = C_f'(1) and ``level`` = C_f(0) of the whole network decide it.
@@ -123,6 +125,7 @@ class Regime:
     bound: GramBound | None
     notes: tuple[str, ...]
     accuracy: float = 0.0
+    assumptions: tuple[Assumption, ...] = ()
 
     @property
     def alpha_bar(self) -> float:
@@ -156,7 +159,16 @@ class Regime:
             "limit": limit and {"formula": limit.formula, "diagonal": limit.diagonal, "off_diagonal": limit.off_diagonal},
             "bound": bound and {"deviation": bound.deviation, "zeta": bound.zeta, "printed": bound.printed, "tight": bound.tight},
             "notes": list(self.notes),
+            "assumptions": plain(self.assumptions),
         }
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("regime", self.kind), ("slope C_f'(1)", shown(self.slope)), ("level C_f(0)", shown(_above(self.level, ROUNDING))),
+            (f"K(1) at q = {self.q:g}", shown(self.diagonal)), (f"K({self.c:g})", shown(self.off_diagonal)),
+            ("alpha_bar measured", shown(_above(self.alpha_bar, self.accuracy))), ("alpha_bar predicted", shown(self.predicted_alpha_bar)),
+        ]  # fmt: skip
+        return [("", "value"), *rows, *(("note", note) for note in self.notes)]
 
     def __repr__(self) -> str:
         predicted = "" if self.limit is None else f", predicted as depth grows {self.limit.alpha_bar:.4g}"
@@ -200,8 +212,11 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
         notes = (*why, *why_not)
     else:
         limit, bound, notes = None, None, ("no limit and no bound to the Gram matrix: they are those of the NTK parameterisation",)
+    assumptions = tuple(getattr(kernel, "assumptions", ()))
     accuracy = 16 * np.finfo(float).eps * len(alphas) * q_values(network, level)[network.outputs[0]] / diagonal
-    return Regime(kind(slope, orthogonal), slope, orthogonal, cosine, level, diagonal, off, alphas, limit, bound, notes, accuracy)
+    return Regime(
+        kind(slope, orthogonal), slope, orthogonal, cosine, level, diagonal, off, alphas, limit, bound, notes, accuracy, assumptions
+    )
 
 
 def kind(slope: float, level: float) -> str:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from ..errors import KcalcError
+from ..printing import Shown
 
 
 class Verdict(StrEnum):
@@ -66,7 +67,7 @@ Check = Callable[[Any], Iterable[Evidence]]
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Shown):
     """One statement of a paper.
 
     ``statement``: as printed, LaTeX in text ($...$ for formulas).  ``corrected``: the form that holds, where the printed one does not;
@@ -100,6 +101,15 @@ class Claim:
     def stands(self) -> str:
         """The form that kcalc stands by: the corrected one where there is a correction or a caveat, else the printed one."""
         return PRINTED if self.corrected is None and self.caveat is None else CORRECTED
+
+    def to_dict(self) -> dict[str, Any]:
+        """The claim as plain data, without its check."""
+        names = ("id", "paper", "place", "statement", "corrected", "caveat", "hypotheses", "reason", "theorem")
+        return {name: getattr(self, name) for name in names} | {"expected": str(self.expected)}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        told = ((name, str(value)) for name, value in self.to_dict().items() if name != "id" and value not in (None, False))
+        return [("claim", self.id), *told]
 
     def __repr__(self) -> str:
         return f"Claim({self.id}: {self.expected})"

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ..printing import Shown, shown
 from .claim import CORRECTED, PRINTED, Claim, Evidence, Method, Verdict, verdict
 from .registry import get
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Shown):
     """What verifying one claim gave.  ``error``: what its check raised, if it did; then the verdict is "undecided"."""
 
     claim: Claim
@@ -40,6 +41,13 @@ class Finding:
     def methods(self) -> str:
         """The methods, each once."""
         return ", ".join(dict.fromkeys(str(item.method) for item in self.evidence)) or "none"
+
+    def __repr__(self) -> str:
+        return f"Finding({self.claim.id}: {self.verdict}, {len(self.evidence)} pieces of evidence)"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows = ((e.what, str(e.method), e.about, shown(e.holds), shown(e.margin)) for e in self.evidence)
+        return [("evidence", "method", "about", "holds", "margin"), *rows]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

@@ -6,9 +6,9 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
+from ..mathml import formulas
 from .claim import PRINTED, Claim, Evidence, Verdict
 from .finding import Finding
-from .mathml import formulas
 from .registry import papers
 
 COLOURS = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import KcalcError
 from ..version import __version__
-from . import gain, maps, moments, ntk, read, scaling, shape, smoothness, train, verify
+from . import gain, maps, moments, ntk, read, report, scaling, shape, smoothness, train, verify
 from .command import Command
 
 __all__ = ["COMMANDS", "main", "parser"]
@@ -28,6 +28,7 @@ COMMANDS: tuple[Command, ...] = (
     moments.COMMAND,
     scaling.COMMAND,
     smoothness.COMMAND,
+    report.COMMAND,
     train.COMMAND,
     verify.COMMAND,
     read.COMMAND,

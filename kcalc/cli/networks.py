@@ -27,13 +27,23 @@ EXAMPLES = (
     "layernorm-resnet-152",
     "rescaled-resnet-16",
     "densenet-12",
+    "gated-mlp-50",
+    "convnext-18",
 )
 PLAIN = {"vanilla": architectures.vanilla, "layernorm-resnet": architectures.layernorm_resnet, "densenet": architectures.densenet}
-FAMILIES = ("vanilla", "resnet-v2", "wide-resnet", "layernorm-resnet", "rescaled-resnet", "densenet")
+FAMILIES = ("vanilla", "resnet-v2", "wide-resnet", "layernorm-resnet", "rescaled-resnet", "densenet", "gated-mlp", "convnext")
+ACTIVATIONS = {"gated-mlp": "swish", "convnext": "gelu"}  # where it is not relu
 ALIASES = {"resnet": "resnet-v2", "resnetv2": "resnet-v2", "mlp": "vanilla", "ln-resnet": "layernorm-resnet"}
+KINDS = {
+    "resnet-v2": "V2, BatchNorm-free",
+    "wide-resnet": "V2, BatchNorm-free, wide",
+    "gated-mlp": "gated blocks",
+    "convnext": "isotropic, LayerNorm",
+}
 NET_HELP = (
     "vanilla-DEPTH, resnet-v2-50|101|152 (or resnet-...), wide-resnet-DEPTH, layernorm-resnet-50|101|152, "
-    "rescaled-resnet-BLOCKS, densenet-LAYERS, an .onnx file, a network .json file, or module:attribute for a model in Python"
+    "rescaled-resnet-BLOCKS, densenet-LAYERS, gated-mlp-BLOCKS, convnext-BLOCKS, an .onnx file, a network .json "
+    "file, or module:attribute for a model in Python"
 )
 
 
@@ -125,7 +135,7 @@ def named_network(
     if match is None or family not in FAMILIES:
         raise unknown("network", name, EXAMPLES)
     depth = int(match[2]) if len(match[2]) < 8 else 10**8
-    return _built(family, depth, activation_name or "relu", shortcut_weight)
+    return _built(family, depth, activation_name or ACTIVATIONS.get(family, "relu"), shortcut_weight)
 
 
 def _from_model(name: str, activation_name: str | None, inputs: Sequence[tuple[int, ...]]) -> Named:
@@ -154,11 +164,12 @@ def _built(family: str, depth: int, phi: str, weight: float | None) -> Named:
     chosen: Any = architectures.HALF if weight is None else weight
     builders: dict[str, Any] = {
         "resnet-v2": architectures.resnet_v2, "wide-resnet": architectures.wide_resnet, "rescaled-resnet": architectures.rescaled_resnet,
+        "gated-mlp": architectures.gated_mlp, "convnext": architectures.convnext,
     }  # fmt: skip
     network = builders[family](depth, shortcut_weight=chosen, activation=phi)
     counted = {"resnet-v2": depth - 1, "wide-resnet": depth - 3}.get(family)
     layers = f"{counted} nonlinear layers" if counted else _counted(network)
-    kind = {"resnet-v2": "V2, BatchNorm-free", "wide-resnet": "V2, BatchNorm-free, wide"}.get(family, "BatchNorm-free")
+    kind = KINDS.get(family, "BatchNorm-free")
     return Named(network, f"{family}-{depth}: {kind}, shortcut weight {float(chosen):.6g}, {layers}")
 
 

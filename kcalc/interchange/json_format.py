@@ -124,7 +124,8 @@ def _field(name: str, value: Any, where: str, reader: TreeReader) -> Any:
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, list):
-        return tuple(reader.number(v, where) for v in value)
+        rows = ([reader.number(v, where) for v in row] if isinstance(row, list) else reader.number(row, where) for row in value)
+        return tuple(tuple(row) if isinstance(row, list) else row for row in rows)
     return reader.number(value, where)
 
 

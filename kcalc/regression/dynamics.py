@@ -14,6 +14,7 @@ import numpy as np
 
 from ..arguments import one_number, real_array
 from ..errors import KcalcError, unknown
+from ..printing import Shown, plain, shown
 from ..spectrum import Spectrum, checked_spectrum, float_matrix, symmetric_matrix
 from .algebra import algebra_of, gram, inputs, targets
 
@@ -82,7 +83,7 @@ class Prior:
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingCurve:
+class TrainingCurve(Shown):
     """A network in training; see :func:`training_curve`. Times t are numbers or arrays, whose axes come first in the results.
 
     ``values`` and ``vectors`` are the eigenvalues of Theta (descending; 0, never learned, where rounding hides them) and its eigenvectors;
@@ -299,6 +300,21 @@ class TrainingCurve:
         low, high = (float(known.min()) / 10, 10 * float(known.max())) if known.size else (0.1, 10.0)
         times = np.geomspace(low, high, points)
         return times if self.learning_rate is None else np.unique(np.round(np.clip(times, 0, 2.0**52)))
+
+    @property
+    def assumptions(self) -> tuple[Any, ...]:
+        """Those of the kernel of the outputs before training, where it has any."""
+        return () if self.prior is None else tuple(getattr(self.prior.kernel, "assumptions", ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spectrum and what limits the learning rate, as plain data."""
+        own = {"points": len(self.y), "learning_rate": self.learning_rate, "learning_rate_bound": self.learning_rate_bound}
+        return own | {"diverges": bool(self.diverges), "spectrum": self.spectrum.to_dict(), "assumptions": plain(self.assumptions)}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        how = "gradient flow" if self.learning_rate is None else shown(self.learning_rate)
+        bounds = [("bound of the learning rate", shown(self.learning_rate_bound)), ("diverges", shown(bool(self.diverges)))]
+        return [("", "value"), ("points", str(len(self.y))), ("learning rate", how), *bounds]
 
     def __repr__(self) -> str:
         how = "gradient flow" if self.learning_rate is None else f"learning rate {self.learning_rate:g}"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import KcalcError
+from ..printing import Shown, plain, shown
 from ..spectrum import Spectrum, ridge_value, spectrum
 from .algebra import Algebra, Array, algebra_of, diagonal, gram, inputs, targets, traced
 
@@ -37,7 +38,7 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
     return GaussianProcess(kernel, X, y, noise)
 
 
-class KernelRegression:
+class KernelRegression(Shown):
     """A fitted kernel regression; see :func:`kernel_regression`. JAX arrays give JAX arrays."""
 
     ridge_name = "ridge"
@@ -89,6 +90,20 @@ class KernelRegression:
     def _shaped(self, values: Array) -> Array:
         return values[:, 0] if self._flat else values
 
+    @property
+    def assumptions(self) -> tuple[Any, ...]:
+        """Those of the kernel, where it has any."""
+        return tuple(getattr(self.kernel, "assumptions", ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was fitted to what, and the coefficients, as plain data."""
+        kernel = {"kernel": repr(self.kernel), "points": len(self.X), self.ridge_name: float(self.ridge)}
+        return kernel | {"coefficients": plain(np.asarray(self.coefficients)), "assumptions": plain(self.assumptions)}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        sizes = [("points", str(len(self.X))), ("outputs", str(self._y.shape[1])), (self.ridge_name, shown(self.ridge))]
+        return [("", "value"), ("kernel", shown(self.kernel)), *sizes]
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.X)} points, {self._y.shape[1]} outputs, {self.ridge_name} {self.ridge:g})"
 
@@ -104,7 +119,7 @@ class GaussianProcess(KernelRegression):
         return self.ridge
 
     def mean_and_variance(self, X: Any) -> tuple[Array, Array]:
-        """The posterior mean of f at the rows of X, as :meth:`predict`, and its variance (m,), the same for every output."""
+        """The posterior mean of f at the rows of X, as ``predict`` gives it, and its variance (m,), the same for every output."""
         given = inputs(X)
         cross, own = gram(self.kernel, given, self.X), diagonal(self.kernel, given)
         algebra = self._algebra

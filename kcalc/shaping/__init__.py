@@ -97,6 +97,8 @@ def shape(network: Network, activation: Any = None, method: str = "dks", **targe
       value, ``"minimize"`` or None (dropped); ``free_slope=True`` gives leaky_relu its slope as a further constant. See :func:`dks`.
     - ``"tat"``: ``eta=.9`` (relu, leaky_relu: the largest c value that orthogonal inputs reach) or ``tau=.3`` (smooth activations: the
       largest curvature). See :func:`tat`.
+    - both of them, for networks with TokenMix: ``tokens`` are the cosines between the tokens of an input, (T, T), for which q = 1 must hold
+      at every activation; ``token_rows="rescale"`` divides the rows of the matrices so that it does.
     - ``"normalisation"``: Q(1) = 1 only; ``"he"``, ``"lecun"``, ``"glorot"``, ``"fan_out"``: weight variances, with the consequences for q
       and c as ``values``. No targets.
     - ``"self_normalising"``: mean 0 and variance 1 as SELU has them; ``parameters="shift"`` or ``"halves"`` (elu gives SELU),

@@ -21,6 +21,7 @@ from ..subnetworks import maximal, maximal_curvature
 from .constants import ConstantsTable
 from .measure import local_values
 from .solutions import Solutions
+from .tokens import Tokens, refuse_mixing, unmixed
 from .traces import depth_trace
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 Node = Hashable
 SCHEMA = "kcalc.shaping/1"
 PASSING = (Identity, Flatten, Pool)
+AT_TOKENS = "Q(1) at tokens"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Shaping:
     """A shaped network: sigma_w = 1, sigma_b = 0, normalised sums, transformed activations.
 
     ``targets`` are the local conditions {condition: value}; ``changes`` lists every edit in words; ``systems`` are the equations that
-    were solved, by activation name; ``warnings`` say where the targets do not bind.
+    were solved, by activation name; ``warnings`` say where the targets do not bind. ``tokens``: the cosines between tokens for which
+    a network that mixes them was shaped.
     """
 
     method: str
@@ -52,6 +55,7 @@ class Shaping:
     changes: tuple[str, ...]
     systems: dict[str, tuple[System, ...]] = field(default_factory=dict, repr=False)
     warnings: tuple[Assumption, ...] = ()
+    tokens: Tokens | None = field(default=None, repr=False)
 
     @cached_property
     def all_solutions(self) -> dict[str, Solutions]:
@@ -68,7 +72,16 @@ class Shaping:
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What the kernel calculus takes for granted on the shaped network, node by node."""
+        if self.tokens is not None:
+            return (*self.tokens.assumptions(self.network), *self.tokens.notes, *self.warnings)
         return (*c_map(self.network).assumptions, *self.warnings)
+
+    @property
+    def token_cosines(self) -> dict[Node, Any]:
+        """{node: cosines between its tokens, (T, T)} of a network shaped with ``tokens=``. Raises: KcalcError for others."""
+        if self.tokens is None:
+            raise KcalcError("cosines between tokens belong to networks that were shaped with tokens=")
+        return self.tokens.cosines_in(self.network)
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
@@ -88,14 +101,17 @@ class Shaping:
         return {condition: float(value) for condition, value in self._measured.items()}
 
     def _global_values(self) -> dict[str, float]:
-        if len(self.network.outputs) != 1:
+        if len(self.network.outputs) != 1 and self.tokens is None:
             return {}
+        alone, tokens = unmixed(self.network), self.tokens
         measured: dict[str, Callable[[], float]] = {
-            "Q_f(1)": lambda: float(q_map(self.network)(1.0)),
-            "C_f'(1)": lambda: float(c_map(self.network).derivative(1)(1.0)),
-            "max C_f(0)": lambda: float(maximal(self.network, self._r())(0.0)),
-            "max C_f''(1)": lambda: maximal_curvature(self.network).multiplier * self._worst("C''(1)"),
+            "Q_f(1)": lambda: float(q_map(alone)(1.0)),
+            "C_f'(1)": lambda: float(c_map(alone).derivative(1)(1.0)),
+            "max C_f(0)": lambda: float(maximal(alone, self._r())(0.0)),
+            "max C_f''(1)": lambda: maximal_curvature(alone).multiplier * self._worst("C''(1)"),
         }
+        if tokens is not None:
+            measured[AT_TOKENS] = lambda: tokens.farthest(self.network)
         return {name: measured[name]() for name in self.global_targets}
 
     def _r(self) -> dict[Node, Callable[[Any], Any]]:
@@ -118,6 +134,10 @@ class Shaping:
         """
         from .. import shaping_plots
 
+        if self.tokens is not None:
+            raise KcalcError(
+                "the C map of a network that mixes tokens is no curve; draw .token_cosines (kcalc.plotting), or the activations"
+            )
         pairs = {name: (self.constants[name].activation, self.constants[name].transformed) for name in self.constants}
         traces = {"before": self._before(depth_trace), "after": depth_trace(self.network)}
         given = {label: trace for label, trace in traces.items() if trace is not None}
@@ -214,13 +234,18 @@ def replace_activations(network: Network, activations: Mapping[Node, Activation]
     return network.map_layers(lambda node, layer: Nonlinear(activations[node]) if node in activations else layer)
 
 
-def prepared(network: Network, activation: Any = None, products: bool = False) -> tuple[Network, tuple[str, ...]]:
+def prepared(
+    network: Network, activation: Any = None, products: bool = False, tokens: Tokens | None = None
+) -> tuple[Network, tuple[str, ...]]:
     """The network as shaping wants it (sigma_w = 1, sigma_b = 0, no Scale) and the edits that made it so.
 
-    ``products``: whether the method has a rule for a Product.
-    Raises: KcalcError for BatchNorm, other products, unnormalised sums or a network without activations, naming the remedy.
+    ``products``: whether the method has a rule for a Product; ``tokens``: the cosines between tokens, where a method knows them.
+    Raises: KcalcError for BatchNorm, other products, token mixing without ``tokens``, unnormalised sums or a network without activations,
+    naming the remedy.
     """
     changes: list[str] = []
+    if tokens is None:
+        refuse_mixing(network)
     normalised: set[tuple[Any, int]] = set()
     for node, layer, parents in network.steps():
         if isinstance(layer, BatchNorm | GroupNorm):
@@ -262,6 +287,7 @@ def check_fresh(network: Network) -> None:
 
     Raises: FreshnessError naming the node, also where the kernel calculus handles it exactly by fusing or cross terms.
     """
+    network = unmixed(network)
     if simply_fresh(network):
         return
     for assumption in c_map(network).assumptions:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..printing import html_table, text_table
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Shapings as the columns of a table: their settings, constants, and the measured value and residual of every condition."""
 
@@ -36,18 +37,17 @@ class Comparison:
             yield f"residual of {name}", *(f"{s.residuals[name]:.1e}" if name in s.residuals else "-" for s in self.shapings)
 
     def __repr__(self) -> str:
-        rows = self.rows
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])
-            for row in rows
-        )
+        return f"Comparison({', '.join(s.method for s in self.shapings)})"
+
+    def __str__(self) -> str:
+        return text_table(self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shapings as plain data."""
+        return {"shapings": [s.to_dict() for s in self.shapings]}
 
     def _repr_html_(self) -> str:
-        head, *body = self.rows
-        cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-        lines = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-        return f"<table><tr>{cells}</tr>{lines}</table>"
+        return html_table(self.rows)
 
 
 def _shown(value: object) -> str:

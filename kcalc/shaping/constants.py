@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..activations import Activation
 from ..activations.rectifiers import leaky_relu
 from ..errors import KcalcError, unknown
-
-if TYPE_CHECKING:
-    pass
+from ..printing import html_table, text_table
 
 Node = Hashable
 COLUMNS = ("alpha", "beta", "gamma", "delta", "negative_slope", "sigma_w", "sigma_b")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Constants:
     """``phi_hat(x) = output_scale * (phi(input_scale x + input_shift) + output_shift)``; unset constants are None.
 
@@ -79,6 +76,20 @@ class Constants:
         text += "" if self.output_shift is None else f" {self.output_shift:+.6g}"
         return text if self.output_scale is None else f"{self.output_scale:.6g}*({text})"
 
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value:.10g}" for name in COLUMNS if (value := getattr(self, name)) is not None)
+        return f"Constants({self.activation.name}{', ' if given else ''}{given})"
+
+    def __str__(self) -> str:
+        return text_table(self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), self.describe())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        given = ((name, f"{value:.10g}") for name in COLUMNS if (value := getattr(self, name)) is not None)
+        return [("activation", self.activation.name), *given]
+
     def to_dict(self) -> dict[str, Any]:
         """The constants as plain data."""
         names = ("input_scale", "input_shift", "output_scale", "output_shift", "negative_slope")
@@ -124,25 +135,23 @@ class ConstantsTable(Mapping[Any, Constants]):
         """The constants that are set, in order: what a table of them shows."""
         return tuple(name for name in COLUMNS if any(getattr(k, name) is not None for k in self.by_node.values()))
 
-    def __str__(self) -> str:
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """A head, then a row per activation and set of constants."""
         columns = self.columns()
-        rows = [("activation", *columns)]
         known = [(name, k) for name, found in self._by_name.items() for k in found]
-        rows += [(name, *("-" if (v := getattr(k, column)) is None else f"{v:.10g}" for column in columns)) for name, k in known]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
+        cells = ((name, *("-" if (v := getattr(k, column)) is None else f"{v:.10g}" for column in columns)) for name, k in known)
+        return [("activation", *columns), *cells]
+
+    def to_dict(self) -> dict[str, Any]:
+        """{node: constants} as plain data."""
+        return {str(node): constants.to_dict() for node, constants in self.by_node.items()}
+
+    def __str__(self) -> str:
+        return text_table(self.rows)
 
     def __repr__(self) -> str:
         return f"ConstantsTable({', '.join(f'{name}: {len(found)}' for name, found in self._by_name.items())})"
 
     def _repr_html_(self) -> str:
-        columns = self.columns()
-        head = "".join(f"<th>{name}</th>" for name in ("activation", *columns))
-        rows = (
-            "".join(f"<td>{'-' if (v := getattr(k, name)) is None else f'{v:.10g}'}</td>" for name in columns)
-            for found in self._by_name.values()
-            for k in found
-        )
-        names = (html.escape(name) for name, found in self._by_name.items() for _ in found)
-        body = "".join(f"<tr><td>{name}</td>{row}</tr>" for name, row in zip(names, rows, strict=True))
-        return f"<table><tr>{head}</tr>{body}</table>"
+        return html_table(self.rows)

@@ -17,11 +17,12 @@ from ..layers import Nonlinear, Product, as_number
 from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_slope
-from .base import Shaping, check_fresh, prepared, replace_activations
+from .base import AT_TOKENS, Shaping, check_fresh, prepared, replace_activations
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants, ConstantsTable
 from .measure import local_values
 from .search import check_shapeable, default_end, solve, solve_least, solve_scale
+from .tokens import read_tokens, token_options, unmixed, with_tokens
 
 READINGS = {
     "strict": "zeta bounds the slopes of the strict subnetworks",
@@ -34,7 +35,14 @@ FACTORS = "q values of factors multiply: Q' is the sum of theirs, so that errors
 
 
 def dks(
-    network: Network, activation: Any = None, zeta: float = 1.5, subnetworks: str = "strict", q_slope: Any = 1.0, free_slope: bool = True
+    network: Network,
+    activation: Any = None,
+    zeta: float = 1.5,
+    subnetworks: str = "strict",
+    q_slope: Any = 1.0,
+    free_slope: bool = True,
+    tokens: Any = None,
+    token_rows: str = "keep",
 ) -> Shaping:
     """Shape a network so that the slopes of its subnetworks' C maps at 1 are at most ``zeta``.
 
@@ -47,6 +55,9 @@ def dks(
     slope. It and other positively homogeneous activations (relu) then have one constant fewer, so that Q'(1) = 1 is dropped for
     them [DKS sec. 18.6]. ``activation=None`` keeps each layer's own. Domain: zeta > 1.
 
+    ``tokens``, for networks with TokenMix: the cosines between the tokens of an input, (T, T), with which every activation must see q = 1
+    at every token; ``token_rows="rescale"`` divides the rows of the matrices to that end. zeta then counts the activations alone.
+
     Returns: a Shaping. Raises: KcalcError for bad input, UnreachableTarget where an activation cannot meet the
     conditions, FreshnessError where the kernel calculus does not hold on the network.
     """
@@ -56,8 +67,10 @@ def dks(
     if not isinstance(subnetworks, str) or subnetworks not in READINGS:
         raise unknown("reading of subnetworks", subnetworks, READINGS)
     wanted = _q_slope(q_slope)
-    plain, changes = prepared(network, activation, products=True)
-    mu = maximal_slope(plain)
+    known = read_tokens(network, tokens, token_rows)
+    plain, changes = prepared(network, activation, products=True, tokens=known)
+    alone = unmixed(plain)
+    mu = maximal_slope(alone)
     reading = mu if subnetworks == "strict" else mu.forward
     _check_reach(plain, float(reading(1.0)), float(zeta))
     slope = float(reading.inverse(float(zeta)))
@@ -74,13 +87,14 @@ def dks(
                         f"{error}, which is zeta = {near} in this network (asked for: {slope_text(float(zeta) - 1, digits=9)})"
                     ) from None
             by_node[node] = solved[layer.activation]
-    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    shaped, rows = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), known, token_rows)
     check_fresh(shaped)
     dropped = [phi for phi, k in solved.items() if k.negative_slope is None and (wanted is None or phi.degree is not None)]
     targets = {"Q(1)": 1.0, "C(0)": 0.0, "C'(1)": slope}
     if not dropped and isinstance(wanted, float):
         targets = {"Q(1)": 1.0, "Q'(1)": wanted, "C(0)": 0.0, "C'(1)": slope}
-    whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": _global_slope(plain, slope)} if len(plain.outputs) == 1 else {})
+    whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": _global_slope(alone, slope)} if len(plain.outputs) == 1 else {})
+    whole = whole if known is None else {AT_TOKENS: 1.0}
     systems = _systems(solved, slope, wanted)
     jumps = (text for phi, k in solved.items() if phi.name in systems and (text := default_end(systems[phi.name], k)) is not None)
     warnings = [Assumption("network", FACTORS)] if plain.nodes_of(Product) else []
@@ -91,9 +105,10 @@ def dks(
         warnings.append(Assumption("network", f'{mu.warning}; subnetworks="forward" shapes by the depth across them', "heuristic"))
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     options = {"zeta": float(zeta), "subnetworks": subnetworks} | ({} if q_slope == 1 else {"q_slope": q_slope})
+    options |= token_options(known, token_rows)
     return Shaping(
         "dks", options | ({} if free_slope else {"free_slope": False}), network, shaped, ConstantsTable(by_node), targets, whole,
-        (*changes, *edits), systems, tuple(warnings),
+        (*changes, *edits, *rows), systems, tuple(warnings), known,
     )  # fmt: skip
 
 
@@ -102,9 +117,9 @@ def _check_reach(network: Network, least: float, zeta: float) -> None:
     if zeta <= least:
         node = next(iter(network.nodes_of(Product)), None)
         raise UnreachableTarget(
-            f"zeta = {zeta:.6g} is out of reach: a Product (node {node!r}) adds up the slopes of its factors, each >= 1 where C(0) = 0, so that "
-            f"some subnetwork has slope {least:.6g} or more whatever the activations; the nearest are zeta > {least:.6g}, "
-            f"e.g. zeta={1.5 * least:.4g}"
+            f"zeta = {zeta:.6g} is out of reach: a Product (node {node!r}) adds up the slopes of its factors, each >= 1 where C(0) = 0, so "
+            f"that some subnetwork has slope {least:.6g} or more whatever the activations; the nearest are zeta > {least:.6g}, "
+            f"e.g. zeta={1.5 * least:.4g}; shortcut weights nearer to 1 bring it down"
         )
 
 

@@ -17,6 +17,7 @@ from ..errors import KcalcError, unknown
 from ..layers import Affine
 from ..maps import Assumption
 from ..network import Network
+from ..printing import Shown, plain, shown
 from .absorption import BORDERS, Absorption, Relation, same
 from .base import Shaping
 
@@ -42,7 +43,7 @@ class Change:
 
 
 @dataclass(frozen=True, repr=False)
-class EquivalentParameters:
+class EquivalentParameters(Shown):
     """A network of plain activations that is the same function as ``original``, once its weights and biases are changed.
 
     ``network``: the plain network. Its sigma_w are exact; where shifts were absorbed its biases are correlated with the weights and have
@@ -55,6 +56,14 @@ class EquivalentParameters:
     affine: dict[Node, Change]
     changes: tuple[str, ...]
     assumptions: tuple[Assumption, ...] = field(default=(), repr=False)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        body = ((str(node), _relations(c.inputs), shown(c.scale), shown(c.shift)) for node, c in self.affine.items() if not c.trivial)
+        return [("Affine", "inputs (scale, shift)", "scale", "shift"), *body]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The changes of all Affine layers, the edits in words and the assumptions, as plain data."""
+        return {"affine": plain(self.affine), "changes": list(self.changes), "assumptions": plain(self.assumptions)}
 
     def __repr__(self) -> str:
         changed = sum(not change.trivial for change in self.affine.values())
@@ -194,3 +203,8 @@ def _per_channel(node: Node, blocks: tuple[Relation, ...], channels: int) -> tup
     if any(abs(count - n) > 1e-6 for count, n in zip(counts, whole, strict=True)) or sum(whole) != channels:
         raise KcalcError(f"node {node!r}: {channels} input channels do not split into the blocks of the concatenation it reads")
     return tuple(np.repeat([block[k] for block in blocks], whole) for k in (1, 2))  # type: ignore[return-value]
+
+
+def _relations(inputs: tuple[Relation, ...]) -> str:
+    """(scale, shift) of each block of inputs, in one cell."""
+    return "; ".join(f"({shown(block.scale)}, {shown(block.shift)})" for block in inputs)

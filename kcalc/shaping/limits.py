@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..calculi.global_maps import c_map, q_map
 from ..errors import KcalcError
 from ..layers import as_number
+from ..maps import Assumption
 from ..network import Network
+from ..printing import Shown
 from ..subnetworks import maximal_curvature
 
 
 @dataclass(frozen=True)
-class DepthLimit:
+class DepthLimit(Shown):
     """What many copies of a block do to q and to c values: q* and c*, the slopes there, and the depths over which they are approached.
 
     ``rate`` is C'(c*), ``q_rate`` Q'(q*); distances shrink by that factor per block. ``xi_c = -1/log rate`` and ``xi_q`` count blocks;
@@ -25,6 +27,8 @@ class DepthLimit:
     c: float
     rate: float
     q_rate: float
+    assumptions: tuple[Assumption, ...] = field(default=(), repr=False, compare=False)
+    listed = ("xi_c", "xi_q")
 
     @property
     def xi_c(self) -> float:
@@ -65,9 +69,9 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
         identity = abs(float(cosines(0.5, level)) - 0.5) < 1e-12
         if identity:
             raise KcalcError("the block's C map is the identity at q*: every c value stays where it is")
-        return DepthLimit(level, 1.0, float(cosines.derivative(1)(1.0, level)), q_rate)
+        return DepthLimit(level, 1.0, float(cosines.derivative(1)(1.0, level)), q_rate, cosines.assumptions)
     best = min(points, key=lambda p: abs(p.slope))
-    return DepthLimit(level, best.value, best.slope, q_rate)
+    return DepthLimit(level, best.value, best.slope, q_rate, cosines.assumptions)
 
 
 def _q_limit(block: Network, q: float) -> tuple[float, float]:

@@ -13,6 +13,8 @@ from ..activations import Activation
 from ..activations import activation as resolve
 from ..arguments import real_array
 from ..errors import KcalcError
+from ..maps import Assumption
+from ..printing import Shown, plain, shown
 from ..quadrature import Array
 from .moments import settled
 from .search import check_shapeable
@@ -28,7 +30,7 @@ ROUNDED = 1e-12
 
 
 @dataclass(frozen=True)
-class PhaseDiagram:
+class PhaseDiagram(Shown):
     """What a deep plain network does over a grid of (sigma_w, sigma_b): arrays of shape (len(sigma_b), len(sigma_w)).
 
     q: the attracting fixed point from q = 1 (nan where q grows or vanishes).  chi: chi_1 there, < 1 ordered, > 1 chaotic.
@@ -44,6 +46,28 @@ class PhaseDiagram:
     chi: Array
     c: Array
     rate: Array
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the diagram takes for granted."""
+        text = "infinite width, independent Gaussian weights and biases; q from 1, tabulated in log q to about six digits"
+        return (Assumption("network", text, "convention"),)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The grid and the arrays as nested lists; None where a value is not finite."""
+        names = ("sigma_w", "sigma_b", "q", "chi", "c", "rate", "depth")
+        return {"activation": self.activation.name, **{name: plain(getattr(self, name)) for name in names}}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        deep = self.depth[np.isfinite(self.depth)]
+        rows = [
+            ("activation", self.activation.name), ("sigma_w", f"{self.sigma_w[0]:g} ... {self.sigma_w[-1]:g}"),
+            ("sigma_b", f"{self.sigma_b[0]:g} ... {self.sigma_b[-1]:g}"), ("points", str(self.q.size)),
+            ("ordered", str(int(np.sum(self.chi < 1)))), ("chaotic", str(int(np.sum(self.chi > 1)))),
+            ("q without fixed point", str(int(np.isnan(self.q).sum()))),
+            ("largest depth scale (layers)", shown(deep.max() if deep.size else None)),
+        ]  # fmt: skip
+        return [("", "value"), *rows]
 
     def __repr__(self) -> str:
         return f"PhaseDiagram({self.activation.name}, {len(self.sigma_b)} x {len(self.sigma_w)} points)"

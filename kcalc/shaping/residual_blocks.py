@@ -10,6 +10,7 @@ from ..combinators import residual_weights
 from ..errors import KcalcError, unknown
 from ..layers import Affine, Dropout, Flatten, Identity, Nonlinear, Pool, Sum
 from ..network import Network, sum_weights
+from ..printing import Shown
 from ..regions import network_regions
 
 __all__ = ["PASSING", "ResidualBlock", "residual_blocks", "with_residual_weights"]
@@ -19,7 +20,7 @@ PASSING = (Identity, Flatten, Pool, Dropout)  # what hands a feature map on as i
 
 
 @dataclass(frozen=True)
-class ResidualBlock:
+class ResidualBlock(Shown):
     """A Sum of two addends that part at the node ``entry``: a shortcut, and a branch that is deeper.
 
     ``shortcut`` and ``branch`` are the nodes that the Sum at ``node`` reads, ``slot`` is the shortcut's (0 or 1). ``depth`` counts the

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
+from ..printing import html_table
 from .constants import COLUMNS as ALL
 from .constants import Constants
 
@@ -32,14 +33,20 @@ class Solutions(tuple[Constants, ...]):
         return [("", *columns, "mirror of"), *body]
 
     def __repr__(self) -> str:
+        name = self[0].activation.name if self else "no activation"
+        return f"Solutions({name}, {len(self)} sets of constants, {len(self.mirror_of)} of them mirror images)"
+
+    def __str__(self) -> str:
         rows = self.rows
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Every set of constants, and which is whose mirror image, as plain data."""
+        return {"solutions": [k.to_dict() for k in self], "mirror_of": {str(j): i for j, i in self.mirror_of.items()}}
+
     def _repr_html_(self) -> str:
-        head, *body = self.rows
-        lines = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-        return "<table><tr>" + "".join(f"<th>{cell}</th>" for cell in head) + f"</tr>{lines}</table>"
+        return html_table(self.rows, repr(self))
 
 
 def mirrors(found: Sequence[Constants]) -> tuple[tuple[int, int], ...]:

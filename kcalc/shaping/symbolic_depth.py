@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +14,16 @@ from ..activations import Activation
 from ..activations import activation as resolve
 from ..errors import KcalcError
 from ..layers import as_number
+from ..maps import Assumption
+from ..printing import Shown, plain
 from .limits import flow
 
 AGREED = 1e-9  # between a symbolic limit and the number
 ROUNDING = 1e-12
 
 
-@dataclass(frozen=True)
-class VanillaMaps:
+@dataclass(frozen=True, repr=False)
+class VanillaMaps(Shown):
     """``depth`` times (Affine of ``sigma_w``, then activation), then a readout Affine: what ``kc.architectures.vanilla`` builds, with
     the depth a symbol.
 
@@ -34,6 +37,33 @@ class VanillaMaps:
     sigma_w: sp.Expr
     q: sp.Expr
     readout: bool
+
+    def __repr__(self) -> str:
+        name = "any activation" if self.activation is None else self.activation.name
+        return f"VanillaMaps({name}, depth {self.depth}, sigma_w {self.sigma_w})"
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the formulas take for granted."""
+        text = "infinite width, fresh Gaussian weights; two inputs of one q value that every layer keeps"
+        return (Assumption("network", text, "convention"),)
+
+    def _closed(self) -> dict[str, sp.Expr]:
+        """The quantities that close."""
+        found: dict[str, sp.Expr] = {}
+        for name in ("q_map", "c_map", "slope", "curvature", "gap"):
+            with suppress(KcalcError):
+                found[name] = getattr(self, name)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The expressions that close, as text."""
+        name = None if self.activation is None else self.activation.name
+        own = {"activation": name, "depth": str(self.depth), "sigma_w": str(self.sigma_w), "q": str(self.q), "readout": self.readout}
+        return own | {key: str(value) for key, value in self._closed().items()} | {"assumptions": plain(self.assumptions)}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [("", "value"), *((name.replace("_", " "), str(value)) for name, value in self._closed().items())]
 
     @property
     def q_map(self) -> sp.Expr:

@@ -12,21 +12,30 @@ from ..layers import Nonlinear, as_number
 from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_c_value, maximal_curvature
-from .base import Shaping, check_fresh, prepared, replace_activations
+from .base import AT_TOKENS, Shaping, check_fresh, prepared, replace_activations
 from .conditions import CurvatureSystem, OutOfReach, inwards
 from .constants import Constants, ConstantsTable
 from .search import check_shapeable, default_end, solve
+from .tokens import Tokens, read_tokens, token_options, unmixed, with_tokens
 
 ETA, TAU = 0.9, 0.3
 
 
-def tat(network: Network, activation: Any = None, eta: float | None = None, tau: float | None = None) -> Shaping:
+def tat(
+    network: Network,
+    activation: Any = None,
+    eta: float | None = None,
+    tau: float | None = None,
+    tokens: Any = None,
+    token_rows: str = "keep",
+) -> Shaping:
     """Shape a network so that all slopes at c = 1 are 1 and its C maps are as curved as the target says. [TAT sec. 4, 5]
 
     ``eta`` (default .9), for relu and leaky_relu: the largest c value that any subnetwork gives to orthogonal inputs. Every such activation
     becomes a leaky ReLU of one negative slope in [0, 1), times sqrt(2/(1 + slope^2)); the closed form is exact for every q.
     ``tau`` (default .3), for smooth activations: the largest curvature C_f''(1) of any subnetwork; then Q(1) = Q'(1) = C'(1) = 1 and
     C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1, tau > 0. With neither, the network's activations choose.
+    ``tokens``, ``token_rows``: for networks with TokenMix, as in :func:`dks`.
 
     Returns: a Shaping. Raises: KcalcError for bad targets and activations that do not fit; UnreachableTarget where the network is too
     shallow for ``eta``, or no constants give ``tau``, naming the nearest target.
@@ -34,11 +43,12 @@ def tat(network: Network, activation: Any = None, eta: float | None = None, tau:
     eta, tau = _target(eta, "eta"), _target(tau, "tau")
     if eta is not None and tau is not None:
         raise KcalcError("eta (leaky ReLUs) and tau (smooth activations) exclude each other; give one")
-    plain, changes = prepared(network, activation)
+    known = read_tokens(network, tokens, token_rows)
+    plain, changes = prepared(network, activation, tokens=known)
     kinds = {layer.activation for _, layer, _ in plain.steps() if isinstance(layer, Nonlinear)}
     if tau is None and (eta is not None or all(_is_leaky(phi) for phi in kinds)):
-        return _tailored(network, plain, changes, kinds, ETA if eta is None else eta)
-    return _smooth(network, plain, changes, kinds, TAU if tau is None else tau)
+        return _tailored(network, plain, changes, kinds, ETA if eta is None else eta, known, token_rows)
+    return _smooth(network, plain, changes, kinds, TAU if tau is None else tau, known, token_rows)
 
 
 def _target(value: Any, name: str) -> float | None:
@@ -57,23 +67,26 @@ def _is_leaky(phi: Activation) -> bool:
 # -- leaky ReLUs -----------------------------------------------------------------------------------------------------------------------
 
 
-def _tailored(network: Network, plain: Network, changes: tuple[str, ...], kinds: set[Activation], eta: float) -> Shaping:
+def _tailored(
+    network: Network, plain: Network, changes: tuple[str, ...], kinds: set[Activation], eta: float, tokens: Tokens | None, rows: str
+) -> Shaping:
     for phi in kinds:
         if not _is_leaky(phi):
             raise KcalcError(f"eta tailors relu and leaky_relu only, not {phi.name}; give tau for smooth ones, or activation='leaky_relu'")
-    slope = negative_slope(plain, eta)
+    slope = negative_slope(unmixed(plain), eta)
     scale = math.sqrt(2 / (1 + slope**2))
     nodes = plain.nodes_of(Nonlinear)
     by_node = {node: Constants(_activation(plain, node), output_scale=scale, negative_slope=slope) for node in nodes}
-    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    shaped, edited = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), tokens, rows)
     check_fresh(shaped)
     edits = [f"{node}: {k.activation.name} -> {scale:.6g}*leaky_relu(x, negative slope {slope:.6g})" for node, k in by_node.items()]
     note = Assumption(
         "network", f"eta bounds the c value that subnetworks give to orthogonal inputs; negative slope {slope:.10g} everywhere"
     )
     return Shaping(
-        "tat", {"eta": eta}, network, shaped, ConstantsTable(by_node), {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0},
-        {"max C_f(0)": eta} | _whole(plain), (*changes, *edits), warnings=(note,),
+        "tat", {"eta": eta} | token_options(tokens, rows), network, shaped, ConstantsTable(by_node),
+        {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0}, {"max C_f(0)": eta} | _whole(plain, tokens), (*changes, *edits, *edited),
+        warnings=(note,), tokens=tokens,
     )  # fmt: skip
 
 
@@ -105,25 +118,28 @@ def plain_depth(eta: float) -> int:
 # -- smooth ones -----------------------------------------------------------------------------------------------------------------------
 
 
-def _smooth(network: Network, plain: Network, changes: tuple[str, ...], kinds: set[Activation], tau: float) -> Shaping:
+def _smooth(
+    network: Network, plain: Network, changes: tuple[str, ...], kinds: set[Activation], tau: float, tokens: Tokens | None, rows: str
+) -> Shaping:
     for phi in kinds:
         check_curvature(phi)
-    curvature = float(maximal_curvature(plain).inverse(tau))
+    curvature = float(maximal_curvature(unmixed(plain)).inverse(tau))
     try:
         solved = {phi: solve(curvature_systems(phi, curvature)) for phi in kinds}
     except OutOfReach as error:
-        near = inwards(float(maximal_curvature(plain)(error.nearest)), error.above)
+        near = inwards(float(maximal_curvature(unmixed(plain))(error.nearest)), error.above)
         raise UnreachableTarget(f"{error}, which is tau = {near} in this network (asked for: {tau:.9g})") from None
     by_node = {node: solved[_activation(plain, node)] for node in plain.nodes_of(Nonlinear)}
-    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    shaped, edited = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), tokens, rows)
     check_fresh(shaped)
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
     systems = {phi.name: curvature_systems(phi, curvature) for phi in kinds}
     jumps = (text for phi, k in solved.items() if (text := default_end(systems[phi.name], k)) is not None)
     return Shaping(
-        "tat", {"tau": tau}, network, shaped, ConstantsTable(by_node), targets, {"max C_f''(1)": tau} | _whole(plain), (*changes, *edits),
-        systems=dict(systems), warnings=tuple(Assumption("network", text) for text in jumps),
+        "tat", {"tau": tau} | token_options(tokens, rows), network, shaped, ConstantsTable(by_node), targets,
+        {"max C_f''(1)": tau} | _whole(plain, tokens), (*changes, *edits, *edited), systems=dict(systems),
+        warnings=tuple(Assumption("network", text) for text in jumps), tokens=tokens,
     )  # fmt: skip
 
 
@@ -151,5 +167,7 @@ def _activation(network: Network, node: Any) -> Activation:
     return layer.activation
 
 
-def _whole(network: Network) -> dict[str, float]:
+def _whole(network: Network, tokens: Tokens | None) -> dict[str, float]:
+    if tokens is not None:
+        return {AT_TOKENS: 1.0}
     return {"Q_f(1)": 1.0} | ({"C_f'(1)": 1.0} if len(network.outputs) == 1 else {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import plotting
+from .. import plot_claims, plotting
 
 MARKED = 12  # looks up to which each has a marker; a single one has no line
 
@@ -30,7 +30,8 @@ def curves(lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, tit
     ax.set_ylim(0, 101)
     ax.set_xlabel("steps", fontsize=10)
     ax.set_ylabel("correct on test examples, %" if title else "correct, %", fontsize=10)
+    says = plot_claims.accuracies(lines)
     if title:
-        ax.set_title(title, fontsize=9)
-    plotting.finish(ax, (), made)
+        plotting.claim(ax, title if made is False else f"{title}: {says}")
+    plotting.finish(ax, (), made, says="" if title else says)
     return ax

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import KcalcError
+from ..printing import Shown, text_table
 from .logs import write_whole
 
 
@@ -51,8 +52,8 @@ class Row:
     at_the_edge: bool
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """All runs of a comparison; ``str`` is the table."""
 
     title: str
@@ -100,14 +101,18 @@ class Comparison:
         edge = len(rates) > 2 and rate in (min(rates), max(rates))
         return Row(label, rate, float(final.mean()), error, train, reached, sum(r.diverged is not None for r in runs), len(runs), edge)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return f"Comparison({self.title[:80]!r}, {len(self.labels)} contenders, {len(self.results)} runs)"
+
+    def _rows(self) -> list[tuple[str, ...]]:
         head = ("", "learning rate", "test %", "+-", "train %", f"steps to {100 * self.goal:g} %", "diverged")
-        cells = [head, *(_cells(row) for row in self.rows)]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-        lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]) for row in cells]
-        rule = "-" * len(lines[0])
+        return [head, *(_cells(row) for row in self.rows)]
+
+    def __str__(self) -> str:
+        lines = text_table(self._rows()).splitlines()
+        rule = "-" * max(map(len, lines))
         notes = ["* the best learning rate is at the end of those tried"] if any(row.at_the_edge for row in self.rows) else []
-        return "\n".join([self.title, "", lines[0].rstrip(), rule, *lines[1:], *notes])
+        return "\n".join([self.title, "", lines[0], rule, *lines[1:], *notes])
 
     def plot(self, ax: Any = None) -> Any:
         """Mean test accuracy against steps, every contender at its best learning rate; returns the Axes."""

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import KcalcError
+from ..printing import Shown, plain
 from .logs import Record
 from .settings import Settings
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Run(Shown):
     """What came of training: a record per look, the parameters, BatchNorm's statistics, and seconds of training (compilation included).
 
     ``diverged`` is the step at which the loss was no longer finite, or None; parameters are then those of the last good look.
@@ -39,6 +40,14 @@ class Run:
 
         return curves({"training batches": [(r.step, r.train_accuracy) for r in self.history],
                        "test examples": [(r.step, r.test_accuracy) for r in self.history]}, ax)  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Settings, history, seconds and where it diverged, as plain data, without the parameters."""
+        return {"settings": self.settings.to_dict(), "history": plain(self.history), "seconds": self.seconds, "diverged": self.diverged}
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        head = ("step", "training batches %", "test examples %")
+        return [head, *((str(r.step), f"{100 * r.train_accuracy:.2f}", f"{100 * r.test_accuracy:.2f}") for r in self.history)]
 
     def __repr__(self) -> str:
         end = f"diverged at step {self.diverged}" if self.diverged is not None else f"test accuracy {self.accuracy:.4f}"

@@ -13,6 +13,7 @@ from ..backend.initialisers import random_bits
 from ..calculi.gradients import gradients
 from ..errors import KcalcError
 from ..network import Network
+from ..printing import Printed
 from .inputs import InputPairs, input_shapes
 from .probes import Shifts
 
@@ -24,7 +25,7 @@ Array = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Jacobians:
+class Jacobians(Printed):
     """Singular values of d node / d start, one location and a common shift of all locations of ``start``.
 
     ``values[node]`` has shape (draws, the smaller number of channels), descending; ``mean_square[node]`` is |J|^2 over the channels of the
@@ -120,9 +121,11 @@ def _expected(network: Network, start: Node, nodes: Sequence[Node], q: float, he
     for node in nodes:
         try:
             before = _up_to(network, node)
-            found[node] = gradients(before, q, node, assume_independent=heuristic).nodes[start]
+            known = gradients(before, q, node, assume_independent=heuristic).nodes
         except KcalcError:
             continue
+        if start in known:  # else only weights have an expected gradient
+            found[node] = known[start]
     return found
 
 

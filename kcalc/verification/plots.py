@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import plot_claims
 from ..errors import KcalcError
 from ..plotting import GREY, PALETTE, finish
 from ..plotting import axes as panel
@@ -19,22 +20,28 @@ Array = np.ndarray
 SIZE = (4.6, 3.2)
 
 
-def values_by_layer(checks: Any, quantity: str = "c", case: int = 0, ax: Axes | None = None, bars: int = 20) -> Axes:
+def values_by_layer(
+    checks: Any, quantity: str = "c", case: int = 0, ax: Axes | None = None, bars: int = 20, titled: bool | None = None
+) -> Axes:
     """Means of c (or q) over the nodes with the standard deviation of single pairs, a colour per width, the map as a black dashed line.
 
     ``checks`` is one check or {label: check}; ``bars`` is about how many nodes have a vertical line.  Returns: the Axes.
     Raises: KcalcError for quantities and cases that were not measured.
     """
+    from .result import NARROW
+
     made = ax is None
     ax = panel(ax, *SIZE)
     given = checks if isinstance(checks, Mapping) else {"": checks}
     drawn: set[Any] = set()
+    apart: list[float] = []
     for label, check in given.items():
         if not 0 <= case < len(check.c):
             raise KcalcError(f"case {case} was not measured; there are {len(check.c)}")
         for width in check.widths:
             s = check.statistic(quantity, width)
             rows = np.flatnonzero(check.judged(width))
+            apart += np.abs(s.mean[rows, case] - s.expected[rows, case]).tolist()
             color = PALETTE[(len(ax.containers)) % len(PALETTE)]
             title = ", ".join(text for text in (label, "" if width is None else f"width {width}") if text)
             some = rows[:: max(1, len(rows) // bars)]
@@ -46,23 +53,30 @@ def values_by_layer(checks: Any, quantity: str = "c", case: int = 0, ax: Axes | 
                 drawn.add(line)
     ax.set_xlabel("node, from the input to the output")
     ax.set_ylabel(f"${quantity[0]}${quantity[1:]}")
-    finish(ax, [], made)
+    name = f"${quantity[0]}${quantity[1:]}"
+    says = plot_claims.within(apart, f"The mean {name} of every judged node", "the map")
+    if not apart:
+        says = f"No node is wide enough to judge its {name}"
+        ax.text(0.5, 0.5, f"no node has {NARROW} channels or more", ha="center", va="center", fontsize=8, transform=ax.transAxes)
+    finish(ax, [], made, says=says, legend=bool(apart), titled=titled)
     return ax
 
 
-def errors_by_width(checks: Any, quantity: str = "c", ax: Axes | None = None) -> Axes:
+def errors_by_width(checks: Any, quantity: str = "c", ax: Axes | None = None, titled: bool | None = None) -> Axes:
     """The deviation of one draw (solid) and of the mean (dotted) from the map over the width, on logarithmic scales, with fitted powers."""
     made = ax is None
     ax = panel(ax, *SIZE)
     given = checks if isinstance(checks, Mapping) else {"": checks}
+    fitted: list[tuple[str, Any]] = []
     for i, (label, check) in enumerate(given.items()):
         if len(check.widths) < 2:
             raise KcalcError("errors by width need a check at two widths at least: verify_kernels(model, widths=(...))")
         powers = (("one draw", check.fluctuation(quantity), "-"), ("mean", check.bias(quantity), ":"))
         _powers(ax, check.widths, powers, label, PALETTE[i % len(PALETTE)])
+        fitted.append((label, powers[0][1]))
         _reference(ax, check.widths, powers[0][1].values[0], labelled=i == 0)
     ax.set_ylabel(f"deviation of ${quantity[0]}${quantity[1:]} from the map")
-    finish(ax, [], made)
+    finish(ax, [], made, says=plot_claims.powers(fitted, "The deviation of one draw"), titled=titled)
     return ax
 
 
@@ -74,7 +88,7 @@ def tangent_by_width(tangent: Any, ax: Axes | None = None) -> Axes:
     _powers(ax, tangent.widths, powers, "", PALETTE[0])
     _reference(ax, tangent.widths, powers[0][1].values[0])
     ax.set_ylabel("relative deviation of the NTK")
-    finish(ax, [], made)
+    finish(ax, [], made, says=plot_claims.powers([("", tangent.fluctuation)], "The tangent kernel's deviation in one network"))
     return ax
 
 
@@ -115,7 +129,8 @@ def singular_values(jacobians: Any, ax: Axes | None = None, bins: int = 40) -> A
     ax.set_ylim(bottom=0)
     ax.set_xlabel(f"singular value of d node / d {jacobians.start}")
     ax.set_ylabel("density")
-    finish(ax, [], made)
+    medians = [float(np.median(s)) for s in jacobians.values.values()]
+    finish(ax, [], made, says=plot_claims.bounded(medians, "The median singular value"))
     return ax
 
 
@@ -124,6 +139,7 @@ def gradient_norms(checks: Any, ax: Axes | None = None) -> Axes:
     made = ax is None
     ax = panel(ax, *SIZE)
     given: Mapping[str, Any] = checks if isinstance(checks, Mapping) else {"measured": checks}
+    apart = [float(a) for one in given.values() for a in np.abs(one.statistic.mean / one.statistic.expected - 1)]
     for i, (label, check) in enumerate(given.items()):
         s, place, color = check.statistic, np.arange(len(check.nodes)), PALETTE[i % len(PALETTE)]
         ax.errorbar(place, s.mean, s.error, color=color, lw=1.2, elinewidth=0.6, label="_")
@@ -132,7 +148,7 @@ def gradient_norms(checks: Any, ax: Axes | None = None) -> Axes:
     ax.set_yscale("log")
     ax.set_xlabel("node, from the input to the output")
     ax.set_ylabel(r"$|\partial\,$out$\,/\,\partial\,$node$|^2$")
-    finish(ax, [], made)
+    finish(ax, [], made, says=plot_claims.within(apart, "Measured over infinite width, every node", "1"))
     return ax
 
 
@@ -146,8 +162,8 @@ def check_figure(check: Any, axes: Sequence[Axes] | None = None) -> Array:
     panels = np.asarray(axes, dtype=object).ravel()
     if len(panels) != count:
         raise KcalcError(f"this check draws {count} panels, got {len(panels)} axes")
-    values_by_layer(check, "c", ax=panels[0])
-    values_by_layer(check, check.quantities[0], ax=panels[1])
+    values_by_layer(check, "c", ax=panels[0], titled=True)
+    values_by_layer(check, check.quantities[0], ax=panels[1], titled=True)
     if count == 3:
-        errors_by_width(check, "c", ax=panels[2])
+        errors_by_width(check, "c", ax=panels[2], titled=True)
     return panels

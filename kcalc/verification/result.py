@@ -135,7 +135,7 @@ class KernelCheck:
         return min(1.0, len(self.deviations) * self.worst.p)
 
     def allowed(self, errors: float = 4.0) -> float:
-        """The |z| of a q or c value that counts as no deviation, for this many draws and looks; see :func:`statistics.allowed`."""
+        """The |z| of a q or c value that counts as no deviation, for this many draws and looks; see ``verification.statistics``."""
         return allowed(self.draws, len(self.deviations), errors)
 
     def deviating(self, errors: float = 4.0, slack: float = 0.0) -> tuple[Deviation, ...]:

@@ -16,6 +16,7 @@ from ..errors import KcalcError
 from ..layers import Affine
 from ..maps import Assumption
 from ..network import Network
+from ..printing import Printed
 from ..shaping import Shaping
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ Node = Hashable
 
 
 @dataclass(frozen=True, eq=False)
-class HessianBlocks:
+class HessianBlocks(Printed):
     """Blocks of the Hessian of ``y^T R y`` between weights, R a matrix of standard normals.
 
     ``draws``: (draws, L, L), per network ``|H_kl|_F^2 / sqrt(rows columns)`` estimated on random inputs: the mean squared singular value

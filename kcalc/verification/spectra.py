@@ -17,6 +17,7 @@ from ..compose import fold, require_network
 from ..errors import KcalcError
 from ..layers import Affine
 from ..network import Network
+from ..printing import Printed
 from .jacobians import layer_jacobians
 from .probes import PROBE, Probed
 
@@ -28,7 +29,7 @@ Array = Any
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingSpectra:
+class TrainingSpectra(Printed):
     """``values`` (steps + 1, k): all singular values of d ``end`` / d ``start`` for one example, descending, before each step and after the
     last one; ``losses`` (steps + 1,), the mean cross-entropy on the batch."""
 
@@ -70,7 +71,7 @@ class TrainingSpectra:
 
 
 @dataclass(frozen=True, eq=False)
-class VarianceSpectra:
+class VarianceSpectra(Printed):
     """``values[factor]`` (draws, k): singular values of d ``end`` / d ``start`` at initialisation, all sigma_w times the factor."""
 
     start: Node

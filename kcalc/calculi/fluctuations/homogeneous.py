@@ -24,7 +24,7 @@ def is_chain(network: Network) -> bool:
     """Whether a network is one chain of bias-free dense layers and activations a x- + b x+, each right after its weights."""
     steps: list[Any] = list(network.steps())
     for i, (_, layer, parents) in enumerate(steps):
-        if len(parents) > 1 or (i and parents[0] != steps[i - 1][0]):
+        if len(parents) > 1 or (i and parents != (steps[i - 1][0],)):
             return False
         if isinstance(layer, Affine) and layer.sigma_b != 0:
             return False

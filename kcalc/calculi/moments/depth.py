@@ -11,7 +11,9 @@ import sympy as sp
 from ...compose import require_network
 from ...errors import KcalcError
 from ...layers import as_number
+from ...maps import Assumption
 from ...network import Network
+from ...printing import Printed
 from ..widths import with_widths
 from .closed import MINUS, PLUS, ClosedBackward, ClosedForward, fed_by, tidied
 from .evaluation import Entry
@@ -90,6 +92,11 @@ class DepthMoments:
         second, fourth = (sp.latex(sp.Pow(f, self.depth, evaluate=False)) for f in (self.mean_factor, self.fourth_factor))
         return rf"$\begin{{array}}{{l}}E|y|^2 = {second}\\ E|y|^4 = {fourth}\end{{array}}$"
 
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the powers take for granted."""
+        return (Assumption("block", "every copy of the block has fresh Gaussian weights of its own", "convention"),)
+
     def __repr__(self) -> str:
         return f"DepthMoments({len(self.block)} nodes, depth {self.depth}, mean factor {self.mean_factor})"
 
@@ -133,7 +140,7 @@ def moments_at_depth(block: Network, depth: Any = L, features: Any = None) -> De
 
 
 @dataclass(frozen=True)
-class Stability:
+class Stability(Printed):
     """Which scaling keeps the moments of a deep network of equal blocks bounded.
 
     ``bounded``: whether both moments stay bounded at any depth as the block stands (None where symbols leave it open). With a parameter:
@@ -151,6 +158,11 @@ class Stability:
     fourth_rate: sp.Expr | None = None
     critical: tuple[sp.Expr, ...] = ()
     rate: sp.Expr | None = None
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the powers take for granted."""
+        return (Assumption("block", "every copy of the block has fresh Gaussian weights of its own", "convention"),)
 
     def __str__(self) -> str:
         lines = [f"one block: E|y|^2 times {self.mean_factor}, E|y|^4/(E|y|^2)^2 times {self.relative_factor}"]

@@ -10,6 +10,8 @@ from typing import Any
 from ...arguments import one_number
 from ...errors import KcalcError
 from ...layers import Affine, Input
+from ...maps import Assumption
+from ...printing import Shown
 
 
 def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: Any, most: int) -> int:
@@ -46,7 +48,7 @@ def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: A
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Shown):
     """Relu layers of ``width`` channels against concatenated relu with as many weights per layer.
 
     y = W1 relu(x) - W2 relu(-x) has two matrices, so that ``crelu_width`` = width / sqrt 2. Rates are d log E|y|^4 per layer at kept means:
@@ -55,6 +57,7 @@ class Budget:
 
     width: float
     depth: int
+    listed = ("crelu_width", "relu_rate", "crelu_rate", "relu_variance", "crelu_variance")
 
     @property
     def crelu_width(self) -> float:
@@ -80,6 +83,12 @@ class Budget:
     def crelu_variance(self) -> float:
         """The same with concatenated relu."""
         return math.expm1(self.depth * self.crelu_rate)
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the rates take for granted."""
+        text = "relu layers of equal width, fresh Gaussian weights with the variance that keeps E |y|^2, no biases"
+        return (Assumption("network", text, "convention"),)
 
     def __str__(self) -> str:
         return (

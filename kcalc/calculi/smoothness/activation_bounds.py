@@ -25,6 +25,7 @@ from ...balls import working
 from ...certified.evaluate import compile_smooth
 from ...certified.ranges import above, below, span
 from ...errors import KcalcError
+from ...printing import Shown
 
 Interval = tuple[float, float]
 Enclosure = Callable[[float, float], Interval]
@@ -36,7 +37,7 @@ _TAIL = (*(2.0**k for k in range(-6, 12)), *(2.0**k for k in (14, 18, 24, 32, 44
 
 
 @dataclass(frozen=True)
-class ActivationBounds:
+class ActivationBounds(Shown):
     """On one interval: ``value`` >= |phi|, ``slope`` >= |phi'|, ``curvature`` >= |phi''|, ``least_slope`` <= |phi'|; inf where nothing is
     proven.
 

@@ -17,6 +17,7 @@ import numpy as np
 from ...arguments import finished, one_number, real_array
 from ...errors import KcalcError
 from ...maps import Assumption
+from ...printing import Printed
 from .normalisers import positive_number
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _NODES = 4096
 
 
 @dataclass(frozen=True)
-class ResidualSpectrum:
+class ResidualSpectrum(Printed):
     """The law of the singular values of ``shortcut_weight I + residual_weight A``, Var A_ij = sigma_w^2 / n, n large.
 
     It is a statement about the bulk for random A: a few singular values of one draw may lie outside, and a given A (A = -I/2, say) need

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import KcalcError
-from ...layers import Affine, Pool
+from ...layers import Affine, Pool, TokenMix
 from ..array_operations import axis_padding
 
 Node = Hashable
@@ -82,6 +82,10 @@ class Window:
             flat = merged.reshape(flat.shape[0] * axis.out, -1)
         return flat
 
+    def greatest(self, values: Array) -> Array:
+        """Mean squares (..., locations) averaged over windows, which a mean over them cannot exceed."""
+        return self.summed(values) / self.counts
+
     def unfolded(self, values: Array) -> Array:
         """(..., locations) -> (..., output locations, taps)."""
         padded = np.concatenate([values, np.zeros((*values.shape[:-1], 1))], axis=-1)
@@ -120,6 +124,49 @@ class Window:
     @property
     def _sizes(self) -> tuple[int, ...]:
         return tuple(axis.size for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """A matrix over locations, in the place of a window: ``shape`` are the output locations, weights are not divided by their number."""
+
+    shape: tuple[int, ...]
+    matrix: tuple[tuple[float, ...], ...]
+
+    trivial = False
+
+    @cached_property
+    def array(self) -> Array:
+        """(output locations, locations)."""
+        return np.array(self.matrix)
+
+    @cached_property
+    def counts(self) -> Array:
+        """Ones: sums over taps are what the layer emits."""
+        return np.ones(len(self.matrix))
+
+    def summed(self, values: Array) -> Array:
+        """(..., locations) -> (..., output locations)."""
+        return values @ self.array.T
+
+    def summed_apart(self, values: Array) -> Array:
+        """(..., locations, locations) -> the same of outputs, ``A K A^T``."""
+        return self.array @ values @ self.array.T
+
+    def greatest(self, values: Array) -> Array:
+        """The sums where nothing cancels, ``(sum_s |A_ts|)^2`` times the greatest value read, of squares (..., locations)."""
+        reads = np.where(self.array != 0, values[..., None, :], 0.0).max(axis=-1)
+        return reads * np.abs(self.array).sum(axis=1) ** 2
+
+
+def mixing(layer: TokenMix, node: Node, sizes: Sequence[int]) -> Mixing:
+    """The matrix of a TokenMix on an image. Raises: KcalcError naming the node for sizes that do not fit."""
+    rows, columns = len(layer.matrix), len(layer.matrix[0])
+    if columns != prod(sizes):
+        raise KcalcError(f"node {node!r} mixes {columns} tokens, but its input has {_times(sizes)} = {prod(sizes)} locations")
+    if rows != columns and len(sizes) > 1:
+        raise KcalcError(f"node {node!r} makes {rows} tokens of {columns} locations {_times(sizes)}; a matrix over an image must be square")
+    return Mixing(tuple(sizes) if rows == columns else (rows,), layer.matrix)
 
 
 def _strided(values: Array, place: int, start: int, axis: Axis) -> Array:

@@ -20,13 +20,14 @@ import numpy as np
 from ...activations import Activation
 from ...errors import KcalcError
 from ...jets import Jet
-from ...layers import Affine, Flatten, Layer, LayerNorm, Nonlinear, Pool, RMSNorm
+from ...layers import Affine, Flatten, GroupNorm, Layer, LayerNorm, Nonlinear, Pool, Product, RMSNorm, TokenMix
 from ..atoms import Atom, Pair
 from ..channels import Channels
+from ..checks import check_variance
 from ..kernel import LOCATIONS, Kernel
 from ..second_moments import Moments, Part
 from ..tangent import CENTRE, refuse_jumps
-from .geometry import Window
+from .geometry import Mixing, Window
 from .local import LocationAlgebra, local_gap, local_q
 from .plan import Place, mixes
 
@@ -68,14 +69,14 @@ def _added(parts: Sequence[Any]) -> Array:
 class LocationKernel(Kernel):
     """The calculus of kernel maps over pairs of locations, in float64; gaps are jets of order 1 (tangent kernels) or 0.
 
-    ``places``: the plan of the network; ``below``: the first parent of every node; ``delta``: convolutions have their centre tap alone;
+    ``places``: the plan of the network; ``parents``: what every node reads; ``delta``: convolutions have their centre tap alone;
     ``fan_in``: channels one tap reads, for the standard parameterisation; ``seeds``: as in :class:`kcalc.calculi.tangent.Tangent`;
     ``pooled``: {Pool node: [(q1, q2) per channel group]} from the images by themselves, None while they are read by themselves: then
     ``recorded`` collects them.
     """
 
     places: Mapping[Node, Place] = field(default_factory=dict)
-    below: Mapping[Node, Node] = field(default_factory=dict)
+    parents: Mapping[Node, Sequence[Node]] = field(default_factory=dict)
     delta: bool = False
     tangent: bool = True
     fan_in: Mapping[Node, int] | None = None
@@ -116,6 +117,12 @@ class LocationKernel(Kernel):
             return self._affine(layer, node, inputs[0])
         if isinstance(layer, Pool) and mixes(layer, self.places[node]):
             return self._pool(layer, node, inputs[0])
+        if isinstance(layer, TokenMix):
+            return self._mean_pool(node, inputs[0])
+        if isinstance(layer, Product):
+            inputs = [self._broadcast(state, parent, node) for state, parent in zip(inputs, self.parents[node], strict=True)]
+        if isinstance(layer, GroupNorm):
+            return self._group_norm(layer, node, inputs[0])
         if isinstance(layer, Flatten | Pool):
             return inputs[0]
         if isinstance(layer, LayerNorm | RMSNorm):
@@ -127,7 +134,7 @@ class LocationKernel(Kernel):
     def _affine(self, layer: Affine, node: Node, below: Channels) -> Channels:
         place = self.places[node]
         window = place.window
-        assert window is not None
+        assert isinstance(window, Window)
         if layer.kernel not in (1, (1,) * len(place.shape)):
             self.note(node, LOCATIONS if self.delta else DENSE, "convention")
             if self.delta and self.tangent:
@@ -153,8 +160,8 @@ class LocationKernel(Kernel):
         if layer.standardised:
             if not many:
                 raise KcalcError(f"node {node!r} standardises weights over one input channel, which leaves none; use standardised=False")
-            source, window = self.below[node], self.places[node].window
-            assert window is not None
+            source, window = self.parents[node][0], self.places[node].window
+            assert isinstance(window, Window)
             means = [form(value, source) for form, value in zip((self.first, self.second), self._means(below, node), strict=True)]
             if any(np.any(mean) for mean in means):
                 sigma, shape = self.field.number(layer.sigma_w), self.places[source].count
@@ -167,7 +174,7 @@ class LocationKernel(Kernel):
     ) -> tuple[Array, Array, Jet]:
         """(q1, q2) as (..., P) and the gap of a sum over taps: ``1 - C = sum_k (a_k - b_k)^2 / 2 + sum_k a_k b_k gap_k`` with the two
         sides' amplitudes over their own norm, so that near-duplicates keep their digits."""
-        source = self.below[node]
+        source = self.parents[node][0]
         groups = [(float(share) * weight, pair.moments) for share, pair in below.groups]
         sides = []
         for side, form in enumerate((self.first, self.second)):
@@ -201,7 +208,7 @@ class LocationKernel(Kernel):
         """Sums over taps of numbers in the form of the node below, in the form of this one."""
         if self.places[node].full:
             return window.summed_pairs(values)
-        if self.places[self.below[node]].full:
+        if self.places[self.parents[node][0]].full:
             values = np.diagonal(values, axis1=-2, axis2=-1)
         return window.summed(values)
 
@@ -212,7 +219,7 @@ class LocationKernel(Kernel):
         if layer.standardised:
             raise KcalcError(f"node {node!r} has standardised weights, for which the standard parameterisation has no rule; use 'ntk'")
         window = self.places[node].window
-        assert window is not None
+        assert isinstance(window, Window)
         joints = [float(s) * np.sqrt(p.moments.q1) * np.sqrt(p.moments.q2) * (1 - p.moments.gap.value) for s, p in below.groups]
         own = self.fan_in[node] * self._gathered(_added(joints), window, node) + (1 if layer.bias else 0)
         one, two = self.lifted(q1, q2, node)
@@ -233,8 +240,30 @@ class LocationKernel(Kernel):
         window = self.places[node].window
         assert window is not None
         if layer.kind == "weighted_mean":
+            assert isinstance(window, Window)
             self.note(node, WEIGHTED)
             return below.map(lambda pair: self._weighted(pair, window, node))
+        return self._mean_pool(node, below)
+
+    def _broadcast(self, state: Channels, parent: Node, node: Node) -> Channels:
+        """A factor of one location (a gate made of a global mean) in the form of a product of many."""
+        if not self.places[node].full or self.places[parent].full:
+            return state
+
+        def lifted(pair: Pair) -> Pair:
+            m = pair.moments
+            q1, q2 = self.lifted(np.atleast_1d(m.q1), np.atleast_1d(m.q2), node)
+            mean1, mean2 = self.lifted(np.atleast_1d(m.mean1), np.atleast_1d(m.mean2), node)
+            gap = Jet(tuple(np.asarray(part)[..., None] for part in m.gap.coefficients))
+            made = Pair.of(Atom(parent, Moments(q1, q2, gap, mean1, mean2), pair.support, pair.gaussian))
+            return replace(made, window=pair.window)
+
+        return state.map(lifted)
+
+    def _mean_pool(self, node: Node, below: Channels) -> Channels:
+        """Fixed weights over locations: means over windows, or a matrix."""
+        window = self.places[node].window
+        assert window is not None
         order: list[Pair] = []
 
         def change(pair: Pair) -> Pair:
@@ -249,9 +278,9 @@ class LocationKernel(Kernel):
         one, two = self.lifted(q1 * whole, q2 * whole, node)
         return self._checked(Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self._bit(), False)), node)
 
-    def _averaged(self, pair: Pair, window: Window, node: Node, group: int) -> Pair:
+    def _averaged(self, pair: Pair, window: Window | Mixing, node: Node, group: int) -> Pair:
         """One group of channels averaged over windows."""
-        m, place, source = pair.moments, self.places[node], self.below[node]
+        m, place, source = pair.moments, self.places[node], self.parents[node][0]
         joint = np.sqrt(m.q1) * np.sqrt(m.q2)
         shares = np.outer(window.counts, window.counts)
         kernels = [window.summed_apart(joint * part) / shares for part in (1 - m.gap.value, *(-a for a in m.gap.coefficients[1:]))]
@@ -259,8 +288,7 @@ class LocationKernel(Kernel):
             kernels = [np.diagonal(part, axis1=-2, axis2=-1) for part in kernels]
         if self.pooled is None:
             own = np.diagonal(kernels[0], axis1=-2, axis2=-1) if place.full else kernels[0]
-            above = window.summed(self.first(m.q1, source)) / window.counts
-            sizes = np.where(own > LOST * above, own, 0.0)
+            sizes = np.where(own > LOST * window.greatest(self._spread(self.first(m.q1, source), source)), own, 0.0)
             self.recorded.setdefault(node, []).append(sizes)
             q1, q2 = self.lifted(sizes, sizes, node)
         else:
@@ -278,11 +306,28 @@ class LocationKernel(Kernel):
         atom = Atom(node, Moments(q1, q2, Jet((gap, *rest)), mean1, mean2), pair.support, pair.gaussian, raw)
         return self._checked(Pair.of(atom), node)
 
-    def _pooled_mean(self, mean: Array, window: Window, node: Node) -> Array:
-        if mean.ndim == 0:
-            return np.full(self.places[node].count, mean)
-        count = self.places[self.below[node]].count
-        return window.summed(np.broadcast_to(mean, (*mean.shape[:-1], count))) / window.counts
+    def _pooled_mean(self, mean: Array, window: Window | Mixing, node: Node) -> Array:
+        return window.summed(self._spread(mean, self.parents[node][0])) / window.counts
+
+    def _spread(self, values: Array, node: Node) -> Array:
+        """A number per location of a node where there may be one for all of them."""
+        count = self.places[node].count
+        return np.broadcast_to(values, (*np.shape(values)[:-1], count)) if np.ndim(values) else np.full(count, values)
+
+    def _group_norm(self, layer: GroupNorm, node: Node, below: Channels) -> Channels:
+        """Centred and divided by the statistics over all locations: the same shift and scale at each of them."""
+        self._check_groups(layer, node, below)
+        mean1, mean2 = self._means(below, node)
+        q1, q2, _ = self.whole(below)
+        sides = []
+        for q, mean, form in ((q1, mean1, self.first), (q2, mean2, self.second)):
+            centre = self._spread(form(mean, node), node).mean(axis=-1, keepdims=True)
+            variance = self._spread(form(q, node), node).mean(axis=-1, keepdims=True) - centre**2
+            check_variance(self.field, variance, centre**2, node)
+            sides.append((1 / np.sqrt(variance), -centre / np.sqrt(variance)))
+        (s1, t1), (s2, t2) = sides
+        scales, shifts = self.lifted(s1, s2, node), self.lifted(t1, t2, node)
+        return below.map(lambda pair: self._affinely(pair, scales, shifts if np.any(t1) or np.any(t2) else (0, 0), node))
 
     # -- local maps --------------------------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from ...fields import NUMPY
 from ...layers import Affine, Nonlinear
 from ...maps import Assumption
 from ...network import Network, concat_channels, grouped_widths
+from ...printing import Shown, plain
 from ..channels import Channels
 from .images import Images, Shapes, distinct, input_shapes, read_images
 from .kernel import LocationKernel, defect
@@ -64,7 +65,7 @@ class LocationReading:
         self.network, self.shapes, self.delta, self.assume, self.fan_in = network, shapes, delta, assume, fan_in
         self.places = plan(network, shapes, delta)
         self.trial = tangent
-        self._below = {node: parents[0] for node, _, parents in network.steps() if parents}
+        self._parents = {node: parents for node, _, parents in network.steps()}
         self._channels, self._widths = concat_channels(network), grouped_widths(network)
 
     def with_all_pairs(self) -> LocationReading:
@@ -77,7 +78,7 @@ class LocationReading:
         self, first: Images, second: Images, tangent: bool, pooled: Any = None, seeds: Mapping[Node, float] | None = None
     ) -> tuple[LocationKernel, dict[Node, Channels]]:
         """The calculus and the state of every node; ``pooled=None`` where both are the same images, read by themselves."""
-        here = (self.places, self._below, self.delta, tangent, self.fan_in, seeds, pooled)
+        here = (self.places, self._parents, self.delta, tangent, self.fan_in, seeds, pooled)
         kernel = LocationKernel(NUMPY, False, True, self._channels, self.assume, self._widths, *here)
         inputs = {}
         for node in self.network.inputs:
@@ -137,7 +138,7 @@ class LocationReading:
     def refuse_slow(self, own: Own) -> None:
         """Raises KcalcError naming an activation that would take hours at the q values of these images."""
         for node in self.network.nodes_of(Nonlinear):
-            q = own.q[self._below[node]]
+            q = own.q[self._parents[node][0]]
             refuse_many(self.network.layer(node).activation, np.unique(q[q > 0]), node)  # pyright: ignore[reportAttributeAccessIssue]
 
     def table(self, images: Images, rows: Array, columns: Array, own: Own, tangent: bool, seeds: Mapping[Node, float] | None) -> Values:
@@ -164,7 +165,7 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
-class SpatialKernelMap:
+class SpatialKernelMap(Shown):
     """Kernel maps of a network on images: ``C(X, Y=None)`` are the cosines of its outputs, ``C.matrix(X, Y=None)`` their covariances.
 
     Images are arrays (N, height, width, channels), or {input: array}; ``memory`` bounds the work space in MiB. Results are (N, M), for an
@@ -291,6 +292,16 @@ class SpatialKernelMap:
             shape = () if place.flat or place.count == 1 else place.shape
             out[node] = values.reshape(*values.shape[:2], *shape).astype(np.float32 if single else np.float64)
         return next(iter(out.values())) if len(out) == 1 else out
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it reads, at which shapes, and its assumptions, as plain data."""
+        shapes = {str(node): list(shape) for node, shape in self.reading.shapes.items()}
+        own = {"nodes": len(self.network), "image_shapes": shapes, "weights": WEIGHTS[self.reading.delta]}
+        return own | {"assumptions": plain(self.assumptions)}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        shapes = [(f"image at {node}", " x ".join(map(str, shape))) for node, shape in self.reading.shapes.items()]
+        return [(type(self).__name__, "value"), ("nodes", str(len(self.network))), ("weights", WEIGHTS[self.reading.delta]), *shapes]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.network)} nodes, {_listed(self.reading.shapes)}, {WEIGHTS[self.reading.delta]} weights)"

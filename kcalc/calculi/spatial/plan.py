@@ -8,9 +8,9 @@ from math import prod
 from typing import Any
 
 from ...errors import KcalcError
-from ...layers import Affine, Concat, Flatten, Input, LayerNorm, Pool, RMSNorm
+from ...layers import Affine, Concat, Flatten, GroupNorm, Input, LayerNorm, Pool, Product, RMSNorm, TokenMix
 from ...network import Network
-from .geometry import Window, convolution, everything, pooling
+from .geometry import Mixing, Window, convolution, everything, mixing, pooling
 
 Node = Hashable
 MAX = (
@@ -22,12 +22,12 @@ MAX = (
 @dataclass(frozen=True)
 class Place:
     """The locations of one feature map. ``full``: all pairs of locations are followed, else equal ones alone. ``flat``: after a Flatten,
-    so that locations are channels. ``window``: what an Affine or Pool node reads of the feature map below."""
+    so that locations are channels. ``window``: what an Affine, Pool or TokenMix reads of the feature map below."""
 
     shape: tuple[int, ...]
     full: bool
     flat: bool
-    window: Window | None = None
+    window: Window | Mixing | None = None
 
     @property
     def count(self) -> int:
@@ -46,7 +46,7 @@ class Place:
 def plan(network: Network, shapes: Mapping[Node, tuple[int, ...]], delta: bool, all_pairs: bool = False) -> dict[Node, Place]:
     """{node: its place} for inputs of the given shapes; ``delta``: convolutions read their centre tap alone.
 
-    Pairs of different locations matter to mean pooling only, so that they are followed where a pooling layer comes after.
+    Pairs of different locations matter to mean pooling and token mixing only, so that they are followed where such a layer comes after.
     Raises: KcalcError naming the node for shapes that do not fit, max pooling, and a convolution or pooling after Flatten.
     """
     places: dict[Node, Place] = {}
@@ -58,6 +58,8 @@ def plan(network: Network, shapes: Mapping[Node, tuple[int, ...]], delta: bool, 
             places[node] = _affine(layer, node, below[0], delta)
         elif isinstance(layer, Pool):
             places[node] = _pool(layer, node, below[0])
+        elif isinstance(layer, TokenMix):
+            places[node] = _mixed(layer, node, below[0])
         elif isinstance(layer, Flatten):
             places[node] = Place(below[0].shape, False, below[0].count > 1)
         else:
@@ -84,20 +86,28 @@ def _pool(layer: Pool, node: Node, below: Place) -> Place:
     return Place(window.shape, False, False, window)
 
 
+def _mixed(layer: TokenMix, node: Node, below: Place) -> Place:
+    if below.flat:
+        raise KcalcError(f"node {node!r} mixes tokens after a Flatten, which leaves no locations; remove the Flatten")
+    matrix = mixing(layer, node, below.shape)
+    return Place(matrix.shape, False, False, matrix)
+
+
 def _alike(layer: Any, node: Node, parents: Sequence[Node], below: Sequence[Place]) -> Place:
-    shapes = {(p.shape, p.flat) for p in below}
+    many = [p for p in below if p.count > 1] if isinstance(layer, Product) else below
+    shapes = {(p.shape, p.flat) for p in many or below}
     if len(shapes) > 1:
         listed = ", ".join(f"{p!r}: {b}" for p, b in zip(parents, below, strict=True))
         raise KcalcError(f"node {node!r} ({type(layer).__name__}) reads feature maps of different shapes ({listed})")
-    first = below[0]
-    if first.flat and isinstance(layer, Concat | LayerNorm | RMSNorm):
+    first = (many or below)[0]
+    if first.flat and isinstance(layer, Concat | LayerNorm | RMSNorm | GroupNorm):
         raise KcalcError(f"node {node!r}: {type(layer).__name__} after a Flatten has no rule over locations; put an Affine in between")
     return Place(first.shape, False, first.flat)
 
 
 def mixes(layer: Any, place: Place) -> bool:
     """Whether a layer makes new random variables of several locations or weights, so that what is below may be kept in another form."""
-    return isinstance(layer, Affine) or (isinstance(layer, Pool) and place.window is not None and not place.window.trivial)
+    return isinstance(layer, Affine | TokenMix) or (isinstance(layer, Pool) and place.window is not None and not place.window.trivial)
 
 
 def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -> dict[Node, bool]:
@@ -119,7 +129,7 @@ def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -
     while changed:
         changed = False
         for node, layer, parents in reversed(steps):
-            pools = isinstance(layer, Pool) and layer.kind == "mean"
+            pools = isinstance(layer, TokenMix) or (isinstance(layer, Pool) and layer.kind == "mean")
             if mixes(layer, places[node]) and (full[find(node)] or pools) and not full[find(parents[0])]:
                 full[find(parents[0])] = changed = True
     return {node: full[find(node)] and places[node].count > 1 for node in root}

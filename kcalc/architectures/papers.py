@@ -9,10 +9,10 @@ from typing import Any
 
 import sympy as sp
 
-from .combinators import Piece, chain, repeat, residual, residual_weights
-from .errors import KcalcError, unknown
-from .layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Pool, Scale, as_number
-from .network import Network, Step
+from ..combinators import Piece, chain, repeat, residual, residual_weights
+from ..errors import KcalcError, unknown
+from ..layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Pool, Scale, as_number
+from ..network import Network, Step
 
 HALF = sp.sqrt(2) / 2
 STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

@@ -7,7 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from functools import lru_cache
 
-_PRIMED = re.compile(r"((?:\\\\[a-z]+\s*)*\\\\?[A-Za-z]+)('+)\^")  # LaTeX sets f'^2, the converter does not
+_PRIMED = re.compile(r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^")  # LaTeX sets f'^2, the converter does not
 _PRIMES = ("\u2032", "\u2033", "\u2034")
 _BREAKS = frozenset("=≤≥<>≈≠∼≲≳→⇒∝+−-∈;")
 _OPEN, _CLOSE, _BARS = frozenset("([{⌈⌊⟨"), frozenset(")]}⌉⌋⟩"), frozenset("|‖")
@@ -20,16 +20,24 @@ def formulas(text: str) -> str:
     return "".join(html.escape(piece) if i % 2 == 0 else mathml(piece) for i, piece in enumerate(pieces))
 
 
-@lru_cache(maxsize=4096)
-def mathml(latex: str) -> str:
-    """One formula; a long one in pieces between which a line may break, at operators outside all brackets."""
+def tree(latex: str) -> ET.Element | None:
+    """One formula as a ``math`` element; None for what cannot be read."""
     from latex2mathml.converter import convert
 
     try:
         root = ET.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(_PRIMED.sub(r"{\1\2}^", latex))))
-    except Exception:  # whatever it cannot read is shown as it was written
-        return f"<code>{html.escape(latex)}</code>"
+    except Exception:  # the converter has no error of its own
+        return None
     _set_primes(root)
+    return root
+
+
+@lru_cache(maxsize=4096)
+def mathml(latex: str) -> str:
+    """One formula, as written if it cannot be read; a long one in pieces between which a line may break, at operators outside brackets."""
+    root = tree(latex)
+    if root is None:
+        return f"<code>{html.escape(latex)}</code>"
     row = root[0] if len(root) == 1 and root[0].tag == "mrow" else root
     pieces = _pieces(list(row)) if len(latex) > _LONG else [list(row)]
     return "<wbr>".join(_math(piece) for piece in pieces)

@@ -1,0 +1,40 @@
+"""Builders of architectures.
+
+All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise; none hides a gain.
+"""
+
+from __future__ import annotations
+
+from .modern import convnext, gated_mlp, transformer
+from .papers import (
+    HALF,
+    STAGES,
+    alexnet,
+    densenet,
+    layernorm_resnet,
+    lenet,
+    preactivation_resnet50,
+    preconditioned_block,
+    rescaled_resnet,
+    resnet_v2,
+    vanilla,
+    wide_resnet,
+)
+
+__all__ = [
+    "HALF",
+    "STAGES",
+    "alexnet",
+    "convnext",
+    "densenet",
+    "gated_mlp",
+    "layernorm_resnet",
+    "lenet",
+    "preactivation_resnet50",
+    "preconditioned_block",
+    "rescaled_resnet",
+    "resnet_v2",
+    "transformer",
+    "vanilla",
+    "wide_resnet",
+]

@@ -1,0 +1,115 @@
+"""What is written in and beside the nodes of a drawn network, in matplotlib's mathtext or in plain characters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from .layered import Node
+
+LONGEST = 24
+KINDS = {
+    "Input": "input", "Affine": "affine", "Nonlinear": "activation", "Sum": "join", "Concat": "join", "Product": "join",
+    "LayerNorm": "normalisation", "RMSNorm": "normalisation", "BatchNorm": "normalisation", "GroupNorm": "normalisation", "Pool": "pooling",
+}  # fmt: skip
+
+
+def layer_kind(layer: Any) -> str:
+    """The group of layers that one colour stands for: "input", "affine", "activation", "join", "normalisation", "pooling", "other"."""
+    return KINDS.get(type(layer).__name__, "other")
+
+
+def number_text(value: Any, plain: bool = False) -> str:
+    """A number in three digits, or a symbolic expression (mathtext, or plain characters); empty where that would be long."""
+    if not getattr(value, "free_symbols", None):
+        return f"{float(value):.3g}"
+    if plain:
+        text = _plain_expression(value)
+        return text if len(text) <= LONGEST else ""
+    import sympy as sp
+
+    text = f"${sp.latex(value)}$"
+    return text if len(text) <= LONGEST + 2 and is_mathtext(text) else ""
+
+
+def _plain_expression(value: Any) -> str:
+    """An expression in one line of ordinary characters: ``sqrt(1 - w**2)`` becomes ``√(1 - w^2)``, ``sigma_w`` becomes ``σ_w``."""
+    from sympy.printing.pretty.pretty_symbology import greek_unicode
+
+    text = str(value).replace("**", "^").replace("*", "·")
+    return re.sub(r"[A-Za-z]+", lambda word: {"sqrt": "√", **greek_unicode}.get(word.group(), word.group()), text)
+
+
+def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
+    """What is written in the box of a layer: "Affine 64", "3×3, 64, /2", "tanh", "+", "LayerNorm".
+
+    ``plain=False`` writes for matplotlib (dollar signs of names escaped, symbols in mathtext), ``plain=True`` for anything else.
+    """
+    kind = type(layer).__name__
+    if kind == "Affine":
+        return _affine_text(layer)
+    if kind == "Input":
+        shape = [str(k) for k in (*(layer.image_shape or ()), *((layer.features,) if layer.features is not None else ()))]
+        return " ".join([shortened(str(node), plain), "×".join(shape)]).strip()
+    if kind == "Pool":
+        window = "" if layer.window is None else " " + _extent(layer.window)
+        stride = "" if layer.stride in (None, 1) else f" /{_sizes(layer.stride)}"
+        return f"{layer.kind.replace('_', ' ')} pool{window}{stride}"
+    if kind == "Nonlinear":
+        return shortened(str(getattr(layer.activation, "name", layer.activation)), plain)
+    if kind == "Scale":
+        return f"× {number_text(layer.factor, plain) or 'factor'}"
+    if kind == "Dropout":
+        return f"dropout {number_text(layer.rate, plain)}".strip()
+    if kind == "Opaque":
+        return shortened(f"? {layer.name}", plain)
+    return {"Sum": "+", "Product": "×", "Concat": "concat", "Flatten": "flatten", "Identity": "identity"}.get(kind) or shortened(
+        kind, plain
+    )
+
+
+def _affine_text(layer: Any) -> str:
+    features = [] if layer.features is None else [str(layer.features)]
+    if layer.kernel == 1 and layer.stride == 1 and layer.groups == 1:
+        return " ".join(["Affine", *features])
+    stride = [] if layer.stride == 1 else [f"/{_sizes(layer.stride)}"]
+    groups = [] if layer.groups == 1 else [f"{layer.groups} groups"]
+    return ", ".join([_extent(layer.kernel), *features, *stride, *groups])
+
+
+def _sizes(size: Any) -> str:
+    return "×".join(map(str, size)) if isinstance(size, tuple) else str(size)
+
+
+def _extent(size: Any) -> str:
+    return _sizes(size) if isinstance(size, tuple) else f"{size}×{size}"
+
+
+def shortened(text: str, plain: bool = False, most: int = 20) -> str:
+    """A name cut to ``most`` characters; without ``plain`` its dollar signs are escaped, so that mathtext leaves it alone."""
+    short = text if len(text) <= most else text[: most - 1] + "…"
+    return short if plain else short.replace("$", r"\$")
+
+
+def weights_text(layer: Any, slots: Sequence[int], plain: bool = False) -> str:
+    """What stands at an edge into a layer: the weights of a Sum's addends, or how many slots the edge fills."""
+    weights = getattr(layer, "weights", None)
+    if weights is None:
+        return "" if len(slots) == 1 else f"{len(slots)}×"
+    return ", ".join(filter(None, (number_text(weights[i], plain) for i in slots)))
+
+
+@cache
+def is_mathtext(text: str) -> bool:
+    """True if matplotlib can draw a text."""
+    from matplotlib.textpath import TextPath
+
+    if not text.strip():
+        return True
+    try:
+        TextPath((0, 0), text, size=7.0)
+    except ValueError:
+        return False
+    return True

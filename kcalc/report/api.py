@@ -1,0 +1,119 @@
+"""``kc.report``: one self-contained HTML page about a network."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..errors import KcalcError
+from .facts import Facts, gathered
+from .page import rendered
+from .subject import subject
+
+
+@dataclass(frozen=True, repr=False)
+class NetworkReport:
+    """A page about a network: ``html`` is its text, ``path`` where it was written (None: nowhere yet).
+
+    ``refused``: {what: reason} for what a calculus could not say of this network; the page says it too.
+    """
+
+    name: str
+    html: str
+    path: Path | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the page."""
+        return len(self.html.encode("utf-8"))
+
+    def save(self, path: str | os.PathLike[str]) -> NetworkReport:
+        """Write the page, whole or not at all. Returns: the report with its path. Raises: KcalcError where it cannot be written."""
+        return NetworkReport(self.name, self.html, written(self.html, path), self.refused)
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        place = "not written" if self.path is None else str(self.path)
+        return f"NetworkReport({self.name!r}, {self.size / 1000:.0f} kB, {place})"
+
+    def _repr_html_(self) -> str:
+        what = f"Report on <b>{escape(self.name)}</b>, {self.size / 1000:.0f} kB"
+        if self.path is None:
+            return f"<p>{what}, not written; <code>.save(path)</code> writes it.</p>"
+        return f'<p>{what}: <a href="{escape(self.path.as_posix(), quote=True)}">{escape(self.path.name)}</a></p>'
+
+
+def report(
+    net_or_model: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    example_inputs: Sequence[Any] = (),
+    activation: Any = None,
+    method: str | None = None,
+    name: str | None = None,
+    title: str | None = None,
+    command: str | None = None,
+    **targets: float,
+) -> NetworkReport:
+    """One self-contained HTML page about a network: drawing, maps with sliders, slopes, tangent kernel, shaping, constants, assumptions.
+
+    ``net_or_model``: a network, or whatever :func:`kcalc.read` takes, with its ``example_inputs``. ``path``: where the page is written
+    (whole or not at all; None: nowhere). ``activation``: that of every nonlinear layer, None: each layer's own. ``method``: the shaping
+    method of the page, by default "tat" for ReLUs and "dks" for all else; ``targets`` are that method's (``zeta=1.5``, ``eta=.9``).
+    ``name``, ``title``: the page's headline and the line below it. ``command``: how the page is made again, for its last lines.
+
+    The page needs no network access. What a calculus refuses of the network is said on the page, with the reason.
+    Returns: a :class:`NetworkReport`. Raises: KcalcError for something that is no network and no model, unknown activations, methods and
+    targets, and a file that cannot be written.
+    """
+    if path is not None:
+        checked_path(path)
+    about = subject(net_or_model, example_inputs, name, title, activation)
+    facts: Facts = gathered(about, method, targets)
+    text = rendered(facts, command or _call(about.name, method, targets))
+    found = NetworkReport(about.name, text, refused=dict(facts.refused))
+    return found if path is None else found.save(path)
+
+
+def _call(name: str, method: str | None, targets: dict[str, float]) -> str:
+    given = [f"name={name!r}", *([f"method={method!r}"] if method else []), *(f"{k}={v!r}" for k, v in targets.items())]
+    return f"kc.report(network, path, {', '.join(given)})"
+
+
+def checked_path(path: Any) -> Path:
+    """A path that a page can be written to. Raises: KcalcError for something else."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise KcalcError(f"path names the file to write, as in 'report.html', got {path!r}")
+    place = Path(path)
+    if place.is_dir():
+        raise KcalcError(f"cannot write {place}: it is a folder; name a file in it, as in {place / 'report.html'}")
+    if not place.parent.is_dir():
+        raise KcalcError(f"cannot write {place}: its folder does not exist")
+    return place
+
+
+def written(text: str, path: str | os.PathLike[str]) -> Path:
+    """Write a file by way of a temporary one beside it. Raises: KcalcError where that fails."""
+    place = checked_path(path)
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:40]}.", suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, place)
+    except OSError as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise KcalcError(f"cannot write {place}: {error.strerror or error}") from None
+    return place

@@ -1,0 +1,64 @@
+// Charts that do not move: slopes, kernels, what happens over the depth, finite width.
+
+function drawSlopes(data) {
+  if (!data) return;
+  const place = document.getElementById("chart-slope"), all = data.pieces.map((p) => p.y);
+  const greatest = data.psi.map((_, i) => Math.max(...all.map((y) => y[i])));
+  const series = data.pieces.length > 1 ? [...data.pieces.map((p, i) => ({ name: `piece ${i + 1}`, points: data.psi.map((x, n) => [x, p.y[n]]), style: `s${1 + i % 4}` })),
+    { name: "maximum", points: data.psi.map((x, n) => [x, greatest[n]]), style: "s0" }] : [{ name: "", points: data.psi.map((x, n) => [x, greatest[n]]) }];
+  drawChart(place, { title: `Local slopes of ${Number(data.at.toPrecision(7))} give the steepest subnetwork the slope 1.5`, lines: [data.at],
+    x: { label: "slope psi of one nonlinear layer at c = 1" }, y: { label: "largest slope of a subnetwork", log: true }, series });
+}
+
+function drawKernels(kernels, sphere) {
+  const names = ["before shaping", "after shaping"], known = kernels.map((k, i) => k && { ...k, name: names[i], style: `s${i}` }).filter(Boolean);
+  if (!known.length) return;
+  const half = (k) => k.ntk[(k.ntk.length - 1) / 2] / k.ntk[k.ntk.length - 1];
+  drawChart(document.getElementById("chart-ntk"), {
+    title: cap(known.map((k) => `${k.name}, orthogonal inputs share ${percent(half(k))} of the kernel`).join("; ")),
+    x: { label: "c of the inputs (cosine)", range: [-1, 1] }, y: { label: "NTK(c) / NTK(1)" },
+    series: known.map((k) => ({ name: k.name, style: k.style, points: k.c.map((c, i) => [snapped(c), snapped(k.ntk[i] / k.ntk[k.ntk.length - 1])]) })),
+  });
+  drawChart(document.getElementById("chart-spectrum"), {
+    title: cap(known.map((k) => `${k.name}, functions of degree 1 hold ${percent(k.shares[1])} of the trace`).join("; ")),
+    x: { label: `degree (sphere in ${sphere} dimensions)` }, y: { label: "eigenvalue / largest eigenvalue", log: true },
+    series: known.map((k) => ({ name: k.name, style: k.style, dots: true, points: k.eigenvalues.map((v, i) => [i, v / Math.max(...k.eigenvalues)]) })),
+  });
+}
+
+const percent = (x) => `${Math.abs(x) < 5e-5 ? "0" : short(100 * x)}%`;
+
+const cap = (text) => text[0].toUpperCase() + text.slice(1);
+
+function drawDepths(depths) {
+  const names = ["before", "after"];
+  depths.forEach((d, i) => {
+    if (!d) return;
+    const middle = d.starts.indexOf(0), last = d.c[d.c.length - 1], spread = Math.max(...last) - Math.min(...last);
+    const words = spread < 0.1 ? `${cap(names[i])} shaping, inputs of every cosine end within ${short(spread)} of each other`
+      : `${cap(names[i])} shaping, cosines from ${d.starts[0]} to ${d.starts[d.starts.length - 1]} end between ${short(Math.min(...last))} and ${short(Math.max(...last))}`;
+    drawChart(document.getElementById(`chart-depth-${names[i]}`), {
+      title: words, x: { label: "depth (nonlinear layers)" }, y: { label: "cosine c of two inputs", range: [-1, 1] },
+      series: d.starts.map((s, j) => ({ name: `c = ${s} at the input`, style: `s${j}`, points: d.depth.map((x, n) => [x, snapped(d.c[n][j])]) })),
+    });
+  });
+  const known = depths.map((d, i) => d && { ...d, name: `${names[i]} shaping`, style: `s${i}` }).filter(Boolean);
+  if (!known.length) return;
+  const ends = known.map((d) => `${d.name}, q goes from 1 to ${short(d.q[d.q.length - 1])}`);
+  drawChart(document.getElementById("chart-depth-q"), { title: cap(ends.join("; ")), x: { label: "depth (nonlinear layers)" }, y: { label: "q (mean square of the signal)", log: true },
+    series: known.map((d) => ({ name: d.name, style: d.style, points: d.depth.map((x, n) => [x, d.q[n]]) })) });
+}
+
+function listenWidths(rows) {
+  const words = document.getElementById("width-words");
+  if (!words || !rows.length) return;
+  const say = (i) => {
+    const [width, before, after, exact] = rows[i], factor = (v) => short(Math.exp(Math.sqrt(v)));
+    const one = (v) => (v === null ? "has no such figure" : v > 25 ? "varies beyond use from draw to draw" : `is typically within a factor ${factor(v)} of its mean value`);
+    words.textContent = `At width ${width}, q at the output ${one(before)} before shaping${after === null ? "" : ` and ${after > 25 ? one(after) : `within a factor ${factor(after)}`} after it`}` +
+      (exact ? "." : Math.max(before, after || 0) > 0.25 ? " (leading order in 1/width, a rough guide where variances are so large)." : " (leading order in 1/width).");
+  };
+  const select = document.getElementById("width");
+  select?.addEventListener("change", () => say(Number(select.value)));
+  say(select ? Number(select.value) : 0);
+}

@@ -1,0 +1,167 @@
+"""Everything the page says, computed once; what a calculus refuses is kept as the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..calculi.fluctuations import fluctuations
+from ..calculi.scaling import scaling
+from ..calculi.slopes import slope_polynomial
+from ..errors import KcalcError
+from ..layers import Affine, Input
+from ..network import Network
+from ..shaping import Shaping
+from ..subnetworks import maximal_slope, subnetworks
+from .explorer import Explorer, explorer
+from .kernels import Kernel, kernel
+from .program import compiled
+from .replay import run, shortened, whole
+from .subject import Shaped, Subject, checked_targets, default_method, in_floats, shaped_by
+from .traces import Trace, local_slopes, trace
+
+Found = TypeVar("Found")
+WIDTHS = (16, 64, 256, 1024)
+METHODS = ("dks", "tat", "eoc", "nf", "looks_linear")
+EXPORTS = ("torch", "jax", "flax", "keras", "numpy", "json", "latex")
+LONG = 120  # nodes beyond which the scaling calculus is run on two repetitions of what repeats
+LONGEST_EXPORT = 300_000
+
+
+@dataclass
+class Facts:
+    """What was found, and ``refused``: {what: reason}."""
+
+    subject: Subject
+    refused: dict[str, str] = field(default_factory=dict)
+    main: Shaped | None = None
+    explorer: Explorer | None = None
+    before: Trace | None = None
+    after: Trace | None = None
+    slopes: dict[Any, float] = field(default_factory=dict)
+    others: list[tuple[Shaped, float | None, float | None]] = field(default_factory=list)
+    polynomial: Any = None
+    mu: Any = None
+    slope_note: str = ""
+    parts: Any = None
+    kernels: tuple[Kernel | None, Kernel | None] = (None, None)
+    widths: list[tuple[str, float, float | None, bool]] = field(default_factory=list)
+    scaling: Any = None
+    scaling_note: str = ""
+    residuals: dict[str, float] = field(default_factory=dict)
+    exports: dict[str, str] = field(default_factory=dict)
+    assumptions: Sequence[Any] = ()
+
+    def attempt(self, what: str, make: Callable[[], Found]) -> Found | None:
+        """What ``make`` returns; None, and the reason kept, where it refuses."""
+        try:
+            with np.errstate(all="ignore"):
+                return make()
+        except KcalcError as error:
+            self.refused[what] = str(error)
+        except (ArithmeticError, RecursionError) as error:
+            self.refused[what] = f"the numbers of this network are beyond double precision ({type(error).__name__})"
+        return None
+
+    @property
+    def shaping(self) -> Shaping | None:
+        """The main shaping."""
+        return self.main.shaping if self.main else None
+
+
+def gathered(subject: Subject, method: str | None = None, targets: dict[str, float] | None = None) -> Facts:
+    """All facts about a network. Raises: KcalcError for an unknown method or a target that it does not take."""
+    facts, network = Facts(subject), in_floats(subject.network)
+    chosen = default_method(subject.activations) if method is None else method
+    checked_targets(chosen, targets or {})
+    facts.main = shaped_by(network, chosen, **(targets or {}))
+    if facts.main.shaping is None and method is None and not targets:  # too shallow a network for TAT, a kink for DKS
+        other = shaped_by(network, "dks" if chosen == "tat" else "tat")
+        facts.main = facts.main if other.shaping is None else other
+    if facts.main.shaping is None:
+        facts.refused["shaping"] = facts.main.reason
+    after = facts.shaping.network if facts.shaping else None
+    facts.explorer = explorer(network, after, subject.activations)
+    facts.before = facts.attempt("before", lambda: trace(network, facts.explorer and facts.explorer.program))
+    if after is not None:
+        facts.after = facts.attempt("after", lambda: trace(after, facts.explorer and facts.explorer.shaped))
+    if facts.before is not None:
+        before = facts.before
+        facts.slopes = facts.attempt("slopes", lambda: local_slopes(network, facts.explorer and facts.explorer.program, before)) or {}
+    _structure(facts, subject.network, after)
+    _kernels(facts, network, after)
+    _finite(facts, network)
+    if facts.shaping is not None:
+        _shaped(facts, facts.shaping)
+    _others(facts, network)
+    facts.assumptions = facts.attempt("assumptions", lambda: _assumptions(network)) or ()
+    return facts
+
+
+def _structure(facts: Facts, network: Network, after: Network | None) -> None:
+    facts.parts = facts.attempt("subnetworks", lambda: subnetworks(network))
+    for of, what in ((network, ""), (after, "Of the shaped network.")):
+        if of is None or facts.mu is not None:
+            continue
+        facts.polynomial = facts.attempt("polynomial", lambda of=of: slope_polynomial(of))
+        facts.mu = facts.attempt("maximal slope", lambda of=of: maximal_slope(of))
+        facts.slope_note = what
+
+
+def _kernels(facts: Facts, network: Network, after: Network | None) -> None:
+    before = facts.attempt("kernel before", lambda: kernel(network))
+    then = facts.attempt("kernel after", lambda: kernel(after)) if after is not None else None
+    facts.kernels = (before, then)
+
+
+def _finite(facts: Facts, network: Network) -> None:
+    open_ = any(isinstance(layer, Affine | Input) and layer.features is None for _, layer, _ in network.steps())
+    for width in WIDTHS if open_ else (None,):
+        found = facts.attempt("fluctuations", lambda width=width: fluctuations(network, width))
+        if found is None:
+            break
+        after = facts.shaping.network if facts.shaping else None
+        then = facts.attempt("fluctuations after", lambda net=after, width=width: fluctuations(net, width)) if after is not None else None
+        label = "as stated" if width is None else str(width)
+        facts.widths.append((label, found.out.log_variance, then.out.log_variance if then else None, found.exact))
+    small = network if len(network) <= LONG else shortened(network)
+    if small is not network:
+        facts.scaling_note = "Computed with two repetitions of every repeated block."
+    facts.scaling = facts.attempt("scaling", lambda: scaling(small, WIDTHS[2] if open_ else None))
+
+
+def _shaped(facts: Facts, shaping: Shaping) -> None:
+    facts.residuals = facts.attempt("residuals", lambda: shaping.residuals) or {}
+    for target in EXPORTS:
+        text = facts.attempt(f"export {target}", lambda target=target: shaping.export(target))
+        if text is not None:
+            facts.exports[target] = text
+
+
+def _others(facts: Facts, network: Network) -> None:
+    for method in METHODS:
+        shaped = facts.main if facts.main and facts.main.method == method else shaped_by(network, method)
+        slope = level = None
+        if shaped.shaping is not None:
+            done = facts.after if shaped is facts.main else facts.attempt(f"trace {method}", lambda shaped=shaped: _ends(shaped))
+            if isinstance(done, Trace):
+                slope, level = done.slope, done.level
+            elif done is not None:
+                slope, level = done
+        facts.others.append((shaped, slope, level))
+
+
+def _ends(shaped: Shaped) -> tuple[float, float]:
+    """(slope at 1, c value of orthogonal inputs) of a shaped network."""
+    assert shaped.shaping is not None
+    gap = whole(run(compiled(shaped.shaping.network), np.array([1.0, 1e-16]))[-1])[1]
+    return float(gap[1] / 1e-16), float(1 - gap[0])
+
+
+def _assumptions(network: Network) -> Sequence[Any]:
+    from ..calculi.global_maps import c_map
+
+    return c_map(network).assumptions

@@ -1,0 +1,104 @@
+"""The tangent kernel before and after shaping: as a function of c, and its eigenvalues on a sphere."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..calculi.ntk import KernelFunction, TangentReading
+from ..calculi.regime import predicted_limit
+from ..errors import KcalcError
+from ..layers import Affine
+from ..network import Network
+
+SPHERE = 10  # dimensions of the inputs' space
+DEGREES = 9
+POINTS = 29
+NODES = 28
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The NTK over c, its eigenvalues by degree on the sphere in ``SPHERE`` dimensions, what depth leads to."""
+
+    c: list[float]
+    ntk: list[float]
+    eigenvalues: list[float]
+    shares: list[float]
+    limit: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The curves as plain data."""
+        return {"c": self.c, "ntk": self.ntk, "eigenvalues": self.eigenvalues, "shares": self.shares}
+
+
+def kernel(network: Network) -> Kernel:
+    """The kernels of a network. Raises: KcalcError where there are none, or several outputs."""
+    from scipy.special import roots_gegenbauer
+
+    if len(network.outputs) != 1:
+        raise KcalcError(f"the network has {len(network.outputs)} outputs; ask kc.ntk for the kernel of each")
+    if not network.nodes_of(Affine):
+        raise KcalcError("the network has no Affine layer, so it has no weights and no tangent kernel")
+    found = KernelFunction(TangentReading(network, None, False), "NTK", 1)
+    grid = np.cos(np.linspace(math.pi, 0, POINTS))
+    nodes, weights = roots_gegenbauer(NODES, (SPHERE - 2) / 2)
+    values = np.asarray(found(np.concatenate([grid, nodes])))
+    if not np.isfinite(values).all():
+        raise KcalcError("the kernel overflows")
+    eigenvalues = _eigenvalues(nodes, weights, values[POINTS:])
+    top = max(values[POINTS - 1], 1e-300)
+    counts = np.array([_multiplicity(k) for k in range(DEGREES)])
+    floor = 1e-13 * float(np.max(np.abs(eigenvalues)))
+    kept = [float(x) if x > floor else 0.0 for x in eigenvalues]
+    limit = predicted_limit(network, 1.0)[0] if len(network.inputs) == 1 else None
+    words = (
+        ""
+        if limit is None
+        else f"the kernel matrix of different inputs tends to a degenerate one, {limit.formula} (E the matrix of ones, D the depth)"
+    )
+    shares = [float(x * n / top) for x, n in zip(kept, counts, strict=True)]
+    return Kernel(grid.tolist(), values[:POINTS].tolist(), kept, shares, words)
+
+
+def _eigenvalues(nodes: Any, weights: Any, values: Any) -> Any:
+    """lambda_k = mean over the sphere of K(<x, e>) P_k(<x, e>), P_k the Gegenbauer polynomial with P_k(1) = 1 (Funk-Hecke)."""
+    measure = weights / weights.sum()
+    rows = [np.ones_like(nodes), nodes]
+    for k in range(1, DEGREES - 1):
+        rows.append(((2 * k + SPHERE - 2) * nodes * rows[k] - k * rows[k - 1]) / (k + SPHERE - 2))
+    return np.array([float(np.sum(measure * values * row)) for row in rows])
+
+
+def _multiplicity(k: int) -> int:
+    """The dimension of the spherical harmonics of degree k."""
+    if k == 0:
+        return 1
+    return math.comb(k + SPHERE - 1, k) - (math.comb(k + SPHERE - 3, k - 2) if k > 1 else 0)
+
+
+def meaning(before: Kernel | None, after: Kernel | None) -> str:
+    """What the kernels mean for training, in a sentence or two."""
+    words = []
+    for name, found in (("Before shaping", before), ("After shaping", after)):
+        if found is None:
+            continue
+        constant = found.shares[0]
+        ratio = found.ntk[POINTS // 2] / found.ntk[-1] if found.ntk[-1] else 0.0
+        ratio = ratio if abs(ratio) > 1e-9 else 0.0
+        if constant > 0.9:
+            words.append(
+                f"{name}, {100 * constant:.3g}% of the kernel's trace lies in the constant function: gradient descent fits the mean of the "
+                "targets and almost nothing else"
+            )
+        elif ratio < 1e-3 and sum(found.shares) < 0.5:
+            words.append(f"{name}, the kernel is nearly diagonal: training fits each example by itself and generalises little")
+        else:
+            words.append(
+                f"{name}, orthogonal inputs have {100 * max(ratio, 0.0):.3g}% of the kernel at equal inputs, and {100 * constant:.3g}% of "
+                "the trace lies in the constant function: differences between inputs can be learnt"
+            )
+    return ". ".join(words) + "." if words else ""

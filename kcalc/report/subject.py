@@ -1,0 +1,140 @@
+"""What the report is about: a network of our own, or a model that is read first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import signature
+from typing import Any
+
+from ..activations import Activation
+from ..activations.rectifiers import Leaky
+from ..errors import KcalcError, unknown
+from ..interchange.read import read
+from ..interchange.reading import Reading
+from ..layers import Affine, BatchNorm, GroupNorm, Layer, LayerNorm, Nonlinear, RMSNorm, Scale, Sum, as_number
+from ..network import Network
+from ..shaping import METHODS, Shaping, shape
+from ..shaping.base import replace_activations
+
+DOMAINS = {"zeta": (1.0, math.inf), "eta": (0.0, 1.0), "tau": (0.0, math.inf)}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The network, its name, what it is in one line, and where it comes from."""
+
+    network: Network
+    name: str
+    title: str
+    reading: Reading | None
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The distinct activations, in the order of the network."""
+        layers = (self.network.layer(node) for node in self.network.nodes_of(Nonlinear))
+        return tuple(dict.fromkeys(layer.activation for layer in layers if isinstance(layer, Nonlinear)))
+
+
+def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = None, title: str | None = None, phi: Any = None) -> Subject:
+    """The subject of a report. Raises: KcalcError for something that is neither a network nor a model that can be read."""
+    for what, text in (("name", name), ("title", title)):
+        if text is not None and not isinstance(text, str):
+            raise KcalcError(f"{what} is a text, got {text!r}")
+    if isinstance(given, Network):
+        reading, network = None, given
+    else:
+        reading = read(given, *example_inputs)
+        network = reading.network
+    if phi is not None:
+        chosen = Nonlinear(phi).activation
+        network = replace_activations(network, dict.fromkeys(network.nodes_of(Nonlinear), chosen))
+    called = name or (f"Network of {len(network)} nodes" if reading is None else f"{reading.framework} model of {len(network)} nodes")
+    return Subject(network, called, title or described(network), reading)
+
+
+def described(network: Network) -> str:
+    """What a network is, in one line."""
+    kinds = {type(layer) for _, layer, _ in network.steps()}
+    joins = any(isinstance(layer, Sum) and len(parents) > 1 for _, layer, parents in network.steps())
+    norms = [kind.__name__ for kind in (BatchNorm, LayerNorm, GroupNorm, RMSNorm) if kind in kinds]
+    shape_ = (
+        "A network with sums of branches" if joins else "A network with concatenations" if _concatenates(network) else "A chain of layers"
+    )
+    names = dict.fromkeys(layer.activation.name for _, layer, _ in network.steps() if isinstance(layer, Nonlinear))
+    words = f"{shape_}, activation {', '.join(names)}" if names else f"{shape_} without activations"
+    return words + (f", with {' and '.join(norms)}" if norms else "")
+
+
+def _concatenates(network: Network) -> bool:
+    return any(type(layer).__name__ == "Concat" for _, layer, _ in network.steps())
+
+
+def in_floats(network: Network) -> Network:
+    """The network with its SymPy numbers as floats, which saves converting them at every reading; as it is where it holds symbols."""
+    if network.free_symbols:
+        return network
+
+    def plain(_: Any, layer: Layer) -> Layer:
+        if isinstance(layer, Sum) and layer.weights is not None:
+            return replace(layer, weights=tuple(map(float, layer.weights)))
+        if isinstance(layer, Affine):
+            return replace(layer, sigma_w=float(layer.sigma_w), sigma_b=float(layer.sigma_b))
+        return replace(layer, factor=float(layer.factor)) if isinstance(layer, Scale) else layer
+
+    return network.map_layers(plain)
+
+
+# -- shaping what can be shaped ----------------------------------------------------------------------------------------------------------
+
+REWRITES: tuple[tuple[str, Callable[[Network], Network]], ...] = (
+    ("", lambda network: network),
+    ("after its sums were normalised", lambda network: network.normalised()),
+    ("after its normalisation layers were removed and its sums normalised", lambda network: network.without_normalization().normalised()),
+    (
+        "after it was rewritten as pre-activation, its normalisation layers removed and its sums normalised",
+        lambda network: network.without_normalization().preactivated().normalised(),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A shaping, or why there is none; ``rewrite`` says what had to be done to the network first."""
+
+    method: str
+    shaping: Shaping | None
+    rewrite: str = ""
+    reason: str = ""
+    targets: dict[str, float] = field(default_factory=dict)
+
+
+def default_method(activations: Sequence[Activation]) -> str:
+    """TAT for ReLUs, DKS for all else."""
+    return "tat" if activations and all(isinstance(phi, Leaky) for phi in activations) else "dks"
+
+
+def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
+    """Refuse methods and targets that no network could have. Raises: KcalcError naming them."""
+    if not isinstance(method, str) or method not in METHODS:
+        raise unknown("shaping method", method, METHODS)
+    allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
+    for name, value in targets.items():
+        if name not in allowed:
+            raise unknown(f"target of method {method!r}", name, allowed or ["(it takes none)"])
+        low, high = DOMAINS.get(name, (-math.inf, math.inf))
+        if name in DOMAINS and not (low < as_number(value, name) < high):
+            above = "" if high == math.inf else f" and < {high:g}"
+            raise KcalcError(f"{name} must be > {low:g}{above}, got {value}")
+
+
+def shaped_by(network: Network, method: str, **targets: float) -> Shaped:
+    """The network shaped by a method, rewritten first where the method asks for it."""
+    reason = ""
+    for words, rewrite in REWRITES:
+        try:
+            return Shaped(method, shape(rewrite(network), method=method, **targets), words, targets=dict(targets))
+        except KcalcError as error:
+            reason = reason or str(error)
+    return Shaped(method, None, reason=reason, targets=dict(targets))

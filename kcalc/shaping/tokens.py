@@ -1,0 +1,184 @@
+"""Shaping of networks that mix tokens: q = 1 at every token in front of every activation, for inputs of known token cosines.
+
+Local conditions hold where every activation sees q = 1. Rows of a mixing keep that only for some cosines between the tokens they mix, so
+that these must be given; they are followed by the exact recursion over pairs of tokens. Slopes and curvature stay those of the
+activations alone: what mixing makes of the *difference* of two inputs depends on how it is spread over their tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..calculi.global_maps import c_map
+from ..errors import KcalcError, unknown
+from ..layers import Identity, Input, Nonlinear, RMSNorm, TokenMix
+from ..maps import Assumption
+from ..network import Network
+from ..token_mixing import covariance
+
+Node = Hashable
+Array = np.ndarray
+ROWS = ("keep", "rescale")
+KEPT = 1e-8  # how far q may be from 1
+ALIKE = 1e-12
+AT_START = "q = 1 at every token holds at initialisation, and for inputs whose tokens have the cosines given"
+APART = "slopes are those of the activations: token mixing is taken to keep what differs between two inputs, which depends on the inputs"
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The cosines between the tokens of an input, (T, T), and what a network makes of them."""
+
+    cosines: Array
+
+    @property
+    def notes(self) -> tuple[Assumption, ...]:
+        """What a shaping for these tokens takes for granted."""
+        return (Assumption("network", AT_START, "exact"), Assumption("network", APART, "heuristic"))
+
+    @cached_property
+    def example(self) -> Array:
+        """One input (T, channels) whose tokens have q = 1 and the cosines given."""
+        values, vectors = np.linalg.eigh(self.cosines)
+        rows = vectors * np.sqrt(np.maximum(values, 0))
+        return rows * np.sqrt(rows.shape[1]) / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def _image(self, network: Network) -> tuple[Any, Network, Array]:
+        """(map, the network with inputs of the example's channels, the example in the shape of an input)."""
+        layers = [layer for _, layer, _ in network.steps() if isinstance(layer, Input) and layer.image_shape is not None]
+        shape = layers[0].image_shape if layers else None
+        shape = (len(self.cosines),) if shape is None else shape
+        if prod(shape) != len(self.cosines):
+            raise KcalcError(f"tokens gives cosines of {len(self.cosines)} tokens, but the inputs have {prod(shape)} locations {shape}")
+        free = network.map_layers(lambda _, layer: replace(layer, features=None) if isinstance(layer, Input) else layer)
+        return c_map(free, spatial="exact", image_shape=shape, weights="delta"), free, self.example.reshape(*shape, -1)
+
+    def q_values(self, network: Network) -> dict[Node, Array]:
+        """{node: q value of every token}."""
+        kernel, _, image = self._image(network)
+        return {node: q.ravel() for node, q in kernel.q_values(image[None]).items()}
+
+    def cosines_in(self, network: Network) -> dict[Node, Array]:
+        """{node: cosines between its tokens}."""
+        kernel, _, image = self._image(network)
+        found = kernel.c_values(image, image, pairs=True)
+        return {node: c.reshape(int(np.sqrt(c.size)), -1) for node, c in found.items()}
+
+    def assumptions(self, network: Network) -> tuple[Assumption, ...]:
+        """What the recursion over pairs of tokens takes for granted."""
+        return self._image(network)[0].assumptions
+
+    def farthest(self, network: Network) -> float:
+        """The q value in front of an activation that is farthest from 1."""
+        q = self.q_values(network)
+        seen = np.concatenate([q[network.parents(node)[0]] for node in network.nodes_of(Nonlinear)])
+        return float(seen[np.argmax(np.abs(seen - 1))])
+
+    def check(self, network: Network) -> None:
+        """Refuse a network in which an activation sees another q than 1. Raises: KcalcError naming the row that changes it."""
+        q = self.q_values(network)
+        off = {node: np.abs(values - 1) > KEPT for node, values in q.items()}
+        bad = next((node for node in network.nodes_of(Nonlinear) if off[network.parents(node)[0]].any()), None)
+        if bad is None:
+            return
+        order = list(network)
+        for node in network.nodes_of(TokenMix):
+            if off[node].any() and order.index(node) < order.index(bad):
+                row = int(np.argmax(np.abs(q[node] - 1)))
+                raise KcalcError(
+                    f"row {row} of the TokenMix at node {node!r} makes q = {q[node][row]:.6g} for these tokens, so that activation {bad!r} "
+                    "does not see q = 1; pass token_rows='rescale', put an RMSNorm before the activation, or take a matrix that keeps q: "
+                    "kc.token_mixing.preserving(source, target) for the cosines that reach it, or value_skip(T) with mix=0"
+                )
+        parent = network.parents(bad)[0]
+        token = int(np.argmax(off[parent]))
+        raise KcalcError(
+            f"activation {bad!r} sees q = {q[parent][token]:.6g} at token {token}, not 1, for these tokens; put an RMSNorm before it"
+        )
+
+    def rescaled(self, network: Network) -> tuple[Network, tuple[str, ...]]:
+        """The network with the rows of its mixings divided so that all make q = 1, and what that changed."""
+        normed = _with_norms(network)
+        q = self.q_values(normed)
+        changes: list[str] = []
+
+        def change(node: Node, layer: Any) -> Any:
+            if not isinstance(layer, TokenMix):
+                return layer
+            sizes = np.sqrt(q[node])
+            if np.abs(sizes - 1).max() <= ALIKE:
+                return layer
+            changes.append(f"{node}: rows divided by {sizes.min():.6g} to {sizes.max():.6g}, so that every token keeps q = 1")
+            return TokenMix(layer.array / sizes[:, None])
+
+        return network.map_layers(change), tuple(changes)
+
+
+def _with_norms(network: Network) -> Network:
+    """The network with an RMSNorm after every TokenMix."""
+    names: dict[Node, Node] = {}
+    steps = []
+    for node, layer, parents in network.steps():
+        steps.append((node, layer, tuple(names[p] for p in parents)))
+        names[node] = node
+        if isinstance(layer, TokenMix):
+            names[node] = (node, "norm")
+            steps.append((names[node], RMSNorm(), (node,)))
+    return Network.from_steps(steps, [names[node] for node in network.outputs])
+
+
+def read_tokens(network: Network, tokens: Any, rows: str) -> Tokens | None:
+    """The option ``tokens`` of a shaping method. Raises: KcalcError for what are no cosines, or where nothing mixes tokens."""
+    if not isinstance(rows, str) or rows not in ROWS:
+        raise unknown("value of token_rows", rows, ROWS)
+    if tokens is None:
+        if rows != "keep":
+            raise KcalcError("token_rows='rescale' needs the cosines between tokens: pass tokens=, a T x T array")
+        return None
+    if not network.nodes_of(TokenMix):
+        raise KcalcError("tokens= gives cosines between tokens, but the network has no TokenMix; leave it out")
+    return Tokens(covariance(tokens, "tokens", 0.0))
+
+
+def refuse_mixing(network: Network) -> None:
+    """Refuse mixings that are no permutation where the tokens are not known. Raises: KcalcError naming node and remedy."""
+    for node in network.nodes_of(TokenMix):
+        if not moves(network.layer(node)):
+            raise KcalcError(
+                f"the TokenMix at node {node!r} is no permutation, so that q depends on the cosines between tokens: give them to "
+                "method='dks' or 'tat' as tokens= (a T x T array), or mix by kc.token_mixing.value_skip(T), which leaves tokens alone"
+            )
+
+
+def moves(layer: Any) -> bool:
+    """Whether a TokenMix only lets tokens change places (and signs)."""
+    return layer.permutes is not None and abs(layer.permutes - 1) <= ALIKE
+
+
+def unmixed(network: Network) -> Network:
+    """The network whose tokens are left alone."""
+    if not network.nodes_of(TokenMix):
+        return network
+    return network.map_layers(lambda _, layer: Identity() if isinstance(layer, TokenMix) else layer)
+
+
+def with_tokens(shaped: Network, tokens: Tokens | None, rows: str) -> tuple[Network, tuple[str, ...]]:
+    """The shaped network, its rows rescaled where that is asked for, checked token by token; and what was edited. Raises: KcalcError."""
+    if tokens is None:
+        return shaped, ()
+    made, edits = tokens.rescaled(shaped) if rows == "rescale" else (shaped, ())
+    tokens.check(made)
+    return made, edits
+
+
+def token_options(tokens: Tokens | None, rows: str) -> dict[str, Any]:
+    """What the options of a shaping say of its tokens: how many, and what was done to the rows."""
+    if tokens is None:
+        return {}
+    return {"tokens": len(tokens.cosines)} | ({} if rows == "keep" else {"token_rows": rows})

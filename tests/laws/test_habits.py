@@ -1,0 +1,201 @@
+"""Every public result has its habits: a short repr, one rich form, plain data, assumptions, and plots that say what they show."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+from functools import cache
+from html.parser import HTMLParser
+from typing import Any
+from xml.dom import minidom
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from result_examples import RESULTS
+
+import kcalc as kc
+
+pytestmark = pytest.mark.usefixtures("untouched_pyplot")
+
+# what makes a network, an array, a number, a file or a SymPy expression, which have their own habits
+OTHER_MAKERS = {
+    "averaging_shortcuts", "chain", "empirical_ntk", "expectation", "gain", "large_batch", "load_json",
+    "node_values", "normalise_locations",
+    "pair_expectation", "q_values", "repeat", "report", "residual", "save_json", "skip_network", "sklearn_kernel", "slope_polynomial",
+    "with_residual_weights",
+}  # fmt: skip
+# what rests on no hypothesis: inputs of the calculus, statements about graphs, enclosures, measurements and what was trained
+NO_HYPOTHESES = {
+    "Network", "Activation", "Transformed", "Table", "Enclosure", "FixedPoint", "ActivationBounds", "Composition", "Bounds", "Limit",
+    "CoordinateCheck", "DataDependent", "OutputScale", "Spectrum", "Reading", "ResidualBlock", "ConstantsTable", "Constants", "Solutions",
+    "Subnetworks", "Subnetwork", "Report", "Claim", "Finding", "Comparison", "Run", "Jacobians",
+}  # fmt: skip
+INPUTS = {"Network", "Activation", "Transformed", "Composition"}  # kc.save_json writes networks; an expression is SymPy's
+# measurements, which compile or load a framework
+LONG = {
+    "read", "coordinate_check", "hessian_blocks", "verify_kernels", "claims.verify", "claims.verify.findings", "lsuv", "wli",
+    "scale_output", "to_jax", "verification.layer_jacobians", "ntk.spatial", "c_map.spatial",
+}  # fmt: skip
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in RESULTS]
+CLASSES = {
+    "Activation": "activation", "Constants": "shape.constants[]", "Fluctuations": "fluctuations", "Gradients": "gradients",
+    "Model": "to_jax", "Moments": "moments", "Network": "Network", "Reading": "read", "ResidualSpectrum": "residual_spectrum",
+    "Scaling": "scaling", "Shaping": "shape", "Smoothness": "smoothness",
+}  # fmt: skip
+VOID = {"br", "hr", "img", "input"}
+
+
+@cache
+def made(name: str) -> Any:
+    return RESULTS[name]()
+
+
+class _Balanced(HTMLParser):
+    """Complains of tags that are not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        """Nothing is left open."""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_result_shows_itself(name: str) -> None:
+    one = made(name)
+    assert all(isinstance(one, getattr(kc, kind)) for kind, example in CLASSES.items() if example == name)
+    line = repr(one)
+    assert "\n" not in line and len(line) < 200, line
+    assert " object at 0x" not in line
+    rich = [habit for habit in ("_repr_latex_", "_repr_html_") if hasattr(one, habit)]
+    assert len(rich) == 1, rich
+    text = getattr(one, rich[0])()
+    if rich == ["_repr_latex_"]:
+        assert text is None or (text.startswith("$") and text.endswith("$") and text.count("{") == text.count("}"))
+    else:
+        assert len(text) < 300_000
+        _Balanced(text)
+        long = [line for line in str(one).splitlines() if "\n" not in line]
+        assert len(long) < 130, "a long table is cut"
+    assert not hasattr(one, "_repr_svg_")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_result_is_plain_data_and_states_its_assumptions(name: str) -> None:
+    one = made(name)
+    kind = type(one).__name__
+    if kind not in INPUTS:
+        json.dumps(one.to_dict(), allow_nan=False)
+    if kind not in NO_HYPOTHESES:
+        notes = one.assumptions
+        assert isinstance(notes, tuple) and all(hasattr(note, "text") and hasattr(note, "kind") for note in notes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plot_says_what_it_shows(name: str) -> None:
+    one = made(name)
+    if not hasattr(one, "plot"):
+        return
+    before = dict(matplotlib.rcParams)
+    drawn = one.plot()
+    assert dict(matplotlib.rcParams) == before
+    panels = np.atleast_1d(np.asarray(drawn, dtype=object)).ravel()
+    for ax in panels:
+        if name == "subnetworks":  # a drawing, without axes
+            continue
+        assert ax.get_xlabel() and ax.get_ylabel() and ax.get_title()
+        assert max(map(len, ax.get_title().splitlines())) < 80
+        if ax.get_ylabel().startswith(r"$\mathcal{C}"):
+            assert ax.get_aspect() == 1.0 or ax.get_box_aspect() == 1
+            assert any(line.get_gid() == "identity" for line in ax.lines)
+    plt.close("all")
+
+
+def test_nothing_public_is_left_out() -> None:
+    covered = {name.split(".")[0].rstrip("[]") for name in RESULTS} | OTHER_MAKERS
+    public = {name for name in kc.__all__ if inspect.isfunction(getattr(kc, name))}
+    assert public <= covered, f"give {sorted(public - covered)} an example in tests/result_examples.py"
+    for name in kc.__all__:
+        given = getattr(kc, name)
+        if inspect.isclass(given) and not issubclass(given, BaseException):
+            assert CLASSES.get(name) in RESULTS, f"give {name} an example in tests/result_examples.py"
+
+
+def test_no_class_has_half_of_the_habits() -> None:
+    """A class of the package that draws itself also has a rich form, a repr of its own and plain data."""
+    half: list[str] = []
+    for module in pkgutil.walk_packages(kc.__path__, "kcalc."):
+        if module.name.endswith("__main__") or ".claims." in module.name or ".report" in module.name:
+            continue
+        try:
+            loaded = importlib.import_module(module.name)
+        except ImportError:  # an extra that is not installed
+            continue
+        for name, kind in vars(loaded).items():
+            if not inspect.isclass(kind) or kind.__module__ != module.name or name.startswith("_") or not hasattr(kind, "plot"):
+                continue
+            rich = sum(hasattr(kind, habit) for habit in ("_repr_latex_", "_repr_html_"))
+            plain = hasattr(kind, "to_dict") or issubclass(kind, kc.Activation)
+            if rich != 1 or not plain or kind.__repr__ is object.__repr__:
+                half.append(f"{module.name}.{name}")
+    assert not half, half
+
+
+# -- truth of titles -----------------------------------------------------------------------------------------------------
+
+
+def title_of(ax: Any) -> str:
+    text = " ".join(ax.get_title().split()).replace("\xa0", " ")
+    plt.close("all")
+    return text
+
+
+def test_titles_are_true() -> None:
+    deep, shallow = kc.c_map(kc.architectures.vanilla(100)), kc.c_map(kc.architectures.vanilla(2))
+    said = float(title_of(deep.plot()).split("c > ")[1])
+    assert said <= float(np.min(deep(np.linspace(-1, 1, 4001)))) and said >= 0.9
+    orthogonal = float(title_of(shallow.plot()).split("= ")[1])
+    assert orthogonal == pytest.approx(float(shallow(0.0)), abs=5e-3)
+    linear = kc.c_map(kc.chain(kc.layers.Input(), kc.layers.Affine()))
+    assert title_of(linear.plot()) == "The map leaves all c values as they are"
+    few = title_of(kc.plotting.c_maps(deep, points=3)) if hasattr(kc, "plotting") else "C map"
+    assert few == "C map"  # three points tell nothing of those between them
+    q = kc.q_map(kc.architectures.vanilla(3))
+    assert title_of(q.plot()) == "The map multiplies every q value by 0.125"
+
+
+def test_titles_on_given_axes_are_left_alone() -> None:
+    _, ax = plt.subplots()
+    kc.c_map(kc.architectures.vanilla(3)).plot(ax=ax)
+    assert ax.get_title() == ""
+    plt.close("all")
+
+
+# -- the drawing -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_network_shows_its_drawing() -> None:
+    html = kc.architectures.resnet_v2(50, shortcut_weight=0.9)._repr_html_()
+    assert "<svg" in html and "figcaption" in html and len(html) < 200_000
+    svg = html[html.index("<svg") : html.index("</svg>") + 6]
+    minidom.parseString(svg)
+    names = [f"n{i}" for i in range(700)]
+    steps: list[Any] = [("x", kc.layers.Input(4), ())]
+    steps += [(name, kc.layers.Affine(i + 1), (above,)) for i, (name, above) in enumerate(zip(names, ["x", *names], strict=False))]
+    summary = kc.Network.from_steps(steps)._repr_html_()
+    assert "<svg" not in summary and "700" in summary and len(summary) < 2000

@@ -1,0 +1,157 @@
+"""One of every public result: by public function where there is one, and by attribute for what results hand out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import kcalc as kc
+from kcalc import training, verification
+
+L = kc.layers
+A = kc.architectures
+
+
+@cache
+def vanilla() -> kc.Network:
+    return A.vanilla(5, activation="tanh")
+
+
+@cache
+def relu() -> kc.Network:
+    return A.vanilla(4, features=8)
+
+
+@cache
+def residual() -> kc.Network:
+    branch = kc.chain(L.Nonlinear("relu"), L.Affine(8), L.Nonlinear("relu"), L.Affine(8))
+    return kc.chain(L.Input(8), L.Affine(8), kc.residual(branch, 0.6), L.Nonlinear("relu"), L.Affine(8))
+
+
+@cache
+def data() -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng(0).normal(size=(12, 8))
+    return X, np.sin(X[:, 0])
+
+
+@cache
+def model() -> tuple[kc.Model, Any, np.ndarray]:
+    import jax
+
+    made = kc.to_jax(relu(), features=8)
+    x = data()[0].astype(np.float32)
+    return made, made.init(jax.random.PRNGKey(0), x), x
+
+
+@cache
+def shaped() -> kc.Shaping:
+    return kc.shape(vanilla(), zeta=1.5)
+
+
+@cache
+def ntk() -> Any:
+    return kc.ntk(vanilla())
+
+
+def block() -> kc.Network:
+    return kc.chain(L.Input(), L.Affine(sigma_w=1.2, sigma_b=0.3), L.Nonlinear("tanh"))
+
+
+@cache
+def comparison() -> training.Comparison:
+    curve = ((0, 0.1, 0.1), (10, 0.8, 0.7), (20, 0.99, 0.96))
+    results = [training.results.Result(label, 0.1, seed, "a", curve, 0.96, 1.0) for label in ("dks tanh", "relu") for seed in (0, 1)]
+    return training.Comparison("a comparison", tuple(results))
+
+
+def run() -> training.Run:
+    record = training.logs.Record
+    names = record.__dataclass_fields__
+    history = tuple(record(**{n: (step if n == "step" else 0.5) for n in names}) for step in (0, 10, 20))
+    return training.Run(training.Settings(), history, None, None)
+
+
+# {name: (maker, ...)}: the key begins with the public name that makes it
+RESULTS: dict[str, Callable[[], Any]] = {
+    "Network": vanilla,
+    "activation": lambda: kc.activation("tanh"),
+    "activation.transformed": lambda: kc.activation("tanh").transformed(0.5, 0.1, 2, -0.3),
+    "activation.c_map": lambda: kc.activation("tanh").c_map,
+    "activation.q_map": lambda: kc.activation("tanh").q_map,
+    "activation.c_map.derivative": lambda: kc.activation("tanh").c_map.derivative(1),
+    "activation.c_map.table": lambda: kc.activation("tanh").c_map.table(),
+    "activation.c_map.ball": lambda: kc.activation("tanh").c_map.ball(0.5),
+    "activation.c_map.fixed_points": lambda: kc.activation("tanh").c_map.fixed_points()[0],
+    "activation_bounds": lambda: kc.activation_bounds(kc.activation("tanh")),
+    "c_map": lambda: kc.c_map(vanilla()),
+    "c_map.derivative": lambda: kc.c_map(vanilla()).derivative(1),
+    "c_map.expr": lambda: kc.c_map(residual()).expr,
+    "c_map.spatial": lambda: kc.c_map(A.lenet(), spatial="exact"),
+    "coordinate_check": lambda: kc.coordinate_check(A.vanilla(2), data()[0], 3, widths=(16, 32), draws=2),
+    "crelu_budget": lambda: kc.crelu_budget(64, 10),
+    "depth_limit": lambda: kc.depth_limit(block()),
+    "depth_stability": lambda: kc.depth_stability(block_of_relu(), features=8),
+    "equivalent_parameters": lambda: kc.equivalent_parameters(shaped()),
+    "fluctuations": lambda: kc.fluctuations(vanilla(), features=16),
+    "gaussian_process": lambda: kc.gaussian_process(ntk().nngp, *data(), noise=0.1),
+    "gradients": lambda: kc.gradients(vanilla()),
+    "hessian_blocks": lambda: kc.hessian_blocks(A.vanilla(2, features=8), features=8, draws=2, batch=4),
+    "kernel_regression": lambda: kc.kernel_regression(ntk(), *data(), ridge=0.1),
+    "learnable_kernel": lambda: kc.learnable_kernel(A.vanilla(2)),
+    "lsuv": lambda: kc.lsuv(*model()),
+    "maximal": lambda: kc.maximal(residual(), lambda psi: psi),
+    "maximal_c_value": lambda: kc.maximal_c_value(residual()),
+    "maximal_curvature": lambda: kc.maximal_curvature(residual()),
+    "maximal_slope": lambda: kc.maximal_slope(residual()),
+    "maximal_slope.bounds": lambda: kc.maximal_slope(residual()).bounds(1.1),
+    "moments": lambda: kc.moments(relu()),
+    "moments_at_depth": lambda: kc.moments_at_depth(block_of_relu()),
+    "ntk": ntk,
+    "ntk.nngp": lambda: ntk().nngp,
+    "ntk.layers": lambda: next(iter(ntk().layers.values())),
+    "ntk.regime": lambda: ntk().regime(),
+    "ntk.regime.limit": lambda: kc.ntk(A.vanilla(20)).regime().limit,
+    "ntk.spectrum": lambda: kc.kernel_regression(ntk(), *data(), ridge=0.1).spectrum,
+    "ntk.spatial": lambda: kc.ntk(A.lenet(), spatial="exact"),
+    "phase_diagram": lambda: kc.phase_diagram("tanh", np.linspace(0.5, 3, 6), np.linspace(0, 1, 5)),
+    "q_map": lambda: kc.q_map(vanilla()),
+    "read": lambda: kc.read(torch_model(), (2, 8)),
+    "residual_blocks": lambda: kc.residual_blocks(residual())[0],
+    "residual_spectrum": lambda: kc.residual_spectrum(1.0, 1.0, 0.5),
+    "scale_output": lambda: kc.scale_output(*model()),
+    "scaling": lambda: kc.scaling(relu()),
+    "shape": shaped,
+    "shape.constants": lambda: shaped().constants,
+    "shape.constants[]": lambda: shaped().constants["tanh"],
+    "shape.all_solutions": lambda: shaped().all_solutions["tanh"],
+    "shape.tat": lambda: kc.shape(A.vanilla(20), method="tat", eta=0.9),
+    "shape.eoc": lambda: kc.shape(vanilla(), method="eoc", sigma_b=0.1),
+    "shape.geometric": lambda: kc.shape(A.lenet(), method="geometric"),
+    "smoothness": lambda: kc.smoothness(A.vanilla(2, activation="tanh", features=4), features=4, radius=1.0),
+    "subnetworks": lambda: kc.subnetworks(residual()),
+    "subnetworks[]": lambda: kc.subnetworks(residual())[0],
+    "to_jax": lambda: model()[0],
+    "training_curve": lambda: kc.training_curve(ntk(), *data()),
+    "vanilla_maps": lambda: kc.vanilla_maps("relu"),
+    "verify_kernels": lambda: kc.verify_kernels(kc.to_jax(relu(), features=8), draws=4, gradients=False, tangent=False),
+    "wli": lambda: kc.wli(*model()),
+    "claims.verify": lambda: kc.claims.verify([kc.claims.all()[0].id]),
+    "claims.all": lambda: kc.claims.all()[0],
+    "claims.verify.findings": lambda: kc.claims.verify([kc.claims.all()[0].id]).findings[0],
+    "training.Comparison": comparison,
+    "training.Run": run,
+    "verification.layer_jacobians": lambda: verification.layer_jacobians(model()[0]),
+}
+
+
+def block_of_relu() -> kc.Network:
+    return kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("relu"))
+
+
+def torch_model() -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))

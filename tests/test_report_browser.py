@@ -1,0 +1,288 @@
+"""The report in a headless browser: sliders moved, values read back and compared with the library's own maps, keyboard, phone, axe-core.
+
+Skipped where playwright or Chromium is missing, unless KCALC_BROWSER=required. KCALC_AXE names axe.min.js, without which that check
+is skipped.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+L, A = kc.layers, kc.architectures
+REQUIRED = os.environ.get("KCALC_BROWSER") == "required"
+CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">"
+
+
+def nested(depth: int, weight: float, phi: str) -> kc.Network:
+    """A residual block in a residual block, repeated, its branches without readout."""
+    inner = kc.residual(kc.chain(L.Input(), L.Nonlinear(kc.activation(phi)), L.Affine()), weight)
+    layer = kc.chain(L.Input(), inner, L.Nonlinear(kc.activation(phi)), L.Affine())
+    return kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(layer, weight), depth), L.Nonlinear(kc.activation(phi)), L.Affine())
+
+
+def two_inputs(phi: str = "tanh") -> kc.Network:
+    """Two inputs of their own weights, added, with a hostile node name behind."""
+    g = nx.DiGraph()
+    for name in ("x", "y"):
+        g.add_node(name, layer=L.Input())
+        g.add_node(f"w{name}", layer=L.Affine(sigma_w=1.2))
+        g.add_edge(name, f"w{name}")
+    g.add_node("sum", layer=L.Sum((0.6, 0.8)))
+    g.add_edge("wx", "sum", slot=0)
+    g.add_edge("wy", "sum", slot=1)
+    g.add_node(HOSTILE, layer=L.Nonlinear(kc.activation(phi)))
+    g.add_node("out", layer=L.Affine())
+    g.add_edge("sum", HOSTILE)
+    g.add_edge(HOSTILE, "out")
+    return kc.Network(g)
+
+
+NETWORKS: dict[str, Callable[[], kc.Network]] = {
+    "vanilla": lambda: A.vanilla(12, activation="tanh"),
+    "resnet": lambda: A.resnet_v2(50),
+    "nested": lambda: nested(5, 0.6, "erf"),
+    "densenet": lambda: A.densenet(5, activation="tanh"),
+    "two": two_inputs,
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        if REQUIRED:
+            raise
+        pytest.skip("playwright is not installed")
+    if CHROMIUM is None:
+        if REQUIRED:
+            raise RuntimeError("KCALC_BROWSER=required, and no chromium is on the path")
+        pytest.skip("there is no chromium")
+    with sync_playwright() as play:
+        started = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A report of every network."""
+    folder = tmp_path_factory.mktemp("reports")
+    for name, make in NETWORKS.items():
+        kc.report(make(), folder / f"{name}.html", name=name)
+    return {name: folder / f"{name}.html" for name in NETWORKS}
+
+
+class Page:
+    """A page opened, with all that went wrong on it."""
+
+    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
+        self.page = browser.new_page(**options)
+        self.faults: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda m: self.faults.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda e: self.faults.append(str(e)))
+        self.page.on("request", lambda r: self.requests.append(r.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_function("document.documentElement.dataset.ready === 'yes'")
+
+    def move(self, control: str, value: float | str) -> None:
+        """Set a control as a user's hand would."""
+        field = self.page.locator(f"#control-{control}")
+        if field.evaluate("e => e.tagName") == "SELECT":
+            field.select_option(**({"label": value} if value not in ("dks", "tat") else {"value": value}))
+        else:
+            field.evaluate("(e, v) => { e.value = v; e.dispatchEvent(new Event('input', {bubbles: true})); }", str(value))
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def value(self, key: str) -> float:
+        """A number of the read-out, with all its digits."""
+        cell = self.page.locator(f"[data-key='{key}']")
+        assert cell.count() == 1, (key, self.page.locator("#maps-note").inner_text())
+        return float(cell.get_attribute("data-value"))
+
+    def close(self) -> None:
+        """Close it, and say what went wrong."""
+        self.page.close()
+        assert not self.faults, self.faults
+        assert all(url.startswith("file:") for url in self.requests) and len(self.requests) == 1, self.requests
+
+
+@pytest.fixture
+def opened(browser: Any, files: dict[str, Path]) -> Iterator[Callable[..., Page]]:
+    """Opens pages, and checks at the end that none had an error or made a request."""
+    pages: list[Page] = []
+
+    def open_page(name: str, **options: Any) -> Page:
+        pages.append(Page(browser, files[name], **options))
+        return pages[-1]
+
+    yield open_page
+    for page in pages:
+        page.close()
+
+
+def agrees(page: Page, part: str, network: kc.Network, q: float = 1.0, cosines: tuple[float, ...] = (-0.7, 0.3, 0.97)) -> None:
+    """The page's C map, slope, and q against the library's."""
+    maps, last = kc.c_map(network), network.outputs[-1]
+    for c in cosines:
+        page.move("c", c)
+        assert page.value(f"{part}-c") == pytest.approx(float(maps(c, q)), abs=1e-6), (part, c)
+    assert page.value(f"{part}-slope") == pytest.approx(float(maps.derivative(1)(1.0, q)), rel=1e-6)
+    assert page.value(f"{part}-q") == pytest.approx(float(kc.q_values(network, q)[last]), rel=1e-6, abs=1e-30)
+
+
+def test_vanilla_sliders(opened: Callable[..., Page]) -> None:
+    page = opened("vanilla")
+    agrees(page, "raw", A.vanilla(12, activation="tanh"))
+    page.move("depth-0", 20)
+    agrees(page, "raw", A.vanilla(20, activation="tanh"))
+    page.move("q", math.log10(1.7))
+    agrees(page, "raw", A.vanilla(20, activation="tanh"), 1.7)
+    for phi in ("gelu", "relu", "softplus"):
+        page.move("choice", phi)
+        agrees(page, "raw", A.vanilla(20, activation=phi), 1.7, (0.3,))
+
+
+def test_vanilla_shaping(opened: Callable[..., Page]) -> None:
+    page = opened("vanilla")
+    agrees(page, "shaped", kc.shape(A.vanilla(12, activation="tanh")).network)
+    for depth, zeta in ((20, 1.2), (9, 2.0)):
+        page.move("depth-0", depth)
+        page.move("zeta", math.log(zeta - 1))
+        agrees(page, "shaped", kc.shape(A.vanilla(depth, activation="tanh"), zeta=zeta).network)
+    page.move("family", "softplus")
+    agrees(page, "shaped", kc.shape(A.vanilla(9, activation="softplus"), zeta=2.0).network, cosines=(0.3,))
+    page.move("family", "leaky_relu")
+    agrees(page, "shaped", kc.shape(A.vanilla(9, activation="leaky_relu"), zeta=2.0).network, cosines=(0.3,))
+    page.move("method", "tat")
+    page.move("eta", 0.6)
+    agrees(page, "shaped", kc.shape(A.vanilla(9, activation="leaky_relu"), method="tat", eta=0.6).network)
+
+
+def test_resnet_sliders(opened: Callable[..., Page]) -> None:
+    page = opened("resnet")
+    agrees(page, "raw", A.resnet_v2(50), cosines=(0.3,))
+    agrees(page, "shaped", kc.shape(A.resnet_v2(50), method="tat").network, cosines=(0.3,))
+    page.move("depth-1", 7)
+    page.move("depth-2", 20)
+    page.move("shortcut", 0.9)
+    longer = A.resnet_v2(152, shortcut_weight=0.9)
+    assert page.page.locator("#control-depth-2-value").inner_text() == "20"
+    page.move("depth-1", 3)
+    page.move("depth-2", 20)
+    bigger = A.resnet_v2(101, shortcut_weight=0.9)
+    counts = [b.count for b in bigger.blocks() if b.count > 1]
+    assert counts == [2, 3, 22, 2] and len(longer) > len(bigger)
+    page.page.evaluate("document.getElementById('control-depth-2').max = 22")
+    page.move("depth-2", 22)
+    agrees(page, "raw", bigger)
+    agrees(page, "shaped", kc.shape(bigger, method="tat").network, cosines=(-0.4,))
+    page.move("method", "dks")
+    page.move("family", "tanh")
+    agrees(page, "shaped", kc.shape(bigger, activation="tanh").network, cosines=(0.3,))
+
+
+def test_nested_sliders(opened: Callable[..., Page]) -> None:
+    page = opened("nested")
+    page.move("depth-0", 8)
+    page.move("shortcut", 0.85)
+    agrees(page, "raw", nested(8, 0.85, "erf"))
+    agrees(page, "shaped", kc.shape(nested(8, 0.85, "erf")).network)
+    page.move("choice", "tanh")
+    agrees(page, "raw", nested(8, 0.85, "tanh"), cosines=(0.3,))
+
+
+def test_densenet_and_two_inputs(opened: Callable[..., Page]) -> None:
+    page = opened("densenet")
+    page.move("choice", "relu")
+    page.move("zeta", math.log(0.3))
+    agrees(page, "raw", A.densenet(5, activation="relu"))
+    agrees(page, "shaped", kc.shape(A.densenet(5, activation="tanh"), zeta=1.3).network)
+    page = opened("two")
+    agrees(page, "raw", two_inputs())
+    page.move("choice", "gelu")
+    agrees(page, "raw", two_inputs("gelu"), 1.0, (0.3,))
+    agrees(page, "shaped", kc.shape(two_inputs()).network)
+    assert page.page.title() == "two"
+    assert page.page.locator("img").count() == 0
+    assert page.page.locator("[data-node]").evaluate_all("n => n.map(e => e.dataset.node)").count(HOSTILE) == 1
+
+
+def test_keys_and_refusals(opened: Callable[..., Page]) -> None:
+    page = opened("vanilla", viewport={"width": 1000, "height": 800})
+    field = page.page.locator("#control-depth-0")
+    field.focus()
+    page.page.keyboard.press("ArrowRight")
+    assert page.page.locator("#control-depth-0-value").inner_text() == "13"
+    page.page.locator("#dag").focus()
+    before = page.page.locator("#dag > svg").get_attribute("style")
+    page.page.keyboard.press("+")
+    page.page.keyboard.press("ArrowDown")
+    assert page.page.locator("#dag > svg").get_attribute("style") != before
+    page.page.keyboard.press("Tab")
+    assert "input" in page.page.locator("#node-info").inner_text()
+    page.page.keyboard.press("ArrowDown")
+    assert "Affine" in page.page.locator("#node-info").inner_text()
+    page.page.select_option("#subnetwork", index=1)
+    assert page.page.locator("#dag .node.in").count() > 1
+    page.move("depth-0", 1)
+    page.move("zeta", math.log(1.9))
+    assert "outside the table" in page.page.locator("#maps-note").inner_text()
+    page.page.locator("#reset").click()
+    assert page.page.locator("#maps-note").inner_text() == ""
+    page.page.locator("#theme").click()
+    assert page.page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("name", ["vanilla", "resnet", "two"])
+def test_phone(opened: Callable[..., Page], name: str) -> None:
+    page = opened(name, viewport={"width": 360, "height": 740}, has_touch=True)
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.page.evaluate("document.querySelector('#chart-c svg').getBoundingClientRect().width") > 200
+
+
+def axe_source() -> str | None:
+    """axe-core's text."""
+    places = [os.environ.get("KCALC_AXE"), "node_modules/axe-core/axe.min.js"]
+    found = next((Path(p) for p in places if p and Path(p).is_file()), None)
+    return None if found is None else found.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility(opened: Callable[..., Page], scheme: str) -> None:
+    source = axe_source()
+    if source is None:
+        if REQUIRED and "KCALC_AXE" in os.environ:
+            raise RuntimeError("KCALC_AXE names no file")
+        pytest.skip("axe-core is not there; name it in KCALC_AXE")
+    for name in ("vanilla", "resnet") if scheme == "light" else ("vanilla",):
+        page = opened(name, color_scheme=scheme, bypass_csp=True)
+        if name == "vanilla":
+            page.page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+        page.page.evaluate(source)
+        found = page.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+        bad = [(v["id"], v["nodes"][0]["html"][:200]) for v in found["violations"] if v["impact"] in ("serious", "critical")]
+        assert not bad, bad
+
+
+def test_kernel_curves_and_tables(opened: Callable[..., Page]) -> None:
+    page = opened("vanilla")
+    rows = page.page.locator("#chart-ntk table tbody tr").evaluate_all("rows => rows.map(r => [...r.children].map(c => c.textContent))")
+    kernel = kc.ntk(A.vanilla(12, activation="tanh"))
+    cosines = np.array([float(row[0].replace("−", "-")) for row in rows])
+    shown = np.array([float(row[1].replace("−", "-")) for row in rows])
+    assert np.allclose(shown, kernel(cosines) / kernel(1.0), atol=3e-3)

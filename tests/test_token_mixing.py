@@ -1,0 +1,271 @@
+"""Token mixing, group normalisation, gates of global means and large batches, against written-out sums and random networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from thinning import mostly_slow
+
+import kcalc as kc
+
+L = kc.layers
+Array = np.ndarray
+T, F = 5, 4
+
+
+def network(*steps: tuple[Any, ...]) -> kc.Network:
+    return kc.Network.from_steps(steps, [steps[-1][0]])
+
+
+def images(seed: int, shape: tuple[int, ...] = (T,), channels: int = F) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(*shape, channels))
+    return x, 0.5 * x + rng.normal(size=x.shape)
+
+
+def dense(h: Array, rng: np.random.Generator, width: int, w: float = 1.0, b: float = 0.0) -> Array:
+    """One Affine on channels, the same weights at every location and for both inputs."""
+    fan = h.shape[-1]
+    return h @ (rng.normal(size=(fan, width)) * w / np.sqrt(fan)) + b * rng.normal(size=width)
+
+
+def check(draws: list[Array], q: Array, c: Array) -> None:
+    """Draws of (2, locations..., channels): q of the first input and c within 4 standard errors."""
+    found = []
+    for h in draws:
+        a, b, ab = (h[0] ** 2).mean(-1), (h[1] ** 2).mean(-1), (h[0] * h[1]).mean(-1)
+        found.append([a, ab / np.sqrt(a * b)])
+    mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
+    assert np.abs((mean[0] - q) / error[0]).max() < 4
+    assert np.abs((mean[1] - c) / error[1]).max() < 4
+
+
+# -- TokenMix ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_covariances_of_mixed_tokens():
+    """After one Affine and a mix, K[s, t] = sum_ab A[s, a] A[t, b] x_a . y_b / channels, whatever A."""
+    A = np.random.default_rng(1).normal(size=(3, T))
+    x, y = images(2)
+    net = kc.chain(L.Input(), L.Affine(), L.TokenMix(A))
+    C = kc.c_map(net, spatial="exact", image_shape=(T,))
+    here = (A @ (x @ x.T / F) @ A.T).diagonal(), (A @ (y @ y.T / F) @ A.T).diagonal()
+    joint = A @ (x @ y.T / F) @ A.T
+    last = net.outputs[0]
+    np.testing.assert_allclose(C.q_values(np.stack([x, y]))[last], np.stack(here), rtol=1e-13)
+    np.testing.assert_allclose(C.c_values(x, y, pairs=True)[last], joint / np.sqrt(np.outer(*here)), atol=1e-14)
+    np.testing.assert_allclose(C.c_values(x, y)[last], joint.diagonal() / np.sqrt(here[0] * here[1]), atol=1e-14)
+
+
+@pytest.mark.parametrize("seed", mostly_slow(range(3)))
+def test_measured_networks_of_tokens(seed: int):
+    rng = np.random.default_rng(seed)
+    A, B = rng.normal(size=(T, T)) / 2 + 0.3 * np.eye(T), rng.normal(size=(T, T)) / 2
+    net = network(
+        ("x", L.Input(), ()), ("a", L.Affine(sigma_b=0.2), ("x",)), ("m", L.TokenMix(A), ("a",)), ("f", L.Nonlinear("tanh"), ("m",)),
+        ("v", L.Affine(sigma_w=1.2), ("f",)), ("n", L.TokenMix(B), ("v",)), ("o", L.Affine(), ("n",)), ("s", L.Sum((0.8, 0.6)), ("a", "o")),
+        ("g", L.Nonlinear("relu"), ("s",)), ("out", L.Affine(), ("g",)),
+    )  # fmt: skip
+    x, y = images(seed)
+    C = kc.c_map(net, spatial="exact", image_shape=(T,))
+    draws = []
+    for _ in range(24):
+        a = dense(np.stack([x, y]), rng, 1024, 1, 0.2)
+        f = np.tanh(np.einsum("ts,nsc->ntc", A, a))
+        o = dense(np.einsum("ts,nsc->ntc", B, dense(f, rng, 1024, 1.2)), rng, 1024)
+        draws.append(dense(np.maximum(0.8 * a + 0.6 * o, 0), rng, 1024))
+    check(draws, C.q_values(x[None])["out"][0], C.c_values(x, y)["out"])
+
+
+def test_uniform_attention_is_a_mean_over_tokens():
+    x, y = images(3, (4,))
+    mixed = kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine(), L.TokenMix(np.full((4, 4), 0.25)), L.Nonlinear("tanh"), L.Affine())
+    pooled = kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine(), L.Pool("mean"), L.Nonlinear("tanh"), L.Affine())
+    for kernel in (kc.c_map, kc.ntk):
+        ones, twos = (kernel(net, spatial="exact", image_shape=(4,)).matrix(np.stack([x, y])) for net in (mixed, pooled))
+        for token in range(4):
+            np.testing.assert_allclose(ones[..., token], twos, rtol=1e-12)
+
+
+def test_tokens_that_change_places_keep_the_one_dimensional_map():
+    net = kc.chain(L.Affine(), L.TokenMix(np.eye(4)[[2, 0, 3, 1]] * -1.5), L.Nonlinear("tanh"), L.Affine())
+    plain = kc.chain(L.Affine(sigma_w=1.5), L.Nonlinear("tanh"), L.Affine())
+    np.testing.assert_allclose(kc.c_map(net)([-0.5, 0.3]), kc.c_map(plain)([-0.5, 0.3]), atol=1e-15)
+    with pytest.raises(kc.NoRule, match=r"depends on those between tokens; follow pairs of tokens with spatial='exact'"):
+        kc.c_map(kc.chain(L.Affine(), L.TokenMix(np.full((4, 4), 0.25))))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        ([[1.0, 2.0], [1.0]], "rectangular"), ([], "two-dimensional"), ([[np.nan]], "finite"), ([[1.0, 0.0], [0.0, 0.0]], "row 1 .* is 0"),
+        (np.ones((2, 2, 2)), "two-dimensional"), ("ab", "rectangular"),
+    ],
+)  # fmt: skip
+def test_matrices_that_are_none(matrix: Any, message: str):
+    with pytest.raises(kc.KcalcError, match=message):
+        L.TokenMix(matrix)
+
+
+def test_matrices_that_do_not_fit_name_the_node():
+    net = kc.chain(L.Affine(), L.TokenMix(np.ones((2, 3))))
+    with pytest.raises(kc.KcalcError, match=r"node 'tokenmix_1' mixes 3 tokens, but its input has 4 = 4 locations"):
+        kc.c_map(net, spatial="exact", image_shape=(4,))
+    with pytest.raises(kc.KcalcError, match="a matrix over an image must be square"):
+        kc.c_map(net, spatial="exact", image_shape=(3, 1))
+
+
+def test_delta_weights_on_equal_locations_are_the_one_dimensional_map():
+    """Images of one colour: every location is alike, so pairs of locations follow the map of one dimension."""
+    net = kc.chain(
+        L.Affine(kernel=3), L.Nonlinear("tanh"), L.GroupNorm(2), L.Affine(kernel=3), L.TokenMix(np.eye(6)[::-1]), L.Nonlinear("gelu"),
+        L.LayerNorm(), L.Affine(kernel=3), L.RMSNorm(), L.Affine(),
+    )  # fmt: skip
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        one, two = rng.normal(size=(2, 8))
+        x, y = (np.broadcast_to(v, (3, 2, 8)) for v in (one, two))
+        exact = kc.c_map(net, spatial="exact", image_shape=(3, 2), weights="delta")
+        q1, q2 = np.mean(one**2), np.mean(two**2)
+        cosine = one @ two / 8 / np.sqrt(q1 * q2)
+        np.testing.assert_allclose(exact.c_values(x, y)[net.outputs[0]], kc.c_map(net)(cosine, q1, q2), atol=1e-13)
+
+
+# -- GroupNorm -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_group_norm_shares_statistics_over_locations():
+    rng = np.random.default_rng(4)
+    net = kc.chain(L.Affine(kernel=3, sigma_b=0.3), L.Nonlinear("relu"), L.GroupNorm(4), L.Affine())
+    x, y = images(5, (4, 3))
+    C = kc.c_map(net, spatial="exact", image_shape=(4, 3))
+    draws = []
+    for _ in range(24):
+        weight = rng.normal(size=(3, 3, F, 1024)) / np.sqrt(9 * F)
+        h = np.pad(np.stack([x, y]), ((0, 0), (1, 1), (1, 1), (0, 0)))
+        h = sum(h[:, i : i + 4, j : j + 3] @ weight[i, j] for i in range(3) for j in range(3)) + 0.3 * rng.normal(size=1024)
+        split = np.maximum(h, 0).reshape(2, 12, 4, 256)
+        split = split - split.mean(axis=(1, 3), keepdims=True)
+        split = split / split.std(axis=(1, 3), keepdims=True)
+        draws.append(dense(split.reshape(2, 4, 3, 1024), rng, 1024))
+    last = net.outputs[0]
+    check(draws, C.q_values(x[None])[last][0], C.c_values(x, y)[last])
+
+
+def test_group_norm_of_one_location_is_layer_norm():
+    group, layer = (kc.chain(L.Affine(sigma_b=0.3), L.Nonlinear("softplus"), norm, L.Affine()) for norm in (L.GroupNorm(8), L.LayerNorm()))
+    c = np.linspace(-0.9, 0.95, 7)
+    np.testing.assert_array_equal(kc.c_map(group)(c, 2.0, 0.5), kc.c_map(layer)(c, 2.0, 0.5))
+    assert kc.ntk(group)(0.3) == kc.ntk(layer)(0.3)
+    assert any("all locations" in note.text for note in kc.c_map(group).assumptions)
+
+
+def test_groups_of_one_channel_and_of_unlike_maps_are_refused():
+    with pytest.raises(kc.KcalcError, match=r"normalises every channel by itself \(instance normalisation\)"):
+        kc.c_map(kc.chain(L.Affine(8), L.GroupNorm(8)))
+    joined = network(
+        ("x", L.Input(8), ()), ("a", L.Affine(8), ("x",)), ("f", L.Nonlinear("relu"), ("a",)), ("c", L.Concat(), ("a", "f")),
+        ("n", L.GroupNorm(2), ("c",)),
+    )  # fmt: skip
+    with pytest.raises(kc.FreshnessError, match="groups of a concatenation of unlike feature maps"):
+        kc.c_map(joined)
+
+
+# -- gates of global means -----------------------------------------------------------------------------------------------------------------
+
+
+def squeeze_excite() -> kc.Network:
+    return network(
+        ("x", L.Input(F), ()), ("a", L.Affine(sigma_b=0.2), ("x",)), ("r", L.Nonlinear("relu"), ("a",)), ("p", L.Pool("mean"), ("r",)),
+        ("u", L.Affine(sigma_w=1.5), ("p",)), ("t", L.Nonlinear("relu"), ("u",)), ("v", L.Affine(sigma_w=2, sigma_b=0.5), ("t",)),
+        ("s", L.Nonlinear("sigmoid"), ("v",)), ("g", L.Product(), ("r", "s")), ("o", L.Affine(), ("g",)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_a_gate_of_global_means_multiplies_every_location(end: bool):
+    rng = np.random.default_rng(6)
+    net = kc.chain(squeeze_excite(), L.Pool("mean")) if end else squeeze_excite()  # all pairs of locations are followed with a pool behind
+    x, y = images(7, (3, 2))
+    C = kc.c_map(net, spatial="exact", image_shape=(3, 2))
+    draws = []
+    for _ in range(24):
+        r = np.maximum(dense(np.stack([x, y]), rng, 1024, 1, 0.2), 0)
+        v = dense(np.maximum(dense(r.mean(axis=(1, 2)), rng, 1024, 1.5), 0), rng, 1024, 2, 0.5)
+        o = dense(r / (1 + np.exp(-v))[:, None, None], rng, 1024)
+        draws.append(o.mean(axis=(1, 2), keepdims=True) if end else o)
+    last = net.outputs[0]
+    check(draws, C.q_values(x[None])[last][0], C.c_values(x, y)[last])
+
+
+def test_the_tangent_kernel_of_a_gate_is_the_sum_over_its_weights():
+    net = kc.chain(squeeze_excite(), L.Pool("mean"), L.Affine())
+    K = kc.ntk(net, spatial="exact", image_shape=(3, 2))
+    X = np.stack(images(8, (3, 2)))
+    parts = sum(K.layer_kernel(node, X) for node in net.nodes_of(L.Affine))
+    np.testing.assert_allclose(K.matrix(X), parts, rtol=1e-13)
+
+
+# -- large batches -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_large_batches():
+    """A batch of 400 examples of pairwise cosine .2, of which two are closer, through two layers with BatchNorm."""
+    net = kc.chain(L.Affine(), L.BatchNorm(), L.Nonlinear("relu"), L.Affine(), L.BatchNorm(), L.Affine())
+    with pytest.raises(kc.NoRule, match="approximate a large batch with kc"):
+        kc.c_map(net)
+    filled = kc.large_batch(net, 0.2)
+    between = [filled.layer(node).batch_c for node in filled.nodes_of(L.BatchNorm)]
+    np.testing.assert_allclose(between, [0.2, 1 / np.pi], rtol=1e-13)
+    C = kc.c_map(filled)
+    assert any(a.kind == "heuristic" for a in C.assumptions)
+    close = (0.7 - 0.2) / 0.8
+    relu = (np.sqrt(1 - close**2) + (np.pi - np.arccos(close)) * close) / np.pi
+    assert C(0.7) == pytest.approx((relu - 1 / np.pi) / (1 - 1 / np.pi), rel=1e-13)
+    assert C(0.2) == pytest.approx(0, abs=1e-15) and kc.q_map(filled)(1.7) == pytest.approx(1)
+    rng = np.random.default_rng(9)
+    found = []
+    for _ in range(4):
+        raw = rng.normal(size=(401, 1500))
+        x = np.sqrt(0.2) * raw[-1] + np.sqrt(0.8) * raw[:-1]
+        x[1] = np.sqrt(0.2) * raw[-1] + np.sqrt(0.8) * (0.625 * raw[0] + np.sqrt(1 - 0.625**2) * raw[1])  # c = .7 with the first
+        h = dense(x, rng, 1500)
+        h = (h - h.mean(0)) / h.std(0)
+        h = dense(np.maximum(h, 0), rng, 1500)
+        h = (h - h.mean(0)) / h.std(0)
+        c = h @ h.T / 1500
+        found.append((c[0, 1], c[2:, 2:][np.triu_indices(398, 1)].mean()))
+    mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
+    assert abs(mean[0] - C(0.7)) < 4 * error[0] + 0.005 and abs(mean[1]) < 0.005  # a batch of n leaves c = -1 / (n - 1), not 0
+
+
+def test_inputs_that_cannot_belong_to_the_batch_are_refused():
+    net = kc.large_batch(kc.chain(L.Affine(), L.BatchNorm(), L.Nonlinear("tanh")), 0.5)
+    with pytest.raises(kc.KcalcError, match=r"c = -0\.9 there, but inputs of a batch with pairwise c = 0\.5 have c >= 0;"):
+        kc.c_map(net)(-0.9)
+    with pytest.raises(kc.KcalcError, match=r"lies in \[0, 1\)"):
+        kc.large_batch(net, 1.0)
+    with pytest.raises(kc.KcalcError, match=r"batch_c must lie in \[0, 1\)"):
+        L.BatchNorm(1.0)
+
+
+# -- on arrays -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_arrays_do_what_the_layers_say():
+    import jax
+
+    matrix = np.random.default_rng(3).normal(size=(6, 6))
+    net = network(
+        ("x", L.Input(4, (3, 2)), ()), ("m", L.TokenMix(matrix), ("x",)), ("n", L.GroupNorm(2), ("m",)), ("p", L.Pool("mean"), ("x",)),
+        ("g", L.Product(), ("n", "p")),
+    )  # fmt: skip
+    x = np.random.default_rng(4).normal(size=(5, 3, 2, 4)).astype(np.float32)
+    model = kc.to_jax(net)
+    out = np.asarray(model.apply(model.init(jax.random.key(0)), x))
+    mixed = np.einsum("ts,nsc->ntc", matrix, x.reshape(5, 6, 4)).reshape(5, 6, 2, 2)
+    mixed = mixed - mixed.mean(axis=(1, 3), keepdims=True)
+    mixed = (mixed / mixed.std(axis=(1, 3), keepdims=True)).reshape(5, 3, 2, 4)
+    np.testing.assert_allclose(out, mixed * x.mean(axis=(1, 2), keepdims=True), atol=2e-6)
