@@ -4,7 +4,7 @@ Give it a network as a directed acyclic graph; it derives local and global Q/C m
 them the constants that make the network trainable. jax, matplotlib and torch are imported only when they are used.
 """
 
-from . import activations, architectures, claims, layers, symbols
+from . import activations, architectures, claims, layers, symbols, token_mixing
 from .activations import Activation, activation
 from .backend import Model, coordinate_check, lsuv, normalise_locations, scale_output, to_jax, wli
 from .calculi.batches import large_batch
@@ -116,6 +116,7 @@ __all__ = [
     "subnetworks",
     "symbols",
     "to_jax",
+    "token_mixing",
     "training_curve",
     "vanilla_maps",
     "verify_kernels",

@@ -161,7 +161,8 @@ class Composition:
         rows = []
         for text, count in self.rows():
             rows.append(text if count == 1 else rf"\bigl[\,{text}\,\bigr]^{{\circ {count}}}")
-        closing = rf"\mathcal{{{self.letter}}} = {sp.latex(self.result)}"
+        name = rf"\mathcal{{{self.letter}}}" if len(self.letter) == 1 else rf"\{self.letter}"  # a Greek letter by its name
+        closing = f"{name} = {sp.latex(self.result)}"
         rows = [*(f.latex() for f in self.functions), *rows, closing]
         return closing if len(rows) == 1 else r"\begin{array}{l}" + r"\\ ".join(rows) + r"\end{array}"
 

@@ -24,7 +24,7 @@ Array = np.ndarray
 MOST = 4096
 UNIT = 1e-10  # by how much a diagonal may miss 1, and a matrix its transpose
 LEAST = 1e-8  # of eigenvalues, below which Cholesky factors lose half of the digits
-NOISE = 1e-13  # negative entries of this size are rounding
+NOISE = 8 * np.finfo(float).eps  # over the least eigenvalue of the source: negative entries of this size are rounding
 
 
 def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = False) -> Array:
@@ -62,10 +62,10 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     if len(first) != len(second):
         raise KcalcError(f"source is of {len(first)} tokens, target of {len(second)}; give two of the same size")
     lower = np.linalg.cholesky(second)
-    found = np.tril(solve_triangular(np.linalg.cholesky(first), lower.T, trans="T", lower=True).T)
+    found = np.tril(solve_triangular(np.linalg.cholesky(first), lower.T, trans=1, lower=True).T)
     if not nonnegative:
         return found
-    found = np.where((found < 0) & (found > -NOISE / LEAST * np.finfo(float).eps), 0.0, found)
+    found = np.where((found < 0) & (found > -NOISE / np.linalg.eigvalsh(first)[0]), 0.0, found)
     worst = np.unravel_index(int(np.argmin(found)), found.shape)
     if found[worst] < 0:
         raise KcalcError(
@@ -96,8 +96,8 @@ def uniform(tokens: int, correlations: Iterable[float], start: float = 0.0) -> l
     """Matrices, layer by layer, that make all pairs of tokens have the correlations ``rho_1 <= rho_2 <= ...`` from ``start`` on.
 
     Layer l maps ``(1 - r) I + r 11^T`` with r = rho_(l-1) to that with rho_l, rho_0 = ``start``. By the closed form of both
-    factors, ``L_jj^2 = (1 - r)(1 + j r)/(1 + (j - 1) r)`` and ``L_ij = r (1 - r)/((1 + (j - 1) r) L_jj)`` for i > j (j from 0), accurate
-    up to r = 1 - 1e-12. Entries are >= 0.
+    factors, ``L_jj^2 = (1 - r)(1 + j r)/(1 + (j - 1) r)`` and ``L_ij = r (1 - r)/((1 + (j - 1) r) L_jj)`` for i > j (j from 0). Entries are
+    >= 0, with an absolute error of about 1e-15 up to r = 1 - 1e-12.
     Domain: 0 <= start <= rho_1 <= rho_2 <= ... <= 1 - 1e-12. Returns: a list of (T, T). Raises: KcalcError.
     [He et al. 2023, sec. 3.2: U-SPA]
     """

@@ -315,4 +315,4 @@ ax.legend(fontsize=8.5, loc="upper left");
 # - $\chi_1$ is the slope of the C map at its fixed point 1; the share of co-active units is half of the slope of the ReLU's C map.
 # - Path counting is right for one input and for gradients, and misleads on the cosine of two outputs.
 #
-# This is the last notebook. `docs/` has the reference, and `kcalc --help` the commands.
+# Next, [14](14_a_modern_block.ipynb): gates, norms and token mixing of today's blocks, node by node.

@@ -29,9 +29,10 @@ def gated_mlp(
     ``norm``: None, "rms" or "layer", in front of every branch and of the readout. ``shortcut_weight``: the amplitude of the identity in
     sums whose squares add up to one; None gives plain sums. A gate adds up the slopes of its factors, so that in B blocks the slope at
     c = 1 is ``(1 + (1 - w^2) psi)^B`` with psi = C'(1) of the activation: ``shortcut_weight = sqrt(B/(B + 1))`` keeps that below e^psi.
+    ``hidden`` is the width inside a branch, by default ``features``.
     Returns: a Network. Raises: KcalcError for an unknown norm or no whole number of blocks. [Shazeer 2020, "GLU variants"]
     """
-    branch = chain(*_norm(norm), _gate(activation, hidden), Affine(features))
+    branch = chain(*_norm(norm), _gate(activation, features if hidden is None else hidden), Affine(features))
     return chain(
         Input(features), Affine(features), repeat(residual(branch, shortcut_weight), _blocks(blocks)), *_norm(norm), Affine(features)
     )
@@ -52,7 +53,8 @@ def convnext(
 
     A branch is a depthwise ``kernel x kernel`` convolution, LayerNorm, an Affine to ``expansion * features`` channels, the activation, and
     an Affine back. A depthwise convolution reads one channel, so that what it emits is no Gaussian: LayerNorm and the dense Affine behind
-    it make a fresh one. ``shortcut_weight`` as in :func:`gated_mlp` (None: plain sums). LayerScale is left out.
+    it make a fresh one. ``shortcut_weight`` as in :func:`gated_mlp` (None: plain sums). LayerScale is left out. A patch of even size has
+    no centre tap for Delta initialisation: draw its weights otherwise, ``kc.to_jax(net, weights={"affine_1": "gaussian"})``.
     Returns: a Network. Raises: KcalcError for other than whole numbers >= 1. [Liu et al. 2022, sec. 3.3 (isotropic)]
     """
     for name, value in (("features", features), ("expansion", expansion)):
@@ -88,7 +90,8 @@ def transformer(
     """
     if not isinstance(gated, bool):
         raise KcalcError(f"gated must be True or False, got {gated!r}")
-    inner: tuple[Piece, ...] = (_gate(activation, hidden),) if gated else (Affine(hidden), Nonlinear(activation))
+    inside = features if hidden is None else hidden
+    inner: tuple[Piece, ...] = (_gate(activation, inside),) if gated else (Affine(inside), Nonlinear(activation))
     mlp = residual(chain(*_norm(norm), *inner, Affine(features)), shortcut_weight)
 
     def block(matrix: Any) -> Network:
@@ -107,6 +110,7 @@ def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:
 
 
 def _gate(activation: Any, hidden: int | None) -> Network:
+    """``phi(U x) * V x``."""
     return Network.from_steps([
         ("x", Input(), ()), ("u", Affine(hidden), ("x",)), ("phi", Nonlinear(activation), ("u",)), ("v", Affine(hidden), ("x",)),
         ("gate", Product(), ("phi", "v")),

@@ -16,6 +16,7 @@ from ..layers import (
     Concat,
     Dropout,
     Flatten,
+    GroupNorm,
     Identity,
     Input,
     Layer,
@@ -26,6 +27,7 @@ from ..layers import (
     RMSNorm,
     Scale,
     Sum,
+    TokenMix,
     as_number,
 )
 from ..maps import Assumption
@@ -107,7 +109,14 @@ class ConvexCalculus(ABC, Generic[State]):
         return inputs[0]
 
     @rule.register
-    def _(self, layer: LayerNorm, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: TokenMix, node: Node, inputs: list[State]) -> State:
+        """Tokens that only change places."""
+        if layer.permutes is None:
+            raise no_rule(self.name, layer, node)
+        return inputs[0]
+
+    @rule.register
+    def _(self, layer: LayerNorm | GroupNorm, node: Node, inputs: list[State]) -> State:
         slope = self.normalisations.get(node)
         return inputs[0] if slope is None else self.normalise(slope, inputs[0])
 
@@ -171,16 +180,16 @@ class ConvexCalculus(ABC, Generic[State]):
 
 
 def _centring(network: Network) -> list[Node]:
-    """The nodes that subtract channel means: LayerNorms and standardised weights."""
+    """The nodes that subtract channel means: LayerNorms, GroupNorms and standardised weights."""
     kinds = ((node, layer) for node, layer, _ in network.steps())
-    return [node for node, layer in kinds if isinstance(layer, LayerNorm) or (isinstance(layer, Affine) and layer.standardised)]
+    return [node for node, layer in kinds if isinstance(layer, LayerNorm | GroupNorm) or (isinstance(layer, Affine) and layer.standardised)]
 
 
 class _Means:
     """Whether a feature map may have channel means: from an activation on, up to the next weights or LayerNorm."""
 
     def rule(self, layer: Layer, node: Node, inputs: Sequence[bool]) -> bool:
-        if isinstance(layer, Affine | LayerNorm):
+        if isinstance(layer, Affine | LayerNorm | GroupNorm):
             return False
         if isinstance(layer, Product):
             return all(inputs)

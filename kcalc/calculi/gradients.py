@@ -20,7 +20,24 @@ from ..compose import fold, fold_back, no_rule, require_network
 from ..errors import KcalcError, unknown
 from ..fields import NUMPY
 from ..jets import Jet
-from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, Product, RMSNorm, Scale, Sum
+from ..layers import (
+    Affine,
+    Concat,
+    Dropout,
+    Flatten,
+    GroupNorm,
+    Identity,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    Product,
+    RMSNorm,
+    Scale,
+    Sum,
+    TokenMix,
+)
 from ..maps import Assumption
 from ..network import Network, sum_weights
 from ..printing import html_table, text_table
@@ -184,15 +201,22 @@ class Backward:
         return out
 
     @rule.register
+    def _(self, layer: TokenMix, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+        if layer.permutes is None:
+            raise no_rule("gradients", layer, node)
+        return [[layer.permutes**2 * m for m in message]]
+
+    @rule.register
     def _(self, layer: Scale, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         return [[float(layer.factor) ** 2 * m for m in message]]
 
     @rule.register(LayerNorm)
+    @rule.register(GroupNorm)
     @rule.register(RMSNorm)
-    def _(self, layer: LayerNorm | RMSNorm, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    def _(self, layer: LayerNorm | GroupNorm | RMSNorm, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         below = self.states[parents[0]]
         q = sum(float(share) * float(pair.moments.q1) for share, pair in below.groups)
-        mean = sum(float(share) * float(pair.moments.mean1) for share, pair in below.groups) if isinstance(layer, LayerNorm) else 0.0
+        mean = sum(float(share) * float(pair.moments.mean1) for share, pair in below.groups) if not isinstance(layer, RMSNorm) else 0.0
         return [[m / (q - mean * mean) for m in message]]
 
     @rule.register(Identity)

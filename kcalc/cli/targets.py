@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
+
 from ..errors import KcalcError
 from ..shaping import SCHEMES
 from .command import number
@@ -69,6 +71,17 @@ def image_shape(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
+def token_cosines(text: str) -> np.ndarray:
+    """The array in a file: .npy, or lines of numbers. Raises: argparse.ArgumentTypeError for files that hold none."""
+    try:
+        if text.endswith(".npy"):
+            return np.load(text, allow_pickle=False)
+        return np.loadtxt(text, delimiter="," if text.endswith(".csv") else None, ndmin=2)
+    except (OSError, ValueError, EOFError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no array of numbers"
+        raise argparse.ArgumentTypeError(f"cannot read token cosines from {text!r}: {reason}") from None
+
+
 @dataclass(frozen=True)
 class Target:
     """An option of some methods: ``--flag`` sets the target ``name`` of ``kc.shape``."""
@@ -97,6 +110,14 @@ OPTIONS: tuple[Target, ...] = (
     Target("free_slope", _yes_no, "whether leaky_relu's negative slope is chosen too: yes (default) or no", ("dks",), metavar="YES|NO"),
     Target("eta", number, "relu and leaky_relu: the c value orthogonal inputs may reach, in (0, 1); default 0.9", ("tat",)),
     Target("tau", number, "smooth activations: the largest curvature C''(1), > 0; default 0.3", ("tat",)),
+    Target(
+        "tokens", token_cosines, "networks with TokenMix: a file (.npy, .csv, text) with the T x T cosines between the tokens of an input",
+        ("dks", "tat"), metavar="FILE",
+    ),
+    Target(
+        "token_rows", str, "what is done to the rows of TokenMix: keep (default; they must keep q), or rescale",
+        ("dks", "tat"), metavar="keep|rescale",
+    ),
     Target("sigma_b", number, "standard deviation of the biases, >= 0", ("eoc",), metavar="S"),
     Target("sigma_w", number, "standard deviation of weights times sqrt(fan-in), > 0", ("eoc",), metavar="S"),
     Target("q", number, "mean square of the pre-activations; default 1", ("eoc",), flag="q-star", metavar="Q"),

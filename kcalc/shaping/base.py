@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..activations import Activation
 from ..calculi.global_maps import c_map, q_map
 from ..errors import FreshnessError, KcalcError
-from ..layers import Affine, BatchNorm, Flatten, GroupNorm, Identity, Input, Layer, Nonlinear, Pool, Product, Scale, Sum
+from ..layers import Affine, BatchNorm, Flatten, Identity, Input, Layer, Nonlinear, Pool, Product, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
 from ..printing import html_table
@@ -21,6 +21,7 @@ from ..subnetworks import maximal, maximal_curvature
 from .constants import ConstantsTable
 from .measure import local_values
 from .solutions import Solutions
+from .token_plots import token_figure
 from .tokens import Tokens, refuse_mixing, unmixed
 from .traces import depth_trace
 
@@ -130,15 +131,14 @@ class Shaping:
     def plot(self, axes: Sequence[Axes] | None = None) -> Any:
         """Activations, the global C map and the c values of all layers, before and after; see :func:`kcalc.shaping_plots.shaping_figure`.
 
-        Before is the network as it was with the same activations, where the kernel calculus applies to it.
+        Before is the network as it was with the same activations, where the kernel calculus applies to it. Of a network shaped with
+        ``tokens=``, which has no C map: the cosines between tokens at the input and the (first) output.
         """
         from .. import shaping_plots
 
-        if self.tokens is not None:
-            raise KcalcError(
-                "the C map of a network that mixes tokens is no curve; draw .token_cosines (kcalc.plotting), or the activations"
-            )
         pairs = {name: (self.constants[name].activation, self.constants[name].transformed) for name in self.constants}
+        if self.tokens is not None:
+            return token_figure(pairs, self.tokens.cosines, self.token_cosines[self.network.outputs[0]], axes)
         traces = {"before": self._before(depth_trace), "after": depth_trace(self.network)}
         given = {label: trace for label, trace in traces.items() if trace is not None}
         return shaping_plots.shaping_figure(pairs, self._before(_drawable), c_map(self.network), given, axes=axes)
@@ -248,9 +248,8 @@ def prepared(
         refuse_mixing(network)
     normalised: set[tuple[Any, int]] = set()
     for node, layer, parents in network.steps():
-        if isinstance(layer, BatchNorm | GroupNorm):
-            kind = type(layer).__name__
-            raise KcalcError(f"node {node!r} is a {kind}, which no kernel method can shape; drop it with net.without_normalization()")
+        if isinstance(layer, BatchNorm):
+            raise KcalcError(f"node {node!r} is a BatchNorm, which no kernel method can shape; drop it with net.without_normalization()")
         if isinstance(layer, Product) and not products:
             raise KcalcError(f"node {node!r} is a Product, for which this method has no rule; use method='dks', or cut the network there")
         if isinstance(layer, Sum) and (layer.weights, len(parents)) not in normalised:

@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from scipy.linalg import helmert
 
 from ..calculi.global_maps import c_map
 from ..errors import KcalcError, unknown
@@ -44,9 +45,9 @@ class Tokens:
 
     @cached_property
     def example(self) -> Array:
-        """One input (T, channels) whose tokens have q = 1 and the cosines given."""
+        """One input (T, T + 1) whose tokens have q = 1, channel mean 0 and the cosines given."""
         values, vectors = np.linalg.eigh(self.cosines)
-        rows = vectors * np.sqrt(np.maximum(values, 0))
+        rows = vectors * np.sqrt(np.maximum(values, 0)) @ helmert(len(values) + 1)
         return rows * np.sqrt(rows.shape[1]) / np.linalg.norm(rows, axis=1, keepdims=True)
 
     def _image(self, network: Network) -> tuple[Any, Network, Array]:

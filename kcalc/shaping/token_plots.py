@@ -1,0 +1,48 @@
+"""The picture of a shaping with tokens: activations, and the cosines between tokens at the input and at the output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import KcalcError
+from ..plotting import activations, claim
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = np.ndarray
+PANEL = 3.3  # inches
+
+
+def token_figure(pairs: Mapping[str, tuple[Any, Any]], before: Array, after: Array, axes: Sequence[Axes] | None = None) -> Array:
+    """Activations before and after, and the cosines between tokens (T, T) ``before`` and ``after`` the network.
+
+    Returns: the array of three Axes. Raises: KcalcError for another number of ``axes``.
+    """
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        _, axes = plt.subplots(1, 3, figsize=(3 * PANEL, PANEL), layout="constrained")
+    panels = np.asarray(axes, dtype=object).ravel()
+    if len(panels) != 3:
+        raise KcalcError(f"the picture of a shaping with tokens has 3 panels, got {len(panels)} axes")
+    activations({name: one for name, (one, _) in pairs.items()}, {name: one for name, (_, one) in pairs.items()}, ax=panels[0])
+    panels[0].set_box_aspect(1)
+    claim(panels[0], "Activations before and after")
+    least = min(0.0, float(before.min()), float(after.min()))
+    for panel, cosines, where in ((panels[1], before, "the input"), (panels[2], after, "the output")):
+        image = panel.imshow(cosines, vmin=least, vmax=1, cmap="cividis")
+        ends = sorted({0, len(cosines) - 1})
+        panel.set(xticks=ends, yticks=ends, xlabel="token", ylabel="token")
+        claim(panel, f"Tokens have mean c = {_mean(cosines):.2g} at {where}")
+    panels[2].figure.colorbar(image, ax=panels[1:].tolist(), label="$c$ between tokens", shrink=0.8)
+    return panels
+
+
+def _mean(cosines: Array) -> float:
+    """The mean over different tokens; 1 of a single one."""
+    count = len(cosines)
+    return 1.0 if count == 1 else float((cosines.sum() - np.trace(cosines)) / (count * (count - 1)))

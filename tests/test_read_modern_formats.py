@@ -1,0 +1,136 @@
+"""Gates, fixed attention and token mixing in JAX, Flax and ONNX: the same network as from PyTorch."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.layers import Affine, Opaque, TokenMix
+
+L = kc.layers
+T, D = 5, 16
+CAUSAL = np.tril(np.ones((T, T))) / np.arange(1, T + 1)[:, None]
+UNIFORM = np.full((T, T), 1 / T)
+
+
+def parameters(zero: bool = True) -> dict[str, Any]:
+    keys = jax.random.split(jax.random.key(0), 4)
+    qkv = jax.random.normal(keys[0], (D, 3 * D))
+    return {
+        "qkv": {"w": qkv.at[:, :D].set(0) if zero else qkv, "b": jnp.zeros(3 * D)},
+        "o": {"w": jax.random.normal(keys[1], (D, D))},
+        "up": {"w": jax.random.normal(keys[2], (D, 2 * D)), "b": jnp.zeros(2 * D)},
+        "mix": jax.random.normal(keys[3], (T, T)),
+    }
+
+
+def by_hand(p: Any, x: Any) -> Any:
+    q, k, v = (part.reshape(*x.shape[:2], 4, 4).transpose(0, 2, 1, 3) for part in jnp.split(x @ p["qkv"]["w"] + p["qkv"]["b"], 3, -1))
+    scores = jnp.where(jnp.tril(jnp.ones((T, T), bool)), q @ k.transpose(0, 1, 3, 2) / 2.0, -jnp.inf)
+    return (jax.nn.softmax(scores, -1) @ v).transpose(0, 2, 1, 3).reshape(x.shape) @ p["o"]["w"]
+
+
+def one_head(p: Any, x: Any) -> Any:
+    q, k, v = jnp.split(x @ p["qkv"]["w"], 3, -1)
+    return jax.nn.softmax(jnp.einsum("btc,bsc->bts", q, k), -1) @ v @ p["o"]["w"]
+
+
+def library(p: Any, x: Any) -> Any:
+    q, k, v = (part.reshape(*x.shape[:2], 4, 4) for part in jnp.split(x @ p["qkv"]["w"], 3, -1))
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(x.shape) @ p["o"]["w"]
+
+
+@pytest.mark.parametrize(("function", "matrix"), [(by_hand, CAUSAL), (one_head, UNIFORM), (library, CAUSAL)])
+def test_attention_in_jax(function: Any, matrix: np.ndarray) -> None:
+    found = kc.read(function, parameters(), jnp.ones((2, T, D)))
+    twin = kc.chain(L.Input(D, (T,)), Affine(D), TokenMix(matrix), Affine(D, bias=False))
+    network = found.network.map_layers(lambda _, layer: Affine(layer.features, bias=layer.bias) if isinstance(layer, Affine) else layer)
+    (mixing,) = network.nodes_of(TokenMix)
+    np.testing.assert_allclose(network.layer(mixing).array, matrix, atol=1e-7)
+    kinds = [type(layer) for _, layer, _ in network.steps()]
+    assert kinds == [type(layer) for _, layer, _ in twin.steps()] and found.fidelity.level == "exact"
+    attends = kc.read(function, parameters(zero=False), jnp.ones((2, T, D)))
+    assert attends.fidelity.level == "not read" and not attends.network.nodes_of(TokenMix)
+
+
+def test_gates_in_jax() -> None:
+    def split_late(p: Any, x: Any) -> Any:
+        a, b = jnp.split(jax.nn.gelu(x @ p["up"]["w"] + p["up"]["b"]), 2, -1)
+        return (a * b) @ p["o"]["w"]
+
+    def overlapping(p: Any, x: Any) -> Any:
+        h = x @ p["up"]["w"]
+        return h[:, :20] * h[:, 12:]
+
+    p, x = parameters(), jnp.ones((2, D))
+    found = kc.read(split_late, p, x)
+    assert found.fidelity.counts == {"exact": 7} and len(found.network.nodes_of(L.Product)) == 1
+    assert len(found.network.nodes_of(Affine)) == 3
+    (node,) = kc.read(overlapping, p, x).network.nodes_of(Opaque)
+    assert "shared weights" in str(kc.read(overlapping, p, x)) and node
+
+
+def test_token_mixing_in_jax_is_the_models_matrix() -> None:
+    def mixed(p: Any, x: Any) -> Any:
+        return jnp.einsum("ts,bsc->btc", p["mix"], x @ p["o"]["w"]) @ p["o"]["w"].T @ p["up"]["w"]
+
+    network = kc.read(mixed, parameters(), jnp.ones((2, T, D))).network
+    np.testing.assert_array_equal(network.layer(network.nodes_of(TokenMix)[0]).array, parameters()["mix"])
+    assert [network.layer(node).name for node in network.nodes_of(Opaque)] == ["shared weights"]
+
+
+def test_jax_twins_compute_what_is_read() -> None:
+    """Every layer that the readers make runs in JAX on weights of its own, alike over draws of the same key."""
+    network = kc.Network.from_steps(
+        [
+            ("x", L.Input(D, (T,)), ()), ("a", Affine(8), ("x",)), ("b", Affine(8), ("x",)), ("g", L.Nonlinear("swish"), ("a",)),
+            ("p", L.Product(), ("g", "b")), ("m", TokenMix(CAUSAL), ("p",)), ("y", Affine(4), ("m",)),
+        ], ["y"],
+    )  # fmt: skip
+    model = kc.to_jax(network)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, T, D)), dtype=jnp.float32)
+    params = model.init(jax.random.key(0), x)
+    out = np.asarray(model.apply(params, x))
+    assert out.shape == (2, T, 4) and np.isfinite(out).all()
+    shifted = x.at[:, -1].add(1.0)
+    np.testing.assert_allclose(np.asarray(model.apply(params, shifted))[:, :-1], out[:, :-1], rtol=1e-5)  # causal
+
+
+def test_flax_attention_with_silent_queries() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    model = nnx.MultiHeadAttention(4, D, decode=False, rngs=nnx.Rngs(0))
+    assert kc.read(model, jnp.ones((2, T, D))).fidelity.level == "not read"
+    model.query.kernel.value = jnp.zeros_like(model.query.kernel.value)
+    found = kc.read(model, jnp.ones((2, T, D)))
+    matrix = found.network.layer(found.network.nodes_of(TokenMix)[0]).array
+    np.testing.assert_allclose(matrix, UNIFORM, atol=1e-7)
+
+
+ONNX = ("swiglu on tokens", "glu", "gpt", "gpt by hand", "mixer", "layer, unbiased norm", "every second channel", "convnext")
+
+
+@pytest.mark.parametrize("name", ONNX)
+def test_exported_models_are_the_same_networks(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    from modern_zoo import ZOO
+
+    torch.manual_seed(0)
+    model, shape, _ = ZOO[name]()
+    model.eval()
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, (torch.zeros(shape),), str(tmp_path / "m.onnx"), dynamo=True, verbose=False, external_data=False)
+    logging.disable(before)
+    found = kc.read(str(tmp_path / "m.onnx"), sigmas=False)
+    assert found.network.isomorphic(kc.read(model, shape, sigmas=False).network), str(found)

@@ -1,0 +1,130 @@
+"""Token-mixing matrices of transformers without shortcuts, against Cholesky factors in 50 digits and their defining property."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc import token_mixing as tm
+
+Array = np.ndarray
+
+
+def equal_pairs(count: int, rho: Any) -> mp.matrix:
+    return mp.matrix([[1 if i == j else rho for j in range(count)] for i in range(count)])
+
+
+def decaying(count: int, rate: Any) -> mp.matrix:
+    return mp.matrix([[mp.exp(-rate * abs(i - j)) if i != j else 1 for j in range(count)] for i in range(count)])
+
+
+def by_cholesky(source: mp.matrix, target: mp.matrix) -> Array:
+    """``L' L^-1`` in the working precision."""
+    return np.array((mp.cholesky(target) * mp.inverse(mp.cholesky(source))).tolist(), dtype=float)
+
+
+def numpy_pairs(count: int, rho: float) -> Array:
+    return (1 - rho) * np.eye(count) + rho
+
+
+def numpy_decaying(count: int, rate: float) -> Array:
+    return np.exp(-rate * np.abs(np.subtract.outer(np.arange(count), np.arange(count)))) if rate < np.inf else np.eye(count)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, 0.3), (0.2, 0.21), (0.5, 0.9), (0.9, 1 - 1e-9), (1 - 1e-9, 1 - 1e-10), (0.3, 0.3)])
+def test_uniform_steps_are_quotients_of_cholesky_factors(before: float, after: float):
+    with mp.workdps(50):
+        exact = by_cholesky(equal_pairs(9, mp.mpf(before)), equal_pairs(9, mp.mpf(after)))
+    (found,) = tm.uniform(9, [after], start=before)
+    np.testing.assert_allclose(found, exact, atol=4e-15)
+    assert (found >= 0).all()
+
+
+@pytest.mark.parametrize(("before", "after"), [(np.inf, 2.0), (2.0, 1.9), (1.0, 1e-3), (1e-3, 1e-9), (1e-9, 1e-13), (0.4, 0.4)])
+def test_exponential_steps_are_quotients_of_cholesky_factors(before: float, after: float):
+    with mp.workdps(50):
+        source = mp.eye(9) if before == np.inf else decaying(9, mp.mpf(before))
+        exact = by_cholesky(source, decaying(9, mp.mpf(after)))
+    (found,) = tm.exponential(9, [after], start=before)
+    np.testing.assert_allclose(found, exact, rtol=1e-14, atol=1e-40)
+    assert (found >= 0).all()
+
+
+def test_preserving_is_the_quotient_of_cholesky_factors():
+    rng = np.random.default_rng(1)
+    made = []
+    for _ in range(2):
+        factor = rng.normal(size=(7, 9))
+        factor /= np.linalg.norm(factor, axis=1, keepdims=True)
+        made.append(factor @ factor.T)
+    with mp.workdps(50):
+        exact = by_cholesky(*(mp.matrix(m.tolist()) for m in made))
+    found = tm.preserving(*made, nonnegative=False)
+    np.testing.assert_allclose(found, exact, atol=1e-13)
+    np.testing.assert_allclose(found @ made[0] @ found.T, made[1], atol=1e-14)
+    with pytest.raises(
+        kc.KcalcError, match=r"entries of the matrix are negative \(the worst is -.* at row \d, column \d\).*nonnegative=False"
+    ):
+        tm.preserving(*made)
+
+
+@pytest.mark.parametrize("count", [1, 2, 33, 512])
+@pytest.mark.parametrize(
+    ("maker", "shape", "values"), [(tm.uniform, numpy_pairs, [0.1, 0.4, 0.95]), (tm.exponential, numpy_decaying, [3, 0.5, 0.01])]
+)
+def test_a_chain_of_matrices_makes_the_stated_covariances(
+    count: int, maker: Callable[..., Any], shape: Callable[..., Array], values: list[float]
+):
+    state = np.eye(count)
+    for matrix, value in zip(maker(count, values), values, strict=True):
+        state = matrix @ state @ matrix.T
+        np.testing.assert_allclose(state, shape(count, value), atol=5e-13)
+        assert (np.triu(matrix, 1) == 0).all() and (matrix >= 0).all()
+    steps = tm.preserving(np.eye(count), shape(count, values[0]))
+    np.testing.assert_allclose(steps, maker(count, values[:1])[0], atol=1e-13)
+
+
+def test_identity_biased_mixing():
+    np.testing.assert_array_equal(tm.value_skip(4), np.eye(4))
+    np.testing.assert_allclose(tm.value_skip(3, 0.5, 0.5), [[2 / 3, 1 / 6, 1 / 6], [1 / 6, 2 / 3, 1 / 6], [1 / 6, 1 / 6, 2 / 3]])
+    np.testing.assert_allclose(tm.value_skip(3, 0, 1, causal=True), [[1, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]])
+    kc.layers.TokenMix(tm.value_skip(5, 1, 0.2))
+
+
+def test_rescaled_rows_keep_q():
+    tokens = numpy_decaying(6, 0.3)
+    matrix = tm.rescaled(tm.value_skip(6, 0.7, 0.6, causal=True), tokens)
+    np.testing.assert_allclose((matrix @ tokens @ matrix.T).diagonal(), 1, rtol=1e-15)
+    with pytest.raises(kc.KcalcError, match=r"row 0 .* q = 0"):
+        tm.rescaled([[1.0, -1.0]], np.ones((2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tm.value_skip(3, 0, 0), "row 0 0"), (lambda: tm.value_skip(3, 1, -1, True), "make row 0 0"),
+        (lambda: tm.value_skip(True), "whole number from 1"), (lambda: tm.value_skip(0), "whole number from 1"),
+        (lambda: tm.value_skip(3, np.nan), "skip must be finite"), (lambda: tm.value_skip(3, causal=1), "True or False"),
+        (lambda: tm.uniform(3, [0.5, 0.4]), "must grow"), (lambda: tm.uniform(3, [1.0]), "must grow .* got 1.0"),
+        (lambda: tm.uniform(3, []), "not be empty"), (lambda: tm.uniform(3, 0.5), "sequence"), (lambda: tm.uniform(3, [-0.1]), "must grow"),
+        (lambda: tm.uniform(3, [kc.symbols.psi]), "must be a number"),
+        (lambda: tm.exponential(3, [0.5, 0.6]), "must fall"), (lambda: tm.exponential(3, [0.0]), "stay > 0"),
+        (lambda: tm.exponential(3, [1.0], start=0.5), "must fall"), (lambda: tm.exponential(3, [np.inf]), "finite"),
+        (lambda: tm.preserving(np.eye(3), np.eye(2)), "3 tokens, target of 2"),
+        (lambda: tm.preserving(2 * np.eye(3), np.eye(3)), r"ones on its diagonal .* \(0, 0\) is 2"),
+        (lambda: tm.preserving([[1, 0.5], [0.4, 1]], np.eye(2)), r"symmetric, but entry \(0, 1\)"),
+        (lambda: tm.preserving(np.ones((2, 2)), np.eye(2)), "positive definite.*least eigenvalue"),
+        (lambda: tm.preserving([[1, 2], [2, 1]], np.eye(2)), "positive definite"),
+        (lambda: tm.preserving(np.ones((2, 3)), np.eye(2)), "square"), (lambda: tm.preserving("ab", np.eye(2)), "two-dim"),
+        (lambda: tm.preserving(np.eye(2) * np.nan, np.eye(2)), "finite"), (lambda: tm.preserving(np.eye(2), np.eye(2), 1), "True or False"),
+        (lambda: tm.rescaled(np.eye(3), np.eye(2)), "reads 3 tokens"),
+    ],
+)  # fmt: skip
+def test_what_is_no_mixing_is_refused(call: Callable[[], Any], message: str):
+    with pytest.raises(kc.KcalcError, match=message):
+        call()
