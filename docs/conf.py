@@ -75,6 +75,7 @@ def _reachable(app, pagename, templatename, context, doctree) -> None:
     region = 'tabindex="0" role="region" aria-label="table"'
     if "body" in context:
         body = context["body"].replace("<pre>", '<pre tabindex="0">')
+        body = body.replace('<div class="output text_html">', f'<div {region} class="output text_html">')
         context["body"] = body.replace('<div class="table-wrapper', f'<div {region} class="table-wrapper')
 
 

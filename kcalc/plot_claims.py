@@ -95,10 +95,13 @@ def q_maps(q: Array, curves: Sequence[Array], at_one: Sequence[float]) -> str:
         if max(abs(f - 1) for f in factors) < 1e-9:
             return f"{every} keeps every q value"
         if len(factors) == 1:
-            return f"The map multiplies every q value by {rounded(factors[0])}"
+            return f"The map multiplies every q value by {factors[0]:.3g}"
     if not np.all(np.isfinite(at_one)):
         return "Q maps" if len(curves) > 1 else "Q map"
-    return f"q = 1 becomes {rounded(at_one[0])}" if len(at_one) == 1 else f"q = 1 goes to values {_between(at_one)}"
+    low, high = min(at_one), max(at_one)
+    if high <= 1.005 * low:
+        return f"q = 1 becomes {low:.3g}"
+    return f"q = 1 goes to values from {down(low)} to {up(high)}"
 
 
 def activations(x: Array, before: Mapping[str, Array], after: Mapping[str, Array]) -> str:

@@ -15,7 +15,8 @@ from ..activations import X
 from ..errors import KcalcError
 from ..layers import Input, Layer, Nonlinear, Opaque, Scale
 from .fusion import Fixed, Gone, Unary, is_affine, linear_factor, plain, recognised
-from .layout import channel_axes
+from .layout import channel_axes, guessed_axes
+from .ownership import Owners
 from .reading import Note
 from .trace import Entry, Op, Trace
 
@@ -29,13 +30,14 @@ class Builder:
         self.trace, self.sigmas = trace, sigmas
         self.by_name = {op.name: op for op in trace.ops}
         self.axes = channel_axes(trace)
+        self.guessed = guessed_axes(trace, self.axes)
         self.readers = Counter(name for op in trace.ops for name in op.reads) + Counter(trace.outputs)
         self.forms: dict[str, Form] = {}
         self.layers: dict[str, tuple[Layer, tuple[str, ...]]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.notes: list[Note] = []
-        self.owner: dict[str, str] = {}
-        self.marks: dict[str, np.ndarray] = {}
+        self.owners = Owners()
+        self.tokens: dict[str, int] = {}  # the axis along which a node mixes locations
         self._made: dict[tuple[str, Any], str] = {}
 
     def note(self, node: str, level: str, text: str) -> None:

@@ -51,6 +51,12 @@ class Fixed:
             return None
         return nice(value.flat[0].item(), value.dtype)
 
+    def value_axes(self, shape: Sequence[int]) -> set[int]:
+        """The axes of ``shape`` along which it varies."""
+        mine = self.held.value.shape
+        padded = (1,) * (len(shape) - len(mine)) + tuple(mine)
+        return {axis for axis, size in enumerate(padded) if size != 1}
+
     def along(self, shape: Sequence[int], axis: int | None) -> bool:
         """Whether it varies along one axis only, broadcast to ``shape``."""
         mine = self.held.value.shape

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
-from .trace import Drop, Entry, Held, Join, Linear, Normalise, NotRead, Op, Pass, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
+from .trace import (
+    Drop,
+    Entry,
+    Held,
+    Join,
+    Linear,
+    Mixed,
+    Normalise,
+    NotRead,
+    Op,
+    Part,
+    Pass,
+    Pointwise,
+    Pooling,
+    Repeat,
+    Reshape,
+    Trace,
+    Transpose,
+)  # fmt: skip
 
-KEEPING = (Drop, Pass, Repeat, Normalise, Join)
+KEEPING = (Drop, Pass, Repeat, Normalise, Join, Mixed)
 Shape = tuple[int, ...]
 
 
@@ -21,6 +40,26 @@ def channel_axes(trace: Trace) -> dict[str, int | None]:
     for op in trace.ops:
         found[op.name] = _forward(op, by_name, found, wanted, trace.channel_axis)
     return found
+
+
+def guessed_axes(trace: Trace, found: Mapping[str, int | None]) -> set[str]:
+    """The operations whose channel axis is the framework's habit alone: no weights and no normalisation tell it."""
+    by_name = {op.name: op for op in trace.ops}
+    wanted = _wanted(trace, by_name)
+    out: set[str] = set()
+    for op in trace.ops:
+        read = next((name for name in op.reads if found[name] is not None), None)
+        if isinstance(op, Entry) or read is None or (isinstance(op, NotRead) and not isinstance(op, Part)):
+            guess = len(op.shape) > 2 and op.name not in wanted and not isinstance(op, Held | Linear)
+        elif isinstance(op, Linear):
+            guess = read in out and found[read] != op.axis
+        elif isinstance(op, Normalise) and normalised_axis(op, len(op.shape)) == found[read]:
+            guess = False
+        else:
+            guess = read in out
+        if guess:
+            out.add(op.name)
+    return out
 
 
 def _wanted(trace: Trace, by_name: dict[str, Op]) -> dict[str, int]:
@@ -43,7 +82,7 @@ def _expected(op: Op, shape: Shape, axis: int | None) -> int | None:
         return axis if told is None else told
     if axis is None:
         return None
-    if isinstance(op, KEEPING):
+    if isinstance(op, KEEPING) or (isinstance(op, Part) and len(op.shape) == len(shape)):
         return axis
     if isinstance(op, Pointwise):
         return axis - (len(op.shape) - len(shape))
@@ -71,10 +110,15 @@ def _forward(op: Op, by_name: dict[str, Op], found: dict[str, int | None], wante
     if isinstance(op, Held):
         return None
     if isinstance(op, Linear):
-        return op.out_axis
+        along = found[op.reads[0]]  # channels that the weights do not touch stay where they are
+        return op.out_axis if along is None or along == op.axis or op.kernel or op.axis != op.out_axis else along
     if isinstance(op, Entry) or not op.reads:
         return wanted.get(op.name, _habit(rank, habit))
+    if isinstance(op, Part) and (kept := found[op.reads[0]]) is not None:
+        return kept
     if isinstance(op, NotRead):
+        if rank > 3 and op.name not in wanted and all(found[name] is None for name in op.reads):
+            return None  # heads: the channels are on two axes
         return wanted.get(op.name, _habit(rank, habit))
     if isinstance(op, Pointwise):
         known = [(name, axis) for name in op.reads if (axis := found[name]) is not None]

@@ -11,10 +11,10 @@ import sympy as sp
 
 from ..activations import X
 from ..errors import KcalcError
-from ..layers import Affine, BatchNorm, GroupNorm, Input, LayerNorm, Product, RMSNorm, Sum
+from ..layers import Affine, BatchNorm, GroupNorm, Input, LayerNorm, Product, RMSNorm, Sum, TokenMix
 from ..network import sum_weights
 from .builder import Builder, Form
-from .fusion import LARGEST, Fixed, Gone, Unary, combination, is_affine, linear_factor, plain, tidied
+from .fusion import LARGEST, Fixed, Gone, Unary, combination, is_affine, linear_factor, nice, plain, tidied
 from .trace import Op, Pointwise
 
 
@@ -130,6 +130,8 @@ class Elementwise(Builder):
             return maps[0]
         if fixed.number is not None:
             return None
+        if isinstance(layer, TokenMix) and expr == y + v and maps[0].expr == X and fixed.value_axes(op.shape) <= {self.tokens.get(source)}:
+            return self.without_token_bias(maps[0], source, fixed.held.value)
         if isinstance(layer, Input) and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
             self.note(source, "approximate", "the input is shifted or scaled by an array first; its q value is meant after that")
             return Unary(source, X, source)
@@ -141,6 +143,17 @@ class Elementwise(Builder):
             self.note(op.name, "approximate", f"every channel has a factor of its own; read as their root mean square, {size:.6g}")
             return Unary(self.label(place), sp.Float(size) * X, op.name)
         return None
+
+    def without_token_bias(self, form: Unary, node: str, bias: np.ndarray) -> Form:
+        """A mixing of locations without the biases that every location has for all channels: a number where they agree, else noted."""
+        values = np.asarray(bias, dtype=np.float64).reshape(-1)
+        if not self.sigmas or not values.any():
+            return form
+        if (values == values[0]).all():
+            return Unary(node, X + nice(values[0], np.asarray(bias).dtype), f"{node}.bias")
+        size = float(np.sqrt(np.square(values).mean()))
+        self.note(node, "approximate", f"its biases, one per location and the same for all channels (rms {size:.3g}), are left out")
+        return form
 
     def _alone(self, source: str, place: str) -> bool:
         """Whether an operation's output goes to one reader only, perhaps by way of operations that pass it on."""

@@ -14,6 +14,8 @@ from ..network import Network
 from .trace import Trace
 
 Node = Hashable
+SHOWN = 8  # nodes named in one line
+HEADINGS = {"exact": "exact", "locations": "exact but for locations", "approximate": "heuristic", "not read": "opaque, not read"}
 LEVELS = {
     "exact": "computes what the model computes",
     "locations": "exact for kernel maps; strides, windows or sizes of images are not the model's",
@@ -97,20 +99,36 @@ class Reading:
     def __str__(self) -> str:
         lines = [repr(self), f"fidelity: {self.fidelity}"]
         lines += [f"remark: {remark}" for remark in self.remarks]
-        return "\n".join([*lines, *_listed(self.notes)])
+        for level in LEVELS:
+            lines += self._of_level(level)
+        return "\n".join(lines)
+
+    def _of_level(self, level: str) -> list[str]:
+        """What is read at one level: its nodes, then what there is to say of them."""
+        nodes = [str(node) for node, known in self.fidelity.nodes.items() if known == level]
+        told = _listed(tuple(note for note in self.notes if note.level == level))
+        if not nodes and not told:
+            return []
+        count = f"{len(nodes)} node" + ("s" if len(nodes) != 1 else "")
+        return [f"{HEADINGS[level]} ({count})" + (f": {_named(nodes, SHOWN)}" if nodes else ""), *told]
 
     def __repr__(self) -> str:
         return f"Reading({self.framework}, {len(self.network)} nodes, {self.fidelity})"
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{html.escape(str(n.node))}</td><td>{n.level}</td><td style='text-align:left'>{html.escape(n.text)}</td></tr>"
-            for n in self.notes[:60]
+            f"<tr><td>{html.escape(str(n.node))}</td><td>{HEADINGS[n.level]}</td>"
+            f"<td style='text-align:left'>{html.escape(n.text)}</td></tr>"
+            for n in self._worst_first()[:60]
         )
         more = f"<p>and {len(self.notes) - 60} more</p>" if len(self.notes) > 60 else ""
         remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks)
         table = f"<table><tr><th>node</th><th>fidelity</th><th>note</th></tr>{rows}</table>{more}" if rows else ""
         return f"<p><b>{html.escape(repr(self))}</b></p>{remarks}{table}"
+
+    def _worst_first(self) -> list[Note]:
+        order = list(LEVELS)
+        return sorted(self.notes, key=lambda note: -order.index(note.level))
 
     def to_dict(self) -> dict[str, Any]:
         """The reading as plain data: the network's document, the level of every node, the notes."""
@@ -129,14 +147,15 @@ class Reading:
 
 def _listed(notes: tuple[Note, ...], most: int = 40) -> list[str]:
     """One line for every thing said, with the nodes it is said of."""
-    places: dict[tuple[str, str], list[str]] = {}
+    places: dict[str, list[str]] = {}
     for note in notes:
-        places.setdefault((note.level, note.text), []).append(str(note.node))
-    lines = []
-    for (level, text), nodes in places.items():
-        shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-        lines.append(f"  {level}: {shown}: {text}")
+        places.setdefault(note.text, []).append(str(note.node))
+    lines = [f"  {_named(list(dict.fromkeys(nodes)), 3)}: {text}" for text, nodes in places.items()]
     return lines[:most] + ([f"  ... and {len(lines) - most} more kinds of notes"] if len(lines) > most else [])
+
+
+def _named(nodes: list[str], most: int) -> str:
+    return ", ".join(nodes[:most]) + (f" and {len(nodes) - most} more" if len(nodes) > most else "")
 
 
 def _cut(network: Network, opaque: set[Node]) -> list[Network]:

@@ -11,17 +11,37 @@ import sympy as sp
 
 from ..activations import X
 from ..errors import KcalcError
-from ..layers import Affine, BatchNorm, Concat, Dropout, Flatten, GroupNorm, Identity, Input, Layer, LayerNorm, RMSNorm
+from ..layers import Affine, BatchNorm, Concat, Dropout, Flatten, GroupNorm, Identity, Input, Layer, LayerNorm, RMSNorm, TokenMix
 from ..network import Network
 from .builder import Form
 from .fusion import Fixed, Gone, Unary, plain, tidied
 from .geometry import affine_padding, extent
 from .layout import adds_channels, reshaped_axis
+from .ownership import is_standardised
 from .pointwise import Elementwise
 from .pooling import pool_layer
 from .reading import Note, Reading
+from .rewriting import rewritten
 from .steps import assemble
-from .trace import Drop, Entry, Held, Join, Linear, Normalise, NotRead, Op, Pass, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
+from .tokens import mixed, mixing_layer
+from .trace import (
+    Drop,
+    Entry,
+    Held,
+    Join,
+    Linear,
+    Mixed,
+    Normalise,
+    NotRead,
+    Op,
+    Pass,
+    Pointwise,
+    Pooling,
+    Repeat,
+    Reshape,
+    Trace,
+    Transpose,
+)  # fmt: skip
 
 
 def recognise(trace: Trace, sigmas: bool = True) -> Reading:
@@ -32,6 +52,7 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
 
     Raises: KcalcError for a model without operations.
     """
+    trace, _ = rewritten(trace)
     reader = Recogniser(trace, sigmas)
     for op in trace.ops:
         reader.forms[op.name] = reader.rule(op)
@@ -39,20 +60,8 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
     return reader.finish(ends)
 
 
+ACTUAL = "it acts along the locations: its weights are read as the numbers that they are, not as Gaussian ones"
 BIASES = "biases are taken as Gaussian, with the standard deviation of those read; uniform ones differ a little behind activations"
-
-
-def fingerprint(weight: np.ndarray) -> np.ndarray | None:
-    """What does not change when weights are permuted or multiplied by a number; None where that says little.
-
-    Sums of |w|^p in units of the greatest: two independent draws agree in all of them to six digits by no accident.
-    """
-    sizes = np.abs(np.asarray(weight, dtype=np.float64)).ravel()
-    top = sizes.max(initial=0.0)
-    if sizes.size < 16 or not 0 < top < np.inf or (sizes == top).all() or np.unique(sizes[:4096]).size < 8:
-        return None
-    unit = sizes / top
-    return np.array([unit.size, unit.sum(), (unit**2).sum(), (unit**4).sum()])
 
 
 class Recogniser(Elementwise):
@@ -82,15 +91,12 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: Linear) -> Form:
-        first = self.owner.get(op.parameter) or (self._twin(op) if self.sigmas else None)
-        if first is not None:
-            return self.opaque(op, "shared weights", f"its weights are those of {first!r}, and the calculus takes every layer's as its own")
-        self.owner[op.parameter] = op.name
         axis, before = self.axes[op.reads[0]], self.by_name[op.reads[0]].shape
         if axis is not None and axis != op.axis:
-            return self.opaque(
-                op, "location mixing", f"its weights act along axis {op.axis} of {before}, while channels are on axis {axis}"
-            )
+            return self._along_locations(op, axis, before)
+        first = self.owners.sharing(op) or (self.owners.twin(op) if self.sigmas else None)
+        if first is not None:
+            return self.opaque(op, "shared weights", f"its weights are those of {first!r}, and the calculus takes every layer's as its own")
         parent = self.label(op.reads[0])
         sizes = [k for i, k in enumerate(before) if i not in (0, op.axis)][-len(op.kernel) or len(before) :]
         stride = op.stride or (1,) * len(op.kernel)
@@ -111,20 +117,37 @@ class Recogniser(Elementwise):
             bias=has_bias,
             sigma_w=self._sigma_w(op),
             sigma_b=self.spread(op.bias) if has_bias else 0,
-            standardised=op.standardised,
+            standardised=op.standardised or (self.sigmas and is_standardised(op)),
         )
         return self.node(op, layer, [parent])
 
-    def _twin(self, op: Linear) -> str | None:
-        """A layer with the same weights up to their order and one factor: tied by way of memory, arithmetic, or copies not drawn anew."""
-        mark = fingerprint(op.weight)
-        if mark is None:
-            return None
-        for name, other in self.marks.items():
-            if np.allclose(mark, other, rtol=1e-6, atol=0):
-                return name
-        self.marks[op.name] = mark
-        return None
+    def _along_locations(self, op: Linear, axis: int, before: tuple[int, ...]) -> Form:
+        if op.kernel or op.groups != 1 or op.axis == 0 or op.reads[0] in self.guessed:
+            return self.opaque(
+                op, "location mixing", f"its weights act along axis {op.axis} of {before}, while channels are on axis {axis}"
+            )
+        first = self.owners.along_locations(op)
+        if first is not None:
+            return self.opaque(op, "shared weights", f"its weights are those of {first!r}, which has them as Gaussian ones")
+        form = self.mixing(mixed(op, ACTUAL))
+        if op.bias is None or not isinstance(form, Unary) or not isinstance(self.layers[op.name][0], TokenMix):
+            return form
+        return self.without_token_bias(form, op.name, op.bias)
+
+    @rule.register
+    def _(self, op: Mixed) -> Form:
+        return self.mixing(op)
+
+    def mixing(self, op: Mixed) -> Form:
+        """A fixed mixing of locations as a node."""
+        before = self.by_name[op.reads[0]].shape
+        layer, reason = mixing_layer(op, before, self.axes[op.reads[0]])
+        if layer is None:
+            return self.opaque(op, "location mixing", reason)
+        if op.text:
+            self.note(op.name, op.level, op.text)
+        self.tokens[op.name] = op.axis
+        return self.node(op, layer, [self.label(op.reads[0])])
 
     def _sigma_w(self, op: Linear) -> float:
         if not self.sigmas:

@@ -49,7 +49,8 @@ class Held(Op):
 class Linear(Op):
     """A dense layer (``kernel`` empty) or a convolution: weights on the channels at ``axis`` of what it reads, new ones at ``out_axis``.
 
-    ``padding``: (low, high) per location axis. ``parameter``: what tells that two layers share their weights.
+    ``padding``: (low, high) per location axis. ``parameter``: what tells that two layers share their weights; ``rows``: the outputs of that
+    parameter's layer which these are, where they are not all.
     """
 
     weight: Array
@@ -63,6 +64,7 @@ class Linear(Op):
     dilation: tuple[int, ...] = ()
     groups: int = 1
     standardised: bool = False
+    rows: tuple[int, ...] | None = None
 
     @property
     def kernel(self) -> tuple[int, ...]:
@@ -153,6 +155,70 @@ class NotRead(Op):
 
     what: str
     reason: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Mixed(Op):
+    """``sum_s matrix[t][s] x_s`` along ``axis``, the same numbers whatever the input; ``text`` says where they come from.
+
+    ``owner``: the operation whose weights they are (None: nobody's, attention that does not attend).
+    """
+
+    matrix: Array
+    axis: int
+    text: str = ""
+    level: str = "exact"
+    owner: Linear | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Part(NotRead):
+    """What it reads along ``axis``, from ``start`` to ``stop`` by ``step``; read where it is a part of a layer's outputs."""
+
+    axis: int
+    start: int
+    stop: int
+    step: int = 1
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Contract(NotRead):
+    """The contraction ``terms`` (as in einsum, "bts,bsc->btc") of two arrays."""
+
+    terms: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Softmax(NotRead):
+    """exp(x) / sum exp(x) along ``axis``."""
+
+    axis: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Masked(NotRead):
+    """What it reads with some entries set to ``value``: ``mask`` says which."""
+
+    mask: Array
+    value: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Attend(NotRead):
+    """softmax(scale q k^T + mask) v of (..., tokens, channels); reads q, k, v and, if there is one, the mask to add."""
+
+    scale: float
+    causal: bool = False
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Moment(NotRead):
+    """The "var", "std" or "norm" over ``axes``; ``correction`` is taken off the number of entries in the first two."""
+
+    kind: str
+    axes: tuple[int, ...]
+    correction: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..trace import Contract
 from .reader import Reader, inverse, rule
 from .values import Known, Padded, Ref, Value
 
@@ -18,15 +19,14 @@ BOTH = "it multiplies two feature maps with one another (attention); kcalc has n
 def _dot(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     first, second = values
     if isinstance(first, Ref) and isinstance(second, Ref):
-        return reader.not_read(eqn, values, "matrix product of activations", BOTH)
+        return _contraction(reader, eqn, values, "matrix product of activations", BOTH)
     (left, right), (batch_left, batch_right) = eqn.params["dimension_numbers"]
     ref, weight = (first, second) if isinstance(first, Ref) else (second, first)
     assert isinstance(ref, Ref) and isinstance(weight, Known)
     mine, theirs = (tuple(left), tuple(right)) if ref is first else (tuple(right), tuple(left))
     if batch_left or batch_right:
-        return reader.not_read(
-            eqn, values, "batched matrix product", "every location or group has weights of its own; kcalc has no rule for it"
-        )
+        reason = "every location or group has weights of its own; kcalc has no rule for it"
+        return _contraction(reader, eqn, values, "batched matrix product", reason)
     ref = reader.spread(ref)
     if 0 in [ref.order[a] for a in mine]:
         return reader.not_read(eqn, values, "mixing of examples", "its weights act along the axis of the examples")
@@ -51,6 +51,30 @@ def _dot(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         turn = (*range(own, total), *range(own))
         out = Ref(out.name, tuple(out.order[a] for a in turn), tuple(out.shape[a] for a in turn))
     return [out]
+
+
+def _contraction(reader: Reader, eqn: Any, values: list[Value], what: str, reason: str) -> list[Value]:
+    """A product of two arrays of which none is the weights of one layer, axes named as in einsum."""
+    (left, right), (batch_left, batch_right) = eqn.params["dimension_numbers"]
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    first = [next(letters) for _ in values[0].shape]
+    pairs = dict(zip((*right, *batch_right), (*left, *batch_left), strict=True))
+    second = [first[pairs[a]] if a in pairs else next(letters) for a in range(len(values[1].shape))]
+    batch = [first[a] for a in batch_left]
+    own = [c for a, c in enumerate(first) if a not in (*left, *batch_left)]
+    other = [c for a, c in enumerate(second) if a not in (*right, *batch_right)]
+    reads, terms = [], []
+    for value, names in zip(values, (first, second), strict=True):
+        if isinstance(value, Known):
+            reads.append(reader.held(value, tuple(range(len(names)))))
+            terms.append("".join(names))
+        else:
+            ref = reader.spread(value)
+            reads.append(ref.name)
+            terms.append("".join(names[v] for v in inverse(ref.order)))
+    shape = tuple(eqn.outvars[0].aval.shape)
+    told = {"what": what, "reason": reason, "terms": f"{','.join(terms)}->{''.join((*batch, *own, *other))}"}
+    return [reader.fresh(reader.add(Contract, reader.wish(what.replace(" ", "_")), shape, reads, **told))]
 
 
 def _merged(reader: Reader, ref: Ref, mine: tuple[int, ...]) -> tuple[Ref, int]:
@@ -128,7 +152,8 @@ def sliced_linear(reader: Reader, name: str, start: int, stop: int) -> str | Non
     op = recipe.op
     shape = tuple(stop - start if axis == op.out_axis else size for axis, size in enumerate(op.shape))
     made = reader.names(name)
-    part = replace(op, name=made, shape=shape, weight=np.asarray(op.weight[start:stop]), parameter=f"{op.parameter}[{start}:{stop}]")
+    rows = op.rows or tuple(range(op.weight.shape[0]))
+    part = replace(op, name=made, shape=shape, weight=np.asarray(op.weight[start:stop]), rows=rows[start:stop])
     reader.ops[made] = part
     view = None if recipe.weight is None else recipe.weight.then(lambda array: array[start:stop])
     reader.recipes[made] = replace(recipe, op=part, weight=view)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import Held, Join, Pointwise, Pooling, Repeat, Reshape
+from ..trace import Held, Join, Part, Pointwise, Pooling, Repeat, Reshape
 from .linear import sliced_linear
 from .reader import Reader, inverse, rule
 from .values import Known, Padded, Ref, Value
@@ -155,7 +155,7 @@ def _dynamic_slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]
 @rule("split")
 def _split(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, axis, out, start = values[0], eqn.params["axis"], [], 0
-    for size in eqn.params["sizes"]:
+    for size in map(int, eqn.params["sizes"]):
         spans = tuple((start, start + size, 1) if a == axis else (0, n, 1) for a, n in enumerate(ref.shape))
         found = sliced(reader, ref, spans)
         if found is None:
@@ -166,9 +166,28 @@ def _split(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _no_slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
-    return reader.not_read(
-        eqn, values, "slice", "it takes some of the channels or locations; kcalc reads that only where weights can be cut instead"
-    )
+    reason = "it takes some of the channels or locations; kcalc reads that only where weights can be cut instead"
+    ref, sizes = values[0], [v.aval.shape for v in eqn.outvars]
+    if eqn.primitive.name not in ("slice", "split") or not isinstance(ref, Ref):
+        return reader.not_read(eqn, values, "slice", reason)
+    if eqn.primitive.name == "split":
+        axis, ends = eqn.params["axis"], np.cumsum([shape[eqn.params["axis"]] for shape in sizes]).tolist()
+        cuts = [(axis, start, stop, 1) for start, stop in zip([0, *ends], ends, strict=False)]
+    else:
+        steps = eqn.params["strides"] or (1,) * len(ref.shape)
+        spans = zip(eqn.params["start_indices"], eqn.params["limit_indices"], steps, strict=True)
+        cuts = [(a, *map(int, span)) for a, (span, n) in enumerate(zip(spans, ref.shape, strict=True)) if span != (0, n, 1)]
+        if len(cuts) != 1:
+            return reader.not_read(eqn, values, "slice", reason)
+    ref = reader.spread(ref)
+    return [_part(reader, ref, shape, reason, *cut) for shape, cut in zip(sizes, cuts, strict=True)]
+
+
+def _part(reader: Reader, ref: Ref, shape: Sequence[int], reason: str, axis: int, start: int, stop: int, step: int) -> Ref:
+    base = list(reader.ops[ref.name].shape)
+    base[ref.order[axis]] = int(shape[axis])
+    fields = {"what": "slice", "reason": reason, "axis": ref.order[axis], "start": start, "stop": stop, "step": step}
+    return Ref(reader.add(Part, reader.wish("slice"), base, [ref.name], **fields), ref.order, tuple(int(n) for n in shape))
 
 
 def sliced(reader: Reader, ref: Value, spans: tuple[tuple[int, int, int], ...]) -> Ref | None:
@@ -209,6 +228,16 @@ def location_axes(reader: Reader, rank: int, moved: set[int]) -> tuple[int, ...]
 
 def _cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str | None:
     """Entries from ``start`` to ``stop`` along an axis, by cutting weights: of a Linear, or of what elementwise functions read."""
+    key = (name, axis, start, stop)
+    if key not in reader.cuts:
+        made = _new_cut(reader, name, axis, start, stop)
+        if made is None:
+            return None
+        reader.cuts[key] = made
+    return reader.cuts[key]
+
+
+def _new_cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str | None:
     op = reader.ops[name]
     if name in reader.recipes:
         return sliced_linear(reader, name, start, stop) if reader.recipes[name].op.out_axis == axis else None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import KcalcError
-from ..trace import Held, Linear, Names, NotRead, Op, Pointwise, Repeat, Reshape, Transpose
+from ..trace import Held, Linear, Names, NotRead, Op, Pointwise, Repeat, Reshape, Softmax, Transpose
 from .known import given, moved, part, plain, view_after
 from .named import named_function
 from .pointwise import LABELS, called, closed_function, function_of, inner_jaxpr, number
@@ -40,6 +40,7 @@ FOREIGN = (
     "/optree/",
     "/jaxtyping/",
 )
+COUPLES = "it couples all entries along an axis (attention); kcalc has no rule for it"
 REASONS = {
     "cumsum": "sums along an axis mix locations; kcalc has no rule for them",
     "gather": "picks entries by index; kcalc has no rule for embeddings and indexing",
@@ -71,6 +72,7 @@ class Reader:
         self.random: set[str] = set()
         self.views: dict[str, View] = {}
         self.expanded: dict[str, tuple[int, ...]] = {}  # the axes of size 1 that an operation only adds
+        self.cuts: dict[tuple[str, int, int, int], str] = {}  # parts of layers made so far
         self.labels, self.channel_axis, self.root = labels, channel_axis, root
         self.scope: tuple[str, ...] = ()
         self.source = ""
@@ -91,7 +93,7 @@ class Reader:
 
     def _scopes(self, eqn: Any) -> tuple[str, ...]:
         stack = getattr(eqn.source_info.name_stack, "stack", ())
-        names = [str(s.name) for s in stack if type(s).__name__ == "Scope" and not str(s.name).startswith("eqx.nn.")]
+        names = [str(s.name) for s in stack if type(s).__name__ == "Scope" and not _foreign_scope(str(s.name))]
         parts = [part for name in names for part in name.split("/")]
         return tuple(parts[1:] if parts and not self.scope and parts[0] == self.root else parts)
 
@@ -114,8 +116,10 @@ class Reader:
     def _call(self, eqn: Any, inner: Any, values: list[Value]) -> list[Value]:
         name, refs = called(eqn), {id(v): v for v in values if isinstance(v, Ref)}
         numbers = [v.number for v in values if isinstance(v, Known)]
+        if name in ("softmax", "_softmax") and len(refs) == 1 and (made := softmax_call(self, inner, next(iter(refs.values())))):
+            return [made]
         if name in ("softmax", "log_softmax", "_softmax") and refs:
-            return self.not_read(eqn, values, name.strip("_"), "it couples all entries along an axis (attention); kcalc has no rule for it")
+            return self.not_read(eqn, values, name.strip("_"), COUPLES)
         whole = [v for v in refs.values() if len(eqn.outvars) == 1 and v.shape == tuple(eqn.outvars[0].aval.shape)]
         if len(refs) == 1 and whole and all(n is not None for n in numbers):
             function = named_function(name, inner) or closed_function(inner.jaxpr, inner.consts)
@@ -177,6 +181,7 @@ class Reader:
         self.ops = {name: op for name, op in self.ops.items() if name not in names}
         self.recipes = {name: recipe for name, recipe in self.recipes.items() if name not in names}
         self._held = {key: pair for key, pair in self._held.items() if pair[1] not in names}
+        self.cuts = {key: made for key, made in self.cuts.items() if made not in names}
 
     def fresh(self, name: str) -> Ref:
         """An operation's output as it is."""
@@ -257,6 +262,21 @@ class Reader:
         self.ops[name] = op
         self.recipes[name] = Recipe(op, None if weight.view is None else weight.view.then(neutral), None, weight.origins)
         return name
+
+
+def softmax_call(reader: Reader, inner: Any, ref: Ref) -> Ref | None:
+    """A call of softmax along one axis."""
+    axes = {tuple(e.params["axes"]) for e in inner.jaxpr.eqns if e.primitive.name in ("reduce_max", "reduce_sum")}
+    if len(axes) != 1 or len(axis := next(iter(axes))) != 1:
+        return None
+    ref = reader.spread(ref)
+    fields = {"what": "softmax", "reason": COUPLES, "axis": ref.order[axis[0]]}
+    return Ref(reader.add(Softmax, reader.wish("softmax"), reader.ops[ref.name].shape, [ref.name], **fields), ref.order, ref.shape)
+
+
+def _foreign_scope(name: str) -> bool:
+    """Whether a scope is a library's and no module of the model: Equinox's layers, the equations of einsum."""
+    return name.startswith("eqx.nn.") or "->" in name
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:

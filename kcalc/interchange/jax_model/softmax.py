@@ -7,7 +7,7 @@ from typing import Any
 import sympy as sp
 
 from ...errors import KcalcError
-from ..trace import NotRead, Op, Pass, Pointwise, Pooling, Reshape
+from ..trace import NotRead, Op, Pass, Pointwise, Pooling, Reshape, Softmax, Transpose
 
 X, TOP, MEAN = sp.Symbol("x", real=True), sp.Symbol("top", real=True), sp.Symbol("mean", positive=True)
 REASON = "it couples all entries along an axis (attention); kcalc has no rule for it"
@@ -25,7 +25,9 @@ def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
             found = _search(ops, base, mean)
             if found is not None:
                 end = ops[found[0]]
-                ops[end.name] = NotRead(name=end.name, shape=end.shape, reads=(base,), source=end.source, what=found[1], reason=REASON)
+                told = {"name": end.name, "shape": end.shape, "reads": (base,), "source": end.source, "what": found[1], "reason": REASON}
+                one = found[1] == "softmax" and len(mean.axes) == 1
+                ops[end.name] = Softmax(**told, axis=mean.axes[0]) if one else NotRead(**told)
                 break
     return ops
 
@@ -70,7 +72,7 @@ def _expression(ops: dict[str, Op], op: Op, expr: dict[str, Any], mean: Pooling)
         if op.kind == "max":
             return TOP if inner == X else None
         return MEAN if inner in (sp.exp(X - TOP), sp.exp(X)) else None
-    if isinstance(op, Reshape | Pass):
+    if isinstance(op, Reshape | Pass | Transpose):
         return None if inner.has(X) else inner
     if isinstance(op, Pointwise):
         try:

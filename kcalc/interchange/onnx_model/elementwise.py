@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import reduce
@@ -13,7 +14,7 @@ from sympy.core.relational import Relational
 from sympy.logic import boolalg
 
 from ..fusion import nice
-from ..trace import Pointwise
+from ..trace import Masked, Pointwise
 from .values import BOOL, FLOAT, INT, Node, Value
 
 if TYPE_CHECKING:
@@ -183,11 +184,24 @@ def pointwise(reader: Context, node: Node, label: str) -> Sequence[Value] | None
         return [node.value(0)]
     if node.op == "Div" and INT in (node.value(0).kind, node.value(1).kind):
         return None  # whole numbers are divided with truncation
+    if any(isinstance(value.number, float) and not math.isfinite(value.number) for value in node.given()):
+        return _masked(reader, node, label)
     maker = SET.get((node.domain, node.op))
     function = maker(node) if maker is not None else PLAIN[node.op]
     shape = np.broadcast_shapes(*(value.shape for value in node.given()))
     kind = BOOL if node.op in TESTS else node.value(1 if node.op == "Where" else 0).kind
     return [_emit(reader, node, label, function, node.given(), shape, kind)]
+
+
+def _masked(reader: Context, node: Node, label: str) -> Sequence[Value]:
+    """Entries set to infinity: by a mask that does not depend on the input, as in attention, or otherwise, which is not read."""
+    told = {"what": "a mask of infinities", "reason": "entries are set to infinity, as attention does before its softmax"}
+    if node.op == "Where" and (mask := node.value(0)).array is not None:
+        yes, no = node.value(1), node.value(2)
+        x, fill, where = (no, yes, mask.array.astype(bool)) if yes.number is not None else (yes, no, ~mask.array.astype(bool))
+        if x.op is not None and fill.number is not None and np.broadcast_shapes(x.shape, where.shape) == x.shape:
+            return [reader.emit(Masked, node, label, x.shape, (x,), x.kind, mask=where, value=float(fill.number), **told)]
+    return reader.unread(node, label, **told)
 
 
 def _emit(reader: Context, node: Node, label: str, function: Function, values: Sequence[Value], shape: tuple[int, ...], kind: str) -> Value:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..trace import Linear, Pointwise, Reshape
+from .gates import product
 from .geometry import Window, window_of
 from .values import Array, Node, Value
 
@@ -87,14 +88,14 @@ def matmul(reader: Context, node: Node, label: str) -> Sequence[Value]:
     """A matrix product with one constant operand: weights on the last axis, or from the left on the last but one."""
     x, w = node.value(0), node.value(1)
     if x.array is None and w.array is None:
-        return reader.unread(node, label, *BOTH)
+        return product(reader, node, label, *BOTH)
     left = w.array is None
     x, w = (w, x) if left else (x, w)
     array = reader.array(w)
     while array.ndim > 2 and array.shape[0] == 1 and array.ndim <= max(x.rank, 2):
         array = array[0]
     if array.ndim > 2:
-        return reader.unread(node, label, "batched matrix product", "it multiplies every location by a matrix of its own")
+        return product(reader, node, label, "batched matrix product", "it multiplies every location by a matrix of its own")
     if array.ndim < 1 or x.rank < 1:
         raise node.fail("it multiplies by a single number")
     axis = x.rank - 1 if not left or x.rank == 1 else x.rank - 2

@@ -197,11 +197,6 @@ def _repeats(node: Node, size: int, larger: int) -> bool:
     return bool((np.clip(roundings[rounding](places[mode]), 0, size - 1) == i // factor).all())
 
 
-def split(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
-    """Split into one piece: nothing; into several: not read."""
-    return [node.value(0)] if len(node.outputs) == 1 else None
-
-
 def expand(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Expand: nothing, or one location repeated over all."""
     x, wanted = node.value(0), node.constants(1, "shape")
@@ -216,21 +211,7 @@ def expand(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     return [reader.emit(Repeat, node, label, shape, (x,), x.kind)] if repeats else None
 
 
-def whole_slice(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
-    """Slice that takes everything: nothing."""
-    x = node.value(0)
-    starts, ends = node.constants(1, "starts"), node.constants(2, "ends")
-    axes, steps = node.constants(3, "axes"), node.constants(4, "steps")
-    unknown = (node.optional(3) is not None and axes is None) or (node.optional(4) is not None and steps is None)
-    if starts is None or ends is None or unknown:
-        return None
-    node.axes(axes or (), x.rank)
-    places = tuple(range(len(starts))) if axes is None else axes
-    full = all(s == 0 and e >= x.shape[a] for s, e, a in zip(starts, ends, places, strict=True))
-    return [x] if full and all(k == 1 for k in steps or ()) else None
-
-
 RULES = {("", name): reshape for name in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")} | {
     ("", "Transpose"): transpose, ("", "Identity"): identity, ("", "Dropout"): dropout, ("", "Concat"): concat, ("", "Pad"): pad,
-    ("", "Upsample"): upsample, ("", "Resize"): upsample, ("", "Split"): split, ("", "Expand"): expand, ("", "Slice"): whole_slice,
+    ("", "Upsample"): upsample, ("", "Resize"): upsample, ("", "Expand"): expand,
 }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ...errors import KcalcError
-from ...layers import BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from ...layers import Affine, BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from ..reading import Reading
 from ..trace import Linear, Trace
 from .emit import Emitter
@@ -107,6 +107,11 @@ def _changes(
     ]
     even = [op.name for op in trace.ops if isinstance(op, Linear) and op.name in shaping.network and any(k % 2 == 0 for k in op.kernel)]
     if law != "keep":
+        out += [
+            f"{node}: its weights are standardised as they are drawn, and not at every step any more"
+            for node, layer, _ in shaping.network.steps()
+            if isinstance(layer, Affine) and layer.standardised
+        ]
         out += [f"{name}: an even kernel has no centre; its weights stand on the tap behind it" for name in even]
         out.append(f"weights drawn anew ({law}), biases set to {'0' if not _has_bias_noise(shaping.network) else 'their sigma_b'}")
     kept = set(dict(built.named_parameters()))

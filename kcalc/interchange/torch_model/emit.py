@@ -33,13 +33,15 @@ from ...layers import (
     RMSNorm,
     Scale,
     Sum,
+    TokenMix,
 )  # fmt: skip
 from ...network import sum_weights
 from ..layout import channel_axes
-from ..trace import Entry, Linear, Normalise, Op, Pooling, Repeat, Reshape, Trace
+from ..tokens import mixed, mixing_layer
+from ..trace import Entry, Linear, Mixed, Normalise, Op, Pooling, Repeat, Reshape, Trace
 from .activation import ShapedActivation
 from .builder import GraphBuilder, Value
-from .weights import drawn
+from .parameters import Parameters
 
 CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
@@ -51,13 +53,11 @@ class Emitter:
     """Writes the nodes of a network into a graph. ``bias_back``: convolutions that get a bias because a normalisation behind them went."""
 
     def __init__(self, trace: Trace, law: str, generator: Any, bias_back: Sequence[Any]) -> None:
-        self.trace, self.law, self.generator, self.bias_back = trace, law, generator, set(bias_back)
+        self.trace, self.law = trace, law
         self.by_name = {op.name: op for op in trace.ops}
         self.axes = channel_axes(trace)
         self.into = GraphBuilder()
-        self.dtype, self.device = next(
-            (k for k in trace.model.kinds.values() if k[0].is_floating_point), (torch.float32, torch.device("cpu"))
-        )
+        self.parameters = Parameters(trace, self.into, law, generator, set(bias_back))
 
     def emit(self, node: Any, layer: Layer, inputs: list[Value]) -> Value:
         """The value of a node. Raises: KcalcError naming a node that the model does not have, or that is not understood."""
@@ -84,7 +84,7 @@ class Emitter:
     @rule.register
     def _(self, layer: Input, node: Any, inputs: list[Value]) -> Value:
         op, axis = self._op(node, Entry), self.axes[str(node)]
-        value = self.into.entry(op.name, op.shape, self.dtype)
+        value = self.into.entry(op.name, op.shape, self.parameters.dtype)
         if len(op.shape) - 1 == len(layer.image_shape or ()):
             return self.into.call(torch.unsqueeze, value, 1)
         return self._forward(value, 1 if axis is None else axis)
@@ -98,7 +98,7 @@ class Emitter:
         value = inputs[0]
         if not op.kernel and len(op.shape) == 2 and set(value.shape[2:]) == {1}:
             value = self.into.call(torch.flatten, value, 1)
-        weight, bias = self._weights(op, layer, value.shape[1])
+        weight, bias = self.parameters.weights(op, layer, value.shape[1])
         if not op.kernel:
             flat = len(value.shape) == 2
             value = value if flat else self.into.call(torch.movedim, value, 1, -1)
@@ -116,46 +116,25 @@ class Emitter:
         stride, dilation = list(op.stride or (1,) * rank), list(op.dilation or (1,) * rank)
         return self.into.call(CONVOLUTIONS[rank], value, weight, bias, stride=stride, padding=inside, dilation=dilation, groups=groups)
 
-    def _weights(self, op: Linear, layer: Affine, inputs: int) -> tuple[Value, Value | None]:
-        """The weight as a canonical array and the bias, both from parameters under the model's names."""
-        details = self.trace.model
-        outputs = op.weight.shape[0] if layer.features is None else int(layer.features)
-        wide = (outputs, inputs // layer.groups, *op.kernel)
-        known = op.parameter in details.stored
-        name = op.parameter if known else f"{op.name}.weight"
-        if self.law != "keep":
-            dtype = details.kinds.get(name, (self.dtype,))[0]
-            canonical = drawn(wide, layer.groups, self.law, float(layer.sigma_w), self.generator, dtype)
-        elif wide == op.weight.shape:
-            canonical = torch.from_numpy(op.weight.astype("float64"))
-        else:
+    @rule.register
+    def _(self, layer: TokenMix, node: Any, inputs: list[Value]) -> Value:
+        if isinstance(self.by_name.get(str(node)), Mixed):
             raise KcalcError(
-                f"node {op.name!r} has weights {op.weight.shape} in the model and {wide} in the shaped network, so they cannot be kept"
+                f"node {node!r} is attention whose queries or keys are 0: a new model would mix its tokens by fixed numbers for good, and "
+                "training would never change them; shape what is around it, and write the weights into the model yourself"
             )
-        shape, flipped = details.stored.get(op.parameter, (wide, False))
-        kept = canonical.T if flipped else canonical
-        same = wide == op.weight.shape and not flipped
-        weight = self.into.parameter(name, self._cast(kept.reshape(shape) if same else kept, name), not known or name in details.trainable)
-        weight = self.into.call(torch.t, weight) if flipped else weight
-        if weight.shape != wide:
-            weight = self.into.call(torch.reshape, weight, wide)
-        if op.bias is None and not layer.bias and op.name not in self.bias_back:
-            return weight, None
-        return weight, self._bias(op, layer, outputs, name)
-
-    def _bias(self, op: Linear, layer: Affine, outputs: int, weight: str) -> Value:
-        numbers = torch.zeros(outputs, dtype=torch.float64)
-        if self.law == "keep" and op.bias is not None:
-            numbers = torch.from_numpy(op.bias.astype("float64"))
-        elif self.law != "keep" and float(layer.sigma_b):
-            numbers = float(layer.sigma_b) * torch.randn(outputs, dtype=torch.float64, generator=self.generator)
-        home = weight.rpartition(".")[0]
-        name = op.bias_parameter if op.bias_parameter in self.trace.model.kinds else f"{home}.bias".strip(".")
-        return self.into.parameter(str(name), self._cast(numbers.reshape(-1), str(name)))
-
-    def _cast(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        dtype, device = self.trace.model.kinds.get(name, (self.dtype, self.device))
-        return tensor.to(device, dtype).contiguous().clone()
+        op = self._op(node, Linear)
+        before = self.by_name[op.reads[0]].shape
+        value, channels = self._located(inputs[0], op), self.axes[op.reads[0]]
+        known, _ = mixing_layer(mixed(op), before, channels)
+        single = op.weight.shape == layer.array.shape
+        if not single and layer != known:
+            raise KcalcError(f"node {node!r} mixes locations by another matrix than in the model, along several axes; keep the model's")
+        numbers = torch.from_numpy(layer.array if single else op.weight.astype("float64"))
+        weight = self.parameters.along_locations(op, numbers)
+        axis = 2 + [i for i in range(1, len(before)) if i != channels].index(op.axis)
+        value = self.into.call(functional.linear, self.into.call(torch.movedim, value, axis, -1), *weight)
+        return self.into.call(torch.movedim, value, -1, axis)
 
     @rule.register
     def _(self, layer: Nonlinear, node: Any, inputs: list[Value]) -> Value:
@@ -273,7 +252,7 @@ class Emitter:
             return None
         name = f"{op.name}.{leaf}"
         numbers = torch.from_numpy(array.astype("float64")) if self.law == "keep" else torch.full((channels,), start, dtype=torch.float64)
-        return self.into.parameter(name, self._cast(numbers, name))
+        return self.into.parameter(name, self.parameters.cast(numbers, name))
 
     @rule.register
     def _(self, layer: GroupNorm, node: Any, inputs: list[Value]) -> Value:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from ..trace import Linear
+from .attention import contraction
 from .calls import Call
 from .values import Const, Padded, Ref, numbers_of
 from .walker import Handler, Walker
 
+MANY = "weights of more or fewer than two axes have no rule; use Linear layers"
 MADE = "its weights are computed from the input (a hypernetwork or attention), so that they are not Gaussian weights of its own"
 
 
@@ -74,8 +76,8 @@ def _matrices(walker: Walker, call: Call, left: Any, right: Any, bias: Any) -> A
     if isinstance(left, Const) and left.tensor.ndim == 2 and not isinstance(right, Const) and len(right.shape) > 1:
         return dense(walker, call, right, left, bias, len(right.shape) - 2, len(call.shape) - 2)
     if isinstance(left, Const) or isinstance(right, Const):
-        return walker.unread(call, "a product with many matrices", "weights of more or fewer than two axes have no rule; use Linear layers")
-    return walker.unread(call, "a product of two activations", MADE)
+        return contraction(walker, call, left, right, None, "a product with many matrices", MANY)
+    return contraction(walker, call, left, right, None, "a product of two activations", MADE)
 
 
 def addmm(walker: Walker, call: Call) -> Any:
@@ -89,6 +91,8 @@ def einsum(walker: Walker, call: Call) -> Any:
     """A contraction of an activation with one matrix of weights over one axis."""
     equation, operands = str(call["equation"]).replace(" ", ""), list(call["tensors"])
     refs = [v for v in operands if not isinstance(v, Const)]
+    if len(operands) == 2 and refs and "->" in equation and "." not in equation and (len(refs) == 2 or operands[0] is operands[1]):
+        return contraction(walker, call, operands[0], operands[1], equation, "einsum", "a contraction of activations with each other")
     if len(operands) != 2 or len(refs) != 1 or "->" not in equation or "." in equation:
         return walker.unread(call, "einsum", "a contraction of activations with each other, or one without an arrow")
     terms, out = equation.split("->")
@@ -99,7 +103,9 @@ def einsum(walker: Walker, call: Call) -> Any:
     plain = len(weights) == 2 and len(gone) == len(new) == 1 and set(weights) == gone | new and isinstance(const, Const)
     kept_order = plain and [c for c in data if c not in gone] == [c for c in out if c not in new]
     if not kept_order or not isinstance(const, Const):
-        return walker.unread(call, "einsum", "a contraction that is not a dense layer on one axis")
+        return contraction(
+            walker, call, operands[0], operands[1], equation, "einsum", "a contraction that is not a dense layer on one axis"
+        )
     flip = weights[0] in gone
     return dense(walker, call, refs[0], const, None, data.index(gone.pop()), out.index(new.pop()), flip)
 

@@ -13,6 +13,7 @@ from sympy.logic.boolalg import Boolean
 from ...activations import X, activation
 from ..fusion import nice
 from ..trace import NotRead, Pass, Pointwise
+from .attention import masked
 from .calls import Call
 from .values import Const, Padded, Ref, numbers_of
 from .walker import Handler, Walker
@@ -159,6 +160,8 @@ LOGICAL |= {"bitwise_not"}
 def pointwise(walker: Walker, call: Call) -> Any:
     """An operator of the table."""
     kind = call.kind if call.kind in TABLE else call.kind.rstrip("_")
+    if kind in ("masked_fill", "where") and (made := masked(walker, call)) is not None:
+        return made
     arrays, closed, function = TABLE[kind]
     if kind in ("max", "min") and (call["other"] is None or not isinstance(call["other"], Ref | Const | Padded)):
         return extremes(walker, call)

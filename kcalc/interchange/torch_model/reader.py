@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import KcalcError
+from ..rewriting import rewritten
 from ..trace import Entry, Held, Linear, NotRead, Op, Trace
-from . import linear, norms, pointwise, pooling, shapes, unread
+from . import attention, gates, linear, norms, pointwise, pooling, shapes, unread
 from .capture import capture
 from .captured import shared_memory
 from .walker import Walker
@@ -21,6 +22,8 @@ HANDLERS = {
     **norms.handlers(),
     **pooling.handlers(),
     **shapes.handlers(),
+    **gates.handlers(),
+    **attention.handlers(),
 }
 
 
@@ -56,6 +59,7 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
     outputs = walker.walk()
     if not outputs:
         raise KcalcError("torch: no output of the model depends on its inputs, so there is nothing to analyse")
+    _put_together(walker, outputs)
     outputs = _as_one(walker, outputs)
     ops, unused = _leading_to(walker.ops, outputs)
     tied = shared_memory(model)  # a copy of the model has memory of its own for each
@@ -70,6 +74,18 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
         training=bool(getattr(model, "training", False)),
     )
     return Trace("torch", ops, outputs, 1, tuple(dict.fromkeys(remarks)), path_only=bool(captured.remarks), model=details)
+
+
+def _put_together(walker: Walker, outputs: tuple[str, ...]) -> None:
+    """Rewrite the operations; modules that are reported as one and are understood by now are not any more."""
+    trace, born = rewritten(Trace("torch", tuple(walker.ops.values()), outputs))
+    entries = {name: op for name, op in walker.ops.items() if isinstance(op, Entry)}
+    walker.ops = {**entries, **{op.name: op for op in trace.ops}}
+    inside = {name: path for name in walker.ops if (path := walker.whole.get(name) or walker.whole.get(born.get(name, "")))}
+    unread = {path for name, path in inside.items() if isinstance(walker.ops[name], NotRead)}
+    walker.whole = {name: path for name, path in inside.items() if path in unread}
+    for name in list(walker.ops):
+        walker.names(name)
 
 
 def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[str, ...]:

@@ -39,6 +39,14 @@ def drawn(shape: tuple[int, ...], groups: int, law: str, sigma_w: float, generat
     return weight
 
 
+def standardised(weight: torch.Tensor) -> torch.Tensor:
+    """Weights whose mean over the inputs is 0 at every tap, the rows as long as they were."""
+    length = weight.flatten(1).norm(dim=1)
+    centred = weight - weight.mean(dim=1, keepdim=True)
+    factor = length / centred.flatten(1).norm(dim=1)
+    return centred * factor.reshape(-1, *(1,) * (weight.ndim - 1))
+
+
 def _orthogonal(noise: torch.Tensor) -> torch.Tensor:
     tall = noise if noise.shape[0] >= noise.shape[1] else noise.T
     q, r = torch.linalg.qr(tall)

@@ -1,0 +1,56 @@
+"""A layer and the bias that is added to it as one operation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import sympy as sp
+
+from ..trace import Held, Linear, Op, Pass, Pointwise
+from .editing import Edit
+
+
+def join_biases(edit: Edit) -> None:
+    """Every ``Linear + array`` whose array goes by output channel, and which nothing else reads, becomes one Linear."""
+    readers = edit.readers()
+    for name in list(edit.ops):
+        op = edit.ops[name] = _without_zeros(edit, edit.ops[name])
+        found = _bias(edit, op)
+        if found is None or len(readers[found[0].name]) != 1:
+            continue
+        layer, held = found
+        bias = np.broadcast_to(np.asarray(held.value).reshape(-1), (layer.shape[layer.out_axis],))
+        made = replace(layer, bias=np.array(bias), bias_parameter=held.parameter)
+        if op.name in edit.outputs:
+            edit.ops[op.name] = replace(made, name=op.name)
+            continue
+        del edit.ops[layer.name]
+        edit.ops[op.name] = replace(made, name=op.name)
+        edit.rename(op.name, layer.name)
+
+
+def _without_zeros(edit: Edit, op: Op) -> Op:
+    """A sum with an array of zeros as what is left of it: biases added where heads are apart already."""
+    if not isinstance(op, Pointwise) or op.label != "add" or len(op.reads) != 2:
+        return op
+    x, y = sp.symbols("x y", real=True)
+    for kept, other in (op.reads, op.reads[::-1]):
+        held = edit.ops[other]
+        if isinstance(held, Held) and not np.any(held.value) and edit.ops[kept].shape == op.shape and op.function(x, y) == x + y:
+            return op if isinstance(edit.ops[kept], Linear | Held) else Pass(name=op.name, shape=op.shape, reads=(kept,), source=op.source)
+    return op
+
+
+def _bias(edit: Edit, op: Op) -> tuple[Linear, Held] | None:
+    if not isinstance(op, Pointwise) or op.label != "add" or len(op.reads) != 2:
+        return None
+    read = [edit.ops[name] for name in op.reads]
+    layer = next((o for o in read if isinstance(o, Linear)), None)
+    held = next((o for o in read if isinstance(o, Held)), None)
+    if layer is None or held is None or layer.bias is not None or op.shape != layer.shape:
+        return None
+    x, y = sp.symbols("x y", real=True)
+    shape = (1,) * (len(op.shape) - len(held.value.shape)) + tuple(held.value.shape)
+    along = len(shape) == len(op.shape) and all(n == 1 or axis == layer.out_axis for axis, n in enumerate(shape))
+    return (layer, held) if along and op.function(x, y) == x + y else None

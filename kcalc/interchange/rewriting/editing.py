@@ -1,0 +1,67 @@
+"""Operations of a trace while they are rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import networkx as nx
+
+from ..trace import Names, Op
+
+
+class Edit:
+    """A copy of the operations to which new ones are added out of order; ``born`` says for which older one each was made."""
+
+    def __init__(self, ops: Mapping[str, Op], outputs: Sequence[str]) -> None:
+        self.ops, self.outputs = dict(ops), tuple(outputs)
+        self.born: dict[str, str] = {}
+        self.names = Names()
+        for name in ops:
+            self.names(name)
+
+    def add(self, op: Op, cause: Op) -> str:
+        """Add an operation made for another one; its name."""
+        self.ops[op.name] = op
+        self.born[op.name] = cause.name
+        return op.name
+
+    def rename(self, name: str, wish: str) -> None:
+        """Give an operation the name of another, whose place it takes."""
+        op = self.ops.pop(name)
+        self.ops[wish] = replace(op, name=wish)
+        for other, reader in self.ops.items():
+            if name in reader.reads:
+                self.ops[other] = replace(reader, reads=tuple(wish if read == name else read for read in reader.reads))
+        self.outputs = tuple(wish if end == name else end for end in self.outputs)
+
+    def ordered(self) -> dict[str, Op]:
+        """The operations, each after what it reads."""
+        graph: Any = nx.DiGraph()
+        for place, (name, op) in enumerate(self.ops.items()):
+            graph.add_node(name, place=place)
+            graph.add_edges_from((read, name) for read in op.reads)
+        order = nx.lexicographical_topological_sort(graph, key=lambda n: graph.nodes[n]["place"])
+        return {name: self.ops[name] for name in order}
+
+    def readers(self) -> dict[str, list[str]]:
+        """{operation: those that read it, "" for an output of the model}."""
+        out: dict[str, list[str]] = {name: [] for name in self.ops}
+        for name, op in self.ops.items():
+            for read in op.reads:
+                out[read].append(name)
+        for name in self.outputs:
+            out[name].append("")
+        return out
+
+    def reached(self) -> set[str]:
+        """What the outputs depend on."""
+        found: set[str] = set()
+        queue = list(self.outputs)
+        while queue:
+            name = queue.pop()
+            if name not in found:
+                found.add(name)
+                queue.extend(self.ops[name].reads)
+        return found

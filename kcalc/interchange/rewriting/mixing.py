@@ -1,0 +1,249 @@
+"""Attention whose weights do not depend on the input (queries or keys with zero weights) as the mixing of tokens that it is.
+
+The matrix is computed from what is known of queries, keys and masks. Where heads split the channels, one matrix for all heads, the
+reshapes around it are left out; what replaces them is checked against what the model computes, on numbers drawn at random.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..trace import (
+    Attend,
+    Contract,
+    Drop,
+    Masked,
+    Mixed,
+    NotRead,
+    Pass,
+    Pointwise,
+    Reshape,
+    Softmax,
+    Trace,
+    Transpose,
+)
+from .editing import Edit
+from .numbers import TooLargeError, attention_weights, elementwise, masked_scores, softmax
+from .placing import Placing
+
+TEXT = (
+    "attention whose query or key weights are 0 as they stand, so that it mixes the tokens of every input alike: exact for kernel maps at "
+    "initialisation; tangent kernels and gradients leave its query and key weights out"
+)
+FIXED = "it mixes the locations by fixed numbers, the same for all heads"
+PER_HEAD = "its heads (or examples) mix tokens by matrices of their own, while one layer mixes all channels alike"
+ATTENTION = "the weights of its sums are computed from the input; kernel maps of attention are not covered"
+CLOSE = 1e-9
+MASKED = 1e3  # scores so far below the greatest are masked: their weight is 0 in double precision
+SHIFTS = (-31.7, -2.3, 0.6, 1.9, 47.1)
+
+
+def with_mixing(trace: Trace) -> Edit:
+    """The operations with every attention that mixes all inputs alike as a Mixed."""
+    edit = _Mixing(trace)
+    for op in list(edit.ops.values()):
+        if op.name in edit.ops and isinstance(op, Attend | Contract):
+            try:
+                edit.attempt(op)
+            except TooLargeError:
+                continue
+    return edit
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Weights (..., T, S) that mix ``values`` along ``axis``; ``order``: the axes of the outcome in the order of the operation's output."""
+
+    weights: np.ndarray
+    values: str
+    axis: int
+    order: tuple[int, ...]
+    rate: float
+    text: str = TEXT
+
+
+class _Mixing(Placing):
+    # -- the matrix --------------------------------------------------------------------------------------------------
+
+    def attempt(self, op: Any) -> None:
+        """Put a Mixed in place of an attention, where one matrix is known to mix all heads and inputs."""
+        found = self._attended(op) if isinstance(op, Attend) else self._contracted(op)
+        if found is None:
+            self._named_attention(op)
+            return
+        matrix = found.weights.reshape(-1, *found.weights.shape[-2:])
+        if not np.isfinite(matrix).all():
+            return
+        if abs(matrix - matrix[:1]).max() > CLOSE:
+            told = {"name": op.name, "shape": op.shape, "reads": (found.values,), "source": op.source}
+            self.ops[op.name] = NotRead(**told, what="attention", reason=PER_HEAD)
+            return
+        before = dict(self.ops)
+        shape = list(self.ops[found.values].shape)
+        shape[found.axis] = len(matrix[0])
+        whole = found.order == tuple(range(len(shape))) and tuple(shape) == op.shape
+        core = Mixed(
+            name=op.name if whole else self._named(op.name), shape=tuple(shape), reads=(found.values,), source=op.source, matrix=matrix[0],
+            axis=found.axis, text=_said(found.text, found.rate), level="approximate" if found.rate else "exact",
+        )  # fmt: skip
+        if not whole:
+            turned = Transpose(name=self._named(op.name), shape=tuple(shape[i] for i in found.order), reads=(core.name,), order=found.order)
+            self.add(core, op)
+            self.add(turned, op)
+            self.ops[op.name] = Reshape(name=op.name, shape=op.shape, reads=(turned.name,), source=op.source)
+        if not self._placed(core):
+            self.ops = before
+            self.facts.ops = self.ops
+
+    def _named_attention(self, op: Any) -> None:
+        """A product with a softmax of a product is reported as the attention that it is, masks and factors with it."""
+        for side in (0, 1) if isinstance(op, Contract) else ():
+            top = self._softmax_of(op.reads[side])
+            scores = None if top is None else self._product_of(top.reads[0])
+            if scores is not None:
+                reads = tuple(dict.fromkeys((*scores.reads, op.reads[1 - side])))
+                made = NotRead(name=op.name, shape=op.shape, reads=reads, source=op.source, what="attention", reason=ATTENTION)
+                self.ops[op.name] = made
+                return
+
+    def _softmax_of(self, name: str) -> Softmax | None:
+        while isinstance(op := self.ops[name], Pass | Drop | Reshape | Transpose):
+            name = op.reads[0]
+        return op if isinstance(op, Softmax) else None
+
+    def _product_of(self, name: str) -> Contract | None:
+        for _ in range(8):
+            op = self.ops[name]
+            if isinstance(op, Contract):
+                return op
+            moving = [read for read in op.reads if self.facts(read) is None]
+            if not isinstance(op, Pass | Drop | Reshape | Transpose | Masked | Pointwise) or len(moving) != 1:
+                return None
+            name = moving[0]
+        return None
+
+    def _attended(self, op: Attend) -> Found | None:
+        queries, keys, values, *rest = op.reads
+        mask = self.facts(rest[0]) if rest else None
+        if rest and mask is None:
+            return None
+        q, k = self.facts(queries), self.facts(keys)
+        shape = (*op.shape[:-1], self.ops[keys].shape[-2])
+        if q is not None and k is not None:
+            weights = attention_weights(op, q, k, mask)
+        elif (q is not None and not q.any()) or (k is not None and (k == k[..., :1, :]).all()):
+            weights = softmax(masked_scores(op, np.zeros(shape), mask))
+        else:
+            return None
+        return Found(np.broadcast_to(weights, shape), values, len(op.shape) - 2, tuple(range(len(op.shape))), op.rate)
+
+    def _contracted(self, op: Contract) -> Found | None:
+        """Weights known from a softmax (or fixed ones, by head), multiplied with what depends on the input."""
+        terms, out = op.terms.split("->")
+        names = terms.split(",")
+        known = [self._weights(name) for name in op.reads]
+        if sum(k is not None for k in known) != 1 or any(len(set(word)) != len(word) for word in (*names, out)):
+            return None
+        side = 0 if known[0] is not None else 1
+        mine, data, weights = names[side], names[1 - side], known[side]
+        assert weights is not None
+        gone, new = set(data) - set(out), set(out) - set(data)
+        for letter in [c for c in new if op.shape[out.index(c)] == 1 and len(new) > 1 and c in mine]:
+            new.remove(letter)
+            weights = weights.take(0, axis=mine.index(letter))
+            mine, out = mine.replace(letter, ""), out.replace(letter, "")
+        if len(gone) != 1 or len(new) != 1 or not gone | new <= set(mine):
+            return None
+        old, fresh = gone.pop(), new.pop()
+        made = data.replace(old, fresh)
+        if set(made) != set(out):
+            return None
+        rest = [c for c in mine if c not in (old, fresh)]
+        weights = weights.transpose([mine.index(c) for c in (*rest, fresh, old)])
+        order = tuple(made.index(c) for c in out)
+        text = FIXED if self._softmax_of(op.reads[side]) is None else TEXT
+        return Found(weights, op.reads[1 - side], data.index(old), order, self._dropped(op.reads[side]), text)
+
+    def _weights(self, name: str) -> np.ndarray | None:
+        """The numbers of what does not depend on the input; a softmax's also where its scores are known up to a number per row."""
+        array = self.facts(name)
+        if array is not None:
+            return array
+        top = self._softmax_of(name)
+        if top is None:
+            return None
+        scores = self._scores(top.reads[0], top.axis)
+        if scores is None:
+            return None
+        self.facts.known[top.name] = softmax(scores, top.axis)
+        self._forget(name, top.name)
+        return self.facts(name)
+
+    def _forget(self, name: str, until: str) -> None:
+        while name != until:
+            self.facts.known.pop(name, None)
+            name = self.ops[name].reads[0]
+
+    def _scores(self, name: str, axis: int) -> np.ndarray | None:
+        """Scores up to what does not change along ``axis``: keys that are the same for every token give 0."""
+        op = self.ops[name]
+        known = self.facts(name)
+        if known is not None:
+            return known
+        if isinstance(op, Pass):
+            return self._scores(op.reads[0], axis)
+        if isinstance(op, Masked):
+            scores = self._scores(op.reads[0], axis)
+            return None if scores is None else np.where(op.mask, op.value, scores)
+        if isinstance(op, Pointwise):
+            return self._affine(op, axis)
+        if not isinstance(op, Contract):
+            return None
+        terms, out = op.terms.split("->")
+        for letters, read in zip(terms.split(","), op.reads, strict=True):
+            array = self.facts(read)
+            other = [t for t in terms.split(",") if t is not letters]
+            if array is None or out[axis] not in letters or (other and out[axis] in other[0]):
+                continue
+            first = array.take([0], axis=letters.index(out[axis]))
+            if (array == first).all():
+                return np.zeros(op.shape)
+        return None
+
+    def _affine(self, op: Pointwise, axis: int) -> np.ndarray | None:
+        """A function that carries a shift of a whole row of scores over into one of its own, far negative entries aside."""
+        moving = [i for i, name in enumerate(op.reads) if self.facts(name) is None]
+        if len(moving) != 1 or self.ops[op.reads[moving[0]]].shape != op.shape:
+            return None
+        scores = self._scores(op.reads[moving[0]], axis)
+        if scores is None:
+            return None
+
+        def at(shift: float) -> np.ndarray | None:
+            return elementwise(op, [scores + shift if i == moving[0] else self.facts(name) for i, name in enumerate(op.reads)])
+
+        start = at(0.0)
+        if start is None or np.isnan(start).any():
+            return None
+        seen = start > start.max(axis=axis, keepdims=True) - MASKED
+        for shift in SHIFTS:
+            there = at(shift)
+            change = None if there is None else np.where(seen, there - np.where(seen, start, 0), np.nan)
+            low = None if change is None else np.nanmin(change, axis=axis, keepdims=True)
+            if change is None or low is None or not (np.abs(np.where(seen, change - low, 0)) < CLOSE * (1 + abs(shift))).all():
+                return None
+        return np.where(seen, start, -np.inf)
+
+    def _dropped(self, name: str) -> float:
+        rates = []
+        while isinstance(op := self.ops[name], Pass | Drop | Reshape | Transpose):
+            rates += [op.rate] if isinstance(op, Drop) else []
+            name = op.reads[0]
+        return max(rates, default=0.0)
+
+
+def _said(text: str, rate: float) -> str:
+    return text + (f"; the dropout of its weights (rate {rate:g}) is left out" if rate else "")

@@ -1,0 +1,167 @@
+"""What an operation computes, in numbers: of what does not depend on the input, or of inputs drawn at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..trace import (
+    Attend,
+    Contract,
+    Drop,
+    Held,
+    Join,
+    Linear,
+    Masked,
+    Mixed,
+    Normalise,
+    Op,
+    Part,
+    Pass,
+    Pointwise,
+    Reshape,
+    Softmax,
+    Transpose,
+)  # fmt: skip
+
+Array = np.ndarray
+DEPTH = 40
+LARGEST = 2**24
+
+
+class TooLargeError(Exception):
+    """An array with more numbers than are followed."""
+
+
+class Numbers:
+    """Evaluates operations one by one in double precision; ``leaf`` gives what is not followed further, None where it is not known."""
+
+    def __init__(self, ops: Mapping[str, Op], given: Mapping[str, Array], leaf: Callable[[Op], Array | None]) -> None:
+        self.ops, self.leaf = ops, leaf
+        self.known: dict[str, Array | None] = dict(given)
+
+    def __call__(self, name: str, depth: int = 0) -> Array | None:
+        """The array, None where it is not known."""
+        if name not in self.known:
+            op = self.ops[name]
+            if int(np.prod(op.shape, dtype=np.int64)) > LARGEST:
+                raise TooLargeError
+            self.known[name] = self.leaf(op) if depth > DEPTH else self._of(op, depth + 1)
+        return self.known[name]
+
+    def _of(self, op: Op, depth: int) -> Array | None:
+        rule = RULES.get(type(op))
+        if rule is None:
+            return self.leaf(op)
+        if isinstance(op, Held):
+            return np.asarray(op.value, dtype=np.float64)
+        if isinstance(op, Linear):
+            return self._layer(op, depth)
+        arrays = [self(name, depth) for name in op.reads]
+        if any(array is None for array in arrays):
+            return self._partly(op, arrays)
+        with np.errstate(all="ignore"):
+            out = rule(op, arrays)
+        return self.leaf(op) if out is None else out
+
+    def _partly(self, op: Op, arrays: list[Array | None]) -> Array | None:
+        """A product with zeros is 0 whatever the other factor; a concatenation may be known in part."""
+        if isinstance(op, Contract) and any(array is not None and not array.any() for array in arrays):
+            return np.zeros(op.shape)
+        return self.leaf(op)
+
+    def _layer(self, op: Linear, depth: int) -> Array | None:
+        """Channels whose weights are all 0 are their bias; the others are not known unless what the layer reads is."""
+        if any(k != 1 for k in op.kernel) or op.groups != 1 or any(s != 1 for s in op.stride) or any(p != (0, 0) for p in op.padding):
+            return self.leaf(op)
+        weight = np.asarray(op.weight, dtype=np.float64).reshape(op.weight.shape[0], -1)
+        bias = np.zeros(len(weight)) if op.bias is None else np.asarray(op.bias, dtype=np.float64)
+        if not weight.any():
+            return np.broadcast_to(_along(bias, op.out_axis, len(op.shape)), op.shape)
+        read = self(op.reads[0], depth)
+        if read is None:
+            return self.leaf(op)
+        return np.moveaxis(np.moveaxis(read, op.axis, -1) @ weight.T + bias, -1, op.out_axis)
+
+
+def _along(values: Array, axis: int, rank: int) -> Array:
+    return values.reshape(tuple(-1 if i == axis else 1 for i in range(rank)))
+
+
+def softmax(scores: Array, axis: int = -1) -> Array:
+    """exp(x) / sum exp(x), of entries that may be -infinity."""
+    top = scores.max(axis=axis, keepdims=True)
+    powers = np.exp(scores - top)
+    return powers / powers.sum(axis=axis, keepdims=True)
+
+
+def attention_weights(op: Attend, queries: Array, keys: Array, mask: Array | None) -> Array:
+    """The matrix (..., T, S) of an Attend."""
+    scores = op.scale * queries @ np.swapaxes(keys, -1, -2)
+    return softmax(masked_scores(op, scores, mask))
+
+
+def masked_scores(op: Attend, scores: Array, mask: Array | None) -> Array:
+    """Scores with the masks of an Attend added."""
+    if op.causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], dtype=bool)), scores, -np.inf)
+    return scores if mask is None else scores + mask
+
+
+def _attend(op: Any, arrays: list[Any]) -> Array:
+    queries, keys, values, *mask = arrays
+    return attention_weights(op, queries, keys, mask[0] if mask else None) @ values
+
+
+def elementwise(op: Any, arrays: list[Any]) -> Array | None:
+    """The numbers of a Pointwise; None where it has no expression."""
+    symbols = sp.symbols(f"a:{len(arrays)}", real=True)
+    try:
+        expr = op.function(*symbols)
+        if not isinstance(expr, sp.Expr):
+            return None
+        return np.broadcast_to(np.asarray(sp.lambdify(symbols, expr, ["scipy", "numpy"])(*arrays), dtype=np.float64), op.shape)
+    except Exception:  # a function that has no plain expression is not followed
+        return None
+
+
+def _normalised(op: Any, arrays: list[Any]) -> Array | None:
+    if op.kind not in ("layer", "rms") or len(op.axes) != 1:
+        return None
+    (x,), axis = arrays, op.axes
+    x = x - x.mean(axis=axis, keepdims=True) if op.kind == "layer" else x
+    x = x / np.sqrt((x * x).mean(axis=axis, keepdims=True) + op.epsilon)
+    x = x if op.gain is None else x * _along(np.asarray(op.gain, np.float64).reshape(-1), axis[0], x.ndim)
+    x = x if op.bias is None else x + _along(np.asarray(op.bias, np.float64).reshape(-1), axis[0], x.ndim)
+    return x if np.isfinite(x).all() else None
+
+
+def _part(op: Any, arrays: list[Any]) -> Array:
+    return arrays[0][(*(slice(None),) * op.axis, slice(op.start, op.stop, op.step))]
+
+
+def mixed(op: Any, array: Array) -> Array:
+    """``matrix x`` along one axis."""
+    return np.moveaxis(np.moveaxis(array, op.axis, -1) @ np.asarray(op.matrix, np.float64).T, -1, op.axis)
+
+
+RULES: dict[type[Op], Callable[[Any, list[Any]], Array | None]] = {
+    Held: lambda op, _: op.value,
+    Linear: lambda op, _: None,
+    Attend: _attend,
+    Pointwise: elementwise,
+    Normalise: _normalised,
+    Part: _part,
+    Mixed: lambda op, a: mixed(op, a[0]),
+    Contract: lambda op, a: np.einsum(op.terms, *a),
+    Softmax: lambda op, a: softmax(a[0], op.axis),
+    Masked: lambda op, a: np.where(op.mask, op.value, a[0]),
+    Pass: lambda op, a: a[0],
+    Drop: lambda op, a: a[0],
+    Reshape: lambda op, a: a[0].reshape(op.shape),
+    Transpose: lambda op, a: a[0].transpose(op.order),
+    Join: lambda op, a: np.concatenate(a, axis=op.axis),
+}

@@ -1,0 +1,158 @@
+"""Where a mixing of tokens stands: outside the reshapes by which heads split the channels, checked on numbers drawn at random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ..layout import channel_axes, reshaped_axis
+from ..trace import Entry, Held, Linear, Mixed, Op, Pass, Reshape, Trace, Transpose
+from .biases import join_biases
+from .editing import Edit
+from .numbers import Numbers
+
+MOVES = (Reshape, Transpose, Pass)
+
+
+class Placing(Edit):
+    """Puts Mixed operations where the channels are whole."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__({op.name: op for op in trace.ops}, trace.outputs)
+        join_biases(self)
+        trace = replace(trace, ops=tuple(self.ordered().values()))
+        self.ops = {op.name: op for op in trace.ops}
+        self.trace, self.wishes = trace, dict[str, str]()
+        self.axes, self.examples = channel_axes(trace), _examples(self.ops)
+        self.facts = Numbers(self.ops, {}, lambda _: None)
+
+    def _placed(self, core: Mixed) -> bool:
+        """Put a Mixed in where the channels are whole; whether there is such a place."""
+        channels = self.axes.get(core.reads[0])
+        self.ops[core.name] = core
+        if self.examples[core.reads[0]] == 0 and channels is not None and channels != core.axis and core.axis != 0:
+            return True
+        for first, layer in self._upward(core.reads[0]):
+            for last, second in self._downward(core.name):
+                made = self._equal(core, first, layer, last, second)
+                if made is not None:
+                    self._installed(core, made, last)
+                    return True
+        return False
+
+    def _upward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
+        """Arrays from which the values are rearranged, or made by one layer and rearranged."""
+        layer: Linear | None = None
+        while True:
+            if self.examples[name] == 0 and (layer is not None or self.axes.get(name) is not None):
+                yield name, layer
+            op = self.ops[name]
+            if isinstance(op, Linear) and layer is None and not op.kernel:
+                layer = op
+            elif not isinstance(op, MOVES):
+                return
+            name = op.reads[0]
+
+    def _downward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
+        """Arrays into which the outcome is rearranged, perhaps by way of one layer."""
+        layer: Linear | None = None
+        readers = self.readers()
+        while True:
+            yield name, layer
+            if len(readers[name]) != 1 or not readers[name][0]:
+                return
+            name = readers[name][0]
+            op = self.ops[name]
+            if isinstance(op, Linear) and layer is None and not op.kernel:
+                layer = op
+            elif not isinstance(op, MOVES):
+                return
+
+    def _equal(self, core: Mixed, first: str, layer: Linear | None, last: str, second: Linear | None) -> list[Op] | None:
+        """The operations that take ``first`` to ``last`` without rearranging anything, if they compute the same."""
+        rank, size = len(self.ops[first].shape), core.matrix.shape[1]
+        channels = rank - 1 if layer is not None or second is not None else self.axes[first]
+        for axis in (a for a in range(1, rank) if a != channels and self.ops[first].shape[a] == size):
+            made = self._chain(core, first, layer, second, axis)
+            wide = all(op.weight.shape[1] == self.width(made, op.reads[0]) for op in made if isinstance(op, Linear))
+            if made[-1].shape != self.ops[last].shape or not wide:
+                continue
+            random = np.random.default_rng(0)
+
+            def leaf(op: Op, random: np.random.Generator = random) -> np.ndarray:
+                return random.standard_normal(op.shape)
+
+            given = {first: random.standard_normal(self.ops[first].shape)}
+            expected = Numbers(self.ops, given, leaf)(last)
+            found = Numbers({**self.ops, **{op.name: op for op in made}}, given, leaf)(made[-1].name)
+            if expected is not None and found is not None and np.allclose(expected, found, rtol=1e-9, atol=1e-9):
+                return made
+        return None
+
+    def width(self, made: list[Op], name: str) -> int:
+        """The size of the last axis of an operation, old or new."""
+        return next((op for op in made if op.name == name), self.ops.get(name, made[0])).shape[-1]
+
+    def _chain(self, core: Mixed, first: str, layer: Linear | None, second: Linear | None, axis: int) -> list[Op]:
+        made: list[Op] = []
+        shape = self.ops[first].shape
+        last = len(shape) - 1
+
+        def linear(op: Linear, read: str) -> Linear:
+            wide = (*shape[:-1], op.weight.shape[0])
+            return replace(op, name=self._named(op.name), shape=wide, reads=(read,), axis=last, out_axis=last)
+
+        if layer is not None:
+            made.append(linear(layer, first))
+            shape = made[-1].shape
+        mixed_shape = tuple(len(core.matrix) if i == axis else n for i, n in enumerate(shape))
+        made.append(replace(core, name=self._named(core.name), shape=mixed_shape, reads=(made[-1].name if made else first,), axis=axis))
+        shape = mixed_shape
+        if second is not None:
+            made.append(linear(second, made[-1].name))
+        return made
+
+    def _named(self, wish: str) -> str:
+        wish = self.wishes.get(wish, wish)
+        name = self.names(wish)
+        self.wishes[name] = wish
+        return name
+
+    def _installed(self, core: Mixed, made: list[Op], last: str) -> None:
+        """Put the new operations in; what stood there keeps its names for those who read them."""
+        old = self.ops[last]
+        for op in made:
+            self.add(op, core)
+        self.ops[last] = Pass(name=last, shape=old.shape, reads=(made[-1].name,), source=old.source)
+        self._renamed([(op.name, self.wishes[op.name]) for op in made])
+        self.facts.ops = self.ops
+        current = replace(self.trace, ops=tuple(self.ordered().values()))
+        self.axes, self.examples = channel_axes(current), _examples(self.ordered())
+
+    def _renamed(self, pairs: list[tuple[str, str]]) -> None:
+        """Give new operations the names of those that nothing needs any more."""
+        live = self.reached()
+        self.ops = {name: op for name, op in self.ops.items() if name in live or isinstance(op, Entry)}
+        names = {new: wish for new, wish in pairs if wish not in self.ops and new in self.ops}
+        self.ops = {
+            names.get(name, name): replace(op, name=names.get(name, name), reads=tuple(names.get(r, r) for r in op.reads))
+            for name, op in self.ops.items()
+        }
+        self.born = {names.get(new, new): old for new, old in self.born.items()}
+
+
+def _examples(ops: dict[str, Op]) -> dict[str, int | None]:
+    """{operation: the axis of its output that carries the examples}, None where a reshape may have mixed them with others."""
+    out: dict[str, int | None] = {}
+    for name, op in ops.items():
+        known = [out[read] for read in op.reads if not isinstance(ops[read], Held)]
+        axis = 0 if not known else known[0] if len(set(known)) == 1 else None
+        if axis is not None and isinstance(op, Transpose):
+            axis = op.order.index(axis)
+        elif axis and isinstance(op, Reshape):
+            there = reshaped_axis(ops[op.reads[0]].shape, op.shape, axis)
+            axis = there[1] if there is not None and there[0] == "kept" else None
+        out[name] = axis
+    return out

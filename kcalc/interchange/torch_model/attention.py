@@ -1,0 +1,113 @@
+"""Operators of which attention and normalisation by hand are made: contractions, softmax, masks, moments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..trace import Attend, Contract, Held, Masked, Moment, Softmax
+from .calls import Call
+from .unread import REASONS, SUMS
+from .values import Const, Ref, numbers_of
+from .walker import Handler, Walker
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SPREAD = "normalisation by hand that is not recognised; use nn.LayerNorm, nn.GroupNorm or nn.RMSNorm"
+INFINITE = "entries are set to infinity, as attention does before its softmax"
+
+
+def contraction(walker: Walker, call: Call, left: Any, right: Any, terms: str | None, what: str, reason: str) -> Any:
+    """A contraction of two arrays of which at least one depends on the input; ``terms`` None: a product of matrices."""
+    if terms is None:
+        terms = _matrix_terms(left.shape, right.shape)
+    if terms is None or any(not isinstance(v, Ref | Const) for v in (left, right)):
+        return walker.unread(call, what, reason)
+    reads = [walker.read(value, call.path) for value in (left, right)]
+    return walker.emit(call, Contract, reads, what=what, reason=reason, terms=terms)
+
+
+def _matrix_terms(left: tuple[int, ...], right: tuple[int, ...]) -> str | None:
+    if min(len(left), len(right)) < 2:
+        return None
+    batch = LETTERS[: max(len(left), len(right)) - 2]
+    if any(a != b for a, b in zip(left[-3::-1], right[-3::-1], strict=False)):
+        return None  # heads or examples are repeated
+    mine, theirs = batch[len(batch) - len(left) + 2 :], batch[len(batch) - len(right) + 2 :]
+    return f"{mine}xy,{theirs}yz->{batch}xz"
+
+
+def softmax(walker: Walker, call: Call) -> Any:
+    """softmax along one axis."""
+    what, reason = REASONS[call.kind]
+    source = call["self"] if call["self"] is not None else call["input"]
+    if call["dim"] is None or not isinstance(source, Ref):
+        return walker.unread(call, what, reason)
+    axis = int(call["dim"]) % len(source.shape)
+    return walker.emit(call, Softmax, [walker.read(source, call.path)], what=what, reason=reason, axis=axis)
+
+
+def attend(walker: Walker, call: Call) -> Any:
+    """scaled_dot_product_attention."""
+    operands = [call[name] for name in ("query", "key", "value")]
+    mask = call["attn_mask"]
+    if any(not isinstance(v, Ref) for v in operands) or operands[0].shape[:-2] != operands[2].shape[:-2]:
+        return walker.unread(call, "attention", SUMS)
+    reads = [walker.read(v, call.path) for v in operands]
+    if isinstance(mask, Const):
+        array = numbers_of(mask.tensor)
+        reads.append(walker.held(mask, np.where(array, 0.0, -np.inf) if array.dtype == bool else array))
+    elif mask is not None:
+        return walker.unread(call, "attention", SUMS)
+    scale = call["scale"] if call["scale"] is not None else 1 / math.sqrt(operands[0].shape[-1])
+    causal, rate = bool(call["is_causal"]), float(call["dropout_p"] or 0.0)
+    return walker.emit(call, Attend, reads, what="attention", reason=SUMS, scale=float(scale), causal=causal, rate=rate)
+
+
+def masked(walker: Walker, call: Call) -> Any:
+    """masked_fill and where with a mask that does not depend on the input; None where they are anything else."""
+    if call.kind.startswith("where"):
+        mask, source, value = call["condition"], call["self"], call["other"]
+    else:
+        mask, source, value = call["mask"], call["self"], call["value"]
+    number = value.tensor.item() if isinstance(value, Const) and value.tensor.numel() == 1 else value
+    if not isinstance(mask, Const) or not isinstance(source, Ref) or isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    where = numbers_of(mask.tensor).astype(bool)
+    where = ~where if call.kind.startswith("where") else where
+    if source.shape != call.shape or (math.isfinite(number) and (where.all() or not where.any())):
+        return None
+    what, reason = ("a mask of infinities", INFINITE) if not math.isfinite(number) else ("a mask", "some locations are set to a number")
+    return walker.emit(call, Masked, [source.name], what=what, reason=reason, mask=where, value=float(number))
+
+
+def moment(walker: Walker, call: Call) -> Any:
+    """Variances, standard deviations and lengths over axes that keep their place."""
+    source = call["self"] if call["self"] is not None else call["input"]
+    what, reason = REASONS[call.kind]
+    dims = call["dim"]
+    kind = "norm" if "norm" in call.kind else call.kind
+    order = call["ord"] if call["ord"] is not None else call["p"]
+    if not isinstance(source, Ref) or dims in (None, []) or isinstance(dims, bool) or kind not in ("var", "std", "norm"):
+        return walker.unread(call, what, reason)
+    if kind == "norm" and order not in (None, 2, 2.0):
+        return walker.unread(call, what, reason)
+    rank = len(source.shape)
+    axes = tuple(sorted(int(d) % rank for d in (dims if isinstance(dims, list | tuple) else [dims])))
+    correction = call["correction"] if "correction" in call.args else call["unbiased"]
+    correction = 1.0 if correction is None else float(correction)
+    return walker.emit(
+        call, Moment, [walker.read(source, call.path)], what=what, reason=reason, kind=kind, axes=axes, correction=correction
+    )
+
+
+def handlers() -> Mapping[str, Handler]:
+    """{operator: handler} of this file."""
+    table: dict[str, Handler] = dict.fromkeys(("softmax", "_softmax", "_safe_softmax"), softmax)
+    table |= dict.fromkeys(("var", "std", "linalg_vector_norm", "norm"), moment)
+    return table | {"scaled_dot_product_attention": attend}
+
+
+__all__ = ["Held", "contraction", "handlers", "masked"]

@@ -1,0 +1,172 @@
+"""Today's networks read: gates, halves of one layer, fixed attention, token mixing, normalisation by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+
+from modern_zoo import CAUSAL, TOKENS, UNIFORM, ZOO, D, Model, T, by_hand, gpt_block, heads, silent, swiglu  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+
+from kcalc.interchange.apply import apply_to  # noqa: E402
+from kcalc.interchange.json_format import network_from_dict, network_to_dict  # noqa: E402
+from kcalc.layers import Affine, Opaque, TokenMix  # noqa: E402
+
+L = kc.layers
+
+
+def plain(network: kc.Network) -> kc.Network:
+    """With sigma_w = 1, sigma_b = 0, and Scale factors to ten digits."""
+    change: dict[type, Callable[[Any], Any]] = {
+        Affine: lambda layer: replace(layer, sigma_w=1, sigma_b=0), L.Scale: lambda layer: L.Scale(round(float(layer.factor), 7)),
+    }  # fmt: skip
+    return network.map_layers(lambda _, layer: change.get(type(layer), lambda same: same)(layer))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_network_is_the_one_written_by_hand(name: str) -> None:
+    torch.manual_seed(0)
+    model, shape, twin = ZOO[name]()
+    found = kc.read(model.eval(), shape)
+    assert plain(found.network).isomorphic(plain(twin)), f"\n{found}\n{list(found.network.steps())}"
+    assert found.fidelity.level == ("locations" if name.startswith("squeeze") else "exact")
+    assert network_from_dict(network_to_dict(found.network)) == found.network
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if not name.startswith(("gpt", "encoder"))])
+def test_the_network_computes_what_the_model_computes(name: str) -> None:
+    """Rebuilt from the network with the model's weights: every half must get its own rows."""
+    torch.manual_seed(1)
+    model, shape, _ = ZOO[name]()
+    model = model.double().eval()
+    x = torch.randn(shape, dtype=torch.float64)
+    network = kc.read(model, x).network
+    twin = apply_to(model, SimpleNamespace(network=network, changes=()), x, weights="keep")
+    with torch.no_grad():
+        assert torch.allclose(twin(x), model(x), rtol=1e-5, atol=1e-5)  # epsilons and single precision
+    drawn = apply_to(model, SimpleNamespace(network=network, changes=()), x)
+    assert {name for name, p in drawn.named_parameters() if p.ndim > 1} <= set(dict(model.named_parameters()))
+    assert all(p.abs().sum() > 0 for name, p in drawn.named_parameters() if p.ndim > 1)
+
+
+def test_halves_are_drawn_into_their_rows() -> None:
+    """A shaped fused layer: the rows of each half have the spread of that half's node, in the one parameter of the model."""
+    model = Model(swiglu, up=nn.Linear(64, 2 * 64), down=nn.Linear(64, 8)).eval()
+    found = kc.read(model, (2, 64))
+    halves = {"up[0:64]": 0.5, "up[64:128]": 2.0}
+    network = found.network.map_layers(lambda node, layer: replace(layer, sigma_w=halves[node]) if node in halves else layer)
+    made = apply_to(model, SimpleNamespace(network=network, changes=()), torch.zeros(2, 64), weights="gaussian_delta")
+    weight = made.get_parameter("up.weight").detach()
+    assert weight.shape == model.up.weight.shape
+    for rows, sigma in zip(weight.split(64), halves.values(), strict=True):
+        assert abs(float(rows.square().mean().sqrt()) * 8 / sigma - 1) < 0.05
+
+
+def test_fixed_attention_is_not_frozen_behind_the_users_back() -> None:
+    model, shape, _ = ZOO["gpt"]()
+    network = kc.read(model, shape).network
+    with pytest.raises(kc.KcalcError, match="attention whose queries or keys are 0"):
+        apply_to(model, SimpleNamespace(network=network, changes=()), torch.zeros(shape))
+
+
+# -- attention -------------------------------------------------------------------------------------------------------------
+
+
+def attention(function: Callable[..., Any], key: nn.Linear | None = None, query: nn.Linear | None = None, **more: Any) -> Model:
+    parts = {"q": query or silent(nn.Linear(D, D)), "k": key or nn.Linear(D, D), "v": nn.Linear(D, D), "o": nn.Linear(D, 8)}
+    return Model(lambda m, *x: m.o(function(m, *x)), **parts, **more)
+
+
+def usual(m: Any, x: Any, **options: Any) -> Any:
+    return heads(m.q(x), m.k(x), m.v(x), **options)
+
+
+@pytest.mark.parametrize("attend", [lambda *x: heads(*x, is_causal=True), by_hand])
+def test_attention_that_attends_is_opaque(attend: Callable[..., Any]) -> None:
+    found = kc.read(gpt_block(attend, rows=0).eval(), TOKENS)
+    assert [layer.name for layer in map(found.network.layer, found.network.nodes_of(Opaque))] == ["attention"]
+    assert any("computed from the input" in note.text for note in found.notes)
+    assert found.fidelity.counts["not read"] == 1
+
+
+def test_multi_head_attention_module() -> None:
+    for zero, causal, weights in ((True, False, False), (True, True, False), (True, False, True), (False, False, False)):
+        module = nn.MultiheadAttention(D, 4, batch_first=True)
+        if zero:
+            with torch.no_grad():
+                module.in_proj_weight[:D] = 0
+        mask = nn.Transformer.generate_square_subsequent_mask(T) if causal else None
+        model = Model(lambda m, x, mask=mask, weights=weights: x + m.attn(x, x, x, need_weights=weights, attn_mask=mask)[0], attn=module)
+        found = kc.read(model.eval(), TOKENS)
+        if not zero:
+            assert [found.network.layer(node).name for node in found.network.nodes_of(Opaque)] == ["attention"]
+            continue
+        (node,) = found.network.nodes_of(TokenMix)
+        np.testing.assert_allclose(found.network.layer(node).array, CAUSAL if causal else UNIFORM, atol=1e-12)
+        assert found.fidelity.level == "exact" and len(found.network.nodes_of(Affine)) == 2
+
+
+def test_what_makes_attention_fixed() -> None:
+    """Keys that are the same for every token do; queries of their own with other keys do not, nor heads that differ."""
+    key = silent(nn.Linear(D, D), bias=False)
+    alibi, future = torch.randn(1, 1, T, T), torch.triu(torch.full((T, T), -1e9), 1)
+    expected = torch.softmax(alibi[0, 0], -1).numpy()
+    fixed = {
+        "same keys": (attention(usual, key, nn.Linear(D, D)), UNIFORM),
+        "a bias of scores": (attention(lambda m, x: usual(m, x, attn_mask=alibi)), expected),
+        "softmax over the queries": (
+            attention(lambda m, x: F.softmax(m.q(x) @ m.k(x).transpose(1, 2), 1) @ m.v(x)), UNIFORM,
+        ),
+        "masked by a great number": (
+            attention(lambda m, x: F.softmax(m.q(x) @ m.k(x).mT + future, -1) @ m.v(x), key, nn.Linear(D, D)), CAUSAL,
+        ),
+    }  # fmt: skip
+    for name, (model, matrix) in fixed.items():
+        network = kc.read(model.eval(), TOKENS).network
+        (node,) = network.nodes_of(TokenMix)
+        np.testing.assert_allclose(network.layer(node).array, matrix, atol=1e-7, err_msg=name)
+    opaque = {
+        "a bias of queries": attention(usual, query=silent(nn.Linear(D, D), bias=False)),
+        "a bias by head": attention(lambda m, x: usual(m, x, attn_mask=torch.arange(4.0).view(1, 4, 1, 1) * torch.arange(float(T)))),
+        "same keys, softmax over the queries": attention(
+            lambda m, x: F.softmax(m.q(x) @ m.k(x).transpose(1, 2), 1) @ m.v(x), key, nn.Linear(D, D)
+        ),
+        "values that the scores multiply": attention(lambda m, x: (m.q(x) @ m.k(x).mT) @ m.v(x)),
+    }
+    for name, model in opaque.items():
+        found = kc.read(model.eval(), TOKENS)
+        assert found.fidelity.level == "not read" and not found.network.nodes_of(TokenMix), name
+
+
+def test_masks_that_depend_on_the_input_and_cross_attention() -> None:
+    model = attention(lambda m, x, mask: usual(m, x, attn_mask=mask[:, None, None, :]))
+    assert kc.read(model.eval(), TOKENS, (2, T)).fidelity.level == "not read"
+    crossed = attention(lambda m, x, y: heads(m.q(x), m.k(y), m.v(y)))
+    network = kc.read(crossed.eval(), TOKENS, (2, 9, D)).network
+    assert network.layer(network.nodes_of(TokenMix)[0]) == TokenMix(np.full((T, 9), 1 / 9))
+
+
+def test_equal_sizes_do_not_confuse_axes() -> None:
+    """As many examples as tokens as channels: which axis is mixed is told by numbers, not by sizes."""
+    found = kc.read(gpt_block(lambda *x: heads(*x, is_causal=True)).eval(), (D, D, D))
+    matrix = found.network.layer(found.network.nodes_of(TokenMix)[0]).array
+    np.testing.assert_allclose(matrix, np.tril(np.ones((D, D))) / np.arange(1, D + 1)[:, None])
+    assert found.fidelity.level == "exact"
+
+
+def test_training_is_said_to_change_it() -> None:
+    text = str(kc.read(gpt_block().eval(), TOKENS))
+    assert "exact (11 nodes)" in text and "at initialisation; tangent kernels and gradients leave its query and key weights out" in text
+    model = attention(lambda m, x: usual(m, x, dropout_p=0.1))
+    found = kc.read(model, TOKENS)
+    assert found.fidelity.level == "approximate" and "dropout of its weights" in str(found)
