@@ -23,8 +23,8 @@ from .inputs import InputPairs, input_shapes
 from .jacobians import Jacobians, layer_jacobians
 from .parts import GradientCheck, TangentCheck
 from .probes import Shifts, measure, measured_nodes
-from .result import NARROW, KernelCheck, Sample
-from .statistics import Statistic
+from .result import KernelCheck, Sample
+from .statistics import NARROW, Statistic
 
 Node = Hashable
 Array = Any

@@ -11,6 +11,7 @@ from .. import plot_claims
 from ..errors import KcalcError
 from ..plotting import GREY, PALETTE, finish
 from ..plotting import axes as panel
+from .statistics import NARROW
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,8 +29,6 @@ def values_by_layer(
     ``checks`` is one check or {label: check}; ``bars`` is about how many nodes have a vertical line.  Returns: the Axes.
     Raises: KcalcError for quantities and cases that were not measured.
     """
-    from .result import NARROW
-
     made = ax is None
     ax = panel(ax, *SIZE)
     given = checks if isinstance(checks, Mapping) else {"": checks}

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import KcalcError, unknown
 from ..maps import Assumption
 from .parts import GradientCheck, Table, TangentCheck, numbers, place, plain
-from .statistics import Power, Statistic, allowed, bias, root_mean_square
+from .statistics import NARROW, Power, Statistic, allowed, bias, root_mean_square
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Node = Hashable
 Array = np.ndarray
-NARROW = 16  # channels under which a cosine is that of few numbers
 UNJUDGED = f"no node has {NARROW} channels or more, so none is judged; use a greater width"
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+NARROW = 16  # channels under which a cosine is that of few numbers
+
 Array = np.ndarray
 
 
