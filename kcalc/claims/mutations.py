@@ -159,7 +159,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("pair", "expectations:pair_moment", times(1.01), ("DKS-eq7", "TAT-eq5")),
     Mutation("c-derivative", "pairs:PairMap._matrix", lambda m: m * [1.0, 1.02, 1.0], ("TAT-eq17", "DKS-eq10")),
     Mutation("sum-weights", "network:sum_weights", lambda w: tuple(abs(v) ** 0.5 for v in w), ("DKS-eq12", "TAT-eq7")),
-    Mutation("mean-of-sum", "calculi.kernel:_mean1", times(1.1), ("DKS-ln2", "DKS-194")),
+    Mutation("mean-of-sum", "calculi.kernel_moments:_mean1", times(1.1), ("DKS-ln2", "DKS-194")),
     Mutation("slope-mix", "calculi.factored:as_floats", lambda v: v**0.5, ("DKS-eq20", "TAT-mu1")),
     Mutation("maximal-slope", "slope_maxima:MaximalSlope.__call__", times(1.01), ("TAT-mu1", "DKS-eq20")),
     Mutation("maximal-curvature", "slope_maxima:MaximalCurvature.multiplier", times(1.01), ("TAT-mu2", "TAT-b5a")),
