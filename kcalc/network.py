@@ -279,10 +279,15 @@ def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
     return counts
 
 
-def grouped_widths(network: Network) -> dict[Node, int | None]:
-    """How many channels each grouped Affine and each GroupNorm reads, None where it is not known."""
-    grouped = [node for kind in (Affine, GroupNorm) for node in network.nodes_of(kind) if getattr(network.layer(node), "groups", 1) > 1]
-    return {node: network.features[network.parents(node)[0]] for node in grouped}
+def channel_widths(network: Network) -> dict[Node, int | None]:
+    """How many channels every node reads whose rule depends on it (groups, statistics over channels), None where it is not known."""
+
+    def counts(layer: Layer) -> bool:
+        return isinstance(layer, LayerNorm | RMSNorm | GroupNorm) or (
+            isinstance(layer, Affine) and (layer.groups > 1 or layer.standardised)
+        )
+
+    return {node: network.features[parents[0]] for node, layer, parents in network.steps() if counts(layer)}
 
 
 def sum_weights(layer: Sum, count: int) -> tuple[Any, ...]:

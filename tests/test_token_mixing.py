@@ -269,3 +269,37 @@ def test_arrays_do_what_the_layers_say():
     mixed = mixed - mixed.mean(axis=(1, 3), keepdims=True)
     mixed = (mixed / mixed.std(axis=(1, 3), keepdims=True)).reshape(5, 3, 2, 4)
     np.testing.assert_allclose(out, mixed * x.mean(axis=(1, 2), keepdims=True), atol=2e-6)
+
+
+# -- what was once read wrongly or crashed -----------------------------------------------------------------------------------------------
+
+
+def test_statistics_over_one_channel_are_refused():
+    for last in (L.LayerNorm(), L.RMSNorm(), L.GroupNorm(1), L.Affine(standardised=True)):
+        net = kc.chain(L.Input(8), L.Affine(1), last)
+        with pytest.raises(kc.KcalcError, match="over a single channel|over one input channel"):
+            kc.c_map(net)
+
+
+def test_one_token_can_be_mixed():
+    net = kc.chain(L.Affine(), L.Pool("mean"), L.TokenMix([[2.0], [0.5]]))
+    X = np.random.default_rng(0).normal(size=(2, 4, 3))
+    q = kc.c_map(net, spatial="exact", image_shape=(4,)).q_values(X)
+    np.testing.assert_allclose(q["tokenmix_1"], q["pool_1"] * np.array([4.0, 0.25]), rtol=1e-14)
+
+
+def test_a_factor_beside_its_product_at_every_location():
+    """t = n + x + n v with n = LayerNorm(x): E t^2 = E (n + x)^2 + q_v, for n and v are independent and v has mean 0."""
+    net = network(
+        ("x", L.Input(), ()), ("n", L.LayerNorm(), ("x",)), ("v", L.Affine(), ("x",)), ("p", L.Product(), ("n", "v")),
+        ("s", L.Sum(), ("x", "p")), ("t", L.Sum(), ("n", "s")),
+    )  # fmt: skip
+    X = np.random.default_rng(1).normal(size=(1, 4, 3)) + 0.5
+    n = (X - X.mean(-1, keepdims=True)) / X.std(-1, keepdims=True)
+    found = kc.c_map(net, spatial="exact", image_shape=(4,)).q_values(X)["t"]
+    np.testing.assert_allclose(found, ((n + X) ** 2).mean(-1) + (X**2).mean(-1), rtol=1e-13)
+
+
+def test_an_input_as_a_factor_says_what_it_takes_for_granted():
+    net = network(("x", L.Input(), ()), ("v", L.Affine(), ("x",)), ("p", L.Product(), ("x", "v")), ("s", L.Sum(), ("p", "v")))
+    assert any("input has channel mean 0" in note.text for note in kc.c_map(net).assumptions)

@@ -32,11 +32,12 @@ class Atom:
     scale: Number = 1
     patched: bool = False  # a sum of different channel windows: it must not be opened
     factors: tuple[Pair, ...] = ()  # a product of independent feature maps
+    mixed: bool = False  # a mean or another mix of locations of one
 
     @property
     def kind(self) -> str:
         """What it is, in words, where it is neither Gaussian nor an activation."""
-        return "product" if self.factors else "depthwise layer"
+        return "product" if self.factors else "mix of locations" if self.mixed else "depthwise layer"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ..errors import KcalcError
 from ..fields import NUMPY
 from ..jets import Jet
 from ..layers import BatchNorm, Layer
-from ..network import Network, concat_channels, grouped_widths
+from ..network import Network, channel_widths, concat_channels
 from .channels import Channels
 from .kernel import Kernel
 
@@ -55,7 +55,7 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
     between, size = one_number(c, "c"), one_q(q)
     if not 0 <= between < 1:
         raise KcalcError(f"the c value between examples of a batch lies in [0, 1), got {c!r}")
-    kernel = Batches(NUMPY, True, True, concat_channels(network), False, grouped_widths(network))
+    kernel = Batches(NUMPY, True, True, concat_channels(network), False, channel_widths(network))
     start: dict[Any, Channels] = {
         n: kernel.start(n, np.asarray(size), np.asarray(size), Jet((np.asarray(1 - between),))) for n in network.inputs
     }

@@ -16,7 +16,7 @@ from ..errors import KcalcError
 from ..fields import NUMPY
 from ..jets import Jet
 from ..maps import Assumption, CMap, QMap
-from ..network import Network, concat_channels, grouped_widths
+from ..network import Network, channel_widths, concat_channels
 from .channels import Channels
 from .kernel import Kernel
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
@@ -105,7 +105,7 @@ class _Reading:
         self.network = network
         self.assume = assume_independent
         self.channels = concat_channels(network)
-        self.widths = grouped_widths(network)
+        self.widths = channel_widths(network)
         self.kernel = Kernel()
 
     def run(self, field: Any, q1: dict[Node, Any], q2: dict[Node, Any] | None, gap: dict[Node, Any] | None) -> dict[Node, Channels]:

@@ -108,6 +108,8 @@ class Kernel(KernelActivations):
     @rule.register
     def _(self, layer: Product, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``prod_i f_i``; of independent factors q values, c values and channel means multiply."""
+        if any(t.atom.raw for state in inputs for pair in state.pairs for t in pair.terms):
+            self.note(node, "the network input has channel mean 0", "convention")
         return overlaid(inputs, lambda pairs: self._product(pairs, node), node)
 
     @rule.register
@@ -123,6 +125,7 @@ class Kernel(KernelActivations):
     def _(self, layer: LayerNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``c -> (sqrt(q1 q2) c - mu1 mu2) / sqrt((q1 - mu1^2)(q2 - mu2^2))`` over all channels, q -> 1."""
         (below,) = inputs
+        self._check_several(node)
         mean1, mean2 = self._means(below, node)
         q1, q2, _ = self.algebra.mix(self._parts(below))
         return self._divided(below, q1, q2, mean1, mean2, node)
@@ -131,6 +134,7 @@ class Kernel(KernelActivations):
     def _(self, layer: RMSNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``q -> 1``, c kept."""
         (below,) = inputs
+        self._check_several(node)
         q1, q2, _ = self.algebra.mix(self._parts(below))
         return self._divided(below, q1, q2, 0, 0, node)
 
@@ -138,6 +142,7 @@ class Kernel(KernelActivations):
     def _(self, layer: GroupNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
         """That of LayerNorm in every group, all locations being alike."""
         (below,) = inputs
+        self._check_several(node)
         self._check_groups(layer, node, below)
         self.note(node, ALIKE, "convention")
         mean1, mean2 = self._means(below, node)

@@ -80,7 +80,7 @@ class KernelMoments:
 
     def _centred(self, state: Channels, node: Node, many: bool) -> list[Part]:
         """Second moments about the channel means; ``many`` channels must be there to standardise weights over."""
-        if not many:
+        if not many or (self.widths or {}).get(node) == 1:
             raise KcalcError(f"node {node!r} standardises weights over one input channel, which leaves none; use standardised=False")
         mean1, mean2 = self._means(state, node)
         if is_zero(mean1) and is_zero(mean2):
@@ -172,6 +172,13 @@ class KernelMoments:
             )
         moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, self._clipped(gap), 0, 0)
         return replace(Pair.of(Atom(node, moments, pair.support, pair.gaussian)), window=pair.window)
+
+    def _check_several(self, node: Node) -> None:
+        """Refuse statistics over one channel."""
+        if (self.widths or {}).get(node) == 1:
+            raise KcalcError(
+                f"node {node!r} normalises over a single channel, which leaves nothing of its size; use more channels, or remove it"
+            )
 
     def _check_groups(self, layer: GroupNorm, node: Node, below: Channels) -> None:
         """Refuse groups of one channel, and of unlike feature maps."""

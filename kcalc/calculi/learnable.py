@@ -18,7 +18,7 @@ from ..jax_field import is_jax, jax_field
 from ..jets import Jet
 from ..layers import Affine, Nonlinear
 from ..maps import Assumption
-from ..network import Network, concat_channels, grouped_widths
+from ..network import Network, channel_widths, concat_channels
 from ..printing import Shown, plain, shown
 from ..spectrum import ridge_value
 from .angular_grid import angular_nodes, interpolated
@@ -196,7 +196,7 @@ class LearnableKernel(Shown):
         """(NNGP, NTK) at given 1 - c and q; ``mode``: "pairs", "angles" for one q, "equal" for gaps of 0."""
         sigma_w, sigma_b = (numbers_of(params, name, self.network) for name in ("sigma_w", "sigma_b"))
         chosen, uniform = activations_of(params, self.network), mode != "pairs"
-        channels, widths = concat_channels(self.network), grouped_widths(self.network)
+        channels, widths = concat_channels(self.network), channel_widths(self.network)
         known = (channels, False, widths, None, self.fan_in, {}, sigma_w, sigma_b, chosen, mode == "equal", {} if fixed is None else fixed)
         kernel = LearnableTangent(jax_field(), uniform, True, *known)
         (node,) = self.network.inputs

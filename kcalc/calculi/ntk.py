@@ -20,7 +20,7 @@ from ..gaps import Gap
 from ..jets import Jet
 from ..layers import Affine, Input, Layer, Nonlinear
 from ..maps import Assumption
-from ..network import Network, concat_channels, grouped_widths
+from ..network import Network, channel_widths, concat_channels
 from ..spectrum import condition_number
 from .homogeneity import is_odd
 from .kernel_matrix import WithMatrices
@@ -131,7 +131,7 @@ class TangentReading:
 
     def kernel(self, field: Any, uniform: bool, seeds: Mapping[Node, Any] | None = None) -> Tangent:
         """A fresh calculus over a number system."""
-        channels, widths = concat_channels(self.network), grouped_widths(self.network)
+        channels, widths = concat_channels(self.network), channel_widths(self.network)
         return Tangent(field, uniform, True, channels, self.assume, widths, seeds, self.fan_in)
 
     def run(

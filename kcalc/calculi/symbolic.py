@@ -20,7 +20,7 @@ from ..fields import SYMPY
 from ..jets import Jet
 from ..layers import Layer
 from ..maps import Assumption
-from ..network import Network, concat_channels, grouped_widths
+from ..network import Network, channel_widths, concat_channels
 from .atoms import Atom, Pair, Term
 from .channels import Channels
 from .kernel import Kernel
@@ -65,7 +65,7 @@ def _read(
     second = first if q2 is None else {n: SYMPY.number(q2) for n in network.inputs}
     free = set().union(network.free_symbols, *(v.free_symbols for v in (*first.values(), *second.values())))
     extra = sorted(free - set(arguments), key=str)
-    kernel = NamingKernel(SYMPY, second is first, letter == "C", concat_channels(network), assume, grouped_widths(network))
+    kernel = NamingKernel(SYMPY, second is first, letter == "C", concat_channels(network), assume, channel_widths(network))
     namer = Namer(network, kernel)
     states = fold(network, namer, {n: kernel.start(n, first[n], second[n], gap[n]) for n in network.inputs})
     namer.finish()

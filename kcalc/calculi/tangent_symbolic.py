@@ -16,7 +16,7 @@ from ..compose import fold
 from ..composition import Composition
 from ..fields import SYMPY
 from ..jets import Jet
-from ..network import Network, concat_channels, grouped_widths
+from ..network import Network, channel_widths, concat_channels
 from .second_moments import Moments
 from .symbolic import Q1, Q2, Namer, NamingKernel, cosine, tidy
 from .tangent import Tangent
@@ -37,7 +37,7 @@ def symbolic_kernels(
     cosines = {n: sp.Symbol(f"c_{n}", real=True) if many else symbols.c for n in network.inputs}
     first = SYMPY.number(q1)
     second = first if q2 is None else SYMPY.number(q2)
-    channels, widths = concat_channels(network), grouped_widths(network)
+    channels, widths = concat_channels(network), channel_widths(network)
     kernel = NamingTangent(SYMPY, second == first, True, channels, assume_independent, widths, seeds, fan_in)
     namer = TangentNamer(network, kernel)
     start = {n: kernel.start(n, first, second, Jet((1 - c, sp.S.Zero))) for n, c in cosines.items()}

@@ -23,12 +23,22 @@ def fingerprint(weight: np.ndarray) -> np.ndarray | None:
 
 
 def is_standardised(op: Linear) -> bool:
-    """Whether the weights into every output have mean 0 and one length: weight standardisation, as the numbers stand."""
+    """Whether the weights into every output have mean 0, to rounding: centred or standardised weights, as the numbers stand."""
     rows = np.asarray(op.weight, dtype=np.float64).reshape(op.weight.shape[0], -1)
     if rows.shape[1] < 3 or rows.size < 16 or not np.isfinite(rows).all():
         return False
     sizes = np.sqrt(np.square(rows).mean(axis=1))
-    return bool(sizes.min() > 0 and (np.abs(rows.mean(axis=1)) < ALIKE * sizes).all() and np.ptp(sizes) < 1e-2 * sizes.max())
+    return bool(sizes.min() > 0 and (np.abs(rows.mean(axis=1)) < ALIKE * sizes).all())
+
+
+def has_mean(op: Linear) -> bool:
+    """Whether the weights into the outputs have means that independent weights of mean 0 would not have (beyond ten standard errors)."""
+    rows = np.asarray(op.weight, dtype=np.float64).reshape(op.weight.shape[0], -1)
+    spread = rows.std()
+    if rows.size < 16 or not np.isfinite(spread) or spread == 0:
+        return bool(rows.size >= 16 and np.isfinite(spread) and rows.any())
+    excess = np.square(rows.mean(axis=1)) * rows.shape[1] / spread**2  # chi-squared with one degree of freedom each
+    return bool(excess.sum() > len(rows) + 10 * np.sqrt(2 * len(rows)))
 
 
 class Owners:

@@ -17,7 +17,7 @@ from .builder import Form
 from .fusion import Fixed, Gone, Unary, plain, tidied
 from .geometry import affine_padding, extent
 from .layout import adds_channels, reshaped_axis
-from .ownership import is_standardised
+from .ownership import has_mean, is_standardised
 from .pointwise import Elementwise
 from .pooling import pool_layer
 from .reading import Note, Reading
@@ -107,6 +107,8 @@ class Recogniser(Elementwise):
             self.note(op.name, "locations", f"the padding {tuple(pads)} is read as 'same'")
         if any(d != 1 for d in op.dilation):
             self.note(op.name, "locations", f"the dilation {extent(op.dilation)} is left out")
+        if self.sigmas and has_mean(op):
+            self.note(op.name, "approximate", "its weights do not have mean 0; read as independent weights of mean 0 and the same size")
         has_bias = op.bias is not None
         layer = Affine(
             features=int(op.weight.shape[0]),

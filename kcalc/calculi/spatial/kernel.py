@@ -121,6 +121,8 @@ class LocationKernel(Kernel):
             return self._mean_pool(node, inputs[0])
         if isinstance(layer, Product):
             inputs = [self._broadcast(state, parent, node) for state, parent in zip(inputs, self.parents[node], strict=True)]
+        if isinstance(layer, GroupNorm | LayerNorm | RMSNorm):
+            self._check_several(node)
         if isinstance(layer, GroupNorm):
             return self._group_norm(layer, node, inputs[0])
         if isinstance(layer, Flatten | Pool):
@@ -283,7 +285,10 @@ class LocationKernel(Kernel):
         m, place, source = pair.moments, self.places[node], self.parents[node][0]
         joint = np.sqrt(m.q1) * np.sqrt(m.q2)
         shares = np.outer(window.counts, window.counts)
-        kernels = [window.summed_apart(joint * part) / shares for part in (1 - m.gap.value, *(-a for a in m.gap.coefficients[1:]))]
+        below = [joint * part for part in (1 - m.gap.value, *(-a for a in m.gap.coefficients[1:]))]
+        if not self.places[source].full:  # one location
+            below = [np.asarray(part)[..., None] for part in below]
+        kernels = [window.summed_apart(part) / shares for part in below]
         if not place.full:
             kernels = [np.diagonal(part, axis1=-2, axis2=-1) for part in kernels]
         if self.pooled is None:
@@ -303,7 +308,7 @@ class LocationKernel(Kernel):
         means = [self._pooled_mean(form(v, source), window, node) for form, v in ((self.first, m.mean1), (self.second, m.mean2))]
         mean1, mean2 = self.lifted(means[0], means[1], node)
         raw = any(t.atom.raw for t in pair.terms)
-        atom = Atom(node, Moments(q1, q2, Jet((gap, *rest)), mean1, mean2), pair.support, pair.gaussian, raw)
+        atom = Atom(node, Moments(q1, q2, Jet((gap, *rest)), mean1, mean2), pair.support, pair.gaussian, raw, mixed=True)
         return self._checked(Pair.of(atom), node)
 
     def _pooled_mean(self, mean: Array, window: Window | Mixing, node: Node) -> Array:

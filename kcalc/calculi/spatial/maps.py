@@ -29,7 +29,7 @@ from ...errors import KcalcError, unknown
 from ...fields import NUMPY
 from ...layers import Affine, Nonlinear
 from ...maps import Assumption
-from ...network import Network, concat_channels, grouped_widths
+from ...network import Network, channel_widths, concat_channels
 from ...printing import Shown, plain
 from ..channels import Channels
 from .images import Images, Shapes, distinct, input_shapes, read_images
@@ -66,7 +66,7 @@ class LocationReading:
         self.places = plan(network, shapes, delta)
         self.trial = tangent
         self._parents = {node: parents for node, _, parents in network.steps()}
-        self._channels, self._widths = concat_channels(network), grouped_widths(network)
+        self._channels, self._widths = concat_channels(network), channel_widths(network)
 
     def with_all_pairs(self) -> LocationReading:
         """The same following all pairs of locations everywhere."""
