@@ -7,6 +7,7 @@ import math
 import os
 import re
 import stat
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from kcalc.report.local_tables import nodes, raw_table, shaped_table
 from kcalc.report.markup import embedded, safe, tag
 from kcalc.report.program import compiled
 from kcalc.report.replay import check, run, shortened, whole
+from kcalc.report.traces import Trace, verdict
 
 L, A = kc.layers, kc.architectures
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&@@DATA@@\u2028\x00"
@@ -244,11 +246,77 @@ def test_methods_and_targets() -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"method": "magic"}, "unknown shaping method"), ({"zeta": 0.5}, "zeta must be > 1"), ({"zeta": math.nan}, "zeta"),
         ({"method": "tat", "eta": 1.5}, "eta must be"), ({"speed": 3}, "unknown target"), ({"zeta": True}, "zeta"),
-        ({"activation": "nope"}, "unknown activation"), ({"name": 3}, "name is a text"),
+        ({"activation": "nope"}, "unknown activation"), ({"activation": 5}, "activation is a name"), ({"name": 3}, "name is a text"),
     ]  # fmt: skip
     for options, words in refused:
         with pytest.raises(kc.KcalcError, match=words):
             kc.report(network, **options)
+
+
+# -- what the page must not claim ----------------------------------------------------------------------------------------------------------
+
+
+def explored(network: Any, **options: Any) -> dict[str, Any]:
+    """The data of the sliders."""
+    return json.loads(page_of(network, **options)[1].data)["explorer"]
+
+
+@pytest.mark.parametrize(("phi", "targets"), [("tanh", {}), ("gelu", {"tau": 0.2})])
+def test_smooth_tat_is_shown_as_computed(phi: str, targets: dict[str, float]) -> None:
+    found = explored(A.vanilla(3, phi), method="tat", **targets)
+    assert found["families"][0]["kind"] == "fixed" and f"{phi} as shaped by TAT" in found["families"][0]["label"]
+
+
+@pytest.mark.parametrize("phi", ["sign", "heaviside"])
+def test_nothing_stands_in_for_activations_without_tables(phi: str) -> None:
+    found = explored(A.vanilla(3, phi))
+    assert found["own"] == phi and "jumps" in found["choices"][0]["reason"]
+    assert f"instead of {phi}" in found["notes"]["raw"]
+
+
+def test_outputs_are_named() -> None:
+    found = kc.report(two_heads())
+    for words in ("figures of the output b", "those of the output b", "Variance of log q at the output b", "orthogonal inputs at b"):
+        assert words in found.html
+
+
+def test_plain_sums_have_no_shortcut_weight() -> None:
+    branch = kc.chain(L.Input(), L.Nonlinear(kc.activation("tanh")), L.Affine())
+    ends = (L.Nonlinear(kc.activation("tanh")), L.Affine())
+    plain = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(branch), 3), *ends)
+    weighted = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(branch, 0.8), 3), *ends)
+    assert "'after' column only" in explored(plain)["shortcut"]["hint"]
+    assert "column" not in explored(weighted)["shortcut"]["hint"]
+
+
+def test_products_have_a_page() -> None:
+    network = A.gated_mlp(2)
+    found = kc.report(network)
+    assert "zeta is 3.375 here" in found.html and "adds up the slopes of its factors" in found.html
+    theta = np.array([0.1, 1.0, 2.5])
+    (groups,) = run(compiled(network), 2 * np.sin(theta / 2) ** 2)
+    assert np.allclose(whole(groups)[1], kc.c_map(network).gap_at_angle(theta), rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("method", ["eoc", "nf", "looks_linear"])
+def test_other_methods_are_shown_as_computed(method: str) -> None:
+    assert explored(A.vanilla(3, "tanh"), method=method)["families"][0]["label"] == f"tanh as shaped by {method.upper()}"
+
+
+def test_shapings() -> None:
+    network = A.vanilla(3, "tanh")
+    assert "zeta = 1.3" in kc.report(kc.shape(network, zeta=1.3)).html
+    assert "tau = 0.2" in kc.report(kc.shape(network, method="tat", tau=0.2)).html
+    assert "zeta = 2" in kc.report(kc.shape(network, zeta=1.3), method="dks", zeta=2.0).html
+
+
+def test_large_networks_leave_out_finite_widths() -> None:
+    assert "concatenations" in kc.report(A.densenet(14, activation="relu")).refused["fluctuations"]
+
+
+def test_steep_networks_are_pointed_out() -> None:
+    steep = Trace(q=[1.0], slope=5.0, level=0.1)
+    assert "chaotic" in verdict(steep) and "chaotic" not in verdict(replace(steep, slope=2.0))
 
 
 @pytest.mark.parametrize("given", [None, 3, "no-such-file.json", [1, 2], object()])

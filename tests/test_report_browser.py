@@ -58,6 +58,22 @@ NETWORKS: dict[str, Callable[[], kc.Network]] = {
 }
 
 
+def two_heads() -> kc.Network:
+    """Two outputs of different activations."""
+    steps = [("x", L.Input(), ()), ("w", L.Affine(), ("x",)), ("f", L.Nonlinear(kc.activation("relu")), ("w",)), ("a", L.Affine(), ("f",)),
+             ("g", L.Nonlinear(kc.activation("tanh")), ("w",)), ("b", L.Affine(), ("g",))]  # fmt: skip
+    return kc.Network.from_steps(steps)
+
+
+SPECIAL: dict[str, tuple[Callable[[], kc.Network], dict[str, Any]]] = {
+    "tat": (lambda: A.vanilla(3, activation="tanh"), {"method": "tat"}),
+    "sign": (lambda: A.vanilla(3, activation="sign"), {}),
+    "heads": (two_heads, {}),
+    "gated": (lambda: A.gated_mlp(2), {}),
+    "eoc": (lambda: A.vanilla(3, activation="tanh"), {"method": "eoc"}),
+}
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A headless Chromium."""
@@ -83,7 +99,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("reports")
     for name, make in NETWORKS.items():
         kc.report(make(), folder / f"{name}.html", name=name)
-    return {name: folder / f"{name}.html" for name in NETWORKS}
+    for name, (make, options) in SPECIAL.items():
+        kc.report(make(), folder / f"{name}.html", name=name, **options)
+    return {name: folder / f"{name}.html" for name in (*NETWORKS, *SPECIAL)}
 
 
 class Page:
@@ -220,6 +238,49 @@ def test_densenet_and_two_inputs(opened: Callable[..., Page]) -> None:
     assert page.page.title() == "two"
     assert page.page.locator("img").count() == 0
     assert page.page.locator("[data-node]").evaluate_all("n => n.map(e => e.dataset.node)").count(HOSTILE) == 1
+
+
+def test_constants_that_do_not_slide(opened: Callable[..., Page]) -> None:
+    for name in ("tat", "eoc"):
+        page = opened(name)
+        agrees(page, "shaped", kc.shape(SPECIAL[name][0](), method=name).network)
+        assert f"as shaped by {name.upper()}" in page.page.locator("#readout").inner_text()
+        page.move("depth-0", 5)
+        assert "do not follow the sliders" in page.page.locator("#maps-note").inner_text()
+        assert page.page.locator("[data-key='shaped-c']").count() == 0
+    page = opened("tat")
+    page.move("family", "tanh")
+    agrees(page, "shaped", kc.shape(A.vanilla(3, activation="tanh"), zeta=1.5).network)
+
+
+def test_nothing_stands_in(opened: Callable[..., Page]) -> None:
+    page = opened("sign")
+    assert page.page.locator("[data-key='raw-c']").count() == 0
+    assert "sign jumps" in page.page.locator("#maps-note").inner_text()
+    page.move("choice", "relu")
+    agrees(page, "raw", A.vanilla(3, activation="relu"), cosines=(0.3,))
+    for place in ("#readout", "#chart-c figcaption", "#chart-c .legend", "#chart-q figcaption"):
+        assert "relu instead of sign" in page.page.locator(place).inner_text()
+
+
+def test_outputs_and_products(opened: Callable[..., Page]) -> None:
+    page = opened("heads")
+    assert page.page.locator("#control-output").evaluate("e => e.selectedOptions[0].textContent") == "b"
+    assert "at output b" in page.page.locator("#readout").inner_text()
+    assert page.value("raw-c") == pytest.approx(float(kc.c_map(two_heads())(0.5)["b"]), abs=1e-6)
+    page = opened("gated")
+    agrees(page, "raw", A.gated_mlp(2))
+    agrees(page, "shaped", kc.shape(A.gated_mlp(2), zeta=3.375).network)
+
+
+def test_cosines_outside_are_refused(opened: Callable[..., Page]) -> None:
+    page = opened("vanilla")
+    before = page.value("raw-c")
+    for value, words in (("2", "cosine lies between"), ("", "No number")):
+        page.move("c", value)
+        assert words in page.page.locator("#control-c-note").inner_text() and page.value("raw-c") == before
+    page.move("c", 0.1)
+    assert page.page.locator("#control-c-note").inner_text() == ""
 
 
 def test_keys_and_refusals(opened: Callable[..., Page]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import KcalcError
+from ..shaping import Shaping
 from .facts import Facts, gathered
 from .page import rendered
 from .subject import subject
@@ -65,7 +66,9 @@ def report(
 ) -> NetworkReport:
     """One self-contained HTML page about a network: drawing, maps with sliders, slopes, tangent kernel, shaping, constants, assumptions.
 
-    ``net_or_model``: a network, or whatever :func:`kcalc.read` takes, with its ``example_inputs``. ``path``: where the page is written
+    ``net_or_model``: a network, a :class:`kcalc.Shaping` (its original network is "before" and its own constants are "after", unless a
+    method, targets or an activation are given), or whatever :func:`kcalc.read` takes, with its ``example_inputs``.
+    ``path``: where the page is written
     (whole or not at all; None: nowhere). ``activation``: that of every nonlinear layer, None: each layer's own. ``method``: the shaping
     method of the page, by default "tat" for ReLUs and "dks" for all else; ``targets`` are that method's (``zeta=1.5``, ``eta=.9``).
     ``name``, ``title``: the page's headline and the line below it. ``command``: how the page is made again, for its last lines.
@@ -77,7 +80,8 @@ def report(
     if path is not None:
         checked_path(path)
     about = subject(net_or_model, example_inputs, name, title, activation)
-    facts: Facts = gathered(about, method, targets)
+    again = activation is not None or method is not None or targets
+    facts: Facts = gathered(about, method, targets, net_or_model if isinstance(net_or_model, Shaping) and not again else None)
     text = rendered(facts, command or _call(about.name, method, targets))
     found = NetworkReport(about.name, text, refused=dict(facts.refused))
     return found if path is None else found.save(path)

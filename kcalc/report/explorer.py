@@ -16,7 +16,7 @@ from ..network import Network
 from ..subnetworks import maximal_slope, subnetworks
 from .local_tables import LocalTable, packed, raw_table, shaped_table
 from .program import ENTRY, Program, Step, compiled
-from .replay import Group, check, run
+from .replay import Group, check, exact, run
 
 OFFERED = ("relu", "tanh", "erf", "gelu", "swish", "softplus")
 SHAPED_OFFERED = ("tanh", "softplus")
@@ -26,6 +26,8 @@ ZETA = (1.05, 3.0)
 WIDEST_Q = (1e-6, 8.0)  # beyond, tables of activations without closed forms take seconds
 CLOSED_Q = (1e-9, 1e5)
 MOST_DEPTH = 400
+COARSE = 1e-7  # the error allowed of tables of constants that do not slide
+MOST_LEAKY = 1 / (1 - 1 / math.pi)  # the slope of a centred |x|
 STEEP = (0.6, 0.2)  # psi - 1 up to which shaped tables go: tried in turn
 
 
@@ -42,6 +44,9 @@ class Explorer:
     depths: list[dict[str, Any]] = field(default_factory=list)
     shortcut: dict[str, Any] | None = None
     reasons: list[str] = field(default_factory=list)
+    zeta: tuple[float, float] = ZETA
+    own: str = ""
+    notes: dict[str, str] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
@@ -59,13 +64,17 @@ class Explorer:
             "families": self.families,
             "depths": self.depths,
             "shortcut": self.shortcut,
-            "zeta": list(ZETA),
+            "zeta": list(self.zeta),
+            "own": self.own,
+            "notes": self.notes,
         }
 
 
-def explorer(network: Network, shaped: Network | None, own: Sequence[Activation]) -> Explorer:
-    """The explorer of a network and its shaped form; parts that cannot be had are left out, with the reason."""
-    found = Explorer()
+def explorer(
+    network: Network, shaped: Network | None, own: Sequence[Activation], method: str = "dks", zeta: float | None = None
+) -> Explorer:
+    """The explorer of a network and its form shaped by a method (DKS: with this zeta); what cannot be had is left out, with the reason."""
+    found = Explorer(own=", ".join(dict.fromkeys(phi.name for phi in own)))
     try:
         found.program = compiled(network)
         check(found.program, network)
@@ -85,7 +94,11 @@ def explorer(network: Network, shaped: Network | None, own: Sequence[Activation]
     if found.program is not None:
         _choices(found, found.program)
     if found.shaped is not None and shaped is not None:
-        _families(found, shaped, own)
+        try:
+            _families(found, shaped, own, method, zeta)
+        except KcalcError as error:
+            found.notes["shaped"] = f"Nothing is drawn after shaping yet: {error}. Choose a shaped activation, where one is offered."
+            found.reasons.append(f"The maps of the shaped network itself are not drawn: {error}.")
     return found
 
 
@@ -127,7 +140,21 @@ def _shortcut_slider(found: Explorer) -> None:
     if not weighted:
         found.reasons.append("The shortcut weight does not slide: the network has no sums of two with weights whose squares add up to 1.")
         return
-    found.shortcut = {"value": max(w for _, w in weighted), "common": len(weighted) == 1}
+    found.shortcut = {"value": max(w for _, w in weighted), "common": len(weighted) == 1, "hint": _touched(found)}
+
+
+def _touched(found: Explorer) -> str:
+    """What the shortcut slider changes: sums without weights stay as they are."""
+    hint = "amplitude of the shortcut in every sum of two; squares add up to 1"
+    if found.program is None:
+        return hint
+    sums = [s for piece in found.program.pieces for s in piece.steps if s.kind == "sum"]
+    plain = sum(s.shortcut is None for s in sums)
+    if not plain:
+        return hint
+    if plain == len(sums):
+        return f"{hint}. Changes the 'after' column only: the sums of the network before shaping have no weights, and it stays as it is"
+    return f"{hint}. Before shaping {plain} of {len(sums)} sums have no pair of weights, and stay as they are"
 
 
 # -- before shaping ----------------------------------------------------------------------------------------------------------------------
@@ -146,6 +173,11 @@ def _choices(found: Explorer, program: Program) -> None:
             found.choices.append({"label": label, "tables": _tables_for(found, program, chosen)})
         except KcalcError as error:
             found.choices.append({"label": label, "reason": str(error)})
+    if own and "reason" in found.choices[0]:
+        found.notes["raw"] = (
+            f"Nothing is drawn before shaping yet, for the page has no table of {found.own}: {found.choices[0]['reason']}. "
+            f"Choose an activation to see the network with it instead of {found.own}."
+        )
 
 
 def _tables_for(found: Explorer, program: Program, chosen: Sequence[Activation]) -> list[int]:
@@ -270,16 +302,59 @@ def _pairs(network: Network, program: Program) -> list[list[int]]:
     return [list(key) for key in out]
 
 
-def _families(found: Explorer, shaped: Network, own: Sequence[Activation]) -> None:
-    """The activations that the page can shape by itself."""
+def _families(found: Explorer, shaped: Network, own: Sequence[Activation], method: str, zeta: float | None) -> None:
+    """The activations that the page can shape by itself, first the one that the network was shaped with."""
     assert found.shaped is not None
     if not found.shaped.activations:
         return
+    leaky = bool(own) and all(isinstance(phi, Leaky) for phi in own)
+    slides = method == "dks" or (method == "tat" and leaky)
+    if slides or method == "tat":
+        try:
+            _sliding(found, shaped, own)
+        except KcalcError as error:
+            found.reasons.append(f"zeta and eta do not slide: {error}.")
+    first = found.families[0] if found.families else {}
+    if slides and first.get("own") and not first.get("reason") and _holds(found, shaped, first, zeta):
+        return
+    words = f"{found.own} as shaped by {method.upper()}"
+    found.families.insert(0, {"label": words, "kind": "fixed", "own": True, "tables": _as_shaped(found, found.shaped)})
+    found.reasons.append(
+        f"The constants of {words} were computed once, for the depths and shortcut weights as built; they do not follow the sliders."
+    )
+
+
+def _holds(found: Explorer, shaped: Network, family: dict[str, Any], zeta: float | None) -> bool:
+    """Whether a family reaches the local slope that the network was shaped with."""
+    if zeta is None:
+        return True
+    psi = float(maximal_slope(shaped).inverse(zeta))
+    if family["kind"] == "leaky":
+        return psi <= MOST_LEAKY
+    table = found.tables[family["table"]]
+    return table.low <= math.log(psi - 1) <= table.high
+
+
+def _as_shaped(found: Explorer, program: Program) -> list[int]:
+    """Tables of the shaped activations themselves, for the q values that they meet. Raises: KcalcError where one has none."""
+    met: dict[Activation, list[float]] = {}
+
+    def local(phi: Activation, group: Group) -> Group:
+        met.setdefault(phi, []).append(float(group.q))
+        return exact(phi, group)
+
+    run(program, np.zeros(1), local)
+    return [_number(found, raw_table(phi, *_rounded(min(met[phi]), max(met[phi])), COARSE)) for phi in program.activations]
+
+
+def _sliding(found: Explorer, shaped: Network, own: Sequence[Activation]) -> None:
     relu = _number(found, raw_table(activation("relu"), 1.0, 1.0))
+    found.zeta = _zetas(shaped)
     low, high = _slopes(found, shaped)
-    names = [phi for phi in dict.fromkeys(own) if phi.degree is None and not any(phi.jump_sizes(1))][:1]
+    distinct = list(dict.fromkeys(own))
+    names = [phi for phi in distinct if phi.degree is None and not any(phi.jump_sizes(1))][:1]
     default = bool(own) and all(isinstance(phi, Leaky) for phi in own)
-    leaky = {"label": "leaky_relu", "kind": "leaky", "table": relu}
+    leaky: dict[str, Any] = {"label": "leaky_relu", "kind": "leaky", "table": relu, "own": default}
     rows: list[dict[str, Any]] = []
     for phi in dict.fromkeys([*names, *(activation(name) for name in SHAPED_OFFERED)]):
         try:
@@ -287,7 +362,8 @@ def _families(found: Explorer, shaped: Network, own: Sequence[Activation]) -> No
         except KcalcError as error:
             rows.append({"label": phi.name, "kind": "none", "reason": str(error)})
             continue
-        rows.append({"label": phi.name, "kind": "table", "table": _number(found, table), "constants": packed(constants)})
+        alone = [phi] == distinct
+        rows.append({"label": phi.name, "kind": "table", "table": _number(found, table), "constants": packed(constants), "own": alone})
     found.families = [leaky, *rows] if default or not names else [rows[0], leaky, *rows[1:]]
 
 
@@ -303,8 +379,15 @@ def _slopes(found: Explorer, shaped: Network) -> tuple[float, float]:
     """psi - 1 from the flattest corner of the sliders to what the network as built asks at the largest zeta."""
     mu = maximal_slope(shaped)
     deepest = max((s["most"] / s["count"] for s in found.depths if "shaped" in s), default=1.0)
-    low = (float(mu.inverse(ZETA[0])) - 1) / (deepest * 1.2)
-    return min(_power(low, math.floor), STEEP[1] / 4), _power((float(mu.inverse(ZETA[1])) - 1) * 4, math.ceil)
+    low = (float(mu.inverse(found.zeta[0])) - 1) / (deepest * 1.2)
+    return min(_power(low, math.floor), STEEP[1] / 4), _power((float(mu.inverse(found.zeta[1])) - 1) * 4, math.ceil)
+
+
+def _zetas(shaped: Network) -> tuple[float, float]:
+    """The range of the zeta slider: above what the network has at the local slope 1, which is more than 1 behind products."""
+    mu = maximal_slope(shaped)
+    least = float(mu({str(mu.symbols[0]): 1.0})) if len(mu.symbols) == 1 else 1.0
+    return ZETA if least < ZETA[0] - 0.01 else (1.02 * least, max(ZETA[1], 2 * least))
 
 
 def _power(value: float, rounded: Any) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..calculi.fluctuations import fluctuations
 from ..calculi.scaling import scaling
 from ..calculi.slopes import slope_polynomial
 from ..errors import KcalcError
-from ..layers import Affine, Input
+from ..layers import Affine, Concat, Input, Product
 from ..network import Network
 from ..shaping import Shaping
 from ..subnetworks import maximal_slope, subnetworks
@@ -20,7 +20,7 @@ from .explorer import Explorer, explorer
 from .kernels import Kernel, kernel
 from .program import compiled
 from .replay import run, shortened, whole
-from .subject import Shaped, Subject, checked_targets, default_method, in_floats, shaped_by
+from .subject import REWRITES, Shaped, Subject, checked_targets, default_method, in_floats, shaped_by
 from .traces import Trace, local_slopes, trace
 
 Found = TypeVar("Found")
@@ -28,6 +28,8 @@ WIDTHS = (16, 64, 256, 1024)
 METHODS = ("dks", "tat", "eoc", "nf", "looks_linear")
 EXPORTS = ("torch", "jax", "flax", "keras", "numpy", "json", "latex")
 LONG = 120  # nodes beyond which the scaling calculus is run on two repetitions of what repeats
+LONGER, LONGEST = 300, 700  # nodes beyond which finite widths are reduced to one, and left out
+MOST_JOINTS = 12  # concatenations beyond which they are left out: their cost grows with the fourth power
 LONGEST_EXPORT = 300_000
 
 
@@ -72,19 +74,22 @@ class Facts:
         return self.main.shaping if self.main else None
 
 
-def gathered(subject: Subject, method: str | None = None, targets: dict[str, float] | None = None) -> Facts:
-    """All facts about a network. Raises: KcalcError for an unknown method or a target that it does not take."""
+def gathered(subject: Subject, method: str | None = None, targets: dict[str, float] | None = None, given: Shaping | None = None) -> Facts:
+    """All facts about a network, shaped as ``given`` or by a method. Raises: KcalcError for unknown methods and targets."""
     facts, network = Facts(subject), in_floats(subject.network)
     chosen = default_method(subject.activations) if method is None else method
     checked_targets(chosen, targets or {})
-    facts.main = shaped_by(network, chosen, **(targets or {}))
+    facts.main = shaped_by(network, chosen, **(targets or {})) if given is None else Shaped(given.method, given)
     if facts.main.shaping is None and method is None and not targets:  # too shallow a network for TAT, a kink for DKS
         other = shaped_by(network, "dks" if chosen == "tat" else "tat")
         facts.main = facts.main if other.shaping is None else other
+    if facts.main.shaping is None and not targets and facts.main.method == "dks":
+        facts.main = _nearest(facts.main, network)
     if facts.main.shaping is None:
         facts.refused["shaping"] = facts.main.reason
     after = facts.shaping.network if facts.shaping else None
-    facts.explorer = explorer(network, after, subject.activations)
+    zeta = facts.shaping.options.get("zeta") if facts.shaping else None
+    facts.explorer = explorer(network, after, subject.activations, facts.main.method, zeta)
     facts.before = facts.attempt("before", lambda: trace(network, facts.explorer and facts.explorer.program))
     if after is not None:
         facts.after = facts.attempt("after", lambda: trace(after, facts.explorer and facts.explorer.shaped))
@@ -99,6 +104,24 @@ def gathered(subject: Subject, method: str | None = None, targets: dict[str, flo
     _others(facts, network)
     facts.assumptions = facts.attempt("assumptions", lambda: _assumptions(network)) or ()
     return facts
+
+
+def _nearest(refused: Shaped, network: Network) -> Shaped:
+    """DKS with the nearest zeta where products add up slopes, so that the usual one is out of reach; as it is where that fails too."""
+    if not network.nodes_of(Product):
+        return refused
+    for _, rewrite in REWRITES:
+        try:
+            mu = maximal_slope(rewrite(network))
+            least = float(mu({str(mu.symbols[0]): 1.0})) if len(mu.symbols) == 1 else 1.0
+        except KcalcError:
+            continue
+        for factor in (1.5, 1.2, 1.05):
+            done = shaped_by(network, "dks", zeta=float(f"{factor * least:.6g}"))
+            if least > 1 and done.shaping is not None:
+                return replace(done, note=f"zeta is {done.targets['zeta']:g} here, because the usual one cannot be had: {refused.reason}")
+        break
+    return refused
 
 
 def _structure(facts: Facts, network: Network, after: Network | None) -> None:
@@ -119,7 +142,14 @@ def _kernels(facts: Facts, network: Network, after: Network | None) -> None:
 
 def _finite(facts: Facts, network: Network) -> None:
     open_ = any(isinstance(layer, Affine | Input) and layer.features is None for _, layer, _ in network.steps())
-    for width in WIDTHS if open_ else (None,):
+    joints = len(network.nodes_of(Concat))
+    if len(network) > LONGEST or joints > MOST_JOINTS:
+        size = f"{len(network)} nodes" if len(network) > LONGEST else f"{joints} concatenations"
+        facts.refused["fluctuations"] = (
+            f"they take long for a network of {size}, and are left out of the page; ask kc.fluctuations for them"
+        )
+    widths = () if "fluctuations" in facts.refused else WIDTHS if len(network) <= LONGER else WIDTHS[2:3]
+    for width in widths if open_ or not widths else (None,):
         found = facts.attempt("fluctuations", lambda width=width: fluctuations(network, width))
         if found is None:
             break
@@ -142,7 +172,8 @@ def _shaped(facts: Facts, shaping: Shaping) -> None:
 
 
 def _others(facts: Facts, network: Network) -> None:
-    for method in METHODS:
+    own = (facts.main.method,) if facts.main else ()
+    for method in METHODS if len(network) <= LONGEST else own:
         shaped = facts.main if facts.main and facts.main.method == method else shaped_by(network, method)
         slope = level = None
         if shaped.shaping is not None:
@@ -164,4 +195,7 @@ def _ends(shaped: Shaped) -> tuple[float, float]:
 def _assumptions(network: Network) -> Sequence[Any]:
     from ..calculi.global_maps import c_map
 
-    return c_map(network).assumptions
+    if len(network) <= LONGEST:
+        return c_map(network).assumptions
+    short = shortened(network)
+    return c_map(short if len(short) < len(network) else network).assumptions

@@ -117,8 +117,8 @@ def levels_needed(low: float, high: float, reach: float = math.pi) -> int:
 
 
 @lru_cache(maxsize=64)
-def raw_table(phi: Activation, low: float, high: float) -> LocalTable:
-    """The table of an activation for q values in [low, high]. Raises: KcalcError where the map has none."""
+def raw_table(phi: Activation, low: float, high: float, allowed: float = USELESS) -> LocalTable:
+    """The table of an activation for q values in [low, high], to an error ``allowed``. Raises: KcalcError where the map has none."""
     if phi.degree is not None:
         n, values = _angles_needed(phi, 1.0)
         size, mean = float(phi.second_moment(1.0)), float(phi.mean(1.0))
@@ -126,7 +126,7 @@ def raw_table(phi: Activation, low: float, high: float) -> LocalTable:
             phi.name, 0.0, 0.0, _trimmed(coefficients(values)[:, None]), np.array([size]), np.array([mean / math.sqrt(size)]),
             float(phi.degree), 0.0,
         )  # fmt: skip
-        return _measured(table, phi, (1.0,))
+        return _measured(table, phi, (1.0,), allowed)
     bottom, top = math.log(low), math.log(high)
     n, _ = _angles_needed(phi, high)
     level = (bottom + top) / 2 + (top - bottom) / 2 * nodes(levels_needed(bottom, top))
@@ -138,7 +138,7 @@ def raw_table(phi: Activation, low: float, high: float) -> LocalTable:
         phi.name, bottom, top, _trimmed(coefficients(coefficients(ratio), axis=1)), coefficients(np.log(second / sizes)),
         coefficients(means / np.sqrt(second)), None, 0.0,
     )  # fmt: skip
-    found = _measured(table, phi, [math.exp(bottom + f * (top - bottom)) for f in (0.02, 0.37, 0.81)])
+    found = _measured(table, phi, [math.exp(bottom + f * (top - bottom)) for f in (0.02, 0.37, 0.81)], allowed)
     return replace(found, flat=low <= FLAT and _is_flat(found, phi))
 
 
@@ -151,18 +151,18 @@ def _is_flat(table: LocalTable, phi: Activation) -> bool:
     return bool(apart < NEARLY and size < NEARLY)
 
 
-def _measured(table: LocalTable, phi: Activation, sizes: Any) -> LocalTable:
+def _measured(table: LocalTable, phi: Activation, sizes: Any, allowed: float) -> LocalTable:
     theta = np.array([0.003, 0.3, 1.1, 2.0, 3.0])
     gap = 2 * np.sin(theta / 2) ** 2
     worst = 0.0
     for q in sizes:
         worst = max(worst, float(np.max(np.abs(table.ratio_at(theta, math.log(q)) - phi.taylor(gap, q)[0] / gap))))
-    return _accepted(table, worst)
+    return _accepted(table, worst, allowed)
 
 
-def _accepted(table: LocalTable, error: float) -> LocalTable:
-    if not error <= USELESS:
-        raise KcalcError(f"the maps of {table.name} do not fit a table to {USELESS:g} (error {error:.1e})")
+def _accepted(table: LocalTable, error: float, allowed: float = USELESS) -> LocalTable:
+    if not error <= allowed:
+        raise KcalcError(f"the maps of {table.name} do not fit a table to {allowed:g} (error {error:.1e})")
     return replace(table, error=error)
 
 

@@ -101,6 +101,8 @@ def header(facts: Facts) -> Html:
     if facts.after is not None and facts.main is not None:
         rewrite = f", {facts.main.rewrite}" if facts.main.rewrite else ""
         rows.append(paragraph(tag("b", f"After shaping ({facts.main.method.upper()}{rewrite}): "), verdict(facts.after), "."))
+        if facts.main.note:
+            rows.append(calm(facts.main.note))
     if len(network.outputs) > 1 and facts.before is not None:
         rows.append(paragraph(f"These are figures of the output {network.outputs[-1]}.", kind="hint"))
     if facts.after is None and facts.main is not None:

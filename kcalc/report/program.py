@@ -13,7 +13,7 @@ from typing import Any
 
 from ..activations import Activation
 from ..errors import KcalcError
-from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
+from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, Product, RMSNorm, Scale, Sum
 from ..network import Network, concat_channels, sum_weights
 
 Node = Hashable
@@ -141,6 +141,8 @@ def _step(
             weights = tuple(float(w) for w in sum_weights(layer, len(reads)))
             shortcut = None if layer.weights is None or len(reads) != 2 else int(depths[1] < depths[0])
             return Step(node, "sum", reads, weights, shortcut=shortcut)
+        case Product():
+            return Step(node, "prd", reads)
         case Concat():
             total = float(sum(channels))
             return Step(node, "cat", reads, tuple(float(k) / total for k in channels))

@@ -86,6 +86,8 @@ def _apply(step: Step, inputs: list[list[Group]], activated: Callable[[int, Grou
             return [activated(step.activation, g) for g in first]
         case "sum":
             return _sum(step, inputs)
+        case "prd":
+            return _product(step, inputs)
         case "cat":
             return [replace(g, share=s * g.share, same=g.same or g) for s, groups in zip(step.numbers, inputs, strict=True) for g in groups]
         case "scl":
@@ -114,12 +116,28 @@ def whole(groups: Sequence[Group]) -> tuple[Any, Array, Any]:
     return q, sum(g.share * g.q * g.gap for g in groups) / q, sum(g.share * g.mean for g in groups)
 
 
-def _sum(step: Step, inputs: list[list[Group]]) -> list[Group]:
+def _rows(step: Step, inputs: list[list[Group]]) -> list[tuple[Group, ...]]:
+    """The groups of several inputs side by side. Raises: KcalcError where they do not line up."""
     shares = [[g.share for g in groups] for groups in inputs]
     if any(own != shares[0] for own in shares):
-        raise KcalcError(f"node {step.node!r} adds concatenations whose parts do not line up")
+        raise KcalcError(f"node {step.node!r} joins concatenations whose parts do not line up")
+    return list(zip(*inputs, strict=True))
+
+
+def _product(step: Step, inputs: list[list[Group]]) -> list[Group]:
+    """Products of independent factors: q values, c values and means multiply."""
     out = []
-    for row in zip(*inputs, strict=True):
+    for first, *rest in _rows(step, inputs):
+        q, gap, mean = first.q, first.gap, first.mean
+        for g in rest:
+            q, gap, mean = q * g.q, gap + g.gap - gap * g.gap, mean * g.mean
+        out.append(Group(first.share, q, gap, mean))
+    return out
+
+
+def _sum(step: Step, inputs: list[list[Group]]) -> list[Group]:
+    out = []
+    for row in _rows(step, inputs):
         means = [w * g.mean for w, g in zip(step.numbers, row, strict=True)]
         q = sum(w * w * g.q for w, g in zip(step.numbers, row, strict=True)) + sum(means) ** 2 - sum(m * m for m in means)
         gap = sum(w * w * g.q * g.gap for w, g in zip(step.numbers, row, strict=True)) / q

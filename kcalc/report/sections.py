@@ -9,7 +9,7 @@ import sympy as sp
 
 from ..calculi.slopes import polynomial_texts
 from ..svg import drawn_nodes, network_summary, network_svg
-from .facts import LONGEST_EXPORT, Facts
+from .facts import LONGEST, LONGEST_EXPORT, Facts
 from .markup import Html, calm, details, formula, number, paragraph, safe, section, table, tag
 from .traces import verdict
 
@@ -51,7 +51,9 @@ def _subnetwork_select(facts: Facts) -> Any:
         return None
     options = [tag("option", "none", value="")]
     for i, part in enumerate(_largest(facts)):
-        options.append(tag("option", f"{part.entry} \u2192 {part.exit} ({len(part.layers)} layers)", value=str(i)))
+        options.append(
+            tag("option", f"{part.entry} \u2192 {part.exit} ({len(part.layers)} layer{'' if len(part.layers) == 1 else 's'})", value=str(i))
+        )
     return tag("label", "Subnetwork ", tag("select", *options, id="subnetwork"), class_="grow")
 
 
@@ -130,14 +132,22 @@ def slope_data(facts: Facts) -> dict[str, Any] | None:
 
     if facts.mu is None or len(facts.mu.symbols) != 1:
         return None
-    top = facts.attempt("slope plot", lambda: float(facts.mu.inverse(10.0)))
+    mu, target = facts.mu, _target(facts)
+    least = float(mu({str(mu.symbols[0]): 1.0}))
+    top = facts.attempt("slope plot", lambda: float(mu.inverse(max(10.0, 4 * least))))
     if top is None:
         return None
+    at = float(mu.inverse(target)) if target > least else None
     psi = np.linspace(1.0, top, 41)
     names = polynomial_texts(facts.mu._factors, facts.mu._pruned[:MOST_PIECES])
     logs, _ = facts.mu._program([np.log(psi)], facts.mu._pruned[:MOST_PIECES])
     rows = [{"name": name, "y": [float(y) for y in np.exp(row)]} for name, row in zip(names, logs, strict=True)]
-    return {"psi": psi.tolist(), "pieces": rows, "at": float(facts.mu.inverse(1.5))}
+    return {"psi": psi.tolist(), "pieces": rows, "at": at, "target": target}
+
+
+def _target(facts: Facts) -> float:
+    zeta = facts.shaping.options.get("zeta") if facts.shaping else None
+    return float(zeta) if isinstance(zeta, int | float) else 1.5
 
 
 def widths(facts: Facts) -> Html:
@@ -146,12 +156,20 @@ def widths(facts: Facts) -> Html:
     if facts.widths:
         labels = [row[0] for row in facts.widths]
         if len(labels) > 1:
-            options = [tag("option", label, value=str(i), selected=i == 2) for i, label in enumerate(labels)]
+            options = [tag("option", label, value=str(i), selected=i == min(2, len(labels) - 1)) for i, label in enumerate(labels)]
             parts.append(tag("label", "Width of the layers that state none ", tag("select", *options, id="width"), class_="bar"))
         parts.append(tag("p", id="width-words", aria_live="polite"))
-        rows = [(w, number(a, 4), number(b, 4), "any width" if exact else "leading order in 1/width") for w, a, b, exact in facts.widths]
+        rows = [
+            (w, number(a, 4), number(b, 4), "exact at every width" if exact else "leading order in 1/width")
+            for w, a, b, exact in facts.widths
+        ]
         parts.append(
-            table(("width", "Var log q before", "after", "holds at"), rows, "Variance of log q at the output over random weights", (3,))
+            table(
+                ("width", "Var log q before", "after", "accuracy"),
+                rows,
+                f"Variance of log q at the output{_of_output(facts)} over random weights",
+                (3,),
+            )
         )
     else:
         parts.append(calm(f"No figures for finite width: {facts.refused.get('fluctuations', 'none were asked for')}"))
@@ -171,17 +189,22 @@ def _scaling(facts: Facts) -> list[Any]:
     if levels:
         spread = max(levels) - min(levels)
         word = "alike" if spread < math.log10(2) else "unlike"
+        same = spread < math.log10(1 + 5e-4)
         factor = f"10^{spread:.1f}" if spread > 5 else f"{10**spread:.3g}"
         words = f"Relative gradient sizes (gamma) of the weights are {word}: the largest is {factor} times the smallest."
+        if same:
+            words = "Relative gradient sizes (gamma) of the weights are all the same."
         out.append(paragraph(words, f" {facts.scaling_note}"))
     grouped: dict[str, list[str]] = {}
     for a in facts.scaling.violations:
         grouped.setdefault(a.text, []).append(str(a.node))
     items = [tag("li", f"{text} ({_where(nodes)})") for text, nodes in grouped.items()]
     if items:
+        verb = "that do" if len(items) > 1 else "that does"
         out.append(
             details(
-                f"{len(items)} assumption{'s' if len(items) > 1 else ''} of the scaling calculus that do not hold here", tag("ul", *items)
+                f"{len(items)} assumption{'s' if len(items) > 1 else ''} of the scaling calculus {verb} not hold here",
+                tag("ul", *items),
             )
         )
     else:
@@ -197,6 +220,10 @@ def _where(nodes: list[str]) -> str:
 def methods(facts: Facts) -> Html:
     """Before and after, and what other methods give."""
     parts: list[Any] = []
+    if len(facts.subject.network.outputs) > 1:
+        parts.append(
+            paragraph(f"Figures are those of the output{_of_output(facts)}; charts follow the main way through the network.", kind="hint")
+        )
     if facts.before:
         parts.append(paragraph(tag("b", "Before: "), verdict(facts.before), "."))
     else:
@@ -204,7 +231,9 @@ def methods(facts: Facts) -> Html:
     if facts.after and facts.main:
         rewrite = f" {facts.main.rewrite}" if facts.main.rewrite else ""
         parts.append(paragraph(tag("b", f"After {facts.main.method.upper()}{rewrite}: "), verdict(facts.after), "."))
-    elif facts.main:
+    if facts.main and facts.main.note:
+        parts.append(calm(facts.main.note))
+    if facts.main and not facts.after:
         parts.append(calm(f"{facts.main.method.upper()} refuses: {facts.main.reason or facts.refused.get('after', '')}"))
     places = (tag("div", id=f"chart-depth-{name}", class_="chart") for name in ("before", "after", "q"))
     parts.append(tag("div", *places, class_="pair"))
@@ -215,11 +244,23 @@ def methods(facts: Facts) -> Html:
         else:
             said = _told(shaped.shaping) + (f" ({shaped.rewrite})" if shaped.rewrite else "")
             rows.append((shaped.method, number(slope, 4), number(0.0 if level is not None and abs(level) < 1e-9 else level, 4), said))
+    left = " (so long a network: the method of this page only)" if len(facts.subject.network) > LONGEST else ""
     parts += [
         tag("h3", "Other methods"),
-        table(("method", "C'(1)", "C(0)", "what it sets"), rows, "Slope at c = 1 and cosine of orthogonal inputs after each method", (3,)),
+        table(
+            ("method", "C'(1)", "C(0)", "what it sets"),
+            rows,
+            f"Slope at c = 1 and cosine of orthogonal inputs{_of_output(facts).replace(' ', ' at ', 1)} after each method{left}",
+            (3,),
+        ),
     ]
     return section("methods", "Before and after shaping", SENTENCES["methods"], *parts)
+
+
+def _of_output(facts: Facts) -> str:
+    """Which output figures are of, where there are several."""
+    outputs = facts.subject.network.outputs
+    return f" {outputs[-1]}" if len(outputs) > 1 else ""
 
 
 def _told(shaping: Any) -> str:

@@ -42,13 +42,17 @@ def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = N
     for what, text in (("name", name), ("title", title)):
         if text is not None and not isinstance(text, str):
             raise KcalcError(f"{what} is a text, got {text!r}")
+    if isinstance(given, Shaping):
+        given = given.original
     if isinstance(given, Network):
         reading, network = None, given
     else:
         reading = read(given, *example_inputs)
         network = reading.network
+    if phi is not None and not isinstance(phi, str | Activation) and not callable(phi):
+        raise KcalcError(f"activation is a name or an activation, as in 'tanh' or kc.activation('gelu'), got {phi!r}")
     if phi is not None:
-        chosen = Nonlinear(phi).activation
+        chosen = Nonlinear(phi).activation  # pyright: ignore[reportArgumentType]
         network = replace_activations(network, dict.fromkeys(network.nodes_of(Nonlinear), chosen))
     called = name or (f"Network of {len(network)} nodes" if reading is None else f"{reading.framework} model of {len(network)} nodes")
     return Subject(network, called, title or described(network), reading)
@@ -101,12 +105,13 @@ REWRITES: tuple[tuple[str, Callable[[Network], Network]], ...] = (
 
 @dataclass(frozen=True)
 class Shaped:
-    """A shaping, or why there is none; ``rewrite`` says what had to be done to the network first."""
+    """A shaping, or why there is none; ``rewrite`` says what had to be done to the network first, ``note`` which target it got and why."""
 
     method: str
     shaping: Shaping | None
     rewrite: str = ""
     reason: str = ""
+    note: str = ""
     targets: dict[str, float] = field(default_factory=dict)
 
 

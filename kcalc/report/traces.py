@@ -126,6 +126,8 @@ def verdict(found: Trace) -> str:
         parts.append(
             f"the network keeps inputs apart: orthogonal ones come out with cosine {shown:.3f}, and the slope at c = 1 is {slope:.4g}"
         )
+    if found.kind != "exploding" and 4 < slope <= 1e6:
+        parts.append(f"its slope at c = 1 is large, {slope:.3g}: repeated, such a network is chaotic")
     if found.q_ratio > 100:
         parts.append(f"q values spread over a factor {found.q_ratio:.2g} on the way")
     return "; ".join(parts)

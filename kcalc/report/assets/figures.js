@@ -6,7 +6,7 @@ function drawSlopes(data) {
   const greatest = data.psi.map((_, i) => Math.max(...all.map((y) => y[i])));
   const series = data.pieces.length > 1 ? [...data.pieces.map((p, i) => ({ name: `piece ${i + 1}`, points: data.psi.map((x, n) => [x, p.y[n]]), style: `s${1 + i % 4}` })),
     { name: "maximum", points: data.psi.map((x, n) => [x, greatest[n]]), style: "s0" }] : [{ name: "", points: data.psi.map((x, n) => [x, greatest[n]]) }];
-  drawChart(place, { title: `Local slopes of ${Number(data.at.toPrecision(7))} give the steepest subnetwork the slope 1.5`, lines: [data.at],
+  drawChart(place, { title: data.at === null ? `The steepest subnetwork has a slope above ${short(data.target)} whatever the activations` : `Local slopes of ${Number(data.at.toPrecision(7))} give the steepest subnetwork the slope ${short(data.target)}`, lines: data.at === null ? [] : [data.at],
     x: { label: "slope psi of one nonlinear layer at c = 1" }, y: { label: "largest slope of a subnetwork", log: true }, series });
 }
 
@@ -31,6 +31,7 @@ const percent = (x) => `${Math.abs(x) < 5e-5 ? "0" : short(100 * x)}%`;
 const cap = (text) => text[0].toUpperCase() + text.slice(1);
 
 function drawDepths(depths) {
+  depths = depths.map((d) => (d && Math.max(...d.depth) > 1 ? d : null)); // one layer has no course to draw
   const names = ["before", "after"];
   depths.forEach((d, i) => {
     if (!d) return;
@@ -55,7 +56,7 @@ function listenWidths(rows) {
   const say = (i) => {
     const [width, before, after, exact] = rows[i], factor = (v) => short(Math.exp(Math.sqrt(v)));
     const one = (v) => (v === null ? "has no such figure" : v > 25 ? "varies beyond use from draw to draw" : `is typically within a factor ${factor(v)} of its mean value`);
-    words.textContent = `At width ${width}, q at the output ${one(before)} before shaping${after === null ? "" : ` and ${after > 25 ? one(after) : `within a factor ${factor(after)}`} after it`}` +
+    words.textContent = `At ${/^\d/.test(width) ? `width ${width}` : "the widths that the network states"}, q at the output ${one(before)} before shaping${after === null ? "" : ` and ${after > 25 ? one(after) : `within a factor ${factor(after)}`} after it`}` +
       (exact ? "." : Math.max(before, after || 0) > 0.25 ? " (leading order in 1/width, a rough guide where variances are so large)." : " (leading order in 1/width).");
   };
   const select = document.getElementById("width");

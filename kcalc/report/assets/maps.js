@@ -5,9 +5,12 @@ class MapsPanel {
     this.json = data.explorer;
     this.outputs = data.outputs;
     this.tables = this.json.tables.map((t) => new LocalTable(t));
+    const own = this.json.families.findIndex((f) => f.own && f.kind !== "none");
+    this.fixed = this.json.families.findIndex((f) => f.kind === "fixed");
+    // Nothing stands in for the network by itself: where its own activations have no tables, the reader chooses others (-1: none yet).
     this.state = {
-      choice: this.json.choices.findIndex((c) => !c.reason), family: this.json.families.findIndex((f) => f.kind !== "none"), output: 0,
-      method: data.method === "tat" ? "tat" : "dks", zeta: data.setting.zeta || 1.5, eta: data.setting.eta || 0.9, q: 1, c: 0.5,
+      choice: this.json.choices.length && !this.json.choices[0].reason ? 0 : -1, family: own, output: this.outputs.length - 1,
+      method: own >= 0 && own === this.fixed ? "fixed" : data.method === "tat" ? "tat" : "dks", zeta: data.setting.zeta || Math.max(1.5, this.json.zeta[0]), eta: data.setting.eta || 0.9, q: 1, c: 0.5,
       counts: this.json.depths.map((d) => d.count), shortcut: null,
     };
     this.fields = new Map();
@@ -18,19 +21,21 @@ class MapsPanel {
 
   build(place) {
     const raw = this.json.program, shaped = this.json.shaped && this.json.families.length;
-    if (raw && this.json.choices.length) this.select(place, "choice", "Activation", this.json.choices.map((c) => [c.label, Boolean(c.reason)]));
+    if (raw && this.json.choices.length) this.select(place, "choice", "Activation before shaping", this.json.choices.map((c) => [c.label, Boolean(c.reason)]));
     this.json.depths.forEach((d, i) => this.slider(place, `depth-${i}`, d.label, 1, d.most, 1, d.count, String,
       (v) => { this.state.counts[i] = Math.round(v); }, `${d.layers} nonlinear layer${d.layers > 1 ? "s" : ""} each, first at ${d.first}`));
     if (this.json.shortcut) {
       const s = this.json.shortcut;
       this.slider(place, "shortcut", "Shortcut weight", 0, 0.99, 0.001, s.value, (v) => (this.state.shortcut === null && !s.common ? "as built" : v.toFixed(4)),
-        (v) => { this.state.shortcut = v; }, "amplitude of the shortcut in every sum of two; squares add up to 1");
+        (v) => { this.state.shortcut = v; }, s.hint);
     }
     if (raw) this.slider(place, "q", "q of the input", Math.log10(0.5), Math.log10(2), 0.001, 0, (v) => short(Math.pow(10, v)),
       (v) => { this.state.q = Math.pow(10, v); }, "mean square of the inputs, before shaping");
     if (shaped) {
       this.select(place, "family", "Shaped activation", this.json.families.map((f) => [f.label, f.kind === "none"]));
-      this.select(place, "method", "Method of shaping", [["DKS (zeta)", false], ["TAT (eta)", !this.json.families.some((f) => f.kind === "leaky")]], ["dks", "tat"]);
+      const slides = this.sliding() >= 0, methods = [["DKS (zeta)", !slides], ["TAT (eta)", !this.json.families.some((f) => f.kind === "leaky")]];
+      if (this.fixed >= 0) methods.unshift(["as computed, not sliding", false]);
+      this.select(place, "method", "Method of shaping", methods, this.fixed >= 0 ? ["fixed", "dks", "tat"] : ["dks", "tat"]);
       this.slider(place, "zeta", "zeta", Math.log(this.json.zeta[0] - 1), Math.log(this.json.zeta[1] - 1), 0.001, Math.log(this.state.zeta - 1),
         (v) => (1 + Math.exp(v)).toFixed(4), (v) => { this.state.zeta = 1 + Math.exp(v); }, "largest slope of any subnetwork at c = 1 (DKS)");
       this.slider(place, "eta", "eta", 0.01, 0.99, 0.001, this.state.eta, (v) => v.toFixed(3), (v) => { this.state.eta = v; },
@@ -45,16 +50,22 @@ class MapsPanel {
 
   select(place, name, label, options, values) {
     const field = make("select", { id: `control-${name}` }, options.map(([text, off], i) => make("option", { value: values ? values[i] : i, disabled: off }, text)));
+    if (this.state[name] === -1) field.prepend(make("option", { value: -1 }, "none (choose one)"));
     field.value = this.state[name];
     field.addEventListener("change", () => {
       this.state[name] = values ? field.value : Number(field.value);
+      const kind = (this.json.families[this.state.family] || {}).kind;
       if (name === "method" && field.value === "tat") this.choose("family", this.json.families.findIndex((f) => f.kind === "leaky"));
-      if (name === "family" && this.json.families[this.state.family].kind !== "leaky") this.choose("method", "dks");
+      if (name === "method" && field.value === "fixed") this.choose("family", this.fixed);
+      if (name === "method" && field.value === "dks" && kind === "fixed") this.choose("family", this.sliding());
+      if (name === "family") this.choose("method", kind === "fixed" ? "fixed" : kind === "leaky" && this.state.method === "tat" ? "tat" : "dks");
       this.update();
     });
     this.fields.set(name, { field, start: this.state[name], apply: (v) => { this.state[name] = v; field.value = v; } });
     place.append(make("div", { class: "control" }, make("label", { for: field.id }, label), field));
   }
+
+  sliding() { return this.json.families.findIndex((f) => f.kind === "table" || f.kind === "leaky"); }
 
   choose(name, value) { const known = this.fields.get(name); if (known) known.apply(value); else this.state[name] = value; }
 
@@ -81,12 +92,17 @@ class MapsPanel {
 
   numberField(place) {
     const field = make("input", { type: "number", id: "control-c", min: -1, max: 1, step: 0.01, value: this.state.c });
+    const note = make("small", { id: "control-c-note", "aria-live": "polite" });
+    field.setAttribute("aria-describedby", note.id);
+    const fine = () => { field.removeAttribute("aria-invalid"); note.textContent = ""; };
     field.addEventListener("input", () => {
       const value = Number(field.value);
-      if (field.value !== "" && value >= -1 && value <= 1) { this.state.c = value; field.removeAttribute("aria-invalid"); this.later(); } else field.setAttribute("aria-invalid", "true");
+      if (field.value !== "" && value >= -1 && value <= 1) { this.state.c = value; fine(); this.later(); return; }
+      field.setAttribute("aria-invalid", "true");
+      note.textContent = `${field.value === "" ? "No number is given" : "A cosine lies between \u22121 and 1"}; the numbers below are still those at c = ${this.state.c}.`;
     });
-    this.fields.set("c", { field, start: this.state.c, apply: (v) => { field.value = v; this.state.c = v; } });
-    place.append(make("div", { class: "control" }, make("label", { for: "control-c" }, "Read out at c"), field));
+    this.fields.set("c", { field, start: this.state.c, apply: (v) => { field.value = v; this.state.c = v; fine(); } });
+    place.append(make("div", { class: "control" }, make("label", { for: "control-c" }, "Read out at c"), field, note));
   }
 
   reset() {
@@ -110,17 +126,36 @@ class MapsPanel {
     const tables = this.json.choices[this.state.choice].tables.map((i) => this.tables[i]);
     const local = rawLocal(tables), counts = this.counts(this.json.program, "raw");
     const run = (gaps, q) => outputOf(this.json.program, { q: q || this.state.q, gaps, counts, shortcut: this.state.shortcut, local }, this.state.output);
-    return { name: `before, ${this.json.choices[this.state.choice].label}`, run };
+    const label = this.json.choices[this.state.choice].label, aside = this.state.choice ? ` with ${this.instead(label)}` : "";
+    return { name: aside ? `before,${aside}${this.where()}` : `before, ${label}${this.where()}`, aside: aside + this.where(), run };
+  }
+
+  instead(label) { return `${label} instead of ${this.json.own}`; }
+
+  where() { return this.outputs.length > 1 ? ` at output ${this.outputs[this.state.output]}` : ""; }
+
+  asBuilt() {
+    return this.state.shortcut === null && this.json.depths.every((d, i) => d.shaped === undefined || d.count === this.state.counts[i]);
+  }
+
+  // The shaped network with the constants that were computed for it, its own activations in tables.
+  still(program, family) {
+    if (!this.asBuilt()) throw new OutOfTable(`the constants of ${family.label} were computed for the network as built, and do not follow the sliders; reset, or choose another shaped activation`);
+    const local = rawLocal(family.tables.map((i) => this.tables[i])), counts = program.pieces.map((p) => p.count);
+    const run = (gaps) => outputOf(program, { q: 1, gaps, counts, shortcut: null, local }, this.state.output);
+    return { name: `after, ${family.label}${this.where()}`, aside: `, ${family.label}${this.where()}`, run, setting: null, family };
   }
 
   shaped() {
     const program = this.json.shaped, family = this.json.families[this.state.family];
     if (!program || !family || family.kind === "none") return null;
+    if (family.kind === "fixed") return this.still(program, family);
     const counts = this.counts(program, "shaped"), shortcut = this.state.shortcut, table = this.tables[family.table];
     const setting = this.solved(program, family, counts, shortcut);
     const local = shapedLocal(family, table, setting);
     const run = (gaps) => outputOf(program, { q: 1, gaps, counts, shortcut, local }, this.state.output);
-    return { name: `after ${this.state.method.toUpperCase()}, ${family.label}`, run, setting, family, table };
+    const aside = family.own ? "" : ` with ${this.instead(family.label)}`, method = this.state.method.toUpperCase();
+    return { name: `after ${method}${aside || `, ${family.label}`}${this.where()}`, aside: aside + this.where(), run, setting, family, table };
   }
 
   solved(program, family, counts, shortcut) {
@@ -143,8 +178,9 @@ class MapsPanel {
   // -- what follows -------------------------------------------------------------------------------------------------------------------
 
   update() {
-    const notes = [], found = [], tat = this.state.method === "tat";
-    for (const [name, off] of [["zeta", tat], ["eta", !tat]]) { const known = this.fields.get(name); if (known) known.field.disabled = off; }
+    const notes = this.state.choice < 0 && this.json.notes.raw ? [this.json.notes.raw] : [], found = [], method = this.state.method;
+    if (this.json.notes.shaped && this.state.family < 0) notes.push(this.json.notes.shaped);
+    for (const [name, off] of [["zeta", method !== "dks"], ["eta", method !== "tat"]]) { const known = this.fields.get(name); if (known) known.field.disabled = off; }
     for (const [part, style] of [["raw", "s0"], ["shaped", "s1"]]) {
       try {
         const map = this[part]();
@@ -183,7 +219,7 @@ class MapsPanel {
     }
     const at = points.length ? points.reduce((a, p) => (Math.abs(Math.log(p[0])) < Math.abs(Math.log(a[0])) ? p : a)) : [1, NaN];
     drawChart(place, {
-      title: `Inputs of q = 1 come out with q = ${short(at[1])} before shaping`, x: { label: "q of the inputs (mean square)", log: true },
+      title: `Inputs of q = 1 come out with q = ${short(at[1])} before shaping${map.aside}`, x: { label: "q of the inputs (mean square)", log: true },
       y: { label: "Q(q) of the outputs (mean square)", log: true }, series: [{ name: map.name, style: "s0", points }],
     });
   }
@@ -225,7 +261,7 @@ class MapsPanel {
   }
 
   constants(map) {
-    if (!map.setting) return "-";
+    if (!map.setting) return map.family ? "those of the section Constants" : "-";
     if (map.setting.slope !== undefined) return `negative slope ${digits(map.setting.slope)}`;
     if (map.family.kind === "leaky") {
       const w = map.setting.k, root = Math.sqrt(w * (2 - w));
@@ -246,6 +282,6 @@ function claimOfMaps(found, level) {
   if (!found.length) return "No map at these settings";
   return found.map((map) => {
     const c = level(map), words = Math.abs(c) < 5e-4 ? "0" : short(c);
-    return `${map.part === "raw" ? "Before" : "after"} shaping, orthogonal inputs come out with cosine ${words}`;
+    return `${map.part === "raw" ? "Before" : "after"} shaping${map.aside}, orthogonal inputs come out with cosine ${words}`;
   }).join("; ").replace(/^after/, "After");
 }

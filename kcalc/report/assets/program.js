@@ -84,6 +84,7 @@ function shapedLocal(family, table, setting) {
       }
       return mapped(group, 1, 0, row, table, (x) => setting.psi + excess * x);
     }
+    if (family.kind === "fixed") throw new OutOfTable("constants that were computed once do not follow the sliders");
     const k = setting.k, centre = setting.centred ? k / Math.PI : 0;
     return mapped(group, 1, Math.sqrt(k / Math.PI - centre), table.data, table, (x) => ((1 - k) + k * x) / (1 - centre));
   };
@@ -119,6 +120,19 @@ function added(weights, inputs) {
   });
 }
 
+// Independent factors: q values, c values and means multiply.
+function multiplied(inputs) {
+  return inputs[0].map((first, j) => {
+    const out = { f: first.f, q: first.q, u: Float64Array.from(first.u), m: first.m, s: first.s };
+    for (const groups of inputs.slice(1)) {
+      const g = groups[j];
+      out.q *= g.q; out.m *= g.m; out.s += g.s;
+      for (let n = 0; n < out.u.length; n++) out.u[n] += g.u[n] - out.u[n] * g.u[n];
+    }
+    return out;
+  });
+}
+
 function weightsOf(step, shortcut) {
   if (step.s === undefined || shortcut === null) return step.w;
   const other = Math.sqrt((1 - shortcut) * (1 + shortcut));
@@ -135,6 +149,7 @@ function applied(step, inputs, activated, shortcut) {
     }
     case "phi": return first.map((g) => activated(step.a, g));
     case "sum": return added(weightsOf(step, shortcut), inputs);
+    case "prd": return multiplied(inputs);
     case "cat": return inputs.flatMap((groups, i) => groups.map((g) => ({ ...g, f: g.f * step.w[i], root: g.root || g })));
     case "scl": return first.map((g) => ({ ...g, q: g.q * step.w[0] * step.w[0], m: g.m * step.w[0], root: undefined }));
     case "ln": case "rms": {
@@ -206,6 +221,7 @@ function stepSlope(step, logs, logPsi, shortcut) {
   if (step.k === "phi") return logs[0] + logPsi;
   if (step.k === "sum") return mixedLogs(weightsOf(step, shortcut).map((w) => w * w), logs);
   if (step.k === "cat") return mixedLogs(step.w, logs);
+  if (step.k === "prd") return Math.log(logs.length) + mixedLogs(logs.map(() => 1), logs); // slopes of factors add up
   return logs[0];
 }
 
@@ -243,7 +259,9 @@ function bisected(increasing, target, low, high) {
 
 function slopeFor(program, pairs, zeta, counts, shortcut) {
   const goal = Math.log(zeta), of = (x) => logMaximalSlope(program, pairs, x, counts, shortcut);
-  return of(goal) <= 0 ? null : Math.exp(bisected(of, goal, 0, goal));
+  if (of(goal) <= 0) return null;
+  if (of(0) >= goal) throw new OutOfTable(`zeta must exceed ${short(Math.exp(of(0)))} in this network, whose products add up slopes`);
+  return Math.exp(bisected(of, goal, 0, goal));
 }
 
 // The largest c value that a subnetwork gives to orthogonal inputs.
