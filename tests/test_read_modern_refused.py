@@ -137,3 +137,17 @@ def test_weight_standardisation_is_seen_in_the_numbers() -> None:
     model = Model(forward, i=image(3, D, 1), w=nn.Parameter(torch.randn(D, D, 3, 3)), o=image(D, 4, 1))
     network = kc.read(model, IMAGE).network
     assert [layer.standardised for _, layer, _ in network.steps() if isinstance(layer, Affine)] == [False, True, False]
+
+
+def test_a_gate_of_one_channel_is_opaque():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.gate = nn.Linear(16, 16), nn.Linear(16, 1)
+
+        def forward(self, x):
+            return self.up(x) * torch.sigmoid(self.gate(x))
+
+    reading = kc.read(Gated(), (2, 16))
+    assert [note.node for note in reading.notes if note.level == "not read"] == ["mul"]
+    assert "of 1 channels is spread over 16" in str(reading)

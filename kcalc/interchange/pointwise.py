@@ -82,6 +82,9 @@ class Elementwise(Builder):
             return self.opaque(op, op.label, f"{op.label} of several feature maps is neither their weighted sum nor their product")
         kind, detail = found
         names = {(f.source, f.expr): name for f, name in zip(forms, op.reads, strict=True)}
+        counts = [self.by_name[name].shape[axis] for name in map(names.__getitem__, keys) if (axis := self.axes[name]) is not None]
+        if len(set(counts)) > 1:
+            return self.opaque(op, kind, f"a feature map of {min(counts)} channels is spread over {max(counts)}, which share it")
         self._check_shapes(op, [self.by_name[names[key]].shape for key in keys])
         if kind == "product":
             return self._product(op, [self.label(names[key]) for key in keys], detail)
