@@ -6,6 +6,7 @@ weights with it, the others by their means.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -20,12 +21,12 @@ Node = Hashable
 Both = tuple[Part, Part]  # (11, 22, 12) and (11, 22, 21)
 
 
-class Products(SecondMoments):
+class Products(SecondMoments, ABC):
     """Products of feature maps; what two atoms have in common is a matter of the subclass."""
 
+    @abstractmethod
     def product(self, a: Atom, b: Atom, node: Node) -> Both:
         """``E a_i b_j``: a part with (11, 22, 12) and one with (11, 22, 21)."""
-        raise NotImplementedError
 
     def independent_product(self, pairs: Sequence[Pair], node: Node) -> Pair:
         """``prod_i f_i`` of independent feature maps: q values, c values and means multiply, ``1 - c`` without cancellation."""
