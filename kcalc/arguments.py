@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -11,32 +11,42 @@ import mpmath
 import numpy as np
 import sympy as sp
 
-from .errors import KcalcError, unknown
+from .errors import KcalcError, glimpse, unknown
+from .fields import NUMPY
+from .plain_arguments import is_key, whole
 
 Node = Hashable
 Array = np.ndarray
 ROUNDING = 1e-12
+TINY = float(np.finfo(float).tiny)  # below it numbers lose digits
+MOST_COEFFICIENTS = 10**6
 
 
 def real_array(value: Any, what: str) -> Array:
     """``value`` as a float64 array. Raises: KcalcError for text, complex numbers, nan, infinities or symbols."""
-    if isinstance(value, sp.Basic):
-        if value.free_symbols:
-            raise KcalcError(f"{what} = {value} has symbols; evaluate with numbers, or use .expr for the symbolic map")
-        if not value.is_real:
-            raise KcalcError(f"{what} must be real, got {value}")
-        value = float(value)  # pyright: ignore[reportArgumentType]
-    elif isinstance(value, Fraction | Decimal | mpmath.mpf):
-        value = float(value)
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind not in "iuf":
-            raise TypeError
-        array = array.astype(np.float64)
-    except (TypeError, ValueError):
-        raise KcalcError(f"{what} must be a real number or an array of them, got {str(value)[:60]!r}") from None
+    if isinstance(value, sp.Basic) and value.free_symbols:
+        raise KcalcError(f"{what} = {value} has symbols; evaluate with numbers, or use .expr for the symbolic map")
+    array = raw_array(NUMPY.number(value) if isinstance(value, sp.Basic | Fraction | Decimal | mpmath.mpf) else value, what)
+    if array.dtype.kind == "b":
+        raise KcalcError(f"{what} must be a real number or an array of real numbers, got {glimpse(value)}")
+    array = array.astype(np.float64)
     if not np.all(np.isfinite(array)):
         raise KcalcError(f"{what} must be finite, got {array[~np.isfinite(array)].ravel()[0]}")
+    return array
+
+
+def raw_array(value: Any, what: str) -> Array:
+    """``value`` as an array of its own kind of real numbers (or truth values). Raises: KcalcError for ragged lists, text, objects, ..."""
+    try:
+        if hasattr(value, "__len__") and not (isinstance(value, Sequence | memoryview) or hasattr(value, "__array__")):
+            raise TypeError  # NumPy would read the members of a graph
+        array = np.asarray(value)
+        if array.dtype.kind in "OSUmMc":
+            raise TypeError
+    except ValueError:
+        raise KcalcError(f"{what} must have rows of equal length, got rows of different lengths, {glimpse(value)}") from None
+    except Exception:  # whatever a foreign object raises as it is read
+        raise KcalcError(f"{what} must be a real number or an array of real numbers, got {glimpse(value)}") from None
     return array
 
 
@@ -44,8 +54,16 @@ def one_number(value: Any, what: str) -> float:
     """One finite real number as a float. Raises: KcalcError for anything else."""
     array = real_array(value, what)
     if array.ndim:
-        raise KcalcError(f"{what} must be one number here, got {str(value)[:60]}")
+        raise KcalcError(f"{what} must be one number here, got {glimpse(value)}")
     return float(array)
+
+
+def positive_number(value: Any, what: str) -> float:
+    """One finite number > 0 as a float. Raises: KcalcError for anything else."""
+    number = one_number(value, what)
+    if not number > 0:
+        raise KcalcError(f"{what} must be a number > 0, got {glimpse(value)}")
+    return number
 
 
 def cosine_array(c: Any) -> Array:
@@ -61,6 +79,8 @@ def q_array(q: Any, what: str = "q") -> Array:
     array = real_array(q, what)
     if np.any(array <= 0):
         raise KcalcError(f"{what} is a mean square and must be > 0, got {array[array <= 0].ravel()[0]}")
+    if np.any(array < TINY):
+        raise KcalcError(f"{what} = {array[array < TINY].ravel()[0]} has too few digits in double precision; give at least {TINY:.3g}")
     return array
 
 
@@ -74,9 +94,7 @@ def angle_array(theta: Any) -> Array:
 
 def derivative_order(n: Any) -> int:
     """The order of a derivative. Raises: KcalcError unless it is a whole number from 0 to 100."""
-    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 100:
-        raise KcalcError(f"the order of a derivative is a whole number from 0 to 100, got {n!r}")
-    return n
+    return whole(n, "the order of a derivative", 0, 100)
 
 
 def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
@@ -93,15 +111,13 @@ def one_q(q: Any, what: str = "q") -> float:
     """One q value as a float. Raises: KcalcError for arrays and for values that are not positive."""
     array = q_array(q, what)
     if array.ndim:
-        raise KcalcError(f"{what} must be one number here, got {str(q)[:60]}")
+        raise KcalcError(f"{what} must be one number here, got {glimpse(q)}")
     return float(array)
 
 
 def series_length(n: Any) -> int:
-    """A number of series coefficients. Raises: KcalcError unless it is a whole number >= 1."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise KcalcError(f"a series needs a whole number of coefficients >= 1, got {n!r}")
-    return n
+    """A number of series coefficients. Raises: KcalcError unless it is a whole number from 1 to a million."""
+    return whole(n, "a number of coefficients", 1, MOST_COEFFICIENTS)
 
 
 def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], str], dict[Node, Any]]:
@@ -111,7 +127,7 @@ def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], 
         if not isinstance(given, Mapping):
             return dict.fromkeys(inputs, convert(given))
         for node in given:
-            if node not in inputs:
+            if not is_key(node, inputs):
                 raise unknown("input", node, map(str, inputs))
         missing = [node for node in inputs if node not in given]
         if missing:

@@ -1,7 +1,7 @@
 """Arb balls as a number system, and certified enclosures as results.
 
 A ball [m +/- r] is a midpoint and a radius that provably encloses a real number; every operation rounds outward.  The precision of
-python-flint is global, so everything here sets it with :func:`working` and puts it back.
+python-flint is global, so everything here sets it with :func:`working`, one thread at a time, and puts it back.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import numpy as np
 import sympy as sp
 from mpmath.libmp import from_man_exp
 
-from kcalc.errors import KcalcError
+from kcalc.errors import KcalcError, glimpse
 from kcalc.fields import Field, Number, _closed_value, _plain, _refuse
+from kcalc.plain_arguments import whole
+from kcalc.threads import ALONE
 
 Ball = Any
 """A ``flint.arb``."""
@@ -48,15 +50,16 @@ METHODS: dict[Any, str] = {
 
 @contextmanager
 def working(bits: int) -> Iterator[None]:
-    """flint computes with ``bits`` bits inside, and as before afterwards."""
+    """flint computes with ``bits`` bits inside, in this thread alone, and as before afterwards."""
     from flint import ctx
 
-    before = ctx.prec
-    ctx.prec = bits
-    try:
-        yield
-    finally:
-        ctx.prec = before
+    with ALONE:
+        before = ctx.prec
+        ctx.prec = bits
+        try:
+            yield
+        finally:
+            ctx.prec = before
 
 
 def bits_for(digits: float) -> int:
@@ -114,7 +117,7 @@ def enclose(expr: sp.Expr) -> Ball:
         return _power(expr, parts)
     method = METHODS.get(type(expr))
     if method is None or not parts:
-        raise KcalcError(f"{str(expr)[:80]} has no certified enclosure: {type(expr).__name__} is not known to the ball arithmetic")
+        raise KcalcError(f"{glimpse(expr)} has no certified enclosure: {type(expr).__name__} is not known to the ball arithmetic")
     return getattr(parts[0], method)()
 
 
@@ -268,11 +271,13 @@ for _name in ("exp", "expm1", "log", "sin", "cos", "tan", "atan", "erf", "erfc",
     setattr(BallField, _name, _elementary(_name))
 
 
-@lru_cache(maxsize=32)
 def ball_field(digits: int = 30) -> BallField:
     """The field of Arb balls with ``digits`` decimal digits (one per precision).  Raises KcalcError unless 5 <= digits <= 1000."""
-    if isinstance(digits, bool) or not isinstance(digits, int) or not 5 <= digits <= 1000:
-        raise KcalcError(f"digits={digits!r}: a whole number between 5 and 1000 is needed")
+    return _ball_field(whole(digits, "digits", 5, 1000))
+
+
+@lru_cache(maxsize=32)
+def _ball_field(digits: int) -> BallField:
     return BallField(digits)
 
 

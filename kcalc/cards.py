@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from . import plot_claims
-from .errors import KcalcError
-from .plotting import activations, c_maps, claim, q_maps
+from .errors import KcalcError, glimpse
+from .fields import NUMPY
+from .plot_frame import claim, panels
+from .plotting import activations, c_maps, q_maps
 from .rootfinding import finite_part
 
 Array = np.ndarray
@@ -24,25 +26,19 @@ def card(phi: Any, axes: Sequence[Any] | None = None, q: Sequence[float] = Q_VAL
     Raises: KcalcError for another number of Axes or of q values.
     """
     try:
-        values = tuple(float(value) for value in np.atleast_1d(np.asarray(q, dtype=float)))
+        values = tuple(float(value) for value in np.atleast_1d(NUMPY.number(q)))
     except (TypeError, ValueError):
-        raise KcalcError(f"a card shows C at one to four positive q values, got {q!r}") from None
+        raise KcalcError(f"a card shows C at one to four positive q values, got {glimpse(q)}") from None
     if not 1 <= len(values) <= 4 or not all(value > 0 for value in values):
-        raise KcalcError(f"a card shows C at one to four positive q values, got {q!r}")
-    if axes is None:
-        import matplotlib.pyplot as plt
-
-        _, axes = plt.subplots(1, 3, figsize=(8.6, 2.75), layout="constrained")
-    panels = np.asarray(axes, dtype=object).ravel()
-    if panels.size != 3:
-        raise KcalcError(f"a card has three panels, got {panels.size} axes")
-    activations({phi.name: phi}, ax=panels[0])
-    _q_panel(phi, panels[1])
-    _c_panel(phi, panels[2], values)
-    for panel, title in zip(panels, _titles(phi, values), strict=True):
+        raise KcalcError(f"a card shows C at one to four positive q values, got {glimpse(q)}")
+    three = panels(axes, 3, 8.6, 2.75)
+    activations({phi.name: phi}, ax=three[0])
+    _q_panel(phi, three[1])
+    _c_panel(phi, three[2], values)
+    for panel, title in zip(three, _titles(phi, values), strict=True):
         claim(panel, title)
         panel.set_box_aspect(1)
-    return panels
+    return three
 
 
 def _titles(phi: Any, values: tuple[float, ...]) -> tuple[str, str, str]:

@@ -11,12 +11,14 @@ from typing import Any
 
 import sympy as sp
 
-from .errors import GraphError, KcalcError
+from .errors import GraphError, KcalcError, glimpse
 from .layers import Input, Layer, Sum, as_number
 from .network import Network, Step
+from .plain_arguments import whole
 
 Node = Hashable
 Piece = Layer | Network
+MOST_COPIES = 10**6
 
 
 def chain(*pieces: Piece) -> Network:
@@ -43,9 +45,7 @@ def chain(*pieces: Piece) -> Network:
 
 def repeat(block: Piece, n: int) -> Network:
     """``n`` copies of a piece in a row, each with weights of its own."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise KcalcError(f"repeat needs a whole number of copies >= 1, got {n!r}")
-    return chain(*[block] * n)
+    return chain(*[block] * whole(n, "the number of copies", 1, MOST_COPIES))
 
 
 def residual(branch: Piece, shortcut_weight: Any = None, residual_weight: Any = None, shortcut: Piece | None = None) -> Network:
@@ -97,7 +97,7 @@ def _complement(given: Any, name: str) -> Any:
 def _check_piece(piece: object) -> None:
     if not isinstance(piece, Layer | Network):
         hint = "; pass an instance, not the class" if isinstance(piece, type) else ""
-        raise KcalcError(f"expected a layer or a network, got {piece!r}{hint}")
+        raise KcalcError(f"expected a layer or a network, got {glimpse(piece)}{hint}")
 
 
 class _Builder:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from .errors import KcalcError, NoRule
+from .errors import NoRule
 from .layers import Layer
-from .network import Network
+from .network import Network, require_network
 
 State = TypeVar("State")
 
@@ -50,12 +50,6 @@ def fold_back(
         for parent, sent in zip(parents, rule(layer, node, found[node], parents), strict=True):
             found[parent] = add(found[parent], sent)
     return found
-
-
-def require_network(network: object) -> None:
-    """Refuse what is not a Network. Raises: KcalcError."""
-    if not isinstance(network, Network):
-        raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; wrap a graph with kc.Network(graph)")
 
 
 def no_rule(calculus: str, layer: Any, node: Hashable) -> NoRule:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mpmath
@@ -11,7 +12,10 @@ import sympy as sp
 from sympy.core.function import AppliedUndef
 
 from .errors import KcalcError
+from .fields import mpmath_field
+from .plain_arguments import mapping
 from .repetition import repetition
+from .threads import decimal_digits, lambdify
 
 CLOSED_SIZE = 1500
 
@@ -109,21 +113,27 @@ class Composition:
         Raises: KcalcError if an argument has no value or an activation has no closed form.
         """
         names = {s.name: s for s in self.arguments}
-        given = {names.get(str(k), k): v for k, v in values.items()}
+        given = {names.get(str(k) if isinstance(k, sp.Symbol) else k, k): v for k, v in mapping(values, "values").items()}
+        field = mpmath_field(digits)
         missing = [s.name for s in self.arguments if s not in given]
         if missing:
             raise KcalcError(f"no value is given for {', '.join(missing)}")
-        with mpmath.workdps(digits + 10):
-            table: dict[Any, Any] = {s: mpmath.mpf(given[s]) for s in self.arguments}
+        with decimal_digits(field.digits + 10):
+            table: dict[Any, Any] = {s: mpmath.mpf(field.number(given[s])) for s in self.arguments}
+            functions = self._numeric()
             for symbol, expr in (*self.definitions, (None, self.result)):
-                opened = self._opened(expr)
-                if opened is None:
-                    name = sorted(str(f.func) for f in expr.atoms(AppliedUndef))[0]
-                    raise KcalcError(f"{name} has no closed form; evaluate the map itself with numbers")
-                free = sorted(opened.free_symbols, key=str)
-                table[symbol] = sp.lambdify(free, opened, "mpmath")(*(table[s] for s in free))
+                free = sorted(expr.free_symbols, key=str)
+                table[symbol] = lambdify(free, expr, [functions, "mpmath"])(*(table[s] for s in free))
             out = mpmath.mpf(table[None])
         return out
+
+    def _numeric(self) -> dict[str, Callable[..., Any]]:
+        """The local maps by name as functions of numbers: put into one another as expressions, they keep SymPy busy without end."""
+        forms: dict[str, dict[int, Any]] = {}
+        for local in self.functions:
+            made = None if local.closed is None else lambdify(local.arguments, local.closed, "mpmath")
+            forms.setdefault(str(local.function), {})[len(local.arguments)] = made
+        return {name: partial(_applied, name, by_count) for name, by_count in forms.items()}
 
     # -- display ---------------------------------------------------------------------------------------------------
 
@@ -179,6 +189,14 @@ class Composition:
 
     def __repr__(self) -> str:
         return f"Composition({self.letter}({', '.join(map(str, self.arguments))}), {len(self.definitions)} definitions)"
+
+
+def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
+    """A local map at numbers. Raises: KcalcError where it has no closed form."""
+    form = forms.get(len(values))
+    if form is None:
+        raise KcalcError(f"{name} has no closed form; evaluate the map itself with numbers")
+    return form(*values)
 
 
 def _display_names(entry: Sequence[sp.Symbol], stages: Sequence[Stage]) -> dict[sp.Symbol, sp.Symbol]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kcalc.quadrature import Array, Profile, normal_density
 from kcalc.smoothing import smoothed
+from kcalc.threads import cached_property
 
 
 @dataclass(frozen=True)

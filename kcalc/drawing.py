@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .errors import KcalcError, unknown
+from .errors import KcalcError, glimpse, unknown
 from .graph_layout import HEIGHT, Box, Plan, Route, plan
 from .layer_texts import is_mathtext, layer_kind, layer_text, shortened, weights_text
 from .layered import Node
+from .plain_arguments import is_key, truth, whole
 from .region_drawing import LISTED, Region, as_regions, draw_regions
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def network(
     KcalcError for something that is not a network, and for unknown nodes in ``regions`` or ``labels``.
     """
     chosen = [] if regions is None else as_regions(regions)
-    collapse = collapse if collapse is not None else len(net_layers(net)) > max_nodes and hasattr(net, "blocks")
+    if not isinstance(labels, Mapping):
+        truth(labels, "labels")
+    large = len(net_layers(net)) > whole(max_nodes, "max_nodes") and hasattr(net, "blocks")
+    collapse, legend = large if collapse is None else truth(collapse, "collapse"), truth(legend, "legend")
     sheet = laid_out(net, labels, chosen, _text_width, collapse, columns)
     drawn, layers, texts = sheet.plan, sheet.layers, sheet.texts
     room = max((_text_width(region.label) + 0.25 for region in chosen), default=0.0)
@@ -121,22 +125,22 @@ def net_layers(net: Any) -> dict[Node, Any]:
 
 def _check(named: Iterable[Node], layers: Mapping[Node, Any], columns: Any) -> None:
     for node in named:
-        if node not in layers:
+        if not is_key(node, layers):
             raise unknown("node", node, map(str, layers))
-    if columns is not None and (isinstance(columns, bool) or not isinstance(columns, int) or columns < 1):
-        raise KcalcError(f"columns must be a whole number >= 1, got {columns!r}")
+    if columns is not None:
+        whole(columns, "columns", 1)
 
 
 # -- widths ---------------------------------------------------------------------------------------------------------------
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _text_width(text: str) -> float:
     """The width of a text in inches. Raises: KcalcError for mathtext that does not parse."""
     from matplotlib.textpath import TextPath
 
     if not is_mathtext(text):
-        raise KcalcError(f"the label {text!r} is not valid mathtext")
+        raise KcalcError(f"the label {glimpse(text)} is not valid mathtext")
     return TextPath((0, 0), text, size=FONT).get_extents().width / 72 if text.strip() else 0.0
 
 

@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from kcalc.errors import KcalcError
 from kcalc.expectations import joint_edges, pair_moment, second_moment
 from kcalc.quadrature import Array, Profile, Rule, gauss_legendre, is_noise, normal_rule, split
 from kcalc.smoothing import smoothed
+from kcalc.threads import cached_property
 
 ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
 _TERMS = (14, 24)  # Chebyshev terms tried on a panel before it is bisected

@@ -35,8 +35,19 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
     Parameters: ``kind`` is what was looked up ("activation"), ``name`` what was given, ``known`` the valid names.
     """
     names = sorted(set(known))
-    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.4)
+    text = name if isinstance(name, str) else glimpse(name)
+    near = difflib.get_close_matches(text[:80].lower(), names, n=3, cutoff=0.4)
     if not near and len(names) > LISTED:
-        near = difflib.get_close_matches(str(name).lower(), names[:MANY], n=LISTED, cutoff=0.0)
+        near = difflib.get_close_matches(text[:80].lower(), names[:MANY], n=LISTED, cutoff=0.0)
     rest = f" ({len(names)} in all)" if len(near) < len(names) and len(names) > LISTED else ""
-    return KcalcError(f"unknown {kind} {str(name)[:80]!r}; the nearest known: {', '.join(near or names)}{rest}")
+    given = repr(text[:80]) if isinstance(name, str) else text
+    return KcalcError(f"unknown {kind} {given}; the nearest known: {', '.join(near or names)}{rest}")
+
+
+def glimpse(value: object, length: int = 60) -> str:
+    """``repr(value)`` on one line for a message, cut short; the class of an object that cannot even show itself."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # whatever a foreign object raises
+        return f"an object of class {type(value).__name__}"
+    return text if len(text) <= length else f"{text[: length - 3]}..."

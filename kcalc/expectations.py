@@ -140,20 +140,26 @@ class _Grid:
         self._decay[0] /= 2  # the node 0 is in both halves
         waves = np.arange(0, _HIGHEST + 1, 5)[:, None] * z
         self.probes = np.concatenate([np.cos(waves), np.sin(waves[1:]), z[None, :]])
-        self._rows: list[Array] = []
+        self._blocks: tuple[Array, ...] = ()
 
     def _functions(self, block: int) -> Array:
         """h_n(z) exp(-z^2/4) for the n of a block, n = 1 first."""
-        while len(self._rows) <= block:
-            rows = np.empty((_BLOCK, self.half.size))
-            last = self._rows[-1][-2:] if self._rows else np.stack([np.zeros_like(self.half), np.exp(-(self.half**2) / 4)])
-            previous, current = last
-            for row in range(_BLOCK):
-                n = len(self._rows) * _BLOCK + row
-                previous, current = current, (self.half * current - math.sqrt(n) * previous) / math.sqrt(n + 1)
-                rows[row] = current
-            self._rows.append(rows)
-        return self._rows[block]
+        blocks = self._blocks  # never changed in place: threads share the grid
+        while len(blocks) <= block:
+            blocks = (*blocks, self._after(blocks))
+        if len(blocks) > len(self._blocks):
+            self._blocks = blocks
+        return blocks[block]
+
+    def _after(self, blocks: tuple[Array, ...]) -> Array:
+        rows = np.empty((_BLOCK, self.half.size))
+        last = blocks[-1][-2:] if blocks else np.stack([np.zeros_like(self.half), np.exp(-(self.half**2) / 4)])
+        previous, current = last
+        for row in range(_BLOCK):
+            n = len(blocks) * _BLOCK + row
+            previous, current = current, (self.half * current - math.sqrt(n) * previous) / math.sqrt(n + 1)
+            rows[row] = current
+        return rows
 
     def projections(self, values: Array) -> Iterator[Array]:
         """E[f(z) h_n(z)] for n = 1, 2, ... in blocks, f given at the nodes: even and odd parts apart, on half the line."""

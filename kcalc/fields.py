@@ -17,17 +17,22 @@ from typing import Any
 import mpmath
 import numpy as np
 import sympy as sp
+from mpmath.libmp import fone, mpf_exp, mpf_sub
 
-from kcalc.errors import KcalcError
+from kcalc.errors import KcalcError, glimpse
+from kcalc.plain_arguments import whole
+from kcalc.threads import alone
 
 Number = Any
+MOST_DIGITS = 10_000
 """A number of some field: a SymPy expression, an mpmath number, a ball, a float or a float64 array."""
 
 
 def _refuse(value: object, reason: str) -> KcalcError:
-    return KcalcError(f"{str(value)[:80]!r} is not a finite real number: {reason}")
+    return KcalcError(f"{glimpse(value, 80)} is not a finite real number: {reason}")
 
 
+@alone
 def _closed_value(value: sp.Basic) -> sp.Expr:
     """``value`` as a SymPy number without free symbols, real and finite; else a :class:`KcalcError`."""
     if not isinstance(value, sp.Expr):
@@ -35,7 +40,7 @@ def _closed_value(value: sp.Basic) -> sp.Expr:
     if value.free_symbols:
         names = sorted(str(symbol) for symbol in value.free_symbols)
         hint = ", ".join(f"{name}: ..." for name in names)
-        raise KcalcError(f"{str(value)[:80]} has free symbols ({', '.join(names)}); give them numbers first: net.subs({{{hint}}})")
+        raise KcalcError(f"{glimpse(value)} has free symbols ({', '.join(names)}); give them numbers first: net.subs({{{hint}}})")
     if value.is_real is False or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo, sp.I):
         raise _refuse(value, "nan, infinite and complex values have no meaning here")
     return value
@@ -155,6 +160,10 @@ class _Symbolic(Field):
         return sp.asin(a) - sp.asin(b)
 
 
+_SINE_EXCESS = tuple((-1) ** (n + 1) * 2 * n / math.factorial(2 * n + 1) for n in range(8, 0, -1))
+"""Coefficients of (sin t - t cos t) / t^3 in t^2, highest first."""
+
+
 class _Numpy(Field):
     """float64, elementwise over arrays."""
 
@@ -167,6 +176,8 @@ class _Numpy(Field):
 
     def number(self, value: object) -> Number:
         """A float, or a float64 array of the same shape."""
+        if isinstance(value, float) and math.isfinite(value):  # what maps of deep networks ask thousands of times
+            return float(value)
         if isinstance(value, np.ndarray | list | tuple):
             try:
                 array = np.asarray(value)
@@ -208,13 +219,13 @@ class _Numpy(Field):
         t = self.angle(gap)
         square = t * t
         series = np.zeros_like(square)
-        for n in range(8, 0, -1):
-            series = series * square + (-1) ** (n + 1) * 2 * n / math.factorial(2 * n + 1)
+        for coefficient in _SINE_EXCESS:
+            series = series * square + coefficient
         return np.where(t < 0.3, t * square * series, np.sin(t) - t * np.cos(t))[()]
 
 
 class _Mpmath(Field):
-    """mpmath numbers in a context of its own (the global ``mpmath.mp`` is never touched)."""
+    """mpmath numbers in a context of its own, whose precision no function changes: threads share it, and ``mpmath.mp`` is never touched."""
 
     def __init__(self, digits: int) -> None:
         self.digits = digits
@@ -222,9 +233,19 @@ class _Mpmath(Field):
         self.context = context = mpmath.mp.clone()
         context.dps = digits
         self.pi = +context.pi
-        for function in ("sqrt", "exp", "expm1", "log", "sin", "cos", "tan", "atan", "asin", "acos", "erf", "erfc", "cosh", "sinh", "tanh"):
+        for function in ("sqrt", "exp", "log", "sin", "cos", "tan", "atan", "asin", "acos", "erf", "erfc", "cosh", "sinh", "tanh"):
             setattr(self, function, getattr(context, function))
         self.abs = context.fabs
+
+    def expm1(self, x: Number) -> Number:  # type: ignore[override]
+        """exp x - 1; mpmath's own raises the context's precision for a while, which other threads would see."""
+        x, bits = self.context.convert(x), self.context.prec
+        if not x:
+            return self.context.zero
+        lost = -self.context.mag(x)
+        if lost > bits:
+            return x + x * x / 2
+        return self.context.make_mpf(mpf_sub(mpf_exp(x._mpf_, bits + max(lost, 0) + 10), fone, bits, "n"))
 
     def number(self, value: object) -> Number:
         if isinstance(value, mpmath.mpf) or type(value).__name__ == "mpf":
@@ -235,8 +256,14 @@ class _Mpmath(Field):
         if isinstance(plain, Fraction):
             return self.context.mpf(plain.numerator) / plain.denominator
         if isinstance(plain, sp.Expr):
-            return self.context.mpf(sp.Float(_closed_value(plain).evalf(self.digits + 5), self.digits + 5)._mpf_)
+            return self.context.mpf(_evaluated(plain, self.digits + 5)._mpf_)
         return self.context.mpf(plain)
+
+
+@alone
+def _evaluated(value: sp.Expr, digits: int) -> sp.Float:
+    """A SymPy number to ``digits`` digits."""
+    return sp.Float(_closed_value(value).evalf(digits), digits)
 
 
 @lru_cache(maxsize=4096)
@@ -245,6 +272,7 @@ def _sympy_float(value: sp.Basic) -> float:
     return _as_float(_closed_value(value))
 
 
+@alone
 def _as_float(value: int | float | Fraction | sp.Expr) -> float:
     try:
         number = float(value)
@@ -259,9 +287,18 @@ NUMPY = _Numpy()
 SYMPY = _Symbolic()
 
 
-@lru_cache(maxsize=32)
 def mpmath_field(digits: int = 30) -> _Mpmath:
     """The field of mpmath numbers with ``digits`` decimal digits (one per precision).  Raises KcalcError below 5 digits."""
-    if not isinstance(digits, int) or not 5 <= digits <= 10_000:
-        raise KcalcError(f"digits={digits!r}: a whole number between 5 and 10000 is needed")
+    return _mpmath_field(whole(digits, "digits", 5, MOST_DIGITS))
+
+
+@lru_cache(maxsize=32)
+def _mpmath_field(digits: int) -> _Mpmath:
     return _Mpmath(digits)
+
+
+def as_field(field: Any) -> Any:
+    """A number system as it is. Raises KcalcError for what is none."""
+    if not callable(getattr(field, "number", None)):
+        raise KcalcError(f"a number system is one of kcalc.fields, such as mpmath_field(30), got {glimpse(field)}")
+    return field

@@ -9,7 +9,6 @@ import html
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +17,11 @@ import sympy as sp
 from .arguments import real_array
 from .calculi.convex import ConvexCalculus
 from .calculi.factored import Array, as_floats, is_zero
-from .errors import KcalcError
+from .errors import KcalcError, glimpse
 from .layers import Nonlinear
 from .maps import Assumption
 from .network import Network
+from .threads import cached_property
 
 __all__ = ["Bounds", "ForwardSlope", "as_slopes", "depths_text", "newton"]
 
@@ -135,7 +135,7 @@ class ForwardSlope:
             raise KcalcError("the forward slope has no inverse: the network has no nonlinear layer")
         least = math.exp(self._greatest(0.0)[0])
         if not np.all(values > least):
-            raise KcalcError(f"a target slope must exceed {least:.6g}, the value at psi = 1, got {target!r}")
+            raise KcalcError(f"a target slope must exceed {least:.6g}, the value at psi = 1, got {glimpse(target)}")
         return newton(lambda log: self._greatest(log)[:2], values)
 
     # -- depth ---------------------------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def as_slopes(psi: Any) -> Array:
     """``log psi``. Raises: KcalcError for ``psi < 1``, where the maximum would be over other subnetworks."""
     values = real_array(psi, "psi")
     if not np.all(values >= 1):
-        raise KcalcError(f"psi must be >= 1 (a C map with C(0) = 0 has slope >= 1 at c = 1), got {psi!r}")
+        raise KcalcError(f"psi must be >= 1 (a C map with C(0) = 0 has slope >= 1 at c = 1), got {glimpse(psi)}")
     return np.log(values)
 
 

@@ -11,8 +11,9 @@ import sympy as sp
 
 from .activations import activation as resolve
 from .activations import exponential_linear
-from .errors import KcalcError
+from .errors import KcalcError, glimpse
 from .fields import NUMPY, SYMPY
+from .plain_arguments import truth
 
 
 def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
@@ -20,7 +21,7 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
 
     With pre-activations of mean square q, ``Affine(sigma_w=gain)`` after the activation returns to q. With weights that sum to zero over
     their inputs (weight standardisation) only the variance of phi passes: then give ``centred=True``. Domain: q > 0, a number or a SymPy
-    expression. Returns: a float, or a SymPy expression for a symbolic q. [DKS sec. 14]
+    expression. Returns: a float, or a SymPy expression for a symbolic q. [He et al. 2015 for ReLU]
     Raises: KcalcError for q <= 0, an activation whose second moment diverges, or a constant one if centred.
     """
     phi = resolve(activation)
@@ -28,11 +29,11 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
     field = SYMPY if symbolic else NUMPY
     value = field.number(q)
     if not symbolic and isinstance(value, np.ndarray) and value.ndim:
-        raise KcalcError(f"a gain is for one q value, got {q!r}")
+        raise KcalcError(f"a gain is for one q value, got {glimpse(q)}")
     if not symbolic and not value > 0:
         raise KcalcError(f"q is a mean square and must be > 0, got {q}")
     passed = phi.second_moment(value, field)
-    if centred:
+    if truth(centred, "centred"):
         passed = passed - phi.mean(value, field) ** 2
         if not symbolic and not passed > 0:
             raise KcalcError(f"activation {phi.name!r} is constant: it has no centred gain")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import plot_claims
-from .plotting import GREY, PALETTE, STYLES, axes, finish, plain_ticks
+from .plot_frame import GREY, PALETTE, STYLES, axes, finish, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

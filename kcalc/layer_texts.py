@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from .layered import Node
@@ -101,7 +101,7 @@ def weights_text(layer: Any, slots: Sequence[int], plain: bool = False) -> str:
     return ", ".join(filter(None, (number_text(weights[i], plain) for i in slots)))
 
 
-@cache
+@lru_cache(maxsize=4096)
 def is_mathtext(text: str) -> bool:
     """True if matplotlib can draw a text."""
     from matplotlib.textpath import TextPath

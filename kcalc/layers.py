@@ -15,10 +15,13 @@ import numpy as np
 import sympy as sp
 
 from .activations import Activation, activation
-from .errors import KcalcError, unknown
+from .errors import KcalcError, glimpse
+from .fields import NUMPY
+from .plain_arguments import LARGEST, choice, items, truth, whole
 
 Number = Any
 MANY = math.inf
+SMALL = 1e-150  # numbers whose squares are told from 0 with some room
 
 
 def _fail(layer: object, message: str) -> KcalcError:
@@ -31,20 +34,23 @@ def as_number(value: Any, what: str) -> Number:
     Raises: KcalcError for nan, infinities, complex numbers, booleans, strings and arrays; ``what`` names the field.
     """
     if isinstance(value, bool | str | bytes) or value is None:
-        raise KcalcError(f"{what} must be a number, got {value!r}")
-    if isinstance(value, sp.Basic):
+        raise KcalcError(f"{what} must be a number, got {glimpse(value)}")
+    if isinstance(value, sp.Basic) and value.free_symbols:
         if not isinstance(value, sp.Expr) or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo) or value.is_real is False:
-            raise KcalcError(f"{what} must be a finite real number, got {value}")
+            raise KcalcError(f"{what} must be a finite real number, got {glimpse(value)}")
         return value
-    if np.iscomplexobj(value):
-        raise KcalcError(f"{what} must be a real number, got {value!r}")
     try:
+        if isinstance(value, sp.Basic):
+            NUMPY.number(value)
+            return value
+        if np.iscomplexobj(value):
+            raise TypeError
         number = value if isinstance(value, int) else float(value)
         finite = math.isfinite(number)
-    except (TypeError, ValueError, OverflowError):
-        raise KcalcError(f"{what} must be a real number of ordinary size, got {type(value).__name__}") from None
+    except Exception:  # whatever a foreign object raises as it is read
+        raise KcalcError(f"{what} must be a finite real number of ordinary size, got {glimpse(value)}") from None
     if not finite:
-        raise KcalcError(f"{what} must be finite, got {value!r}")
+        raise KcalcError(f"{what} must be finite, got {glimpse(value)}")
     return number
 
 
@@ -58,9 +64,12 @@ def _count(layer: object, name: str, optional: bool = False) -> None:
         return
     if isinstance(value, sp.Basic) and not isinstance(value, sp.Integer):
         raise _fail(layer, f"{name} must be a positive integer, got {str(value)[:60]}")
-    number = operator.index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else 0  # pyright: ignore
-    if number < 1:
-        raise _fail(layer, f"{name} must be a positive integer, got {value!r}")
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)  # pyright: ignore[reportArgumentType]
+    except Exception:  # whatever a foreign object raises as it is read
+        number = 0
+    if not 0 < number <= LARGEST:
+        raise _fail(layer, f"{name} must be a positive integer, got {glimpse(value)}")
     object.__setattr__(layer, name, number)
 
 
@@ -71,7 +80,7 @@ def _extent(layer: object, name: str, optional: bool = False) -> None:
         return
     if isinstance(value, list | tuple):
         if not value or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in value):
-            raise _fail(layer, f"{name} must hold positive integers, got {value!r}")
+            raise _fail(layer, f"{name} must hold positive integers, got {glimpse(value)}")
         object.__setattr__(layer, name, tuple(value))
         return
     _count(layer, name)
@@ -145,25 +154,26 @@ class Affine(Layer):
         _extent(self, "kernel")
         _extent(self, "stride")
         _count(self, "groups")
-        if not isinstance(self.bias, bool):
-            raise _fail(self, f"bias must be True or False, got {self.bias!r}")
-        if not isinstance(self.standardised, bool):
-            raise _fail(self, f"standardised must be True or False, got {self.standardised!r}")
+        truth(self.bias, "Affine: bias")
+        truth(self.standardised, "Affine: standardised")
         if isinstance(self.padding, str):
             if self.padding not in ("same", "valid", "circular"):
-                raise _fail(self, f"padding must be 'same', 'valid', 'circular' or numbers, got {self.padding!r}")
+                raise _fail(self, f"padding must be 'same', 'valid', 'circular' or numbers, got {glimpse(self.padding)}")
         elif isinstance(self.padding, list | tuple):
             object.__setattr__(self, "padding", tuple(self.padding))
-            if any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in self.padding):
-                raise _fail(self, f"padding must hold integers >= 0, got {self.padding!r}")
-        elif isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding < 0:
-            raise _fail(self, f"padding must be an integer >= 0, got {self.padding!r}")
+            for p in self.padding:
+                whole(p, "Affine: padding")
+        else:
+            whole(self.padding, "Affine: padding")
         for name in ("sigma_w", "sigma_b"):
             object.__setattr__(self, name, as_number(getattr(self, name), f"Affine.{name}"))
         if self.sigma_w == 0 or getattr(self.sigma_w, "is_negative", None) or (not _symbolic(self.sigma_w) and self.sigma_w < 0):
             raise _fail(self, f"sigma_w must be > 0, got {self.sigma_w}")
         if not _symbolic(self.sigma_b) and self.sigma_b < 0:
             raise _fail(self, f"sigma_b must be >= 0, got {self.sigma_b}")
+        for name, value in (("sigma_w", self.sigma_w), ("sigma_b", self.sigma_b)):
+            if value != 0 and not _symbolic(value) and not SMALL < float(value) < 1 / SMALL:
+                raise _fail(self, f"the square of {name} is beyond double precision, got {glimpse(value)}")
         if not self.bias and self.sigma_b != 0:
             raise _fail(self, f"sigma_b = {self.sigma_b} needs bias=True")
 
@@ -188,9 +198,7 @@ class Sum(Layer):
     def __post_init__(self) -> None:
         if self.weights is None:
             return
-        if isinstance(self.weights, str | bytes) or not hasattr(self.weights, "__iter__"):
-            raise _fail(self, f"weights must be a sequence of numbers, got {self.weights!r}")
-        weights = tuple(as_number(w, f"Sum.weights[{i}]") for i, w in enumerate(self.weights))
+        weights = tuple(as_number(w, f"Sum.weights[{i}]") for i, w in enumerate(items(self.weights, "Sum.weights")))
         if not weights:
             raise _fail(self, "weights must not be empty; leave weights=None for ones")
         if all(w == 0 for w in weights):
@@ -208,14 +216,13 @@ class Concat(Layer):
     def __post_init__(self) -> None:
         if self.channels is None:
             return
-        if isinstance(self.channels, str | bytes) or not hasattr(self.channels, "__iter__"):
-            raise _fail(self, f"channels must be a sequence of positive integers, got {self.channels!r}")
-        channels = tuple(int(k) if isinstance(k, sp.Integer) else k for k in self.channels)
-        for k in channels:
-            symbolic = isinstance(k, sp.Expr) and not k.is_number and k.is_positive is not False
-            if not symbolic and (isinstance(k, bool) or not hasattr(k, "__index__") or int(k) < 1):
-                raise _fail(self, f"channels must be positive integers, got {k!r}")
-        object.__setattr__(self, "channels", tuple(k if isinstance(k, sp.Expr) else int(k) for k in channels))
+        given = items(self.channels, "Concat.channels")
+        if not given:
+            raise _fail(self, "channels must not be empty; leave channels=None where features are known")
+        symbolic = [isinstance(k, sp.Expr) and not k.is_number and k.is_positive is not False for k in given]
+        object.__setattr__(
+            self, "channels", tuple(k if s else whole(k, "Concat: channels", 1) for k, s in zip(given, symbolic, strict=True))
+        )
 
 
 @dataclass(frozen=True)
@@ -291,7 +298,7 @@ class TokenMix(Layer):
     def __post_init__(self) -> None:
         try:
             array = np.asarray(self.matrix, dtype=float)
-        except (TypeError, ValueError):
+        except Exception:  # whatever a foreign object raises as it is read
             raise _fail(self, "matrix must be a rectangular array of numbers") from None
         if array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
             raise _fail(self, f"matrix must be a two-dimensional array of finite numbers, got shape {array.shape}")
@@ -332,10 +339,8 @@ class Pool(Layer):
     padding: str = "valid"
 
     def __post_init__(self) -> None:
-        if self.kind not in POOLS:
-            raise unknown("pooling kind", self.kind, POOLS)
-        if self.padding not in ("valid", "same"):
-            raise _fail(self, f"padding must be 'valid' or 'same', got {self.padding!r}")
+        choice(self.kind, "pooling kind", POOLS)
+        choice(self.padding, "padding of a Pool", ("valid", "same"))
         _extent(self, "window", optional=True)
         _extent(self, "stride", optional=True)
 

@@ -6,7 +6,7 @@ A map, local or global, evaluates through one method that its owner provides; ev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from .arguments import (
     derivative_order,
     finished,
     gap_balls,
+    one_number,
     one_q,
     per_input,
     q_array,
@@ -28,7 +29,7 @@ from .arguments import (
     series_length,
     single_precision,
 )
-from .errors import KcalcError
+from .errors import KcalcError, glimpse
 from .gaps import Gap
 from .jets import Jet
 from .printing import Shown, latex_text
@@ -88,7 +89,7 @@ class KernelMap(ABC):
 
     @property
     def heuristic(self) -> bool:
-        """True if some assumption is more than a convention."""
+        """True if a rule was used whose hypothesis does not hold, or holds in part only."""
         return any(a.kind == "heuristic" for a in self.assumptions)
 
     @property
@@ -176,7 +177,7 @@ class CMap(KernelMap):
 
     def series(self, n: int, q: Any = 1) -> Any:
         """Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q. Returns: an array of n numbers."""
-        jets, _ = self._jets({node: np.asarray(1.0) for node in self.inputs}, q, None, series_length(n) - 1)
+        jets, _ = self._jets({node: np.asarray(1.0) for node in self.inputs}, self._values(q, one_q, "q"), None, series_length(n) - 1)
         out = {}
         for node, jet in jets.items():
             b = -np.array([float(np.asarray(a)) for a in jet.coefficients])
@@ -213,11 +214,10 @@ class CMap(KernelMap):
         from .tables import tabulate
 
         output = self._one_output("tables")
-        first, second = (None if size is None else self._values(size, lambda v: q_array(v, "q"), "q") for size in (q, q2))
-        if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
-            raise KcalcError(f"tolerance={tolerance!r}: a number between 0 and 1 is needed")
-        if any(value.size != 1 for given in (first, second) if given is not None for value in given.values()):
-            raise KcalcError("a table is made at one q value per input; give single numbers")
+        first = self._values(q, lambda v: np.asarray(one_q(v)), "q")
+        second = None if q2 is None else self._values(q2, lambda v: np.asarray(one_q(v)), "q2")
+        if not 0 < one_number(tolerance, "tolerance") < 1:
+            raise KcalcError(f"tolerance={glimpse(tolerance)}: a number between 0 and 1 is needed")
 
         return tabulate(GapAt(self, first, second, output), tolerance, self.name)  # type: ignore[arg-type]
 
@@ -227,8 +227,7 @@ class CMap(KernelMap):
 
         self._one_output("fixed points")
         slope = self.derivative(1)
-        if not isinstance(q, Mapping):
-            one_q(q)
+        self._values(q, one_q, "q")
 
         def excess(theta: Array) -> Array:
             return 2 * np.sin(theta / 2) ** 2 - self.gap_at_angle(theta, q)
@@ -357,7 +356,7 @@ class QMap(KernelMap):
 
         bottom, top = one_q(low, "low"), one_q(high, "high")
         if not bottom < top:
-            raise KcalcError(f"fixed points are looked for between low < high, got {low!r} and {high!r}")
+            raise KcalcError(f"fixed points are looked for between low < high, got {glimpse(low)} and {glimpse(high)}")
         grid = finite_part(excess, np.linspace(np.log(bottom), np.log(top), 241))
         roots = [float(np.exp(t)) for t in sign_changes(excess, grid, tolerance=1e-14)]
         slope = self.derivative(1)

@@ -13,7 +13,7 @@ from .arguments import one_number, real_array
 from .calculi.convex import ConvexCalculus
 from .calculi.factored import as_floats, is_zero
 from .compose import require_network
-from .errors import KcalcError, UnreachableTarget, unknown
+from .errors import KcalcError, UnreachableTarget, glimpse, unknown
 from .layers import LayerNorm, Nonlinear
 from .maps import Assumption
 from .network import Network
@@ -120,7 +120,7 @@ def _finite(after: Any, before: Values) -> Values:
     except (TypeError, ValueError):
         fits = False
     if not fits:
-        raise KcalcError(f"r must return a real number for a number and an array for an array, got {str(after)[:60]!r} at x = {before}")
+        raise KcalcError(f"r must return a real number for a number and an array for an array, got {glimpse(after)} at x = {before}")
     after = numbers if np.ndim(before) else float(numbers)
     if not np.all(np.isfinite(after)):
         raise KcalcError(f"r is not finite at x = {before}")
@@ -276,7 +276,7 @@ def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int
     if callable(r):
         return [r], dict.fromkeys(nodes, 0)
     if not isinstance(r, Mapping):
-        raise KcalcError(f"r must be a function, or a mapping of nodes or activation names to functions, got {r!r}")
+        raise KcalcError(f"r must be a function, or a mapping of nodes or activation names to functions, got {glimpse(r)}")
     names = {node: network.layer(node).activation.name for node in nodes}  # pyright: ignore[reportAttributeAccessIssue]
     known = {*nodes, *names.values()}
     for key, function in r.items():
@@ -339,7 +339,7 @@ class MaximalCValue:
         """The maximal c value, elementwise. Raises: KcalcError outside [-1, 1]."""
         values = real_array(negative_slope, "negative_slope")
         if not np.all(np.abs(values) <= 1):
-            raise KcalcError(f"negative_slope must lie in [-1, 1], got {negative_slope!r}")
+            raise KcalcError(f"negative_slope must lie in [-1, 1], got {glimpse(negative_slope)}")
         start = np.zeros(values.shape) if values.ndim else 0.0
         return np.asarray(self._maximal._greatest([leaky_relu_map(values)], start))[()]
 
@@ -356,10 +356,10 @@ class MaximalCValue:
         """
         values = real_array(target, "target")
         if not np.all((values > 0) & (values < 1)):
-            raise KcalcError(f"a target c value must lie strictly between 0 and 1, got {target!r}")
+            raise KcalcError(f"a target c value must lie strictly between 0 and 1, got {glimpse(target)}")
         most = float(self(-1.0))
         if np.any(values > most):
-            raise UnreachableTarget(f"the maximal c value of this network is at most {most:.6g} (negative slope -1), got {target!r}")
+            raise UnreachableTarget(f"the maximal c value of this network is at most {most:.6g} (negative slope -1), got {glimpse(target)}")
         return np.array([self._inverse(float(value)) for value in values.flat]).reshape(values.shape)[()]
 
     def _inverse(self, value: float) -> float:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import plot_claims
-from .blocks import cut_nodes
-from .errors import KcalcError
-from .plotting import PALETTE, STYLES, axes, finish, plain_ticks
+from .errors import KcalcError, glimpse
+from .plot_frame import PALETTE, STYLES, axes, finish, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +50,7 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
 
 def _read_nodes(one: Any) -> list[Any]:
     """What the weights read where all paths meet, in order, and the output."""
-    cuts = set(cut_nodes(tuple(one.network.steps()), one.network.outputs))
+    cuts = set(one.network.cut_nodes())
     read = [one.network.parents(node)[0] for node in one.nodes if type(one.network.layer(node)).__name__ == "Affine"]
     return [*dict.fromkeys(node for node in read if node in cuts), one.output]
 
@@ -89,7 +88,7 @@ def fluctuation_trace(results: Mapping[str, Any], ax: Axes | None = None, value:
     ax = axes(ax, 4.8, 3.2)
     titles = {"log_variance": r"Var $\log\, q$", "relative": "Var $q\\,/\\,q^2$", "c_variance": "Var $c$"}
     if value not in titles:
-        raise KcalcError(f"value is one of {', '.join(titles)}, got {value!r}")
+        raise KcalcError(f"value is one of {', '.join(titles)}, got {glimpse(value)}")
     ends: list[float] = []
     for label, one in results.items():
         nodes = [node for node in one.nodes if type(one.network.layer(node)).__name__ == "Nonlinear"] or list(one.nodes)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import sympy as sp
 
-from .blocks import Block, find_blocks, same_structure
-from .errors import GraphError, KcalcError, unknown
+from .blocks import Block, cut_nodes, find_blocks, same_structure
+from .errors import GraphError, KcalcError, glimpse, unknown
 from .layers import Affine, BatchNorm, Concat, GroupNorm, Input, Layer, LayerNorm, RMSNorm, Sum
+from .plain_arguments import is_key, items, mapping
 from .preactivation import preactivated_steps
-from .validation import check_outputs, infer_features, ordered_nodes, read_nodes
+from .threads import cached_property
+from .validation import Step, check_outputs, infer_features, ordered_nodes, read_nodes, read_steps, readers_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
-Step = tuple[Node, Layer, tuple[Node, ...]]
 
 
 class FrozenAttributes(dict[str, Any]):
@@ -52,17 +52,33 @@ class Network:
 
     def __init__(self, graph: nx.DiGraph, outputs: Iterable[Node] | None = None) -> None:
         layers, parents = read_nodes(graph)
-        order = ordered_nodes(graph)
-        self._layers: dict[Node, Layer] = {node: layers[node] for node in order}
-        self._parents: dict[Node, tuple[Node, ...]] = {node: parents[node] for node in order}
-        self.outputs: tuple[Node, ...] = check_outputs(self._layers, graph, outputs)
-        self.removed: tuple[Node, ...] = ()
-        self._features = infer_features(self.steps())
+        self._settle(layers, parents, graph._succ, outputs)  # pyright: ignore  # views are several times slower
 
     @classmethod
     def from_steps(cls, steps: Iterable[Step], outputs: Iterable[Node] | None = None) -> Network:
-        """The network with the given (node, layer, parents in slot order) triples, in any order."""
-        return cls(graph_of(steps), outputs)
+        """The network with the given (node, layer, parents in slot order) triples, in any order.
+
+        Raises: GraphError as for a graph, and for a node defined twice or one that reads what is not there.
+        """
+        network = cls.__new__(cls)
+        layers, parents = read_steps(steps)  # no detour over a graph, which takes several times longer than all checks
+        network._settle(layers, parents, readers_of(parents), outputs)
+        return network
+
+    def _settle(
+        self,
+        layers: Mapping[Node, Layer],
+        parents: Mapping[Node, tuple[Node, ...]],
+        readers: Mapping[Node, Collection[Node]],
+        outputs: Iterable[Node] | None,
+    ) -> None:
+        """Check the whole and keep it, in topological order."""
+        order = ordered_nodes(readers)
+        self._layers: dict[Node, Layer] = {node: layers[node] for node in order}
+        self._parents: dict[Node, tuple[Node, ...]] = {node: parents[node] for node in order}
+        self.outputs: tuple[Node, ...] = check_outputs(self._layers, readers, outputs)
+        self.removed: tuple[Node, ...] = ()
+        self._features = infer_features(self.steps())
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -89,9 +105,13 @@ class Network:
 
     def layer(self, node: Node) -> Layer:
         """The layer of a node. Raises: KcalcError naming the nearest nodes if there is none of that name."""
-        if node not in self._layers:
+        if not is_key(node, self._layers):
             raise unknown("node", node, map(str, self._layers))
         return self._layers[node]
+
+    def _check_nodes(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            self.layer(node)
 
     def parents(self, node: Node) -> tuple[Node, ...]:
         """The nodes whose feature maps a node reads, in slot order."""
@@ -99,7 +119,9 @@ class Network:
         return self._parents[node]
 
     def nodes_of(self, kind: type[Layer]) -> tuple[Node, ...]:
-        """The nodes whose layer is of a kind."""
+        """The nodes whose layer is of a kind. Raises: KcalcError for what is no class of layers."""
+        if not isinstance(kind, type) or not issubclass(kind, Layer):
+            raise KcalcError(f"a kind of layer is a class such as kc.layers.Affine, got {glimpse(kind)}")
         return tuple(node for node, layer in self._layers.items() if isinstance(layer, kind))
 
     @property
@@ -110,7 +132,8 @@ class Network:
     @property
     def free_symbols(self) -> set[sp.Symbol]:
         """The SymPy symbols that stand in the layers."""
-        return set().union(*(layer.free_symbols for layer in self._layers.values()))
+        distinct = {id(layer): layer for layer in self._layers.values()}
+        return set().union(*(layer.free_symbols for layer in distinct.values()))
 
     def blocks(self) -> tuple[Block, ...]:
         """The network cut at the feature maps that all paths cross, equal consecutive pieces grouped into repetitions."""
@@ -120,8 +143,13 @@ class Network:
     def _blocks(self) -> tuple[Block, ...]:
         return find_blocks(tuple(self.steps()), self.outputs)
 
+    def cut_nodes(self) -> tuple[Node, ...]:
+        """The nodes that lie on every path from an input to an output, in order."""
+        return tuple(cut_nodes(tuple(self.steps()), self.outputs))
+
     def isomorphic(self, other: Network) -> bool:
         """True if a relabelling of nodes turns one network into the other (addends of a Sum may be permuted)."""
+        require_network(other)
         return same_structure(tuple(self.steps()), self.outputs, tuple(other.steps()), other.outputs)
 
     def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
@@ -133,7 +161,9 @@ class Network:
     # -- making others ---------------------------------------------------------------------------------------------
 
     def map_layers(self, change: Callable[[Node, Layer], Layer]) -> Network:
-        """The network with every layer replaced by ``change(node, layer)``."""
+        """The network with every layer replaced by ``change(node, layer)``. Raises: KcalcError where that is no layer."""
+        if not callable(change):
+            raise KcalcError(f"change must be a function (node, layer) -> layer, got {glimpse(change)}")
         return self._kept(Network.from_steps(((node, change(node, layer), parents) for node, layer, parents in self.steps()), self.outputs))
 
     def _kept(self, other: Network) -> Network:
@@ -145,15 +175,21 @@ class Network:
         """The network with SymPy symbols (or their names) in its layers replaced by numbers."""
         named = {symbol.name: symbol for symbol in self.free_symbols}
         resolved: dict[Any, Any] = {}
-        for key, value in values.items():
-            symbol = named.get(key if isinstance(key, str) else getattr(key, "name", str(key)))
+        for key, value in mapping(values, "values").items():
+            symbol = named.get(key if isinstance(key, str) else getattr(key, "name", glimpse(key)))
             if symbol is None:
                 raise unknown("symbol", key, named or ["(the network has no symbols)"])
             resolved[symbol] = value
-        return self.map_layers(lambda _, layer: layer.subs(resolved))
+        return self.map_layers(lambda node, layer: _with_values(node, layer, resolved))
 
     def relabelled(self, names: Mapping[Node, Node] | Callable[[Node], Node]) -> Network:
-        """The network with other node labels; they must stay distinct."""
+        """The network with other node labels; they must stay distinct.
+
+        ``names``: {node: its new label}, or a function of the old label, such as ``str``. Raises: GraphError where labels would coincide,
+        KcalcError for a node that is not there.
+        """
+        if not callable(names):
+            self._check_nodes(mapping(names, "names"))
         new = {node: names(node) if callable(names) else names.get(node, node) for node in self._layers}
         if len(set(new.values())) != len(new):
             raise GraphError("relabelling must keep node labels distinct")
@@ -184,7 +220,12 @@ class Network:
         return self._kept(Network.from_steps(preactivated_steps(tuple(self.steps())), self.outputs))
 
     def without(self, dropped: Iterable[Node]) -> Network:
-        """The network with one-input nodes bypassed: their readers read their input instead."""
+        """The network with one-input nodes bypassed: their readers read their input instead.
+
+        Raises: GraphError for a node with several inputs, KcalcError for one that is not there.
+        """
+        dropped = items(dropped, "dropped")
+        self._check_nodes(dropped)
         dropped = set(dropped)
         source: dict[Node, Node] = {}
         for node, _, parents in self.steps():
@@ -228,6 +269,31 @@ class Network:
         return network_html(self)
 
 
+def _with_values(node: Node, layer: Layer, values: dict[Any, Any]) -> Layer:
+    try:
+        return layer.subs(values)
+    except KcalcError as error:
+        raise KcalcError(f"node {node!r}: {error}") from None
+
+
+def require_network(network: object) -> None:
+    """Refuse what is not a Network. Raises: KcalcError."""
+    if not isinstance(network, Network):
+        remedy = "give its .network" if hasattr(network, "network") else "wrap a graph with kc.Network(graph)"
+        raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; {remedy}")
+
+
+def chosen_output(network: Network, output: Node = None) -> Node:
+    """The output that is meant. Raises: KcalcError where there are several and none is chosen, and for what is no output."""
+    if output is None:
+        if len(network.outputs) > 1:
+            raise KcalcError(f"the network has {len(network.outputs)} outputs; choose one with output=, e.g. {network.outputs[0]!r}")
+        return next(iter(network.outputs))
+    if not is_key(output, network.outputs):
+        raise unknown("output", output, map(str, network.outputs))
+    return output
+
+
 def _rebuild(steps: Sequence[Step], outputs: Sequence[Node], removed: tuple[Node, ...]) -> Network:
     network = Network.from_steps(steps, outputs)
     network.removed = removed
@@ -240,20 +306,16 @@ def _names(nodes: Sequence[Node]) -> str:
 
 
 def graph_of(steps: Iterable[Step]) -> nx.DiGraph:
-    """The ``nx.DiGraph`` of (node, layer, parents in slot order) triples."""
+    """The ``nx.DiGraph`` of a network's (node, layer, parents in slot order) triples."""
     graph = nx.DiGraph()
     triples = list(steps)
     for node, layer, _ in triples:
-        if node in graph:
-            raise GraphError(f"node {node!r} is defined twice; node labels must be distinct")
         graph.add_node(node, layer=layer)
     for node, _, parents in triples:
         slots: dict[Node, list[int]] = {}
         for slot, parent in enumerate(parents):
             slots.setdefault(parent, []).append(slot)
         for parent, taken in slots.items():
-            if parent not in graph:
-                raise GraphError(f"node {node!r} reads {parent!r}, which is not in the network")
             graph.add_edge(parent, node, slot=taken[0] if len(taken) == 1 else tuple(taken))
     return graph
 

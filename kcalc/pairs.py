@@ -7,7 +7,7 @@ Hermite coefficients (Mehler).  For smooth functions the series serves every c; 
 from __future__ import annotations
 
 import math
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from kcalc.errors import KcalcError
 from kcalc.expectations import hermite, pair_moment
 from kcalc.fields import NUMPY
 from kcalc.quadrature import Array, Profile
+from kcalc.threads import cached_property
 
 _SPARE = 64
 _NEGLECTED = 6e-16  # of the size of a function: Hermite coefficients below are not known

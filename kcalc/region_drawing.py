@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import KcalcError
+from .errors import KcalcError, glimpse
 from .graph_layout import PITCH, Box, Plan
 from .layered import Node
+from .plain_arguments import items
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,8 +38,8 @@ def as_regions(given: Any) -> list[Region]:
     """
     given = getattr(given, "nonlinear", given)
     found: list[Region] = []
-    items: Iterable[Any] = given.items() if isinstance(given, Mapping) else [given] if hasattr(given, "layers") else _iterated(given)
-    for item in items:
+    members: Iterable[Any] = given.items() if isinstance(given, Mapping) else [given] if hasattr(given, "layers") else _iterated(given)
+    for item in members:
         if not isinstance(item, tuple | list) and hasattr(item, "layers"):
             count = len(item.layers)
             meaning = f"{item.entry} → {item.exit} ({count} layer{'s' * (count != 1)})"
@@ -51,13 +52,14 @@ def as_regions(given: Any) -> list[Region]:
 
 
 def _iterated(given: Any) -> Iterable[Any]:
-    if isinstance(given, str) or not hasattr(given, "__iter__"):
-        raise _refused(given)
-    return given
+    try:
+        return items(given, "regions")
+    except KcalcError:
+        raise _refused(given) from None
 
 
 def _refused(given: Any) -> KcalcError:
-    return KcalcError(f"regions are (label, nodes) pairs, {{label: nodes}}, or subnetworks, got {str(given)[:60]!r}")
+    return KcalcError(f"regions are (label, nodes) pairs, {{label: nodes}}, or subnetworks, got {glimpse(given)}")
 
 
 @dataclass(frozen=True)

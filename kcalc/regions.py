@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from .compose import require_network
 from .layers import Affine, Concat, Dropout, Flatten, Identity, Input, LayerNorm, Pool, RMSNorm, Scale, Sum
 from .network import Network, Step
 from .printing import Shown
+from .threads import cached_property
 
 __all__ = ["Regions", "Subnetwork", "find_regions", "network_regions"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import plot_claims
 from .errors import KcalcError
-from .plotting import GREY, PALETTE, axes, claim, finish, plain_ticks
+from .plot_frame import GREY, PALETTE, axes, claim, finish, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

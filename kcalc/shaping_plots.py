@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import plot_claims
+from . import plot_claims, plot_frame
 from .errors import KcalcError
-from .plotting import GREY, LIGHT, PALETTE, STYLES, activations, c_maps, claim, finish
+from .plot_frame import GREY, LIGHT, PALETTE, STYLES, claim, finish
+from .plotting import activations, c_maps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,13 +39,7 @@ def shaping_figure(
     if not isinstance(pairs, Mapping) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs.values()):
         raise KcalcError("shaping_figure needs {name: (activation before, activation after)}")
     count = 3 if traces else 2
-    if axes is None:
-        import matplotlib.pyplot as plt
-
-        _, axes = plt.subplots(1, count, figsize=(PANEL * count, PANEL), layout="constrained")
-    panels = np.asarray(axes, dtype=object).ravel()
-    if len(panels) != count:
-        raise KcalcError(f"shaping_figure draws {count} panels, got {len(panels)} axes")
+    panels = plot_frame.panels(axes, count, PANEL * count, PANEL)
     new = {name: after for name, (_, after) in pairs.items()}
     changed = any(before is not after and before != after for before, after in pairs.values())
     activations({name: before for name, (before, _) in pairs.items()}, new if changed else None, ax=panels[0])

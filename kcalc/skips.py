@@ -12,9 +12,10 @@ from typing import Any
 import sympy as sp
 
 from .combinators import Piece, chain, residual
-from .errors import KcalcError, unknown
+from .errors import KcalcError, glimpse
 from .layers import Affine, BatchNorm, Concat, Flatten, Identity, Input, Layer, Nonlinear, Pool, Scale, Sum
 from .network import Network, Step
+from .plain_arguments import choice, items, truth, whole
 
 Node = Hashable
 SKIPS = ("none", "projection", "average")
@@ -77,7 +78,7 @@ def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
     Images must divide into windows. Returns: a network in which each such Affine ``a`` is read through a plain Sum ``(a, "sum")``.
     Raises: KcalcError where there is no projection shortcut, widths are unknown, or no such map is known for the change of shape.
     """
-    chosen = projection_shortcuts(network) if nodes is None else tuple(nodes)
+    chosen = projection_shortcuts(network) if nodes is None else items(nodes, "nodes")
     if not chosen:
         raise KcalcError("the network has no projection shortcut (an Affine of one tap that a Sum adds to a branch); nothing to change")
     for node in chosen:
@@ -147,13 +148,14 @@ def skip_network(
     second block halves both axes of the image and doubles the channels.
     Raises: KcalcError for other names, and for images whose sides are not even.
     """
-    if skips not in SKIPS:
-        raise unknown("kind of skips", skips, SKIPS)
-    if len(image_shape) != 2 or any(n % 2 for n in image_shape):
-        raise KcalcError(f"image_shape must be two even numbers, got {image_shape!r}")
+    choice(skips, "kind of skips", SKIPS)
+    sides = tuple(whole(side, "a side of image_shape", 2) for side in items(image_shape, "image_shape"))
+    if len(sides) != 2 or any(n % 2 for n in sides):
+        raise KcalcError(f"image_shape must be two even numbers, got {glimpse(image_shape)}")
+    width, normed = whole(width, "width", 1), truth(batch_norm, "batch_norm")
 
     def layer(features: int, stride: int = 1) -> Network:
-        normalise: list[Piece] = [BatchNorm()] if batch_norm else []
+        normalise: list[Piece] = [BatchNorm()] if normed else []
         return chain(Affine(features, kernel=3, stride=stride, sigma_w=sigma_w), *normalise, Nonlinear(activation))
 
     first, second = chain(layer(width), layer(width)), chain(layer(2 * width, 2), layer(2 * width))
@@ -165,5 +167,5 @@ def skip_network(
         layer(width),
         second if plain else residual(second, shortcut=project),
     ]
-    network = chain(Input(channels, tuple(image_shape)), *body, Pool("mean"), Flatten(), Affine(classes, sigma_w=sigma_w))
+    network = chain(Input(channels, sides), *body, Pool("mean"), Flatten(), Affine(classes, sigma_w=sigma_w))
     return averaging_shortcuts(network) if skips == "average" else network

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import sympy as sp
 from .arguments import one_number, real_array
 from .calculi.factored import ONE, Array, Factors, LogProgram, Monomial
 from .calculi.slopes import Slopes, polynomial_texts
-from .errors import KcalcError, unknown
+from .errors import KcalcError, glimpse, unknown
 from .forward import HIDDEN, Bounds, ForwardSlope, as_slopes, depths_text, newton
 from .layers import Product
 from .maps import Assumption
@@ -27,6 +26,7 @@ from .printing import plain
 from .pruning import certified, not_included
 from .regions import Subnetwork, network_regions
 from .symbols import kappa as common_curvature
+from .threads import cached_property
 
 __all__ = ["MaximalCurvature", "MaximalSlope", "maximal_curvature", "maximal_slope"]
 
@@ -164,7 +164,7 @@ class MaximalSlope:
             raise KcalcError(f"the maximal slope function has no inverse: {reason}")
         least = float(self({str(self.symbols[0]): 1.0}))
         if not np.all(values > least):
-            raise KcalcError(f"a target slope must exceed {least:.6g}, the value at psi = 1, got {target!r}")
+            raise KcalcError(f"a target slope must exceed {least:.6g}, the value at psi = 1, got {glimpse(target)}")
         return newton(self._log_and_slope, values)
 
     def _log_and_slope(self, log_psi: float) -> tuple[float, float]:
@@ -237,11 +237,13 @@ class MaximalSlope:
     def _evaluate(self, psi: Any) -> tuple[Array, tuple[int, ...]]:
         """Logs (piece, point) and the shape of the points."""
         if isinstance(psi, Mapping):
-            given = {str(key): value for key, value in psi.items()}
+            given = {key if isinstance(key, str) else glimpse(key): value for key, value in psi.items()}
             names = [str(symbol) for symbol in self.symbols]
             for key in given:
                 if names and f"psi_{key.removeprefix('psi_')}" not in names and key not in names:
                     raise unknown("slope", key, names)
+                if not key.startswith("psi_") and f"psi_{key}" in given:
+                    raise KcalcError(f"the slope of {key} is given twice, as {key!r} and as 'psi_{key}'; give one of them")
             missing = [name for name in names if name not in given and name.removeprefix("psi_") not in given]
             if missing:
                 raise KcalcError(f"no value is given for {', '.join(missing)}")
@@ -340,7 +342,7 @@ class MaximalCurvature:
         """``multiplier * kappa``, elementwise, for ``kappa >= 0``."""
         values = real_array(kappa, "kappa")
         if not np.all(values >= 0):
-            raise KcalcError(f"kappa must be >= 0 (C maps are convex on [0, 1]), got {kappa!r}")
+            raise KcalcError(f"kappa must be >= 0 (C maps are convex on [0, 1]), got {glimpse(kappa)}")
         return (self.multiplier * values)[()]
 
     def inverse(self, target: Any) -> Any:
@@ -349,7 +351,7 @@ class MaximalCurvature:
         if not self.multiplier:
             raise KcalcError("the maximal curvature function has no inverse: the network has no nonlinear layer")
         if not np.all(values > 0):
-            raise KcalcError(f"a target curvature must be > 0, got {target!r}")
+            raise KcalcError(f"a target curvature must be > 0, got {glimpse(target)}")
         return (values / self.multiplier)[()]
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import plot_claims
-from .errors import KcalcError
-from .plotting import GREY, PALETTE, STYLES, axes, finish
+from .arguments import real_array
+from .errors import KcalcError, glimpse
+from .plot_frame import GREY, PALETTE, STYLES, axes, finish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,11 +29,13 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
     ax = axes(ax, 4.6, 3.2)
     laws = law if isinstance(law, Mapping) else {"predicted": law}
     samples = values if isinstance(values, Mapping) else {next(iter(laws)): values}
+    if not set(samples) <= set(laws):
+        raise KcalcError(f"values are given for {glimpse(sorted(map(str, samples)))}, the laws are {', '.join(map(str, laws))}")
     for i, (label, one) in enumerate(laws.items()):
         color = PALETTE[i % len(PALETTE)]
         measured = samples.get(label)
         if measured is not None:
-            _filled(ax, _histogram(np.asarray(measured, float).ravel(), bins), color)
+            _filled(ax, _histogram(_singular(measured), bins), color)
         low, high = one.support
         grid = low + (high - low) * (1 - np.cos(np.linspace(0, np.pi, 401))) / 2
         density = one.density(grid)
@@ -113,6 +116,13 @@ def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
         says = f"No singular value of d output / d layer exceeds {most}"
     finish(ax, [], made, says=says)
     return ax
+
+
+def _singular(values: Any) -> Array:
+    array = real_array(values, "values").ravel()
+    if array.size == 0 or array.min() < 0 or array.max() == 0:
+        raise KcalcError(f"values are singular values, numbers >= 0 of which one is not 0, got {glimpse(values)}")
+    return array
 
 
 def _histogram(values: Array, bins: int) -> tuple[Array, Array]:

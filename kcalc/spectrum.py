@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arguments import one_number
+from .arguments import one_number, raw_array
 from .errors import KcalcError
+from .plain_arguments import text
 from .printing import Shown, shown
+from .threads import cached_property
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +76,7 @@ class Spectrum(Shown):
         """Draw lambda_i / lambda_max over the rank i on logarithmic axes; see :func:`kcalc.kernel_plots.spectra`."""
         from . import kernel_plots
 
-        return kernel_plots.spectra({label or "": self}, ax=ax)
+        return kernel_plots.spectra({"" if label is None else text(label, "label"): self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Eigenvalues and what follows from them, as plain data; an infinite condition number is None."""
@@ -138,14 +139,10 @@ def float_matrix(matrix: Any, what: str) -> Array:
     """A non-empty (n, m) array of finite floats. Raises: KcalcError for anything else."""
     if isinstance(matrix, Mapping):
         raise KcalcError(f"{what} must be one array, got one per output ({', '.join(map(str, matrix))}); choose one")
-    try:
-        given = np.asarray(matrix)
-        kind = np.float32 if given.dtype == np.float32 else np.float64
-        if given.dtype.kind not in "iuf":
-            raise TypeError
-    except (TypeError, ValueError):
-        got = f"an array of {matrix.dtype}" if isinstance(matrix, np.ndarray) else repr(matrix)[:60]
-        raise KcalcError(f"{what} must hold real numbers, got {got}") from None
+    given = raw_array(matrix, what)
+    if given.dtype.kind == "b":
+        raise KcalcError(f"{what} must hold real numbers, got truth values")
+    kind = np.float32 if given.dtype == np.float32 else np.float64
     if given.ndim != 2 or given.size == 0:
         raise KcalcError(f"{what} must be a non-empty matrix, got shape {given.shape}")
     given = given.astype(kind, copy=False)

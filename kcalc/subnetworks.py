@@ -6,7 +6,7 @@ import html
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from .errors import KcalcError
+from .errors import KcalcError, glimpse
 from .forward import Bounds, ForwardSlope
 from .layers import Nonlinear
 from .maxima import Maximal, MaximalCValue, maximal, maximal_c_value
@@ -106,7 +106,7 @@ def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
     Cost: O((nodes + edges) log nodes); ``layers`` are found when asked for.
     """
     if not isinstance(permissive, bool):
-        raise KcalcError(f"permissive is True or False, got {permissive!r}")
+        raise KcalcError(f"permissive is True or False, got {glimpse(permissive)}")
     nodes, _, regions = network_regions(network)
     pairs = ((path[0], path[-1]) for path in regions.paths)
     if permissive:

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from html import escape
 from math import hypot
 from typing import Any
@@ -117,7 +117,7 @@ def clean(text: Any) -> str:
     return escape(" ".join(allowed.split()), quote=True)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def text_width(text: str) -> float:
     """An upper estimate of a text's width in inches, for the usual sans-serif fonts at the layout's size."""
     return sum(map(_character_width, text)) * FONT / 72

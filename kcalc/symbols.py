@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sympy as sp
 
+from .plain_arguments import text
+
 __all__ = ["kappa", "psi", "slope_of"]
 
 psi = sp.Symbol("psi", positive=True)
@@ -16,7 +18,7 @@ kappa = sp.Symbol("kappa", positive=True)
 
 def slope_of(name: str) -> sp.Symbol:
     """The slope symbol ``psi_<name>`` of one activation where each has its own."""
-    return sp.Symbol(f"psi_{name}", positive=True)
+    return sp.Symbol(f"psi_{text(name, 'the name of an activation')}", positive=True)
 
 
 c: sp.Symbol = sp.Symbol("c", real=True)

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import angle_array, cosine_array, finished, real_array, single_precision
+from .arguments import angle_array, cosine_array, finished, real_array, series_length, single_precision
 from .dyadic import SMALLEST, locate, polynomial, slope
 from .errors import KcalcError
 from .jax_field import is_jax
 from .octaves import FINEST, Side
+from .plain_arguments import whole
 from .printing import Shown
 
 Array = np.ndarray
@@ -86,7 +87,7 @@ class Table(Shown):
 
     def verify(self, points: int = 1000, seed: int = 0) -> float:
         """The largest |table - C| over random c: half uniform in [-1, 1], half close to the ends on a logarithmic scale."""
-        random = np.random.default_rng(seed)
+        points, random = whole(points, "points", 1, 10**8), np.random.default_rng(whole(seed, "seed"))
         near = 2.0 ** -random.uniform(0, 52, points)
         gap = np.where(random.random(points) < 0.5, random.uniform(0, 2, points), np.where(random.random(points) < 0.5, near, 2 - near))
         exact = _evaluated(self.gap_function, gap, self.name)
@@ -94,7 +95,7 @@ class Table(Shown):
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, error bound and sampled values, as plain data."""
-        c = np.cos(np.linspace(np.pi, 0, points))
+        c = np.cos(np.linspace(np.pi, 0, series_length(points)))
         return {"table": self.name, "error_bound": self.error_bound, "nodes": self.nodes.size, "c": c.tolist(), "C": self(c).tolist()}
 
     def _rows(self) -> list[tuple[str, str]]:

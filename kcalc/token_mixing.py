@@ -19,6 +19,7 @@ from scipy.linalg import solve_triangular
 
 from .errors import KcalcError
 from .layers import as_number
+from .plain_arguments import items, text, truth, whole
 
 Array = np.ndarray
 MOST = 4096
@@ -36,9 +37,7 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
     [He et al. 2023, sec. 3.1]
     """
     count, a, b = _tokens(tokens), _number(skip, "skip"), _number(mix, "mix")
-    if not isinstance(causal, bool):
-        raise KcalcError(f"causal must be True or False, got {causal!r}")
-    read = np.tril(np.ones((count, count))) if causal else np.ones((count, count))
+    read = np.tril(np.ones((count, count))) if truth(causal, "causal") else np.ones((count, count))
     matrix = a * np.eye(count) + b * read / read.sum(axis=1, keepdims=True)
     dead = np.flatnonzero(np.abs(matrix).sum(axis=1) <= 1e-15 * (abs(a) + abs(b)))
     if dead.size:
@@ -56,8 +55,7 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     Domain: symmetric (T, T) arrays of numbers with unit diagonal and eigenvalues >= 1e-8. Returns: (T, T).
     Raises: KcalcError for others, and naming the worst entry where A has negative ones. [He et al. 2023, sec. 3.2]
     """
-    if not isinstance(nonnegative, bool):
-        raise KcalcError(f"nonnegative must be True or False, got {nonnegative!r}")
+    truth(nonnegative, "nonnegative")
     first, second = covariance(source, "source", LEAST), covariance(target, "target", LEAST)
     if len(first) != len(second):
         raise KcalcError(f"source is of {len(first)} tokens, target of {len(second)}; give two of the same size")
@@ -171,7 +169,7 @@ def _exponential_step(count: int, before: float, after: float) -> Array:
 
 def covariance(value: Any, what: str, least: float) -> Array:
     """A covariance of tokens: (T, T), symmetric, unit diagonal, eigenvalues >= ``least`` (0: positive semidefinite). Raises: KcalcError."""
-    array = _array(value, what)
+    array, least = _array(value, text(what, "what")), _number(least, "least")
     if array.shape[0] != array.shape[1]:
         raise KcalcError(f"{what} must be square, (T, T), got shape {array.shape}")
     if np.abs(array - array.T).max() > UNIT:
@@ -197,7 +195,7 @@ def _array(value: Any, what: str) -> Array:
     try:
         array = np.asarray(value)
         array = array.astype(float) if array.dtype != bool and not np.iscomplexobj(array) else None
-    except (TypeError, ValueError):
+    except Exception:  # whatever a foreign object raises as it is read
         array = None
     if array is None or array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
         raise KcalcError(f"{what} must be a two-dimensional array of finite numbers")
@@ -207,9 +205,7 @@ def _array(value: Any, what: str) -> Array:
 
 
 def _tokens(value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= int(value) <= MOST:
-        raise KcalcError(f"tokens must be a whole number from 1 to {MOST}, got {value!r}")
-    return int(value)
+    return whole(value, "tokens", 1, MOST)
 
 
 def _number(value: Any, what: str) -> float:
@@ -220,9 +216,7 @@ def _number(value: Any, what: str) -> float:
 
 
 def _numbers(values: Any, what: str) -> list[float]:
-    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise KcalcError(f"{what} must be a sequence of numbers, one for each layer, got {values!r}")
-    found = [_number(value, f"{what}[{i}]") for i, value in enumerate(values)]
+    found = [_number(value, f"{what}[{i}]") for i, value in enumerate(items(values, what))]
     if not found:
         raise KcalcError(f"{what} must not be empty")
     return found

@@ -18,7 +18,8 @@ from .calculi.global_maps import c_map
 from .errors import KcalcError
 from .layers import Nonlinear
 from .network import Network
-from .plotting import c_maps, claim
+from .plot_frame import claim
+from .plotting import c_maps
 from .shaping import residual_blocks, shape, with_residual_weights
 
 __all__ = ["Explorer", "explore"]

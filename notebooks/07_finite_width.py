@@ -103,7 +103,7 @@ ax.legend();
 #
 # ## Any network of rectifiers
 #
-# `kc.moments` computes the same exactly for every graph of dense layers, rectifiers, sums and concatenations, for Gaussian and other symmetric weights. A deep funnel, against
+# `kc.moments` computes the same exactly for graphs of dense layers, rectifiers, concatenations and sums (all addends but one ending in weights of their own), for Gaussian and other symmetric weights. A deep funnel, against
 # fifteen thousand draws:
 
 # %%

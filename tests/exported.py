@@ -164,3 +164,21 @@ def check_locations(
                 found = np.moveaxis(found, 1, -1) if channels_first else found
                 assert found.dtype == dtype and found.shape == wanted.shape
                 assert np.allclose(found, wanted, rtol=rounding, atol=rounding)
+
+
+def run_onnx(model: Any, name: str, *values: np.ndarray) -> np.ndarray:
+    """A function of an exported ONNX model, called by a model of its own."""
+    import onnxruntime
+    from onnx import helper
+
+    kind = helper.np_dtype_to_tensor_dtype(values[0].dtype)
+    names = [f"x{index}" for index in range(len(values))]
+    inputs = [helper.make_tensor_value_info(n, kind, v.shape) for n, v in zip(names, values, strict=True)]
+    node = helper.make_node(name, names, ["y"], domain="kcalc")
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", kind, [None] * values[0].ndim)])
+    function = next(f for f in model.functions if f.name == name)
+    alone = helper.make_model(graph, functions=[function], opset_imports=model.opset_import, ir_version=model.ir_version)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    session = onnxruntime.InferenceSession(alone.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, dict(zip(names, values, strict=True)))[0]

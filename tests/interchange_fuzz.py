@@ -125,7 +125,7 @@ def fuzz(kind: str, count: int, first: int = 0) -> dict[str, Any]:
         faults: list[tuple[int, str, str]] = []
         longest, base = 0.0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for seed in range(first, first + count):
-            print(seed, end="\r", file=sys.stderr)  # noqa: T201
+            print(seed, end="\r", file=sys.stderr)
             case = make(random.Random(seed))
             begin, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             outcome, text = judged(run, case)
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
     sys.addaudithook(watch)
-    print(json.dumps(fuzz(options.kind, options.count, options.first)))  # noqa: T201
+    print(json.dumps(fuzz(options.kind, options.count, options.first)))
 
 
 if __name__ == "__main__":

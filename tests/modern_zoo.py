@@ -10,7 +10,7 @@ import numpy as np
 import sympy as sp
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 import kcalc as kc
 from kcalc.layers import Affine, TokenMix

@@ -103,7 +103,7 @@ def agreement(name: str, dtype: Any) -> float:
     return float(max(gaps))
 
 
-@pytest.mark.parametrize("name", mostly_slow(QUICK, 4))
+@pytest.mark.parametrize("name", mostly_slow(QUICK, 8))
 def test_same_outputs_as_the_shaped_network_in_jax(name: str) -> None:
     assert agreement(name, torch.float64) < 1e-12
 

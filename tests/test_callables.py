@@ -63,7 +63,7 @@ ALIKE = [
 ]
 
 
-@pytest.mark.parametrize(("function", "name", "kinks"), mostly_slow(ALIKE, 4), ids=lambda value: value if isinstance(value, str) else None)
+@pytest.mark.parametrize(("function", "name", "kinks"), mostly_slow(ALIKE, 8), ids=lambda value: value if isinstance(value, str) else None)
 def test_callables_have_the_maps_of_the_expressions(function, name, kinks):
     phi, known = activation(function, kinks=kinks), activation(name)
     for quantity in ("mean", "second_moment", "mean_slope", "q_slope"):

@@ -117,7 +117,7 @@ def test_kernels_of_smooth_activations_everywhere(name, point):
     check_kernel(name, point)
 
 
-@pytest.mark.parametrize("name", mostly_slow(SMOOTH, 4))
+@pytest.mark.parametrize("name", mostly_slow(SMOOTH, 8))
 def test_kernels_of_smooth_activations(name):
     check_kernel(name, POINTS[sorted(SMOOTH).index(name) % len(POINTS)])
 
@@ -145,7 +145,7 @@ HOMOGENEOUS = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(HOMOGENEOUS, 4))
+@pytest.mark.parametrize("name", mostly_slow(HOMOGENEOUS, 8))
 def test_kernels_of_homogeneous_activations(name):
     phi, k, a, b = HOMOGENEOUS[name]
     with digits(50):

@@ -34,7 +34,7 @@ def test_fluctuations(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("vanilla-3",), "features N"), (("vanilla-3", "--features", "0"), "positive whole"), (("vanilla-3", "--features", "5", "--weights", "orthogonal"), "fluctuations"),  # noqa: E501
+        (("vanilla-3",), "features N"), (("vanilla-3", "--features", "0"), "whole number"), (("vanilla-3", "--features", "5", "--weights", "orthogonal"), "fluctuations"),  # noqa: E501
         (("vanilla-3", "--features", "5", "--c", "0.5"), "--fluctuations"), (("vanilla-3", "--features", "5", "--activation", "tanh"), "tanh"),  # noqa: E501
         (("vanilla-3", "--features", "5", "--weights", "gausian"), "gaussian"),
     ],

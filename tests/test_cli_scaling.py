@@ -80,7 +80,7 @@ def test_shape_prints_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         ("vanilla-3", "features"),
-        ("vanilla-3 --features 0", "positive whole"),
+        ("vanilla-3 --features 0", "whole number"),
         ("vanilla-3 --features 4 --weights delta_orthogonal", "independent in all taps"),
         ("vanilla-3 --features 4 --input-moment -1", "input_moment"),
         ("vanilla-3 --features 4 --activation sign", "jumps"),

@@ -87,7 +87,7 @@ REFUSED = {
     "constant": (lambda: rescale(kc.wli, L.Affine(3), weights="zeros"), "'affine_1': its outputs are constant"),
     "standardised": (lambda: rescale(kc.lsuv, L.Affine(3, standardised=True)), "'affine_1' has standardised weights"),
     "one example": (lambda: rescale(kc.lsuv, L.Affine(3), x=np.ones((1, 2))), "two examples"),
-    "tolerance": (lambda: rescale(kc.lsuv, L.Affine(3), tolerance=-1), "tolerance must be > 0"),
+    "tolerance": (lambda: rescale(kc.lsuv, L.Affine(3), tolerance=-1), "tolerance must be a number > 0"),
     "model": (lambda: kc.lsuv(None, {}, 0), "expected a model"),  # pyright: ignore
 }  # fmt: skip
 
@@ -152,7 +152,7 @@ def test_a_constant_channel_loses_nothing():
         ((np.zeros((2, 3)),), r"vector at \(0,\) is zero"),
         ((np.zeros((2, 3)), "none"), r"vector at \(0,\) is zero"),
         ((np.ones(3),), "one of channels at least"),
-        ((np.ones((2, 3)), "constant", -1.0), "value must be a positive number"),
+        ((np.ones((2, 3)), "constant", -1.0), "value must be a number > 0"),
     ],
 )
 def test_bad_locations(arguments: Any, message: str):

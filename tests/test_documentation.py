@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import kcalc as kc
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+sys.path[:0] = [str(ROOT / "docs" / "_ext"), str(ROOT / "docs" / "pictures")]
 
 import pages  # noqa: E402
 
@@ -24,27 +25,6 @@ PAGES = [
     *sorted(path for path in ROOT.glob("docs/**/*.md") if path.relative_to(ROOT / "docs").parts[0] not in BUILT),
 ]
 RUN_BY_CI = ("main-job", "test")  # the README's marks on what .ci/run executes in fresh environments
-MODEL = """
-import torch
-from torch import nn
-
-
-class _Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        first, second = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
-        self.body = nn.Sequential(first, nn.BatchNorm2d(8), nn.ReLU(), second, nn.BatchNorm2d(8))
-
-    def forward(self, x):
-        return torch.relu(x + self.body(x))
-
-
-stem, head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 4)
-model = nn.Sequential(stem, nn.ReLU(), _Block(), _Block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head).eval()
-x = torch.zeros(2, 3, 16, 16)
-"""
-GIVEN = {"README.md": MODEL}
-"""What a page takes as given: the README's "your own model"."""
 
 
 def _name(path: Path) -> str:
@@ -81,11 +61,8 @@ def test_the_blocks_of_a_page_do_what_it_says(path: Path, tmp_path: Path, monkey
     from matplotlib import pyplot as plt
 
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "__main__"}
-    if _name(path) in GIVEN:
-        exec(GIVEN[_name(path)], names)
     try:
-        list(pages.run(_text(path), names))
+        list(pages.run(_text(path)))
     finally:
         plt.close("all")
 
@@ -118,6 +95,23 @@ def test_what_the_readme_says_the_main_job_prints(capsys: pytest.CaptureFixture[
     shown = next(block.text for block in found if block.language == "text")
     assert main(job.split("&& kcalc ")[1].split()) == 0
     pages.compare(shown + "\n...", capsys.readouterr().out)
+
+
+def test_the_readme_is_short_and_what_it_points_to_is_there() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 110
+    targets = re.findall(r"\]\(([^)#]+)\)|(?:src|srcset)=\"([^\"]+)\"", text)
+    assert len(targets) > 10
+    assert not [target for pair in targets for target in pair if target and not (ROOT / target).exists()]
+
+
+def test_the_picture_of_the_readme_can_be_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import depth
+
+    monkeypatch.setattr(depth, "DEPTHS", (1, 3))
+    monkeypatch.setattr(depth, "COLOURS", {name: (ink, line, curves[:2]) for name, (ink, line, curves) in depth.COLOURS.items()})
+    names = sorted(path.name for path in depth.write(tmp_path))
+    assert names == sorted(path.name for path in (ROOT / "docs" / "pictures").glob("*.svg"))
 
 
 def test_the_reference_has_every_public_name() -> None:

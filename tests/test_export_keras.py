@@ -31,7 +31,7 @@ def wide(function: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "shaped", [pytest.param(s, id=s.activation.name[:40], marks=[pytest.mark.slow] * (i % 3 != 0)) for i, s in enumerate(SHOWN)]
+    "shaped", [pytest.param(s, id=s.activation.name[:40], marks=[pytest.mark.slow] * (i % 6 != 0)) for i, s in enumerate(SHOWN)]
 )
 def test_values_and_gradients(shaped: Any) -> None:
     function = NAMES[shaped.name]

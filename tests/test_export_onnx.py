@@ -21,31 +21,17 @@ MODEL = onnx_model(CONTENT)
 FUNCTIONS = {function.name: function for function in MODEL.functions}
 
 
-def run(functions: dict[str, Any], name: str, *values: np.ndarray) -> np.ndarray:
-    """A function called by a model of its own."""
-    helper, kind = onnx.helper, onnx.helper.np_dtype_to_tensor_dtype(values[0].dtype)
-    names = [f"x{index}" for index in range(len(values))]
-    inputs = [helper.make_tensor_value_info(n, kind, v.shape) for n, v in zip(names, values, strict=True)]
-    node = helper.make_node(name, names, ["y"], domain="kcalc")
-    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", kind, [None] * values[0].ndim)])
-    model = helper.make_model(graph, functions=[functions[name]], opset_imports=MODEL.opset_import, ir_version=MODEL.ir_version)
-    options = ort.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 3, 1
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(zip(names, values, strict=True)))[0]
-
-
 @pytest.mark.parametrize("shaped", CONTENT.activations, ids=lambda shaped: shaped.activation.name[:40])
 def test_values(shaped: Any) -> None:
     def function(values: np.ndarray) -> np.ndarray:
         wide = f"{shaped.name}_float64"
-        return run(FUNCTIONS, wide if values.dtype == np.float64 and wide in FUNCTIONS else shaped.name, values)
+        return exported.run_onnx(MODEL, wide if values.dtype == np.float64 and wide in FUNCTIONS else shaped.name, values)
 
     exported.check_values(shaped.activation, function)
 
 
 def test_locations() -> None:
-    function = lambda given, extra: run(FUNCTIONS, "normalise_locations", given)  # noqa: E731
+    function = lambda given, extra: exported.run_onnx(MODEL, "normalise_locations", given)  # noqa: E731
     exported.check_locations(function, channels_first=True, variants=("mean_norm",))
 
 
@@ -77,6 +63,6 @@ def test_sums() -> None:
         ("o", kc.layers.Affine(), ("n",)),
     ]
     shaping = kc.shape(kc.Network.from_steps(steps), method="normalisation")
-    functions = {f.name: f for f in onnx_model(exported.content_of(shaping, "0")).functions}
+    model = onnx_model(exported.content_of(shaping, "0"))
     values = np.random.default_rng(1).standard_normal((3, 5))
-    assert np.allclose(run(functions, "sum_1", *values), np.tensordot(weights, values, 1), rtol=1e-15, atol=1e-15)
+    assert np.allclose(exported.run_onnx(model, "sum_1", *values), np.tensordot(weights, values, 1), rtol=1e-15, atol=1e-15)

@@ -13,6 +13,7 @@ from scipy import integrate, stats
 import kcalc as kc
 from kcalc.activations.rectifiers import leaky_relu
 from kcalc.calculi.fluctuations import fluctuations
+from kcalc.calculi.fluctuations.expansions import alike, slopes
 from kcalc.calculi.fluctuations.homogeneous import ratio
 from kcalc.calculi.moments import moments
 from kcalc.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Sum
@@ -159,13 +160,14 @@ def test_one_layer_by_integration(slope, orthogonal):
 def test_wide_layers_join_narrow_ones():
     """The normal rule for more than 300 channels against an integral over the mixture's density."""
     n, low = 302, 0.3**2
+    nodes, rule = np.polynomial.legendre.leggauss(200)
     first = second = total = 0.0
     for k in range(90, 213):
         law, weight = stats.beta(k / 2, (n - k) / 2), stats.binom.pmf(k, n, 0.5)
-        edges = law.ppf(1e-13), law.isf(1e-13)
-        one = integrate.quad(lambda x, law=law: law.pdf(x) * math.log(low + (1 - low) * x), *edges)[0]
-        two = integrate.quad(lambda x, law=law: law.pdf(x) * math.log(low + (1 - low) * x) ** 2, *edges)[0]
-        first, second, total = first + weight * one, second + weight * two, total + weight
+        start, end = law.ppf(1e-13), law.isf(1e-13)
+        x = start + (end - start) * (nodes + 1) / 2
+        density, value = (end - start) / 2 * rule * law.pdf(x), np.log(low + (1 - low) * x)
+        first, second, total = first + weight * (density @ value), second + weight * (density @ value**2), total + weight
     expected = second / total - (first / total) ** 2
     assert ratio(leaky_relu(sp.Rational(3, 10)), n, True)[1] == pytest.approx(expected, rel=3e-4)
 
@@ -237,3 +239,12 @@ def test_result_habits():
 def test_refusals(net, options, message):
     with pytest.raises(kc.KcalcError, match=message):
         fluctuations(net, **options)
+
+
+def test_homogeneous_activations_at_any_q() -> None:
+    relu, square, q = kc.activation("relu"), kc.activation("square"), 3.0
+    assert alike(relu, relu, q, None)[0, 0] == pytest.approx(1.25 * q**2, rel=1e-13)  # E relu^4 - (E relu^2)^2 = 3 q^2/2 - q^2/4
+    assert alike(square, relu, q, None)[0, 0] == pytest.approx(6 * q**3, rel=1e-13)  # E x^4 relu^2 - E x^4 E relu^2 = (15 - 3) q^3/2
+    assert slopes(square, q, None)[0, 0] == pytest.approx(6 * q, rel=1e-13)  # Q = 3 q^2
+    with pytest.raises(kc.KcalcError, match="beyond double precision"):
+        alike(square, square, 1e90, None)

@@ -280,7 +280,7 @@ def test_bad_options() -> None:
         (lambda: K.nngp.matrix(x, kind="ntk"), "one part"),
         (lambda: K.matrix(x, method="fast"), "unknown method"),
         (lambda: K.matrix(x, backend="torch"), "unknown backend"),
-        (lambda: K.matrix(x, q=-1), "number > 0"),
+        (lambda: K.matrix(x, q=-1), "must be > 0"),
         (lambda: K.matrix(x, block_rows=0), "block_rows"),
         (lambda: K.matrix(x, dtype=np.int32), "float64 or float32"),
         (lambda: K.matrix(x, dtype="nope"), "float64 or float32"),

@@ -113,7 +113,7 @@ def test_jets_over_jax():
 PLACES = np.array([0.0, 1e-9, 0.01, 0.4, 1.0, 1.7, 2 - 1e-6, 2.0])
 
 
-@pytest.mark.parametrize("name", mostly_slow(names()))
+@pytest.mark.parametrize("name", mostly_slow(names(), 6))
 def test_values_and_gradients_agree_with_numpy(name):
     phi = kc.activation(name)
     value, slope = phi.taylor(PLACES, 0.7, 1.6, 1)
@@ -201,7 +201,7 @@ MADE = [
 POINTS = np.array([-1e3, -90.0, -20, -3.3, -1.1, -1e-8, 0, 1e-8, 0.4, 1.7, 5.2, 20, 90, 1e3])
 
 
-@pytest.mark.parametrize("phi", mostly_slow([*map(kc.activation, names()), *MADE], 4), ids=lambda phi: phi.name)
+@pytest.mark.parametrize("phi", mostly_slow([*map(kc.activation, names()), *MADE], 6), ids=lambda phi: phi.name)
 def test_activations_as_jax_functions(phi):
     for dtype, tolerance in ((np.float64, 1e-14), (np.float32, 1e-6)):
         x = array(POINTS, dtype)

@@ -27,7 +27,7 @@ def expected(net: kc.Network, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 NETS = {
-    "erf": A.vanilla(3, activation="erf", sigma_w=1.3),
+    "erf": A.vanilla(2, activation="erf", sigma_w=1.3),
     "tanh": A.vanilla(2, activation="tanh"),
     "selu": A.vanilla(1, activation="selu"),
     "dks relu": kc.shape(A.vanilla(2), "relu").network,

@@ -86,7 +86,7 @@ def test_c_maps_and_two_derivatives_at_all_points(name):
     check_c_map(name, ALL)
 
 
-@pytest.mark.parametrize("name", mostly_slow(names()))
+@pytest.mark.parametrize("name", mostly_slow(names(), 6))
 def test_small_gaps(name):
     """1 - C(cos angle), relative."""
     phi, record = activation(name), RECORDS[name]

@@ -343,7 +343,7 @@ def test_refusals_name_the_node_and_the_reason(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "features=N"), ({"features": True}, "positive whole"), ({"features": -1}, "positive whole"), ({"features": 5.5}, "positive whole"),  # noqa: E501
+        ({}, "features=N"), ({"features": True}, "whole number"), ({"features": -1}, "whole number"), ({"features": 5.5}, "whole number"),
         ({"features": sp.Symbol("n")}, "integer=True"), ({"features": 5, "weights": "gauss"}, "law of weights"),
         ({"features": 5, "weights": -3}, ">= -2"), ({"features": 5, "weights": float("nan")}, "finite"),
         ({"features": 5, "weights": True}, "must be a number"), ({"features": 5, "weights": {"nonlinear_1": 0}}, "no weights"),

@@ -95,7 +95,7 @@ def test_a_wrong_number_stands_out():
 # -- valid networks ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", mostly_slow(VALID))
+@pytest.mark.parametrize("seed", mostly_slow(VALID, 6))
 def test_valid_networks_agree_at_every_node(seed):
     net, point = valid(seed), POINTS[seed % len(POINTS)]
     assert 6 <= len(net) <= 20

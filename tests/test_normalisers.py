@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +30,14 @@ def own_entry(w, eps):
     return w / jnp.sqrt(eps + w * w)
 
 
+@cache
+def derivative(function: Any, order: int) -> Any:
+    """Of a function of a row and epsilon, at all rows, compiled once."""
+    for _ in range(order):
+        function = jax.jacfwd(function)
+    return jax.jit(jax.vmap(function, (0, None)))
+
+
 @pytest.mark.parametrize("eps", EPSILONS)
 def test_derivatives_equal_automatic_differentiation(eps: float) -> None:
     rng = np.random.default_rng(0)
@@ -35,13 +46,12 @@ def test_derivatives_equal_automatic_differentiation(eps: float) -> None:
         for size in (1e-2, 1.0, 50.0):
             rows = size * rng.normal(size=(7, 5))
             for rule, function in cases:
-                first, second = jax.vmap(jax.jacfwd(function), (0, None)), jax.vmap(jax.jacfwd(jax.jacfwd(function)), (0, None))
+                value, first, second = (derivative(function, order) for order in range(3))
                 scale = rule.bounds(1, 5)
-                assert np.abs(rule.value(rows) - jax.vmap(function, (0, None))(rows, eps)).max() < 1e-10
+                assert np.abs(rule.value(rows) - value(rows, eps)).max() < 1e-10
                 assert np.abs(rule.derivative(rows) - first(rows, eps)).max() < 1e-10 * max(1, scale.first)
                 assert np.abs(rule.second_derivative(rows) - second(rows, eps)).max() < 1e-10 * max(1, scale.second)
-            entry, w = EntryNormalisation(eps), rows.ravel()
-            slope, bend = jax.vmap(jax.grad(own_entry), (0, None)), jax.vmap(jax.grad(jax.grad(own_entry)), (0, None))
+            entry, w, slope, bend = EntryNormalisation(eps), rows.ravel(), derivative(own_entry, 1), derivative(own_entry, 2)
             assert np.abs(entry.derivative(w) - slope(w, eps)).max() < 1e-10 * max(1, eps**-0.5)
             assert np.abs(entry.second_derivative(w) - bend(w, eps)).max() < 1e-10 * max(1, 1 / eps)
 

@@ -41,12 +41,18 @@ def test_symbols_give_fifty_digits(c: str, weight: sp.Expr, bias: sp.Expr) -> No
         assert abs(K.nngp.expr.evaluate({"c": mp.mpf(c)}, 50) / covariance - 1) < mp.mpf(10) ** -48
 
 
+NORMED = kc.chain(
+    L.Input(), L.Affine(), kc.repeat(kc.residual(kc.chain(L.LayerNorm(), L.Nonlinear("relu"), L.Affine()), shortcut_weight=0.8), 4),
+    L.LayerNorm(), L.Nonlinear("relu"), L.Affine(),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "net",
     [
         A.vanilla(5, activation="erf", sigma_w=1.2),
-        A.resnet_v2(50, activation="relu", shortcut_weight=0.8),
-        A.layernorm_resnet(50),
+        A.rescaled_resnet(5, activation="relu", shortcut_weight=0.8),
+        NORMED,
         A.densenet(3, activation="sin"),
     ],
     ids=["erf", "resnet", "layernorm", "densenet"],

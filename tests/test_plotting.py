@@ -221,7 +221,7 @@ def test_save_refuses(tmp_path: Path, name):
 def test_save_is_atomic(tmp_path: Path, error):
     class Broken(Figure):
         def savefig(self, fname, **kwargs):
-            Path(fname).write_bytes(b"half")
+            fname.write(b"half")
             raise error
 
     path = tmp_path / "plot.png"

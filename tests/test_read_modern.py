@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from modern_zoo import CAUSAL, TOKENS, UNIFORM, ZOO, D, Model, T, by_hand, gpt_block, heads, silent, swiglu  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812
+from torch.nn import functional as F  # noqa: E402
 
 from kcalc.interchange.apply import apply_to  # noqa: E402
 from kcalc.interchange.json_format import network_from_dict, network_to_dict  # noqa: E402

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from modern_zoo import Model, T, heads, image, layer_norm, silent, squeeze_excite, swiglu  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812
+from torch.nn import functional as F  # noqa: E402
 
 from kcalc.layers import Affine  # noqa: E402
 

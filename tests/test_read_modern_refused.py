@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from modern_zoo import DENSE, IMAGE, TOKENS, D, Model, T, gpt_block, image, norm_model  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812
+from torch.nn import functional as F  # noqa: E402
 
 from kcalc.layers import Affine, Opaque, TokenMix  # noqa: E402
 

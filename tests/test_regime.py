@@ -79,12 +79,13 @@ def test_collapsing() -> None:
 def test_exploding_with_means() -> None:
     """c* > 0: the off-diagonal c*/(1 - C'(c*)) and the profile of the last layers."""
     q = kc.shaping.depth_limit(kc.chain(L.Affine(sigma_w=1.5, sigma_b=0.3), L.Nonlinear("tanh")), 1.0).q
-    one = kc.ntk(chain_of("tanh", 600, 1.5, 0.3)).regime(q=q)
+    K = kc.ntk(chain_of("tanh", 600, 1.5, 0.3))
+    one = K.regime(q=q)
     limit: Any = one.limit
     assert one.kind == "exploding"
     assert one.off_diagonal == pytest.approx(limit.off_diagonal, rel=1e-9) and one.diagonal == pytest.approx(limit.diagonal, rel=1e-9)
     assert list(one.alphas.values())[-20:] == pytest.approx(limit.alphas[-20:], rel=1e-6) and not any("settled" in n for n in one.notes)
-    away = kc.ntk(chain_of("tanh", 600, 1.5, 0.3)).regime(q=3.0)
+    away = K.regime(q=3.0)
     assert away.off_diagonal == pytest.approx(away.limit.off_diagonal, rel=1e-6)  # type: ignore[union-attr]
     assert any("settled from the first layer" in note for note in away.notes)
 

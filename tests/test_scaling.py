@@ -13,6 +13,8 @@ import sympy as sp
 import kcalc as kc
 from kcalc.calculi.scaling import Scaling, scaling
 from kcalc.calculi.scaling.activation_moments import maximum
+from kcalc.calculi.scaling.levels import Level
+from kcalc.calculi.scaling.pools import _mean_correlation, _off_diagonal
 
 A, L = kc.architectures, kc.layers
 RELU = L.Nonlinear("relu")
@@ -110,6 +112,16 @@ def test_maxima_of_normals() -> None:
     assert maximum(2, relu, 1.0, 0.0, 4, 1) == pytest.approx(1 - 2**-4, rel=1e-12)
     s = scaling(kc.chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("max", 2)))
     assert s.tensors["pool_1"].ratio == pytest.approx(1.5513, abs=5e-5) and "max pooling" in s.violations[0].text
+
+
+def test_correlations_behind_a_maximum_mind_exponents() -> None:
+    """The mean over pairs of E z_p z_r / sqrt(E z_p^2 E z_r^2), with and without a matrix of all pairs."""
+    square, own, mean = np.array([2.0, 3.0, 5.0]), np.array([0.6, 0.9, 0.4]), np.array([1.0, -1.2, 1.5])
+    pairs = np.outer(own, own) + 0.5 * np.outer(mean, mean)
+    truth = (pairs / np.sqrt(np.outer(square, square)))[~np.eye(3, dtype=bool)].mean()
+    level = Level(square * 2, -1)
+    assert _off_diagonal(Level(pairs / 8, 3), level) == pytest.approx(truth, rel=1e-14)
+    assert _mean_correlation(level, (Level(own / 4, 4), Level(mean, -1))) == pytest.approx(truth, rel=1e-14)
 
 
 def test_ratios_of_activations() -> None:
@@ -228,8 +240,8 @@ def test_what_is_violated_is_said() -> None:
     ("make", "words"),
     [
         (lambda: scaling(A.vanilla(2)), "features"),
-        (lambda: scaling(A.vanilla(2), features=0), "positive whole"),
-        (lambda: scaling(A.vanilla(2), features=True), "positive whole"),
+        (lambda: scaling(A.vanilla(2), features=0), "whole number >= 1"),
+        (lambda: scaling(A.vanilla(2), features=True), "whole number >= 1"),
         (lambda: scaling(kc.chain(L.Input(3), L.Affine(4, kernel=3))), "image_shape"),
         (lambda: scaling(kc.chain(L.Input(3), L.Affine(4, kernel=3)), image_shape=(2.5, 3)), "image_shape"),
         (lambda: scaling(kc.chain(L.Input(3, (4, 4)), L.Affine(4)), image_shape=(5, 5)), "leave one"),

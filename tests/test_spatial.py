@@ -12,7 +12,7 @@ import pytest
 from oracles import spatial_loops
 
 import kcalc as kc
-from kcalc import layers as L  # noqa: N812
+from kcalc import layers as L
 from kcalc.activations import activation
 from kcalc.calculi.spatial.images import Images
 from kcalc.calculi.spatial.local import local_gap, local_q

@@ -55,6 +55,12 @@ def trainer_of(make) -> Trainer:
     return Trainer(make(), LOOKS)
 
 
+def with_devices(count: int) -> dict[str, str]:
+    """The environment of a process with so many devices."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={count}"
+    return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+
+
 def tree_equal(a, b) -> bool:
     import jax
 
@@ -432,7 +438,7 @@ for mesh, match in ((lambda: training.data_mesh(9), "8 devices, not 9"), (lambda
 
 
 def test_eight_devices_do_what_one_does() -> None:
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    environment = with_devices(8)
     done = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -463,7 +469,7 @@ def test_two_processes_train_together(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    environment = with_devices(2)
     command = [sys.executable, "-c", MACHINES, address]
     pair = [
         subprocess.Popen(

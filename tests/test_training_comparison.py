@@ -195,9 +195,10 @@ def test_every_recipe_trains(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_deep_shaped_networks_train_and_he_initialised_ones_do_not() -> None:
-    """The headline at one fold and one learning rate each; the whole table is in benchmarks/training.py."""
-    wanted = {"dks tanh": 1e-4, "dks softplus": 3e-4, "tat relu": 3e-4, "He relu, orthogonal": 3e-4}
+def test_deep_shaped_networks_train_and_he_initialised_ones_do_not(every: int) -> None:
+    """The headline at one fold and one learning rate each; the whole table is in benchmarks/ACCURACY.md."""
+    wanted = {"He relu, orthogonal": 3e-4, "dks tanh": 1e-4, "dks softplus": 3e-4, "tat relu": 3e-4}
+    wanted = dict(list(wanted.items())[: 4 if every == 1 else 2])
     found = {}
     for one in recipe("headline").contenders():
         if one.label in wanted:

@@ -34,7 +34,7 @@ PIECES = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(PIECES, 4))
+@pytest.mark.parametrize("name", mostly_slow(PIECES, 8))
 def test_truncated_moments(name):
     phi = PIECES[name]
     assert truncated.pieces(phi) is not None

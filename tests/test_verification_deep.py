@@ -10,7 +10,7 @@ import kcalc as kc
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", ["gaussian", "orthogonal"])
 def test_a_hundred_layers_of_tailored_relu(weights: str):
-    """Every layer within 4 standard errors of the map; ``benchmarks/jax_backend.py`` does it at width 300 with 50 networks."""
+    """Every layer within 4 standard errors of the map; ``python -m benchmarks.accuracy`` does it at width 300 with 50 networks."""
     net = kc.shape(kc.architectures.vanilla(100), "relu", method="tat", eta=0.9)
     model = kc.to_jax(net, 128, weights=weights)
     found = kc.verify_kernels(model, (0.0, 0.8), draws=16, pairs=16, tangent=False, gradients=False)

@@ -9,7 +9,7 @@ from typing import Any
 import sympy as sp
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 import kcalc as kc
 from kcalc.activations import X

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from kcalc.errors import KcalcError
+from kcalc.errors import KcalcError, glimpse
 from kcalc.fields import SYMPY
 from kcalc.quadrature import Array, mesh, z_range
 
@@ -22,7 +22,7 @@ def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
     """Kinks as given, sorted and each once.  Raises KcalcError for what is no list of finite real numbers, for two that are almost equal
     and for more than 500."""
     if isinstance(kinks, str) or not isinstance(kinks, Iterable):
-        raise KcalcError(f"kinks={str(kinks)[:60]!r}: a list of numbers is needed, kinks=[0, 1.5]")
+        raise KcalcError(f"kinks={glimpse(kinks)}: a list of numbers is needed, kinks=[0, 1.5]")
     numbers = [SYMPY.number(kink) for kink in kinks]
     for kink in numbers:
         if kink.free_symbols:
@@ -53,7 +53,7 @@ def _place(kink: sp.Expr) -> float:
     except (TypeError, ValueError, OverflowError):
         place = float("nan")
     if not abs(place) <= 1e150:
-        raise KcalcError(f"kinks: {str(kink)[:60]} is not a finite real number within double precision")
+        raise KcalcError(f"kinks: {glimpse(kink)} is not a finite real number within double precision")
     return place
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,11 @@ from kcalc.activations.local import LocalMaps
 from kcalc.activations.pieces import X, compile_pieces, crossings, exact_jumps, landmark, real_roots, resolve, rounded_jumps, sampled_jumps
 from kcalc.activations.transformation import Transformation
 from kcalc.arguments import derivative_order
-from kcalc.errors import KcalcError
+from kcalc.errors import KcalcError, glimpse
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 from kcalc.jax_field import is_jax
 from kcalc.quadrature import Array
+from kcalc.threads import cached_property
 
 __all__ = ["Activation", "Composed", "Transformed", "X", "checked", "compose", "transform"]
 
@@ -185,7 +185,7 @@ class Activation(LocalMaps):
     # --- new activations from old --------------------------------------------------------------------------------------------------
 
     def transformed(self, input_scale: Any = 1, input_shift: Any = 0, output_scale: Any = 1, output_shift: Any = 0) -> Activation:
-        """output_scale * (phi(input_scale x + input_shift) + output_shift)  [DKS section 4]; itself for the identity.
+        """output_scale * (phi(input_scale x + input_shift) + output_shift)  [DKS sec. 18]; itself for the identity.
 
         Raises KcalcError for zero scales and for constants that are not real numbers.
         """
@@ -358,7 +358,7 @@ class Composed(Activation):
 def checked(phi: Any) -> Activation:
     """``phi`` itself.  Raises KcalcError unless it is an activation."""
     if not isinstance(phi, Activation):
-        raise KcalcError(f"{str(phi)[:60]!r} is not an activation: make one of it with kc.activation(...)")
+        raise KcalcError(f"{glimpse(phi)} is not an activation: make one of it with kc.activation(...)")
     return phi
 
 

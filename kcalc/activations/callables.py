@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from kcalc.activations.jax_function import JaxFunction, differentiated
 from kcalc.activations.spectral import HIGHEST, Panels
 from kcalc.errors import KcalcError
 from kcalc.quadrature import Array
+from kcalc.threads import cached_property
 
 _REACH = 128.0  # |x| that inputs of q <= 100 reach: undeclared kinks up to here are found at once
 _AGREEMENT = (1e-7, 1e-6, 1e-4)  # relative, of JAX's derivatives with those of the values

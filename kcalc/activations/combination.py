@@ -11,10 +11,12 @@ import sympy as sp
 
 from kcalc.activations.base import Activation, checked
 from kcalc.activations.jax_function import JaxFunction, jax_function
+from kcalc.activations.parameters import named
 from kcalc.activations.pieces import X
 from kcalc.activations.transformation import short
 from kcalc.errors import KcalcError
 from kcalc.fields import SYMPY
+from kcalc.plain_arguments import items
 from kcalc.quadrature import Array
 
 __all__ = ["Combination", "combine"]
@@ -41,7 +43,7 @@ def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = Non
     Raises KcalcError for no terms, zero scales and constants that are not numbers.
     """
     try:
-        triples = [(c, phi, s) for c, phi, s in terms]
+        triples = [(c, phi, s) for c, phi, s in items(terms, "terms")]
     except (TypeError, ValueError) as error:
         raise KcalcError("combine takes triples (coefficient, activation, input_scale)") from error
     parts = tuple((SYMPY.number(c), checked(phi), SYMPY.number(s)) for c, phi, s in triples)
@@ -52,5 +54,5 @@ def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = Non
     kinks = sorted({k / s for _, phi, s in parts for k in phi.kinks}, key=float)
     expr = sp.Add(*(c * phi.expr.xreplace({X: s * X}) for c, phi, s in parts))
     degrees = {phi.degree for _, phi, _ in parts}
-    label = name or " + ".join(f"{short(c)}*{phi.name}" + ("" if s == 1 else f"[{short(s)}x]") for c, phi, s in parts)
+    label = named(name, " + ".join(f"{short(c)}*{phi.name}" + ("" if s == 1 else f"[{short(s)}x]") for c, phi, s in parts))
     return Combination(label, expr, tuple(kinks), degrees.pop() if len(degrees) == 1 else None, terms=parts)

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from types import MethodType
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from kcalc.errors import KcalcError
 from kcalc.jax_field import is_jax
 from kcalc.quadrature import Array
+from kcalc.threads import cached_property
 
 _BLOCK = 2048
 _SAME = 1e-10  # relative: vectorised code may round differently in another place of an array

@@ -10,7 +10,8 @@ from typing import Any
 import sympy as sp
 
 from kcalc.activations.pieces import X, resolve, switch_points
-from kcalc.errors import KcalcError
+from kcalc.errors import KcalcError, glimpse
+from kcalc.threads import lambdify
 
 JaxFunction = Callable[[Any], Any]
 
@@ -26,7 +27,7 @@ def jax_function(phi: Any, n: int = 0) -> JaxFunction:
     import jax.numpy as jnp
 
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise KcalcError(f"the order of a derivative is a whole number >= 0, got {n!r}")
+        raise KcalcError(f"the order of a derivative is a whole number >= 0, got {glimpse(n)}")
     values = phi.jax_values(n)
 
     @jax.custom_jvp
@@ -107,7 +108,7 @@ def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
     special = jax.scipy.special
     known = {"erf": special.erf, "erfc": special.erfc, "gamma": special.gamma, "loggamma": special.gammaln}
     try:
-        function = sp.lambdify([X], piece, modules=[known, "jax"], cse=True)
+        function = lambdify([X], piece, modules=[known, "jax"], cse=True)
     except NotImplementedError as error:
         raise KcalcError(f"activation {name!r}: {piece} has no JAX form") from error
 

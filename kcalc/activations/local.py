@@ -9,7 +9,6 @@ numerically (NumPy, mpmath) or printed as an undefined function (SymPy).
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,20 +17,24 @@ import sympy as sp
 from kcalc import expectations
 from kcalc.activations import truncated
 from kcalc.activations.local_map import LocalCMap, LocalQMap
-from kcalc.arguments import derivative_order
+from kcalc.arguments import TINY, derivative_order
 from kcalc.balls import BallField
-from kcalc.errors import KcalcError
+from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations import pair_distance, pair_moment
-from kcalc.fields import NUMPY, SYMPY, Field, Number
+from kcalc.fields import NUMPY, SYMPY, Field, Number, as_field
 from kcalc.gaps import Gap
 from kcalc.jets import Jet, JetField
 from kcalc.pairs import pair_map
+from kcalc.plain_arguments import whole
 from kcalc.quadrature import Array
+from kcalc.threads import cached_property
 
 
 def _positive(q: Array) -> Array:
-    if not np.all(q > 0):
-        raise KcalcError(f"q = {np.min(q):g}: a q value is a mean square and must be positive")
+    if not np.all(q >= TINY):
+        if not np.all(q > 0):
+            raise KcalcError(f"q = {np.min(q):g}: a q value is a mean square and must be positive")
+        raise KcalcError(f"q = {np.min(q)} has too few digits in double precision; give at least {TINY:.3g}")
     return q
 
 
@@ -165,7 +168,7 @@ class LocalMaps:
     def _moment(
         self, letter: str, closed: Callable[[Number, Field], Number | None], integrate: Callable[..., float], q: object, field: Field
     ) -> Number:
-        q = field.number(q)
+        q = as_field(field).number(q)
         if field is NUMPY:
             flat = _positive(np.asarray(q, dtype=float))
             with np.errstate(over="ignore"):
@@ -285,7 +288,7 @@ class LocalMaps:
     def cross_drop(self, other: Any, q1: Any, q2: Any, gap: Any, order: int = 0) -> tuple[Number, ...]:
         """(G(1), G(1) - G(c), G'(c), ..., G^(order)(c)/order!) at c = 1 - gap, G(c) = E[phi(u) psi(v)]; the drop without cancellation."""
         if not isinstance(other, LocalMaps):
-            raise KcalcError(f"expected an activation, got {other!r}; make one with kc.activation")
+            raise KcalcError(f"expected an activation, got {glimpse(other)}; make one with kc.activation")
         gap, q1, q2 = _broadcast(gap, q1, q2)
         out = np.empty((order + 2, gap.size))
         pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
@@ -299,7 +302,7 @@ class LocalMaps:
     def cross(self, other: Any, q1: Any = 1.0, q2: Any = 1.0, c: object = 0.0, order: int = 0) -> tuple[Number, ...]:
         """Taylor coefficients in c of E[phi(sqrt q1 x) psi(sqrt q2 (c x + sqrt(1-c^2) y))], ``other`` being psi; NumPy only."""
         cosine = np.asarray(NUMPY.number(c), dtype=float)
-        top, drop, *rest = self.cross_drop(other, q1, q2, 1 - cosine, order)
+        top, drop, *rest = self.cross_drop(other, NUMPY.number(q1), NUMPY.number(q2), 1 - cosine, whole(order, "order", 0, 100))
         return (top - drop, *rest)
 
 

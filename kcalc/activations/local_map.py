@@ -13,7 +13,7 @@ import numpy as np
 from kcalc import symbols
 from kcalc.arguments import one_q, pair_arrays, series_length
 from kcalc.composition import Composition, LocalFunction
-from kcalc.errors import KcalcError
+from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations import hermite
 from kcalc.fields import NUMPY, SYMPY
 from kcalc.jax_field import is_jax
@@ -108,8 +108,8 @@ class LocalCMap(CMap):
 
     def q_derivative(self, which: int | None = None) -> LocalCMapQDerivative:
         """dC/dq1 (``which=1``) or dC/dq2 (2) at fixed c, or the derivative along q1 = q2 (None)."""
-        if which not in (1, 2, None) or isinstance(which, bool):
-            raise KcalcError(f"which={which!r}: give 1 for dC/dq1, 2 for dC/dq2, or None for the derivative along q1 = q2")
+        if which is not None and (isinstance(which, bool) or not isinstance(which, int) or which not in (1, 2)):
+            raise KcalcError(f"which={glimpse(which)}: give 1 for dC/dq1, 2 for dC/dq2, or None for the derivative along q1 = q2")
         return LocalCMapQDerivative(self, which)
 
 

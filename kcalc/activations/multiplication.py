@@ -11,6 +11,7 @@ import numpy as np
 
 from kcalc.activations.base import Activation, checked
 from kcalc.activations.jax_function import JaxFunction, jax_function
+from kcalc.activations.parameters import named
 from kcalc.quadrature import Array
 
 __all__ = ["Multiplication", "multiply"]
@@ -42,4 +43,6 @@ def multiply(phi: Activation, psi: Activation, name: str | None = None) -> Activ
     first, second = checked(phi), checked(psi)
     kinks = sorted({*first.kinks, *second.kinks}, key=float)
     degree = None if first.degree is None or second.degree is None else first.degree + second.degree
-    return Multiplication(name or f"{first.name}*{second.name}", first.expr * second.expr, tuple(kinks), degree, factors=(first, second))
+    return Multiplication(
+        named(name, f"{first.name}*{second.name}"), first.expr * second.expr, tuple(kinks), degree, factors=(first, second)
+    )

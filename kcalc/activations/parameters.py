@@ -8,8 +8,9 @@ from typing import Any
 
 import sympy as sp
 
-from kcalc.errors import KcalcError
-from kcalc.fields import SYMPY
+from kcalc.errors import KcalcError, glimpse
+from kcalc.fields import NUMPY, SYMPY
+from kcalc.plain_arguments import text
 
 _LARGEST_DENOMINATOR = 1024
 
@@ -22,13 +23,19 @@ def real(factory: str, parameter: str, value: Any) -> sp.Expr:
     try:
         number = SYMPY.number(value)
     except KcalcError as error:
-        raise KcalcError(f"{factory}: {parameter} = {str(value)[:80]} is not a finite real number") from error
+        raise KcalcError(f"{factory}: {parameter} = {glimpse(value, 80)} is not a finite real number") from error
     if number.free_symbols or number.is_real is not True:
-        raise KcalcError(f"{factory}: {parameter} = {str(value)[:80]} is not a real number")
+        raise KcalcError(f"{factory}: {parameter} = {glimpse(value, 80)} is not a real number")
+    NUMPY.number(number)  # refuses what is beyond double precision
     if not isinstance(number, sp.Float):
         return number
     fraction = Fraction(float(number))
     return sp.Rational(fraction.numerator, fraction.denominator) if fraction.denominator <= _LARGEST_DENOMINATOR else number
+
+
+def named(name: Any, usual: str) -> str:
+    """The name that a caller gives an activation, or the usual one.  Raises KcalcError for what is no text."""
+    return usual if name is None else text(name, "an activation's name")
 
 
 def label(value: sp.Expr) -> str:
@@ -48,5 +55,5 @@ def whole(factory: str, parameter: str, value: Any, low: int, high: int) -> int:
     """An integer in [low, high].  Raises KcalcError otherwise."""
     integral = isinstance(value, numbers.Integral | sp.Integer) and not isinstance(value, bool)
     if not integral or not low <= int(value) <= high:
-        raise KcalcError(f"{factory}: {parameter} = {str(value)[:80]!r} must be a whole number from {low} to {high}")
+        raise KcalcError(f"{factory}: {parameter} = {glimpse(value, 80)} must be a whole number from {low} to {high}")
     return int(value)

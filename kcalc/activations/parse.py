@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from numbers import Number as AnyNumber
 from typing import Any
 
@@ -19,9 +18,11 @@ from kcalc.activations.pieces import CORNERED, KINK_REACH, compile_pieces, resol
 from kcalc.activations.polynomial import polynomial
 from kcalc.activations.rectifiers import abrelu
 from kcalc.activations.registry import by_name, names, same_function
-from kcalc.errors import KcalcError
+from kcalc.errors import KcalcError, glimpse
 from kcalc.fields import NUMPY, SYMPY
+from kcalc.plain_arguments import items
 from kcalc.quadrature import Array
+from kcalc.threads import cached_property
 
 _JUMPY = (sp.floor, sp.ceiling, sp.frac, sp.Mod, sp.DiracDelta)
 _UNFINISHED = (sp.Integral, sp.Derivative, sp.Sum, sp.Product, sp.Limit, sp.Subs)
@@ -45,7 +46,7 @@ def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None =
     if growth is not None:
         return declare_growth(activation(spec, name, kinks), growth)
     if name is not None and not (isinstance(name, str) and name.strip()):
-        raise KcalcError(f"name={name!r}: an activation's name is text")
+        raise KcalcError(f"name={glimpse(name)}: an activation's name is text")
     if isinstance(spec, Activation | str):
         if kinks is not None:
             raise KcalcError("kinks are given with an expression or a callable, not with an activation that exists already")
@@ -55,7 +56,7 @@ def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None =
         spec = SYMPY.number(spec)
     if isinstance(spec, sp.Lambda):
         if len(spec.variables) != 1:
-            raise KcalcError(f"an activation is a function of one symbol, but {str(spec)[:80]} takes {len(spec.variables)}")
+            raise KcalcError(f"an activation is a function of one symbol, but {glimpse(spec)} takes {len(spec.variables)}")
         spec = spec.expr
     if isinstance(spec, sp.Poly):
         spec = spec.as_expr()
@@ -71,16 +72,16 @@ def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None =
 def declare_growth(phi: Activation, growth: Any) -> Activation:
     """The activation with a declared bound (A, p, B).  Raises KcalcError for other shapes, and where samples contradict it."""
     try:
-        size, power, rate = (float(NUMPY.number(value)) for value in growth)
+        size, power, rate = (float(NUMPY.number(value)) for value in items(growth, "growth"))
     except (TypeError, ValueError):
-        raise KcalcError(f"growth={growth!r}: give three numbers (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|)") from None
+        raise KcalcError(f"growth={glimpse(growth)}: give three numbers (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|)") from None
     if size <= 0 or power < 0 or rate < 0:
-        raise KcalcError(f"growth={growth!r}: A must be positive, p and B not negative")
+        raise KcalcError(f"growth={glimpse(growth)}: A must be positive, p and B not negative")
     x = np.concatenate([PROBES, FAR_PROBES])
     with np.errstate(all="ignore"):
         excess = np.log(np.abs(phi.numeric(0)(x))) - np.log(size) - power * np.log1p(np.abs(x)) - rate * np.abs(x)
     if np.any(excess > 1e-12):
-        raise KcalcError(f"growth={growth!r} is contradicted by activation {phi.name!r} at x = {x[np.nanargmax(excess)]:g}")
+        raise KcalcError(f"growth={glimpse(growth)} is contradicted by activation {phi.name!r} at x = {x[np.nanargmax(excess)]:g}")
     return replace(phi, growth=(size, power, rate))
 
 
@@ -95,7 +96,7 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
     except KcalcError:
         raise
     except Exception as error:  # SymPy fails in many ways on what it was not made for
-        raise KcalcError(f"{str(spec)[:80]} cannot be made an activation: {type(error).__name__} ({str(error)[:80]})") from error
+        raise KcalcError(f"{glimpse(spec)} cannot be made an activation: {type(error).__name__} ({str(error)[:80]})") from error
     known = _known(candidate)
     if known is not None:
         return known if name is None else replace(known, name=name)
@@ -194,7 +195,7 @@ def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
         values, direct = pieces(probes), whole(probes)
         apart = np.isfinite(direct) & (np.abs(values - direct) > 1e-9 * (1 + np.abs(direct))) & ~np.isin(probes, candidate.kink_points)
     apart &= np.abs(probes) <= KINK_REACH
-    if apart.any() and (candidate.kinks or not candidate.expr.is_polynomial(X)):  # a polynomial is multiplied out, and loses digits
+    if apart.any() and (candidate.kinks or not candidate.expr.is_polynomial(X)):  # those of Hermite may be multiplied out
         raise KcalcError(
             f"activation {candidate.name!r} switches at a point that is not among its kinks (seen at x = {probes[apart][0]:.4g})"
         )

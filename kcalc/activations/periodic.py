@@ -9,7 +9,7 @@ import sympy as sp
 
 from kcalc.activations.base import Activation, X
 from kcalc.activations.closed import Closed, Kernel, half_distance
-from kcalc.activations.parameters import label, positive
+from kcalc.activations.parameters import label, named, positive
 from kcalc.activations.registry import register
 from kcalc.fields import SYMPY, Field, Number
 
@@ -115,13 +115,13 @@ def gabor(a: Any = 0.5, w: Any = 2, name: str | None = None) -> Activation:
     """exp(-a x^2) cos(w x).  Raises KcalcError unless a and w are positive numbers."""
     decay, frequency = positive("gabor", "a", a), positive("gabor", "w", w)
     expr = sp.exp(-decay * X**2) * sp.cos(frequency * X)
-    return Gabor(name or f"gabor({label(decay)},{label(frequency)})", expr, decay=decay, frequency=frequency)
+    return Gabor(named(name, f"gabor({label(decay)},{label(frequency)})"), expr, decay=decay, frequency=frequency)
 
 
 def gaussian(a: Any = 1, name: str | None = None) -> Activation:
     """exp(-a x^2).  Raises KcalcError unless a is a positive number."""
     decay = positive("gaussian", "a", a)
-    title = name or ("gaussian" if decay == 1 else f"gaussian({label(decay)})")
+    title = named(name, "gaussian" if decay == 1 else f"gaussian({label(decay)})")
     return Gabor(title, sp.exp(-decay * X**2), decay=decay, frequency=sp.Integer(0))
 
 
@@ -221,7 +221,7 @@ class Snake(Kernel):
 def snake(a: Any = 1, name: str | None = None) -> Activation:
     """x + sin(a x)^2/a.  Raises KcalcError unless a is a positive number."""
     frequency = positive("snake", "a", a)
-    return Snake(name or f"snake({label(frequency)})", X + sp.sin(frequency * X) ** 2 / frequency, frequency=frequency)
+    return Snake(named(name, f"snake({label(frequency)})"), X + sp.sin(frequency * X) ** 2 / frequency, frequency=frequency)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,9 +11,10 @@ import mpmath
 import numpy as np
 import sympy as sp
 
-from kcalc.errors import KcalcError
+from kcalc.errors import KcalcError, glimpse
 from kcalc.fields import SYMPY
 from kcalc.quadrature import Array
+from kcalc.threads import alone, decimal_digits, lambdify
 
 X = sp.Symbol("x", real=True)
 """The one canonical symbol of every activation."""
@@ -29,6 +30,7 @@ _ISOLATED = 8  # sign changes beyond KINK_REACH: more than these are an oscillat
 _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, sp.Ci, sp.LambertW)
 
 
+@alone
 def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
     """Sorted points where a Piecewise, Abs, Max, Min, Heaviside or sign in ``expr`` switches: the candidates for kinks.
 
@@ -41,7 +43,7 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
             for root in real_roots(level):
                 points.setdefault(_rounded(root), root)
     if len(points) > MOST_KINKS:
-        raise KcalcError(f"{str(expr)[:60]} has {len(points)} kinks: at most {MOST_KINKS} are followed")
+        raise KcalcError(f"{glimpse(expr)} has {len(points)} kinks: at most {MOST_KINKS} are followed")
     return tuple(points[place] for place in sorted(points))
 
 
@@ -60,6 +62,7 @@ def _switches(part: sp.Basic) -> list[sp.Expr]:
     return [part.args[0]]  # type: ignore[list-item]
 
 
+@alone
 def real_roots(expr: sp.Expr) -> list[sp.Expr]:
     """The real zeros of ``expr`` in X, exact where SymPy finds them, else 50 digits of those between samples (see :func:`crossings`)."""
     if not expr.has(X):
@@ -137,8 +140,8 @@ def _sharpened(expr: sp.Expr, roots: list[float]) -> list[sp.Expr]:
     if not roots:
         return []
     try:
-        value, slope = (sp.lambdify([X], part, modules="mpmath") for part in (expr, sp.diff(expr, X)))
-        with mpmath.workdps(_DIGITS + 10):
+        value, slope = (lambdify([X], part, modules="mpmath") for part in (expr, sp.diff(expr, X)))
+        with decimal_digits(_DIGITS + 10):
             return [_newton(value, slope, root) for root in roots]
     except (NotImplementedError, NameError, TypeError, ValueError, ArithmeticError):
         return [SYMPY.number(root) for root in roots]
@@ -178,6 +181,7 @@ def _step(last: Sequence[sp.Expr]) -> sp.Expr:
     return sp.Min(1, (last[1] - last[0]).evalf(30) / 2) if len(last) > 1 else sp.Integer(1)
 
 
+@alone
 def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
     """The smooth expression that ``expr`` is on the index-th interval between ``points``.
 
@@ -189,12 +193,12 @@ def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
         try:
             return float(value.subs(X, inside))
         except (TypeError, ValueError, OverflowError) as error:
-            raise KcalcError(f"{str(value)[:60]} has no real value at x = {sp.N(inside, 5)}") from error
+            raise KcalcError(f"{glimpse(value)} has no real value at x = {sp.N(inside, 5)}") from error
 
     def holds(condition: Any) -> bool:
         outcome = condition if condition in (sp.true, sp.false) else condition.subs(X, inside)
         if outcome not in (sp.true, sp.false):
-            raise KcalcError(f"the condition {str(condition)[:60]} is neither true nor false at x = {sp.N(inside, 5)}")
+            raise KcalcError(f"the condition {glimpse(condition)} is neither true nor false at x = {sp.N(inside, 5)}")
         return outcome == sp.true
 
     def chosen(*arguments: Any) -> sp.Expr:
@@ -234,6 +238,7 @@ def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
     return []
 
 
+@alone
 def side_value(piece: sp.Expr, point: sp.Expr, side: str) -> sp.Expr:
     """The one-sided limit of a smooth piece at a kink.  Raises KcalcError where SymPy finds none."""
     value = piece.subs(X, point)
@@ -242,15 +247,17 @@ def side_value(piece: sp.Expr, point: sp.Expr, side: str) -> sp.Expr:
     try:
         return sp.limit(piece, X, point, side)
     except Exception as error:  # SymPy's limits fail in many ways
-        raise KcalcError(f"{str(piece)[:60]} has no limit at x = {sp.N(point, 6)}") from error
+        raise KcalcError(f"{glimpse(piece)} has no limit at x = {sp.N(point, 6)}") from error
 
 
+@alone
 def exact_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[sp.Expr, ...]:
     """What is right of each kink minus what is left of it, for the pieces between them."""
     jumps = (side_value(right, k, "+") - side_value(left, k, "-") for k, left, right in zip(kinks, parts, parts[1:], strict=False))
     return tuple(sp.simplify(jump) if len(kinks) <= _FEW else jump for jump in jumps)
 
 
+@alone
 def rounded_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
     """The jumps as floats, rounding residues set to zero; for many kinks by the compiled pieces, where those are finite."""
     below, above = (np.full(len(kinks), np.nan) for _ in range(2))
@@ -321,11 +328,11 @@ def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callabl
 def _compile(piece: sp.Expr, patient: bool = True) -> Callable[[Array], Array]:
     """A smooth expression as a NumPy function; ``patient`` ones compute what overflows again in mpmath."""
     try:
-        function = sp.lambdify([X], piece, modules=["scipy", "numpy"] if piece.has(*_SPECIAL) else "numpy", cse=True)
+        function = lambdify([X], piece, modules=["scipy", "numpy"] if piece.has(*_SPECIAL) else "numpy", cse=True)
         with np.errstate(all="ignore"):
             function(np.array([0.5]))
     except Exception as error:  # SymPy's code printers and the code they print fail in many ways
-        raise KcalcError(f"{str(piece)[:80]} cannot be evaluated numerically ({type(error).__name__})") from error
+        raise KcalcError(f"{glimpse(piece)} cannot be evaluated numerically ({type(error).__name__})") from error
 
     def values(x: Array) -> Array:
         x = np.asarray(x, dtype=float)
@@ -344,6 +351,7 @@ def _real(values: Any) -> Any:
     return np.where(np.imag(values) == 0, np.real(values), np.nan) if np.iscomplexobj(values) else values
 
 
+@alone
 def _exact_value(piece: sp.Expr, point: float) -> float:
     """``piece`` at ``point`` without overflow in between; nan where it is not real."""
     if not np.isfinite(point):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from kcalc.activations.parameters import whole
 from kcalc.activations.registry import register
 from kcalc.fields import NUMPY, SYMPY, Field, Number, mpmath_field
 from kcalc.quadrature import Array
+from kcalc.threads import cached_property
 
 _CANCELLED = 0.2  # of the sum of the terms' sizes: a sum below this is formed again with more digits
 _HIGHEST = 30
@@ -124,13 +124,13 @@ class HermitePolynomial(Polynomial):
 
 
 def polynomial(expr: sp.Expr, name: str) -> Polynomial:
-    """The activation of a polynomial in X; those of Hermite are recognised."""
+    """The activation of a polynomial in X, kept as it is written: multiplied out it would lose digits. Those of Hermite are recognised."""
     poly = sp.Poly(expr, X)
     order = int(poly.degree())
     if 2 <= order <= _HIGHEST and poly.as_expr() == hermite_prob_poly(order, X):
         return replace(hermite(order), name=name)
     degree = order if len(poly.terms()) == 1 else None
-    return Polynomial(name, poly.as_expr(), (), degree)
+    return Polynomial(name, expr, (), degree)
 
 
 def hermite(n: Any) -> HermitePolynomial:

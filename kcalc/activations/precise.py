@@ -21,6 +21,7 @@ from kcalc.activations.pieces import X
 from kcalc.errors import KcalcError
 from kcalc.fields import Field, Number
 from kcalc.quadrature import split, z_edges
+from kcalc.threads import decimal_digits, lambdify
 
 _GUARD = 10
 _PANEL = 2.5
@@ -39,7 +40,7 @@ def moment(phi: Any, quantity: str, q: Number, field: Field) -> Number:
         "q_slope": lambda f, z: f * f * (z * z - 1) / (2 * q),
     }
     weight = weights[quantity]
-    with mpmath.workdps(_digits(field) + _GUARD):
+    with decimal_digits(_digits(field) + _GUARD):
         value, root = _function(phi), mpmath.sqrt(q)
         total = mpmath.fsum(w * mpmath.npdf(z) * weight(value(root * z), z) for z, w in _nodes(_edges(phi, q, field), field))
     return field.number(total)
@@ -58,7 +59,7 @@ def taylor(phi: Any, gap: Number, q1: Number, q2: Number, order: int, field: Fie
     if order and gap in (0, 2):
         raise KcalcError(f"derivatives of the C map of {phi.name!r} at c = +-1 have no mpmath rule; use the NumPy field")
     first, second = moment(phi, "second_moment", q1, field), moment(phi, "second_moment", q2, field)
-    with mpmath.workdps(_digits(field) + _GUARD + _lost(gap, order)):
+    with decimal_digits(_digits(field) + _GUARD + _lost(gap, order)):
         norm = mpmath.sqrt(first * second)
         series = _series(phi, mpmath.mpf(gap), q1, q2, order, field, norm)
         if series is not None:
@@ -120,7 +121,7 @@ def _lost(gap: Number, order: int) -> int:
 
 @lru_cache(maxsize=64)
 def _compiled(phi: Any) -> tuple[Callable[[Any], Any], ...]:
-    return tuple(sp.lambdify([X], piece, modules="mpmath") for piece in phi.pieces)
+    return tuple(lambdify([X], piece, modules="mpmath") for piece in phi.pieces)
 
 
 def _function(phi: Any) -> Callable[[Any], Any]:

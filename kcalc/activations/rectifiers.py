@@ -9,7 +9,7 @@ import sympy as sp
 
 from kcalc.activations.base import Activation, X
 from kcalc.activations.closed import Closed, diverging
-from kcalc.activations.parameters import label, positive, real
+from kcalc.activations.parameters import label, named, positive, real
 from kcalc.activations.registry import register
 from kcalc.errors import KcalcError
 from kcalc.fields import SYMPY, Field, Number
@@ -22,7 +22,7 @@ class Leaky(Closed):
     """b x for x > 0, a x for x < 0 (any real a, b, not both 0): relu a = 0, b = 1; abs a = -1, b = 1.
 
     Q(q) = (a^2 + b^2) q/2,  C(c) = c + k (sin t - t cos t) with t = arccos c and k = (b-a)^2/(pi (a^2+b^2)), at every q1, q2
-    [DKS section 3, TAT eq. 9].
+    [DKS sec. 12.1, TAT eq. 9].
     """
 
     negative_slope: sp.Expr = field(default=sp.Integer(0))
@@ -69,7 +69,7 @@ def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
     left, right = real("abrelu", "a", a), real("abrelu", "b", b)
     if left == right == 0:
         raise KcalcError("abrelu: a = b = 0 is the zero function, which has no C map; give at least one slope")
-    title = name or f"abrelu({label(left)},{label(right)})"
+    title = named(name, f"abrelu({label(left)},{label(right)})")
     if left == right:
         return identity if right == 1 else Leaky(title, right * X, (), 1, negative_slope=left, positive_slope=right)
     if right == 1:
@@ -83,7 +83,7 @@ def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activatio
     a = sp.Rational(1, 100) if default else real("leaky_relu", "negative_slope", negative_slope)
     if a == 1:
         return identity
-    title = name or ("relu" if a == 0 else f"leaky_relu({label(a)})")
+    title = named(name, "relu" if a == 0 else f"leaky_relu({label(a)})")
     expr = sp.Max(X, 0) if a == 0 else sp.Abs(X) if a == -1 else sp.Piecewise((a * X, X < 0), (X, True))
     return Leaky(title, expr, _ORIGIN, 1, negative_slope=a)
 
@@ -122,7 +122,7 @@ def hard_shrink(threshold: Any = 0.5, name: str | None = None) -> Activation:
     Q by truncated moments; C needs the bivariate normal CDF and is integrated.  Raises KcalcError unless threshold is a positive number.
     """
     t = positive("hard_shrink", "threshold", threshold)
-    return Activation(name or f"hard_shrink({label(t)})", sp.Piecewise((X, -t > X), (0, t > X), (X, True)), (-t, t))
+    return Activation(named(name, f"hard_shrink({label(t)})"), sp.Piecewise((X, -t > X), (0, t > X), (X, True)), (-t, t))
 
 
 identity = register(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kcalc.activations.base import Activation
+from kcalc.activations.base import Activation, checked
 from kcalc.errors import KcalcError, unknown
+from kcalc.plain_arguments import text
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ def register(activation: Activation, *aliases: str, source: str) -> Activation:
 
     ``source``: who introduced it, or its kernel.  Raises KcalcError for a name that is taken.
     """
-    for name in (activation.name, *aliases):
-        if name in _BY_NAME or name in _ALIASES:
+    text(source, "source")
+    for name in (checked(activation).name, *aliases):
+        if text(name, "an alias") in _BY_NAME or name in _ALIASES:
             raise KcalcError(f"an activation called {name!r} is registered already")
     _BY_NAME[activation.name] = Entry(activation, aliases, source)
     _ALIASES.update(dict.fromkeys(aliases, activation.name))

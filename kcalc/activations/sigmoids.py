@@ -9,7 +9,7 @@ import sympy as sp
 
 from kcalc.activations.base import Activation, X
 from kcalc.activations.closed import Kernel
-from kcalc.activations.parameters import label, positive
+from kcalc.activations.parameters import label, named, positive
 from kcalc.activations.registry import register
 from kcalc.fields import SYMPY, Field, Number
 
@@ -21,7 +21,7 @@ class Erf(Kernel):
     """(erf(a x) + b)/(1 + b), b = 0 or 1 (probit: a = 1/sqrt 2, b = 1).
 
     With p = a^2 q and D = (1+2p1)(1+2p2) - 4 c^2 p1 p2,
-    E[erf erf] = (2/pi) asin(2 c sqrt(p1 p2/((1+2p1)(1+2p2)))) = (2/pi) atan(2 c sqrt(p1 p2/D))  [Williams 1998; kernel calculus section 3].
+    E[erf erf] = (2/pi) asin(2 c sqrt(p1 p2/((1+2p1)(1+2p2)))) = (2/pi) atan(2 c sqrt(p1 p2/D))  [Williams 1998].
     """
 
     steepness: sp.Expr = field(default=sp.Integer(1))
@@ -76,7 +76,7 @@ class Erf(Kernel):
 def scaled_erf(a: Any, name: str | None = None) -> Activation:
     """erf(a x).  Raises KcalcError unless a is a positive number."""
     steepness = positive("scaled_erf", "a", a)
-    title = name or ("erf" if steepness == 1 else f"scaled_erf({label(steepness)})")
+    title = named(name, "erf" if steepness == 1 else f"scaled_erf({label(steepness)})")
     return Erf(title, sp.erf(steepness * X), steepness=steepness)
 
 

@@ -9,10 +9,11 @@ import sympy as sp
 
 from kcalc.activations.base import Activation, X
 from kcalc.activations.closed import Kernel
-from kcalc.activations.parameters import label, positive, real
+from kcalc.activations.parameters import label, named, positive, real
 from kcalc.activations.registry import register
 from kcalc.errors import KcalcError
 from kcalc.fields import SYMPY, Field, Number
+from kcalc.plain_arguments import text
 
 _ORIGIN = (sp.Integer(0),)
 _SIGMOID = (1 + sp.tanh(X / 2)) / 2
@@ -75,7 +76,7 @@ def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
 
     Raises KcalcError if alpha or scale is not a real number, and for scale = 0.
     """
-    a, s = real(name, "alpha", alpha), real(name, "scale", scale)
+    a, s = real(text(name, "an activation's name"), "alpha", alpha), real(name, "scale", scale)
     if s == 0:
         raise KcalcError(f"{name}: scale = 0 makes the activation vanish; give another number")
     return Activation(name, sp.Piecewise((s * a * (sp.exp(X) - 1), X < 0), (s * X, True)), _ORIGIN)
@@ -84,7 +85,7 @@ def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
 def celu(alpha: Any = 1, name: str | None = None) -> Activation:
     """x for x > 0, alpha (e^(x/alpha) - 1) for x < 0; differentiable at 0.  Raises KcalcError unless alpha is a positive number."""
     a = positive("celu", "alpha", alpha)
-    return Activation(name or f"celu({label(a)})", sp.Piecewise((a * (sp.exp(X / a) - 1), X < 0), (X, True)), _ORIGIN)
+    return Activation(named(name, f"celu({label(a)})"), sp.Piecewise((a * (sp.exp(X / a) - 1), X < 0), (X, True)), _ORIGIN)
 
 
 def _mish_stable() -> sp.Expr:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kcalc.activations.acceptance import simplest
 from kcalc.errors import KcalcError
 from kcalc.quadrature import Array
+from kcalc.threads import ALONE
 
 _TERMS = 32
 _RESOLVED = 1e-15  # of the greatest value on the window: last coefficients below this are rounding
@@ -175,14 +176,16 @@ class Panels:
         x = np.asarray(x, dtype=float)
         if x.size == 0:
             return np.zeros_like(x)
-        self.grow(float(np.abs(x).max()))
-        if n not in self._derived:
-            scale = (2 / (self._stop - self._start)) ** n
-            self._derived[n] = scale[:, None] * (self._coefficients @ _differentiation(n).T)
+        with ALONE:  # panels are added in several steps, between which they do not fit together
+            self.grow(float(np.abs(x).max()))
+            if n not in self._derived:
+                scale = (2 / (self._stop - self._start)) ** n
+                self._derived[n] = scale[:, None] * (self._coefficients @ _differentiation(n).T)
+            left, start, stop, coefficients = self._left, self._start, self._stop, self._derived[n]
         flat = x.ravel()
-        panel = np.clip(np.searchsorted(self._left, flat, side="right") - 1, 0, None)
-        start, stop = self._start[panel], self._stop[panel]
-        return _clenshaw(self._derived[n].T, panel, (2 * flat - start - stop) / (stop - start)).reshape(x.shape)
+        panel = np.clip(np.searchsorted(left, flat, side="right") - 1, 0, None)
+        start, stop = start[panel], stop[panel]
+        return _clenshaw(coefficients.T, panel, (2 * flat - start - stop) / (stop - start)).reshape(x.shape)
 
 
 def _clenshaw(rows: Array, panel: NDArray[np.intp], t: Array) -> Array:

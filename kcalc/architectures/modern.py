@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ..architectures.papers import DEEPEST
 from ..combinators import Piece, chain, repeat, residual
 from ..errors import KcalcError, unknown
 from ..layers import Affine, Flatten, Input, LayerNorm, Nonlinear, Pool, Product, RMSNorm, TokenMix
 from ..network import Network
+from ..plain_arguments import truth, whole
 from .papers import HALF
 
 NORMS: dict[str | None, tuple[Piece, ...]] = {None: (), "rms": (RMSNorm(),), "layer": (LayerNorm(),)}
@@ -58,8 +60,7 @@ def convnext(
     Returns: a Network. Raises: KcalcError for other than whole numbers >= 1. [Liu et al. 2022, sec. 3.3 (isotropic)]
     """
     for name, value in (("features", features), ("expansion", expansion)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise KcalcError(f"{name} must be a whole number >= 1, got {value!r}")
+        whole(value, name, 1)
     branch = chain(
         Affine(features, kernel=kernel, groups=features), LayerNorm(), Affine(expansion * features), Nonlinear(activation), Affine(features)
     )
@@ -88,10 +89,8 @@ def transformer(
     Returns: a Network. Raises: KcalcError where the matrices are not as many as the blocks, or no matrices.
     [He et al. 2023, "Deep Transformers without Shortcuts"]
     """
-    if not isinstance(gated, bool):
-        raise KcalcError(f"gated must be True or False, got {gated!r}")
     inside = features if hidden is None else hidden
-    inner: tuple[Piece, ...] = (_gate(activation, inside),) if gated else (Affine(inside), Nonlinear(activation))
+    inner: tuple[Piece, ...] = (_gate(activation, inside),) if truth(gated, "gated") else (Affine(inside), Nonlinear(activation))
     mlp = residual(chain(*_norm(norm), *inner, Affine(features)), shortcut_weight)
 
     def block(matrix: Any) -> Network:
@@ -124,6 +123,4 @@ def _norm(norm: str | None) -> tuple[Piece, ...]:
 
 
 def _blocks(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise KcalcError(f"blocks must be a whole number >= 1, got {value!r}")
-    return value
+    return whole(value, "blocks", 1, DEEPEST)

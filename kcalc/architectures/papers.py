@@ -13,15 +13,15 @@ from ..combinators import Piece, chain, repeat, residual, residual_weights
 from ..errors import KcalcError, unknown
 from ..layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Pool, Scale, as_number
 from ..network import Network, Step
+from ..plain_arguments import truth, whole
 
 HALF = sp.sqrt(2) / 2
+DEEPEST = 10**6
 STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 def _depth(value: Any, least: int = 1, name: str = "depth") -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
-    return value
+    return whole(value, name, least, DEEPEST)
 
 
 def _stages(depth: Any) -> tuple[int, ...]:
@@ -36,7 +36,7 @@ def vanilla(depth: int, activation: Any = "relu", features: int | None = None, s
         raise KcalcError(f"a graph has a whole number of layers, and {depth} is a symbol: see kc.vanilla_maps(activation, {depth})")
     layer = chain(Affine(features, sigma_w=sigma_w), Nonlinear(activation))
     body = [repeat(layer, _depth(depth))]
-    return chain(Input(features), *body, *([Affine(features, sigma_w=sigma_w)] if readout else []))
+    return chain(Input(features), *body, *([Affine(features, sigma_w=sigma_w)] if truth(readout, "readout") else []))
 
 
 def rescaled_resnet(
@@ -113,7 +113,7 @@ def wide_resnet(
     if _depth(depth, 10) % 6 != 4:
         near = max(10, depth - (depth - 4) % 6)
         raise KcalcError(f"wide_resnet needs depth - 4 divisible by 6, got {depth}; the nearest are {near} and {near + 6}")
-    weights = _weights(shortcut_weight, residual_weight)
+    weights, width = _weights(shortcut_weight, residual_weight), whole(width, "width", 1)
     stages: list[Piece] = []
     for number in range(3):
         out, stride = 16 * width * 2**number, 1 if number == 0 else 2
@@ -167,7 +167,7 @@ def densenet(layers: int, activation: Any = "relu", growth: int | None = 32, rea
     Each layer is (activation, Affine with ``growth`` channels); the stem has ``2 * growth`` channels. Concatenation
     is incremental, so that the graph has O(layers) edges.
     """
-    stem = None if growth is None else 2 * growth
+    stem = None if growth is None else 2 * whole(growth, "growth", 1)
     channels = None if growth is None else stem
     steps: list[Step] = [("input", Input(), ()), ("stem", Affine(stem), ("input",))]
     tail = "stem"
@@ -179,7 +179,7 @@ def densenet(layers: int, activation: Any = "relu", growth: int | None = 32, rea
         steps.append((f"concat_{i}", Concat(counts), (tail, f"new_{i}")))
         tail = f"concat_{i}"
     steps.append(("phi_out", Nonlinear(activation), (tail,)))
-    if readout:
+    if truth(readout, "readout"):
         steps.append(("readout", Affine(), ("phi_out",)))
     return Network.from_steps(steps)
 
@@ -261,6 +261,7 @@ def preconditioned_block(
     """
     for count in (inputs, outputs, width):
         _channels(count)
+    pooled = sp.sympify(as_number(pool_correlation, "pool_correlation"), strict=True)
     alpha, beta = (sp.sympify(w, strict=True) for w in residual_weights(shortcut_weight, residual_weight) or (HALF, HALF))
     if alpha == 0:
         raise KcalcError("a block without shortcut is no residual block: give shortcut_weight > 0")
@@ -271,14 +272,14 @@ def preconditioned_block(
         scale = Scale(sp.sqrt(2 / (kernel * beta)))
         return [Nonlinear(relu), scale, _geometric(source, target, kernel, beta, stride, padding)]
 
-    stride = 2 if downsample else 1
+    stride = 2 if truth(downsample, "downsample") else 1
     inner = [*layer(inputs, width, 1), *layer(width, width, 3, stride), *layer(width, outputs, 1)]
     branch = chain(Scale(sp.sqrt(beta)), *inner, Scale(sp.sqrt(beta)), Scale(1 / beta))
     if inputs == outputs and not downsample:
         return residual(branch, alpha, beta)
     along: list[Piece] = [_geometric(inputs, outputs, 1, alpha), Scale(1 / sp.sqrt(alpha))]
     if downsample:
-        lost = (1 + 3 * sp.sympify(as_number(pool_correlation, "pool_correlation"), strict=True)) / 4
+        lost = (1 + 3 * pooled) / 4
         along = [Pool("mean", 2, 2, "valid" if padding == "valid" else "same"), along[0], Scale(1 / sp.sqrt(alpha * lost))]
     return residual(branch, alpha, beta, shortcut=chain(*along))
 

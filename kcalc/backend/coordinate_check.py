@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import one_number
 from ..compose import require_network
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse, unknown
 from ..layers import Affine, BatchNorm
 from ..network import Network
+from ..plain_arguments import is_key, items, whole
 from ..printing import Shown, shown
 from .initialisers import random_bits
 from .lowering import roles, width_grows_with
@@ -38,7 +40,10 @@ class CoordinateCheck(Shown):
 
     def deviates(self, node: Node, errors: float = 4.0, slack: float = 0.02) -> bool:
         """Whether the measured power is away from the expected one by more than ``errors`` standard errors and ``slack``."""
+        if not is_key(node, self.expected):
+            raise unknown("Affine node", node, map(str, self.expected))
         wanted, (slope, error) = self.expected[node], self.slopes[node]
+        errors, slack = one_number(errors, "errors"), one_number(slack, "slack")
         return wanted is not None and abs(slope - wanted) > errors * error + slack
 
     @property
@@ -120,12 +125,11 @@ def coordinate_check(
 
 def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
     """The widths, whole numbers.  Raises: KcalcError for fewer than two, and for draws and outputs that are no such numbers."""
-    given = list(widths) if isinstance(widths, Sequence | np.ndarray) and not isinstance(widths, str) else []
-    for name, value, least in (*(("a width", w, 1) for w in given), ("draws", draws, 1), ("outputs", outputs, 1)):
-        if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < least:
-            raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
+    given = items(widths, "widths")
+    for name, value in (*(("a width", w) for w in given), ("draws", draws), ("outputs", outputs)):
+        whole(value, name, 1)
     if len(set(given)) < 2 or draws < 2:
-        raise KcalcError(f"a power of the width needs two widths and two draws at least, got {str(widths)[:60]} and {draws}")
+        raise KcalcError(f"a power of the width needs two widths and two draws at least, got {glimpse(widths)} and {draws}")
     return tuple(int(w) for w in given)
 
 

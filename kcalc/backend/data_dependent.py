@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import positive_number
+from ..backend.model import as_model
 from ..calculi.arrays import Arrays
 from ..compose import fold
 from ..errors import KcalcError
 from ..layers import Affine, Layer
+from ..plain_arguments import whole
 from ..printing import Shown, plain, shown
 from .model import Model
 from .plan import Params
@@ -95,7 +98,7 @@ def wli(model: Model, params: Params, x: Any, tolerance: float = 1e-3, iteration
     batch of inputs.  Channels that are constant on the batch are left alone and counted in the report.
     Raises: KcalcError for layers without a bias, naming the node.
     """
-    scales = {node: lowered.numbers[3] for node, lowered in model.plan(x).nodes.items() if "bias" in lowered.tensors}
+    scales = {node: lowered.numbers[3] for node, lowered in as_model(model).plan(x).nodes.items() if "bias" in lowered.tensors}
 
     def adjust(node: Node, own: dict[str, Array], out: np.ndarray) -> tuple[dict[str, Array], float, int]:
         if node not in scales:
@@ -155,11 +158,8 @@ class _Calibration:
 
 
 def _calibrated(model: Model, params: Params, x: Any, adjust: Adjust, tolerance: float, iterations: int, state: Any) -> DataDependent:
-    if not isinstance(model, Model):
-        raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
-    counted = isinstance(iterations, int) and not isinstance(iterations, bool) and iterations >= 1
-    if not counted or not isinstance(tolerance, int | float) or not tolerance > 0:
-        raise KcalcError(f"tolerance must be > 0 and iterations a whole number >= 1, got {tolerance!r} and {iterations!r}")
+    as_model(model)
+    tolerance, iterations = positive_number(tolerance, "tolerance"), whole(iterations, "iterations", 1)
     with model.precision():
         inputs = model.inputs_of(x)
         for node, array in inputs.items():
@@ -169,11 +169,13 @@ def _calibrated(model: Model, params: Params, x: Any, adjust: Adjust, tolerance:
                 raise KcalcError(f"the input {node!r} holds numbers that are not finite (nan or inf); remove those examples")
         own = model.unstack(params, x)
         plan = model.plan(x)
+        if state is not None:
+            plan.check(state, "state")
         states = {} if state is None else plan.by_node(state, "state")
         if plan.states and any(entry.stacked for entry in plan.states):
             raise KcalcError("rescaling on data needs BatchNorm's state node by node; make the model with rolled=False")
         if plan.states and state is None:
             states = plan.by_node(plan.fresh_state(model.dtype), "state")
-        calibration = _Calibration(Arrays(plan.nodes, dict(own), states, train=bool(plan.states)), adjust, float(tolerance), iterations)
+        calibration = _Calibration(Arrays(plan.nodes, dict(own), states, train=bool(plan.states)), adjust, tolerance, iterations)
         fold(model.network, calibration, inputs)
         return DataDependent(plan.stacked(calibration.arrays.params), tuple(calibration.report))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
 
 Array = Any
 Node = Hashable
@@ -239,7 +239,7 @@ def random_bits(key: Any) -> Array:
         return jax.random.key(int(key))
     shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", None)
     if isinstance(key, bool) or shape is None or dtype is None or isinstance(key, np.generic):
-        raise KcalcError(f"the key must be jax.random.key(seed) or a whole number, got {str(key)[:60]!r}")
+        raise KcalcError(f"the key must be jax.random.key(seed) or a whole number, got {glimpse(key)}")
     typed = jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if not typed and jnp.issubdtype(dtype, np.integer) and shape == ():
         return jax.random.key(key)

@@ -7,13 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..arguments import raw_array
 from ..calculi.arrays import Shape
 from ..calculi.widths import given_widths
 from ..compose import fold, require_network
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
+from ..jax_field import is_jax
 from ..layers import Affine, Dropout
 from ..maps import Assumption
 from ..network import Network
+from ..plain_arguments import is_key, truth
 from ..printing import Shown, plain, shown
 from ..shaping import Shaping
 from .checks import doubles_off, refuse_rounded, refuse_traced, same_batch
@@ -104,16 +107,16 @@ class Model(Shown):
                 raise KcalcError(f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: pass state=model.init_state()")
             if state is not None:
                 plan.check(state, "state")
-            bits = None if key is None else random_bits(key)
+            bits, train = None if key is None else random_bits(key), truth(train, "train")
 
             def run(params: Params, inputs: Any, state: Params | None, key: Any) -> tuple[Any, Params]:
-                calculus = plan.arrays(params, state, train=bool(train), key=key, remat=self.remat, keep=keep)
+                calculus = plan.arrays(params, state, train=train, key=key, remat=self.remat, keep=keep)
                 states = fold(plan.folded, calculus, inputs)  # pyright: ignore[reportArgumentType]
                 wanted = {**states, **calculus.kept} if keep else {node: states[node] for node in self.network.outputs}
                 return [wanted[node] for node in wanted_nodes], plan.by_name(calculus.new_state)
 
             wanted_nodes = list(self.network) if keep else list(self.network.outputs)
-            named = self._function(("apply", bool(train), keep), plan, lambda: jax.jit(_by_position(run, list(inputs))))
+            named = self._function(("apply", train, keep), plan, lambda: jax.jit(_by_position(run, list(inputs))))
             found, new = named(params, list(inputs.values()), state, bits)
         if doubles_off(self.dtype) and train and self.network.nodes_of(Dropout):
             refuse_traced("dropout", found)
@@ -162,14 +165,12 @@ class Model(Shown):
         if not isinstance(x, Mapping) and len(self.network.inputs) > 1:
             raise KcalcError(f"the network has {len(self.network.inputs)} inputs; give x={{{self.network.inputs[0]!r}: ..., ...}}")
         for node in (*self.network.inputs, *given):
-            if node not in given or node not in self.network.inputs:
-                raise KcalcError(f"x must hold an array for each of the inputs {list(self.network.inputs)}, got {list(given)}")
+            if not is_key(node, given) or not is_key(node, self.network.inputs):
+                raise KcalcError(f"x must hold an array for each of the inputs {list(self.network.inputs)}, got {glimpse(list(given))}")
         arrays: dict[Node, Array] = {}
         for node in self.network.inputs:
-            try:
-                arrays[node] = jnp.asarray(given[node])
-            except (TypeError, ValueError):
-                raise KcalcError(f"the input {node!r} must be an array of numbers, got {type(given[node]).__name__}") from None
+            value = given[node]  # what is foreign is read by NumPy, which takes a list that holds itself for the mistake that it is
+            arrays[node] = value if is_jax(value) else jnp.asarray(raw_array(value, f"the input {node!r}"))
             if jnp.issubdtype(arrays[node].dtype, jnp.complexfloating):
                 raise KcalcError(f"the input {node!r} must be real, got {arrays[node].dtype}")
             arrays[node] = arrays[node].astype(self._dtype)
@@ -228,7 +229,7 @@ class Model(Shown):
     def node_params(self, params: Params, node: Node, x: Any = None) -> dict[str, Array]:
         """The weights of one node.  Raises: KcalcError for a node without any."""
         own = self.unstack(params, x)
-        if node not in own:
+        if not is_key(node, own):
             self.network.layer(node)
             raise KcalcError(f"node {node!r} has no weights; those that do: {', '.join(map(str, list(own)[:8]))}")
         return own[node]
@@ -312,6 +313,13 @@ def to_jax(
     )  # fmt: skip
     if all(getattr(source.layer(node), "features", None) or node in widths for node in source.inputs):
         model.plan()  # what does not fit is said at once
+    return model
+
+
+def as_model(model: Any) -> Model:
+    """The model itself.  Raises: KcalcError for something else."""
+    if not isinstance(model, Model):
+        raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
     return model
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-import numpy as np
-
 from ..compose import no_rule
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
 from ..layers import Affine, Input
 from ..network import Network
+from ..plain_arguments import items, truth, whole
 from .initialisers import Initialiser, initialiser
 from .lowering import has_rule
 
@@ -37,10 +36,10 @@ def images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
 
 
 def _extents(shape: Any) -> tuple[int, int]:
-    given = list(shape) if isinstance(shape, tuple | list | np.ndarray) and np.ndim(shape) == 1 else []
-    if len(given) != 2 or any(isinstance(n, bool) or not hasattr(n, "__index__") or int(n) < 1 for n in given):
-        raise KcalcError(f"image_shape must be (height, width), two positive whole numbers, got {shape!r}")
-    return int(given[0]), int(given[1])
+    given = items(shape, "image_shape")
+    if len(given) != 2:
+        raise KcalcError(f"image_shape must be (height, width), two positive whole numbers, got {glimpse(shape)}")
+    return whole(given[0], "image_shape[0]", 1), whole(given[1], "image_shape[1]", 1)
 
 
 def laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
@@ -60,10 +59,10 @@ def dtype_name(given: Any) -> str:
 
     try:
         name = given if isinstance(given, str) or given is None else jnp.dtype(getattr(given, "dtype", given)).name
-    except TypeError:
+    except Exception:  # whatever a foreign object raises as it is read
         try:
             name = jnp.dtype(given).name
-        except TypeError:
+        except Exception:
             name = None
     if name not in DTYPES:
         raise unknown("dtype", given, DTYPES)
@@ -72,9 +71,7 @@ def dtype_name(given: Any) -> str:
 
 def switch(name: str, given: Any) -> bool:
     """True or False.  Raises: KcalcError for anything else."""
-    if not isinstance(given, bool | np.bool_):
-        raise KcalcError(f"{name} must be True or False, got {given!r}")
-    return bool(given)
+    return truth(given, name)
 
 
 def runnable(network: Network) -> None:

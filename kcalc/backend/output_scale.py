@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import positive_number
+from ..backend.model import as_model
 from ..errors import KcalcError
 from ..layers import Scale
 from ..network import Network
@@ -52,10 +54,8 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
     Returns: an :class:`OutputScale`.
     Raises: KcalcError for bad ``std``, networks with BatchNorm, and outputs that are constant or not finite.
     """
-    if not isinstance(model, Model):
-        raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
-    if isinstance(std, bool) or not isinstance(std, int | float) or not 0 < std < float("inf"):
-        raise KcalcError(f"std must be a number > 0, got {std!r}")
+    as_model(model)
+    std = positive_number(std, "std")
     if model.plan(x).states:
         raise KcalcError(
             "the output scale needs a network without BatchNorm, whose outputs depend on the batch; use net.without_normalization()"

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, unknown
+from ..arguments import positive_number
+from ..errors import KcalcError
 from ..fields import NUMPY
 from ..jax_field import is_jax
+from ..plain_arguments import choice, whole
 
 VARIANTS = ("mean_norm", "constant", "none")
 
@@ -17,18 +19,14 @@ def normalise_locations(x: Any, extra: str = "mean_norm", value: float = 1.0, ba
     """``sqrt(k+1) (x_i, s) / sqrt(|x_i|^2 + s^2)`` for every location vector x_i of k channels: uniform q values of 1.
 
     Parameters: ``x`` has shape (batch..., locations..., k), the first ``batch_axes`` axes counting examples.  ``extra`` says what the new
-    channel holds so that the length of a vector is not lost: "mean_norm", s^2 = the mean of |x_j|^2/k over the locations of the example
-    (with one location alone the length is lost all the same: use "constant"); "constant", s = ``value`` > 0, from which x can be had back;
-    "none", no new channel: ``sqrt(k) x_i / |x_i|``.
+    channel holds so that lengths are not lost: "mean_norm", s^2 = the mean of |x_j|^2/k over the locations of the example, keeps them
+    relative to each other (with one location alone that is nothing: use "constant"); "constant", s = ``value`` > 0, from which x can be
+    had back; "none", no new channel: ``sqrt(k) x_i / |x_i|``.
     Returns: an array of k+1 channels (k for "none"), NumPy float64 (float32 for float32) or JAX as ``x`` is.
     Raises: KcalcError for unknown variants, and for zero vectors (NumPy) where nothing gives them a direction; JAX gives nan there.
     """
-    if extra not in VARIANTS:
-        raise unknown("variant of per-location normalisation", extra, VARIANTS)
-    if isinstance(batch_axes, bool) or not hasattr(batch_axes, "__index__") or int(batch_axes) < 0:
-        raise KcalcError(f"batch_axes must be a whole number >= 0, got {batch_axes!r}")
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating) or not 0 < value < float("inf"):
-        raise KcalcError(f"value must be a positive number, got {value!r}")
+    choice(extra, "variant of per-location normalisation", VARIANTS)
+    batch_axes, value = whole(batch_axes, "batch_axes", 0), positive_number(value, "value")
     if is_jax(x):
         import jax.numpy as xp
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from ..calculi.arrays import Arrays, Lowered, Shape
 from ..compose import fold
 from ..errors import KcalcError
 from ..network import Network
+from ..threads import cached_property
 from .checks import array_like
 from .initialisers import Fan, Initialiser
 from .lowering import Lowering

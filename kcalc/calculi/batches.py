@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arguments import one_number, one_q
 from ..compose import fold, require_network
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 from ..fields import NUMPY
 from ..jets import Jet
 from ..layers import BatchNorm, Layer
@@ -54,7 +54,7 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
     require_network(network)
     between, size = one_number(c, "c"), one_q(q)
     if not 0 <= between < 1:
-        raise KcalcError(f"the c value between examples of a batch lies in [0, 1), got {c!r}")
+        raise KcalcError(f"the c value between examples of a batch lies in [0, 1), got {glimpse(c)}")
     kernel = Batches(NUMPY, True, True, concat_channels(network), False, channel_widths(network))
     start: dict[Any, Channels] = {
         n: kernel.start(n, np.asarray(size), np.asarray(size), Jet((np.asarray(1 - between),))) for n in network.inputs

@@ -27,9 +27,11 @@ def check_q(field: Any, q: Number, node: Node) -> None:
     if field is SYMPY:
         if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # no deeper question: SymPy may take forever to answer
             raise KcalcError(f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists")
-    elif not np.all(np.isfinite(np.asarray(value, dtype=float))) or np.any(np.asarray(value, dtype=float) <= 0):
-        bad = np.asarray(value, dtype=float).ravel()
-        bad = bad[~(np.isfinite(bad) & (bad > 0))][0]
+        return
+    plain_values = np.asarray(value, dtype=float)
+    good = np.isfinite(plain_values) & (plain_values > 0)
+    if not good.all():
+        bad = plain_values[~good].ravel()[0]
         raise KcalcError(
             f"node {node!r} has q = {bad}: q values must stay positive and finite; they explode or vanish before this node "
             "(kc.gain(activation) gives the sigma_w that keeps q), or its addends cancel"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from functools import cached_property, lru_cache, singledispatchmethod
+from functools import lru_cache, singledispatchmethod
 from typing import Any, Generic, TypeVar
 
 import sympy as sp
@@ -32,6 +32,7 @@ from ..layers import (
 )
 from ..maps import Assumption
 from ..network import Network, concat_channels
+from ..threads import cached_property
 
 __all__ = ["ConvexCalculus", "convex_shares"]
 
@@ -61,6 +62,7 @@ class ConvexCalculus(ABC, Generic[State]):
         if self._true:
             self.q, self.normalisations = _true_values(network, q)
         for node, value in (self.q or {}).items():
+            network.layer(node)  # refuses what is no node
             if _exact(as_number(value, f"q[{node!r}]")).is_positive is False:
                 raise KcalcError(f"q values must be positive, got {value} at {node!r}")
 

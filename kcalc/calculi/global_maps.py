@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import cached_property
 from typing import Any, Literal, overload
 
 import numpy as np
 
 from .. import symbols
-from ..arguments import cosine_array, per_input, q_array
+from ..arguments import cosine_array, one_q, per_input, q_array
 from ..compose import fold
 from ..composition import Composition
-from ..errors import KcalcError
 from ..fields import NUMPY
 from ..jets import Jet
-from ..maps import Assumption, CMap, QMap
-from ..network import Network, channel_widths, concat_channels
+from ..maps import Assumption, CMap, KernelMap, QMap
+from ..network import Network, channel_widths, concat_channels, require_network
+from ..plain_arguments import truth
+from ..threads import cached_property
 from .channels import Channels
 from .kernel import Kernel
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
@@ -63,7 +63,7 @@ def q_map(network: Network, assume_independent: bool = False) -> NetworkQMap:
 def q_values(network: Network, q: Any = 1, assume_independent: bool = False) -> dict[Node, Any]:
     """The q value of every node for uniform input q (a number, or {input: number}), as floats."""
     reading = _Reading(network, assume_independent)
-    given = per_input(network.inputs)(q, lambda v: q_array(v, "q"), "q")
+    given = per_input(network.inputs)(q, lambda v: np.asarray(one_q(v)), "q")
     states = reading.run(NUMPY, given, None, None)
     return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
 
@@ -100,10 +100,9 @@ class _Reading:
     """One network, ready to be read by the kernel calculus in any number system."""
 
     def __init__(self, network: Network, assume_independent: bool) -> None:
-        if not isinstance(network, Network):
-            raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; wrap a graph with kc.Network(graph)")
+        require_network(network)
         self.network = network
-        self.assume = assume_independent
+        self.assume = truth(assume_independent, "assume_independent")
         self.channels = concat_channels(network)
         self.widths = channel_widths(network)
         self.kernel = Kernel()
@@ -132,9 +131,7 @@ class _Reading:
         return (width, *notes)
 
 
-class NetworkCMap(CMap):
-    """The global C map of a network (see :class:`kcalc.maps.CMap` for its habits)."""
-
+class _OfNetwork(KernelMap):
     def __init__(self, network: Network, assume_independent: bool = False) -> None:
         self._reading = _Reading(network, assume_independent)
         self.network = network
@@ -145,6 +142,10 @@ class NetworkCMap(CMap):
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         return self._assumptions
+
+
+class NetworkCMap(_OfNetwork, CMap):
+    """The global C map of a network (see :class:`kcalc.maps.CMap` for its habits)."""
 
     def gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int) -> dict[Node, Jet]:
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
@@ -168,19 +169,8 @@ class NetworkCMap(CMap):
         return symbolic_map(self.network, q1, q2, "C", self._reading.assume)
 
 
-class NetworkQMap(QMap):
+class NetworkQMap(_OfNetwork, QMap):
     """The global Q map of a network (see :class:`kcalc.maps.QMap` for its habits)."""
-
-    def __init__(self, network: Network, assume_independent: bool = False) -> None:
-        self._reading = _Reading(network, assume_independent)
-        self.network = network
-        self.inputs, self.outputs = network.inputs, network.outputs
-        self.name = f"{len(network)} nodes"
-        self._assumptions = self._reading.assumptions
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        return self._assumptions
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
         given = {node: Jet.variable(value, order, 1.0) if order else value for node, value in q.items()}

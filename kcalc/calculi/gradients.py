@@ -17,7 +17,6 @@ import numpy as np
 
 from ..arguments import one_q, per_input
 from ..compose import fold, fold_back, no_rule, require_network
-from ..errors import KcalcError, unknown
 from ..fields import NUMPY
 from ..jets import Jet
 from ..layers import (
@@ -39,7 +38,7 @@ from ..layers import (
     TokenMix,
 )
 from ..maps import Assumption
-from ..network import Network, sum_weights
+from ..network import Network, chosen_output, sum_weights
 from ..printing import html_table, text_table
 from .channels import Channels
 from .ntk import TangentReading
@@ -69,7 +68,7 @@ class Gradients:
 
     @property
     def growth(self) -> float:
-        """The largest value over the smallest one among the Affine layers: 1 is perfect, 1e6 will not train."""
+        """The largest value over the smallest one among the Affine layers: 1 where all are alike."""
         values = [self.nodes[node] for node in self.weights if self.nodes[node] > 0]
         return max(values) / min(values) if values else float("nan")
 
@@ -110,12 +109,7 @@ def gradients(network: Network, q: Any = 1, output: Node = None, assume_independ
     [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
     """
     require_network(network)
-    outputs = list(network.outputs)
-    if output is None and len(outputs) > 1:
-        raise KcalcError(f"the network has {len(outputs)} outputs; choose one with output=, e.g. {outputs[0]!r}")
-    chosen = outputs[0] if output is None else output
-    if chosen not in outputs:
-        raise unknown("output", chosen, map(str, outputs))
+    chosen = chosen_output(network, output)
     given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
     reading = TangentReading(network, None, assume_independent)
     zero = dict.fromkeys(network.inputs, np.asarray(0.0))

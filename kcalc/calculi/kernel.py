@@ -1,7 +1,7 @@
 """Kernel maps: how q values and c values travel through a network.
 
 State of a feature map, per group of channels: ``(q1, q2, gap, mean1, mean2)`` for two inputs, ``gap = 1 - c``, and
-what it is made of (:mod:`kcalc.calculi.freshness`). The rules are those of [DKS sec. 5, 8, 14, 19], corrected.
+what it is made of (:mod:`kcalc.calculi.freshness`). The rules are those of [DKS sec. 5 to 7, 9, 19], corrected.
 """
 
 from __future__ import annotations

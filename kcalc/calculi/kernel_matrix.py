@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arguments import one_q
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError
 from ..gaps import Gap
 from ..gram.entry import compute
 from ..gram.options import Options
 from ..gram.plans import PairPlan, Plan, TablePlan
 from ..gram.tables import AngleTable, tabulate
 from ..layers import Affine, Input, Nonlinear
+from ..plain_arguments import choice
+from ..threads import cached_property
 from .homogeneity import degrees, is_odd
 from .level_tables import levelled
 from .powers import DeepKernel, Reading
@@ -53,12 +54,9 @@ class MatrixKernel:
 
     def matrices(self, X: Any, Y: Any, parts: tuple[int, ...], method: str, q: float | None, options: Options) -> list[Any]:
         """One matrix per part (0 NNGP, 1 NTK); see :meth:`kcalc.calculi.ntk.KernelFunction.matrix`."""
-        if method not in METHODS:
-            raise unknown("method", method, METHODS)
-        if q is not None and (isinstance(q, bool) or not isinstance(q, int | float | np.floating) or not 0 < q < np.inf):
-            raise KcalcError(f"q is the mean square that all rows are rescaled to, a number > 0, got {q!r}")
+        choice(method, "method", METHODS)
         self._check()
-        binding = Binding(self, method, None if q is None else float(q))
+        binding = Binding(self, method, None if q is None else one_q(q))
         return compute(binding, X, Y, parts, options)
 
     def table(self, q: float = 1.0) -> AngleTable:
@@ -266,10 +264,9 @@ class WithMatrices:
 
     def _parts(self, kind: str | None) -> tuple[int, ...]:
         own = KINDS[self._part]
-        if kind is None or kind == own:
+        if kind is None or (isinstance(kind, str) and kind == own):
             return (self._part,)
-        if kind not in (*KINDS, "both"):
-            raise unknown("kind", kind, (*KINDS, "both"))
+        choice(kind, "kind", (*KINDS, "both"))
         if self._seeds is not None:
             raise KcalcError(f"this kernel is one part, its matrices are of kind {own!r}; ask the whole kernel for {kind!r}")
         return (0, 1) if kind == "both" else (KINDS.index(kind),)

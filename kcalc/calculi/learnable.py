@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..activations.traced import split
+from ..arguments import real_array
 from ..compose import fold
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError
 from ..gram.options import check_means, check_widths
 from ..jax_field import is_jax, jax_field
 from ..jets import Jet
 from ..layers import Affine, Nonlinear
 from ..maps import Assumption
 from ..network import Network, channel_widths, concat_channels
+from ..plain_arguments import choice, truth
 from ..printing import Shown, plain, shown
 from ..spectrum import ridge_value
+from ..threads import cached_property
 from .angular_grid import angular_nodes, interpolated
 from .kernel_matrix import MatrixKernel
 from .learnable_parameters import (
@@ -78,7 +80,7 @@ class LearnableKernel(Shown):
         """The network's own numbers. ``shared``: one sigma_w and one sigma_b for all Affine layers, those of the last one."""
         layers: dict[str, Any] = {str(node): self.network.layer(node) for node in self.network.nodes_of(Affine)}
         own = {name: {node: float(getattr(layer, name)) for node, layer in layers.items()} for name in ("sigma_w", "sigma_b")}
-        out: dict[str, Any] = {name: [*table.values()][-1] for name, table in own.items()} if shared else dict(own)
+        out: dict[str, Any] = {name: [*table.values()][-1] for name, table in own.items()} if truth(shared, "shared") else dict(own)
         nodes: dict[str, Any] = {str(node): self.network.layer(node) for node in self.network.nodes_of(Nonlinear)}
         fixed = {str(node) for node in self._fixed}
         return out | {"constants": {node: split(layer.activation)[1] for node, layer in nodes.items() if node not in fixed}}
@@ -101,8 +103,7 @@ class LearnableKernel(Shown):
         Returns: (N, M); for ``kind="both"`` (NNGP, NTK). Raises: KcalcError for parameters and rows that make no sense, and for results
         that are not finite, unless JAX traces them.
         """
-        if kind not in KINDS:
-            raise unknown("kind of kernel", kind, KINDS)
+        choice(kind, "kind of kernel", KINDS)
         given = checked_params(params, self.network, self._fixed)
         first = rows_of(X, "X")
         second = first if Y is None else rows_of(Y, "Y")
@@ -133,8 +134,10 @@ class LearnableKernel(Shown):
 
         nan where K + noise I is not positive definite (a gradient step may not raise); ``noise`` is the variance added to the diagonal.
         """
-        if kind not in KINDS[:2]:
-            raise unknown("kind of kernel", kind, KINDS[:2])
+        choice(kind, "kind of kernel", KINDS[:2])
+        y = y if is_jax(y) else real_array(y, "y")
+        if y.ndim not in (1, 2):
+            raise KcalcError(f"y must have shape (N,) or (N, k), got {tuple(y.shape)}")
         noise = noise if is_jax(noise) else ridge_value(noise, "noise")
         given = checked_params(params, self.network, self._fixed)
         double = is_double([X], [*leaves(given), y, noise])

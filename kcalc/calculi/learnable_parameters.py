@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from ..activations.traced import NAMES, TracedMaps, traced
-from ..errors import KcalcError, unknown
+from ..arguments import raw_array
+from ..errors import KcalcError, glimpse, unknown
 from ..jax_field import is_jax
 from ..layers import Affine, Nonlinear
 from ..network import Network
+from ..plain_arguments import choice, truth
 
 Node = Hashable
 Params = Mapping[str, Any]
@@ -45,10 +47,9 @@ def checked_params(params: Any, network: Network, fixed: Mapping[Node, str]) -> 
     """
     shape = 'a mapping {"sigma_w": ..., "sigma_b": ..., "constants": ...}, each entry optional'
     if not isinstance(params, Mapping):
-        raise KcalcError(f"the kernel's parameters are {shape}, got {params!r:.60}; {{}} keeps the network's numbers")
+        raise KcalcError(f"the kernel's parameters are {shape}, got {glimpse(params)}; {{}} keeps the network's numbers")
     for key in params:
-        if key not in GROUPS:
-            raise unknown("kernel parameter", key, GROUPS)
+        choice(key, "kernel parameter", GROUPS)
     out: dict[str, Any] = {}
     for name in ("sigma_w", "sigma_b"):
         if params.get(name) is not None:
@@ -80,8 +81,7 @@ def _constants(given: Any, network: Network, fixed: Mapping[Node, str]) -> dict[
         if not isinstance(constants, Mapping):
             raise KcalcError(f"the constants of {key} are {{constant: number}} ({', '.join(NAMES)}), got {constants!r:.60}")
         for name in constants:
-            if name not in NAMES:
-                raise unknown("activation constant", name, NAMES)
+            choice(name, "activation constant", NAMES)
         if constants and nodes[str(key)] in fixed:
             raise KcalcError(f"node {key!r}: {fixed[nodes[str(key)]]}; leave its constants out")
         wanted = {name: "not zero" if "scale" in name else "" for name in constants}
@@ -148,10 +148,7 @@ def rows_of(X: Any, what: str) -> Any:
     if is_traced(X):
         array: Any = X if jnp.issubdtype(X.dtype, jnp.floating) else X * 1.0
     else:
-        try:
-            array = np.asarray(X)
-        except (TypeError, ValueError):
-            raise KcalcError(f"{what} must hold one input per row, shape (N, d), of one length each") from None
+        array = raw_array(X, what)
     if np.dtype(array.dtype).kind in "bcOSU":
         raise KcalcError(f"{what} must hold real numbers, got an array of {array.dtype}")
     if array.ndim != 2 or not array.shape[0] or not array.shape[1]:
@@ -169,8 +166,7 @@ def rows_of(X: Any, what: str) -> Any:
 
 def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
     """The mean square of all rows, or None where rows differ. Raises: KcalcError where they do and ``wanted`` says they do not."""
-    if wanted not in (None, True, False):
-        raise KcalcError(f"uniform must be True, False or None, got {wanted!r}")
+    wanted = None if wanted is None else truth(wanted, "uniform")
     if wanted is False or (wanted is None and any(is_traced(s) for s in sizes)):
         return None
     level = sizes[0].mean()

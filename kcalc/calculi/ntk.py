@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import sympy as sp
 
-from ..arguments import angle_array, cosine_array, finished, gap_balls, per_input, q_array, q_balls, single_precision
+from ..arguments import angle_array, cosine_array, finished, gap_balls, per_input, q_array, q_balls, series_length, single_precision
 from ..compose import fold, require_network
 from ..composition import Composition
 from ..errors import FreshnessError, KcalcError, unknown
@@ -21,9 +20,12 @@ from ..jets import Jet
 from ..layers import Affine, Input, Layer, Nonlinear
 from ..maps import Assumption
 from ..network import Network, channel_widths, concat_channels
+from ..plain_arguments import choice, truth, whole
 from ..spectrum import condition_number
+from ..threads import cached_property
 from .homogeneity import is_odd
 from .kernel_matrix import WithMatrices
+from .readings import OfReading
 from .regime import Regime, regime
 from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
 from .tangent import PARAMETERIZATIONS, Tangent
@@ -73,7 +75,7 @@ def ntk(
 
     ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b, or "standard", in the
     weights themselves; that kernel grows with width, so it needs ``features``, the width of the layers that do not state theirs.
-    Values are kernels, not cosines: for input q = 1, the last Affine included. [DKS sec. 27; Jacot et al. 2018]
+    Values are kernels, not cosines: for input q = 1, the last Affine included. [DKS sec. 24; Jacot et al. 2018]
 
     ``spatial``: "delta", locations apart from each other; or "exact", dense convolutions and mean pooling over the locations of actual
     images of ``image_shape`` (height, width), with "dense" or "delta" ``weights``: ``K.matrix(X, Y=None)`` and
@@ -84,12 +86,10 @@ def ntk(
     and not known; FreshnessError or NoRule where the kernel calculus does not apply, naming the node.
     """
     require_network(network)
-    if parameterization not in PARAMETERIZATIONS:
-        raise unknown("parameterization", parameterization, PARAMETERIZATIONS)
+    choice(parameterization, "parameterization", PARAMETERIZATIONS)
     if not network.nodes_of(Affine):
         raise KcalcError("the network has no Affine layer, so it has no weights and no tangent kernel")
-    if features is not None and (isinstance(features, bool) or not isinstance(features, int) or features < 1):
-        raise KcalcError(f"features is the number of channels of hidden layers, a whole number >= 1, got {features!r}")
+    features = None if features is None else whole(features, "features, the number of channels of hidden layers,", 1)
     if exact_locations(spatial, image_shape, weights):
         widths = None if parameterization == "ntk" else tap_widths(network, features)
         return SpatialTangentKernel(spatial_reading(network, image_shape, weights, assume_independent, widths, tangent=True))
@@ -128,6 +128,9 @@ class TangentReading:
     network: Network
     fan_in: Mapping[Node, int] | None
     assume: bool
+
+    def __post_init__(self) -> None:
+        truth(self.assume, "assume_independent")
 
     def kernel(self, field: Any, uniform: bool, seeds: Mapping[Node, Any] | None = None) -> Tangent:
         """A fresh calculus over a number system."""
@@ -194,7 +197,7 @@ def _orthogonal(gap: Mapping[Node, Any]) -> Array:
     return np.all(np.broadcast_arrays(*(np.asarray(value) == 1 for value in gap.values())), axis=0)
 
 
-class KernelFunction(WithMatrices):
+class KernelFunction(OfReading, WithMatrices):
     """A kernel of two inputs as a function of their c and q values: covariances, not cosines.
 
     Call ``K(c, q1=1, q2=None)`` with numbers, arrays (broadcast) or {input: value}; ``q2=None`` means ``q1``.
@@ -203,21 +206,6 @@ class KernelFunction(WithMatrices):
     def __init__(self, reading: TangentReading, name: str, part: int, seeds: Mapping[Node, Any] | None = None) -> None:
         self.reading, self.name = reading, name
         self._part, self._seeds = part, seeds
-
-    @property
-    def network(self) -> Network:
-        """The network."""
-        return self.reading.network
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What the kernel takes for granted, node by node."""
-        return self.reading.assumptions
-
-    @property
-    def heuristic(self) -> bool:
-        """True if some assumption is more than a convention."""
-        return any(a.kind == "heuristic" for a in self.assumptions)
 
     def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
         """The kernel at c values in [-1, 1] and q values > 0; {output: kernel} for several outputs. Raises: KcalcError outside."""
@@ -309,7 +297,7 @@ class KernelFunction(WithMatrices):
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, sampled values at q = 1 and assumptions, as plain data."""
-        theta = np.linspace(np.pi, 0, points)
+        theta = np.linspace(np.pi, 0, series_length(points))
         values = self.at_angle(theta)
         sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
         notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]

@@ -11,12 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..blocks import Block, cut_nodes
+from ..blocks import Block
 from ..fields import NUMPY
 from ..gaps import Gap
 from ..gram.panels import Fitted, fit
@@ -24,6 +23,7 @@ from ..jets import Jet
 from ..layers import Affine, Layer
 from ..maps import Assumption
 from ..network import Network
+from ..threads import cached_property
 from .atoms import Atom, Pair
 from .channels import Channels
 from .checks import check_q
@@ -91,8 +91,7 @@ class DeepKernel:
 
     @cached_property
     def _crossings(self) -> set[Node]:
-        network = self.reading.network
-        return set(cut_nodes(tuple(network.steps()), network.outputs))
+        return set(self.reading.network.cut_nodes())
 
     def _walk(self, kernel: Tangent, block: Block, states: dict[Node, Channels]) -> None:
         """The states of a block's nodes; pieces in the middle are leapt over where they may be."""

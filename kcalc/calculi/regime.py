@@ -19,6 +19,7 @@ from ..errors import KcalcError
 from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear
 from ..maps import Assumption
 from ..network import Network
+from ..plain_arguments import whole
 from ..printing import Shown, plain, shown
 from .global_maps import c_map, node_values, q_values
 from .homogeneity import is_odd
@@ -71,8 +72,7 @@ class Limit(Shown):
 
     def matrix(self, n: int) -> Array:
         """The limiting matrix of n different inputs."""
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise KcalcError(f"n is the number of inputs, a whole number >= 1, got {n!r}")
+        whole(n, "n, the number of inputs,", 1)
         return self.diagonal * np.eye(n) + self.off_diagonal * (1 - np.eye(n))
 
     def __repr__(self) -> str:

@@ -17,9 +17,10 @@ import numpy as np
 import sympy as sp
 
 from ..arguments import real_array
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 from ..layers import Nonlinear
 from ..network import Network
+from ..plain_arguments import truth
 from ..symbols import psi as common_slope
 from ..symbols import slope_of
 from .convex import ConvexCalculus
@@ -43,7 +44,7 @@ class Slopes(ConvexCalculus[Monomial]):
         self.factors = Factors()
         self.symbols: dict[Any, sp.Symbol] = {}
         self._slopes: dict[int, Monomial] = {}
-        self._by_activation = symbols_by_activation
+        self._by_activation = truth(symbols_by_activation, "symbols_by_activation")
 
     def start(self) -> Monomial:
         return ONE
@@ -97,7 +98,7 @@ def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: 
     """
     calculus = Slopes(network, q, symbols_by_activation)
     states = calculus.read()
-    write = polynomial if expand else Factors.expr
+    write = polynomial if truth(expand, "expand") else Factors.expr
     polynomials = {node: write(calculus.factors, states[node]) for node in network.outputs}
     return polynomials if len(polynomials) > 1 else polynomials[network.outputs[0]]
 
@@ -141,5 +142,5 @@ def log_slopes(network: Network, psi: Any, q: Any = None) -> dict[Node, LogSlope
     """
     values = real_array(psi, "psi")
     if not np.all(values > 0):
-        raise KcalcError(f"psi must be positive, got {psi!r}")
+        raise KcalcError(f"psi must be positive, got {glimpse(psi)}")
     return _LogSlopes(network, np.log(values), q).read()

@@ -13,7 +13,6 @@ from sympy.core.function import AppliedUndef
 
 from .. import symbols
 from ..activations import Activation
-from ..blocks import cut_nodes
 from ..compose import fold
 from ..composition import Composition, LocalFunction, Stage
 from ..fields import SYMPY
@@ -161,7 +160,7 @@ class Namer:
     long = NAMED_SIZE
 
     def __init__(self, network: Network, kernel: NamingKernel) -> None:
-        self.cuts = set(cut_nodes(tuple(network.steps()), network.outputs))
+        self.cuts = set(network.cut_nodes())
         self.kernel = kernel
         self.stages: list[Stage] = []
         self.pending: list[tuple[sp.Symbol, sp.Expr]] = []

@@ -32,7 +32,7 @@ class Tangent(Kernel):
 
     ``seeds``: {Affine node: weight of its parameters' kernel}, a number or an array with leading axes of its own; None counts every Affine
     once. ``fan_in``: what each Affine sums over, for the standard parameterisation; None for the NTK parameterisation, where
-    ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of unit variance. [DKS sec. 27]
+    ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of unit variance. [DKS sec. 24]
     """
 
     seeds: Mapping[Node, Any] | None = None

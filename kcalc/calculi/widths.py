@@ -11,6 +11,7 @@ import sympy as sp
 from ..errors import KcalcError
 from ..layers import Affine, Concat, Input
 from ..network import Network
+from ..plain_arguments import whole
 
 Node = Hashable
 Widths = Mapping[Node, Any]
@@ -47,11 +48,17 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
         return network
     loose = {node for node, layer, parents in network.steps() if _states_ratio(layer) and any(network.features[p] is None for p in parents)}
 
+    made: dict[tuple[int, Any], Any] = {}
+
     def stated(node: Node, layer: Any) -> Any:
         if node in loose:
             return Concat()
-        free = isinstance(layer, Affine | Input) and layer.features is None
-        return replace(layer, features=widths.get(node, default)) if free else layer
+        if not isinstance(layer, Affine | Input) or layer.features is not None:
+            return layer
+        width = widths.get(node, default)
+        if (id(layer), width) not in made:  # a deep network has few layer objects, each of which is checked anew
+            made[id(layer), width] = replace(layer, features=width)
+        return made[id(layer), width]
 
     found = network.map_layers(stated)
     still = {node for node in loose if any(found.features[parent] is None for parent in found.parents(node))}
@@ -80,8 +87,7 @@ def _check_ratio(node: Node, network: Network, found: Network) -> None:
 def _check(width: Any, where: str, symbols: bool) -> None:
     if symbols and isinstance(width, sp.Expr) and not width.is_number and width.is_positive is not False:
         return
-    if isinstance(width, bool) or not hasattr(width, "__index__") or int(width) < 1:
-        raise KcalcError(f"features must be positive whole numbers, got {width!r}{where}")
+    whole(width, f"features{where}", 1)
 
 
 def _plain(width: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import sympy as sp
 
+from ..balls import working
 from .claim import CORRECTED, PRINTED, Evidence, Method
 
 T = TypeVar("T")
@@ -133,7 +134,7 @@ class Bench:
         """
         import flint
 
-        with flint.ctx.workprec(int(digits * 3.33) + 16):
+        with working(int(digits * 3.33) + 16):
             edges = [(flint.arb(low), flint.arb(high))]
             least, pieces = math.inf, 0
             while edges:

@@ -38,6 +38,11 @@ class Method(StrEnum):
 
 
 PRINTED, CORRECTED = "printed", "corrected"
+COPIES = (
+    '"As printed" means: as it stands in the text that was checked, a plain-text copy of each paper, read by machine and damaged in '
+    "places. Sections, equations and theorems are numbered as there. A refutation says that a formula is false in this form, not whose "
+    "slip that is: the published version may have it right."
+)
 
 
 @dataclass(frozen=True)

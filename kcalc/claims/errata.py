@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .claim import Claim, Paper, Verdict
+from .claim import COPIES, Claim, Paper, Verdict
 from .registry import papers
 
-HEAD = """\
+HEAD = f"""\
 # What holds
 
 What the source papers state, as far as kcalc checks it: `kcalc verify` does so, and `kcalc verify --claim ID` shows the evidence of one
@@ -13,6 +13,8 @@ claim. This page is made from the same registry by `python -m kcalc.claims.errat
 version of kcalc.
 
 Statements are given in kcalc's words; formulas as printed, unless it says otherwise.
+
+{COPIES}
 """
 WORDS = {
     Verdict.CORRECTED: "Refuted as printed, a corrected form holds",
@@ -53,6 +55,7 @@ def _flat(text: str) -> str:
 
 if __name__ == "__main__":
     import sys
-    from pathlib import Path
 
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+    from ..files import write_whole
+
+    write_whole(sys.argv[1], page())

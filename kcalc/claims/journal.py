@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import KcalcError
+from ..files import write_whole
 from .finding import Finding
 
 SCHEMA = "kcalc.claims/1"
@@ -71,16 +70,7 @@ class Journal:
                 self.known[finding.claim.id] = finding
 
     def _write(self, path: Path) -> None:
-        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else _usual_mode()
-        handle, name = tempfile.mkstemp(prefix=".kcalc-", suffix=".jsonl", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(_lines([self._head, *(finding.to_dict() for finding in self.known.values())]))
-            os.chmod(name, mode)
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(path, _lines([self._head, *(finding.to_dict() for finding in self.known.values())]))
 
     def add(self, finding: Finding) -> None:
         """Append a finding. Raises: KcalcError where it cannot be written."""
@@ -119,12 +109,6 @@ def printable(text: object) -> str:
     """Text from outside for a message: without control characters, and cut."""
     shown = _CONTROL.sub("?", str(text))
     return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
-
-
-def _usual_mode() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def _failed(path: Path, failure: OSError) -> KcalcError:

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import wraps
 from itertools import islice
 from typing import Any
 
 from ..errors import unknown
+from ..threads import cached_property
 from .claim import Claim, Evidence, Verdict, verdict
 from .finding import Finding
 from .registry import PAPERS, get

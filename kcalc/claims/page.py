@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..mathml import formulas
-from .claim import PRINTED, Claim, Evidence, Verdict
+from .claim import COPIES, PRINTED, Claim, Evidence, Verdict
 from .finding import Finding
 from .registry import papers
 
@@ -46,7 +46,7 @@ def page(report: Any) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>What holds</title><style>{STYLE}</style></head><body><h1>What holds</h1>"
-        f"<p>{html.escape(report.summary.splitlines()[0])}</p>{_counts(report)}"
+        f'<p>{html.escape(report.summary.splitlines()[0])}</p>{_counts(report)}<p class="label">{html.escape(COPIES)}</p>'
         f"{_contradictions(report)}<nav><ul>{links}</ul></nav>{sections}</body></html>"
     )
 

@@ -7,7 +7,8 @@ import importlib
 from collections.abc import Iterable
 from functools import lru_cache
 
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
+from ..plain_arguments import is_key, items
 from .claim import Claim, Paper
 
 PAPERS: dict[str, str] = {
@@ -33,9 +34,9 @@ def papers() -> tuple[Paper, ...]:
 
 def all(paper: str | Iterable[str] | None = None) -> tuple[Claim, ...]:
     """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips"). Raises: KcalcError for an unknown paper."""
-    wanted = tuple(PAPERS) if paper is None else (paper,) if isinstance(paper, str) else tuple(paper)
+    wanted = tuple(PAPERS) if paper is None else (paper,) if isinstance(paper, str) else items(paper, "paper")
     for name in wanted:
-        if name not in PAPERS:
+        if not is_key(name, PAPERS):
             raise unknown("paper", name, PAPERS)
     return tuple(claim for source in papers() if source.name in wanted for claim in source.claims.values())
 
@@ -43,8 +44,9 @@ def all(paper: str | Iterable[str] | None = None) -> tuple[Claim, ...]:
 def get(id: str) -> Claim:
     """The claim of that name. Raises: KcalcError with the nearest ones."""
     known = {claim.id: claim for claim in all()}
-    if id not in known:
-        raise KcalcError(f"unknown claim {str(id)[:80]!r}; the nearest known: {', '.join(_nearest(str(id), known))} ({len(known)} in all)")
+    if not is_key(id, known):
+        asked = id if isinstance(id, str) else glimpse(id)
+        raise KcalcError(f"unknown claim {asked[:80]!r}; the nearest known: {', '.join(_nearest(asked[:80], known))} ({len(known)} in all)")
     return known[id]
 
 
@@ -58,12 +60,12 @@ def _nearest(id: str, known: Iterable[str]) -> list[str]:
 
 def chosen(ids: Iterable[str] | str | None, paper: str | Iterable[str] | None) -> tuple[Claim, ...]:
     """The claims that are asked for, each once, in the order of the papers."""
-    paper = tuple(paper) if paper is not None and not isinstance(paper, str) else paper
+    paper = items(paper, "paper") if paper is not None and not isinstance(paper, str) else paper
     if paper == ():
         raise KcalcError("paper is empty; leave it out to verify the claims of all papers")
     if ids is None:
         return all(paper)
-    wanted = {get(id).id for id in ([ids] if isinstance(ids, str) else ids)}
+    wanted = {get(id).id for id in ([ids] if isinstance(ids, str) else items(ids, "ids"))}
     if not wanted:
         raise KcalcError("ids is empty; leave it out to verify all claims")
     found = tuple(claim for claim in all(paper) if claim.id in wanted)

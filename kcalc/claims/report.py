@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import unknown
+from ..plain_arguments import is_key
 from .claim import Verdict
 from .finding import Finding
 
@@ -35,7 +37,10 @@ class Report:
         return Counter(finding.verdict for finding in self.findings)
 
     def __getitem__(self, id: str) -> Finding:
-        return {finding.claim.id: finding for finding in self.findings}[id]
+        found = {finding.claim.id: finding for finding in self.findings}
+        if not is_key(id, found):
+            raise unknown("claim of this report", id, found)
+        return found[id]
 
     def __str__(self) -> str:
         rows = [("id", "statement", "verdict", "margin", "method", "time")]

@@ -8,12 +8,12 @@ import signal
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse
+from ..plain_arguments import choice, file_path, truth, whole
 from .bench import BUDGETS, Bench
 from .claim import Claim, Evidence, Verdict, verdict
 from .finding import Finding
@@ -38,13 +38,11 @@ def verify(
     where it was.
     The findings depend on ``seed`` and ``budget`` alone. Raises: KcalcError for unknown ids, papers, budgets, and journals of other runs.
     """
-    if budget not in BUDGETS:
-        raise unknown("budget", budget, BUDGETS)
-    for name, value, least in (("seed", seed, 0), ("processes", 1 if processes is None else processes, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
+    choice(budget, "budget", BUDGETS)
+    seed, progress = whole(seed, "seed"), truth(progress, "progress")
+    processes = None if processes is None else whole(processes, "processes", 1)
     claims = chosen(ids, paper)
-    book = Journal(None if journal is None else Path(journal), budget, seed)
+    book = Journal(None if journal is None else file_path(journal, "journal"), budget, seed)
     waiting = [claim for claim in claims if claim.id not in book.known]
     count = min(processes or os.cpu_count() or 1, len(waiting))
     started = time.perf_counter()
@@ -61,8 +59,10 @@ def bench_of(claim: Claim, budget: str = "quick", seed: int = 0) -> Bench:
 
 def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
     """One claim, here and now."""
+    if not isinstance(claim, Claim):
+        raise KcalcError(f"expected a claim, as kc.claims.get(id) gives it, got {glimpse(claim)}")
+    bench = bench_of(claim, choice(budget, "budget", BUDGETS), whole(seed, "seed"))
     started = time.perf_counter()
-    bench = bench_of(claim, budget, seed)
     evidence: list[Evidence] = []
     error = None
     try:

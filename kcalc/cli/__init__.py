@@ -15,6 +15,7 @@ from .command import Command
 __all__ = ["COMMANDS", "main", "parser"]
 
 BAD_INPUT = 2
+LINE = 600  # characters
 FLAGS = {  # what errors say in Python, and the option that does it
     "net.without_normalization()": "--without-normalization",
     "net.normalised()": "--normalise-sums",
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = options.run(options)
         sys.stdout.flush()
     except KcalcError as error:
-        text = " ".join(str(error).split())
+        text = one_line(str(error))
         for spoken, flag in FLAGS.items():
             text = text.replace(spoken, flag)
         print(f"kcalc: {text}", file=sys.stderr)
@@ -57,7 +58,18 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser that reports a mistake in one line."""
 
     def error(self, message: str) -> Any:
-        self.exit(BAD_INPUT, f"{self.prog}: {' '.join(message.split())} (try {self.prog} --help)\n")
+        self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)} (try {self.prog} --help)\n")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.option_strings and arg_strings == ["--"]:  # of which argparse makes an empty list
+            self.error(f"argument {'/'.join(action.option_strings)}: -- is no value")
+        return super()._get_values(action, arg_strings)  # pyright: ignore
+
+
+def one_line(message: str) -> str:
+    """A message without line breaks, and without the middle of what is far too long."""
+    line = " ".join(message.split())
+    return line if len(line) <= LINE else f"{line[: LINE - 200]} ... {line[-195:]}"
 
 
 def parser() -> argparse.ArgumentParser:

@@ -38,7 +38,14 @@ def input_option(command: argparse.ArgumentParser) -> None:
 
 def is_model(text: str) -> bool:
     """Whether a word of the command line names a model rather than a built-in network."""
-    return text.endswith(FORMATS) or Path(text).is_file() or PYTHON.fullmatch(text) is not None
+    return text.endswith(FORMATS) or _is_file(text) or PYTHON.fullmatch(text) is not None
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def model_named(text: str, inputs: Sequence[tuple[int, ...]] = (), sigmas: bool = True) -> Reading:
@@ -48,7 +55,7 @@ def model_named(text: str, inputs: Sequence[tuple[int, ...]] = (), sigmas: bool 
 
     Raises: KcalcError for files and modules that are missing or no models.
     """
-    if PYTHON.fullmatch(text) and not Path(text).is_file():
+    if PYTHON.fullmatch(text) and not _is_file(text):
         return read(python_object(text), *inputs, sigmas=sigmas)
     return read(Path(text), *inputs, sigmas=sigmas)
 

@@ -16,8 +16,8 @@ from .command import number
 
 ABSENT: Any = object()  # an option that is not given: None means something
 METHODS: dict[str, str] = {
-    "dks": "Deep Kernel Shaping: input scale and shift, output scale and shift of every activation, so that no part of the network "
-    "stretches differences between inputs by more than zeta. For any activation, any depth.",
+    "dks": "Deep Kernel Shaping: input scale and shift, output scale and shift of every activation, so that no "
+    "subnetwork's C map is steeper than zeta at c = 1. For nearly all activations that are continuous and not affine, at any depth.",
     "tat": "Tailored activations: relu becomes a leaky ReLU with a slope made for the network (--eta); smooth activations get a small "
     "curvature (--tau). All slopes at c = 1 are 1.",
     "eoc": "The edge of chaos: scales of weights and biases instead of activations (--sigma-b, --sigma-w or --q-star).",

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import KcalcError, unknown
-from ..plotting import SUFFIXES
+from ..errors import KcalcError
+from ..plain_arguments import choice
+from ..plot_frame import SUFFIXES
 from ..training import (
     OPTIMISERS,
     RECIPES,
@@ -199,8 +200,7 @@ def _contenders(options: argparse.Namespace) -> tuple[list[Contender], str]:
 
 def _contender(options: argparse.Namespace, text: str, network: Any, single: bool) -> Contender:
     method, _, phi = text.partition(":")
-    if method not in METHOD_NAMES:
-        raise unknown("method", method, METHOD_NAMES)
+    choice(method, "method", METHOD_NAMES)
     own = {target.name: getattr(options, target.name) for target in OPTIONS if method in target.methods}
     targets = {name: value for name, value in own.items() if value is not ABSENT}
     foreign = [t.option for t in OPTIONS if method not in t.methods and getattr(options, t.name) is not ABSENT]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from pathlib import Path
 
 from ..claims.bench import BUDGETS
+from ..claims.claim import COPIES
 from ..claims.journal import check_file, printable
 from ..claims.registry import PAPERS
 from ..claims.verify import verify
 from ..errors import KcalcError
+from ..files import write_whole
 from .command import Command
 
 INTERRUPTED = 130
@@ -60,10 +63,7 @@ def _write(path: str, text: str) -> None:
     if path == "-":
         sys.stdout.write(text)
         return
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as failure:
-        raise KcalcError(f"cannot write {printable(path)}: {failure.strerror or failure}") from None
+    write_whole(path, text)
 
 
 def _check_files(files: dict[str, str | None]) -> None:
@@ -85,6 +85,7 @@ def _check_files(files: dict[str, str | None]) -> None:
 
 COMMAND = Command(
     "verify", "check what the source papers state",
-    "Check the statements of the source papers: exactly, by enclosures, numerically, by Monte Carlo, or by counterexample.",
+    "Check the statements of the source papers: exactly, by enclosures, numerically, by Monte Carlo, or by counterexample.\n"
+    + textwrap.fill(COPIES, 119),
     _options, _run, EPILOG,
 )  # fmt: skip

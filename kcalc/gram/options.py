@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse
+from ..plain_arguments import choice, truth, whole
 from .plans import Plan
 from .tables import AngleTable
 
@@ -48,19 +49,19 @@ class Options:
     mesh: Any = None
 
     def __post_init__(self) -> None:
-        if self.backend is not None and self.backend not in BACKENDS:
-            raise unknown("backend", self.backend, BACKENDS)
-        if self.mesh is not None and self.backend == "numpy":
-            raise KcalcError('a mesh needs backend="jax"')
+        if self.backend is not None:
+            choice(self.backend, "backend", BACKENDS)
+        if self.mesh is not None:
+            _check_mesh(self.mesh, self.backend)
+        truth(self.progress, "progress")
         for name in ("block_rows", "memory"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-                raise KcalcError(f"{name} must be a whole number >= 1, got {value!r}")
+            if getattr(self, name) is not None:
+                whole(getattr(self, name), name, 1)
         if self.dtype is not None:
             try:
                 kind = np.dtype(self.dtype)
-            except TypeError:
-                raise KcalcError(f"dtype must be float64 or float32, got {self.dtype!r}") from None
+            except Exception:  # whatever a foreign object raises as it is read
+                raise KcalcError(f"dtype must be float64 or float32, got {glimpse(self.dtype)}") from None
             if kind not in (np.float64, np.float32):
                 raise KcalcError(f"dtype must be float64 or float32, got {kind}")
 
@@ -69,6 +70,15 @@ class Options:
         given = next((name for name in names if getattr(self, name)), None)
         if given is not None:
             raise KcalcError(f"{given}= does nothing here: {why}")
+
+
+def _check_mesh(mesh: Any, backend: str | None) -> None:
+    if backend == "numpy":
+        raise KcalcError('a mesh needs backend="jax"')
+    from jax.sharding import Mesh
+
+    if not isinstance(mesh, Mesh):
+        raise KcalcError(f"mesh must be a jax.sharding.Mesh, got {glimpse(mesh)}")
 
 
 def check_widths(kernels: Widths, left: int, right: int) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from ..gaps import Gap
+from ..threads import cached_property
 from .tables import AngleTable
 
 Array = np.ndarray

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ..arguments import raw_array
 from ..errors import KcalcError
+from ..threads import cached_property
 
 Array = np.ndarray
 
@@ -66,10 +67,7 @@ class RowSet:
 
 def real_matrix(data: Any, what: str) -> Array:
     """``data`` as a NumPy matrix of real numbers, integers as float64. Raises: KcalcError for anything else."""
-    try:
-        array = np.asarray(data)
-    except ValueError:
-        raise KcalcError(f"{what} must be a matrix of numbers; its rows have different lengths") from None
+    array = raw_array(data, what)
     if np.ma.is_masked(data):
         raise KcalcError(f"{what} has masked entries; leave those rows out, or fill them in")
     if array.dtype.kind not in "iuf":

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import KcalcError
+from ..files import write_whole
 from .stripes import Job
 
 Array = np.ndarray
@@ -148,13 +149,7 @@ class FileSink:
         return stripe in self._done
 
     def _save(self) -> None:
-        beside = _beside(self.paths)
-        fresh = beside.with_name(beside.name + ".new")
-        with open(fresh, "w") as file:
-            json.dump(self.record | {"finished": self._done}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, beside)
+        write_whole(_beside(self.paths), json.dumps(self.record | {"finished": self._done}))
 
 
 def _begun(beside: Path, record: dict[str, Any]) -> bool:

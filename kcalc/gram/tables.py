@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ..errors import KcalcError
+from ..threads import ALONE, cached_property
 from .panels import CHECKS, Fitted, GapFunctions, chebyshev_nodes, fit, sizes
 
 Array = np.ndarray
@@ -154,11 +155,12 @@ class AngleTable:
         """The table of ``factor`` times the kernels; the last few are kept, with their rows."""
         if factor == 1:
             return self
-        if factor not in self._scaled:
-            while len(self._scaled) >= _KEPT:
-                self._scaled.pop(next(iter(self._scaled)))
-            self._scaled[factor] = AngleTable(self.fitted, self.banks, self.factor * factor)
-        return self._scaled[factor]
+        with ALONE:
+            if factor not in self._scaled:
+                while len(self._scaled) >= _KEPT:
+                    self._scaled.pop(next(iter(self._scaled)))
+                self._scaled[factor] = AngleTable(self.fitted, self.banks, self.factor * factor)
+            return self._scaled[factor]
 
     @cached_property
     def fingerprint(self) -> list[float]:

@@ -12,7 +12,7 @@ import numpy as np
 import sympy as sp
 
 from ..activations import X
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 from ..layers import Input, Layer, Nonlinear, Opaque, Scale
 from .fusion import Fixed, Gone, Unary, is_affine, linear_factor, plain, recognised
 from .layout import channel_axes, guessed_axes
@@ -97,7 +97,7 @@ class Builder:
                 return op.name
             except KcalcError as error:
                 reason = str(error)
-        self.note(op.name, "not read", f"{str(expr)[:60]}: {reason}")
+        self.note(op.name, "not read", f"{glimpse(expr)}: {reason}")
         self.node(op, Opaque("activation", reason), [source])
         return op.name
 

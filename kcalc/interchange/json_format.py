@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import sympy as sp
 
 from ..activations import Activation, activation, leaky_relu, names
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
+from ..files import write_whole
 from ..layers import KINDS, Layer
 from ..network import Network
+from ..plain_arguments import file_path
 from .effort import check_effort
 from .expressions import TreeReader, to_tree
 
@@ -29,11 +30,13 @@ def network_to_dict(network: Network) -> dict[str, Any]:
     """A network as plain data, the JSON document's content. Node labels must be text or whole numbers."""
     if not isinstance(network, Network):
         raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}")
-    nodes = []
+    nodes, plain = [], dict[int, dict[str, Any]]()
     for node, layer, parents in network.steps():
         if isinstance(node, bool) or not isinstance(node, str | int):
             raise KcalcError(f"node label {node!r} cannot be written to JSON; relabel first, net.relabelled(str)")
-        nodes.append({"id": node, "layer": layer_to_dict(layer), "reads": list(parents)})
+        if id(layer) not in plain:  # a deep network has few layer objects, and naming their activations takes SymPy
+            plain[id(layer)] = layer_to_dict(layer)
+        nodes.append({"id": node, "layer": deepcopy(plain[id(layer)]), "reads": list(parents)})
     return {"schema": SCHEMA, "nodes": nodes, "outputs": list(network.outputs)}
 
 
@@ -158,13 +161,16 @@ def _only(data: dict[str, Any], allowed: tuple[str, ...], where: str) -> None:
 
 def load_json(path: str | os.PathLike[str]) -> Network:
     """Read a network from a JSON file. Raises: KcalcError for a missing, oversized, malformed or foreign file."""
-    file = Path(path)
+    file = file_path(path)
     try:
         if file.stat().st_size > MAX_BYTES:
             raise KcalcError(f"{file} is larger than {MAX_BYTES >> 20} MiB; this is not a network document")
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KcalcError(f"cannot read {file}: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, KcalcError):
+            raise
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
+        raise KcalcError(f"cannot read {glimpse(str(file), 300)}: {reason}") from None
     return network_from_dict(parse_json(text, str(file)))
 
 
@@ -192,26 +198,7 @@ def save_json(network: Network, path: str | os.PathLike[str]) -> None:
 def write_json(data: Any, path: str | os.PathLike[str]) -> None:
     """Write plain data as JSON, atomically. Raises: KcalcError where the folder is missing or not writable."""
     text = json.dumps(data, indent=1, allow_nan=False, default=str) + "\n"
-    if str(path) == "-":
+    if isinstance(path, str) and path == "-":
         sys.stdout.write(text)
         return
-    write_bytes(text.encode(), path)
-
-
-def write_bytes(data: bytes, path: str | os.PathLike[str]) -> None:
-    """Write a file that appears whole or not at all. Raises: KcalcError where the folder is missing or not writable."""
-    file = Path(path)
-    if file.is_dir():
-        raise KcalcError(f"cannot write {file}: it is a folder")
-    try:
-        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, file)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise KcalcError(f"cannot write {file}: {error.strerror}") from None
+    write_whole(file_path(path), text)

@@ -11,6 +11,8 @@ from typing import Any
 
 from ..errors import KcalcError
 from ..network import Network
+from ..plain_arguments import mapping, truth
+from ..threads import READING
 from .json_format import load_json
 from .reading import Reading
 from .recognise import recognise
@@ -38,8 +40,9 @@ def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[
     Raises: KcalcError for models that cannot be traced (where and why), frameworks that are not installed, dynamic shapes, empty models and
     files that are no models.
     """
-    if not isinstance(sigmas, bool):
-        raise KcalcError(f"sigmas must be True or False, got {sigmas!r}")
+    truth(sigmas, "sigmas")
+    if shapes is not None:
+        mapping(shapes, "shapes")
     if isinstance(model, Reading | Network):
         return model if isinstance(model, Reading) else native(model)
     if isinstance(model, str | os.PathLike):
@@ -76,7 +79,8 @@ def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | Non
     from . import jax_model, onnx_model, torch_model
 
     for front in (onnx_model, torch_model, jax_model):
-        trace = front.trace_model(model, inputs, shapes) if front is onnx_model else front.trace_model(model, inputs)
+        with READING:
+            trace = front.trace_model(model, inputs, shapes) if front is onnx_model else front.trace_model(model, inputs)
         if trace is not None:
             return trace
     raise KcalcError(

@@ -6,11 +6,11 @@ import html
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from ..layers import Input, Opaque
 from ..network import Network
+from ..threads import cached_property
 from .trace import Trace
 
 Node = Hashable

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError
+from ..arguments import raw_array
+from ..errors import KcalcError, glimpse
 from ..jax_field import is_jax
 from ..maps import KernelMap
 from ..spectrum import float_matrix, not_positive_definite, symmetric_matrix
@@ -112,18 +113,15 @@ def algebra_of(*arrays: Any) -> Algebra:
 
 def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Array, bool]:
     """Targets as an (n, outputs) array, and whether they were given as (n,). Raises: KcalcError for another length, nan or text."""
-    try:
-        shape = np.shape(y)
-    except ValueError:  # ragged lists
-        shape = (-1,)
+    y = y if is_jax(y) or traced(y) else raw_array(y, what)
+    shape = np.shape(y)
     if len(shape) not in (1, 2) or shape[0] != count:
-        given = f"shape {shape}" if shape[:1] != (-1,) else "rows of different lengths"
-        raise KcalcError(f"{what} must have one row for each of the {count} inputs, shape ({count},) or ({count}, outputs), got {given}")
+        raise KcalcError(
+            f"{what} must have one row for each of the {count} inputs, shape ({count},) or ({count}, outputs), got shape {shape}"
+        )
     if not traced(y):
-        if not is_jax(y):
-            y = np.asarray(y)
-            if y.dtype.kind == "b":
-                y = y.astype(float)
+        if not is_jax(y) and y.dtype.kind == "b":
+            y = y.astype(float)
         return algebra.matrix(y.reshape(count, -1), what), len(shape) == 1
     return y.reshape(count, -1), len(shape) == 1
 
@@ -138,7 +136,7 @@ def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
     elif isinstance(kernel, KernelMap):
         raise KcalcError("a Q or C map is not a kernel of inputs; give kc.ntk(net), or kc.ntk(net).nngp")
     elif callable(kernel):
-        found = kernel(X, X if Y is None else Y)
+        found = _called(kernel, X, X if Y is None else Y)
     else:
         given = getattr(kernel, "shape", None)
         what = f"a matrix of shape {tuple(given)}" if given else f"{type(kernel).__name__}"
@@ -155,6 +153,13 @@ def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
     return found
 
 
+def _called(kernel: Any, X: Any, Y: Any) -> Any:
+    try:
+        return kernel(X, Y)
+    except TypeError as error:
+        raise KcalcError(f"a kernel that is a function takes (X, Y) and gives a matrix; {glimpse(kernel)} failed: {error}") from error
+
+
 def diagonal(kernel: Any, X: Any, block: int = 64) -> Array:
     """K(x, x) of each row: from its q value where the kernel is a function of angle and q (NumPy), else by small blocks of the matrix."""
     if hasattr(kernel, "at_angle") and not traced(X):
@@ -168,10 +173,8 @@ def inputs(X: Any, what: str = "X") -> Any:
     """Inputs as an array with one row per input. Raises: KcalcError for text, ragged rows, nan or no rows."""
     if traced(X):
         return X
-    try:
-        shape = np.shape(X)
-    except ValueError:
-        raise KcalcError(f"{what} must have rows of equal length") from None
+    X = X if is_jax(X) else raw_array(X, what)
+    shape = np.shape(X)
     if len(shape) < 2 or 0 in shape:
         raise KcalcError(f"{what} must be a non-empty array with one row per input, shape (n, features), got shape {shape}")
     if is_jax(X):

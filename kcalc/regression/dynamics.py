@@ -7,15 +7,17 @@ eigenbasis of Theta every direction decays by itself. [DKS sec. 24.2; Lee et al.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import one_number, real_array
-from ..errors import KcalcError, unknown
+from ..arguments import one_number, raw_array, real_array
+from ..errors import KcalcError, glimpse
+from ..jax_field import is_jax
+from ..plain_arguments import choice, text, whole
 from ..printing import Shown, plain, shown
 from ..spectrum import Spectrum, checked_spectrum, float_matrix, symmetric_matrix
+from ..threads import cached_property
 from .algebra import algebra_of, gram, inputs, targets
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ __all__ = ["TrainingCurve", "training_curve"]
 
 Array = np.ndarray
 LOSSES = ("sum", "mean")
+MOST_TIMES = 10**6
 
 
 def training_curve(
@@ -117,15 +120,16 @@ class TrainingCurve(Shown):
         """The curve from kernel matrices made beforehand: ``theta`` (n, n) at the training inputs, ``cross`` (m, n) at test inputs."""
         import scipy.linalg
 
-        if loss not in LOSSES:
-            raise unknown("loss", loss, LOSSES)
+        choice(loss, "loss", LOSSES)
+        if prior is not None and not isinstance(prior, Prior):
+            raise KcalcError(f"prior is what kc.training_curve(kernel, ...) makes of a kernel, got {glimpse(prior)}")
         rate = None if learning_rate is None else one_number(learning_rate, "learning_rate")
         if rate is not None and rate <= 0:
             raise KcalcError(f"learning_rate must be > 0, got {rate} (None for gradient flow)")
         algebra = algebra_of()
-        given = symmetric_matrix(np.asarray(theta))
+        given = symmetric_matrix(raw_array(theta, "theta"))
         matrix = given.astype(float)
-        y, flat = targets(algebra, np.asarray(y), len(matrix))
+        y, flat = targets(algebra, y if is_jax(y) else raw_array(y, "y"), len(matrix))
         start = np.zeros_like(y) if initial is None else targets(algebra, initial, len(matrix), "initial")[0]
         if start.shape != y.shape:
             raise KcalcError(f"initial must be shaped as y, {y.shape}, got {start.shape}")
@@ -227,6 +231,8 @@ class TrainingCurve(Shown):
     def variance_test(self, t: Any) -> Array:
         """The variance of f_t at the test inputs over initialisations: t's axes, (m,). [Lee et al. 2019]"""
         prior, when = self._known_prior(), self._times(t)
+        if prior.X_test is None:
+            raise KcalcError("there are no test inputs to predict at; pass X_test")
         progress = self._progress(when).reshape(-1, len(self.values))
         mixed, own = self.vectors.T @ prior.cross.T, np.diagonal(prior.test)
         rows = []
@@ -266,10 +272,10 @@ class TrainingCurve(Shown):
         return given
 
     def _test_targets(self, y_test: Any) -> Array:
-        truth, _ = targets(algebra_of(), np.asarray(y_test), len(self._rotated_cross), "y_test")
-        if truth.shape[1] != self.y.shape[1]:
-            raise KcalcError(f"y_test must have {self.y.shape[1]} outputs, as y, got {truth.shape[1]}")
-        return truth
+        wanted, _ = targets(algebra_of(), y_test, len(self._rotated_cross), "y_test")
+        if wanted.shape[1] != self.y.shape[1]:
+            raise KcalcError(f"y_test must have {self.y.shape[1]} outputs, as y, got {wanted.shape[1]}")
+        return wanted
 
     def _test_scale(self, truth: Array) -> float:
         return 1.0 if self.scale == 1 else 1 / len(truth)
@@ -291,11 +297,12 @@ class TrainingCurve(Shown):
         from .. import kernel_plots
 
         times = self.plotted_times()
-        curves = {label: self.loss(times)} | ({} if y_test is None else {"test": self.test_loss(times, y_test)})
+        curves = {text(label, "label"): self.loss(times)} | ({} if y_test is None else {"test": self.test_loss(times, y_test)})
         return kernel_plots.losses(times, curves, ax=ax)
 
     def plotted_times(self, points: int = 200) -> Array:
         """Times from the fastest direction's to ten times the slowest of those that training resolves, evenly on a logarithmic scale."""
+        whole(points, "points", 1, MOST_TIMES)
         known = np.abs(self.times[(self.spectrum.eigenvalues > self.spectrum.resolution) & np.isfinite(self.times) & (self.times != 0)])
         low, high = (float(known.min()) / 10, 10 * float(known.max())) if known.size else (0.1, 10.0)
         times = np.geomspace(low, high, points)
@@ -328,7 +335,7 @@ def _test_side(cross: Any, initial_test: Any, matrix: Array, y: Array) -> tuple[
         if initial_test is not None:
             raise KcalcError("initial_test are outputs at test inputs; pass X_test too")
         return None, None
-    across = float_matrix(np.asarray(cross), "the kernel matrix of test inputs").astype(float)
+    across = float_matrix(cross, "the kernel matrix of test inputs").astype(float)
     if across.shape[1] != len(matrix):
         raise KcalcError(f"the kernel matrix of test inputs needs {len(matrix)} columns, got shape {across.shape}")
     if initial_test is None:

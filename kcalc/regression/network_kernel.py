@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
-from ..calculi.ntk import KernelFunction, ntk
+from ..arguments import one_number
+from ..calculi.ntk import PARAMETERIZATIONS, KernelFunction, ntk
 from ..compose import require_network
-from ..errors import KcalcError, unknown
-from ..layers import Affine, Layer, as_number
+from ..errors import KcalcError
+from ..layers import Affine, Layer
 from ..network import Network
+from ..plain_arguments import choice, whole
 from .algebra import diagonal, gram
 
 Array = np.ndarray
@@ -103,11 +105,12 @@ class NetworkKernel(Kernel):
 
     def _function(self) -> KernelFunction:
         """The kernel of the network with these numbers."""
-        if self.kind not in KINDS:
-            raise unknown("kind of kernel", self.kind, KINDS)
+        choice(self.kind, "kind of kernel", KINDS)
         require_network(self.network)
-        values = {name: as_number(getattr(self, name), name) for name in ("sigma_w", "sigma_b") if getattr(self, name) is not None}
-        tangent = _kernel(self.network, tuple((name, float(value)) for name, value in values.items()), self.parameterization, self.features)
+        choice(self.parameterization, "parameterization", PARAMETERIZATIONS)
+        features = None if self.features is None else whole(self.features, "features", 1)
+        values = {name: one_number(getattr(self, name), name) for name in ("sigma_w", "sigma_b") if getattr(self, name) is not None}
+        tangent = _kernel(self.network, tuple(values.items()), self.parameterization, features)
         return tangent if self.kind == "ntk" else tangent.nngp
 
     def __repr__(self) -> str:

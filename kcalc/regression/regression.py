@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..errors import KcalcError
+from ..plain_arguments import whole
 from ..printing import Shown, plain, shown
 from ..spectrum import Spectrum, ridge_value, spectrum
+from ..threads import cached_property
 from .algebra import Algebra, Array, algebra_of, diagonal, gram, inputs, targets, traced
 
 __all__ = ["GaussianProcess", "KernelRegression", "gaussian_process", "kernel_regression"]
@@ -150,8 +151,8 @@ class GaussianProcess(KernelRegression):
 
     def sample(self, X: Any, count: int = 1, seed: int = 0) -> np.ndarray:
         """``count`` functions drawn from the posterior, at the rows of X: (count, m) or (count, m, outputs), NumPy."""
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise KcalcError(f"count is how many functions to draw, a whole number >= 1, got {count!r}")
+        whole(count, "count, how many functions to draw,", 1)
+        whole(seed, "seed")
         mean, covariance = (np.asarray(part) for part in self.mean_and_covariance(X))
         columns = mean.reshape(len(mean), -1)
         values, vectors = np.linalg.eigh(covariance)

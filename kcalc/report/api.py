@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
+from ..files import write_whole
+from ..plain_arguments import file_path, items, text
 from ..shaping import Shaping
 from .facts import Facts, gathered
 from .page import rendered
@@ -36,7 +37,7 @@ class NetworkReport:
 
     def save(self, path: str | os.PathLike[str]) -> NetworkReport:
         """Write the page, whole or not at all. Returns: the report with its path. Raises: KcalcError where it cannot be written."""
-        return NetworkReport(self.name, self.html, written(self.html, path), self.refused)
+        return NetworkReport(self.name, self.html, write_whole(checked_path(path), self.html), self.refused)
 
     def __str__(self) -> str:
         return repr(self)
@@ -79,45 +80,25 @@ def report(
     """
     if path is not None:
         checked_path(path)
-    about = subject(net_or_model, example_inputs, name, title, activation)
+    command = None if command is None else text(command, "command")
+    about = subject(net_or_model, items(example_inputs, "example_inputs"), name, title, activation)
     again = activation is not None or method is not None or targets
     facts: Facts = gathered(about, method, targets, net_or_model if isinstance(net_or_model, Shaping) and not again else None)
-    text = rendered(facts, command or _call(about.name, method, targets))
-    found = NetworkReport(about.name, text, refused=dict(facts.refused))
+    page = rendered(facts, command or _call(about.name, method, targets))
+    found = NetworkReport(about.name, page, refused=dict(facts.refused))
     return found if path is None else found.save(path)
 
 
 def _call(name: str, method: str | None, targets: dict[str, float]) -> str:
-    given = [f"name={name!r}", *([f"method={method!r}"] if method else []), *(f"{k}={v!r}" for k, v in targets.items())]
+    given = [f"name={name!r}", *([f"method={glimpse(method)}"] if method else []), *(f"{k}={v!r}" for k, v in targets.items())]
     return f"kc.report(network, path, {', '.join(given)})"
 
 
 def checked_path(path: Any) -> Path:
     """A path that a page can be written to. Raises: KcalcError for something else."""
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise KcalcError(f"path names the file to write, as in 'report.html', got {path!r}")
-    place = Path(path)
+    place = file_path(path)
     if place.is_dir():
         raise KcalcError(f"cannot write {place}: it is a folder; name a file in it, as in {place / 'report.html'}")
     if not place.parent.is_dir():
         raise KcalcError(f"cannot write {place}: its folder does not exist")
-    return place
-
-
-def written(text: str, path: str | os.PathLike[str]) -> Path:
-    """Write a file by way of a temporary one beside it. Raises: KcalcError where that fails."""
-    place = checked_path(path)
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:40]}.", suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, place)
-    except OSError as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise KcalcError(f"cannot write {place}: {error.strerror or error}") from None
     return place

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
 from ..interchange.read import read
 from ..interchange.reading import Reading
 from ..layers import Affine, BatchNorm, GroupNorm, Layer, LayerNorm, Nonlinear, RMSNorm, Scale, Sum, as_number
@@ -41,7 +41,7 @@ def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = N
     """The subject of a report. Raises: KcalcError for something that is neither a network nor a model that can be read."""
     for what, text in (("name", name), ("title", title)):
         if text is not None and not isinstance(text, str):
-            raise KcalcError(f"{what} is a text, got {text!r}")
+            raise KcalcError(f"{what} is a text, got {glimpse(text)}")
     if isinstance(given, Shaping):
         given = given.original
     if isinstance(given, Network):
@@ -50,7 +50,7 @@ def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = N
         reading = read(given, *example_inputs)
         network = reading.network
     if phi is not None and not isinstance(phi, str | Activation) and not callable(phi):
-        raise KcalcError(f"activation is a name or an activation, as in 'tanh' or kc.activation('gelu'), got {phi!r}")
+        raise KcalcError(f"activation is a name or an activation, as in 'tanh' or kc.activation('gelu'), got {glimpse(phi)}")
     if phi is not None:
         chosen = Nonlinear(phi).activation  # pyright: ignore[reportArgumentType]
         network = replace_activations(network, dict.fromkeys(network.nodes_of(Nonlinear), chosen))
@@ -127,7 +127,7 @@ def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
     for name, value in targets.items():
         if name not in allowed:
-            raise unknown(f"target of method {method!r}", name, allowed or ["(it takes none)"])
+            raise unknown(f"target of method {glimpse(method)}", name, allowed or ["(it takes none)"])
         low, high = DOMAINS.get(name, (-math.inf, math.inf))
         if name in DOMAINS and not (low < as_number(value, name) < high):
             above = "" if high == math.inf else f" and < {high:g}"

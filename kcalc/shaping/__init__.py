@@ -6,7 +6,7 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
 from ..network import Network
 from .base import Shaping
 from .comparison import Comparison
@@ -89,7 +89,7 @@ __all__ = [
 
 
 def shape(network: Network, activation: Any = None, method: str = "dks", **targets: Any) -> Shaping:
-    """Shape a network: find constants for its activations (or its weights) that make it trainable at any depth.
+    """Shape a network: find the constants of its activations, or of its weights, that meet the conditions of a method.
 
     ``activation=None`` keeps each layer's own. The methods and their targets:
 
@@ -120,6 +120,6 @@ def shape(network: Network, activation: Any = None, method: str = "dks", **targe
     for name in targets:
         if name not in allowed:
             if not allowed:
-                raise KcalcError(f"method {method!r} takes no targets, but {name!r} was given")
-            raise unknown(f"target of method {method!r}", name, allowed)
+                raise KcalcError(f"method {glimpse(method)} takes no targets, but {name!r} was given")
+            raise unknown(f"target of method {glimpse(method)}", name, allowed)
     return METHODS[method](network, activation, **targets)

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
 from ..printing import html_table
 from ..subnetworks import maximal, maximal_curvature
+from ..threads import cached_property
 from .constants import ConstantsTable
 from .measure import local_values
 from .solutions import Solutions
@@ -39,7 +39,7 @@ AT_TOKENS = "Q(1) at tokens"
 
 @dataclass(frozen=True)
 class Shaping:
-    """A shaped network: sigma_w = 1, sigma_b = 0, normalised sums, transformed activations.
+    """A shaped network: transformed activations, normalised sums, sigma_w = 1 and sigma_b = 0; methods that set weights say which.
 
     ``targets`` are the local conditions {condition: value}; ``changes`` lists every edit in words; ``systems`` are the equations that
     were solved, by activation name; ``warnings`` say where the targets do not bind. ``tokens``: the cosines between tokens for which

@@ -147,7 +147,7 @@ class SlopeSystem:
 
 @dataclass(frozen=True)
 class CurvatureSystem:
-    """Smooth TAT: C''(1) = ``target`` and Q'(1) = 1, with Q(1) = 1 and C'(1) = 1 by gamma and delta. [TAT sec. 5]
+    """Smooth TAT: C''(1) = ``target`` and Q'(1) = 1, with Q(1) = 1 and C'(1) = 1 by gamma and delta. [TAT sec. 4.2]
 
     ``side``: the sign of the mean of the transformed activation, whose square is E f'^2 - Var f.
     """

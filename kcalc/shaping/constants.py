@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ..activations import Activation
 from ..activations.rectifiers import leaky_relu
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
+from ..plain_arguments import is_key
 from ..printing import html_table, text_table
+from ..threads import cached_property
 
 Node = Hashable
 COLUMNS = ("alpha", "beta", "gamma", "delta", "negative_slope", "sigma_w", "sigma_b")
@@ -113,11 +114,11 @@ class ConstantsTable(Mapping[Any, Constants]):
         return table
 
     def __getitem__(self, key: Any) -> Constants:
-        if key in self.by_node:
+        if is_key(key, self.by_node):
             return self.by_node[key]
-        found = self._by_name.get(key, [])
+        found = self._by_name[key] if is_key(key, self._by_name) else []
         if len(found) > 1:
-            raise KcalcError(f"activation {key!r} has several sets of constants; ask by node")
+            raise KcalcError(f"activation {glimpse(key)} has several sets of constants; ask by node")
         if not found:
             raise unknown("node or activation", key, [*self._by_name, *map(str, self.by_node)])
         return found[0]

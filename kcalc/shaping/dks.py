@@ -12,10 +12,11 @@ from ..activations import Activation
 from ..activations.rectifiers import Leaky
 from ..activations.registry import same_function
 from ..calculi.slopes import log_slopes
-from ..errors import KcalcError, UnreachableTarget, unknown
+from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
 from ..layers import Nonlinear, Product, as_number
 from ..maps import Assumption
 from ..network import Network
+from ..slope_maxima import MaximalSlope
 from ..subnetworks import maximal_slope
 from .base import AT_TOKENS, Shaping, check_fresh, prepared, replace_activations
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
@@ -74,35 +75,28 @@ def dks(
     reading = mu if subnetworks == "strict" else mu.forward
     _check_reach(plain, float(reading(1.0)), float(zeta))
     slope = float(reading.inverse(float(zeta)))
+    layers = {node: layer.activation for node, layer, _ in plain.steps() if isinstance(layer, Nonlinear)}
     solved: dict[Activation, Constants] = {}
-    by_node: dict[Any, Constants] = {}
-    for node, layer, _ in plain.steps():
-        if isinstance(layer, Nonlinear):
-            if layer.activation not in solved:
-                try:
-                    solved[layer.activation] = constants_for(layer.activation, slope, wanted, free_slope)
-                except OutOfReach as error:
-                    near = slope_text(float(reading(error.nearest)) - 1, error.above)
-                    raise UnreachableTarget(
-                        f"{error}, which is zeta = {near} in this network (asked for: {slope_text(float(zeta) - 1, digits=9)})"
-                    ) from None
-            by_node[node] = solved[layer.activation]
+    for phi in dict.fromkeys(layers.values()):
+        try:
+            solved[phi] = constants_for(phi, slope, wanted, free_slope)
+        except OutOfReach as error:
+            near = slope_text(float(reading(error.nearest)) - 1, error.above)
+            asked = slope_text(float(zeta) - 1, digits=9)
+            raise UnreachableTarget(f"{error}, which is zeta = {near} in this network (asked for: {asked})") from None
+    by_node = {node: solved[phi] for node, phi in layers.items()}
     shaped, rows = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), known, token_rows)
     check_fresh(shaped)
     dropped = [phi for phi, k in solved.items() if k.negative_slope is None and (wanted is None or phi.degree is not None)]
-    targets = {"Q(1)": 1.0, "C(0)": 0.0, "C'(1)": slope}
-    if not dropped and isinstance(wanted, float):
-        targets = {"Q(1)": 1.0, "Q'(1)": wanted, "C(0)": 0.0, "C'(1)": slope}
+    kept = {"Q'(1)": wanted} if not dropped and isinstance(wanted, float) else {}
+    targets = {"Q(1)": 1.0, **kept, "C(0)": 0.0, "C'(1)": slope}
     whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": _global_slope(alone, slope)} if len(plain.outputs) == 1 else {})
     whole = whole if known is None else {AT_TOKENS: 1.0}
     systems = _systems(solved, slope, wanted)
     jumps = (text for phi, k in solved.items() if phi.name in systems and (text := default_end(systems[phi.name], k)) is not None)
-    warnings = [Assumption("network", FACTORS)] if plain.nodes_of(Product) else []
-    warnings += [Assumption("network", text) for text in (*_dropped(dropped, wanted), *jumps, *_missed(solved.values(), targets))]
-    if subnetworks == "forward":
-        warnings.append(Assumption("network", READINGS["forward"]))
-    elif mu.warning is not None:
-        warnings.append(Assumption("network", f'{mu.warning}; subnetworks="forward" shapes by the depth across them', "heuristic"))
+    notes = [FACTORS] if plain.nodes_of(Product) else []
+    notes += [*_dropped(dropped, wanted), *jumps, *_missed(solved.values(), targets)]
+    warnings = [Assumption("network", text) for text in notes] + _about_reading(mu, subnetworks)
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     options = {"zeta": float(zeta), "subnetworks": subnetworks} | ({} if q_slope == 1 else {"q_slope": q_slope})
     options |= token_options(known, token_rows)
@@ -110,6 +104,15 @@ def dks(
         "dks", options | ({} if free_slope else {"free_slope": False}), network, shaped, ConstantsTable(by_node), targets, whole,
         (*changes, *edits, *rows), systems, tuple(warnings), known,
     )  # fmt: skip
+
+
+def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
+    """What to know about the reading of subnetworks that the slope was bounded in."""
+    if subnetworks == "forward":
+        return [Assumption("network", READINGS["forward"])]
+    if mu.warning is None:
+        return []
+    return [Assumption("network", f'{mu.warning}; subnetworks="forward" shapes by the depth across them', "heuristic")]
 
 
 def _check_reach(network: Network, least: float, zeta: float) -> None:
@@ -127,7 +130,7 @@ def _q_slope(value: Any) -> float | str | None:
     if value is None or (isinstance(value, str) and value == "minimize"):
         return value
     if isinstance(value, str):
-        raise KcalcError(f"q_slope must be a number, 'minimize' or None, got {value!r}")
+        raise KcalcError(f"q_slope must be a number, 'minimize' or None, got {glimpse(value)}")
     number = as_number(value, "q_slope")
     if getattr(number, "free_symbols", None) or not number > 0:
         raise KcalcError(f"q_slope is the Q'(1) asked for and must be a number > 0, got {value}")

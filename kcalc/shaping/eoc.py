@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Nonlinea
 from ..maps import Assumption
 from ..network import Network, concat_channels
 from ..quadrature import Array
+from ..threads import cached_property
 from .base import Shaping, check_fresh, prepared
 from .constants import Constants, ConstantsTable
 from .moments import settled

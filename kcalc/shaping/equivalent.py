@@ -17,6 +17,7 @@ from ..errors import KcalcError, unknown
 from ..layers import Affine
 from ..maps import Assumption
 from ..network import Network
+from ..plain_arguments import choice, is_key, mapping
 from ..printing import Shown, plain, shown
 from .absorption import BORDERS, Absorption, Relation, same
 from .base import Shaping
@@ -76,8 +77,8 @@ class EquivalentParameters(Shown):
         convolution; b of shape (out,), or None. The bias is None where there was none and none is needed.
         Raises: KcalcError for missing or unknown nodes and for shapes that do not fit.
         """
-        for node in parameters:
-            if node not in self.affine:
+        for node in mapping(parameters, "parameters"):
+            if not is_key(node, self.affine):
                 raise unknown("Affine node", node, map(str, self.affine))
         missing = [str(node) for node in self.affine if node not in parameters]
         if missing:
@@ -101,8 +102,7 @@ def equivalent_parameters(shaping: Shaping | Network, border: str = "refuse") ->
     network = shaping.network if isinstance(shaping, Shaping) else shaping
     if not isinstance(network, Network):
         raise KcalcError(f"expected a Shaping or a kcalc.Network, got {type(network).__name__}")
-    if border not in BORDERS:
-        raise unknown("treatment of borders", border, BORDERS)
+    choice(border, "treatment of borders", BORDERS)
     if network.free_symbols:
         raise KcalcError("the network has symbols; substitute numbers first, net.subs({...})")
     return _result(network, Absorption(network, border))

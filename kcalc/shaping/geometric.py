@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..calculi.scaling import Scaling, WeightScaling, scaling
@@ -14,10 +13,11 @@ from ..calculi.scaling.activation_moments import half
 from ..calculi.scaling.calculus import with_images
 from ..calculi.scaling.levels import Level, quotient
 from ..calculi.widths import with_widths
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
 from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear, Pool, Scale
 from ..maps import Assumption
 from ..network import Network, Step
+from ..threads import cached_property
 from .base import Shaping, prepared
 from .constants import Constants, ConstantsTable
 
@@ -116,7 +116,7 @@ def geometric(
     if balance not in ("gamma", "nu"):
         raise unknown("balance of geometric initialisation", balance, ("gamma", "nu"))
     if not isinstance(input_scaling, bool):
-        raise KcalcError(f"input_scaling must be True or False, got {input_scaling!r}")
+        raise KcalcError(f"input_scaling must be True or False, got {glimpse(input_scaling)}")
     plain, changes = prepared(network, activation)
     base = with_images(with_widths(plain, features), image_shape)
     if base.free_symbols:
@@ -152,7 +152,7 @@ def _layer(network: Network, node: Node) -> Any:
 
 def _number(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise KcalcError(f"{what} must be a number > 0, got {value!r}")
+        raise KcalcError(f"{what} must be a number > 0, got {glimpse(value)}")
     return float(value)
 
 

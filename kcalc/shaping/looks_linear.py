@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..errors import KcalcError
 from ..layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
 from ..maps import Assumption
 from ..network import Network
+from ..threads import cached_property
 from .base import Shaping, check_fresh, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .search import check_shapeable

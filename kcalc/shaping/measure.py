@@ -11,6 +11,7 @@ import numpy as np
 import sympy as sp
 
 from ..activations import Activation, X
+from ..threads import decimal_digits, lambdify
 
 DIGITS = 30
 REACH = 13  # exp(-13^2 / 2) = 2e-37
@@ -27,7 +28,7 @@ def local_values(phi: Activation) -> dict[str, Any]:
     Gauss-Legendre panels of width 1, split at the kinks and wherever ``phi`` is steep; ``phi`` must be continuous. Callables give double
     precision.
     """
-    with mpmath.workdps(DIGITS + 5):
+    with decimal_digits(DIGITS + 5):
         smooth = not any(phi.jump_sizes(1))
         value, slope, second = (
             _sampled(phi) if phi.numeric_only else (_function(phi.expr if n == 0 else phi.derivative_expr(n)) for n in range(3))
@@ -100,14 +101,14 @@ def _exact(value: Any) -> Any:
 
 
 def _function(expr: sp.Expr) -> Any:
-    return sp.lambdify(X, expr, "mpmath")
+    return lambdify(X, expr, "mpmath")
 
 
 @lru_cache(maxsize=4)
 def _legendre(count: int) -> list[tuple[Any, Any]]:
     """Nodes and weights of Gauss-Legendre quadrature on [-1, 1], by Newton from the Chebyshev guess."""
     out = []
-    with mpmath.workdps(DIGITS + 10):
+    with decimal_digits(DIGITS + 10):
         for k in range(count):
             x = mpmath.cos(mpmath.pi * (mpmath.mpf(k) + mpmath.mpf(3) / 4) / (count + mpmath.mpf(1) / 2))
             derivative = mpmath.mpf(1)

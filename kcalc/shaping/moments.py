@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import sympy as sp
 
 from ..activations import Activation, X
 from ..errors import KcalcError
 from ..quadrature import Array, Rule, mesh, normal_density, normal_rule, split
+from ..threads import lambdify
 
 REACH = 9.5  # the density there is 2.5e-20 of its peak
 STEP = 0.25  # of the coarsest grid: rounding for Gaussians times functions whose poles are 3 and more away
@@ -177,7 +177,7 @@ def _joint(phi: Activation, order: int) -> Any:
     expressions = [phi.derivative_expr(n) if n else phi.expr for n in range(order + 1)]
     probe = np.array([-1.3, 0.7])
     try:
-        function = sp.lambdify([X], expressions, modules=["scipy", "numpy"], cse=True)
+        function = lambdify([X], expressions, modules=["scipy", "numpy"], cse=True)
         with np.errstate(all="ignore"):
             values = function(probe)
     except Exception:  # SymPy's printers fail in many ways: the activation's own functions serve

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from ..activations import Activation
 from ..calculi.global_maps import q_map, q_values
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 from ..layers import Affine, BatchNorm, GroupNorm, Layer, LayerNorm, Nonlinear, RMSNorm, Scale, Sum, as_number
 from ..maps import Assumption
 from ..network import Network, Step
+from ..threads import cached_property
 from .base import Shaping, check_fresh, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .measure import local_values
@@ -83,7 +83,7 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
     if getattr(strength, "free_symbols", None) or not strength > 0:
         raise KcalcError(f"alpha is the strength of the residual branches and must be a number > 0, got {alpha}")
     if not isinstance(standardise, bool):
-        raise KcalcError(f"standardise must be True or False, got {standardise!r}")
+        raise KcalcError(f"standardise must be True or False, got {glimpse(standardise)}")
     strength = float(strength)
     norms = [node for kind in (BatchNorm, LayerNorm, RMSNorm, GroupNorm) for node in network.nodes_of(kind)]
     bare = network.without_normalization() if norms else network

@@ -85,9 +85,9 @@ class PhaseDiagram(Shown):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """log10 of the depth scale in colour, the edge of chaos as a line, on the given Axes."""
-        from matplotlib import pyplot as plt
+        from ..plot_frame import axes
 
-        ax = ax if ax is not None else plt.subplots(figsize=(4.6, 3.6), layout="constrained")[1]
+        ax = axes(ax, 4.6, 3.6)
         level = np.log10(np.clip(self.depth, 0.1, 1e4))
         top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0  # single cells next to the edge would take the scale
         mesh = ax.pcolormesh(self.sigma_w, self.sigma_b, level, shading="gouraud", cmap="viridis", vmax=top)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from ..combinators import residual_weights
 from ..errors import KcalcError, unknown
 from ..layers import Affine, Dropout, Flatten, Identity, Nonlinear, Pool, Sum
 from ..network import Network, sum_weights
+from ..plain_arguments import items
 from ..printing import Shown
 from ..regions import network_regions
 
@@ -133,8 +134,9 @@ def _per_block(value: Any, blocks: Sequence[ResidualBlock]) -> dict[Node, Any]:
             if node not in names:
                 raise unknown("residual Sum", node, map(str, names))
         return dict(value)
-    if isinstance(value, str) or not hasattr(value, "__len__"):
+    if not isinstance(value, Sized) or isinstance(value, str | type):
         return dict.fromkeys(names, value)
-    if len(value) != len(names):
-        raise KcalcError(f"the network has {len(names)} residual blocks, but {len(value)} weights are given")
-    return dict(zip(names, value, strict=True))
+    weights = items(value, "weights of the blocks")
+    if len(weights) != len(names):
+        raise KcalcError(f"the network has {len(names)} residual blocks, but {len(weights)} weights are given")
+    return dict(zip(names, weights, strict=True))

@@ -11,18 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from operator import mul
 from typing import Any
 
 import numpy as np
 
 from ..calculi.global_maps import c_map, q_and_mean_values, q_map
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
 from ..layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum, as_number
 from ..maps import Assumption
 from ..network import Network, sum_weights
 from ..subnetworks import maximal, maximal_slope
+from ..threads import cached_property
 from .base import Shaping, replace_activations
 from .block_slopes import common_weights
 from .measure import local_values
@@ -146,7 +147,7 @@ def residual_weights(
 
 def _number(value: Any, name: str, scheme: str) -> float:
     if scheme not in OPTIONS[name]:
-        raise KcalcError(f"{name} belongs to scheme {OPTIONS[name][0]!r}, not to {scheme!r}")
+        raise KcalcError(f"{name} belongs to scheme {OPTIONS[name][0]!r}, not to {glimpse(scheme)}")
     number = as_number(value, name)
     if getattr(number, "free_symbols", None):
         raise KcalcError(f"{name} must be a number, got {value}; kc.with_residual_weights takes symbols")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from ..calculi.global_maps import c_map, q_map
@@ -13,6 +13,7 @@ from ..errors import KcalcError
 from ..layers import Affine, Nonlinear
 from ..maps import Assumption
 from ..network import Network
+from ..threads import cached_property
 from .base import Shaping, check_fresh, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from ..layers import Nonlinear, as_number
 from ..maps import Assumption
 from ..network import Network
 from ..quadrature import Array
+from ..threads import cached_property
 from .base import Shaping, check_fresh, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .measure import local_values

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 from ..printing import html_table
+from ..threads import cached_property
 from .constants import COLUMNS as ALL
 from .constants import Constants
 

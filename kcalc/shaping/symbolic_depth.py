@@ -12,9 +12,10 @@ import sympy as sp
 from .. import symbols
 from ..activations import Activation
 from ..activations import activation as resolve
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 from ..layers import as_number
 from ..maps import Assumption
+from ..plain_arguments import truth, whole
 from ..printing import Shown, plain
 from .limits import flow
 
@@ -160,7 +161,7 @@ class VanillaMaps(Shown):
 
     def flow(self, c: float, depth: int) -> float:
         """psi(c, k L), which C_f(c) tends to for many layers of small k, at a depth that is a number. [TAT Prop. 3]"""
-        return flow(c, float(self.flow_rate) * depth)
+        return flow(c, float(self.flow_rate) * whole(depth, "depth"))
 
     def _known(self, what: str) -> Activation:
         if self.activation is None:
@@ -194,12 +195,14 @@ def vanilla_maps(activation: Any = None, depth: Any = None, sigma_w: Any = 1, q:
     """
     layers: Any = sp.Symbol("L", positive=True, integer=True) if depth is None else sp.sympify(as_number(depth, "depth"), strict=True)
     if not isinstance(layers, sp.Expr) or (layers.is_number and not (layers.is_integer and layers.is_positive)):
-        raise KcalcError(f"depth must be a SymPy expression or a whole number >= 1, got {depth!r}")
+        raise KcalcError(f"depth must be a SymPy expression or a whole number >= 1, got {glimpse(depth)}")
     numbers: dict[str, Any] = {name: sp.sympify(as_number(value, name), strict=True) for name, value in (("sigma_w", sigma_w), ("q", q))}
     for name, value in numbers.items():
         if value.is_number and not value > 0:
             raise KcalcError(f"{name} must be > 0, got {value}")
-    return VanillaMaps(None if activation is None else resolve(activation), layers, numbers["sigma_w"], numbers["q"], bool(readout))
+    return VanillaMaps(
+        None if activation is None else resolve(activation), layers, numbers["sigma_w"], numbers["q"], truth(readout, "readout")
+    )
 
 
 # -- local quantities in symbols -----------------------------------------------------------------------------------------------------

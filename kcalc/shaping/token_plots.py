@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import KcalcError
-from ..plotting import activations, claim
+from ..plot_frame import claim
+from ..plotting import activations
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

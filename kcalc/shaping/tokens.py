@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -21,6 +20,7 @@ from ..errors import KcalcError, unknown
 from ..layers import Identity, Input, Nonlinear, RMSNorm, TokenMix
 from ..maps import Assumption
 from ..network import Network
+from ..threads import cached_property
 from ..token_mixing import covariance
 
 Node = Hashable

@@ -18,9 +18,10 @@ import numpy as np
 
 from ..backend.model import Model
 from ..errors import KcalcError
+from ..files import write_whole
 from ..interchange.json_format import network_to_dict
 from .digests import data_digest, digest
-from .logs import Record, finite, record_from, whole, write_whole
+from .logs import Record, finite, record_from, whole
 from .settings import Settings
 from .splits import Split
 

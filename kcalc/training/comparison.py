@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 from .contenders import Contender
 from .datasets import Dataset
 from .digests import data_digest
@@ -47,9 +47,9 @@ def compare(
     Raises: KcalcError for what does not fit together; :class:`Unfinished`, with the runs done until then, where one cannot be trained.
     """
     if part not in PARTS:
-        raise KcalcError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
+        raise KcalcError(f"part must be one of {', '.join(PARTS)}, got {glimpse(part)}")
     if isinstance(seeds, bool) or not isinstance(seeds, int | np.integer) or seeds < 1:
-        raise KcalcError(f"seeds must be a whole number >= 1, got {seeds!r}")
+        raise KcalcError(f"seeds must be a whole number >= 1, got {glimpse(seeds)}")
     chosen = Settings() if settings is None else settings
     if not isinstance(chosen, Settings) or not isinstance(dataset, Dataset):
         raise KcalcError(f"expected a Dataset and Settings, got {type(dataset).__name__} and {type(chosen).__name__}")
@@ -147,7 +147,7 @@ def _lane(
 def _rates(rates: Any) -> tuple[float, ...]:
     found = list(rates) if isinstance(rates, Sequence | np.ndarray) and not isinstance(rates, str) else []
     if not found:
-        raise KcalcError(f"rates must be learning rates, one at least, got {rates!r}")
+        raise KcalcError(f"rates must be learning rates, one at least, got {glimpse(rates)}")
     return tuple(found)
 
 

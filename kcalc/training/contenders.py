@@ -13,6 +13,7 @@ from ..backend.model import Model, to_jax
 from ..errors import KcalcError, unknown
 from ..layers import Nonlinear
 from ..network import Network
+from ..plain_arguments import choice
 from ..shaping import METHODS, Shaping, equivalent_parameters, shape
 from .digests import digest
 from .fitting import fitted, is_convolutional, prelu
@@ -52,8 +53,7 @@ class Contender:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.method not in METHOD_NAMES:
-            raise unknown("method", self.method, METHOD_NAMES)
+        choice(self.method, "method", METHOD_NAMES)
         if not isinstance(self.label, str) or not isinstance(self.network, Network):
             raise KcalcError(f"a contender is Contender(label, network, ...), got {self.label!r} and {type(self.network).__name__}")
         if isinstance(self.width, bool) or not isinstance(self.width, int | np.integer) or self.width < 1:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
 from .extras import extra
 from .image_folder import read_image_folder
 from .raw_files import find, read_cifar, read_idx
@@ -120,7 +120,7 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Dataset
     if foreign is not None:
         raise KcalcError(f"{name} has no option {foreign}; {'those it has: ' + ', '.join(known) if known else 'it has none'}")
     if folder is not None and not isinstance(folder, str | os.PathLike):
-        raise KcalcError(f"folder must be the path of a folder, got {folder!r}")
+        raise KcalcError(f"folder must be the path of a folder, got {glimpse(folder)}")
     return SOURCES[name](None if folder is None else Path(folder), **options)
 
 

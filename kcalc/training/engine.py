@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backend.model import Model
 from ..errors import KcalcError
+from ..threads import cached_property
 from .objectives import correct, cross_entropy
 from .optimisers import optimiser
 from .settings import Settings

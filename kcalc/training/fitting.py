@@ -11,7 +11,7 @@ import numpy as np
 
 from ..activations import activation
 from ..backend.initialisers import Fan, Initialiser
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 from ..layers import Affine, Flatten, Input, Nonlinear, Pool, Sum
 from ..network import Network, Step
 
@@ -94,7 +94,7 @@ def prelu(network: Network, features: int, slope: float = 0.25) -> tuple[Network
     Raises: KcalcError for a slope that is no finite number, and for layers before an activation that state another width.
     """
     if isinstance(slope, bool) or not isinstance(slope, int | float | np.integer | np.floating) or not math.isfinite(slope):
-        raise KcalcError(f"slope must be a finite number, got {slope!r}")
+        raise KcalcError(f"slope must be a finite number, got {glimpse(slope)}")
     gain = math.sqrt(2 / (1 + slope**2))
     relu = activation("relu")
     steps: list[Step] = []

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
+from ..threads import READING
 
 Array = np.ndarray
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
@@ -25,7 +26,7 @@ def read_image_folder(folder: Path, size: int) -> tuple[list[tuple[Array, Array]
     Raises: KcalcError for missing or empty folders, and for images that cannot be read, naming the file.
     """
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 4096:
-        raise KcalcError(f"size must be a whole number of pixels from 1 to 4096, got {size!r}")
+        raise KcalcError(f"size must be a whole number of pixels from 1 to 4096, got {glimpse(size)}")
     test = next((folder / name for name in TEST_FOLDERS if (folder / name).is_dir()), None)
     if test is None or not (folder / "train").is_dir():
         raise KcalcError(f"{folder} must hold the folders train and val (or test), each with one folder of images per class")
@@ -62,7 +63,7 @@ def _image(path: Path, size: int) -> Array:
     from PIL import Image, ImageOps
 
     try:
-        with warnings.catch_warnings():
+        with READING, warnings.catch_warnings():  # the filters belong to the process
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as picture:
                 width, height = picture.size

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import KcalcError
-from .logs import real, whole, write_whole
+from ..files import write_whole
+from .logs import real, whole
 from .results import Result
 
 START = '{"label": "'  # of every line
@@ -48,7 +49,7 @@ class Journal:
                 raise KcalcError(f"{path}, line {number}: not a run of a comparison; take another file for the journal") from None
             self.known[result.label, result.learning_rate, result.seed, result.digest] = result
         kept = "".join(json.dumps(asdict(result)) + "\n" for result in self.known.values())
-        write_whole(path, kept.encode())
+        write_whole(path, kept)
 
     def find(self, label: str, rate: float, seed: int, digest: str) -> Result | None:
         """The run that is finished, if it is."""

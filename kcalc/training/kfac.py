@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import KcalcError
+from ..threads import cached_property
 from .engine import Engine, Progress, Tree
 from .extras import extra
 from .objectives import correct, cross_entropy

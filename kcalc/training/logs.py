@@ -7,14 +7,13 @@ import io
 import json
 import math
 import os
-import secrets
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ..errors import KcalcError
+from ..files import write_whole
 
 SUFFIXES = (".csv", ".jsonl")
 
@@ -67,22 +66,6 @@ class Log:
         stream = io.StringIO()
         csv.writer(stream, lineterminator="\n").writerow(row.values())
         return stream.getvalue()
-
-
-def write_whole(path: Path, data: bytes | memoryview) -> None:
-    """Write a file whole or not at all: beside its place, to the disk, then moved there.  Raises: KcalcError where that fails."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise KcalcError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def record_from(data: dict[str, Any]) -> Record:

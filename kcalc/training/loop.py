@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backend.model import Model
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 from . import kfac
 from .engine import Engine
 from .kfac import KfacEngine
@@ -32,7 +32,7 @@ class Trainer:
         if not isinstance(model, Model):
             raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
         if isinstance(steps_per_dispatch, bool) or not isinstance(steps_per_dispatch, int) or steps_per_dispatch < 1:
-            raise KcalcError(f"steps_per_dispatch must be a whole number >= 1, got {steps_per_dispatch!r}")
+            raise KcalcError(f"steps_per_dispatch must be a whole number >= 1, got {glimpse(steps_per_dispatch)}")
         self.model = model
         self.settings = Settings() if settings is None else settings
         if not isinstance(self.settings, Settings):

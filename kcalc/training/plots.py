@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import plot_claims, plotting
+from .. import plot_claims, plot_frame
 
 MARKED = 12  # looks up to which each has a marker; a single one has no line
 
@@ -15,10 +15,10 @@ def curves(lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, tit
     from matplotlib import ticker
 
     made = ax is None
-    ax = plotting.axes(ax, 5.4, 3.6)
+    ax = plot_frame.axes(ax, 5.4, 3.6)
     for i, (label, points) in enumerate(lines.items()):
-        color = plotting.PALETTE[i % len(plotting.PALETTE)]
-        style: Any = plotting.STYLES[i // len(plotting.PALETTE) % len(plotting.STYLES)]
+        color = plot_frame.PALETTE[i % len(plot_frame.PALETTE)]
+        style: Any = plot_frame.STYLES[i // len(plot_frame.PALETTE) % len(plot_frame.STYLES)]
         ax.plot(
             [step for step, _ in points], [100 * share for _, share in points], color=color, linestyle=style, linewidth=1.4, label=label,
             marker="o" if len(points) <= MARKED else "", markersize=3.5,
@@ -32,6 +32,6 @@ def curves(lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, tit
     ax.set_ylabel("correct on test examples, %" if title else "correct, %", fontsize=10)
     says = plot_claims.accuracies(lines)
     if title:
-        plotting.claim(ax, title if made is False else f"{title}: {says}")
-    plotting.finish(ax, (), made, says="" if title else says)
+        plot_frame.claim(ax, title if made is False else f"{title}: {says}")
+    plot_frame.finish(ax, (), made, says="" if title else says)
     return ax

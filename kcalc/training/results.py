@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import one_number
 from ..errors import KcalcError
+from ..files import write_whole
+from ..plain_arguments import choice, file_path
 from ..printing import Shown, text_table
-from .logs import write_whole
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ class Comparison(Shown):
 
     def of(self, label: str, learning_rate: float | None = None) -> tuple[Result, ...]:
         """The runs of a contender, at one learning rate or all."""
-        return tuple(r for r in self.results if r.label == label and learning_rate in (None, r.learning_rate))
+        choice(label, "contender", self.labels)
+        rate = None if learning_rate is None else one_number(learning_rate, "learning_rate")
+        return tuple(r for r in self.results if r.label == label and rate in (None, r.learning_rate))
 
     def rates(self, label: str) -> dict[float, float]:
         """{learning rate: mean test accuracy at the end} of a contender; runs that diverged count as 0."""
@@ -126,13 +130,13 @@ class Comparison(Shown):
 
     def save_table(self, path: str | os.PathLike[str]) -> None:
         """Write the rows as ``.csv``.  Raises: KcalcError for another suffix, and where the file cannot be written."""
-        if Path(path).suffix.lower() != ".csv":
+        if file_path(path).suffix.lower() != ".csv":
             raise KcalcError(f"a table is written as .csv, not {path}")
         stream = io.StringIO()
         out = csv.writer(stream, lineterminator="\n")
         out.writerow([item.name for item in fields(Row)])
         out.writerows(asdict(row).values() for row in self.rows)
-        write_whole(Path(path), stream.getvalue().encode())
+        write_whole(Path(path), stream.getvalue())
 
 
 def _cells(row: Row) -> tuple[str, ...]:

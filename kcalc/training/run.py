@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..arguments import one_number
 from ..errors import KcalcError
 from ..printing import Shown, plain
 from .logs import Record
@@ -32,7 +33,8 @@ class Run(Shown):
 
     def steps_to(self, share: float) -> int | None:
         """The first look at which the share of correct answers on the test examples is at least ``share``; None if there is none."""
-        return next((record.step for record in self.history if record.test_accuracy >= share), None)
+        least = one_number(share, "share")
+        return next((record.step for record in self.history if record.test_accuracy >= least), None)
 
     def plot(self, ax: Any = None) -> Any:
         """Shares of correct answers against steps; returns the Axes."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError
+from ..plain_arguments import choice
 
 Array = np.ndarray
 SCHEDULES = ("constant", "cosine", "linear")
@@ -38,8 +39,7 @@ class Settings:
     checkpoint_every: int | None = None
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise unknown("schedule of the learning rate", self.schedule, SCHEDULES)
+        choice(self.schedule, "schedule of the learning rate", SCHEDULES)
         for name, least in (("steps", 1), ("batch_size", 1), ("evaluate_every", 1), ("warmup", 0), ("seed", 0)):
             self._whole(name, least)
         if self.checkpoint_every is not None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 
 AXIS = "data"
 
@@ -52,7 +52,7 @@ def data_mesh(devices: int | Sequence[Any] | None = None) -> Any:
     else:
         chosen = list(devices) if isinstance(devices, Sequence | np.ndarray) and not isinstance(devices, str) else []
         if not chosen or not all(isinstance(device, jax.Device) for device in chosen) or len(set(chosen)) < len(chosen):
-            raise KcalcError(f"devices must be a number of devices or different ones of jax.devices(), got {devices!r}")
+            raise KcalcError(f"devices must be a number of devices or different ones of jax.devices(), got {glimpse(devices)}")
     return jax.sharding.Mesh(np.array(chosen), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.per_location import VARIANTS, normalise_locations
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
 from .datasets import Dataset
 from .extras import extra
 
@@ -84,7 +84,7 @@ def _array(values: Any, what: str) -> Array:
 
 def _check_classes(name: str, classes: Any) -> None:
     if isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 1:
-        raise KcalcError(f"{name}: classes must be a whole number >= 1, got {classes!r}")
+        raise KcalcError(f"{name}: classes must be a whole number >= 1, got {glimpse(classes)}")
 
 
 def _check_inputs(name: str, x: Array) -> None:
@@ -124,9 +124,9 @@ def fold(dataset: Dataset, index: int, count: int = 5, seed: int = 0, preparatio
         or not isinstance(count, int)
         or not 2 <= count <= np.bincount(dataset.labels)[np.unique(dataset.labels)].min()
     ):
-        raise KcalcError(f"folds must be a whole number >= 2 with an example of every class in each, got {count!r}")
+        raise KcalcError(f"folds must be a whole number >= 2 with an example of every class in each, got {glimpse(count)}")
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
-        raise KcalcError(f"the fold must be one of 0..{count - 1}, got {index!r}")
+        raise KcalcError(f"the fold must be one of 0..{count - 1}, got {glimpse(index)}")
     folds = extra("sklearn.model_selection", "scikit-learn").StratifiedKFold(count, shuffle=True, random_state=seed)
     train, test = list(folds.split(np.zeros(len(dataset)), dataset.labels))[index]
     return prepare(dataset, train, test, f"{dataset.name}, fold {index + 1} of {count}", preparation)

@@ -9,7 +9,9 @@ import numpy as np
 
 from ..backend import Model
 from ..backend.plan import Plan
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError
+from ..network import chosen_output
+from ..plain_arguments import choice, truth, whole
 
 Node = Hashable
 Array = Any
@@ -42,11 +44,9 @@ def empirical_ntk(
     """
     if not isinstance(model, Model):
         raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
-    if outputs not in OUTPUTS:
-        raise unknown("way to put the outputs", outputs, OUTPUTS)
-    if isinstance(memory, bool) or not hasattr(memory, "__index__") or int(memory) < 1:
-        raise KcalcError(f"memory must be a whole number of bytes >= 1, got {memory!r}")
-    node = _output(model, output)
+    choice(outputs, "way to put the outputs", OUTPUTS)
+    memory, by_layer = whole(memory, "memory", 1), truth(by_layer, "by_layer")
+    node = chosen_output(model.network, output)
     with model.precision():
         first, plan = batch_of(model, x1, "x1")
         second = None if x2 is None else batch_of(model, x2, "x2")[0]
@@ -54,20 +54,10 @@ def empirical_ntk(
         if plan.states:
             raise KcalcError(f"node {plan.states[0].nodes[0]!r} (BatchNorm) ties the examples of a batch to each other; remove it")
         jacobian = Jacobian(model, plan, node)
-        blocks = _blocks(jacobian, params, first, second, outputs, int(memory))
+        blocks = _blocks(jacobian, params, first, second, outputs, memory)
     if by_layer:
         return blocks
     return sum(blocks.values())
-
-
-def _output(model: Model, output: Node) -> Node:
-    known = list(model.network.outputs)
-    if output is None and len(known) > 1:
-        raise KcalcError(f"the network has {len(known)} outputs; choose one with output=, e.g. {known[0]!r}")
-    chosen = known[0] if output is None else output
-    if chosen not in known:
-        raise unknown("output", chosen, map(str, known))
-    return chosen
 
 
 def batch_of(model: Model, x: Any, what: str) -> tuple[dict[Node, Array], Plan]:

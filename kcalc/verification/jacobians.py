@@ -11,7 +11,7 @@ import numpy as np
 from ..backend import Model
 from ..backend.initialisers import random_bits
 from ..calculi.gradients import gradients
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 from ..network import Network
 from ..printing import Printed
 from .inputs import InputPairs, input_shapes
@@ -99,7 +99,7 @@ def layer_jacobians(
         if not np.isfinite(matrix).all():
             raise KcalcError(f"node {node!r}: its Jacobian overflows; use a higher dtype or fewer layers")
         if not matrix.any():
-            raise KcalcError(f"node {node!r} does not depend on {start!r}; choose nodes after it")
+            raise KcalcError(f"node {node!r} does not depend on {glimpse(start)}; choose nodes after it")
     values = {node: np.linalg.svd(matrix, compute_uv=False) for node, matrix in matrices.items()}
     squares = {node: (matrix**2).sum(axis=(1, 2)) / matrix.shape[1] for node, matrix in matrices.items()}
     return Jacobians(start, values, squares, _expected(network, start, chosen, q, heuristic))

@@ -14,7 +14,7 @@ from ..backend.plan import Plan
 from ..calculi.global_maps import c_map, node_values
 from ..calculi.gradients import gradients as infinite_gradients
 from ..calculi.ntk import ntk
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 from ..layers import Affine, Flatten, Identity, Input, Pool
 from ..maps import Assumption
 from ..network import Network
@@ -83,7 +83,7 @@ def _at_widths(model: Model, widths: Sequence[int]) -> list[Model]:
     every = list(widths) if isinstance(widths, Sequence | np.ndarray) and not isinstance(widths, str) else []
     given = [int(w) for w in every if not isinstance(w, bool) and hasattr(w, "__index__") and int(w) >= 1]
     if len(given) != len(every) or len(set(given)) != len(given) or not given:
-        raise KcalcError(f"widths must be different positive whole numbers, got {widths!r}")
+        raise KcalcError(f"widths must be different positive whole numbers, got {glimpse(widths)}")
     open_nodes = [
         node for node in model.network.nodes_of(Affine)
         if getattr(model.network.layer(node), "features", None) is None and node not in model.features

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
+from ..plain_arguments import is_key
 from .statistics import Power, Statistic, allowed, bias, root_mean_square
 
 Node = Hashable
@@ -174,8 +175,8 @@ def place(widths: Sequence[int | None], width: int | None) -> int:
     """The index of a measured width, the last for None. Raises: KcalcError for one that was not measured."""
     if width is None:
         return len(widths) - 1
-    if width not in widths:
-        raise KcalcError(f"width {width!r} was not measured; the widths are {tuple(widths)}")
+    if isinstance(width, bool) or not is_key(width, widths):
+        raise KcalcError(f"width {glimpse(width)} was not measured; the widths are {tuple(widths)}")
     return tuple(widths).index(width)
 
 

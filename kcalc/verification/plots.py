@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import plot_claims
+from .. import plot_claims, plot_frame
 from ..errors import KcalcError
-from ..plotting import GREY, PALETTE, finish
-from ..plotting import axes as panel
+from ..plot_frame import GREY, PALETTE, finish
+from ..plot_frame import axes as panel
 from .statistics import NARROW
 
 if TYPE_CHECKING:
@@ -154,13 +154,7 @@ def gradient_norms(checks: Any, ax: Axes | None = None) -> Axes:
 def check_figure(check: Any, axes: Sequence[Axes] | None = None) -> Array:
     """c and q values by layer; with several widths also the deviation by width.  Returns: the array of Axes."""
     count = 2 + (len(check.widths) > 1)
-    if axes is None:
-        import matplotlib.pyplot as plt
-
-        _, axes = plt.subplots(1, count, figsize=(4.0 * count, 3.1), layout="constrained")
-    panels = np.asarray(axes, dtype=object).ravel()
-    if len(panels) != count:
-        raise KcalcError(f"this check draws {count} panels, got {len(panels)} axes")
+    panels = plot_frame.panels(axes, count, 4.0 * count, 3.1)
     values_by_layer(check, "c", ax=panels[0], titled=True)
     values_by_layer(check, check.quantities[0], ax=panels[1], titled=True)
     if count == 3:

@@ -6,13 +6,15 @@ import html
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import KcalcError, unknown
+from ..arguments import one_number, positive_number
+from ..errors import KcalcError
 from ..maps import Assumption
+from ..plain_arguments import choice
+from ..threads import cached_property
 from .parts import GradientCheck, Table, TangentCheck, numbers, place, plain
 from .statistics import NARROW, Power, Statistic, allowed, bias, root_mean_square
 
@@ -94,8 +96,7 @@ class KernelCheck:
 
     def statistic(self, quantity: str = "c", width: int | None = None) -> Statistic:
         """A quantity at every node, arrays (nodes, cases); ``width=None`` is the last.  Raises: KcalcError for unknown ones."""
-        if quantity not in self.quantities:
-            raise unknown("quantity", quantity, self.quantities)
+        choice(quantity, "quantity", self.quantities)
         sample, k = self.samples[place(self.widths, width)], self.quantities.index(quantity)
         expected = sample.expected[:, k]
         scale = np.maximum(np.abs(expected), 1e-2) if quantity == "c" else np.abs(expected)
@@ -135,12 +136,12 @@ class KernelCheck:
 
     def allowed(self, errors: float = 4.0) -> float:
         """The |z| of a q or c value that counts as no deviation, for this many draws and looks; see ``verification.statistics``."""
-        return allowed(self.draws, len(self.deviations), errors)
+        return allowed(self.draws, len(self.deviations), positive_number(errors, "errors"))
 
     def deviating(self, errors: float = 4.0, slack: float = 0.0) -> tuple[Deviation, ...]:
         """The q and c values further from the map than this many standard errors and ``slack``, which is room for the O(1/width) of
         finite width.  ``errors`` is said for one Gaussian; :meth:`allowed` makes it that for these draws and looks."""
-        most = self.allowed(errors)
+        most, slack = self.allowed(errors), one_number(slack, "slack")
         return tuple(d for d in self.deviations if abs(d.z) > most and abs(d.mean - d.expected) > most * d.error + slack)
 
     @property
@@ -162,7 +163,7 @@ class KernelCheck:
         return float(self.statistic(quantity, width).error[self.judged(width)].max())
 
     def _deviations(self, quantity: str) -> tuple[list[Array], list[Array]]:
-        k = self.quantities.index(quantity)
+        k = self.quantities.index(choice(quantity, "quantity", self.quantities))
         grown = np.all([self.judged(w) for w in self.widths], axis=0)
         if len(self.samples) > 1:
             grown &= np.array([len(set(channels)) > 1 for channels in zip(*(s.channels for s in self.samples), strict=True)])

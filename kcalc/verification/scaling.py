@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +14,17 @@ from ..calculi.widths import with_widths
 from ..errors import KcalcError
 from ..layers import Affine
 from ..maps import Assumption
-from ..network import Network
+from ..network import Network, require_network
+from ..plain_arguments import whole
 from ..printing import Printed
 from ..shaping import Shaping
+from ..threads import cached_property
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = np.ndarray
+MOST = 10**6  # networks, inputs
 Node = Hashable
 
 
@@ -98,10 +100,11 @@ def hessian_blocks(
     Returns: :class:`HessianBlocks`.
     Raises: KcalcError for counts that are too small, several inputs or outputs, and what the calculus refuses.
     """
-    for name, value, least in (("draws", draws, 2), ("batch", batch, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
-    net = with_widths(network.network if isinstance(network, Shaping) else network, features)
+    draws, batch = whole(draws, "draws", 2, MOST), whole(batch, "batch", 1, MOST)
+    seed = whole(seed, "seed", 0, 2**32)
+    given = network.network if isinstance(network, Shaping) else network
+    require_network(given)
+    net = with_widths(given, features)
     if len(net.inputs) != 1 or len(net.outputs) != 1:
         raise KcalcError(f"Hessian blocks need one input and one output, the network has {len(net.inputs)} and {len(net.outputs)}")
     output = net.outputs[0]
@@ -139,13 +142,14 @@ def _measured(net: Network, image_shape: Any, width: int, draws: int, batch: int
             y = model.apply(replaced, x)
             return y @ matrix @ y
 
-        columns = []
-        for place, own in enumerate(keys[1:]):
-            direction = [jnp.zeros_like(w) for w in weights]
-            direction[place] = jax.random.normal(own, weights[place].shape)
+        def column(chosen: Any) -> Any:
+            place, own = chosen
+            normals = jax.random.normal(own, (max(w.size for w in weights),))  # XLA takes a second to compile each such line
+            direction = [jnp.where(place == k, normals[: w.size].reshape(w.shape), 0.0) for k, w in enumerate(weights)]
             image = jax.jvp(jax.grad(loss), (weights,), (direction,))[1]
-            columns.append(jnp.stack([jnp.mean(part**2) for part in image]))
-        return jnp.stack(columns, axis=1)
+            return jnp.stack([jnp.mean(part**2) for part in image])
+
+        return jax.lax.map(column, (jnp.arange(len(weights)), keys[1:])).T  # compiled once, not once per weight
 
     sizes = np.array([np.prod(plan.nodes[node].tensors["weight"]) for node in net.nodes_of(Affine)], dtype=float)
     run = jax.jit(lambda params, matrix, keys: jax.lax.map(lambda key: one(params, matrix, key), keys).mean(axis=0))

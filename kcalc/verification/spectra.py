@@ -12,9 +12,8 @@ from ..arguments import real_array
 from ..backend import Model, to_jax
 from ..backend.initialisers import random_bits
 from ..backend.plan import Plan
-from ..blocks import cut_nodes
 from ..compose import fold, require_network
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
 from ..layers import Affine
 from ..network import Network
 from ..printing import Printed
@@ -132,7 +131,7 @@ def training_spectra(
     if not 0 <= example < len(inputs):
         raise KcalcError(f"example must lie in 0..{len(inputs) - 1}, got {example}")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-        raise KcalcError(f"steps must be a whole number >= 0, got {steps!r}")
+        raise KcalcError(f"steps must be a whole number >= 0, got {glimpse(steps)}")
     with model.precision():
         run = _Run(model, plan, model.inputs_of(inputs)[network.inputs[0]], jax.numpy.asarray(classes), first, last, example)
         params = plan.draw(random_bits(key), model._dtype)
@@ -168,7 +167,7 @@ def _ends(network: Network, start: Node, end: Node) -> tuple[Node, Node]:
         if node is not None:
             network.layer(node)
     first = network.nodes_of(Affine)[0] if start is None and network.nodes_of(Affine) else start
-    cuts = [node for node in cut_nodes(tuple(network.steps()), network.outputs) if not isinstance(network.layer(node), Affine)]
+    cuts = [node for node in network.cut_nodes() if not isinstance(network.layer(node), Affine)]
     last = (cuts[-1] if cuts else network.outputs[0]) if end is None else end
     if first is None or order.index(first) >= order.index(last):
         raise KcalcError(f"start {first!r} must come before end {last!r} in the network; choose others")
@@ -246,7 +245,7 @@ def variance_spectra(
     require_network(network)
     numbers = real_array(np.atleast_1d(np.asarray(factors)), "factors")
     if not len(numbers) or np.any(numbers <= 0):
-        raise KcalcError(f"factors must be positive numbers, got {factors!r}")
+        raise KcalcError(f"factors must be positive numbers, got {glimpse(factors)}")
     first, last = (network.inputs[0] if start is None else start), (network.outputs[0] if end is None else end)
     found: dict[float, np.ndarray] = {}
     for factor in map(float, numbers):

@@ -112,7 +112,7 @@ def test_one_closed_form_in_four_number_systems(name):
         assert ball.radius < 1e-28
 
 
-@pytest.mark.parametrize("name", mostly_slow(OPEN, 4))
+@pytest.mark.parametrize("name", mostly_slow(OPEN, 8))
 def test_numbers_lie_where_the_certified_ones_do(name):
     phi = kc.activation(name)
     for c, q1, q2 in ((0.4, 0.5, 0.5), (-0.75, 1.0, 3.0)):

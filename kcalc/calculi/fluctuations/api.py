@@ -16,6 +16,7 @@ from ...errors import KcalcError, unknown
 from ...layers import Affine, Nonlinear
 from ...maps import Assumption
 from ...network import Network
+from ...plain_arguments import choice, is_key
 from ..widths import with_widths
 from .channels import SAMPLES, Channels
 from .homogeneous import chain_fluctuations, is_chain
@@ -63,7 +64,7 @@ class Fluctuations:
         return self.nodes[self.network.outputs[-1]]
 
     def __getitem__(self, node: Node) -> Fluctuation:
-        if node not in self.nodes:
+        if not is_key(node, self.nodes):
             raise unknown("node", node, map(str, self.nodes))
         return self.nodes[node]
 
@@ -121,8 +122,7 @@ def fluctuations(network: Network, features: Any = None, weights: str = "gaussia
     [DKS App. K; TAT App. E and Fig. 4; Per-layer gradient, Lemma 2]
     """
     require_network(network)
-    if weights not in WEIGHTS:
-        raise unknown("weights", weights, WEIGHTS)
+    choice(weights, "weights", WEIGHTS)
     sized = with_widths(network, features)
     if sized.free_symbols:
         names = ", ".join(sorted(map(str, sized.free_symbols)))

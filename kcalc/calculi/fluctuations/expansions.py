@@ -57,8 +57,24 @@ def correlated(first: Array, second: Array, c: float) -> float:
     return float(np.sum(first * second * c ** np.arange(first.size)))
 
 
+def _rescaled(at_one: Array, q: float, power: int, phi: Activation) -> Array:
+    """What a homogeneous activation has at q, from the same at 1, whose integrals serve all depths."""
+    with np.errstate(over="ignore"):
+        found = np.float64(q) ** power * at_one
+    if not np.all(np.isfinite(found)):
+        raise KcalcError(f"moments of {phi.name} at q = {q:g} are beyond double precision, so fluctuations cannot be computed")
+    return found
+
+
 def slopes(phi: Activation, q: float, c: float | None) -> Array:
     """The derivative of the local kernel map: dQ/dq, or 3 x 3 in the order (q11, q12, q22) at q11 = q22 = q and cosine c."""
+    if phi.degree is None:
+        return _slopes(phi, q, c)
+    return _rescaled(_slopes(phi, 1.0, c), q, phi.degree - 1, phi)
+
+
+@lru_cache(maxsize=512)
+def _slopes(phi: Activation, q: float, c: float | None) -> Array:
     own = q_slope(phi, q) if phi != IDENTITY else 1.0
     if c is None:
         return np.array([[own]])
@@ -74,6 +90,13 @@ COMPONENTS = ((0, 0), (0, 1), (1, 1))
 
 def alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array:
     """Cov(phi_a phi_b, psi_c psi_d) for activations of one Gaussian pair (or one Gaussian, c None), over the kernel's components."""
+    if phi.degree is None or psi.degree is None:
+        return _alike(phi, psi, q, c)
+    return _rescaled(_alike(phi, psi, 1.0, c), q, phi.degree + psi.degree, phi)
+
+
+@lru_cache(maxsize=512)
+def _alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array:
     if c is None:
         return np.array([[moment(phi, 2, psi, 2, q) - second_moment(phi, q) * second_moment(psi, q)]])
 

@@ -9,10 +9,10 @@ import sympy as sp
 
 from ...arguments import one_number
 from ...compose import require_network
-from ...errors import KcalcError, unknown
+from ...errors import KcalcError, glimpse
 from ...layers import Affine, Dropout
 from ...maps import Assumption
-from ...network import Network
+from ...network import Network, chosen_output
 from ..widths import with_widths
 from .closed import closed_moments
 from .evaluation import Entry, Forward, jacobian_moments, node_moments
@@ -70,18 +70,6 @@ def moments(
     return Moments(sized, chosen, nodes, notes, jacobians, refusal, options, moments)
 
 
-def chosen_output(network: Network, output: Node) -> Node:
-    """The output that is meant. Raises: KcalcError where there are several and none is chosen."""
-    outputs = list(network.outputs)
-    if output is None:
-        if len(outputs) > 1:
-            raise KcalcError(f"the network has {len(outputs)} outputs; choose one with output=, e.g. {outputs[0]!r}")
-        return outputs[0]
-    if output not in outputs:
-        raise unknown("output", output, map(str, outputs))
-    return output
-
-
 def _measured(read: Compiled, output: Node, fourth: Any, jacobian: bool) -> tuple[dict[Node, Moment], dict[Node, Moment] | None]:
     field = Numeric()
     with field.working():
@@ -101,8 +89,9 @@ def _input_fourth(network: Network, given: Any) -> Any:
     if isinstance(given, sp.Basic) and given.free_symbols:
         return given
     value: Any = given if isinstance(given, sp.Basic) else one_number(given, "input_fourth")
+    size = one_number(given, "input_fourth")
     low = 1 / float(width) if not width.free_symbols else 0.0
-    if not low * (1 - 1e-12) <= float(value) <= 1 + 1e-12:
+    if not low * (1 - 1e-12) <= size <= 1 + 1e-12:
         raise KcalcError(
             f"input_fourth is sum x_i^4 of an input with sum x_i^2 = 1, and lies in [1/channels, 1] = [{low:.6g}, 1], got {given}"
         )
@@ -112,7 +101,7 @@ def _input_fourth(network: Network, given: Any) -> Any:
 def _refusal(read: Compiled, laws: Mapping[Node, Law], jacobian: bool) -> str:
     """Why there are no Jacobian moments; empty if there are."""
     if jacobian is not True and jacobian is not False:
-        raise KcalcError(f"jacobian must be True or False, got {jacobian!r}")
+        raise KcalcError(f"jacobian must be True or False, got {glimpse(jacobian)}")
     if not jacobian:
         return "the moments of Jacobians were not asked for; leave jacobian=True"
     if any(isinstance(v, Rectified) for v in read.vectors.all):

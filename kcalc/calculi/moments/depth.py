@@ -9,10 +9,11 @@ from typing import Any
 import sympy as sp
 
 from ...compose import require_network
-from ...errors import KcalcError
+from ...errors import KcalcError, glimpse
 from ...layers import as_number
 from ...maps import Assumption
 from ...network import Network
+from ...plain_arguments import is_key
 from ...printing import Printed
 from ..widths import with_widths
 from .closed import MINUS, PLUS, ClosedBackward, ClosedForward, fed_by, tidied
@@ -70,8 +71,8 @@ class DepthMoments:
 
         Raises: KcalcError for a node without weights and a number outside 1 ... depth.
         """
-        if node not in self.layers:
-            raise KcalcError(f"node {node!r} is no Affine of the block; they are {', '.join(map(str, self.layers))}")
+        if not is_key(node, self.layers):
+            raise KcalcError(f"node {glimpse(node)} is no Affine of the block; they are {', '.join(map(str, self.layers))}")
         k: Any = sp.sympify(as_number(block, "block"), strict=True)
         if k.is_number and (not k.is_integer or k < 1 or (self.depth.is_number and k > self.depth)):
             raise KcalcError(f"block is a whole number from 1 to {self.depth}, got {block}")
@@ -201,9 +202,10 @@ def _stability(found: DepthMoments, parameter: Any) -> Stability:
     free: Any = mean.free_symbols | relative.free_symbols
     if parameter is None:
         return Stability(mean, relative, _bounded(mean, found.fourth_factor), rate=sp.log(found.fourth_factor))
-    symbol: Any = next((s for s in free if s == parameter or s.name == str(parameter)), None)
+    wanted = parameter if isinstance(parameter, str) else getattr(parameter, "name", None)
+    symbol: Any = next((s for s in free if s.name == wanted), None)
     if symbol is None:
-        raise KcalcError(f"the block has no parameter {parameter}; its symbols are {', '.join(sorted(map(str, free))) or 'none'}")
+        raise KcalcError(f"the block has no parameter {glimpse(parameter)}; its symbols are {', '.join(sorted(map(str, free))) or 'none'}")
     if all(sp.simplify(factor.subs(symbol, 0) - sp.Integer(1)) == 0 for factor in (mean, fourfold)):  # pyright: ignore
         rate, power = _leading(mean - 1, symbol)
         fourth, other = _leading(found.fourth_factor - 1, symbol)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import sympy as sp
 
-from ...errors import KcalcError
+from ...errors import KcalcError, unknown
+from ...fields import SYMPY
 from ...layers import Affine
 from ...maps import Assumption
 from ...network import Network
+from ...plain_arguments import is_key, mapping
+from ...threads import cached_property
 from .moment import Moment
 
 if TYPE_CHECKING:
@@ -74,9 +76,18 @@ class Moments:
         return width_for(self.again, self.options, variance, most)
 
     def subs(self, values: Mapping[Any, Any]) -> Moments:
-        """The moments with numbers (or expressions) in place of symbols."""
+        """The moments with numbers (or expressions) in place of symbols, {symbol or its name: number}. Raises: KcalcError for others."""
         from dataclasses import replace
 
+        every = [*self.nodes.values(), *(self.jacobians or {}).values()]
+        free: set[Any] = set().union(*(sp.sympify(part).free_symbols for moment in every for part in (moment.mean, moment.fourth)))
+        named, given = {symbol.name: symbol for symbol in free}, {}
+        for key, value in mapping(values, "values").items():
+            name = key if isinstance(key, str) else getattr(key, "name", None)
+            if not is_key(name, named):
+                raise unknown("symbol", key, named or ["(the moments have no symbols)"])
+            given[named[name]] = SYMPY.number(value)  # pyright: ignore[reportArgumentType]
+        values = given
         nodes = {node: moment.subs(values) for node, moment in self.nodes.items()}
         jacobians = None if self.jacobians is None else {node: moment.subs(values) for node, moment in self.jacobians.items()}
         return replace(self, nodes=nodes, jacobians=jacobians)

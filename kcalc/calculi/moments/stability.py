@@ -11,6 +11,7 @@ from ...arguments import one_number
 from ...errors import KcalcError
 from ...layers import Affine, Input
 from ...maps import Assumption
+from ...plain_arguments import whole
 from ...printing import Shown
 
 
@@ -19,7 +20,7 @@ def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: A
 
     See :meth:`kcalc.calculi.moments.Moments.width_for`.
     """
-    goal = one_number(variance, "variance")
+    goal, most = one_number(variance, "variance"), whole(most, "most", 1)
     if goal <= 0:
         raise KcalcError(f"the variance of a finite network is > 0, so variance must be, got {goal}")
     rest = dict(options)
@@ -106,6 +107,5 @@ def crelu_budget(width: Any, depth: int = 1) -> Budget:
     n = one_number(width, "width")
     if n <= 0:
         raise KcalcError(f"width must be > 0, got {n}")
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-        raise KcalcError(f"depth must be a whole number >= 1, got {depth!r}")
+    whole(depth, "depth", 1)
     return Budget(n, depth)

@@ -29,6 +29,7 @@ def rectifier(phi: Activation) -> tuple[sp.Expr, sp.Expr] | None:
     return SYMPY.number(phi.expr.subs(X, 1)), SYMPY.number(-phi.expr.subs(X, -1))
 
 
+@lru_cache(maxsize=512)
 def half(phi: Activation) -> sp.Expr | None:
     """``(a^2 + b^2) / 2`` of a rectifier: its factor on every second moment of symmetric values; None for others."""
     sides = rectifier(phi)

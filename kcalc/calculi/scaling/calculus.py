@@ -12,7 +12,7 @@ import sympy as sp
 
 from ...arguments import per_input
 from ...compose import fold, fold_back, require_network
-from ...errors import KcalcError, unknown
+from ...errors import KcalcError, glimpse, unknown
 from ...fields import SYMPY
 from ...layers import Affine, Input, Nonlinear, Pool, Scale, Sum
 from ...network import Network
@@ -70,7 +70,7 @@ def scaling(
     require_network(network)
     _check_law(weights)
     if not isinstance(input_symmetric, bool):
-        raise KcalcError(f"input_symmetric must be True or False, got {input_symmetric!r}")
+        raise KcalcError(f"input_symmetric must be True or False, got {glimpse(input_symmetric)}")
     net = with_images(with_widths(network, features, symbols=True), image_shape)
     symbolic = bool(net.free_symbols) or any(_has_symbols(v) for v in _values(input_moment))
     given = _Inputs(symbolic, input_moment, input_symmetric, input_correlation)
@@ -127,8 +127,14 @@ def _positive(value: Any, what: str, symbolic: bool) -> Number:
         ok = not isinstance(value, bool) and (bool(number.free_symbols) or number > 0)
     except (KcalcError, TypeError):
         ok, number = False, sp.Integer(0)
-    if not ok or not (symbolic or math.isfinite(float(number))):
-        raise KcalcError(f"{what} is a mean square and must be one number > 0, got {str(value)[:60]}")
+    if not ok or not (symbolic or number.free_symbols or math.isfinite(float(number))):
+        raise KcalcError(f"{what} is a mean square and must be one number > 0, got {glimpse(value)}")
+    return _in_kind(number, what, symbolic)
+
+
+def _in_kind(number: Any, what: str, symbolic: bool) -> Number:
+    if not symbolic and number.free_symbols:
+        raise KcalcError(f"{what} = {number} has symbols, but the network has none; give a number")
     return number if symbolic else float(number)
 
 
@@ -139,8 +145,8 @@ def _unit(value: Any, what: str, symbolic: bool) -> Number:
     except (KcalcError, TypeError):
         ok, number = False, sp.Integer(0)
     if not ok:
-        raise KcalcError(f"{what} is a correlation and must lie in [-1, 1], got {str(value)[:60]}")
-    return number if symbolic else float(number)
+        raise KcalcError(f"{what} is a correlation and must lie in [-1, 1], got {glimpse(value)}")
+    return _in_kind(number, what, symbolic)
 
 
 def _has_symbols(value: Any) -> bool:
@@ -166,7 +172,7 @@ def with_images(network: Network, image_shape: Any) -> Network:
             raise unknown("input", node, map(str, network.inputs))
         layer: Any = network.layer(node)
         if not isinstance(asked, tuple | list) or not asked or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in asked):
-            raise KcalcError(f"image_shape must hold positive whole numbers, (height, width), got {asked!r}")
+            raise KcalcError(f"image_shape must hold positive whole numbers, (height, width), got {glimpse(asked)}")
         if layer.image_shape not in (None, tuple(asked)):
             raise KcalcError(
                 f"the input {node!r} has image_shape={layer.image_shape} in its layer, got {tuple(asked)}; leave one of them out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from math import prod
 from typing import Any
@@ -87,6 +88,7 @@ def _off_diagonal(joint: Level, level: Level) -> float:
     roots = np.sqrt(level.values)
     norm = np.outer(roots, roots)
     ratio = np.divide(joint.values, norm, out=np.zeros_like(norm), where=norm > 0)
+    ratio = np.ldexp(ratio, joint.exponent - level.exponent)
     return float((ratio.sum() - np.trace(ratio)) / (size * (size - 1)))
 
 
@@ -162,11 +164,27 @@ def _increasing(phi: Activation) -> bool:
 def _largest_part(calculus: Any, node: Node, channels: Any, q: Level, phi: Activation | None, rho: float, number: Array) -> Part:
     square, mean = (_by_window(power, phi, q, rho, number, 0) for power in (2, 1))
     shared = 0.0 if phi is not None else rho
+    if node not in calculus.pairs:
+        vectors = Level(np.sqrt(shared * q.values), q.exponent), Level(mean.values, 2 * mean.exponent)
+        return Part(channels, square, None, _mean_correlation(square, vectors))
     roots = Level(np.sqrt(q.values), q.exponent)  # sqrt of the mantissa: used in products of two alone
     values = shared * np.outer(roots.values, roots.values)
     joint = Level(values, q.exponent).plus(Level(np.outer(mean.values, mean.values), 2 * mean.exponent))
     np.fill_diagonal(joint.values, np.ldexp(square.values, square.exponent - joint.exponent))
-    return Part(channels, square, joint if node in calculus.pairs else None, _off_diagonal(joint, square))
+    return Part(channels, square, joint, _off_diagonal(joint, square))
+
+
+def _mean_correlation(level: Level, vectors: tuple[Level, ...]) -> float:
+    """:func:`_off_diagonal` of pairs sum_k v_k(p) v_k(r) without a matrix of all pairs; exponents of the v_k are those of v_k^2."""
+    size = level.values.size
+    if size == 1:
+        return 0.0
+    total = 0.0
+    roots = np.sqrt(level.values)
+    for vector in vectors:
+        ratio = np.divide(vector.values, roots, out=np.zeros_like(roots), where=roots > 0)
+        total += math.ldexp(float(np.sum(ratio)) ** 2 - float(np.sum(ratio**2)), vector.exponent - level.exponent)
+    return total / (size * (size - 1))
 
 
 def _by_window(power: int, phi: Activation | None, q: Level, rho: float, number: Array, derivative: int) -> Level:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import sympy as sp
 
 from ...maps import Assumption
 from ...network import Network
+from ...threads import cached_property
 from .levels import Level, Values, one_value, quotient
 
 if TYPE_CHECKING:

@@ -19,12 +19,13 @@ import numpy as np
 import sympy as sp
 
 from ...activations import Activation
-from ...activations.base import X
+from ...activations.base import X, checked
 from ...activations.pieces import resolve
+from ...arguments import one_number
 from ...balls import working
 from ...certified.evaluate import compile_smooth
 from ...certified.ranges import above, below, span
-from ...errors import KcalcError
+from ...errors import KcalcError, glimpse
 from ...printing import Shown
 
 Interval = tuple[float, float]
@@ -56,10 +57,12 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
 
     Raises: KcalcError for callables (nothing can be proven of them) and for activations that jump, which have no Lipschitz constant.
     """
-    phi.refuse_numeric_only("proven Lipschitz constant")
+    checked(phi).refuse_numeric_only("proven Lipschitz constant")
     if any(phi.jump_sizes(0)):
         raise KcalcError(f"activation {phi.name!r} jumps, so it has no Lipschitz constant; use a continuous one")
-    wide = min(float(reach), FAR)
+    wide = FAR if isinstance(reach, float) and reach == math.inf else min(one_number(reach, "reach"), FAR)
+    if wide < 0:
+        raise KcalcError(f"reach must be a number >= 0, got {glimpse(reach)}")
     t = phi.transformation
     if t is None:
         return _bounds(phi, -wide, wide)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ...arguments import one_q, per_input, real_array
-from ...blocks import cut_nodes
 from ...compose import fold, require_network
-from ...errors import KcalcError, unknown
+from ...errors import KcalcError
 from ...layers import Flatten, Identity, Scale
 from ...maps import Assumption
-from ...network import Network
+from ...network import Network, chosen_output
+from ...plain_arguments import mapping, whole
 from ..widths import with_widths
 from .hypotheses import hypotheses
 from .logs import NONE, log
@@ -69,13 +69,13 @@ def smoothness(
         raise KcalcError(f"the network has symbols ({named}); give them numbers with net.subs({{...}})")
     chosen_loss = loss_of(loss)
     wide = with_widths(network, features)
-    target = _output(wide, output)
+    target = chosen_output(wide, output)
     wide = wide if wide.outputs == (target,) else _up_to(wide, target)
-    choices = Choices(dict(weights or {}), radius, normalisation, epsilon, scale, biases)
+    choices = Choices(dict(mapping({} if weights is None else weights, "weights")), radius, normalisation, epsilon, scale, biases)
     check_nodes(wide if output is None else network, choices)
     data = _data(wide, X, examples, q)
-    cuts = cut_nodes(tuple(wide.steps()), wide.outputs)
     count = next(iter(data.values()))[1]
+    cuts = wide.cut_nodes()
     rules = Upper(count, choices, positive_number(of_node(epsilon, None, 1.0), "epsilon"), frozenset(cuts))
     bounds = fold(wide, rules, {node: bound for node, (bound, _, _) in data.items()})
     back = Backward(bounds, rules.sets, rules.slopes, frozenset(cuts), rules.epsilon)
@@ -86,14 +86,6 @@ def smoothness(
     found = hypotheses(wide, rules, layers, gains, chosen_loss, data)
     notes = (Assumption("network", _set_text(rules), "convention"), *rules.notes)
     return Smoothness(wide, target, count, chosen_loss, bounds, gains, tuple(pieces), layers, residual, dict(rules.rough), found, notes)
-
-
-def _output(network: Network, output: Node) -> Node:
-    if output is None and len(network.outputs) > 1:
-        raise KcalcError(f"the network has {len(network.outputs)} outputs; choose one with output=, e.g. {next(iter(network.outputs))!r}")
-    if output is not None and output not in network.outputs:
-        raise unknown("output", output, map(str, network.outputs))
-    return next(iter(network.outputs)) if output is None else output
 
 
 def _up_to(network: Network, node: Node) -> Network:
@@ -111,8 +103,7 @@ def _data(network: Network, X: Any, examples: Any, q: Any) -> dict[Node, tuple[B
     """{input: (its bound, number of examples, the (N, features) array where it is known)}."""
     if X is not None:
         return _given_data(network, X)
-    if isinstance(examples, bool) or not isinstance(examples, int) or examples < 1:
-        raise KcalcError(f"examples must be a whole number >= 1, got {examples!r}")
+    examples = whole(examples, "examples", 1)
     levels = per_input(network.inputs)(q, one_q, "q")
     found: dict[Node, tuple[Bound, int, np.ndarray | None]] = {}
     for node in network.inputs:
@@ -121,8 +112,8 @@ def _data(network: Network, X: Any, examples: Any, q: Any) -> dict[Node, tuple[B
             raise KcalcError(f"how many features the input {node!r} has is not known; give features= (or X=)")
         locations = _locations(layer.image_shape, node)
         one = math.sqrt(levels[node] * layer.features * math.prod(locations or ()))
-        whole = one * math.sqrt(examples)
-        found[node] = start(node, (whole, one), whole, layer.features, locations), examples, None
+        size = one * math.sqrt(examples)
+        found[node] = start(node, (size, one), size, layer.features, locations), examples, None
     return found
 
 
@@ -135,7 +126,7 @@ def _locations(shape: Any, node: Node) -> tuple[int, int] | None:
 
 
 def _given_data(network: Network, X: Any) -> dict[Node, tuple[Bound, int, np.ndarray | None]]:
-    arrays = per_input(network.inputs)(X, lambda v: real_array(np.asarray(v), "X"), "X")
+    arrays = per_input(network.inputs)(X, lambda v: real_array(v, "X"), "X")
     counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
     if len(counts) != 1 or 0 in counts:
         raise KcalcError(f"X must hold the same number of examples (>= 1) for every input, got {sorted(counts)}")
@@ -161,7 +152,7 @@ def _residual(loss: Any, level: Any, targets: Any, out: Bound, examples: int) ->
         return log(loss.residual(positive_number(level, "level"), examples))
     if targets is None:
         return None
-    wanted = real_array(np.asarray(targets), "targets")
+    wanted = real_array(targets, "targets")
     if wanted.shape != (examples, out.channels * out.places):
         raise KcalcError(f"targets must have shape ({examples}, {out.channels * out.places}), got {wanted.shape}")
     return log(loss.pull) + float(np.logaddexp(out.size[0], log(float(np.linalg.norm(wanted)))))
@@ -227,9 +218,11 @@ def _read(network: Network, node: Node, data: Mapping[Node, np.ndarray | None]) 
 
 def _set_text(rules: Upper) -> str:
     """The set of parameters in words."""
-    whole = sum(p.whole for p in rules.sets.values())
-    if whole == len(rules.sets):
+    all_of_them = sum(p.whole for p in rules.sets.values())
+    if all_of_them == len(rules.sets):
         return "bounds hold for all parameters: every layer is normalised, with no trained bias"
-    if whole:
-        return f"bounds hold for all parameters of {whole} normalised layers, and in balls about the given (or zero) ones of the others"
+    if all_of_them:
+        return (
+            f"bounds hold for all parameters of {all_of_them} normalised layers, and in balls about the given (or zero) ones of the others"
+        )
     return "bounds hold in balls about the given (or zero) parameters, layer by layer; nothing is said outside"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...arguments import one_number, real_array
+from ...arguments import positive_number, real_array
 from ...errors import KcalcError, unknown
 from ...jax_field import is_jax
 
@@ -59,14 +59,6 @@ class Normaliser:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", positive_number(self.epsilon, "epsilon"))
-
-
-def positive_number(value: Any, what: str) -> float:
-    """A finite number > 0. Raises: KcalcError otherwise, for truth values too."""
-    number = float("nan") if isinstance(value, bool | np.bool_) else one_number(value, what)
-    if not number > 0:
-        raise KcalcError(f"{what} must be a number > 0, got {value!r}")
-    return number
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...arguments import one_number, real_array
-from ...errors import KcalcError
+from ...errors import KcalcError, glimpse
 from ...layers import Affine
 from ...network import Network
 from .normalisers import Bounds, EntryNormalisation, Normaliser, WeightNormalisation, normaliser, positive_number
@@ -94,14 +94,14 @@ def parameter_set(layer: Affine, node: Node, fan_in: int, choices: Choices) -> P
 
 
 def _rule(kind: Any, epsilon: Any, node: Node) -> Normaliser:
-    if kind == "batch":
+    if isinstance(kind, str) and kind == "batch":
         raise KcalcError(f"node {node!r}: weights are normalised by 'entry' or 'weight'; that of batches is a layer of its own, BatchNorm")
     return normaliser(kind, epsilon)
 
 
 def _flag(value: Any, node: Node) -> bool:
     if not isinstance(value, bool):
-        raise KcalcError(f"biases must be True (trained) or False (held), got {value!r} for node {node!r}")
+        raise KcalcError(f"biases must be True (trained) or False (held), got {glimpse(value)} for node {node!r}")
     return value
 
 
@@ -117,7 +117,7 @@ def _radius(value: Any, given: Any, rule: Normaliser | None, trained: bool, node
         return None
     number = float("nan") if isinstance(value, bool) else one_number(value, "radius")
     if not number >= 0:
-        raise KcalcError(f"radius must be a number >= 0, got {value!r} for node {node!r}")
+        raise KcalcError(f"radius must be a number >= 0, got {glimpse(value)} for node {node!r}")
     return number
 
 
@@ -125,7 +125,7 @@ def _scale(value: Any, bounds: Bounds | None, node: Node) -> float:
     if isinstance(value, str) and value == CONTRACTING:
         return 1.0 if bounds is None else SHRINK / bounds.value
     if isinstance(value, str) or value is None:
-        raise KcalcError(f"scale must be a number > 0 or {CONTRACTING!r}, got {value!r} for node {node!r}")
+        raise KcalcError(f"scale must be a number > 0 or {CONTRACTING!r}, got {glimpse(value)} for node {node!r}")
     return positive_number(value, "scale")
 
 

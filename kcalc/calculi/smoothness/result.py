@@ -6,13 +6,13 @@ import html
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...arguments import one_number
 from ...errors import KcalcError
 from ...maps import Assumption
 from ...network import Network
+from ...threads import cached_property
 from .hypotheses import Hypothesis
 from .logs import NONE, number, plus, shown
 from .losses import Loss

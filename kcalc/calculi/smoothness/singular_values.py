@@ -9,7 +9,6 @@ a I + b A fill an interval. The diagonal m of the resolvent of the Hermitised ma
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from ...arguments import finished, one_number, real_array
 from ...errors import KcalcError
 from ...maps import Assumption
 from ...printing import Printed
+from ...threads import cached_property
 from .normalisers import positive_number
 
 if TYPE_CHECKING:

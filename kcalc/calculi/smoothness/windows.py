@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError, NoRule
+from ...errors import KcalcError, NoRule, glimpse
 from ...layers import Affine, Pool
 from ..array_operations import axis_padding, window_outputs
 
@@ -21,7 +21,7 @@ def _pair(value: Any, node: Node) -> Locations:
         return value, value
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(v, int) for v in value):
         return value
-    raise KcalcError(f"node {node!r}: windows have two whole extents here, got {value!r}")
+    raise KcalcError(f"node {node!r}: windows have two whole extents here, got {glimpse(value)}")
 
 
 def affine_window(layer: Affine, node: Node, locations: Locations | None) -> tuple[int, float, Locations | None]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError
+from ...errors import KcalcError, glimpse
 from ...layers import Affine, Pool, TokenMix
+from ...threads import cached_property
 from ..array_operations import axis_padding
 
 Node = Hashable
@@ -194,7 +194,7 @@ def _convolved(size: int, kernel: int, stride: int, padding: Any, node: Node, si
     out = (size + low + high - kernel) // stride + 1
     if out < 1:
         raise KcalcError(
-            f"node {node!r}: a kernel of {kernel} with padding {padding!r} does not fit an image of {_times(sizes)} locations; "
+            f"node {node!r}: a kernel of {kernel} with padding {glimpse(padding)} does not fit an image of {_times(sizes)} locations; "
             "give a larger image_shape, a smaller kernel or padding='same'"
         )
     return Axis(size, out, stride, tuple(t - low for t in range(kernel)), padding == "circular")
@@ -223,7 +223,7 @@ def _per_axis(value: Any, node: Node, what: str, count: int) -> tuple[int, ...]:
     if not isinstance(value, tuple):
         return (value,) * count
     if len(value) != count:
-        raise KcalcError(f"node {node!r}: {what}={value!r} has {len(value)} numbers, the image has {count} axes")
+        raise KcalcError(f"node {node!r}: {what}={glimpse(value)} has {len(value)} numbers, the image has {count} axes")
     return value
 
 

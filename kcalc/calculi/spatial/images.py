@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...arguments import real_array
-from ...errors import KcalcError, unknown
+from ...errors import KcalcError, glimpse, unknown
 from ...layers import Input
 from ...network import Network
 
@@ -47,11 +47,11 @@ def input_shapes(network: Network, image_shape: Any) -> Shapes:
 
 def _shape(given: Any) -> tuple[int, ...]:
     if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
-        raise KcalcError(f"image_shape is a tuple such as (height, width), got {given!r}")
+        raise KcalcError(f"image_shape is a tuple such as (height, width), got {glimpse(given)}")
     values = tuple(given)
     whole = all(hasattr(v, "__index__") and not isinstance(v, bool) and int(v) >= 1 for v in values)
     if not values or not whole:
-        raise KcalcError(f"image_shape must hold whole numbers >= 1, got {given!r}")
+        raise KcalcError(f"image_shape must hold whole numbers >= 1, got {glimpse(given)}")
     return tuple(int(v) for v in values)
 
 

@@ -17,21 +17,23 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import isqrt
 from typing import Any
 
 import numpy as np
 
-from ...arguments import single_precision
+from ...arguments import positive_number, raw_array, single_precision
 from ...compose import fold, require_network
 from ...errors import KcalcError, unknown
 from ...fields import NUMPY
 from ...layers import Affine, Nonlinear
 from ...maps import Assumption
 from ...network import Network, channel_widths, concat_channels
+from ...plain_arguments import choice, truth
 from ...printing import Shown, plain
+from ...threads import cached_property
 from ..channels import Channels
+from ..readings import OfReading
 from .images import Images, Shapes, distinct, input_shapes, read_images
 from .kernel import LocationKernel, defect
 from .local import refuse_many
@@ -111,9 +113,7 @@ class LocationReading:
 
     def pairs_within(self, memory: float) -> int:
         """How many pairs of images fit into ``memory`` MiB. Raises: KcalcError where one does not."""
-        if isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0:
-            raise KcalcError(f"memory is a number of MiB > 0, got {memory!r}")
-        pairs = int(memory * 2**20 / self.bytes_per_pair())
+        pairs = int(positive_number(memory, "memory, a number of MiB,") * 2**20 / self.bytes_per_pair())
         if pairs < 1:
             need = self.bytes_per_pair() / 2**20
             raise KcalcError(
@@ -165,7 +165,7 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
-class SpatialKernelMap(Shown):
+class SpatialKernelMap(OfReading, Shown):
     """Kernel maps of a network on images: ``C(X, Y=None)`` are the cosines of its outputs, ``C.matrix(X, Y=None)`` their covariances.
 
     Images are arrays (N, height, width, channels), or {input: array}; ``memory`` bounds the work space in MiB. Results are (N, M), for an
@@ -174,21 +174,6 @@ class SpatialKernelMap(Shown):
 
     def __init__(self, reading: LocationReading) -> None:
         self.reading = reading
-
-    @property
-    def network(self) -> Network:
-        """The network."""
-        return self.reading.network
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What the kernels take for granted, node by node."""
-        return self.reading.assumptions
-
-    @property
-    def heuristic(self) -> bool:
-        """True if some assumption is more than a convention."""
-        return any(a.kind == "heuristic" for a in self.assumptions)
 
     def __call__(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
         """The cosines of the outputs for all pairs of images; nan where an output is 0 with certainty."""
@@ -219,7 +204,7 @@ class SpatialKernelMap(Shown):
     def c_values(self, x: Any, y: Any, pairs: bool = False) -> dict[Node, Array]:
         """{node: c value at every location} for two images (height, width, channels); ``pairs``: of all pairs of locations, (*locations of
         x, *locations of y). nan where a q value is 0, for there is no cosine."""
-        reading = self.reading.with_all_pairs() if pairs else self.reading
+        reading = self.reading.with_all_pairs() if truth(pairs, "pairs") else self.reading
         both = [read_images(self.network, reading.shapes, _one(image), what) for image, what in ((x, "x"), (y, "y"))]
         images = Images.of({node: np.concatenate([side[node] for side in both]) for node in both[0]})
         own = reading.alone(images, False, 2)
@@ -344,11 +329,11 @@ class SpatialTangentKernel(SpatialKernelMap):
 
 
 def _one(image: Any) -> Any:
-    return {n: _one(v) for n, v in image.items()} if isinstance(image, Mapping) else np.asarray(image)[None]
+    return {n: _one(v) for n, v in image.items()} if isinstance(image, Mapping) else raw_array(image, "an image")[None]
 
 
 def _shown(blocks: list[Any], progress: bool) -> Any:
-    if not progress:
+    if not truth(progress, "progress"):
         return blocks
     from tqdm import tqdm
 
@@ -364,8 +349,8 @@ def exact_locations(spatial: Any, image_shape: Any, weights: Any) -> bool:
 
     Raises: KcalcError for another word, and for what "delta" has no use for.
     """
-    if spatial not in SPATIAL:
-        raise unknown("spatial", spatial, SPATIAL)
+    choice(spatial, "spatial", SPATIAL)
+    choice(weights, "weights", WEIGHTS)
     if spatial == "delta" and (image_shape is not None or weights != "dense"):
         raise KcalcError("image_shape and weights are read with spatial='exact' only; pass it too, or drop them")
     return spatial == "exact"
@@ -381,8 +366,7 @@ def spatial_reading(
 ) -> LocationReading:
     """A network made ready for images. Raises: KcalcError for unknown weights, symbols, and shapes that are missing or do not fit."""
     require_network(network)
-    if weights not in WEIGHTS:
-        raise unknown("weights", weights, WEIGHTS)
+    choice(weights, "weights", WEIGHTS)
     if network.free_symbols:
         names = ", ".join(sorted(map(str, network.free_symbols)))
         raise KcalcError(f"kernels of images are numbers, and the network has symbols ({names}); give them numbers with net.subs")

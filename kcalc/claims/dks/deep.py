@@ -10,11 +10,13 @@ import numpy as np
 import sympy as sp
 
 from ...activations import activation
+from ...balls import working
 from ...calculi.global_maps import c_map, q_map
 from ...combinators import chain, repeat
 from ...layers import Affine, Input, Nonlinear
 from ...network import Network
 from ...shaping.limits import depth_limit
+from ...threads import decimal_digits, lambdify
 from ..bench import CORRECTED, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
@@ -36,7 +38,7 @@ def _relu(c: float) -> float:
 
 @PAPER.claim("DKS-eq15", "Sec. 12.1, eq. 15", r"ReLU: $C_f(c) = \bigl(\sqrt{1-c^2}+(\pi-\cos^{-1}c)\,c\bigr)/\pi$, for every input q value")
 def _(bench: Bench) -> Iterator[Evidence]:
-    value = sp.lambdify(_C, _RELU, "numpy")
+    value = lambdify(_C, _RELU, "numpy")
     direct, formula, own = [], [], []
     for c in _POINTS:
         for q in (0.2, 1.0, 7.0):
@@ -67,7 +69,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     import flint
 
-    with flint.ctx.workprec(120):
+    with working(120):
         c = flint.arb(0)  # C(-1) = 0 by equation 15, and C rises, so that the image of -1 is the least one
         pi = flint.arb.pi()
         for _ in range(99):
@@ -127,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     formula = [_erf_c(c, x) for c, x in pairs]
     yield bench.equal(formula, [reference.cosine("erf", c, x) for c, x in pairs], "C against the joint density", 1e-10)
     yield bench.equal([phi.c_map(c, x) for c, x in pairs], formula, "the library's C", 1e-13)
-    with mpmath.workdps(50):
+    with decimal_digits(50):
         slow = mpmath.quad(lambda x: mpmath.erf(x) ** 2 * mpmath.npdf(x), np.linspace(-20, 20, 21).tolist())
         yield bench.equal(
             float(abs(slow - 2 / mpmath.pi * mpmath.asin(mpmath.mpf(2) / 3)) * 1e40), 0.0, "Q(1) in 50 digits, error x 1e40", 1.0

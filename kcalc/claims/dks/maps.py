@@ -14,6 +14,7 @@ from ...calculi.global_maps import c_map, q_map
 from ...combinators import chain
 from ...layers import Affine, Concat, Input, Nonlinear, Scale
 from ...network import Network
+from ...threads import decimal_digits
 from ..bench import CORRECTED, Bench
 from ..claim import Evidence
 from ..families import residual_network
@@ -50,7 +51,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "tanh": mpmath.tanh, "softplus": lambda x: mpmath.log1p(mpmath.exp(x)), "gelu": lambda x: x * mpmath.ncdf(x),
     }  # fmt: skip
     panels = np.linspace(-14, 14, 29).tolist()
-    with mpmath.workdps(30):
+    with decimal_digits(30):
         for name in bench.size(("tanh",), tuple(slow)):
             f, root = slow[name], mpmath.sqrt(1.5)
             value = mpmath.quad(lambda x, f=f, root=root: f(root * x) ** 2 * mpmath.npdf(x), panels)

@@ -17,6 +17,7 @@ from ...calculi.scaling.activation_moments import maximum
 from ...combinators import chain
 from ...layers import Affine, Input, Nonlinear, Pool
 from ...network import Network
+from ...threads import decimal_digits
 from ..bench import CORRECTED, PRINTED, Bench
 from ..claim import Evidence
 from . import reference
@@ -215,7 +216,7 @@ def _by_difference(m1: float, m2: float, s1: float, s2: float, rho: float) -> Re
     hypotheses="jointly Gaussian; not $u_1-u_2$ constant", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    with mpmath.workdps(30):
+    with decimal_digits(30):
         errors = []
         for _ in range(bench.size(6, 40)):
             m1, m2 = bench.rng.normal(size=2)

@@ -15,6 +15,7 @@ from ...calculi.global_maps import c_map, q_map
 from ...combinators import chain, repeat
 from ...layers import Affine, Input, Nonlinear
 from ...network import Network
+from ...threads import decimal_digits
 from ..bench import CORRECTED, PRINTED, Bench
 from ..claim import Evidence, Method
 from ..families import PowerMap, power_maps
@@ -113,7 +114,7 @@ def _exploding(bench: Bench, depths: tuple[int, ...]) -> Iterator[tuple[tuple[st
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     above, below, ratios = [], [], []
-    with mpmath.workdps(50):
+    with decimal_digits(50):
         for weights, star in _precise(bench, bench.size(25, 200)):
             start = star + (1 - star) * mpmath.mpf(float(bench.rng.uniform(0.05, 0.95)))
             ratio = (_at(weights, start) - star) / (start - star)
@@ -141,7 +142,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     above, below = [], []
-    with mpmath.workdps(50):
+    with decimal_digits(50):
         for weights, star in _precise(bench, bench.size(40, 250)):
             if star < mpmath.mpf("1e-3"):
                 continue

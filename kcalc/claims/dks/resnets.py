@@ -13,6 +13,7 @@ import sympy as sp
 
 from ...activations import activation
 from ...architectures import layernorm_resnet, vanilla
+from ...balls import working
 from ...calculi.global_maps import c_map, node_values, q_map, q_values
 from ...layers import Affine, Input, Sum
 from ...network import Network
@@ -256,7 +257,7 @@ def _enclosed(depth: int) -> tuple[float, float]:
     """Certified bounds of C_f(-1); C_f rises on [-1, 1], because C, T and B_q do."""
     import flint
 
-    with flint.ctx.workprec(200):
+    with working(200):
         pi = flint.arb.pi()
 
         def local(c: flint.arb) -> flint.arb:

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from ...activations import Activation
+from ...balls import working
 from ...shaping import shape
 from .independent import Dag
 
@@ -131,10 +132,10 @@ class SmoothBalls:
     @classmethod
     def of(cls, name: str, dag: Dag, tau: float) -> SmoothBalls:
         """With the constants that shaping finds for a network."""
-        from flint import acb, arb, ctx
+        from flint import acb, arb
 
         constants = shape(dag.network(name), method="tat", tau=tau).constants[name]
-        with ctx.workprec(53):
+        with working(53):
             alpha, beta, gamma, delta = (arb(float(getattr(constants, k))) for k in ("alpha", "beta", "gamma", "delta"))
             root = (2 * arb.pi()).sqrt()
 

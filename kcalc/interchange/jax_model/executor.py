@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, singledispatchmethod
+from functools import singledispatchmethod
 from math import prod
 from typing import Any
 
@@ -34,6 +34,7 @@ from ...layers import (
     Sum,
 )  # fmt: skip
 from ...network import Network, sum_weights
+from ...threads import cached_property, lambdify
 from ..layout import channel_axes
 from ..trace import Held, Normalise, Op, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
 from .values import View
@@ -284,4 +285,4 @@ def _numeric(op: Pointwise) -> Callable[..., Array]:
     import sympy as sp
 
     symbols = sp.symbols(f"x0:{len(op.reads)}", real=True)
-    return sp.lambdify(symbols, op.function(*symbols), modules="jax")
+    return lambdify(symbols, op.function(*symbols), modules="jax")

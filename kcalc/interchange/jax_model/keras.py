@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,11 +94,13 @@ def _patches() -> list[tuple[Any, str, Any]]:
 
 
 def _keeping(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., Any]:
-    """The mark where there is no mask and the layer is JAX's, else the library's call."""
+    """The mark where there is no mask and the layer is JAX's, else the library's call; this too in other threads than the reading one."""
     from jax.core import Tracer
 
+    reader = threading.get_ident()
+
     def call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("mask") is not None or not isinstance(inputs, Tracer):
+        if kwargs.get("mask") is not None or not isinstance(inputs, Tracer) or threading.get_ident() != reader:
             return own(self, inputs, *args, **kwargs)
         return mark(self, inputs)
 

@@ -16,6 +16,7 @@ import numpy as np
 import sympy as sp
 
 from ...errors import KcalcError
+from ...threads import lambdify
 from ..fusion import tidied
 from ..trace import Held, Normalise, Op, Pass, Pointwise, Pooling, Reshape
 
@@ -205,7 +206,7 @@ def _array(ops: dict[str, Op], expr: Any, shape: tuple[int, ...], kept: list[int
         held = ops[str(symbol).removeprefix("held:")]
         assert isinstance(held, Held)
         values.append(np.asarray(held.value, dtype=np.float64))
-    return np.squeeze(np.asarray(sp.lambdify(symbols, expr, "numpy")(*values)))
+    return np.squeeze(np.asarray(lambdify(symbols, expr, "numpy")(*values)))
 
 
 def _grouped(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: Found,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
+from ...threads import lambdify
 from ..trace import (
     Attend,
     Contract,
@@ -123,7 +124,7 @@ def elementwise(op: Any, arrays: list[Any]) -> Array | None:
         expr = op.function(*symbols)
         if not isinstance(expr, sp.Expr):
             return None
-        return np.broadcast_to(np.asarray(sp.lambdify(symbols, expr, ["scipy", "numpy"])(*arrays), dtype=np.float64), op.shape)
+        return np.broadcast_to(np.asarray(lambdify(symbols, expr, ["scipy", "numpy"])(*arrays), dtype=np.float64), op.shape)
     except Exception:  # a function that has no plain expression is not followed
         return None
 

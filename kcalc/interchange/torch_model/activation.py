@@ -15,6 +15,7 @@ from torch.nn import functional
 from ...activations import Activation, X
 from ...activations.pieces import resolve
 from ...errors import KcalcError
+from ...threads import lambdify
 
 Tensor = torch.Tensor
 Function = Callable[[Tensor], Tensor]
@@ -100,7 +101,7 @@ def _compiled(phi: Activation, expr: Any) -> Function:
     expr = expr.replace(sp.Max, lambda *a: sp.Function("Largest")(*a)).replace(sp.Min, lambda *a: sp.Function("Smallest")(*a))
     extra = {"Largest": _largest, "Smallest": _smallest}
     rounded = expr.xreplace({n: sp.Float(n, 17) for n in expr.atoms(sp.NumberSymbol, sp.Rational) if not n.is_Integer})
-    function = sp.lambdify(X, rounded, [{**MODULES[0], **extra}, "math"], cse=True)
+    function = lambdify(X, rounded, [{**MODULES[0], **extra}, "math"], cse=True)
     try:
         function(torch.zeros(1, dtype=torch.float64))
     except (NameError, TypeError, AttributeError) as error:
@@ -113,7 +114,7 @@ def _branches(phi: Activation, expr: sp.Piecewise) -> Function:
     rows: list[tuple[Any, Any]] = [(row.args[0], row.args[1]) for row in expr.args]
     out = _compiled(phi, rows[-1][0])
     for value, test in reversed(rows[:-1]):
-        out = _either(sp.lambdify(X, test, [MODULES[0], "math"]), _compiled(phi, value), out, test)
+        out = _either(lambdify(X, test, [MODULES[0], "math"]), _compiled(phi, value), out, test)
     return out
 
 

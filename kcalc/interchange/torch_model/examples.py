@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import KcalcError
+from ...threads import READING
 
 
 def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
@@ -24,7 +25,10 @@ def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
     """
     if not examples:
         raise KcalcError("a PyTorch model is read by running it: give example inputs or their shapes, kc.read(model, (2, 3, 32, 32))")
-    return tuple(_argument(model, example, f"example input {i + 1}") for i, example in enumerate(examples))
+    try:
+        return tuple(_argument(model, example, f"example input {i + 1}") for i, example in enumerate(examples))
+    except RecursionError:
+        raise KcalcError("the example inputs are nested too deeply, or hold themselves") from None
 
 
 def _argument(model: Any, example: Any, where: str) -> Any:
@@ -101,9 +105,15 @@ def copied(model: Any) -> Any:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Random states as before, no messages and no warnings."""
+    """Random states as before, no messages and no warnings, in one thread at a time: all of these are the process's."""
     import torch
 
+    with READING, _quiet(torch):
+        yield
+
+
+@contextlib.contextmanager
+def _quiet(torch: Any) -> Iterator[None]:
     state, numpy_state = random.getstate(), np.random.get_state()
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 
-from ...errors import unknown
+from ...plain_arguments import choice
 
 LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
 
 
 def checked_law(weights: Any) -> str:
     """The name of a law. Raises: KcalcError for other names."""
-    if weights not in LAWS:
-        raise unknown("law of initial weights", weights, LAWS)
+    choice(weights, "law of initial weights", LAWS)
     return weights
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import KcalcError, unknown
+from ...files import write_whole
 from ...version import __version__
-from ..json_format import write_bytes
 from .content import Content, content_of
 from .flax_writer import write_flax
 from .jax_writer import write_jax
@@ -65,7 +65,7 @@ def export(shaping: Any, target: str, path: str | os.PathLike[str] | None = None
     content = content_of(shaping, __version__)
     text = chosen.text(content)
     if path is not None:
-        write_bytes(chosen.data(content) if chosen.data is not None else text.encode(), path)
+        write_whole(path, chosen.data(content) if chosen.data is not None else text)
     return text
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ...activations import Activation
 from ...errors import KcalcError
 from ...layers import Affine, Layer, Nonlinear, Scale, Sum
 from ...network import Network, sum_weights
+from ...threads import cached_property
 
 Node = Hashable
 

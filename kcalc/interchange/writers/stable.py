@@ -13,6 +13,7 @@ from sympy.core.function import AppliedUndef
 
 from ...activations import Activation, X
 from ...errors import KcalcError
+from ...threads import lambdify
 
 REACH = 30.0
 FAR = (100.0, 709.0, 1e3, 1e4)
@@ -231,4 +232,4 @@ def compiled(form: sp.Expr) -> Any:
         "Log1p": np.log1p,
         "Modulus": np.abs,
     }
-    return sp.lambdify([X], form, modules=[special, "scipy", "numpy"])
+    return lambdify([X], form, modules=[special, "scipy", "numpy"])

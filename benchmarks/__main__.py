@@ -1,0 +1,73 @@
+"""``python -m benchmarks [--only NAME ...] [--quick] [--peers] [--output FILE]``: see benchmarks/README.md."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from . import machine, peers
+from .book import Options, Section, page, write
+
+HERE = Path(__file__).resolve().parent
+SECTIONS = ("start", "local_maps", "shaping", "subnetworks", "kernels", "compiled", "finite_width", "depth", "sizes")
+PARTIAL = "Only some sections, or small sizes: no book."
+
+
+def say(text: str) -> None:
+    """Progress, which is no part of the book."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure everything and write benchmarks/RESULTS.md.")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="NAME", default=SECTIONS, help=f"some of {', '.join(SECTIONS)}")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one minute")
+    parser.add_argument("--peers", action="store_true", help="compare with deepmind/dks and neural-tangents, in environments of their own")
+    parser.add_argument("--cache", type=Path, default=peers.cache(), help="where those are kept; default %(default)s")
+    parser.add_argument("--folder", help="where large temporary files go (7 GB); by default as the system has it")
+    parser.add_argument("--output", type=Path, help="default benchmarks/RESULTS.md; with --only or --quick, standard output")
+    return parser
+
+
+def main() -> None:
+    options = arguments().parse_args()
+    before, start = machine.load(), time.perf_counter()
+    environments = peers.interpreters(options.cache, say) if options.peers else {}
+    chosen = Options(options.quick, environments, options.folder)
+    sections = [measured(name, chosen) for name in SECTIONS if name in options.only]
+    heading = machine.heading(command_of(options), before, time.perf_counter() - start, peers.described(environments))
+    whole = not options.quick and set(options.only) == set(SECTIONS)
+    text = page(sections, [*heading, *([] if whole else [PARTIAL])], judged=not options.quick)
+    output = options.output or (HERE / "RESULTS.md" if whole else None)
+    if output is None:
+        print(text)
+    else:
+        write(text, output)
+        say(f"wrote {output}")
+    sys.exit(0 if all(section.finished for section in sections) else 1)
+
+
+def command_of(options: argparse.Namespace) -> str:
+    """The command to type for the same, without folders of this machine."""
+    only = f" --only {' '.join(options.only)}" if set(options.only) != set(SECTIONS) else ""
+    return f"python -m benchmarks{only}{' --quick' if options.quick else ''}{' --peers' if options.peers else ''}"
+
+
+def measured(name: str, options: Options) -> Section:
+    """What a module of benchmarks/sections finds; what stopped it, where something did, so that the others are not lost."""
+    start = time.perf_counter()
+    try:
+        found = importlib.import_module(f"benchmarks.sections.{name}").run(options)
+    except Exception as error:
+        traceback.print_exc()
+        found = Section(name, f"**Did not finish**: {type(error).__name__}: {error}", [], finished=False)
+    say(f"{name}: {time.perf_counter() - start:.0f} s")
+    return found
+
+
+if __name__ == "__main__":
+    main()

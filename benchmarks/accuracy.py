@@ -1,0 +1,152 @@
+"""Accuracy instead of time: ``python -m benchmarks.accuracy [--only rolled precision kernels digits optimizers] [--journal FOLDER]``.
+
+Prints the tables of benchmarks/ACCURACY.md; the whole takes about an hour on two cores, most of it training, which goes on where it was
+interrupted if it has a folder for its journals.  K-FAC is among the optimisers where kfac-jax steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import kcalc as kc
+from kcalc import training
+from kcalc.training import Comparison, Settings
+
+from .book import Table
+from .sections.compiled import gradient_step, shaped
+
+SETTINGS = Settings(optimizer="adam", steps=500, batch_size=64, evaluate_every=25)
+
+
+def relative(found: Any, expected: Any) -> float:
+    """The largest difference over the largest entry."""
+    a, b = (np.asarray(v, float) for v in (found, expected))
+    return float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-30))
+
+
+def rolled(options: argparse.Namespace) -> list[Table]:
+    """Rolled networks against the same unrolled, with the same weights."""
+    rows = []
+    resnet = kc.shape(kc.architectures.rescaled_resnet(12), "softplus", method="dks").network
+    for name, network in {"100 layers, tanh, DKS": shaped(100).network, "36-layer rescaled ResNet, softplus, DKS": resnet}.items():
+        model, plain = kc.to_jax(network, 64), kc.to_jax(network, 64, rolled=False)
+        x = jax.random.normal(jax.random.key(1), (32, 64))
+        params, own = model.init(0), plain.init(0)
+        gap = relative(model.apply(params, x), plain.apply(own, x))
+        slopes = [gradient_step(m.apply)(p, x)[1] for m, p in ((model, params), (plain, own))]
+        by_node = [m.unstack(g) for m, g in zip((model, plain), slopes, strict=True)]
+        worst = max(relative(by_node[0][n][leaf], v) for n, leaves in by_node[1].items() for leaf, v in leaves.items())
+        rows.append((name, f"{gap:.1e}", f"{worst:.1e}"))
+    caption = "Rolled against unrolled, the same weights: largest difference, relative to the largest entry"
+    return [Table(caption, ("network", "output", "gradient"), rows)]
+
+
+def precision(options: argparse.Namespace) -> list[Table]:
+    """Single and half precision against float64."""
+    rows = []
+    shaping, x = shaped(100), np.random.default_rng(0).standard_normal((32, 64))
+    exact = kc.to_jax(shaping, 64, dtype="float64")
+    truth = exact.init(0)
+    with jax.enable_x64(True):
+        loss = jax.value_and_grad(lambda p: (exact.apply(p, x) ** 2).mean())
+        output, slope = np.asarray(exact.apply(truth, x)), jax.tree.map(np.asarray, loss(truth)[1])
+    for dtype in ("float32", "bfloat16", "float16"):
+        model = kc.to_jax(shaping, 64, dtype=dtype)
+        params = jax.tree.map(lambda leaf, d=dtype: jnp.asarray(np.asarray(leaf, np.float32)).astype(d), truth)
+        found = gradient_step(model.apply)(params, jnp.asarray(x, dtype))[1]
+        gap = max(relative(a, b) for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(slope), strict=True))
+        rows.append((dtype, f"{relative(model.apply(params, x), output):.1e}", f"{gap:.1e}"))
+    caption = "Precision: outputs against float64 with the same weights, 100 layers of DKS tanh, width 64"
+    return [Table(caption, ("dtype", "output", "gradient"), rows)]
+
+
+def kernels(options: argparse.Namespace) -> list[Table]:
+    """Empirical c values of real networks against the C map."""
+    rows = []
+    methods: dict[str, dict[str, Any]] = {"relu": {"method": "tat", "eta": 0.9}, "softplus": {"method": "dks", "zeta": 10.0}}
+    for weights in ("gaussian", "orthogonal"):
+        for name, method in methods.items():
+            model = kc.to_jax(kc.shape(kc.architectures.vanilla(100), name, **method), weights=weights)
+            for width in options.widths:
+                case = f"{name} ({method['method'].upper()}), {weights}, {width}"
+                rows.append((case, *_kernel_cells(model, width, options.draws)))
+    columns = (
+        "activation, weights, width",
+        "error, c = 0",
+        "c = .8",
+        "greatest abs z",
+        "mean - map there",
+        "beyond 4 errors",
+        "deviation",
+        "bias",
+    )
+    caption = f"Empirical c values of 100 layers against the C map: {options.draws} draws x 64 pairs, inputs with c = 0 and .8"
+    return [Table(caption, columns, rows)]
+
+
+def _kernel_cells(model: Any, width: int, draws: int) -> tuple[str, ...]:
+    check = kc.verify_kernels(model, (0.0, 0.8), draws=draws, pairs=64, widths=[width], tangent=False, gradients=False)
+    s, judged, bias = check.statistic("c"), check.judged(), check.bias("c").values[0]
+    beyond = sum(d.quantity == "c" for d in check.deviating())
+    first = next(d for d in check.deviations if d.quantity == "c")
+    errors = (f"{e:.4f}" for e in s.error[judged].max(axis=0))
+    where = (f"{abs(first.z):.2f}", f"{first.mean - first.expected:+.4f}", f"{beyond} of {2 * judged.sum()}")
+    return *errors, *where, f"{check.fluctuation('c').values[0]:.3f}", "-" if np.isnan(bias) else f"{bias:.4f}"
+
+
+def digits(options: argparse.Namespace) -> list[Table]:
+    """What DKS and TAT make of deep networks without shortcuts."""
+    return [_compared(options, "headline", part, seeds) for part, seeds in (("folds", 5), ("last", 3))]
+
+
+def optimizers(options: argparse.Namespace) -> list[Table]:
+    """SGD, Adam, Muon and K-FAC side by side."""
+    return [_compared(options, "optimizers", "folds", 3)]
+
+
+def _compared(options: argparse.Namespace, recipe: str, part: str, seeds: int) -> Table:
+    journal = None if options.journal is None else Path(options.journal) / f"{recipe}-{part}.jsonl"
+    found = training.compare(training.recipe(recipe).contenders(), training.load("digits"), SETTINGS, seeds, part, journal=journal)
+    title = "stratified 5-fold" if part == "folds" else "the last 360 (writers that are not trained on)"
+    columns = ("network", "learning rate", "test %", "+-", "train %", "steps to 95 %", "diverged")
+    return Table(f"{recipe}, {title}, {seeds} runs per learning rate", columns, _rows(found))
+
+
+def _rows(found: Comparison) -> list[tuple[str, ...]]:
+    return [
+        (
+            row.label,
+            f"{row.learning_rate:g}{' (end of the grid)' if row.at_the_edge else ''}",
+            f"{100 * row.accuracy:.2f}",
+            f"{100 * row.error:.2f}",
+            f"{100 * row.train_accuracy:.2f}",
+            "-" if row.steps_to_goal is None else str(row.steps_to_goal),
+            f"{row.diverged} of {row.runs}",
+        )
+        for row in found.rows
+    ]
+
+
+TABLES = {"rolled": rolled, "precision": precision, "kernels": kernels, "digits": digits, "optimizers": optimizers}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=(__doc__ or "").split("\n")[0])
+    options.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
+    options.add_argument("--journal", metavar="FOLDER", help="keep finished trainings here")
+    options.add_argument("--draws", type=int, default=50)
+    options.add_argument("--widths", type=int, nargs="+", default=[30, 100, 300])
+    chosen = options.parse_args()
+    for name in chosen.only:
+        for table in TABLES[name](chosen):
+            print(table.markdown(), "\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The book: sections of tables and figures, what was demanded of them, and the file they are written to."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from .demands import DEMANDS, Demand
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a section is told: small sizes for a quick look, the peers' interpreters by name, where large files may go."""
+
+    quick: bool = False
+    peers: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
+
+    def size(self, quick: T, full: T) -> T:
+        """The one that serves."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a caption; cells are text."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        lines = [self.caption, "", _row(self.columns), _row("---" for _ in self.columns), *map(_row, self.rows)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure that something was demanded of; ``shown`` says more than the number where there is more to say."""
+
+    value: float
+    shown: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one module of benchmarks/sections found."""
+
+    title: str
+    intro: str
+    tables: Sequence[Table]
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    finished: bool = True
+
+    def markdown(self) -> str:
+        parts = [f"## {self.title}", self.intro, *(table.markdown() for table in self.tables), *self.notes]
+        return "\n\n".join(parts)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+# -- numbers as text ---------------------------------------------------------------------------------------------------------------------
+
+
+def seconds(value: float) -> str:
+    """A time with three digits and a unit."""
+    if math.isnan(value):
+        return "-"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if value >= scale:
+            return f"{digits(value / scale)} {unit}"
+    return f"{digits(value / 1e-6)} us"
+
+
+def digits(value: float) -> str:
+    """Three significant digits, never in powers of ten where they need not be."""
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else str(value)
+    if value == 0 or not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.3g}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def times(value: float) -> str:
+    """A ratio."""
+    return f"{digits(value)} x"
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------------------------
+
+
+def demanded(figures: Mapping[str, Figure], judged: bool = True) -> Table:
+    """What was demanded, what was measured, and (unless ``judged=False``, at small sizes) whether that meets it."""
+    return Table(
+        "Demanded and measured. Where a figure has a reason for falling short, it stands beside it.",
+        ("what", "demanded", "measured", "verdict"),
+        [_row_of(demand, figures.get(demand.key), judged) for demand in DEMANDS],
+    )
+
+
+def _row_of(demand: Demand, figure: Figure | None, judged: bool) -> tuple[str, ...]:
+    if figure is None:
+        missing = "not measured: needs --peers" if demand.peer else "not measured in this run"
+        return demand.what, demand.text, "-", missing
+    if not judged:
+        return demand.what, demand.text, figure.shown, "not judged: small sizes"
+    verdict = "met" if demand.met(figure.value) else f"**short**{': ' if demand.why else ''}{demand.why}"
+    return demand.what, demand.text, figure.shown, verdict
+
+
+def page(sections: Sequence[Section], heading: Sequence[str], judged: bool = True) -> str:
+    """The whole text: machine, demands, sections."""
+    figures = {key: figure for section in sections for key, figure in section.figures.items()}
+    unknown = set(figures) - {demand.key for demand in DEMANDS}
+    if unknown:
+        raise KeyError(f"figures that nothing was demanded of: {', '.join(sorted(unknown))}")
+    parts = [
+        "# Results",
+        *heading,
+        "## What was demanded",
+        demanded(figures, judged).markdown(),
+        *(section.markdown() for section in sections),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def write(text: str, path: Path) -> None:
+    """Write a file that appears whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

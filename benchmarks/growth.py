@@ -1,0 +1,106 @@
+"""Cost against size: the same work at growing sizes, in CPU time (what else runs matters less), with fitted exponents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .book import Table, digits, seconds
+from .timing import exponent, spent
+
+STEEP = 1.2
+STEEP_STEP = 1.4  # of the last step alone, which other work on the machine disturbs more
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something done at every size: ``prepare(size)`` is not timed, ``action(prepared)`` is.
+
+    ``budget``: a size whose time is foreseen to exceed it (in seconds) is left out, and so are those above. ``rounds``: the best counts.
+    ``why``: what explains an exponent above 1.2.
+    """
+
+    name: str
+    action: Callable[[Any], Any]
+    budget: float = 8.0
+    rounds: int = 2
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """CPU seconds at the sizes that were reached."""
+
+    work: Work
+    found: Mapping[float, float]
+
+    @property
+    def fitted(self) -> float:
+        """Over all sizes."""
+        return exponent(list(self.found), list(self.found.values()))
+
+    @property
+    def last(self) -> float:
+        """Between the two largest sizes, where what is done once weighs least."""
+        sizes = list(self.found)[-2:]
+        return exponent(sizes, [self.found[size] for size in sizes])
+
+    @property
+    def remark(self) -> str:
+        """The explanation of a steep one, or that there is none."""
+        steep = len(self.found) > 2 and (self.fitted > STEEP or self.last > STEEP_STEP)
+        return (f"steep: {self.work.why}" if self.work.why else "**steep, not explained**") if steep else ""
+
+
+def grown(
+    works: Sequence[Work], sizes: Sequence[int], prepare: Callable[[int], Any], measure: Callable[[Any], float] | None = None
+) -> list[Measured]:
+    """Time every work at every size, sizes in turn within a round; ``measure(prepared)`` is the size that exponents are taken in."""
+    found: dict[str, dict[float, float]] = {work.name: {} for work in works}
+    for size in sizes:
+        ready = prepare(size)
+        scale = float(size if measure is None else measure(ready))
+        for work in works:
+            if foreseen(found[work.name], scale) <= work.budget:
+                found[work.name][scale] = _best(work, ready)
+    return [Measured(work, found[work.name]) for work in works]
+
+
+def _best(work: Work, ready: Any) -> float:
+    """The best of the rounds; one will do for what takes more than a second."""
+    best = spent(lambda: work.action(ready)).cpu
+    for _ in range(work.rounds - 1 if best < 1 else 0):
+        best = min(best, spent(lambda: work.action(ready)).cpu)
+    return best
+
+
+def foreseen(known: Mapping[float, float], size: float) -> float:
+    """Seconds at a size, from the last two known ones (at least linear); 0 where nothing is known."""
+    if not known:
+        return 0.0
+    sizes = list(known)[-2:]
+    power = max(1.0, exponent(sizes, [known[s] for s in sizes])) if len(sizes) == 2 else 1.0
+    return known[sizes[-1]] * (size / sizes[-1]) ** power
+
+
+def table(caption: str, what: str, rows: Sequence[Measured], sizes: Sequence[float]) -> Table:
+    """Times, exponents and remarks."""
+    columns = (what, *(count(size) for size in sizes), "exponent", "last step", "remark")
+    cells = [
+        (
+            row.work.name,
+            *(seconds(row.found[size]) if size in row.found else "-" for size in map(float, sizes)),
+            *("-" if math.isnan(value) else digits(value) for value in (row.fitted, row.last)),
+            row.remark,
+        )
+        for row in rows
+    ]
+    return Table(caption, columns, cells)
+
+
+def count(size: float) -> str:
+    """A whole number, as a power of ten where it is one."""
+    power = round(math.log10(size)) if size > 0 else 0
+    return f"10^{power}" if power > 2 and size == 10**power else f"{size:.0f}"

@@ -1,0 +1,1 @@
+"""One module per section of the book, each with ``run(options) -> Section``."""

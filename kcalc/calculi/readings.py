@@ -1,0 +1,29 @@
+"""What results that read a network say of their reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..maps import Assumption
+from ..network import Network
+
+
+class OfReading:
+    """A result with a ``reading`` that knows its network and its assumptions."""
+
+    reading: Any
+
+    @property
+    def network(self) -> Network:
+        """The network."""
+        return self.reading.network
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is taken for granted, node by node."""
+        return self.reading.assumptions
+
+    @property
+    def heuristic(self) -> bool:
+        """True if some assumption is more than a convention."""
+        return any(a.kind == "heuristic" for a in self.assumptions)

@@ -1,0 +1,79 @@
+"""Whole numbers, truth values, text, choices and lists that callers give: checked, or refused in one sentence that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, ValuesView
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .errors import KcalcError, glimpse, unknown
+
+Chosen = TypeVar("Chosen", bound=str)
+READ = (Sequence, Set, Iterator, ValuesView)
+LARGEST = 2**63 - 1  # what arrays and files can count
+
+
+def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
+    """A whole number in [least, most]: a Python, NumPy or SymPy one. Raises: KcalcError otherwise, for truth values too."""
+    from sympy import Integer
+
+    if not isinstance(value, int | np.integer | Integer) or isinstance(value, bool) or not least <= int(value) <= most:
+        ceiling = "" if most == LARGEST else f" and <= {most}"
+        raise KcalcError(f"{what} must be a whole number >= {least}{ceiling}, got {glimpse(value)}")
+    return int(value)
+
+
+def truth(value: Any, what: str) -> bool:
+    """True or False, of Python or NumPy. Raises: KcalcError otherwise."""
+    if not isinstance(value, bool | np.bool_):
+        raise KcalcError(f"{what} must be True or False, got {glimpse(value)}")
+    return bool(value)
+
+
+def text(value: Any, what: str) -> str:
+    """Text that is not empty. Raises: KcalcError otherwise."""
+    if not isinstance(value, str) or not value:
+        raise KcalcError(f"{what} must be text, got {glimpse(value)}")
+    return value
+
+
+def choice(value: Any, what: str, known: Iterable[Chosen]) -> Chosen:
+    """One of the known names. Raises: KcalcError that lists them, or those nearest to what was given."""
+    names = tuple(known)
+    if not isinstance(value, str) or value not in names:
+        raise unknown(what, value, names)
+    return value  # pyright: ignore[reportReturnType]
+
+
+def file_path(value: Any, what: str = "path") -> Path:
+    """The path of a file, given as text or as a path. Raises: KcalcError for anything else."""
+    if not isinstance(value, str | Path) or not str(value):
+        raise KcalcError(f"{what} names a file, as in 'network.json', got {glimpse(value)}")
+    return Path(value)
+
+
+def is_key(value: Any, among: Any) -> bool:
+    """``value in among``, False for what has no hash or no sound comparison."""
+    try:
+        return bool(value in among)
+    except Exception:  # whatever the hash or the comparison of a foreign object raises
+        return False
+
+
+def items(value: Any, what: str) -> tuple[Any, ...]:
+    """The members of a sequence, a set or an iterator, not of text or a mapping. Raises: KcalcError for anything else."""
+    try:
+        if isinstance(value, str | bytes | Mapping) or not (isinstance(value, READ) or hasattr(value, "__array__")):
+            raise TypeError
+        return tuple(value)
+    except Exception:  # whatever a foreign object raises as it is read
+        raise KcalcError(f"{what} must be a sequence, got {glimpse(value)}") from None
+
+
+def mapping(value: Any, what: str) -> Mapping[Any, Any]:
+    """A mapping. Raises: KcalcError otherwise."""
+    if not isinstance(value, Mapping):
+        raise KcalcError(f"{what} must be a mapping, {{name: value}}, got {glimpse(value)}")
+    return value

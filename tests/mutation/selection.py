@@ -1,0 +1,44 @@
+"""Which tests run a line, from a coverage record with contexts, fastest first."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from coverage import CoverageData
+
+UNKNOWN = 1.0  # seconds, of a test whose time was not recorded
+
+
+class Selection:
+    """The record of a run of the tests."""
+
+    def __init__(self, coverage: Path, junit: Path) -> None:
+        for path in (coverage, junit):
+            if not path.exists():
+                raise SystemExit(f"no {path.name}: run the tests with --cov --cov-context=test --junitxml=.junit.xml first")
+        self.data = CoverageData(str(coverage))
+        self.data.read()
+        self.seconds = _seconds(junit)
+        self._lines: dict[str, dict[int, list[str]]] = {}
+
+    def tests(self, path: str, line: int, limit: float) -> list[str]:
+        """Names of tests that run the line, fastest first, within ``limit`` seconds (at least one, if there is any)."""
+        if path not in self._lines:
+            self._lines[path] = self.data.contexts_by_lineno(path)
+        contexts = {name.rsplit("|", 1)[0] for name in self._lines[path].get(line, []) if name}
+        chosen, spent = [], 0.0
+        for name in sorted(contexts, key=lambda name: (self.seconds.get(name, UNKNOWN), name)):
+            spent += self.seconds.get(name, UNKNOWN)
+            if chosen and spent > limit:
+                break
+            chosen.append(name)
+        return chosen
+
+
+def _seconds(junit: Path) -> dict[str, float]:
+    times = {}
+    for case in ElementTree.parse(junit).iter("testcase"):
+        file = case.get("classname", "").replace(".", "/") + ".py"
+        times[f"{file}::{case.get('name')}"] = float(case.get("time", 0))
+    return times

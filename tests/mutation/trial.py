@@ -1,0 +1,125 @@
+"""One mutant after another, each in a process forked for it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from types import CodeType
+
+from mutants import Mutant
+from selection import Selection
+
+PATIENCE = 60.0  # seconds, beyond four times what the tests should take
+
+
+class Verdict(Enum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    TIMEOUT = "timeout"
+    SURVIVED = "survived"
+
+
+class Pool:
+    """Forked processes, some at a time.  The parent imports what takes long, but nothing of kcalc."""
+
+    def __init__(self, root: Path, processes: int) -> None:
+        self.root, self.processes = root, processes
+        os.chdir(root)
+        sys.path[:0] = [str(root), str(root / "tests")]
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        for name in (
+            "numpy",
+            "scipy.optimize",
+            "scipy.special",
+            "sympy",
+            "mpmath",
+            "networkx",
+            "jax",
+            "flint",
+            "hypothesis",
+            "pytest",
+            "matplotlib",
+        ):
+            importlib.import_module(name)
+
+    def run(self, sample: Iterable[tuple[str, Mutant]], selection: Selection, limit: float) -> Iterator[tuple[tuple[str, Mutant], Verdict]]:
+        """((room, mutant), verdict) as they become known."""
+        waiting, running = list(sample)[::-1], {}
+        while waiting or running:
+            while waiting and len(running) < self.processes:
+                room, mutant = waiting.pop()
+                tests = selection.tests(mutant.path, mutant.line, limit)
+                if not tests:
+                    yield (room, mutant), Verdict.SURVIVED
+                    continue
+                spent = sum(selection.seconds.get(name, 1.0) for name in tests)
+                running[self._start(mutant, tests)] = (room, mutant), time.monotonic() + 4 * spent + PATIENCE
+            yield from _finished(running)
+            time.sleep(0.02)
+
+    def _start(self, mutant: Mutant, tests: list[str]) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 1
+        try:
+            os.setsid()
+            status = _trial(self.root, mutant, tests)
+        finally:
+            os._exit(status)
+
+
+def _finished(running: dict[int, tuple[tuple[str, Mutant], float]]) -> Iterator[tuple[tuple[str, Mutant], Verdict]]:
+    for pid, (item, deadline) in list(running.items()):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        late = time.monotonic() > deadline
+        if done or late:
+            del running[pid]
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            if not done:
+                os.waitpid(pid, 0)
+            passed = done and os.waitstatus_to_exitcode(status) == 0
+            yield item, Verdict.SURVIVED if passed else Verdict.KILLED if done else Verdict.TIMEOUT
+
+
+def _trial(root: Path, mutant: Mutant, tests: list[str]) -> int:
+    """Exit status of the tests with the fault in place."""
+    import pytest
+
+    path = root / mutant.path
+    name = ".".join(Path(mutant.path).with_suffix("").parts)
+    sys.meta_path.insert(0, _Finder(name, path, mutant.applied(path.read_text(encoding="utf-8"))))
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 1)
+    os.dup2(sink, 2)
+    return int(pytest.main([*tests, "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, name: str, path: Path, text: str) -> None:
+        self.name, self.path, self.loader = name, path, _Loader(name, str(path), text)
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self.path, loader=self.loader)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, text: str) -> None:
+        super().__init__(name, path)
+        self.text = text
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self.text, self.path, "exec", dont_inherit=True)

@@ -1,0 +1,317 @@
+"""Files appear whole or not at all: failures in the middle of every writer of the library, a full disk, a killed process."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc import plotting
+from kcalc.claims import errata
+from kcalc.claims.journal import Journal
+from kcalc.cli import main
+from kcalc.cli import verify as verify_command
+from kcalc.files import replacing, write_whole
+from kcalc.interchange.json_format import write_json
+from kcalc.report.api import NetworkReport
+from kcalc.training import Comparison
+from kcalc.training.checkpoints import Checkpoint, Fingerprint, save
+from kcalc.training.journal import Journal as RunJournal
+from kcalc.training.logs import Log
+
+OLD = b"what was there\n"
+
+
+@cache
+def shaped() -> Any:
+    return kc.shape(kc.architectures.vanilla(3, "tanh"), method="dks")
+
+
+def page() -> NetworkReport:
+    return NetworkReport("net", "<p>" * 2000)
+
+
+@cache
+def figure() -> Any:
+    return kc.c_map(kc.architectures.vanilla(2, "relu")).plot().figure
+
+
+def checkpoint(path: Path) -> None:
+    save(Checkpoint(Fingerprint("a", "b"), {}, 1, (), (0, 0.0, 0), {"params": {"w": np.ones(800)}}), path)
+
+
+def errata_page(path: Path) -> None:
+    write_whole(path, errata.page())
+
+
+WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "network": ("net.json", lambda path: kc.save_json(kc.architectures.vanilla(20), path)),
+    "data": ("data.json", lambda path: write_json({"a": [1] * 900}, path)),
+    "export": ("net.py", lambda path: shaped().export("torch", path)),
+    "report": ("page.html", lambda path: page().save(path)),
+    "plot": ("c.png", lambda path: plotting.save(figure(), path)),
+    "drawing": ("c.svg", lambda path: plotting.save(figure(), path)),
+    "table": ("rows.csv", lambda path: Comparison("t", ()).save_table(path)),
+    "log": ("log.csv", lambda path: Log.at(path).begin(())),
+    "checkpoint": ("run.npz", checkpoint),
+    "claims": ("verify.html", lambda path: verify_command._write(str(path), "x" * 5000)),
+    "errata": ("holds.md", errata_page),
+    "command": ("out.py", lambda path: run("shape", "vanilla-3", "--activation", "tanh", "--export", "numpy", "-o", str(path))),
+}  # fmt: skip
+
+
+def run(*arguments: str) -> None:
+    """A command; its refusal as the error that it is in Python."""
+    if main(arguments):
+        raise kc.KcalcError("refused")
+
+
+class Halfway:
+    """``os.fsync`` that fails: what was written is on its way, and the file not yet in its place."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error, self.calls = error, 0
+
+    def __call__(self, *_: object) -> None:
+        self.calls += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+@pytest.mark.parametrize("kind", list(WRITERS))
+def test_a_failure_in_the_middle_leaves_the_old_file_and_nothing_else(kind: str, step: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    name, write = WRITERS[kind]
+    path = tmp_path / name
+    path.write_bytes(OLD)
+    for error in (OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()):
+        failing = Halfway(error)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, step, failing)
+            with pytest.raises(kc.KcalcError if isinstance(error, OSError) else KeyboardInterrupt):
+                write(path)
+        assert failing.calls == 1
+        assert path.read_bytes() == OLD
+        assert [entry.name for entry in tmp_path.iterdir()] == [name]
+    write(path)
+    assert path.read_bytes() not in (OLD, b"")
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("journal", ["claims", "runs", "matrix"])
+def test_journals_and_records_too(journal: str, tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "k.jsonl"
+    K, x = kc.ntk(kc.architectures.vanilla(2, "relu")), np.eye(6)
+    again: Callable[[], Any] = {
+        "claims": partial(Journal, path, "quick", 0), "runs": partial(RunJournal, path),
+        "matrix": partial(K.matrix, x, out=tmp_path / "k.npy", block_rows=2),
+    }[journal]  # fmt: skip
+    if journal == "runs":
+        path.write_text("")
+    again()
+    if journal == "matrix":
+        path = next(entry for entry in tmp_path.iterdir() if entry.suffix == ".json")
+        record = json.loads(path.read_text())
+        record["finished"].pop("2")  # as after an interruption
+        path.write_text(json.dumps(record))
+    before, entries = path.read_bytes(), sorted(tmp_path.iterdir())
+    monkeypatch.setattr(os, "replace", Halfway(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(kc.KcalcError, match="No space"):
+        again()
+    assert path.read_bytes() == before and sorted(tmp_path.iterdir()) == entries
+    monkeypatch.undo()
+    again()
+
+
+SCRIPT = """
+import json, os, resource, signal, sys
+from pathlib import Path
+import kcalc as kc
+from kcalc import plotting
+from test_atomic_writes import OLD, WRITERS
+
+folder = Path(sys.argv[1])
+for _, write in [WRITERS[k] for k in ("network", "export", "report", "plot")]:
+    write(folder / ("warm" + _))  # what is computed and imported once, before the limits
+    (folder / ("warm" + _)).unlink()
+
+def child(work):
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        except kc.KcalcError as error:
+            os._exit(7 if "File too large" in str(error) else 8)
+        except BaseException:
+            os._exit(9)
+        os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    return os.waitstatus_to_exitcode(status)
+
+def limited(write, path):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    write(path)
+
+def killed(write, path):
+    os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+    write(path)
+
+found = {}
+for kind in ("network", "export", "report", "plot", "checkpoint"):
+    name, write = WRITERS[kind]
+    for way in (limited, killed):
+        place = folder / f"{kind}-{way.__name__}"
+        place.mkdir()
+        path = place / name
+        path.write_bytes(OLD)
+        code = child(lambda: way(write, path))
+        found[place.name] = [code, path.read_bytes() == OLD, len(list(place.iterdir()))]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, resource limits and signals")
+def test_a_full_disk_and_a_killed_process(tmp_path: Path) -> None:
+    """A limit of 1000 bytes a file, and SIGKILL while the new file is written: the old one is as it was; only a kill may leave litter."""
+    places = os.pathsep.join([str(Path(kc.__file__).parents[1]), str(Path(__file__).parent)])
+    environment = os.environ | {"PYTHONPATH": places, "MPLBACKEND": "Agg"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 10
+    for place, (code, intact, entries) in found.items():
+        assert intact, place
+        assert (code, entries) == (7, 1) if place.endswith("limited") else (code, entries) == (-9, 2), (place, code, entries)
+
+
+def test_permissions_are_the_usual_ones_or_those_there_were(tmp_path: Path) -> None:
+    mask = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "new", b"1")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+    (tmp_path / "new").chmod(0o604)
+    write_whole(tmp_path / "new", "2")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o604
+
+
+def test_links_stay_and_pipes_are_written_to(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "far" / "net.json")
+    for _ in range(2):  # a link that leads to nothing yet, and one to a file
+        kc.save_json(kc.architectures.vanilla(2), tmp_path / "link.json")
+        assert (tmp_path / "link.json").is_symlink()
+        assert kc.load_json(tmp_path / "far" / "net.json") == kc.architectures.vanilla(2)
+    os.mkfifo(tmp_path / "pipe")
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    write_whole(tmp_path / "pipe", b"through")
+    reader.join(20)
+    assert got == [b"through"] and (tmp_path / "pipe").is_fifo()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["far", "link.json", "pipe"]
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for path, said in (
+        (tmp_path, "is a folder"), (tmp_path / "no" / "file", "its folder does not exist"), (tmp_path / ("n" * 300), "File name too long"),
+        (tmp_path / "nu\0ll", "null byte"), (tmp_path / "circle", "cannot write"),
+    ):  # fmt: skip
+        with pytest.raises(kc.KcalcError, match=said):
+            write_whole(path, b"")
+    (tmp_path / "mine").write_bytes(OLD)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as of a file that may not be written, for others than root
+    with pytest.raises(kc.KcalcError, match="Permission denied"):
+        write_whole(tmp_path / "mine", b"")
+    assert (tmp_path / "mine").read_bytes() == OLD
+    longest = tmp_path / ("n" * 250)
+    monkeypatch.undo()
+    assert write_whole(longest, b"1").read_bytes() == b"1"
+
+
+def test_errors_of_the_block_pass_through(tmp_path: Path) -> None:
+    for error in (ValueError("mine"), RuntimeError("mine"), kc.KcalcError("mine"), SystemExit(3)):
+        with pytest.raises(type(error)) as caught:
+            _spoilt(tmp_path / "file", error)
+        assert caught.value is error
+        assert not list(tmp_path.iterdir())
+
+
+def _spoilt(path: Path, error: BaseException) -> None:
+    with replacing(path) as stream:
+        stream.write(b"half")
+        raise error
+
+
+def test_writers_at_the_same_time_leave_one_of_their_files(tmp_path: Path) -> None:
+    texts = [bytes([65 + i]) * 200_000 for i in range(8)]
+    seen: list[bytes] = []
+
+    def work(text: bytes) -> None:
+        for _ in range(5):
+            write_whole(tmp_path / "file", text)
+            seen.append((tmp_path / "file").read_bytes())
+
+    threads = [threading.Thread(target=work, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 40 and set(seen) <= set(texts)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+# files that grow by lines (their readers drop a last one cut short), a matrix that is written stripe by stripe beside a record, a probe
+DIRECT = {
+    "claims/journal.py": ["open", "open", "open"], "training/journal.py": ["open"], "training/logs.py": ["open"],
+    "gram/sinks.py": ["open_memmap"], "files.py": ["open", "open", "replace"],
+}  # fmt: skip
+
+
+MODES = ("w", "wb", "a", "ab", "x", "xb", "r+", "r+b", "w+", "w+b")
+
+
+def test_nothing_else_in_the_library_opens_a_file_to_write() -> None:
+    root = Path(kc.__file__).parent
+    found = {str(path.relative_to(root)): calls for path in sorted(root.rglob("*.py")) if (calls := sorted(_writing(path)))}
+    assert found == DIRECT
+
+
+def _writing(path: Path) -> list[str]:
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    return [name for call in calls if (name := _name(call.func)) and _writes(name, call)]
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+
+
+def _writes(name: str, call: ast.Call) -> bool:
+    given = [ast.unparse(argument) for argument in (*call.args, *(keyword.value for keyword in call.keywords))]
+    if name in ("open", "fdopen", "open_memmap", "memmap"):
+        return any(
+            text.strip("'") in ("w", "wb", "a", "ab", "x", "xb", "r+", "r+b", "w+", "w+b") or "O_WRONLY" in text for text in given
+        ) and (name != "open_memmap" or "'w+'" in given)
+    if name == "savefig":
+        return given[0] != "stream"
+    if name == "replace":
+        return ast.unparse(call.func) == "os.replace"
+    return name in ("write_text", "write_bytes", "tofile", "mkstemp", "NamedTemporaryFile") or (
+        name in ("save", "savez", "savetxt", "savez_compressed") and ast.unparse(call.func).startswith("np.") and given[0] != "stream"
+    )

@@ -1,0 +1,122 @@
+"""Every option of every command, given what it should not be given: status 1 or 2 and one line, or an answer; never a traceback."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bad_inputs import within
+
+import kcalc as kc
+from kcalc.cli import main, parser
+
+GOOD = {
+    "maps": "vanilla-3 --activation erf",
+    "shape": "vanilla-4 --activation erf --zeta 1.2",
+    "ntk": "vanilla-3 --activation erf",
+    "gain": "relu",
+    "moments": "vanilla-3 --features 8",
+    "scaling": "vanilla-3 --features 8",
+    "smoothness": "vanilla-2 --activation erf --features 4 --radius 1",
+    "report": "vanilla-2 -o out.html",
+    "train": "vanilla-1 --activation erf --width 4 --steps 2 --batch-size 4 --evaluate-every 2",
+    "verify": "--claim DKS-dist",
+    "read": "network.json",
+}
+DEAR = {"report", "train"}  # seconds a run: their bad values of the default suite are few
+NUMBERS = ("nan", "inf", "-inf", "-1", "0", "1e999", "1" + "0" * 5000, "1e-320", "1+2j", "1e3", "0x10", "1_000", "٣")
+WORDS = ("", " ", "dsk", "a,b", ",", "=", "1,", "1x", "x1", "[", "{", "é\u2028", "a" * 5000, "%s", "-", "--", "None", "True")
+FILES = (
+    "/", ".", "missing/folder/file", "file/below", "missing.json", "truncated.json", "deep.json", "other.json", "bytes.json",
+    "empty.json", "truncated.onnx", "empty.py", "raising.py", "a\0b", "missing:name", "empty:name", "raising:name", "../x:y",
+)  # fmt: skip
+VALUES = (*NUMBERS, *WORDS, *FILES)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a network and with files that are none."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    kc.save_json(kc.architectures.vanilla(2), "network.json")
+    text = Path("network.json").read_text()
+    Path("file").write_text("")
+    contents = {
+        "truncated.json": text[: len(text) // 2], "deep.json": "[" * 100_000,
+        "other.json": '{"format": 3, "nodes": [null]}', "empty.json": "", "empty.py": "", "raising.py": "raise RuntimeError('of its own')",
+    }  # fmt: skip
+    for name, content in contents.items():
+        Path(name).write_text(content)
+    Path("bytes.json").write_bytes(b"\xff\x00\xfe")
+    Path("truncated.onnx").write_bytes(b"\x08\x07\x12\xff")
+    return tmp_path
+
+
+def options(command: str) -> list[argparse.Action]:
+    (verbs,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return [action for action in verbs.choices[command]._actions if action.dest != "help" and action.nargs != 0]
+
+
+def spoilt(command: str, values: tuple[str, ...]) -> Iterator[list[str]]:
+    """The good call with one argument replaced or added."""
+    words = GOOD[command].split()
+    for action in options(command):
+        for value in values:
+            if not action.option_strings:
+                yield [command, value, *words[1:]]
+            else:
+                yield [command, *words, f"{action.option_strings[-1]}={value}"]
+
+
+def complaint(arguments: list[str]) -> str | None:
+    """What is wrong with how the command line took its arguments; None for a sound answer."""
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), within(20):
+            status = main(arguments)
+    except SystemExit as end:
+        status = end.code
+    except BaseException as error:
+        return f"{type(error).__name__}: {str(error)[:100]}"
+    said = [line for line in err.getvalue().split("\n") if line and not line.startswith(("INFO", "WARNING"))]
+    if status not in (0, 1, 2):
+        return f"status {status}"
+    if "Traceback" in err.getvalue():
+        return "traceback"
+    if status and len(said) != 1:
+        return f"status {status} and {len(said)} lines"
+    return f"a line of {len(said[0])} characters" if status and len(said[0]) > 1000 else None
+
+
+def check(cases: list[list[str]]) -> None:
+    found = [f"{' '.join(case)[:120]!r} -> {wrong}" for case in cases if (wrong := complaint(case))]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("command", GOOD)
+def test_good_calls_work(command: str, folder: Path) -> None:
+    assert complaint([command, *GOOD[command].split()]) is None
+
+
+@pytest.mark.parametrize("command", [c for c in GOOD if c not in DEAR])
+def test_bad_arguments_are_refused_in_one_line(command: str, folder: Path) -> None:
+    cases = list(spoilt(command, VALUES))
+    start = zlib.crc32(os.environ.get("BAD_INPUTS", "").encode()) % 12
+    check(cases[start::12])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", GOOD)
+def test_all_bad_arguments_are_refused_in_one_line(command: str, folder: Path, every: int) -> None:
+    check(list(spoilt(command, VALUES))[::every])
+
+
+def test_every_command_has_a_good_call() -> None:
+    (verbs,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    assert set(verbs.choices) == set(GOOD)

@@ -1,0 +1,114 @@
+"""The benchmark book: it runs at small sizes and says something about every demand; no time is asserted."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.book import Figure, Section, Table, digits, page, seconds, write
+from benchmarks.demands import DEMANDS
+from benchmarks.growth import Measured, Work, foreseen
+from benchmarks.timing import alternated, exponent
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+def tables_of(text: str) -> list[list[list[str]]]:
+    """The rows of every table, heads first."""
+    groups: list[list[list[str]]] = []
+    before = ""
+    for line in text.splitlines():
+        if line.startswith("|"):
+            groups[-1].append(cells(line)) if before.startswith("|") else groups.append([cells(line)])
+        before = line
+    return groups
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("book") / "found.md"
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "subnetworks", "finite_width", "--output", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert list(path.parent.iterdir()) == [path]
+    return path.read_text(encoding="utf-8")
+
+
+def test_every_demand_has_a_row_and_what_was_measured_has_figures(book: str) -> None:
+    rows = tables_of(book)[0]
+    assert rows[0] == ["what", "demanded", "measured", "verdict"]
+    assert [row[0] for row in rows[2:]] == [demand.what for demand in DEMANDS]
+    measured = {demand.key for demand, row in zip(DEMANDS, rows[2:], strict=True) if row[2] != "-"}
+    assert measured == {"moments", *(demand.key for demand in DEMANDS if demand.key.startswith("subnetworks"))}
+    assert {row[3] for row in rows[2:] if row[2] != "-"} == {"not judged: small sizes"}
+
+
+def test_tables_are_complete(book: str) -> None:
+    found = tables_of(book)
+    assert len(found) == 1 + 3 + 4  # demands; two families and a dense network; three families and single questions
+    for table in found:
+        assert len({len(row) for row in table}) == 1 and len(table) > 2
+        assert not any(cell in ("", "nan", "None") for row in table[2:] for cell in row[:2])
+
+
+def test_the_machine_stands_at_the_top(book: str) -> None:
+    assert str(ROOT) not in book
+    for word in ("CPUs", "load average", "Python", "numpy", "kcalc", "no book"):
+        assert word in book[: book.index("## What was demanded")]
+
+
+def test_exponents_are_slopes_of_logarithms() -> None:
+    assert exponent([10, 100, 1000], [2e-3 * n**1.5 for n in (10, 100, 1000)]) == pytest.approx(1.5)
+    assert math.isnan(exponent([10], [1.0]))
+    steep = Measured(Work("w", len, why="N^2 entries"), {10.0: 1.0, 100.0: 100.0, 1000.0: 1e4})
+    assert (steep.fitted, steep.last) == (pytest.approx(2), pytest.approx(2)) and steep.remark == "steep: N^2 entries"
+    assert "not explained" in Measured(Work("w", len), steep.found).remark
+    assert Measured(Work("w", len), {10.0: 1.0, 100.0: 11.0, 1000.0: 120.0}).remark == ""
+
+
+def test_a_size_is_foreseen_from_the_last_two() -> None:
+    assert foreseen({}, 1e5) == 0 and foreseen({100.0: 1.0}, 1000.0) == pytest.approx(10)
+    assert foreseen({10.0: 1.0, 100.0: 100.0}, 1000.0) == pytest.approx(1e4)
+    assert foreseen({10.0: 1.0, 100.0: 1.0}, 1000.0) == pytest.approx(10)
+
+
+def test_rounds_alternate_and_reverse() -> None:
+    order: list[str] = []
+    alternated({name: lambda name=name: order.append(name) for name in "ab"}, 3)
+    assert "".join(order) == "ab" + "ab" + "ba" + "ab"
+
+
+def test_numbers_as_text() -> None:
+    assert [seconds(v) for v in (2.5, 0.0123, 4.2e-6, math.nan)] == ["2.50 s", "12.3 ms", "4.20 us", "-"]
+    assert [digits(v) for v in (0.0, 1234.5, 0.5, 1e-9)] == ["0", "1234", "0.500", "1e-09"]
+
+
+def test_verdicts_follow_from_the_figures() -> None:
+    keys = {demand.key: demand for demand in DEMANDS}
+    figures = {"import": Figure(0.7, "700 ms"), "unrolled": Figure(30, "30 x")}
+    rows = {row[0]: row for row in tables_of(page([Section("s", "", [], figures)], []))[0]}
+    assert rows[keys["import"].what][3].startswith("**short**") and rows[keys["unrolled"].what][3] == "met"
+    assert rows[keys["dks_ratio"].what][3] == "not measured: needs --peers"
+    with pytest.raises(KeyError, match="never"):
+        page([Section("s", "", [], {"never": Figure(1, "1")})], [])
+
+
+def test_bars_in_cells_do_not_break_a_table() -> None:
+    assert Table("t", ("a",), [("|y|",)]).markdown().endswith("| \\|y\\| |")
+
+
+def test_a_book_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "book.md"
+    write("first", path)
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write("second", path)
+    assert path.read_text() == "first" and list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,79 @@
+"""Random networks through the whole pipeline: every number against one made otherwise; ``tests/pipeline_fuzz.py`` is the long form."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pipeline_fuzz
+import pipeline_runs
+import pytest
+
+import kcalc as kc
+
+ALWAYS = ("JSON", "NumPy", "mpmath", "ball", "SymPy", "JAX", "1 - C", "residuals", "shaped", "shaped JSON", "export numpy", "export jax")
+
+
+def checked(seeds: range, thin: int) -> pipeline_fuzz.Tally:
+    tally = pipeline_fuzz.fuzz(seeds, thin)
+    assert not tally.faults, "\n".join(f"seed {seed}, {stage}: {text}" for seed, stage, text in tally.faults[:3])
+    assert tally.networks == len(seeds)
+    return tally
+
+
+def test_two_hundred_networks() -> None:
+    tally = checked(range(200), 5)
+    for kind in (*ALWAYS, *(f"export {name}" for name, there in pipeline_runs.INSTALLED.items() if there)):
+        assert tally.compared[kind] > 3, (kind, tally.line())
+    assert sum(tally.refused.values()) < 60, tally.line()  # most networks go all the way
+
+
+@pytest.mark.slow
+def test_two_thousand_networks(every: int) -> None:
+    checked(range(10_000, 10_000 + 2000 // min(every, 10)), 1)
+
+
+def faults_of(seeds: range) -> set[str]:
+    return {stage for _, stage, _ in pipeline_fuzz.fuzz(seeds).faults}
+
+
+def test_a_wrong_map_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight that is off by 1e-11 in the graph, but not in the truth."""
+    right = pipeline_fuzz.truth
+
+    def truth(net: kc.Network, *given: Any) -> Any:
+        return right(net.map_layers(off), *given)
+
+    def off(_: Any, layer: Any) -> Any:
+        if not isinstance(layer, kc.layers.Affine):
+            return layer
+        return kc.layers.Affine(layer.features, groups=layer.groups, sigma_w=layer.sigma_w * (1 + 1e-11), sigma_b=layer.sigma_b)
+
+    monkeypatch.setattr(pipeline_fuzz, "truth", truth)
+    assert faults_of(range(4)) >= {"numbers"}
+
+
+def test_a_wrong_export_and_a_crash_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise IndexError("of a library")
+
+    right = pipeline_runs.load
+    monkeypatch.setattr(pipeline_runs, "load", lambda source: {**right(source), "ACTIVATIONS": spoilt(right(source)["ACTIVATIONS"])})
+    assert faults_of(range(1, 3)) == {"shaping"}
+    monkeypatch.setattr(pipeline_fuzz, "network_to_dict", broken)
+    assert "document" in faults_of(range(1))
+
+
+def spoilt(functions: dict[Any, Any]) -> dict[Any, Any]:
+    return {node: lambda x, f=f: f(x) * (1 + 1e-11) for node, f in functions.items()}
+
+
+def test_the_command_prints_one_line_and_goes_on_where_it_was_left() -> None:
+    command = [sys.executable, pipeline_fuzz.__file__, "--count", "4", "--seed", "5", "--start", "2", "--thin", "100"]
+    given = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("2 networks; ") and "0 mismatches; failing seeds []" in done.stdout
+    assert len(done.stdout.splitlines()) == 1 and json.dumps(done.stdout)

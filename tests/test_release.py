@@ -1,0 +1,69 @@
+"""One version everywhere, and the file of oldest versions in line with what the package declares."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import tomllib
+from pathlib import Path
+
+import kcalc as kc
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = ("train", "onnx", "flax", "equinox", "keras", "dask", "widgets")  # what tests/oldest.txt pins; PyTorch's oldest is the tested one
+NEEDED_BY = {"jaxlib": "jax"}  # pinned with another: they are released together
+
+
+def pins() -> dict[str, str]:
+    """{name: version} of tests/oldest.txt."""
+    lines = (line.partition("#")[0].strip() for line in (ROOT / "tests" / "oldest.txt").read_text(encoding="utf-8").splitlines())
+    return dict(line.split("==") for line in lines if line)  # type: ignore[misc]
+
+
+def bounds() -> dict[str, str]:
+    """{name: lowest version} of what the package needs, and of the extras that are tested with their oldest versions."""
+    optional = PROJECT["project"]["optional-dependencies"]
+    lines = [*PROJECT["project"]["dependencies"], *(line for extra in EXTRAS for line in optional[extra])]
+    found = [re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", line) for line in lines]
+    assert all(found), f"every dependency has a lower bound and nothing else: {lines}"
+    return {match[1]: match[2] for match in found if match}
+
+
+def same(pinned: str, lowest: str) -> bool:
+    """3.2 and 3.2.0 are one version."""
+    one, two = ([int(part) for part in text.split(".")] for text in (pinned, lowest))
+    length = max(len(one), len(two))
+    return one + [0] * (length - len(one)) == two + [0] * (length - len(two))
+
+
+def test_the_oldest_versions_are_the_lower_bounds() -> None:
+    pinned, lowest = pins(), bounds()
+    assert pinned.keys() - NEEDED_BY.keys() == lowest.keys()
+    assert {name: (pinned[name], lowest[name]) for name in lowest if not same(pinned[name], lowest[name])} == {}
+    assert all(pinned[name] == pinned[other] for name, other in NEEDED_BY.items())
+
+
+def test_one_version() -> None:
+    """Written in kcalc/version.py; the built package reads it there, as the documentation does; the rest says the same."""
+    tree = ast.parse((ROOT / "kcalc" / "version.py").read_text(encoding="utf-8"))
+    (version,) = (node.value.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant))
+    assert kc.__version__ == version
+    assert PROJECT["project"]["dynamic"] == ["version"] and PROJECT["tool"]["hatch"]["version"]["path"] == "kcalc/version.py"
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (\S+)$", citation, re.M) == [version]
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert newest is not None and newest[1] == version
+    assert "version = release = __version__" in (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
+    try:
+        installed = importlib.metadata.version("kcalc")
+    except importlib.metadata.PackageNotFoundError:
+        installed = version
+    assert installed == version
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (ROOT / "kcalc" / "py.typed").exists()
+    assert not list((ROOT / "kcalc").rglob("test_*.py"))
+    assert (ROOT / "kcalc" / "report" / "assets" / "page.html").exists()

@@ -1,0 +1,397 @@
+"""Threads, forked and spawned processes, pickles and memory: everything that is kept or that belongs to the whole process."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.activations import Activation
+from kcalc.balls import working
+from kcalc.fields import mpmath_field
+from kcalc.threads import ALONE, cached_property, decimal_digits
+
+ROOT = Path(kc.__file__).parent
+X = sp.Symbol("x", real=True)
+
+
+def python(script: str, *arguments: str, **environment: str) -> Any:
+    """What a script prints as JSON in a process of its own."""
+    places = os.pathsep.join([str(ROOT.parent), str(Path(__file__).parent)])
+    around = os.environ | {"PYTHONPATH": places, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "Agg"} | environment
+    done = subprocess.run([sys.executable, "-c", script, *arguments], env=around, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def work() -> dict[str, str]:
+    """Everything that is cached, or needs a precision that belongs to the process, on objects of its own; as text with every digit."""
+    a = kc.architectures
+    bent = kc.activation(sp.Max(sp.tanh(X), sp.sin(X) / 2))
+    crossing = kc.activation(sp.Abs(sp.erf(X) - sp.Rational(1, 3)))
+    shaped = kc.shape(a.vanilla(10, "tanh"), method="dks")
+    resnet = a.rescaled_resnet(3)
+    ntk = kc.ntk(a.vanilla(3, "relu"))
+    mu = kc.maximal_slope(resnet)
+    found: dict[str, Any] = {
+        "kinks": (bent.kinks, crossing.kinks),
+        "local": (bent.c_map(0.3), bent.c_map([0.1, 0.9]), crossing.c_map(0.5, 2.0, 0.5)),
+        "digits": mpmath_field(40).expm1(mpmath_field(40).number(sp.Rational(1, 10**9))),
+        "maps": (kc.c_map(a.vanilla(6, "softplus"))([0.1, 0.99]), kc.q_map(resnet)(2.0)),
+        "exact": kc.c_map(a.vanilla(4, "tanh"))(sp.Rational(1, 3)),
+        "balls": (bent.c_map.ball(0.5), kc.c_map(a.vanilla(4, "erf")).ball(0.25, digits=40), kc.activation("gelu").c_map.ball(0.5)),
+        "shaping": (shaped.constants, shaped.residuals, shaped.export("torch")),
+        "slopes": (kc.slope_polynomial(resnet), mu(1.2), mu.inverse(1.5), str(mu)),
+        "symbols": (ntk.expr, ntk.closed_form, kc.c_map(a.vanilla(3, "relu")).expr.latex(), ntk.expr.evaluate({"c": 0.3}, 40)),
+        "matrix": kc.ntk(a.vanilla(4, "tanh")).matrix(np.eye(3) + 0.1),
+        "moments": kc.moments(a.vanilla(5, "relu", sigma_w=2**0.5), features=64).out,
+        "bounds": kc.smoothness(a.vanilla(3, "tanh", features=8), radius=0.5),
+        "gain": kc.gain("swish"),
+        "mean": kc.expectation(sp.erf(X) ** 2),
+        "drawing": resnet._repr_html_(),
+    }
+    return {name: str(value) for name, value in found.items()}
+
+
+def shared() -> dict[str, Any]:
+    """Objects that nobody has asked anything yet: {name: what to ask}."""
+    a = kc.architectures
+    resnet = a.rescaled_resnet(3)
+    wave, table = kc.activation(lambda x: np.sin(x) + 0.1 * x, name="wave"), kc.c_map(a.vanilla(8, "swish")).table()
+    maps, other, ntk, mu = (
+        kc.c_map(a.vanilla(6, "tanh")),
+        kc.c_map(a.vanilla(5, "mish")),
+        kc.ntk(a.vanilla(4, "softplus")),
+        kc.maximal_slope(resnet),
+    )
+    shaped, learnt = kc.shape(a.vanilla(10, "swish"), method="dks"), kc.subnetworks(resnet)
+    c = np.linspace(-0.99, 0.999, 41)
+    return {
+        "callable": lambda: (wave.numeric(1)(np.linspace(-40, 40, 9)), wave.c_map(c).tolist()),
+        "maps": lambda: (maps(c).tolist(), maps(c, 2.0, 0.5).tolist(), maps.derivative()(0.5), maps.ball(0.3)),
+        "others": lambda: (other(c).tolist(), other(0.3)),
+        "ntk": lambda: (ntk(c).tolist(), ntk.nngp(0.5), ntk.matrix(np.eye(3) + 0.1).tolist()),
+        "slopes": lambda: (mu(1.2), mu.inverse(1.5), mu.active(1.2)),
+        "shaping": lambda: (shaped.residuals, shaped.export("numpy"), shaped.values),
+        "subnetworks": lambda: (str(learnt), [str(s.network) for s in learnt]),
+        "network": lambda: (resnet.blocks(), resnet.graph.number_of_edges(), hash(resnet) == hash(a.rescaled_resnet(3))),
+        "table": lambda: table(c).tolist(),
+    }  # fmt: skip
+
+
+def answers(questions: dict[str, Any], order: int = 0) -> dict[str, str]:
+    """What they say, asked for in an order of one's own."""
+    names = sorted(questions)
+    names = names[order:] + names[:order]
+    return {name: str(questions[name]()) for name in names}
+
+
+# What sets mpmath's precision (SymPy does while it evaluates functions) holds the lock, or a thread could see it.
+SERIAL = """
+import json, sys
+import kcalc
+import mpmath
+from mpmath.ctx_mp_python import PythonMPContext
+from kcalc.threads import ALONE
+import test_threads
+
+unguarded = []
+def watched(setter, getter):
+    def put(context, value):
+        if context is mpmath.mp and not ALONE._is_owned():
+            frame, stack = sys._getframe(1), []
+            while frame is not None:
+                stack.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+                frame = frame.f_back
+            unguarded.append([line for line in stack if "kcalc" in line][:3])
+        return setter(context, value)
+    return property(getter, put)
+PythonMPContext.prec = watched(PythonMPContext._set_prec, lambda context: context._prec)
+PythonMPContext.dps = watched(PythonMPContext._set_dps, lambda context: context._dps)
+print(json.dumps([test_threads.work() | test_threads.answers(test_threads.shared()), unguarded]))
+"""
+
+THREADS = """
+import faulthandler, json, sys, threading
+import flint, mpmath
+import test_threads
+
+faulthandler.dump_traceback_later(250, exit=True)
+sys.setswitchinterval(float(sys.argv[1]))
+start, found, failed, questions = threading.Barrier(8), [], [], test_threads.shared()
+def go(number):
+    start.wait()
+    try:
+        found.append(test_threads.work() | test_threads.answers(questions, number % 3))
+    except BaseException as error:
+        failed.append(repr(error))
+threads = [threading.Thread(target=go, args=(i,)) for i in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(json.dumps([found, failed, mpmath.mp.prec, flint.ctx.prec]))
+"""
+
+
+@pytest.fixture(scope="module")
+def serial() -> dict[str, str]:
+    """What one thread gets in a process of its own."""
+    results, unguarded = python(SERIAL)
+    assert unguarded == []
+    return results
+
+
+@pytest.mark.parametrize("interval", ["1e-5", *(pytest.param(text, marks=pytest.mark.slow) for text in ("1e-6", "3e-5", "1e-4", "5e-3"))])
+def test_eight_threads_get_what_one_gets(serial: dict[str, str], interval: str) -> None:
+    """Started together on cold caches, and switched as often as can be: the same text, every digit, and both precisions as before."""
+    found, failed, bits, ball_bits = python(THREADS, interval)
+    assert not failed and len(found) == 8
+    for results in found:
+        assert {name: text for name, text in results.items() if text != serial[name]} == {}
+        assert results.keys() == serial.keys()
+    assert (bits, ball_bits) == (53, 53)
+
+
+def test_precision_is_not_seen_by_other_threads() -> None:
+    """A thread that computes with 200 bits or 50 digits is waited for by others that do, and leaves what it found."""
+    seen: list[int] = []
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with working(200), decimal_digits(50):
+            inside.set()
+            leave.wait(20)
+
+    def other() -> None:
+        with working(90):
+            import flint
+
+            seen.append(flint.ctx.prec)
+        with decimal_digits(20):
+            seen.append(mpmath.mp.dps)
+
+    first, second = threading.Thread(target=hold), threading.Thread(target=other)
+    first.start()
+    assert inside.wait(20)
+    second.start()
+    second.join(0.2)
+    assert seen == [] and second.is_alive()
+    leave.set()
+    first.join(20)
+    second.join(20)
+    assert seen == [90, 20]
+
+
+def test_properties_that_need_each_other_in_two_threads() -> None:
+    """``functools.cached_property`` of Python 3.11 would wait for ever here: it holds a lock for all objects while it computes."""
+    meet = threading.Barrier(2, timeout=10)
+
+    class Thing:
+        @cached_property
+        def first(self) -> int:
+            meet.wait()
+            return self.other.plain_second + 1  # type: ignore[attr-defined]
+
+        @cached_property
+        def second(self) -> int:
+            meet.wait()
+            return self.other.plain_first + 1  # type: ignore[attr-defined]
+
+        plain_first = cached_property(lambda self: 1)
+        plain_second = cached_property(lambda self: 2)
+
+    class Crossed(Thing):
+        @cached_property
+        def plain_first(self) -> int:  # type: ignore[override]
+            return self.other.__dict__.get("second", 5)  # type: ignore[attr-defined]
+
+    one, two = Thing(), Crossed()
+    one.other, two.other = two, one  # type: ignore[attr-defined]
+    got: dict[str, int] = {}
+    threads = [threading.Thread(target=lambda: got.update(a=one.first)), threading.Thread(target=lambda: got.update(b=two.second))]
+    for thread in threads:
+        thread.daemon = True
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert got == {"a": 3, "b": 2}
+
+
+def test_a_value_computed_twice_is_one_object() -> None:
+    meet = threading.Barrier(4, timeout=10)
+
+    class Thing:
+        @cached_property
+        def value(self) -> object:
+            meet.wait()  # all four compute it
+            return object()
+
+    thing, got = Thing(), []
+    threads = [threading.Thread(target=lambda: got.append(thing.value)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(got) == 4 and len({id(value) for value in got}) == 1 and thing.value is got[0]
+
+
+# --- processes ------------------------------------------------------------------------------------------------------------------------
+
+FORK = """
+import json, os, threading, time
+import flint, mpmath
+import kcalc as kc
+from kcalc.balls import working
+from kcalc.threads import decimal_digits
+
+phi = kc.activation("gelu")
+before = str(phi.c_map.ball(0.5))
+inside = threading.Event()
+def hold():
+    with working(300), decimal_digits(77):
+        inside.set()
+        time.sleep(0.5)
+thread = threading.Thread(target=hold)
+thread.start()
+inside.wait()
+read, write = os.pipe()
+pid = os.fork()
+if not pid:  # without the thread that held the precision
+    erf = str(kc.c_map(kc.architectures.vanilla(2, "erf")).ball(0.25))
+    os.write(write, json.dumps([flint.ctx.prec, mpmath.mp.prec, str(phi.c_map.ball(0.5)), erf]).encode())
+    os._exit(0)
+os.waitpid(pid, 0)
+thread.join()
+bits, digits, ball, erf = json.loads(os.read(read, 4096))
+with working(120):
+    pid = os.fork()  # by the thread that holds it
+    if not pid:
+        fine = flint.ctx.prec == 120
+        os._exit(0 if fine and str(phi.c_map.ball(0.5)) == before else 1)
+    nested = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+print(json.dumps([bits, digits, ball == before, erf == str(kc.c_map(kc.architectures.vanilla(2, "erf")).ball(0.25)), nested]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_computes_the_same() -> None:
+    assert python(FORK) == [53, 53, True, True, 0]
+
+
+def used() -> dict[str, Any]:
+    """Results with their caches filled: {name: (object, what is asked of it)}."""
+    a = kc.architectures
+    net = a.vanilla(4, "tanh")
+    shaped = kc.shape(net, method="dks")
+    things = {
+        "activation": kc.activation(sp.Max(sp.tanh(X), sp.sin(X) / 2)),
+        "callable": kc.activation(np.arctan, name="arctangent"),
+        "transformed": kc.activation("tanh").transformed(2, 1),
+        "local map": kc.activation("gelu").c_map,
+        "network": net,
+        "C map": kc.c_map(net),
+        "Q map": kc.q_map(net),
+        "shaping": shaped,
+        "ntk": kc.ntk(a.vanilla(3, "relu")),
+        "slopes": kc.maximal_slope(a.rescaled_resnet(2)),
+        "subnetworks": kc.subnetworks(a.rescaled_resnet(2)),
+        "moments": kc.moments(a.vanilla(3, "relu"), features=16),
+        "fluctuations": kc.fluctuations(shaped.network, features=16),
+        "scaling": kc.scaling(a.vanilla(3, "relu"), features=16),
+        "smoothness": kc.smoothness(a.vanilla(2, "tanh", features=8), radius=0.5),
+        "gradients": kc.gradients(net),
+        "gain": kc.gain("swish"),
+        "expression": kc.ntk(a.vanilla(2, "relu")).expr,
+        "model": kc.to_jax(shaped, features=8),
+    }
+    for thing in things.values():
+        asked(thing)
+    return things
+
+
+def asked(thing: Any) -> str:
+    """What a result says of itself, its numbers with every digit, and whether its hash goes with its equality."""
+    numbers: list[Any] = []
+    if isinstance(thing, Activation):
+        numbers = [thing(0.3), thing.c_map(0.3), thing.kinks, thing == pickle.loads(pickle.dumps(thing)), thing in {thing: 1}]
+    elif isinstance(thing, kc.Network):
+        numbers = [len(thing.blocks()), thing.graph.number_of_edges(), {thing: 1}[pickle.loads(pickle.dumps(thing))], kc.c_map(thing)(0.3)]
+    elif callable(thing):
+        numbers = [thing(0.7), thing(np.array([0.2, 0.9])) if not hasattr(thing, "inverse") else thing.inverse(1.3)]
+    return f"{thing} {numbers!r}"
+
+
+SPAWNED = """
+import json, pickle, sys
+from pathlib import Path
+from test_threads import asked
+
+things = pickle.loads(Path(sys.argv[1]).read_bytes())
+Path(sys.argv[1]).write_bytes(pickle.dumps(things))
+print(json.dumps({name: asked(thing) for name, thing in things.items()}))
+"""
+
+
+def test_pickles_of_used_results_work_in_another_process(tmp_path: Path) -> None:
+    """In a process with other hashes: no cache is carried over that is wrong there. And back."""
+    things = used()
+    (tmp_path / "things").write_bytes(pickle.dumps(things))
+    there = python(SPAWNED, str(tmp_path / "things"), PYTHONHASHSEED="12345")
+    assert there == {name: asked(thing) for name, thing in things.items()}
+    back = pickle.loads((tmp_path / "things").read_bytes())
+    assert {name: asked(thing) for name, thing in back.items()} == there
+    assert back["network"] == things["network"] and back["activation"] == things["activation"]
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------------------------
+
+FEW = {"rebuilt.py", "markers.py", "equinox.py"}  # unbounded, over the classes of a library: there are a handful
+UNBOUNDED = re.compile(r"^@(?:functools\.)?(?:cache|lru_cache\(maxsize=None\))\n(?:async )?def \w+\((?!\))", re.M)
+LOCKING = re.compile(r"^from functools import .*\bcached_property\b|\bfunctools\.cached_property\b", re.M)
+SETTING = re.compile(r"\b(?:work|extra)(?:dps|prec)\(|\b(?:mp|ctx)\.(?:dps|prec) = |\bsp\.lambdify\(|\bos\.umask\(")
+
+
+def test_every_cache_is_bounded_and_every_precision_guarded() -> None:
+    """In the text of the library, whose own way to each is in ``threads.py``."""
+    sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(ROOT.rglob("*.py")) if path.name != "threads.py"}
+    assert {name for name, text in sources.items() if UNBOUNDED.search(text)} <= FEW
+    assert [name for name, text in sources.items() if LOCKING.search(text)] == []
+    assert {name: SETTING.findall(text) for name, text in sources.items() if SETTING.search(text)} == {"balls.py": ["ctx.prec = "] * 2}
+    for line in ("@cache\ndef f(x):", "@lru_cache(maxsize=None)\ndef f(x):"):
+        assert UNBOUNDED.search(line)
+    assert LOCKING.search("from functools import cached_property, partial") and SETTING.search("with mpmath.workdps(30):")
+
+
+def alive() -> int:
+    gc.collect()
+    return sum(isinstance(thing, Activation) for thing in gc.get_objects())
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_memory_is_bounded(count: int) -> None:
+    """Distinct activations and networks, one after the other: no more of them stay than the largest cache holds (4096)."""
+    before = alive()
+    for i in range(count):
+        phi = kc.activation("tanh").transformed(1 + 1e-4 * i, 0.125)
+        net = kc.chain(kc.layers.Affine(), kc.layers.Nonlinear(phi))
+        kc.c_map(net)(0.5)
+    assert alive() - before <= min(count, 4096) + 50
+
+
+def test_the_lock_can_be_taken_again_by_its_thread() -> None:
+    with ALONE, working(100), decimal_digits(40), working(60):
+        assert kc.activation("gelu").c_map.ball(0.5).radius < mpmath.mpf(10) ** -25
