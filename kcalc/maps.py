@@ -30,8 +30,8 @@ from .arguments import (
     single_precision,
 )
 from .errors import KcalcError, glimpse
-from .gaps import Gap
-from .jets import Jet
+from .fields.gaps import Gap
+from .fields.jets import Jet
 from .printing import Shown, latex_text
 
 if TYPE_CHECKING:
@@ -193,10 +193,10 @@ class CMap(KernelMap):
         """A certified enclosure of C(c, q1, q2), by ball arithmetic with ``digits`` decimal digits; proven, not estimated.
 
         Arguments are single numbers (floats as exactly what they are in binary; SymPy and mpmath numbers with all their digits) or
-        {input: number}. Returns: a :class:`kcalc.balls.Enclosure`, {output: enclosure} for several outputs.
+        {input: number}. Returns: a :class:`kcalc.fields.balls.Enclosure`, {output: enclosure} for several outputs.
         Raises: KcalcError outside the domain, for symbols, and where no bound on an activation can be derived.
         """
-        from .balls import Enclosure, ball_field
+        from .fields.balls import Enclosure, ball_field
 
         field = ball_field(digits)
         gap, first = gap_balls(self.inputs, c, field), q_balls(self.inputs, q1, "q1", field)
@@ -337,7 +337,7 @@ class QMap(KernelMap):
 
     def ball(self, q: Any, digits: int = 30) -> Any:
         """A certified enclosure of Q(q), by ball arithmetic with ``digits`` decimal digits; see :meth:`CMap.ball`."""
-        from .balls import Enclosure, ball_field
+        from .fields.balls import Enclosure, ball_field
 
         field = ball_field(digits)
         balls = self.ball_values(q_balls(self.inputs, q, "q", field), field)

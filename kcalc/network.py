@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 import sympy as sp
 
+from . import layers as L
 from .blocks import Block, cut_nodes, find_blocks, same_structure
 from .errors import GraphError, KcalcError, glimpse, unknown
-from .layers import Affine, BatchNorm, Concat, GroupNorm, Input, Layer, LayerNorm, RMSNorm, Sum
 from .plain_arguments import is_key, items, mapping
 from .preactivation import preactivated_steps
 from .threads import cached_property
@@ -67,14 +67,14 @@ class Network:
 
     def _settle(
         self,
-        layers: Mapping[Node, Layer],
+        layers: Mapping[Node, L.Layer],
         parents: Mapping[Node, tuple[Node, ...]],
         readers: Mapping[Node, Collection[Node]],
         outputs: Iterable[Node] | None,
     ) -> None:
         """Check the whole and keep it, in topological order."""
         order = ordered_nodes(readers)
-        self._layers: dict[Node, Layer] = {node: layers[node] for node in order}
+        self._layers: dict[Node, L.Layer] = {node: layers[node] for node in order}
         self._parents: dict[Node, tuple[Node, ...]] = {node: parents[node] for node in order}
         self.outputs: tuple[Node, ...] = check_outputs(self._layers, readers, outputs)
         self.removed: tuple[Node, ...] = ()
@@ -96,14 +96,14 @@ class Network:
     @property
     def inputs(self) -> tuple[Node, ...]:
         """The input nodes."""
-        return tuple(node for node, layer in self._layers.items() if isinstance(layer, Input))
+        return tuple(node for node, layer in self._layers.items() if isinstance(layer, L.Input))
 
     def steps(self) -> Iterator[Step]:
         """(node, layer, parents in slot order), every node after its parents."""
         for node, layer in self._layers.items():
             yield node, layer, self._parents[node]
 
-    def layer(self, node: Node) -> Layer:
+    def layer(self, node: Node) -> L.Layer:
         """The layer of a node. Raises: KcalcError naming the nearest nodes if there is none of that name."""
         if not is_key(node, self._layers):
             raise unknown("node", node, map(str, self._layers))
@@ -118,9 +118,9 @@ class Network:
         self.layer(node)
         return self._parents[node]
 
-    def nodes_of(self, kind: type[Layer]) -> tuple[Node, ...]:
+    def nodes_of(self, kind: type[L.Layer]) -> tuple[Node, ...]:
         """The nodes whose layer is of a kind. Raises: KcalcError for what is no class of layers."""
-        if not isinstance(kind, type) or not issubclass(kind, Layer):
+        if not isinstance(kind, type) or not issubclass(kind, L.Layer):
             raise KcalcError(f"a kind of layer is a class such as kc.layers.Affine, got {glimpse(kind)}")
         return tuple(node for node, layer in self._layers.items() if isinstance(layer, kind))
 
@@ -160,7 +160,7 @@ class Network:
 
     # -- making others ---------------------------------------------------------------------------------------------
 
-    def map_layers(self, change: Callable[[Node, Layer], Layer]) -> Network:
+    def map_layers(self, change: Callable[[Node, L.Layer], L.Layer]) -> Network:
         """The network with every layer replaced by ``change(node, layer)``. Raises: KcalcError where that is no layer."""
         if not callable(change):
             raise KcalcError(f"change must be a function (node, layer) -> layer, got {glimpse(change)}")
@@ -198,14 +198,14 @@ class Network:
 
     def normalised(self) -> Network:
         """The network with the weights of every Sum divided by ``sqrt(sum_i w_i^2)``."""
-        return self.map_layers(lambda node, layer: normalised_sum(layer, len(self._parents[node])) if isinstance(layer, Sum) else layer)
+        return self.map_layers(lambda node, layer: normalised_sum(layer, len(self._parents[node])) if isinstance(layer, L.Sum) else layer)
 
     def without_normalization(self) -> Network:
         """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers; ``.removed`` lists their nodes.
 
         Affine layers that had no bias because a normalisation followed get one, sigma_b = 0.
         """
-        dropped = {node for kind in (BatchNorm, LayerNorm, RMSNorm, GroupNorm) for node in self.nodes_of(kind)}
+        dropped = {node for kind in (L.BatchNorm, L.LayerNorm, L.RMSNorm, L.GroupNorm) for node in self.nodes_of(kind)}
         bare = {self._parents[node][0] for node in dropped}
         network = self.without(dropped).map_layers(lambda node, layer: with_bias(layer) if node in bare else layer)
         network.removed = self.removed + tuple(node for node in self._layers if node in dropped)
@@ -264,12 +264,12 @@ class Network:
         return f"Network({len(self)} nodes, {sum(map(len, self._parents.values()))} edges, {ends})"
 
     def _repr_html_(self) -> str:
-        from .svg import network_html
+        from .plotting.svg import network_html
 
         return network_html(self)
 
 
-def _with_values(node: Node, layer: Layer, values: dict[Any, Any]) -> Layer:
+def _with_values(node: Node, layer: L.Layer, values: dict[Any, Any]) -> L.Layer:
     try:
         return layer.subs(values)
     except KcalcError as error:
@@ -326,10 +326,10 @@ def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
     Raises: GraphError where some features are known and others not.
     """
     counts: dict[Node, tuple[Any, ...]] = {}
-    for node in network.nodes_of(Concat):
+    for node in network.nodes_of(L.Concat):
         layer, parents = network.layer(node), network.parents(node)
         known = [network.features[p] for p in parents]
-        if isinstance(layer, Concat) and layer.channels is not None:
+        if isinstance(layer, L.Concat) and layer.channels is not None:
             counts[node] = layer.channels
         elif all(k is not None for k in known):
             counts[node] = tuple(known)
@@ -344,15 +344,15 @@ def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
 def channel_widths(network: Network) -> dict[Node, int | None]:
     """How many channels every node reads whose rule depends on it (groups, statistics over channels), None where it is not known."""
 
-    def counts(layer: Layer) -> bool:
-        return isinstance(layer, LayerNorm | RMSNorm | GroupNorm) or (
-            isinstance(layer, Affine) and (layer.groups > 1 or layer.standardised)
+    def counts(layer: L.Layer) -> bool:
+        return isinstance(layer, L.LayerNorm | L.RMSNorm | L.GroupNorm) or (
+            isinstance(layer, L.Affine) and (layer.groups > 1 or layer.standardised)
         )
 
     return {node: network.features[parents[0]] for node, layer, parents in network.steps() if counts(layer)}
 
 
-def sum_weights(layer: Sum, count: int) -> tuple[Any, ...]:
+def sum_weights(layer: L.Sum, count: int) -> tuple[Any, ...]:
     """The weights of a Sum with ``count`` inputs, ones where none are given."""
     return layer.weights if layer.weights is not None else (1,) * count
 
@@ -365,12 +365,12 @@ def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
     return abs(float(excess)) <= tolerance
 
 
-def with_bias(layer: Layer) -> Layer:
+def with_bias(layer: L.Layer) -> L.Layer:
     """An Affine with a bias, 0 at initialisation if it had none; other layers as they are."""
-    return replace(layer, bias=True) if isinstance(layer, Affine) and not layer.bias else layer
+    return replace(layer, bias=True) if isinstance(layer, L.Affine) and not layer.bias else layer
 
 
-def normalised_sum(layer: Sum, count: int) -> Sum:
+def normalised_sum(layer: L.Sum, count: int) -> L.Sum:
     """The Sum with weights ``w_i / sqrt(sum_j w_j^2)``, itself if it is normalised already."""
     weights = sum_weights(layer, count)
     if is_normalised(weights):

@@ -11,9 +11,9 @@ from typing import Any
 
 import sympy as sp
 
+from . import layers as L
 from .combinators import Piece, chain, residual
 from .errors import KcalcError, glimpse
-from .layers import Affine, BatchNorm, Concat, Flatten, Identity, Input, Layer, Nonlinear, Pool, Scale, Sum
 from .network import Network, Step
 from .plain_arguments import choice, items, truth, whole
 
@@ -29,7 +29,7 @@ def projection_shortcuts(network: Network) -> tuple[Node, ...]:
     if not isinstance(network, Network):
         raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}")
     order = {node: i for i, node in enumerate(network)}
-    return tuple(a for node in network.nodes_of(Sum) for a in _projections(network, node, order))
+    return tuple(a for node in network.nodes_of(L.Sum) for a in _projections(network, node, order))
 
 
 def _projections(network: Network, node: Node, order: dict[Node, int]) -> list[Node]:
@@ -37,7 +37,7 @@ def _projections(network: Network, node: Node, order: dict[Node, int]) -> list[N
     if len(set(addends)) < 2:
         return []
     behind = {a: _since_fork(network, addends, a, order) for a in addends}
-    weights = {a: [n for n in nodes if isinstance(network.layer(n), Affine)] for a, nodes in behind.items()}
+    weights = {a: [n for n in nodes if isinstance(network.layer(n), L.Affine)] for a, nodes in behind.items()}
     alone = [a for a in addends if weights[a] == [a] and _taps(network.layer(a)) == 1]
     heavier = [a for a in addends if len(weights[a]) > 1 or any(_taps(network.layer(n)) > 1 for n in weights[a])]
     return alone if heavier else []
@@ -61,8 +61,8 @@ def _since_fork(network: Network, addends: tuple[Node, ...], chosen: Node, order
     return found
 
 
-def _taps(layer: Layer) -> int:
-    extent: Any = layer.kernel if isinstance(layer, Affine) else 1
+def _taps(layer: L.Layer) -> int:
+    extent: Any = layer.kernel if isinstance(layer, L.Affine) else 1
     return extent if isinstance(extent, int) else max(extent)
 
 
@@ -82,7 +82,7 @@ def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
     if not chosen:
         raise KcalcError("the network has no projection shortcut (an Affine of one tap that a Sum adds to a branch); nothing to change")
     for node in chosen:
-        if not isinstance(network.layer(node), Affine):
+        if not isinstance(network.layer(node), L.Affine):
             raise KcalcError(f"node {node!r} is a {type(network.layer(node)).__name__}, not an Affine shortcut")
     steps: list[Step] = []
     source: dict[Node, Node] = {}
@@ -92,7 +92,7 @@ def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
         if node in chosen:
             added = _average(network, node, read[0])
             total = (node, "sum")
-            steps += [*added, (total, Sum(), (added[-1][0], node))]
+            steps += [*added, (total, L.Sum(), (added[-1][0], node))]
             source[node] = total
     return Network.from_steps(steps, [source.get(n, n) for n in network.outputs])
 
@@ -105,13 +105,13 @@ def _average(network: Network, node: Node, read: Node) -> list[Step]:
         raise KcalcError(f"node {node!r}: the widths on both sides of the shortcut must be known; build the network with features")
     stride = layer.stride if isinstance(layer.stride, int) else (layer.stride[0] if len(set(layer.stride)) == 1 else None)
     if before == after and stride == 1:
-        return [((node, "I"), Identity(), (read,))]
+        return [((node, "I"), L.Identity(), (read,))]
     if before == after and stride is not None:
-        return [((node, "mean"), Pool("mean", stride, stride), (read,)), ((node, "I"), Scale(stride), ((node, "mean"),))]
+        return [((node, "mean"), L.Pool("mean", stride, stride), (read,)), ((node, "I"), L.Scale(stride), ((node, "mean"),))]
     if stride == 1 and after % before == 0:
         copies = after // before
-        joined: Step = ((node, "copies"), Concat((before,) * copies), (read,) * copies)
-        return [joined, ((node, "I"), Scale(1 / sp.sqrt(copies)), ((node, "copies"),))]
+        joined: Step = ((node, "copies"), L.Concat((before,) * copies), (read,) * copies)
+        return [joined, ((node, "I"), L.Scale(1 / sp.sqrt(copies)), ((node, "copies"),))]
     if stride == 2 and after == 2 * before:
         return _halves(node, read, before)
     raise KcalcError(
@@ -124,11 +124,11 @@ def _halves(node: Node, read: Node, channels: int) -> list[Step]:
     """The upper rows u and, from the mean m of both, the lower ones 2 m - u; both times sqrt 2, one behind the other."""
     root = sp.sqrt(2)
     return [
-        ((node, "mean"), Pool("mean", 2, 2), (read,)),
-        ((node, "upper"), Pool("mean", (1, 2), (2, 2)), (read,)),
-        ((node, "lower"), Sum((2 * root, -root)), ((node, "mean"), (node, "upper"))),
-        ((node, "upper scaled"), Scale(root), ((node, "upper"),)),
-        ((node, "I"), Concat((channels, channels)), ((node, "upper scaled"), (node, "lower"))),
+        ((node, "mean"), L.Pool("mean", 2, 2), (read,)),
+        ((node, "upper"), L.Pool("mean", (1, 2), (2, 2)), (read,)),
+        ((node, "lower"), L.Sum((2 * root, -root)), ((node, "mean"), (node, "upper"))),
+        ((node, "upper scaled"), L.Scale(root), ((node, "upper"),)),
+        ((node, "I"), L.Concat((channels, channels)), ((node, "upper scaled"), (node, "lower"))),
     ]
 
 
@@ -155,17 +155,17 @@ def skip_network(
     width, normed = whole(width, "width", 1), truth(batch_norm, "batch_norm")
 
     def layer(features: int, stride: int = 1) -> Network:
-        normalise: list[Piece] = [BatchNorm()] if normed else []
-        return chain(Affine(features, kernel=3, stride=stride, sigma_w=sigma_w), *normalise, Nonlinear(activation))
+        normalise: list[Piece] = [L.BatchNorm()] if normed else []
+        return chain(L.Affine(features, kernel=3, stride=stride, sigma_w=sigma_w), *normalise, L.Nonlinear(activation))
 
     first, second = chain(layer(width), layer(width)), chain(layer(2 * width, 2), layer(2 * width))
     plain = skips == "none"
-    project = Affine(2 * width, stride=2, sigma_w=sigma_w)
+    project = L.Affine(2 * width, stride=2, sigma_w=sigma_w)
     body: list[Piece] = [
         layer(width),
         first if plain else residual(first),
         layer(width),
         second if plain else residual(second, shortcut=project),
     ]
-    network = chain(Input(channels, sides), *body, Pool("mean"), Flatten(), Affine(classes, sigma_w=sigma_w))
+    network = chain(L.Input(channels, sides), *body, L.Pool("mean"), L.Flatten(), L.Affine(classes, sigma_w=sigma_w))
     return averaging_shortcuts(network) if skips == "average" else network

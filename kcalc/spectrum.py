@@ -73,8 +73,8 @@ class Spectrum(Shown):
         return 2 / self.largest
 
     def plot(self, ax: Axes | None = None, label: str | None = None) -> Axes:
-        """Draw lambda_i / lambda_max over the rank i on logarithmic axes; see :func:`kcalc.kernel_plots.spectra`."""
-        from . import kernel_plots
+        """Draw lambda_i / lambda_max over the rank i on logarithmic axes; see :func:`kcalc.plotting.kernels.spectra`."""
+        from .plotting import kernels as kernel_plots
 
         return kernel_plots.spectra({"" if label is None else text(label, "label"): self}, ax=ax)
 

@@ -13,13 +13,13 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-from . import plot_claims
 from .calculi.global_maps import c_map
 from .errors import KcalcError
 from .layers import Nonlinear
 from .network import Network
-from .plot_frame import claim
 from .plotting import c_maps
+from .plotting import titles as plot_claims
+from .plotting.frame import claim
 from .shaping import residual_blocks, shape, with_residual_weights
 
 __all__ = ["Explorer", "explore"]

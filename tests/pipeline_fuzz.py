@@ -35,8 +35,8 @@ import kcalc as kc
 from kcalc.calculi.kernel import Kernel
 from kcalc.compose import fold
 from kcalc.fields import mpmath_field
+from kcalc.fields.jets import Jet
 from kcalc.interchange import network_from_dict, network_to_dict
-from kcalc.jets import Jet
 from kcalc.network import channel_widths, concat_channels
 
 L = kc.layers

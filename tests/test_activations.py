@@ -14,7 +14,7 @@ from thinning import mostly_slow
 
 from kcalc.activations import X, activation, aliases, celu, combine, leaky_relu, names
 from kcalc.errors import KcalcError
-from kcalc.expectations import hermite
+from kcalc.expectations.single import hermite
 from kcalc.fields import NUMPY, SYMPY, mpmath_field
 
 RECORDS = json.loads((Path(__file__).parent / "oracles" / "activations.json").read_text())["records"]

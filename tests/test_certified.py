@@ -17,12 +17,12 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.activations import activation, combine
-from kcalc.balls import Enclosure, ball_field, working
 from kcalc.certified import cross, hermite_coefficients
 from kcalc.certified.hermite import cross_series, hermite
 from kcalc.certified.line import moment, seen
 from kcalc.certified.plane import Plane
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import Enclosure, ball_field, working
 
 X = sp.Symbol("x", real=True)
 FIELD = ball_field(30)
@@ -323,7 +323,7 @@ def test_bad_arguments_are_refused():
 def test_the_kernel_calculus_folds_over_balls(name):
     from kcalc.calculi.kernel import Kernel
     from kcalc.compose import fold
-    from kcalc.jets import Jet
+    from kcalc.fields.jets import Jet
 
     for net in (kc.architectures.vanilla(3, name), kc.architectures.rescaled_resnet(2, shortcut_weight=0.6, activation=name)):
         (source,) = net.inputs

@@ -13,9 +13,9 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc import KcalcError, Network, architectures, chain, plotting, residual
-from kcalc.graph_layout import HEIGHT, Box, Plan, plan
-from kcalc.layer_texts import layer_text, number_text
-from kcalc.region_drawing import sample
+from kcalc.plotting.graph_layout import HEIGHT, Box, Plan, plan
+from kcalc.plotting.layer_texts import layer_text, number_text
+from kcalc.plotting.regions import sample
 
 L = kc.layers
 

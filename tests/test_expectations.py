@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import sympy as sp
 
-from kcalc import expectations
 from kcalc.activations import Activation, X, activation
 from kcalc.errors import KcalcError
-from kcalc.pairs import PairMap
-from kcalc.quadrature import mesh, rule
+from kcalc.expectations import single as expectations
+from kcalc.expectations.pairs import PairMap
+from kcalc.expectations.quadrature import mesh, rule
 
 GAPS = np.array([0, 1e-16, 1e-12, 1e-8, 1e-5, 1e-3, 0.01, 0.05, 0.3, 0.7, 1, 1.3, 1.9, 1.95, 1.99, 1.9999, 2 - 1e-8, 2 - 1e-12, 2])
 

@@ -9,7 +9,7 @@ import pytest
 import kcalc as kc
 from kcalc.calculi.homogeneity import degrees, is_odd
 from kcalc.calculi.powers import DeepKernel
-from kcalc.gaps import Gap
+from kcalc.fields.gaps import Gap
 from kcalc.gram.rows import RowSet, cluster_distances, distances
 from kcalc.gram.tables import tabulate
 

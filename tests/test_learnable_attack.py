@@ -272,7 +272,7 @@ def test_certified_kernels_say_what_is_in_the_way() -> None:
 def test_wide_balls_can_be_printed() -> None:
     from mpmath import mp, mpf
 
-    text = repr(kc.balls.Enclosure(mpf(500), mp.ldexp(mpf(1), 20000)))
+    text = repr(kc.fields.balls.Enclosure(mpf(500), mp.ldexp(mpf(1), 20000)))
     assert text.endswith("e+6020") or text.endswith("e+6021")
 
 

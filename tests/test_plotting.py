@@ -12,7 +12,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import kcalc as kc
-from kcalc import KcalcError, activation, drawing, graph_layout, layered, plotting
+from kcalc import KcalcError, activation, plotting
+from kcalc.plotting import drawing, graph_layout, layered
 
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 

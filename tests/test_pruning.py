@@ -7,10 +7,9 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-import kcalc.pruning
 from kcalc.layers import Affine, Nonlinear
-from kcalc.pruning import dominates
-from kcalc.subnetworks import maximal_slope
+from kcalc.subnetworks import maximal_slope, pruning
+from kcalc.subnetworks.pruning import dominates
 
 psi = kc.symbols.psi
 w = sp.Symbol("w")
@@ -75,7 +74,7 @@ def test_pruning_with_several_slopes_and_with_symbols():
 def test_the_limit_of_pruning_drops_nothing(monkeypatch):
     net = kc.chain(Affine(), kc.residual(kc.chain(Nonlinear("relu"), Affine()), 0.6), kc.residual(kc.chain(branches(0.8), Affine()), 0.1))
     pieces = len(maximal_slope(net).pieces)
-    monkeypatch.setattr(kc.pruning, "MOST_TERMS", 2)
+    monkeypatch.setattr(pruning, "MOST_TERMS", 2)
     assert len(maximal_slope(net).pieces) > pieces
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc import KcalcError, activation, shaping_plots
+from kcalc import KcalcError, activation
+from kcalc.plotting import shaping as shaping_plots
 from kcalc.shaping.traces import STARTS, depth_trace
 
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")

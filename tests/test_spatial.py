@@ -16,7 +16,7 @@ from kcalc import layers as L
 from kcalc.activations import activation
 from kcalc.calculi.spatial.images import Images
 from kcalc.calculi.spatial.local import local_gap, local_q
-from kcalc.jets import Jet
+from kcalc.fields.jets import Jet
 
 PEER = json.loads((Path(__file__).parent / "oracles" / "spatial_peer.json").read_text())
 CORNER = 2e-9  # neural-tangents rounds c, which a kink at c = 1 turns into the square root of that

@@ -11,9 +11,9 @@ from subnetwork_oracle import Node, enumerate_subnetworks, greatest, random_netw
 
 import kcalc as kc
 from kcalc.calculi.slopes import log_slopes, slope_polynomial
-from kcalc.pruning import not_included
-from kcalc.regions import Subnetwork, network_regions
 from kcalc.subnetworks import maximal, maximal_curvature, maximal_slope, subnetworks
+from kcalc.subnetworks.pruning import not_included
+from kcalc.subnetworks.regions import Subnetwork, network_regions
 
 psi = kc.symbols.psi
 PSIS = (Fraction(11, 10), Fraction(3, 2), Fraction(4))

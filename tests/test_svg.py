@@ -12,7 +12,7 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc import Network, architectures
-from kcalc.svg import clean, drawn_nodes, network_summary, network_svg, text_width
+from kcalc.plotting.svg import clean, drawn_nodes, network_summary, network_svg, text_width
 
 L = kc.layers
 Element = Any

@@ -8,9 +8,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from kcalc.dyadic import OCTAVES, PARTS, ROWS, locate
 from kcalc.errors import KcalcError
 from kcalc.tables import Table, tabulate
+from kcalc.tables.dyadic import OCTAVES, PARTS, ROWS, locate
 
 RANDOM = np.random.default_rng(7)
 NEAR = np.concatenate([1 - 10.0 ** -np.arange(1, 16), -1 + 10.0 ** -np.arange(1, 16)])

@@ -20,8 +20,8 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.activations import Activation
-from kcalc.balls import working
 from kcalc.fields import mpmath_field
+from kcalc.fields.balls import working
 from kcalc.threads import ALONE, cached_property, decimal_digits
 
 ROOT = Path(kc.__file__).parent

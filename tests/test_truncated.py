@@ -10,8 +10,8 @@ from gaussian_quadrature import moments, mp
 from thinning import mostly_slow
 
 from kcalc.activations import X, activation, celu, combine, hard_shrink, truncated
-from kcalc.balls import Enclosure, ball_field
 from kcalc.fields import SYMPY, mpmath_field
+from kcalc.fields.balls import Enclosure, ball_field
 
 R = sp.Rational
 WIDE = mpmath_field(30)

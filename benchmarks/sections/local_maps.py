@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kcalc as kc
-from kcalc.quadrature import rule
+from kcalc.expectations.quadrature import rule
 from kcalc.tables import Table as MapTable
 from kcalc.tables import tabulate
 

@@ -9,8 +9,8 @@ import numpy as np
 import sympy as sp
 
 from kcalc.errors import KcalcError, glimpse
+from kcalc.expectations.quadrature import Array, mesh, z_range
 from kcalc.fields import SYMPY
-from kcalc.quadrature import Array, mesh, z_range
 
 PROBES = np.concatenate([np.linspace(-30, 30, 121), np.geomspace(1e-6, 20, 15)])
 FAR_PROBES = np.array([-1e3, -1e2, 1e2, 1e3])

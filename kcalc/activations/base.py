@@ -16,9 +16,9 @@ from kcalc.activations.pieces import X, compile_pieces, crossings, exact_jumps, 
 from kcalc.activations.transformation import Transformation
 from kcalc.arguments import derivative_order
 from kcalc.errors import KcalcError, glimpse
+from kcalc.expectations.quadrature import Array
 from kcalc.fields import NUMPY, SYMPY, Field, Number
-from kcalc.jax_field import is_jax
-from kcalc.quadrature import Array
+from kcalc.fields.jax_field import is_jax
 from kcalc.threads import cached_property
 
 __all__ = ["Activation", "Composed", "Transformed", "X", "checked", "compose", "transform"]
@@ -177,8 +177,8 @@ class Activation(LocalMaps):
         return piecewise(self, n)
 
     def plot(self, axes: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Any:
-        """Draw phi, its Q map and its C maps at several q on three Axes; see :func:`kcalc.cards.card`."""
-        from kcalc.cards import card
+        """Draw phi, its Q map and its C maps at several q on three Axes; see :func:`kcalc.plotting.cards.card`."""
+        from kcalc.plotting.cards import card
 
         return card(self, axes, q)
 

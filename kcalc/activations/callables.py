@@ -25,7 +25,7 @@ from kcalc.activations.elementwise import Elementwise, compiled, elementwise, in
 from kcalc.activations.jax_function import JaxFunction, differentiated
 from kcalc.activations.spectral import HIGHEST, Panels
 from kcalc.errors import KcalcError
-from kcalc.quadrature import Array
+from kcalc.expectations.quadrature import Array
 from kcalc.threads import cached_property
 
 _REACH = 128.0  # |x| that inputs of q <= 100 reach: undeclared kinks up to here are found at once

@@ -14,7 +14,7 @@ import numpy as np
 import sympy as sp
 
 from kcalc.activations.base import Activation
-from kcalc.expectations import pair_distance
+from kcalc.expectations.single import pair_distance
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 
 NEARLY_ONE = 1e-7  # gaps below keep their digits for unequal q values too

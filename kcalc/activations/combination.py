@@ -15,9 +15,9 @@ from kcalc.activations.parameters import named
 from kcalc.activations.pieces import X
 from kcalc.activations.transformation import short
 from kcalc.errors import KcalcError
+from kcalc.expectations.quadrature import Array
 from kcalc.fields import SYMPY
 from kcalc.plain_arguments import items
-from kcalc.quadrature import Array
 
 __all__ = ["Combination", "combine"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from kcalc.errors import KcalcError
-from kcalc.jax_field import is_jax
-from kcalc.quadrature import Array
+from kcalc.expectations.quadrature import Array
+from kcalc.fields.jax_field import is_jax
 from kcalc.threads import cached_property
 
 _BLOCK = 2048

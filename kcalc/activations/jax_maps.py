@@ -11,7 +11,7 @@ import numpy as np
 
 from kcalc.errors import KcalcError
 from kcalc.fields import Field, Number
-from kcalc.jax_field import is_jax, jax_field
+from kcalc.fields.jax_field import is_jax, jax_field
 from kcalc.tables import Table, tabulate
 
 

@@ -14,19 +14,20 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from kcalc import expectations
 from kcalc.activations import truncated
 from kcalc.activations.local_map import LocalCMap, LocalQMap
 from kcalc.arguments import TINY, derivative_order
-from kcalc.balls import BallField
 from kcalc.errors import KcalcError, glimpse
-from kcalc.expectations import pair_distance, pair_moment
-from kcalc.fields import NUMPY, SYMPY, Field, Number, as_field
-from kcalc.gaps import Gap
-from kcalc.jets import Jet, JetField
-from kcalc.pairs import pair_map
+from kcalc.expectations import single as expectations
+from kcalc.expectations.pairs import pair_map
+from kcalc.expectations.quadrature import Array
+from kcalc.expectations.single import pair_distance, pair_moment
+from kcalc.fields import NUMPY, SYMPY, Field, Number
+from kcalc.fields.balls import BallField
+from kcalc.fields.gaps import Gap
+from kcalc.fields.jets import Jet, JetField
+from kcalc.fields.systems import as_field
 from kcalc.plain_arguments import whole
-from kcalc.quadrature import Array
 from kcalc.threads import cached_property
 
 
@@ -203,7 +204,7 @@ class LocalMaps:
         """(1 - C(c, q1, q2), C'(c), C''(c)/2, ..., C^(order)(c)/order!) at c = 1 - gap.
 
         gap in [0, 2]; q1, q2 > 0, q2 = None meaning q1; NumPy broadcasts all three.  Derivatives that diverge at c = +-1 are infinite.
-        A :class:`kcalc.gaps.Gap` keeps the digits of 1 + c near c = -1.
+        A :class:`kcalc.fields.gaps.Gap` keeps the digits of 1 + c near c = -1.
         Raises KcalcError for arguments out of range, and for orders above 2 near |c| = 1 where no closed form serves.
         """
         rest = getattr(gap, "rest", None)

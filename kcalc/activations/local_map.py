@@ -14,14 +14,14 @@ from kcalc import symbols
 from kcalc.arguments import one_q, pair_arrays, series_length
 from kcalc.composition import Composition, LocalFunction
 from kcalc.errors import KcalcError, glimpse
-from kcalc.expectations import hermite
+from kcalc.expectations.pairs import pair_map
+from kcalc.expectations.quadrature import Array, normal_density
+from kcalc.expectations.single import hermite
+from kcalc.expectations.smoothing import smoothed
 from kcalc.fields import NUMPY, SYMPY
-from kcalc.jax_field import is_jax
-from kcalc.jets import Jet, JetField
+from kcalc.fields.jax_field import is_jax
+from kcalc.fields.jets import Jet, JetField
 from kcalc.maps import Assumption, CMap, QMap
-from kcalc.pairs import pair_map
-from kcalc.quadrature import Array, normal_density
-from kcalc.smoothing import smoothed
 
 Node = Any
 

@@ -12,7 +12,7 @@ import numpy as np
 from kcalc.activations.base import Activation, checked
 from kcalc.activations.jax_function import JaxFunction, jax_function
 from kcalc.activations.parameters import named
-from kcalc.quadrature import Array
+from kcalc.expectations.quadrature import Array
 
 __all__ = ["Multiplication", "multiply"]
 

@@ -19,9 +19,9 @@ from kcalc.activations.polynomial import polynomial
 from kcalc.activations.rectifiers import abrelu
 from kcalc.activations.registry import by_name, names, same_function
 from kcalc.errors import KcalcError, glimpse
+from kcalc.expectations.quadrature import Array
 from kcalc.fields import NUMPY, SYMPY
 from kcalc.plain_arguments import items
-from kcalc.quadrature import Array
 from kcalc.threads import cached_property
 
 _JUMPY = (sp.floor, sp.ceiling, sp.frac, sp.Mod, sp.DiracDelta)

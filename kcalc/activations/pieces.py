@@ -12,8 +12,8 @@ import numpy as np
 import sympy as sp
 
 from kcalc.errors import KcalcError, glimpse
+from kcalc.expectations.quadrature import Array
 from kcalc.fields import SYMPY
-from kcalc.quadrature import Array
 from kcalc.threads import alone, decimal_digits, lambdify
 
 X = sp.Symbol("x", real=True)

@@ -15,8 +15,8 @@ from kcalc.activations.base import X
 from kcalc.activations.closed import Closed, whole_power
 from kcalc.activations.parameters import whole
 from kcalc.activations.registry import register
+from kcalc.expectations.quadrature import Array
 from kcalc.fields import NUMPY, SYMPY, Field, Number, mpmath_field
-from kcalc.quadrature import Array
 from kcalc.threads import cached_property
 
 _CANCELLED = 0.2  # of the sum of the terms' sizes: a sum below this is formed again with more digits

@@ -19,8 +19,8 @@ from mpmath.calculus.quadrature import GaussLegendre
 
 from kcalc.activations.pieces import X
 from kcalc.errors import KcalcError
+from kcalc.expectations.quadrature import split, z_edges
 from kcalc.fields import Field, Number
-from kcalc.quadrature import split, z_edges
 from kcalc.threads import decimal_digits, lambdify
 
 _GUARD = 10

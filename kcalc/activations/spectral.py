@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kcalc.activations.acceptance import simplest
 from kcalc.errors import KcalcError
-from kcalc.quadrature import Array
+from kcalc.expectations.quadrature import Array
 from kcalc.threads import ALONE
 
 _TERMS = 32

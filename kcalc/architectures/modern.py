@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..architectures.papers import DEEPEST
+from .. import layers as L
 from ..combinators import Piece, chain, repeat, residual
 from ..errors import KcalcError, unknown
-from ..layers import Affine, Flatten, Input, LayerNorm, Nonlinear, Pool, Product, RMSNorm, TokenMix
 from ..network import Network
 from ..plain_arguments import truth, whole
-from .papers import HALF
+from .papers import DEEPEST, HALF
 
-NORMS: dict[str | None, tuple[Piece, ...]] = {None: (), "rms": (RMSNorm(),), "layer": (LayerNorm(),)}
+NORMS: dict[str | None, tuple[Piece, ...]] = {None: (), "rms": (L.RMSNorm(),), "layer": (L.LayerNorm(),)}
 
 
 def gated_mlp(
@@ -34,9 +33,9 @@ def gated_mlp(
     ``hidden`` is the width inside a branch, by default ``features``.
     Returns: a Network. Raises: KcalcError for an unknown norm or no whole number of blocks. [Shazeer 2020, "GLU variants"]
     """
-    branch = chain(*_norm(norm), _gate(activation, features if hidden is None else hidden), Affine(features))
+    branch = chain(*_norm(norm), _gate(activation, features if hidden is None else hidden), L.Affine(features))
     return chain(
-        Input(features), Affine(features), repeat(residual(branch, shortcut_weight), _blocks(blocks)), *_norm(norm), Affine(features)
+        L.Input(features), L.Affine(features), repeat(residual(branch, shortcut_weight), _blocks(blocks)), *_norm(norm), L.Affine(features)
     )
 
 
@@ -62,11 +61,15 @@ def convnext(
     for name, value in (("features", features), ("expansion", expansion)):
         whole(value, name, 1)
     branch = chain(
-        Affine(features, kernel=kernel, groups=features), LayerNorm(), Affine(expansion * features), Nonlinear(activation), Affine(features)
+        L.Affine(features, kernel=kernel, groups=features),
+        L.LayerNorm(),
+        L.Affine(expansion * features),
+        L.Nonlinear(activation),
+        L.Affine(features),
     )
     return chain(
-        Input(3, image_shape), Affine(features, kernel=patch, stride=patch), repeat(residual(branch, shortcut_weight), _blocks(blocks)),
-        Pool("mean"), Flatten(), LayerNorm(), Affine(classes),
+        L.Input(3, image_shape), L.Affine(features, kernel=patch, stride=patch), repeat(residual(branch, shortcut_weight), _blocks(blocks)),
+        L.Pool("mean"), L.Flatten(), L.LayerNorm(), L.Affine(classes),
     )  # fmt: skip
 
 
@@ -90,14 +93,14 @@ def transformer(
     [He et al. 2023, "Deep Transformers without Shortcuts"]
     """
     inside = features if hidden is None else hidden
-    inner: tuple[Piece, ...] = (_gate(activation, inside),) if truth(gated, "gated") else (Affine(inside), Nonlinear(activation))
-    mlp = residual(chain(*_norm(norm), *inner, Affine(features)), shortcut_weight)
+    inner: tuple[Piece, ...] = (_gate(activation, inside),) if truth(gated, "gated") else (L.Affine(inside), L.Nonlinear(activation))
+    mlp = residual(chain(*_norm(norm), *inner, L.Affine(features)), shortcut_weight)
 
     def block(matrix: Any) -> Network:
-        attention = chain(*_norm(norm), Affine(features), TokenMix(matrix), Affine(features))
+        attention = chain(*_norm(norm), L.Affine(features), L.TokenMix(matrix), L.Affine(features))
         return chain(residual(attention, shortcut_weight), mlp)
 
-    return chain(Input(features), Affine(features), *map(block, _matrices(mixing, _blocks(blocks))), *_norm(norm), Affine(features))
+    return chain(L.Input(features), L.Affine(features), *map(block, _matrices(mixing, _blocks(blocks))), *_norm(norm), L.Affine(features))
 
 
 def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:
@@ -111,8 +114,8 @@ def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:
 def _gate(activation: Any, hidden: int | None) -> Network:
     """``phi(U x) * V x``."""
     return Network.from_steps([
-        ("x", Input(), ()), ("u", Affine(hidden), ("x",)), ("phi", Nonlinear(activation), ("u",)), ("v", Affine(hidden), ("x",)),
-        ("gate", Product(), ("phi", "v")),
+        ("x", L.Input(), ()), ("u", L.Affine(hidden), ("x",)), ("phi", L.Nonlinear(activation), ("u",)), ("v", L.Affine(hidden), ("x",)),
+        ("gate", L.Product(), ("phi", "v")),
     ])  # fmt: skip
 
 

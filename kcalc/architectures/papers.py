@@ -9,9 +9,9 @@ from typing import Any
 
 import sympy as sp
 
+from .. import layers as L
 from ..combinators import Piece, chain, repeat, residual, residual_weights
 from ..errors import KcalcError, unknown
-from ..layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Pool, Scale, as_number
 from ..network import Network, Step
 from ..plain_arguments import truth, whole
 
@@ -34,9 +34,9 @@ def vanilla(depth: int, activation: Any = "relu", features: int | None = None, s
     """``depth`` combined layers (Affine, then activation), then a readout Affine unless ``readout=False``."""
     if getattr(depth, "free_symbols", None):
         raise KcalcError(f"a graph has a whole number of layers, and {depth} is a symbol: see kc.vanilla_maps(activation, {depth})")
-    layer = chain(Affine(features, sigma_w=sigma_w), Nonlinear(activation))
+    layer = chain(L.Affine(features, sigma_w=sigma_w), L.Nonlinear(activation))
     body = [repeat(layer, _depth(depth))]
-    return chain(Input(features), *body, *([Affine(features, sigma_w=sigma_w)] if truth(readout, "readout") else []))
+    return chain(L.Input(features), *body, *([L.Affine(features, sigma_w=sigma_w)] if truth(readout, "readout") else []))
 
 
 def rescaled_resnet(
@@ -46,9 +46,9 @@ def rescaled_resnet(
 
     A branch is ``branch_depth`` times (activation, Affine). ``shortcut_weight`` is TAT's ``w``. [TAT App. B.5]
     """
-    layer = chain(Nonlinear(activation), Affine(features, sigma_w=sigma_w))
+    layer = chain(L.Nonlinear(activation), L.Affine(features, sigma_w=sigma_w))
     block = residual(repeat(layer, _depth(branch_depth, name="branch_depth")), shortcut_weight)
-    return chain(Input(features), Affine(features, sigma_w=sigma_w), repeat(block, _depth(blocks, name="blocks")))
+    return chain(L.Input(features), L.Affine(features, sigma_w=sigma_w), repeat(block, _depth(blocks, name="blocks")))
 
 
 def resnet_v2(
@@ -70,12 +70,12 @@ def resnet_v2(
     for number, blocks in enumerate(_stages(depth)):
         width, out, stride = 64 * 2**number, 256 * 2**number, 1 if number == 0 else 2
         transition = _bottleneck(activation, width, out, stride)
-        shortcut = _combined(activation, Affine(out, stride=stride))
+        shortcut = _combined(activation, L.Affine(out, stride=stride))
         stages.append(residual(transition, *weights, shortcut=shortcut))
         stages.append(repeat(residual(_bottleneck(activation, width, out, 1), *weights), blocks - 1))
     return chain(
-        Input(3, image_shape), Affine(64, kernel=7, stride=2), Pool("max", 3, 2, "same"), *stages,
-        Nonlinear(activation), Pool("mean"), Flatten(), Affine(classes),
+        L.Input(3, image_shape), L.Affine(64, kernel=7, stride=2), L.Pool("max", 3, 2, "same"), *stages,
+        L.Nonlinear(activation), L.Pool("mean"), L.Flatten(), L.Affine(classes),
     )  # fmt: skip
 
 
@@ -84,15 +84,15 @@ def _weights(shortcut_weight: Any, residual_weight: Any) -> tuple[Any, Any]:
     return (None, residual_weight) if residual_weight is not None else (shortcut_weight, None)
 
 
-def _combined(activation: Any, affine: Affine) -> Network:
-    return chain(Nonlinear(activation), affine)
+def _combined(activation: Any, affine: L.Affine) -> Network:
+    return chain(L.Nonlinear(activation), affine)
 
 
 def _bottleneck(activation: Any, width: int, out: int, stride: int) -> Network:
     return chain(
-        _combined(activation, Affine(width)),
-        _combined(activation, Affine(width, kernel=3, stride=stride)),
-        _combined(activation, Affine(out)),
+        _combined(activation, L.Affine(width)),
+        _combined(activation, L.Affine(width, kernel=3, stride=stride)),
+        _combined(activation, L.Affine(out)),
     )
 
 
@@ -117,17 +117,17 @@ def wide_resnet(
     stages: list[Piece] = []
     for number in range(3):
         out, stride = 16 * width * 2**number, 1 if number == 0 else 2
-        shortcut = _combined(activation, Affine(out, stride=stride))
+        shortcut = _combined(activation, L.Affine(out, stride=stride))
         stages.append(residual(_basic(activation, out, stride), *weights, shortcut=shortcut))
         if depth > 10:
             stages.append(repeat(residual(_basic(activation, out, 1), *weights), (depth - 4) // 6 - 1))
     return chain(
-        Input(3, image_shape), Affine(16, kernel=3), *stages, Nonlinear(activation), Pool("mean"), Flatten(), Affine(classes)
+        L.Input(3, image_shape), L.Affine(16, kernel=3), *stages, L.Nonlinear(activation), L.Pool("mean"), L.Flatten(), L.Affine(classes)
     )  # fmt: skip
 
 
 def _basic(activation: Any, out: int, stride: int) -> Network:
-    return chain(_combined(activation, Affine(out, kernel=3, stride=stride)), _combined(activation, Affine(out, kernel=3)))
+    return chain(_combined(activation, L.Affine(out, kernel=3, stride=stride)), _combined(activation, L.Affine(out, kernel=3)))
 
 
 def layernorm_resnet(
@@ -140,24 +140,24 @@ def layernorm_resnet(
     """
     gain = sp.sqrt(2)
 
-    def combined(affine: Affine) -> Network:
-        return chain(LayerNorm(), Nonlinear(activation), affine)
+    def combined(affine: L.Affine) -> Network:
+        return chain(L.LayerNorm(), L.Nonlinear(activation), affine)
 
     def branch(width: int, out: int, stride: int) -> Network:
         return chain(
-            combined(Affine(width, sigma_w=gain)),
-            combined(Affine(width, kernel=3, stride=stride, sigma_w=gain)),
-            combined(Affine(out, sigma_w=gain)),
+            combined(L.Affine(width, sigma_w=gain)),
+            combined(L.Affine(width, kernel=3, stride=stride, sigma_w=gain)),
+            combined(L.Affine(out, sigma_w=gain)),
         )
 
     stages: list[Piece] = []
     for number, blocks in enumerate(_stages(depth)):
         width, out, stride = 64 * 2**number, 256 * 2**number, 1 if number == 0 else 2
-        stages.append(residual(branch(width, out, stride), shortcut=combined(Affine(out, stride=stride, sigma_w=gain))))
+        stages.append(residual(branch(width, out, stride), shortcut=combined(L.Affine(out, stride=stride, sigma_w=gain))))
         stages.append(repeat(residual(branch(width, out, 1)), blocks - 1))
     return chain(
-        Input(3, image_shape), Affine(64, kernel=7, stride=2), Pool("max", 3, 2, "same"), *stages,
-        LayerNorm(), Nonlinear(activation), Pool("mean"), Flatten(), Affine(classes, sigma_w=gain),
+        L.Input(3, image_shape), L.Affine(64, kernel=7, stride=2), L.Pool("max", 3, 2, "same"), *stages,
+        L.LayerNorm(), L.Nonlinear(activation), L.Pool("mean"), L.Flatten(), L.Affine(classes, sigma_w=gain),
     )  # fmt: skip
 
 
@@ -169,18 +169,18 @@ def densenet(layers: int, activation: Any = "relu", growth: int | None = 32, rea
     """
     stem = None if growth is None else 2 * whole(growth, "growth", 1)
     channels = None if growth is None else stem
-    steps: list[Step] = [("input", Input(), ()), ("stem", Affine(stem), ("input",))]
+    steps: list[Step] = [("input", L.Input(), ()), ("stem", L.Affine(stem), ("input",))]
     tail = "stem"
     for i in range(1, _depth(layers, name="layers") + 1):
-        steps.append((f"phi_{i}", Nonlinear(activation), (tail,)))
-        steps.append((f"new_{i}", Affine(growth), (f"phi_{i}",)))
+        steps.append((f"phi_{i}", L.Nonlinear(activation), (tail,)))
+        steps.append((f"new_{i}", L.Affine(growth), (f"phi_{i}",)))
         counts = (i + 1, 1) if channels is None or growth is None else (channels, growth)
         channels = None if channels is None or growth is None else channels + growth
-        steps.append((f"concat_{i}", Concat(counts), (tail, f"new_{i}")))
+        steps.append((f"concat_{i}", L.Concat(counts), (tail, f"new_{i}")))
         tail = f"concat_{i}"
-    steps.append(("phi_out", Nonlinear(activation), (tail,)))
+    steps.append(("phi_out", L.Nonlinear(activation), (tail,)))
     if truth(readout, "readout"):
-        steps.append(("readout", Affine(), ("phi_out",)))
+        steps.append(("readout", L.Affine(), ("phi_out",)))
     return Network.from_steps(steps)
 
 
@@ -192,11 +192,11 @@ def lenet(
 ) -> Network:
     """LeNet-5 with strides in place of pooling: two 5 x 5 convolutions of stride 2, then 120 and 84 features. [Scaling sec. 5]"""
     layers = [
-        Affine(6, kernel=5, stride=2, padding="valid", sigma_w=sigma_w),
-        Affine(16, kernel=5, stride=2, padding="valid", sigma_w=sigma_w),
+        L.Affine(6, kernel=5, stride=2, padding="valid", sigma_w=sigma_w),
+        L.Affine(16, kernel=5, stride=2, padding="valid", sigma_w=sigma_w),
     ]
-    dense = [Affine(120, sigma_w=sigma_w), Affine(84, sigma_w=sigma_w)]
-    return _alternating(Input(channels, image_shape), activation, layers, [*dense, Affine(classes, sigma_w=sigma_w)])
+    dense = [L.Affine(120, sigma_w=sigma_w), L.Affine(84, sigma_w=sigma_w)]
+    return _alternating(L.Input(channels, image_shape), activation, layers, [*dense, L.Affine(classes, sigma_w=sigma_w)])
 
 
 def alexnet(
@@ -204,36 +204,36 @@ def alexnet(
 ) -> Network:
     """AlexNet with the strides of its poolings given to the convolutions before them (kernels 11, 5, 3, 3, 3). [Scaling sec. 10]"""
 
-    def convolution(features: int, kernel: int, stride: int) -> Affine:
-        return Affine(features, kernel=kernel, stride=stride, padding=kernel // 2, sigma_w=sigma_w)
+    def convolution(features: int, kernel: int, stride: int) -> L.Affine:
+        return L.Affine(features, kernel=kernel, stride=stride, padding=kernel // 2, sigma_w=sigma_w)
 
     layers = [convolution(64, 11, 8), convolution(192, 5, 2), convolution(384, 3, 1), convolution(256, 3, 1), convolution(256, 3, 2)]
-    dense = [Affine(hidden, sigma_w=sigma_w), Affine(hidden, sigma_w=sigma_w), Affine(classes, sigma_w=sigma_w)]
-    return _alternating(Input(3, image_shape), activation, layers, dense)
+    dense = [L.Affine(hidden, sigma_w=sigma_w), L.Affine(hidden, sigma_w=sigma_w), L.Affine(classes, sigma_w=sigma_w)]
+    return _alternating(L.Input(3, image_shape), activation, layers, dense)
 
 
-def _alternating(entry: Input, activation: Any, convolutions: list[Affine], dense: list[Affine]) -> Network:
+def _alternating(entry: L.Input, activation: Any, convolutions: list[L.Affine], dense: list[L.Affine]) -> Network:
     pieces: list[Piece] = [entry]
     for layer in convolutions:
-        pieces += [layer, Nonlinear(activation)]
-    pieces += [Flatten(), dense[0]]
+        pieces += [layer, L.Nonlinear(activation)]
+    pieces += [L.Flatten(), dense[0]]
     for layer in dense[1:]:
-        pieces += [Nonlinear(activation), layer]
+        pieces += [L.Nonlinear(activation), layer]
     return chain(*pieces)
 
 
-def _geometric(inputs: Any, outputs: Any, kernel: int, constant: Any, stride: int = 1, padding: Any = "same") -> Affine:
+def _geometric(inputs: Any, outputs: Any, kernel: int, constant: Any, stride: int = 1, padding: Any = "same") -> L.Affine:
     """An Affine with E[W^2] = c / (k sqrt(n m)): sigma_w^2 = c k sqrt(n/m). [Scaling eq. 3]"""
     source, target = (_channels(count) for count in (inputs, outputs))
     sigma = sp.sqrt(constant * kernel * sp.sqrt(source / target))
-    return Affine(outputs, kernel=kernel, stride=stride, padding=padding, sigma_w=sigma)
+    return L.Affine(outputs, kernel=kernel, stride=stride, padding=padding, sigma_w=sigma)
 
 
 def _channels(count: Any) -> sp.Expr:
     """A number of channels in SymPy. Raises: KcalcError for what is neither a whole number >= 1 nor an expression."""
     if count is None:
         raise KcalcError("geometric weights need the numbers of channels; give whole numbers >= 1 or SymPy symbols")
-    Affine(count)
+    L.Affine(count)
     return sp.sympify(count, strict=True)
 
 
@@ -261,7 +261,7 @@ def preconditioned_block(
     """
     for count in (inputs, outputs, width):
         _channels(count)
-    pooled = sp.sympify(as_number(pool_correlation, "pool_correlation"), strict=True)
+    pooled = sp.sympify(L.as_number(pool_correlation, "pool_correlation"), strict=True)
     alpha, beta = (sp.sympify(w, strict=True) for w in residual_weights(shortcut_weight, residual_weight) or (HALF, HALF))
     if alpha == 0:
         raise KcalcError("a block without shortcut is no residual block: give shortcut_weight > 0")
@@ -269,18 +269,18 @@ def preconditioned_block(
     relu: Any = "relu"
 
     def layer(source: Any, target: Any, kernel: int, stride: int = 1) -> list[Piece]:
-        scale = Scale(sp.sqrt(2 / (kernel * beta)))
-        return [Nonlinear(relu), scale, _geometric(source, target, kernel, beta, stride, padding)]
+        scale = L.Scale(sp.sqrt(2 / (kernel * beta)))
+        return [L.Nonlinear(relu), scale, _geometric(source, target, kernel, beta, stride, padding)]
 
     stride = 2 if truth(downsample, "downsample") else 1
     inner = [*layer(inputs, width, 1), *layer(width, width, 3, stride), *layer(width, outputs, 1)]
-    branch = chain(Scale(sp.sqrt(beta)), *inner, Scale(sp.sqrt(beta)), Scale(1 / beta))
+    branch = chain(L.Scale(sp.sqrt(beta)), *inner, L.Scale(sp.sqrt(beta)), L.Scale(1 / beta))
     if inputs == outputs and not downsample:
         return residual(branch, alpha, beta)
-    along: list[Piece] = [_geometric(inputs, outputs, 1, alpha), Scale(1 / sp.sqrt(alpha))]
+    along: list[Piece] = [_geometric(inputs, outputs, 1, alpha), L.Scale(1 / sp.sqrt(alpha))]
     if downsample:
         lost = (1 + 3 * pooled) / 4
-        along = [Pool("mean", 2, 2, "valid" if padding == "valid" else "same"), along[0], Scale(1 / sp.sqrt(alpha * lost))]
+        along = [L.Pool("mean", 2, 2, "valid" if padding == "valid" else "same"), along[0], L.Scale(1 / sp.sqrt(alpha * lost))]
     return residual(branch, alpha, beta, shortcut=chain(*along))
 
 
@@ -300,8 +300,8 @@ def preactivation_resnet50(
     all locations; a dense layer, times ``output_scale`` where given. Mean pooling after relu does not keep the activation scaling: see
     ``kc.scaling(network).violations``.
     """
-    stem = [Scale(sp.Integer(147) ** sp.Rational(-1, 4)), _geometric(3, width, 7, 1, 4, padding)]
-    pieces: list[Piece] = [Input(3, image_shape), *stem]
+    stem = [L.Scale(sp.Integer(147) ** sp.Rational(-1, 4)), _geometric(3, width, 7, 1, 4, padding)]
+    pieces: list[Piece] = [L.Input(3, image_shape), *stem]
     inputs = width
     for number, blocks in enumerate(STAGES[50]):
         inside = _depth(width, name="width") * 2**number
@@ -310,5 +310,5 @@ def preactivation_resnet50(
         pieces += [first, repeat(preconditioned_block(4 * inside, 4 * inside, inside, **weights), blocks - 1)]
         inputs = 4 * inside
     relu: Any = "relu"
-    ends = [Nonlinear(relu), Scale(sp.sqrt(2)), Pool("mean"), Flatten(), _geometric(inputs, classes, 1, 1)]
-    return chain(*pieces, *ends, *([] if output_scale is None else [Scale(output_scale)]))
+    ends = [L.Nonlinear(relu), L.Scale(sp.sqrt(2)), L.Pool("mean"), L.Flatten(), _geometric(inputs, classes, 1, 1)]
+    return chain(*pieces, *ends, *([] if output_scale is None else [L.Scale(output_scale)]))

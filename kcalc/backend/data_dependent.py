@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..arguments import positive_number
-from ..backend.model import as_model
 from ..calculi.arrays import Arrays
 from ..compose import fold
 from ..errors import KcalcError
 from ..layers import Affine, Layer
 from ..plain_arguments import whole
 from ..printing import Shown, plain, shown
-from .model import Model
+from .model import Model, as_model
 from .plan import Params
 
 Node = Hashable

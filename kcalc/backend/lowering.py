@@ -8,28 +8,11 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any
 
+from .. import layers as L
 from ..calculi.array_operations import elementwise_form, window_outputs
 from ..calculi.arrays import Lowered, Shape, pairs
 from ..compose import no_rule
 from ..errors import KcalcError
-from ..layers import (
-    Affine,
-    BatchNorm,
-    Concat,
-    Dropout,
-    Flatten,
-    GroupNorm,
-    Identity,
-    Layer,
-    LayerNorm,
-    Nonlinear,
-    Pool,
-    Product,
-    RMSNorm,
-    Scale,
-    Sum,
-    TokenMix,
-)  # fmt: skip
 from ..network import Network, sum_weights
 from .initialisers import Fan, Initialiser
 from .parameterization import ABC, Parameterization, Size
@@ -43,12 +26,12 @@ def roles(network: Network) -> dict[Node, str]:
     after: dict[Node, bool] = {}
     steps = list(network.steps())
     for node, _, parents in steps:
-        before[node] = any(before[p] or isinstance(network.layer(p), Affine) for p in parents)
+        before[node] = any(before[p] or isinstance(network.layer(p), L.Affine) for p in parents)
     for node, layer, parents in reversed(steps):
         for parent in parents:
-            after[parent] = after.get(parent, False) or after.get(node, False) or isinstance(layer, Affine)
+            after[parent] = after.get(parent, False) or after.get(node, False) or isinstance(layer, L.Affine)
     names = {(True, True): "hidden", (False, True): "input", (True, False): "output", (False, False): "single"}
-    return {node: names[before[node], after.get(node, False)] for node in network.nodes_of(Affine)}
+    return {node: names[before[node], after.get(node, False)] for node in network.nodes_of(L.Affine)}
 
 
 @dataclass
@@ -75,12 +58,12 @@ class Lowering:
     # -- rules -----------------------------------------------------------------------------------------------------------------------
 
     @singledispatchmethod
-    def rule(self, layer: Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
         """The shape of what a layer emits.  Raises: NoRule, KcalcError naming the node."""
         raise no_rule("arrays", layer, node)
 
     @rule.register
-    def _(self, layer: Affine, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(self, layer: L.Affine, node: Node, inputs: Sequence[Shape]) -> Shape:
         (below,) = inputs
         outputs = layer.features or self.features.get(node)
         if outputs is None:
@@ -103,12 +86,12 @@ class Lowering:
         form = (layer.kernel, layer.stride, layer.padding, layer.groups, layer.standardised, law, fan)
         return self.found(node, inputs, shape, numbers=numbers, tensors=tensors, form=form)
 
-    def _sizes(self, layer: Affine, node: Node, fan: Fan, law: Initialiser) -> tuple[Size, Size]:
+    def _sizes(self, layer: L.Affine, node: Node, fan: Fan, law: Initialiser) -> tuple[Size, Size]:
         std = float(layer.sigma_w) * math.sqrt(law.variance(fan))
         weight = self.parameterization.weight(self.roles[node], fan, std, law.multiplier(fan))
         return weight, self.parameterization.vector(float(layer.sigma_b))
 
-    def _located(self, layer: Affine, node: Node, below: Shape) -> tuple[int, int] | None:
+    def _located(self, layer: L.Affine, node: Node, below: Shape) -> tuple[int, int] | None:
         """The locations of the output."""
         for name in ("kernel", "stride", "padding"):
             value = getattr(layer, name)
@@ -130,24 +113,24 @@ class Lowering:
         return outputs
 
     @rule.register
-    def _(self, layer: Nonlinear, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(self, layer: L.Nonlinear, node: Node, inputs: Sequence[Shape]) -> Shape:
         form, numbers = elementwise_form(layer.activation)
         return self.found(node, inputs, inputs[0], numbers=numbers, form=form)
 
     @rule.register
-    def _(self, layer: Sum, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(self, layer: L.Sum, node: Node, inputs: Sequence[Shape]) -> Shape:
         numbers = tuple(float(w) for w in sum_weights(layer, len(inputs)))
         return self.found(node, inputs, self._same(node, "Sum", inputs), numbers=numbers)
 
     @rule.register
-    def _(self, layer: Product, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(self, layer: L.Product, node: Node, inputs: Sequence[Shape]) -> Shape:
         """Gates without locations (made of global means) multiply every location."""
         located = [shape for shape in inputs if shape.locations is not None] or list(inputs)
         alike = [Shape(shape.channels, located[0].locations) if shape.locations is None else shape for shape in inputs]
         return self.found(node, inputs, self._same(node, "Product", alike))
 
     @rule.register
-    def _(self, layer: TokenMix, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(self, layer: L.TokenMix, node: Node, inputs: Sequence[Shape]) -> Shape:
         below, rows, columns = inputs[0], len(layer.matrix), len(layer.matrix[0])
         if below.locations is None or math.prod(below.locations) != columns:
             raise KcalcError(
@@ -173,7 +156,7 @@ class Lowering:
         return shapes[0]
 
     @rule.register
-    def _(self, layer: Concat, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(self, layer: L.Concat, node: Node, inputs: Sequence[Shape]) -> Shape:
         if len({shape.locations for shape in inputs}) > 1:
             raise KcalcError(f"node {node!r} (Concat) reads feature maps with different locations ({self._listed(node, inputs)})")
         counts = [shape.channels for shape in inputs]
@@ -186,26 +169,26 @@ class Lowering:
         return self.found(node, inputs, Shape(sum(counts), inputs[0].locations))
 
     @rule.register
-    def _(self, layer: Scale, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(self, layer: L.Scale, node: Node, inputs: Sequence[Shape]) -> Shape:
         return self.found(node, inputs, inputs[0], numbers=(float(layer.factor),))
 
-    @rule.register(LayerNorm)
-    @rule.register(RMSNorm)
-    @rule.register(GroupNorm)
-    @rule.register(BatchNorm)
-    def _(self, layer: Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
+    @rule.register(L.LayerNorm)
+    @rule.register(L.RMSNorm)
+    @rule.register(L.GroupNorm)
+    @rule.register(L.BatchNorm)
+    def _(self, layer: L.Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
         size = (inputs[0].channels,)
-        if isinstance(layer, GroupNorm) and size[0] % layer.groups:
+        if isinstance(layer, L.GroupNorm) and size[0] % layer.groups:
             raise KcalcError(f"node {node!r}: {layer.groups} groups do not divide its {size[0]} channels")
         tensors = {"scale": size} if self.trainable_norms else {}
-        if self.trainable_norms and not isinstance(layer, RMSNorm):
+        if self.trainable_norms and not isinstance(layer, L.RMSNorm):
             tensors["offset"] = size
-        state = {"mean": size, "variance": size} if isinstance(layer, BatchNorm) else {}
-        form = layer.groups if isinstance(layer, GroupNorm) else ()
+        state = {"mean": size, "variance": size} if isinstance(layer, L.BatchNorm) else {}
+        form = layer.groups if isinstance(layer, L.GroupNorm) else ()
         return self.found(node, inputs, inputs[0], tensors=tensors, state=state, form=form)
 
     @rule.register
-    def _(self, layer: Pool, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(self, layer: L.Pool, node: Node, inputs: Sequence[Shape]) -> Shape:
         locations = inputs[0].locations
         if locations is None:
             raise KcalcError(f"node {node!r} pools over locations, but what it reads has none; give image_shape=(height, width)")
@@ -222,19 +205,19 @@ class Lowering:
         return self.found(node, inputs, shape, numbers=(size.std, size.factor), tensors={"weight": window}, form=form)
 
     @rule.register
-    def _(self, layer: Dropout, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(self, layer: L.Dropout, node: Node, inputs: Sequence[Shape]) -> Shape:
         return self.found(node, inputs, inputs[0], numbers=(float(layer.rate),))
 
     @rule.register
-    def _(self, layer: Flatten, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(self, layer: L.Flatten, node: Node, inputs: Sequence[Shape]) -> Shape:
         return self.found(node, inputs, Shape(math.prod(inputs[0].axes)))
 
     @rule.register
-    def _(self, layer: Identity, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(self, layer: L.Identity, node: Node, inputs: Sequence[Shape]) -> Shape:
         return self.found(node, inputs, inputs[0])
 
 
-def has_rule(layer: Layer) -> bool:
+def has_rule(layer: L.Layer) -> bool:
     """Whether arrays can run a layer of this kind."""
     known: Any = Lowering.__dict__["rule"].dispatcher
     return known.dispatch(type(layer)) is not known.dispatch(object)

@@ -12,7 +12,7 @@ from ..calculi.arrays import Shape
 from ..calculi.widths import given_widths
 from ..compose import fold, require_network
 from ..errors import KcalcError, glimpse
-from ..jax_field import is_jax
+from ..fields.jax_field import is_jax
 from ..layers import Affine, Dropout
 from ..maps import Assumption
 from ..network import Network

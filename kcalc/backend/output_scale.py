@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..arguments import positive_number
-from ..backend.model import as_model
 from ..errors import KcalcError
 from ..layers import Scale
 from ..network import Network
 from ..printing import Shown, plain, shown
-from .model import Model
+from .model import Model, as_model
 from .plan import Params
 
 Node = Hashable

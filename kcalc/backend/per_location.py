@@ -9,7 +9,7 @@ import numpy as np
 from ..arguments import positive_number
 from ..errors import KcalcError
 from ..fields import NUMPY
-from ..jax_field import is_jax
+from ..fields.jax_field import is_jax
 from ..plain_arguments import choice, whole
 
 VARIANTS = ("mean_norm", "constant", "none")

@@ -11,27 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from typing import Any
 
+from .. import layers as L
 from ..compose import fold, no_rule
 from ..errors import KcalcError
-from ..layers import (
-    Affine,
-    BatchNorm,
-    Concat,
-    Dropout,
-    Flatten,
-    GroupNorm,
-    Identity,
-    Input,
-    Layer,
-    LayerNorm,
-    Nonlinear,
-    Pool,
-    Product,
-    RMSNorm,
-    Scale,
-    Sum,
-    TokenMix,
-)  # fmt: skip
 from ..network import Network
 from .array_operations import activate, convolve, divided, grouped_product, pool
 
@@ -79,7 +61,7 @@ class Lowered:
 
 
 @dataclass(frozen=True)
-class Repeated(Layer):
+class Repeated(L.Layer):
     """Isomorphic pieces in a row, run as one ``lax.scan``; ``body`` is the first of them, behind an Input.
 
     ``pieces[i][j]`` is the node of the i-th piece that corresponds to ``pieces[0][j]``; the last of a piece is what it emits.
@@ -123,12 +105,12 @@ class Arrays:
     # -- rules -----------------------------------------------------------------------------------------------------------------------
 
     @singledispatchmethod
-    def rule(self, layer: Layer, node: Node, inputs: Sequence[Array]) -> Array:
+    def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Array]) -> Array:
         """The feature map a layer emits.  Raises: NoRule, KcalcError naming the node."""
         raise no_rule("arrays", layer, node)
 
     @rule.register
-    def _(self, layer: Affine, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Affine, node: Node, inputs: Sequence[Array]) -> Array:
         """``x W + b``, over the window of every location for a convolution."""
         params, lowered = self.params[node], self.nodes[node]
         _, scale, _, bias_scale, length = self.number(node)
@@ -146,27 +128,27 @@ class Arrays:
         return out + (params["bias"] if _is_one(bias_scale) else params["bias"] * _like(bias_scale, out))
 
     @rule.register
-    def _(self, layer: Nonlinear, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Nonlinear, node: Node, inputs: Sequence[Array]) -> Array:
         return activate(layer.activation, inputs[0], self.number(node))
 
     @rule.register
-    def _(self, layer: Sum, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Sum, node: Node, inputs: Sequence[Array]) -> Array:
         """``sum_i w_i x_i``."""
         terms = [x if _is_one(w) else _like(w, x) * x for w, x in zip(self.number(node), inputs, strict=True)]
         return sum(terms[1:], terms[0])
 
     @rule.register
-    def _(self, layer: Concat, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Concat, node: Node, inputs: Sequence[Array]) -> Array:
         import jax.numpy as jnp
 
         return jnp.concatenate(inputs, axis=-1)
 
     @rule.register
-    def _(self, layer: Scale, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Scale, node: Node, inputs: Sequence[Array]) -> Array:
         return _like(self.number(node)[0], inputs[0]) * inputs[0]
 
     @rule.register
-    def _(self, layer: Product, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Product, node: Node, inputs: Sequence[Array]) -> Array:
         """Elementwise; a factor without locations multiplies all of them."""
         axes = len(self.nodes[node].shape.locations or ())
         factors = [
@@ -176,7 +158,7 @@ class Arrays:
         return math.prod(factors[1:], start=factors[0])
 
     @rule.register
-    def _(self, layer: TokenMix, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.TokenMix, node: Node, inputs: Sequence[Array]) -> Array:
         """``matrix x`` over the locations, row by row."""
         import jax.numpy as jnp
 
@@ -186,7 +168,7 @@ class Arrays:
         return mixed.reshape(*x.shape[:-3], *(shape.locations or ()), x.shape[-1])
 
     @rule.register
-    def _(self, layer: GroupNorm, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.GroupNorm, node: Node, inputs: Sequence[Array]) -> Array:
         """``(x - mean) / std`` over the locations and channels of each group of channels."""
         x, axes = _wide(inputs[0]), len(self.nodes[node].shape.locations or ())
         split = x.reshape(*x.shape[:-1], layer.groups, x.shape[-1] // layer.groups)
@@ -196,20 +178,20 @@ class Arrays:
         return self._gained(out, node).astype(inputs[0].dtype)
 
     @rule.register
-    def _(self, layer: LayerNorm, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.LayerNorm, node: Node, inputs: Sequence[Array]) -> Array:
         """``(x - mean) / std`` over the channels of each location; 0 where all channels agree."""
         x = _wide(inputs[0])
         centred = x - x.mean(axis=-1, keepdims=True)
         return self._gained(divided(centred, (centred * centred).mean(axis=-1, keepdims=True)), node).astype(inputs[0].dtype)
 
     @rule.register
-    def _(self, layer: RMSNorm, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.RMSNorm, node: Node, inputs: Sequence[Array]) -> Array:
         """``x / rms`` over the channels of each location; 0 where they are."""
         x = _wide(inputs[0])
         return self._gained(divided(x, (x * x).mean(axis=-1, keepdims=True)), node).astype(inputs[0].dtype)
 
     @rule.register
-    def _(self, layer: BatchNorm, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.BatchNorm, node: Node, inputs: Sequence[Array]) -> Array:
         """``(x - mean) / sqrt(variance + epsilon)`` of the batch in training, of the running statistics in evaluation."""
         import jax.numpy as jnp
 
@@ -233,7 +215,7 @@ class Arrays:
         return x + gains["offset"] if "offset" in gains else x
 
     @rule.register
-    def _(self, layer: Pool, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Pool, node: Node, inputs: Sequence[Array]) -> Array:
         """The maximum, mean or randomly weighted sum over windows; identity where there are no locations."""
         if self.nodes[node].below[0].locations is None:
             return inputs[0]
@@ -247,7 +229,7 @@ class Arrays:
         return pool(inputs[0], layer.kind, window, stride, layer.padding, weight)
 
     @rule.register
-    def _(self, layer: Dropout, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Dropout, node: Node, inputs: Sequence[Array]) -> Array:
         """In training each entry is 0 with probability ``rate``, else divided by ``1 - rate``."""
         import jax
         import jax.numpy as jnp
@@ -262,18 +244,18 @@ class Arrays:
         return jnp.where(stay, inputs[0] / (1 - rate), 0).astype(inputs[0].dtype)
 
     @rule.register
-    def _(self, layer: Flatten, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Flatten, node: Node, inputs: Sequence[Array]) -> Array:
         """Row by row, channels fastest."""
         if self.nodes[node].below[0].locations is None:
             return inputs[0]
         return inputs[0].reshape(*inputs[0].shape[:-3], -1)
 
     @rule.register
-    def _(self, layer: Identity, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Identity, node: Node, inputs: Sequence[Array]) -> Array:
         return inputs[0]
 
     @rule.register
-    def _(self, layer: Input, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Input, node: Node, inputs: Sequence[Array]) -> Array:
         raise KcalcError(f"no array is given for the input {node!r}; give one for every input, {{input: array}}")
 
     @rule.register
@@ -319,7 +301,7 @@ class Arrays:
     def _stacked_indices(self, layer: Repeated) -> dict[Node, Array]:
         import jax.numpy as jnp
 
-        dropped = [j for j, node in enumerate(layer.pieces[0]) if isinstance(layer.body.layer(node), Dropout)]
+        dropped = [j for j, node in enumerate(layer.pieces[0]) if isinstance(layer.body.layer(node), L.Dropout)]
         return {layer.pieces[0][j]: jnp.asarray([self.nodes[p[j]].index for p in layer.pieces], jnp.uint32) for j in dropped}
 
 

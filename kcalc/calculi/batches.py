@@ -12,7 +12,7 @@ from ..arguments import one_number, one_q
 from ..compose import fold, require_network
 from ..errors import KcalcError, glimpse
 from ..fields import NUMPY
-from ..jets import Jet
+from ..fields.jets import Jet
 from ..layers import BatchNorm, Layer
 from ..network import Network, channel_widths, concat_channels
 from .channels import Channels

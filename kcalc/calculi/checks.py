@@ -12,8 +12,8 @@ from sympy.core.function import AppliedUndef
 
 from ..errors import KcalcError
 from ..fields import SYMPY
-from ..jax_field import is_jax
-from ..jets import Jet
+from ..fields.jax_field import is_jax
+from ..fields.jets import Jet
 
 Number = Any
 Node = Hashable

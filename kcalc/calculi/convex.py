@@ -9,27 +9,9 @@ from typing import Any, Generic, TypeVar
 
 import sympy as sp
 
+from .. import layers as L
 from ..compose import fold, no_rule, require_network
 from ..errors import KcalcError
-from ..layers import (
-    Affine,
-    Concat,
-    Dropout,
-    Flatten,
-    GroupNorm,
-    Identity,
-    Input,
-    Layer,
-    LayerNorm,
-    Nonlinear,
-    Pool,
-    Product,
-    RMSNorm,
-    Scale,
-    Sum,
-    TokenMix,
-    as_number,
-)
 from ..maps import Assumption
 from ..network import Network, concat_channels
 from ..threads import cached_property
@@ -63,7 +45,7 @@ class ConvexCalculus(ABC, Generic[State]):
             self.q, self.normalisations = _true_values(network, q)
         for node, value in (self.q or {}).items():
             network.layer(node)  # refuses what is no node
-            if _exact(as_number(value, f"q[{node!r}]")).is_positive is False:
+            if _exact(L.as_number(value, f"q[{node!r}]")).is_positive is False:
                 raise KcalcError(f"q values must be positive, got {value} at {node!r}")
 
     @abstractmethod
@@ -71,7 +53,7 @@ class ConvexCalculus(ABC, Generic[State]):
         """The state of every network input."""
 
     @abstractmethod
-    def nonlinear(self, layer: Nonlinear, node: Node, state: State) -> State:
+    def nonlinear(self, layer: L.Nonlinear, node: Node, state: State) -> State:
         """``r`` applied to a state."""
 
     @abstractmethod
@@ -93,11 +75,11 @@ class ConvexCalculus(ABC, Generic[State]):
         raise no_rule(self.name, layer, node)
 
     @rule.register
-    def _(self, layer: Input, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Input, node: Node, inputs: list[State]) -> State:
         return self.start()
 
     @rule.register
-    def _(self, layer: Affine, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Affine, node: Node, inputs: list[State]) -> State:
         if layer.sigma_b != 0:
             raise KcalcError(
                 f"node {node!r} has sigma_b = {layer.sigma_b}, which lowers the slope; {self.name} are for sigma_b = 0: "
@@ -107,36 +89,36 @@ class ConvexCalculus(ABC, Generic[State]):
         return inputs[0] if slope is None else self.normalise(slope, inputs[0])
 
     @rule.register
-    def _(self, layer: Scale | Identity | Flatten | Dropout | RMSNorm | Pool, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Scale | L.Identity | L.Flatten | L.Dropout | L.RMSNorm | L.Pool, node: Node, inputs: list[State]) -> State:
         return inputs[0]
 
     @rule.register
-    def _(self, layer: TokenMix, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.TokenMix, node: Node, inputs: list[State]) -> State:
         """Tokens that only change places."""
         if layer.permutes is None:
             raise no_rule(self.name, layer, node)
         return inputs[0]
 
     @rule.register
-    def _(self, layer: LayerNorm | GroupNorm, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.LayerNorm | L.GroupNorm, node: Node, inputs: list[State]) -> State:
         slope = self.normalisations.get(node)
         return inputs[0] if slope is None else self.normalise(slope, inputs[0])
 
     @rule.register
-    def _(self, layer: Nonlinear, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Nonlinear, node: Node, inputs: list[State]) -> State:
         return self.nonlinear(layer, node, inputs[0])
 
     @rule.register
-    def _(self, layer: Sum, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Sum, node: Node, inputs: list[State]) -> State:
         amounts = (1,) * len(inputs) if layer.weights is None else tuple(map(_square, layer.weights))
         return self.mix(self._shares(node, amounts), inputs)
 
     @rule.register
-    def _(self, layer: Product, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Product, node: Node, inputs: list[State]) -> State:
         return self.multiply(inputs)
 
     @rule.register
-    def _(self, layer: Concat, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Concat, node: Node, inputs: list[State]) -> State:
         return self.mix(self._shares(node, self._channels[node]), inputs)
 
     def read(self) -> dict[Node, State]:
@@ -153,7 +135,7 @@ class ConvexCalculus(ABC, Generic[State]):
             "infinite width; convolutions and pooling act as the identity on c values",
             f"mixes weigh {weights}",
         ]
-        if self.network.nodes_of(Product):
+        if self.network.nodes_of(L.Product):
             whole.append("factors of a Product are taken as independent: its slope at c = 1 is the sum of theirs")
         found = [Assumption(WHOLE, text) for text in whole]
         meaning = fold(self.network, _Means(), {})
@@ -184,25 +166,29 @@ class ConvexCalculus(ABC, Generic[State]):
 def _centring(network: Network) -> list[Node]:
     """The nodes that subtract channel means: LayerNorms, GroupNorms and standardised weights."""
     kinds = ((node, layer) for node, layer, _ in network.steps())
-    return [node for node, layer in kinds if isinstance(layer, LayerNorm | GroupNorm) or (isinstance(layer, Affine) and layer.standardised)]
+    return [
+        node
+        for node, layer in kinds
+        if isinstance(layer, L.LayerNorm | L.GroupNorm) or (isinstance(layer, L.Affine) and layer.standardised)
+    ]
 
 
 class _Means:
     """Whether a feature map may have channel means: from an activation on, up to the next weights or LayerNorm."""
 
-    def rule(self, layer: Layer, node: Node, inputs: Sequence[bool]) -> bool:
-        if isinstance(layer, Affine | LayerNorm | GroupNorm):
+    def rule(self, layer: L.Layer, node: Node, inputs: Sequence[bool]) -> bool:
+        if isinstance(layer, L.Affine | L.LayerNorm | L.GroupNorm):
             return False
-        if isinstance(layer, Product):
+        if isinstance(layer, L.Product):
             return all(inputs)
-        return isinstance(layer, Nonlinear) or any(inputs)
+        return isinstance(layer, L.Nonlinear) or any(inputs)
 
 
 def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[Node, sp.Expr]]:
     """q values of all nodes, and the slopes of the LayerNorms and standardised weights where they exceed 1."""
     from .global_maps import q_and_mean_values
 
-    values = q_and_mean_values(network, as_number(q, "q"))
+    values = q_and_mean_values(network, L.as_number(q, "q"))
     slopes: dict[Node, sp.Expr] = {}
     for node in _centring(network):
         square, mean = values[network.parents(node)[0]]

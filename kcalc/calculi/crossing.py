@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
-from ..jets import Jet
+from ..fields.jets import Jet
 
 Number = Any
 SHORT = 0.05  # differences of cross moments over shorter steps are integrals of the slope, which keeps their digits

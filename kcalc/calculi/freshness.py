@@ -18,7 +18,7 @@ from typing import Any
 from ..activations import Activation
 from ..errors import FreshnessError, KcalcError
 from ..fields import NUMPY
-from ..jets import Jet
+from ..fields.jets import Jet
 from .atoms import Atom, Pair, Term, disjoint, merged
 from .crossing import dropped, expected, lessened
 from .products import Products, plus

@@ -12,7 +12,7 @@ from ..arguments import cosine_array, one_q, per_input, q_array
 from ..compose import fold
 from ..composition import Composition
 from ..fields import NUMPY
-from ..jets import Jet
+from ..fields.jets import Jet
 from ..maps import Assumption, CMap, KernelMap, QMap
 from ..network import Network, channel_widths, concat_channels, require_network
 from ..plain_arguments import truth

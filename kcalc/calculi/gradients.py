@@ -15,28 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import layers as L
 from ..arguments import one_q, per_input
 from ..compose import fold, fold_back, no_rule, require_network
 from ..fields import NUMPY
-from ..jets import Jet
-from ..layers import (
-    Affine,
-    Concat,
-    Dropout,
-    Flatten,
-    GroupNorm,
-    Identity,
-    Input,
-    Layer,
-    LayerNorm,
-    Nonlinear,
-    Pool,
-    Product,
-    RMSNorm,
-    Scale,
-    Sum,
-    TokenMix,
-)
+from ..fields.jets import Jet
 from ..maps import Assumption
 from ..network import Network, chosen_output, sum_weights
 from ..printing import html_table, text_table
@@ -74,7 +57,7 @@ class Gradients:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the values over the network's nodes in order, on a logarithmic scale."""
-        from ..kernel_plots import gradient_trace
+        from ..plotting.kernels import gradient_trace
 
         return gradient_trace(self, ax=ax)
 
@@ -117,12 +100,12 @@ def gradients(network: Network, q: Any = 1, output: Node = None, assume_independ
     simple = not any(note.kind == "exact" for note in kernel.notes.values())
     totals = _backward(network, states, chosen) if simple else _forward(network, reading, given, chosen)
     levels = {node: float(kernel.whole(state)[0]) for node, state in states.items()}
-    weights = {node: levels[node] * totals[node] for node in network.nodes_of(Affine) if node in totals}
+    weights = {node: levels[node] * totals[node] for node in network.nodes_of(L.Affine) if node in totals}
     notes = reading.assumptions
     if not simple:
         text = "branches share weights or activations are fused: gradients are reported at Affine layers and inputs only"
         notes = (*notes, Assumption("network", text, "convention"))
-    chi = {node: _mean_chi(network, node, states) for node in network.nodes_of(Nonlinear)} if simple else {}
+    chi = {node: _mean_chi(network, node, states) for node in network.nodes_of(L.Nonlinear)} if simple else {}
     return Gradients(chosen, totals, weights, chi, notes)
 
 
@@ -139,27 +122,27 @@ class Backward:
         self.states = states
 
     @singledispatchmethod
-    def rule(self, layer: Layer, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    def rule(self, layer: L.Layer, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         """One message per parent, in slot order."""
         raise no_rule("gradients", layer, node)
 
     @rule.register
-    def _(self, layer: Affine, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    def _(self, layer: L.Affine, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         total = float(layer.sigma_w) ** 2 * sum(message)
         return [[total * float(share) for share, _ in self.states[parents[0]].groups]]
 
     @rule.register
-    def _(self, layer: Nonlinear, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    def _(self, layer: L.Nonlinear, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         factors = [_chi(layer, node, pair.moments.q1) for pair in self.states[parents[0]].pairs]
         return [[m * f for m, f in zip(message, factors, strict=True)]]
 
     @rule.register
-    def _(self, layer: Sum, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    def _(self, layer: L.Sum, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         weights = [float(w) ** 2 for w in sum_weights(layer, len(parents))]
         return [[w * m for m in self._regrouped(message, node, parent)] for w, parent in zip(weights, parents, strict=True)]
 
     @rule.register
-    def _(self, layer: Product, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    def _(self, layer: L.Product, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         """Each factor's message is multiplied by the q values of the others."""
         out = []
         for slot, parent in enumerate(parents):
@@ -186,7 +169,7 @@ class Backward:
         return out
 
     @rule.register
-    def _(self, layer: Concat, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    def _(self, layer: L.Concat, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         out, start = [], 0
         for parent in parents:
             stop = start + len(self.states[parent].groups)
@@ -195,33 +178,33 @@ class Backward:
         return out
 
     @rule.register
-    def _(self, layer: TokenMix, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    def _(self, layer: L.TokenMix, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         if layer.permutes is None:
             raise no_rule("gradients", layer, node)
         return [[layer.permutes**2 * m for m in message]]
 
     @rule.register
-    def _(self, layer: Scale, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    def _(self, layer: L.Scale, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         return [[float(layer.factor) ** 2 * m for m in message]]
 
-    @rule.register(LayerNorm)
-    @rule.register(GroupNorm)
-    @rule.register(RMSNorm)
-    def _(self, layer: LayerNorm | GroupNorm | RMSNorm, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    @rule.register(L.LayerNorm)
+    @rule.register(L.GroupNorm)
+    @rule.register(L.RMSNorm)
+    def _(self, layer: L.LayerNorm | L.GroupNorm | L.RMSNorm, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         below = self.states[parents[0]]
         q = sum(float(share) * float(pair.moments.q1) for share, pair in below.groups)
-        mean = sum(float(share) * float(pair.moments.mean1) for share, pair in below.groups) if not isinstance(layer, RMSNorm) else 0.0
+        mean = sum(float(share) * float(pair.moments.mean1) for share, pair in below.groups) if not isinstance(layer, L.RMSNorm) else 0.0
         return [[m / (q - mean * mean) for m in message]]
 
-    @rule.register(Identity)
-    @rule.register(Flatten)
-    @rule.register(Dropout)
-    @rule.register(Pool)
-    def _(self, layer: Layer, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    @rule.register(L.Identity)
+    @rule.register(L.Flatten)
+    @rule.register(L.Dropout)
+    @rule.register(L.Pool)
+    def _(self, layer: L.Layer, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         return [message]
 
     @rule.register
-    def _(self, layer: Input, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    def _(self, layer: L.Input, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         return []
 
 
@@ -229,7 +212,7 @@ def _ends(state: Channels) -> list[Any]:
     return list(accumulate(share for share, _ in state.groups))
 
 
-def _chi(layer: Nonlinear, node: Node, q: Any) -> float:
+def _chi(layer: L.Nonlinear, node: Node, q: Any) -> float:
     """E phi'(z)^2 for z of mean square q, as C'(1) Q(q) / q."""
     refuse_jumps(layer, node)
     phi, at = layer.activation, np.asarray(float(q))
@@ -253,9 +236,9 @@ def _backward(network: Network, states: Mapping[Node, Channels], output: Node) -
 
 def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], output: Node) -> dict[Node, float]:
     """{Affine or input: value} where terms cross: the kernel's derivative in each of them, from one pass of the tangent calculus."""
-    nodes = [*network.inputs, *network.nodes_of(Affine)]
+    nodes = [*network.inputs, *network.nodes_of(L.Affine)]
     directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
-    kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in network.nodes_of(Affine)})
+    kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in network.nodes_of(L.Affine)})
     start: dict[Node, Any] = {n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n]))) for n in network.inputs}
     with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
         states = fold(network, kernel, start)  # pyright: ignore[reportArgumentType]

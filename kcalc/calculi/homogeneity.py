@@ -6,13 +6,13 @@ from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from .. import layers as L
 from ..activations import Activation
-from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
 from ..network import Network
 
 Node = Hashable
 
-_KEEPING = Scale | Pool | Dropout | Flatten | Identity
+_KEEPING = L.Scale | L.Pool | L.Dropout | L.Flatten | L.Identity
 
 
 def degrees(network: Network, start: Mapping[Node, int] | None = None, nodes: Iterable[Node] | None = None) -> dict[Node, int | None]:
@@ -28,20 +28,20 @@ def degrees(network: Network, start: Mapping[Node, int] | None = None, nodes: It
     return found
 
 
-def _degree(layer: Layer, below: list[int | None]) -> int | None:
-    if isinstance(layer, Input) or any(k is None for k in below):
+def _degree(layer: L.Layer, below: list[int | None]) -> int | None:
+    if isinstance(layer, L.Input) or any(k is None for k in below):
         return None
     first = below[0]
-    if isinstance(layer, LayerNorm | RMSNorm):
+    if isinstance(layer, L.LayerNorm | L.RMSNorm):
         return 0
-    if first == 0 and all(k == 0 for k in below) and isinstance(layer, Affine | Nonlinear | Sum | Concat | _KEEPING):
+    if first == 0 and all(k == 0 for k in below) and isinstance(layer, L.Affine | L.Nonlinear | L.Sum | L.Concat | _KEEPING):
         return 0
-    if isinstance(layer, Affine):
+    if isinstance(layer, L.Affine):
         return first if layer.sigma_b == 0 else None
-    if isinstance(layer, Nonlinear):
+    if isinstance(layer, L.Nonlinear):
         degree = layer.activation.degree
         return None if degree is None or first is None else first * degree
-    if isinstance(layer, Sum | Concat):
+    if isinstance(layer, L.Sum | L.Concat):
         return first if all(k == first for k in below) else None
     return first if isinstance(layer, _KEEPING) else None
 
@@ -51,12 +51,12 @@ def is_odd(network: Network) -> bool:
     return all(_odd(layer) for _, layer, _ in network.steps())
 
 
-def _odd(layer: Layer) -> bool:
-    if isinstance(layer, Affine):
+def _odd(layer: L.Layer) -> bool:
+    if isinstance(layer, L.Affine):
         return layer.sigma_b == 0
-    if isinstance(layer, Nonlinear):
+    if isinstance(layer, L.Nonlinear):
         return _is_odd_function(layer.activation)
-    return isinstance(layer, Input | Sum | Concat | LayerNorm | RMSNorm | _KEEPING)
+    return isinstance(layer, L.Input | L.Sum | L.Concat | L.LayerNorm | L.RMSNorm | _KEEPING)
 
 
 @lru_cache(maxsize=512)

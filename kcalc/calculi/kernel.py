@@ -11,27 +11,9 @@ from dataclasses import dataclass
 from functools import singledispatchmethod
 from typing import Any
 
+from .. import layers as L
 from ..compose import no_rule
 from ..errors import FreshnessError, KcalcError
-from ..layers import (
-    Affine,
-    BatchNorm,
-    Concat,
-    Dropout,
-    Flatten,
-    GroupNorm,
-    Identity,
-    Input,
-    Layer,
-    LayerNorm,
-    Nonlinear,
-    Pool,
-    Product,
-    RMSNorm,
-    Scale,
-    Sum,
-    TokenMix,
-)
 from ..network import sum_weights
 from .atoms import Atom, Pair, disjoint
 from .channels import Channels, overlaid
@@ -56,12 +38,12 @@ class Kernel(KernelActivations):
     """The calculus of kernel maps over one number system; see :class:`kcalc.calculi.kernel_moments.KernelMoments` for its settings."""
 
     @singledispatchmethod
-    def rule(self, layer: Layer, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Channels]) -> Channels:
         """The state a layer emits. Raises: NoRule, FreshnessError, KcalcError naming the node."""
         raise no_rule("kernel maps", layer, node)
 
     @rule.register
-    def _(self, layer: Affine, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.Affine, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``q -> sigma_w^2 q + sigma_b^2``, ``q - mean^2`` for q if standardised, likewise the cross moment: fresh and Gaussian."""
         (below,) = inputs
         if layer.kernel not in (1, (1, 1)):
@@ -76,16 +58,16 @@ class Kernel(KernelActivations):
         q1, q2, gap = self._mixed(parts, node)
         return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self._bit(), gaussian)))
 
-    def _sigmas(self, layer: Affine, node: Node) -> tuple[Number, Number]:
+    def _sigmas(self, layer: L.Affine, node: Node) -> tuple[Number, Number]:
         """(sigma_w, sigma_b) of an Affine in the field."""
         return self.field.number(layer.sigma_w), self.field.number(layer.sigma_b)
 
     @rule.register
-    def _(self, layer: Nonlinear, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.Nonlinear, node: Node, inputs: Sequence[Channels]) -> Channels:
         return inputs[0].map(lambda pair: self._activated(layer.activation, pair, node))
 
     @rule.register
-    def _(self, layer: Sum, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.Sum, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``sum_i w_i f_i`` with its cross terms; independent centred addends give ``q = sum_i w_i^2 q_i``."""
         weights = [self.field.number(w) for w in sum_weights(layer, len(inputs))]
 
@@ -106,23 +88,23 @@ class Kernel(KernelActivations):
         return overlaid(inputs, add, node)
 
     @rule.register
-    def _(self, layer: Product, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.Product, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``prod_i f_i``; of independent factors q values, c values and channel means multiply."""
         if any(t.atom.raw for state in inputs for pair in state.pairs for t in pair.terms):
             self.note(node, "the network input has channel mean 0", "convention")
         return overlaid(inputs, lambda pairs: self._product(pairs, node), node)
 
     @rule.register
-    def _(self, layer: Concat, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.Concat, node: Node, inputs: Sequence[Channels]) -> Channels:
         return Channels.joined(inputs, (self.channels or {}).get(node, (1,) * len(inputs)), node)
 
     @rule.register
-    def _(self, layer: Scale, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.Scale, node: Node, inputs: Sequence[Channels]) -> Channels:
         factor = self.field.number(layer.factor)
         return inputs[0].map(lambda pair: self._affinely(pair, (factor, factor), (0, 0), node))
 
     @rule.register
-    def _(self, layer: LayerNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.LayerNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``c -> (sqrt(q1 q2) c - mu1 mu2) / sqrt((q1 - mu1^2)(q2 - mu2^2))`` over all channels, q -> 1."""
         (below,) = inputs
         self._check_several(node)
@@ -131,7 +113,7 @@ class Kernel(KernelActivations):
         return self._divided(below, q1, q2, mean1, mean2, node)
 
     @rule.register
-    def _(self, layer: RMSNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.RMSNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``q -> 1``, c kept."""
         (below,) = inputs
         self._check_several(node)
@@ -139,7 +121,7 @@ class Kernel(KernelActivations):
         return self._divided(below, q1, q2, 0, 0, node)
 
     @rule.register
-    def _(self, layer: GroupNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.GroupNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
         """That of LayerNorm in every group, all locations being alike."""
         (below,) = inputs
         self._check_several(node)
@@ -150,7 +132,7 @@ class Kernel(KernelActivations):
         return self._divided(below, q1, q2, mean1, mean2, node)
 
     @rule.register
-    def _(self, layer: BatchNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.BatchNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``c -> (c - b) / (1 - b)``, q -> 1, where ``b`` is the c value between the examples of a large batch. [De and Smith 2020]"""
         (below,) = inputs
         if layer.batch_c is None:
@@ -159,11 +141,11 @@ class Kernel(KernelActivations):
         self.note(node, BATCH, "heuristic")
         return below.map(lambda pair: self._batched(pair, self.field.number(between), node))
 
-    def _batch_c(self, layer: BatchNorm, node: Node, below: Channels) -> Number:
+    def _batch_c(self, layer: L.BatchNorm, node: Node, below: Channels) -> Number:
         return layer.batch_c
 
     @rule.register
-    def _(self, layer: TokenMix, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.TokenMix, node: Node, inputs: Sequence[Channels]) -> Channels:
         """Tokens that only change places keep q (times the square of a common factor) and c."""
         size = layer.permutes
         if size is None:
@@ -173,20 +155,20 @@ class Kernel(KernelActivations):
         return inputs[0].map(lambda pair: self._affinely(pair, (factor, factor), (0, 0), node))
 
     @rule.register
-    def _(self, layer: Pool, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.Pool, node: Node, inputs: Sequence[Channels]) -> Channels:
         self.note(node, POOLING[layer.kind])
         return inputs[0]
 
     @rule.register
-    def _(self, layer: Dropout, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.Dropout, node: Node, inputs: Sequence[Channels]) -> Channels:
         self.note(node, "dropout is the identity (evaluation)", "convention")
         return inputs[0]
 
-    @rule.register(Identity)
-    @rule.register(Flatten)
-    def _(self, layer: Identity | Flatten, node: Node, inputs: Sequence[Channels]) -> Channels:
+    @rule.register(L.Identity)
+    @rule.register(L.Flatten)
+    def _(self, layer: L.Identity | L.Flatten, node: Node, inputs: Sequence[Channels]) -> Channels:
         return inputs[0]
 
     @rule.register
-    def _(self, layer: Input, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, layer: L.Input, node: Node, inputs: Sequence[Channels]) -> Channels:
         raise KcalcError(f"no value is given for the input {node!r}; give one for every input, {{input: value}}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..activations import Activation, activation, combine, multiply
 from ..errors import FreshnessError
-from ..jets import Jet
+from ..fields.jets import Jet
 from .atoms import Atom, Pair, opened
 from .checks import is_one, plain
 from .kernel_moments import KernelMoments

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arguments import one_q
 from ..errors import KcalcError
-from ..gaps import Gap
+from ..fields.gaps import Gap
 from ..gram.entry import compute
 from ..gram.options import Options
 from ..gram.plans import PairPlan, Plan, TablePlan

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import FreshnessError, KcalcError
 from ..fields import NUMPY
-from ..jets import Jet
+from ..fields.jets import Jet
 from ..layers import Affine, GroupNorm
 from ..maps import Assumption
 from .atoms import Atom, Pair, Term

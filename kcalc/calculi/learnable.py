@@ -13,9 +13,9 @@ from ..activations.traced import split
 from ..arguments import real_array
 from ..compose import fold
 from ..errors import KcalcError
+from ..fields.jax_field import is_jax, jax_field
+from ..fields.jets import Jet
 from ..gram.options import check_means, check_widths
-from ..jax_field import is_jax, jax_field
-from ..jets import Jet
 from ..layers import Affine, Nonlinear
 from ..maps import Assumption
 from ..network import Network, channel_widths, concat_channels

@@ -10,7 +10,7 @@ import numpy as np
 from ..activations.traced import NAMES, TracedMaps, traced
 from ..arguments import raw_array
 from ..errors import KcalcError, glimpse, unknown
-from ..jax_field import is_jax
+from ..fields.jax_field import is_jax
 from ..layers import Affine, Nonlinear
 from ..network import Network
 from ..plain_arguments import choice, truth

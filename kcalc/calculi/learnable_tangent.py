@@ -9,8 +9,8 @@ from typing import Any
 from ..activations import Activation, activation
 from ..activations.traced import FusedActivation, TracedMaps, cross, cross_alike, cross_drop, traced
 from ..errors import FreshnessError
-from ..jax_field import is_jax, jax_field
-from ..jets import Jet
+from ..fields.jax_field import is_jax, jax_field
+from ..fields.jets import Jet
 from ..layers import Affine
 from .atoms import Atom, Pair, opened
 from .checks import plain

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..gaps import Gap
+from ..fields.gaps import Gap
 from ..gram.plans import LevelPlan
 from ..gram.tables import AngleTable
 

@@ -15,8 +15,8 @@ from ..compose import fold, require_network
 from ..composition import Composition
 from ..errors import FreshnessError, KcalcError, unknown
 from ..fields import NUMPY
-from ..gaps import Gap
-from ..jets import Jet
+from ..fields.gaps import Gap
+from ..fields.jets import Jet
 from ..layers import Affine, Input, Layer, Nonlinear
 from ..maps import Assumption
 from ..network import Network, channel_widths, concat_channels
@@ -268,9 +268,10 @@ class KernelFunction(OfReading, WithMatrices):
     def ball(self, c: Any, q1: Any = 1, q2: Any = None, digits: int = 30) -> Any:
         """A certified enclosure of the kernel at single numbers (or {input: number}), ``digits`` decimal digits; proven, not estimated.
 
-        Returns: a :class:`kcalc.balls.Enclosure`, {output: enclosure} for several outputs. Raises: KcalcError as for a C map's ``ball``.
+        Returns: a :class:`kcalc.fields.balls.Enclosure`, {output: enclosure} for several outputs.
+        Raises: KcalcError as for a C map's ``ball``.
         """
-        from ..balls import Enclosure, ball_field
+        from ..fields.balls import Enclosure, ball_field
 
         field = ball_field(digits)
         gap, first = gap_balls(self.network.inputs, c, field), q_balls(self.network.inputs, q1, "q1", field)
@@ -291,7 +292,7 @@ class KernelFunction(OfReading, WithMatrices):
 
     def plot(self, ax: Axes | None = None, q: Any = 1) -> Axes:
         """Draw the kernel over c in [-1, 1] for inputs of one q value."""
-        from ..kernel_plots import kernel_curves
+        from ..plotting.kernels import kernel_curves
 
         return kernel_curves({self.name: self}, ax=ax, q=q)
 

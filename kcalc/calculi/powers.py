@@ -17,9 +17,9 @@ import numpy as np
 
 from ..blocks import Block
 from ..fields import NUMPY
-from ..gaps import Gap
+from ..fields.gaps import Gap
+from ..fields.jets import Jet
 from ..gram.panels import Fitted, fit
-from ..jets import Jet
 from ..layers import Affine, Layer
 from ..maps import Assumption
 from ..network import Network

@@ -138,8 +138,8 @@ class Regime(Shown):
         return None if self.limit is None else self.limit.alpha_bar
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the layers' ratios, measured and predicted; see :func:`kcalc.kernel_plots.layer_profile`."""
-        from ..kernel_plots import layer_profile
+        """Draw the layers' ratios, measured and predicted; see :func:`kcalc.plotting.kernels.layer_profile`."""
+        from ..plotting.kernels import layer_profile
 
         return layer_profile({self.kind: self}, ax=ax)
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..fields import NUMPY
-from ..jax_field import is_jax
-from ..jets import Jet
+from ..fields.jax_field import is_jax
+from ..fields.jets import Jet
 
 Number = Any
 

@@ -16,7 +16,7 @@ from ..activations import Activation
 from ..compose import fold
 from ..composition import Composition, LocalFunction, Stage
 from ..fields import SYMPY
-from ..jets import Jet
+from ..fields.jets import Jet
 from ..layers import Layer
 from ..maps import Assumption
 from ..network import Network, channel_widths, concat_channels

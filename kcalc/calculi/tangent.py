@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import KcalcError
-from ..jets import Jet
+from ..fields.jets import Jet
 from ..layers import Affine, Layer, Nonlinear
 from .atoms import Pair
 from .channels import Channels

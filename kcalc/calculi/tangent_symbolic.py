@@ -15,7 +15,7 @@ from ..activations import Activation
 from ..compose import fold
 from ..composition import Composition
 from ..fields import SYMPY
-from ..jets import Jet
+from ..fields.jets import Jet
 from ..network import Network, channel_widths, concat_channels
 from .second_moments import Moments
 from .symbolic import Q1, Q2, Namer, NamingKernel, cosine, tidy

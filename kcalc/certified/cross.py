@@ -11,13 +11,13 @@ import math
 from functools import lru_cache
 from typing import Any
 
-from kcalc.balls import Ball, BallField, working
 from kcalc.certified.ends import end_derivative
 from kcalc.certified.hermite import Hermite, cross_series, hermite, largest
 from kcalc.certified.jumps import continuous
 from kcalc.certified.line import expect, log_upper, moment, seen
 from kcalc.certified.plane import Plane
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import Ball, BallField, working
 
 _SPARE = 3  # digits beyond those asked for
 _TERMS_PER_DIGIT = 24

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcalc.balls import Ball, BallField
 from kcalc.certified.jumps import jumping
 from kcalc.certified.line import Factor, expect, seen
 from kcalc.certified.profile import Profile
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import Ball, BallField
 
 Corner = tuple[Ball, Ball]
 """z and the jump of phi^(k-1) there."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import sympy as sp
 
-from kcalc.balls import METHODS, Ball, enclose
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import METHODS, Ball, enclose
 
 Function = Callable[[Any], Any]
 

@@ -14,13 +14,13 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from kcalc.balls import Ball, BallField, working
 from kcalc.certified.growth import log_sum, radius, tail
 from kcalc.certified.line import Factor, breaks, clear_of, expect, growths, log_upper, uncertainty, upper
 from kcalc.certified.profile import Profile
 from kcalc.certified.ranges import above
 from kcalc.certified.rules import Slab, best_rule, box, legendre, log_size
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import Ball, BallField, working
 
 _ROUGH = 64  # bits for bounds
 _LOSS = 0.68  # bits that one step of the recurrence costs

@@ -8,10 +8,10 @@ from typing import Any
 
 import sympy as sp
 
-from kcalc.balls import working
 from kcalc.certified.evaluate import compile_smooth
 from kcalc.certified.kinks import certain_kinks
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import working
 
 _BITS = 400
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import sympy as sp
 
-from kcalc.balls import Ball, working
 from kcalc.certified.evaluate import Constant, Smooth, compile_smooth
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import Ball, working
 
 _ROOM = 2.0**-38  # how far, relatively, a numeric kink may be from the true one
 

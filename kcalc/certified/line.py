@@ -13,12 +13,12 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from kcalc.balls import Ball, BallField, working
 from kcalc.certified.evaluate import Smooth
 from kcalc.certified.growth import Growth, check_moment, radius, tail, whole
 from kcalc.certified.profile import Profile, profile
 from kcalc.certified.ranges import above
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import Ball, BallField, working
 
 EXTRA = 24  # working bits beyond the field's
 _DEEPER = 35.0  # nats by which the growth bound may exceed the integral without harm

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kcalc.balls import Ball, BallField, ball_field
 from kcalc.certified.cross import cross
 from kcalc.certified.hermite import hermite
 from kcalc.certified.line import moment, seen
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import Ball, BallField, ball_field
 
 _DEEPER = (1, 2, 4)  # multiples of the digits at which a closed form is tried
 _MOST_DIGITS = 1000

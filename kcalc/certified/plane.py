@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from kcalc.balls import Ball, working
 from kcalc.certified.evaluate import Smooth
 from kcalc.certified.growth import Growth, log_sum, radius, tail, whole
 from kcalc.certified.line import Factor, log_upper, uncertainty, upper
 from kcalc.certified.ranges import above
 from kcalc.certified.rules import Slab, best_rule, box, legendre, log_size
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import Ball, working
 
 _ROUGH = 64  # bits for bounds
 _SHARES = 2048  # cells among which the allowed error is split

@@ -15,12 +15,12 @@ from typing import Any
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
-from kcalc.balls import Ball, working
 from kcalc.certified.evaluate import Constant, Smooth, compile_smooth
 from kcalc.certified.growth import Growth, derive
 from kcalc.certified.kinks import certain_kinks
 from kcalc.certified.ranges import above, constant, span
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import Ball, working
 
 ONE, ZERO = Constant(sp.Integer(1)), Constant(sp.Integer(0))
 Bound = Callable[[], Ball]

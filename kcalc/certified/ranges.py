@@ -12,8 +12,8 @@ from typing import Any
 
 import sympy as sp
 
-from kcalc.balls import bits_for, enclose, working
 from kcalc.errors import KcalcError
+from kcalc.fields.balls import bits_for, enclose, working
 
 Interval = tuple[float, float]
 

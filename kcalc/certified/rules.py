@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from kcalc.balls import Ball, working
 from kcalc.certified.ranges import above
+from kcalc.fields.balls import Ball, working
 
 Slab = tuple[float, float, float]
 """left, right and height of a box over a piece of the upper half of an ellipse."""

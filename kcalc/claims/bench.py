@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import sympy as sp
 
-from ..balls import working
+from ..fields.balls import working
 from .claim import CORRECTED, PRINTED, Evidence, Method
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import KcalcError
 from ..plain_arguments import choice
-from ..plot_frame import SUFFIXES
+from ..plotting.frame import SUFFIXES
 from ..training import (
     OPTIMISERS,
     RECIPES,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import KcalcError
-from ..jax_field import is_jax
+from ..fields.jax_field import is_jax
 from .options import Kernels, Options, check_means, check_widths, tolerance
 from .plans import Plan
 from .rows import RowSet

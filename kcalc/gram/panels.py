@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..errors import KcalcError
-from ..gaps import Gap
+from ..fields.gaps import Gap
 
 Array = np.ndarray
 GapFunctions = Callable[[Gap], Array]

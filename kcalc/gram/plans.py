@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..gaps import Gap
+from ..fields.gaps import Gap
 from ..threads import cached_property
 from .tables import AngleTable
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
+from .. import layers as L
 from ..activations import X
 from ..errors import KcalcError
-from ..layers import Affine, BatchNorm, GroupNorm, Input, LayerNorm, Product, RMSNorm, Sum, TokenMix
 from ..network import sum_weights
 from .builder import Builder, Form
 from .fusion import LARGEST, Fixed, Gone, Unary, combination, is_affine, linear_factor, nice, plain, tidied
@@ -60,7 +60,7 @@ class Elementwise(Builder):
         """Draw a factor into the weights of a sum that nothing else reads: (x + y) / sqrt 2."""
         layer, parents = self.layers[source]
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
-        if not isinstance(layer, Sum) or factor is None or factor in (0, 1) or source in self.trace.outputs:
+        if not isinstance(layer, L.Sum) or factor is None or factor in (0, 1) or source in self.trace.outputs:
             return False
         places = [name for name in op.reads if self.forms[name] == Unary(source, X, source) and self._alone(source, name)]
         if len(places) != 1:
@@ -94,10 +94,10 @@ class Elementwise(Builder):
             place = key[0] if factor is not None and factor != 0 else self.label(names[key])
             terms[place] = terms.get(place, 0) + weight * (factor if factor is not None and factor != 0 else 1)
         weights = tuple(plain(tidied(w)) for w in terms.values())
-        return self.node(op, Sum(None if all(w == 1 for w in weights) else weights), list(terms))
+        return self.node(op, L.Sum(None if all(w == 1 for w in weights) else weights), list(terms))
 
     def _product(self, op: Op, parents: list[str], factor: Any) -> Form:
-        self.node(op, Product(), parents)
+        self.node(op, L.Product(), parents)
         return Unary(op.name, factor * X, op.name) if factor == 1 else Unary(op.name, factor * X, f"{op.name}.scale")
 
     def _check_shapes(self, op: Op, shapes: list[tuple[int, ...]]) -> None:
@@ -125,7 +125,7 @@ class Elementwise(Builder):
             expr == y + v
             and by_channel
             and maps[0].expr == X
-            and isinstance(layer, Affine)
+            and isinstance(layer, L.Affine)
             and not layer.bias
             and self._alone(source, place)
         ):
@@ -133,12 +133,22 @@ class Elementwise(Builder):
             return maps[0]
         if fixed.number is not None:
             return None
-        if isinstance(layer, TokenMix) and expr == y + v and maps[0].expr == X and fixed.value_axes(op.shape) <= {self.tokens.get(source)}:
+        if (
+            isinstance(layer, L.TokenMix)
+            and expr == y + v
+            and maps[0].expr == X
+            and fixed.value_axes(op.shape) <= {self.tokens.get(source)}
+        ):
             return self.without_token_bias(maps[0], source, fixed.held.value)
-        if isinstance(layer, Input) and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
+        if isinstance(layer, L.Input) and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
             self.note(source, "approximate", "the input is shifted or scaled by an array first; its q value is meant after that")
             return Unary(source, X, source)
-        if isinstance(layer, BatchNorm | LayerNorm | RMSNorm | GroupNorm) and by_channel and expr in (y + v, v * y) and maps[0].expr == X:
+        if (
+            isinstance(layer, L.BatchNorm | L.LayerNorm | L.RMSNorm | L.GroupNorm)
+            and by_channel
+            and expr in (y + v, v * y)
+            and maps[0].expr == X
+        ):
             self.note(source, "approximate", "its gains and biases differ by channel; they are left out")
             return maps[0]
         if by_channel and expr == v * y and self.sigmas:

@@ -9,9 +9,9 @@ from functools import singledispatchmethod
 import numpy as np
 import sympy as sp
 
+from .. import layers as L
 from ..activations import X
 from ..errors import KcalcError
-from ..layers import Affine, BatchNorm, Concat, Dropout, Flatten, GroupNorm, Identity, Input, Layer, LayerNorm, RMSNorm, TokenMix
 from ..network import Network
 from .builder import Form
 from .fusion import Fixed, Gone, Unary, plain, tidied
@@ -81,9 +81,9 @@ class Recogniser(Elementwise):
         if reader is not None and self.readers[op.name] == 1 and adds_channels(reader, op, self.axes[reader.name]):
             axis, shape = self.axes[reader.name], reader.shape
         if axis is None:
-            return self.node(op, Input(), [])
+            return self.node(op, L.Input(), [])
         locations = tuple(k for i, k in enumerate(shape) if i not in (0, axis))
-        return self.node(op, Input(features=shape[axis], image_shape=locations or None), [])
+        return self.node(op, L.Input(features=shape[axis], image_shape=locations or None), [])
 
     @rule.register
     def _(self, op: Held) -> Form:
@@ -110,7 +110,7 @@ class Recogniser(Elementwise):
         if self.sigmas and has_mean(op):
             self.note(op.name, "approximate", "its weights do not have mean 0; read as independent weights of mean 0 and the same size")
         has_bias = op.bias is not None
-        layer = Affine(
+        layer = L.Affine(
             features=int(op.weight.shape[0]),
             kernel=extent(op.kernel),
             stride=extent(stride),
@@ -132,7 +132,7 @@ class Recogniser(Elementwise):
         if first is not None:
             return self.opaque(op, "shared weights", f"its weights are those of {first!r}, which has them as Gaussian ones")
         form = self.mixing(mixed(op, ACTUAL))
-        if op.bias is None or not isinstance(form, Unary) or not isinstance(self.layers[op.name][0], TokenMix):
+        if op.bias is None or not isinstance(form, Unary) or not isinstance(self.layers[op.name][0], L.TokenMix):
             return form
         return self.without_token_bias(form, op.name, op.bias)
 
@@ -168,15 +168,15 @@ class Recogniser(Elementwise):
     def _(self, op: Normalise) -> Form:
         parent, rank = self.label(op.reads[0]), len(op.shape)
         axis = self.axes[op.reads[0]]
-        layer: Layer
+        layer: L.Layer
         if op.kind == "batch":
-            layer = BatchNorm()
+            layer = L.BatchNorm()
         elif op.kind == "group":
-            layer = GroupNorm(op.groups)
+            layer = L.GroupNorm(op.groups)
         elif op.axes == (axis,):
-            layer = LayerNorm() if op.kind == "layer" else RMSNorm()
+            layer = L.LayerNorm() if op.kind == "layer" else L.RMSNorm()
         elif set(op.axes) == set(range(1, rank)) and op.kind == "layer":
-            layer = GroupNorm(1)
+            layer = L.GroupNorm(1)
         else:
             return self.opaque(
                 op, f"{op.kind} normalisation", f"it averages over axes {op.axes} of {op.shape}, channels being on axis {axis}"
@@ -205,7 +205,7 @@ class Recogniser(Elementwise):
             return self.opaque(op, "concatenation", f"it joins along axis {op.axis}, while channels are on axis {self.axes[op.reads[0]]}")
         if len(op.reads) == 1:
             return self.forms[op.reads[0]]
-        return self.node(op, Concat(), [self.label(name) for name in op.reads])
+        return self.node(op, L.Concat(), [self.label(name) for name in op.reads])
 
     @rule.register
     def _(self, op: Reshape) -> Form:
@@ -219,7 +219,7 @@ class Recogniser(Elementwise):
             return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} it splits or mixes channels (heads of attention, groups)")
         if there[0] == "kept":
             return self.forms[op.reads[0]]
-        return self.node(op, Flatten(), [self.label(op.reads[0])])
+        return self.node(op, L.Flatten(), [self.label(op.reads[0])])
 
     def _moved(self, op: Op) -> Form:
         held = self.forms[op.reads[0]]
@@ -240,13 +240,15 @@ class Recogniser(Elementwise):
     @rule.register
     def _(self, op: Drop) -> Form:
         return (
-            self.forms[op.reads[0]] if op.rate == 0 else self.node(op, Dropout(plain(tidied(sp.Float(op.rate)))), [self.label(op.reads[0])])
+            self.forms[op.reads[0]]
+            if op.rate == 0
+            else self.node(op, L.Dropout(plain(tidied(sp.Float(op.rate)))), [self.label(op.reads[0])])
         )
 
     @rule.register
     def _(self, op: Repeat) -> Form:
         self.note(op.name, "locations", "every location is repeated; read as the identity")
-        return self.node(op, Identity(), [self.label(op.reads[0])])
+        return self.node(op, L.Identity(), [self.label(op.reads[0])])
 
     @rule.register
     def _(self, op: Pass) -> Form:
@@ -268,11 +270,11 @@ class Recogniser(Elementwise):
         """The network from the steps made, simplified, and all that was noted."""
         steps = [(name, layer, parents) for name, (layer, parents) in self.layers.items()]
         steps, gone = assemble(steps, ends)
-        if all(isinstance(layer, Input) for _, layer, _ in steps):
+        if all(isinstance(layer, L.Input) for _, layer, _ in steps):
             raise KcalcError(f"{self.trace.framework}: the model hands on its input and has no layers, so there is nothing to analyse")
         network = Network.from_steps(steps, list(dict.fromkeys(gone.get(end, end) for end in ends)))
         remarks = self.trace.remarks
-        if any(isinstance(layer, Affine) and layer.sigma_b for _, layer, _ in steps):
+        if any(isinstance(layer, L.Affine) and layer.sigma_b for _, layer, _ in steps):
             remarks = (*remarks, BIASES)
         if self.trace.path_only:
             self.notes += [Note(end, "approximate", "only the path that the example inputs took was read") for end in network.outputs]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arguments import raw_array
 from ..errors import KcalcError, glimpse
-from ..jax_field import is_jax
+from ..fields.jax_field import is_jax
 from ..maps import KernelMap
 from ..spectrum import float_matrix, not_positive_definite, symmetric_matrix
 

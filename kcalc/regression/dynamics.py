@@ -13,7 +13,7 @@ import numpy as np
 
 from ..arguments import one_number, raw_array, real_array
 from ..errors import KcalcError, glimpse
-from ..jax_field import is_jax
+from ..fields.jax_field import is_jax
 from ..plain_arguments import choice, text, whole
 from ..printing import Shown, plain, shown
 from ..spectrum import Spectrum, checked_spectrum, float_matrix, symmetric_matrix
@@ -293,8 +293,8 @@ class TrainingCurve(Shown):
         return np.asarray(values)[()]
 
     def plot(self, ax: Axes | None = None, label: str = "training", y_test: Any = None) -> Axes:
-        """Draw the loss over t, and that at the test inputs where ``y_test`` is given; see :func:`kcalc.kernel_plots.losses`."""
-        from .. import kernel_plots
+        """Draw the loss over t, and that at the test inputs where ``y_test`` is given; see :func:`kcalc.plotting.kernels.losses`."""
+        from ..plotting import kernels as kernel_plots
 
         times = self.plotted_times()
         curves = {text(label, "label"): self.loss(times)} | ({} if y_test is None else {"test": self.test_loss(times, y_test)})

@@ -11,9 +11,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .. import layers as L
 from ..activations import Activation
 from ..errors import KcalcError
-from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, Product, RMSNorm, Scale, Sum
 from ..network import Network, concat_channels, sum_weights
 
 Node = Hashable
@@ -123,35 +123,35 @@ def _last(blocks: Sequence[Any], node: Node) -> tuple[int, int]:
 def _depths(network: Network) -> dict[Node, int]:
     depth: dict[Node, int] = {}
     for node, layer, parents in network.steps():
-        depth[node] = max((depth[p] for p in parents), default=0) + isinstance(layer, Nonlinear)
+        depth[node] = max((depth[p] for p in parents), default=0) + isinstance(layer, L.Nonlinear)
     return depth
 
 
 def _step(
-    node: Node, layer: Layer, reads: tuple[int, ...], activations: dict[Activation, int], channels: Sequence[Any], depths: list[int]
+    node: Node, layer: L.Layer, reads: tuple[int, ...], activations: dict[Activation, int], channels: Sequence[Any], depths: list[int]
 ) -> Step:
     match layer:
-        case Input():
+        case L.Input():
             return Step(node, "in", ())
-        case Affine():
+        case L.Affine():
             return Step(node, "aff", reads, (float(layer.sigma_w), float(layer.sigma_b)), standardised=layer.standardised)
-        case Nonlinear():
+        case L.Nonlinear():
             return Step(node, "phi", reads, activation=activations.setdefault(layer.activation, len(activations)))
-        case Sum():
+        case L.Sum():
             weights = tuple(float(w) for w in sum_weights(layer, len(reads)))
             shortcut = None if layer.weights is None or len(reads) != 2 else int(depths[1] < depths[0])
             return Step(node, "sum", reads, weights, shortcut=shortcut)
-        case Product():
+        case L.Product():
             return Step(node, "prd", reads)
-        case Concat():
+        case L.Concat():
             total = float(sum(channels))
             return Step(node, "cat", reads, tuple(float(k) / total for k in channels))
-        case Scale():
+        case L.Scale():
             return Step(node, "scl", reads, (float(layer.factor),))
-        case LayerNorm():
+        case L.LayerNorm():
             return Step(node, "ln", reads)
-        case RMSNorm():
+        case L.RMSNorm():
             return Step(node, "rms", reads)
-        case Identity() | Flatten() | Dropout() | Pool():
+        case L.Identity() | L.Flatten() | L.Dropout() | L.Pool():
             return Step(node, "id", reads)
     raise KcalcError(f"node {node!r} is a {type(layer).__name__}, for which the page has no rule")

@@ -8,7 +8,7 @@ from typing import Any
 import sympy as sp
 
 from ..calculi.slopes import polynomial_texts
-from ..svg import drawn_nodes, network_summary, network_svg
+from ..plotting.svg import drawn_nodes, network_summary, network_svg
 from .facts import LONGEST, LONGEST_EXPORT, Facts
 from .markup import Html, calm, details, formula, number, paragraph, safe, section, table, tag
 from .traces import verdict

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
+from .. import layers as L
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
 from ..errors import KcalcError, glimpse, unknown
 from ..interchange.read import read
 from ..interchange.reading import Reading
-from ..layers import Affine, BatchNorm, GroupNorm, Layer, LayerNorm, Nonlinear, RMSNorm, Scale, Sum, as_number
 from ..network import Network
 from ..shaping import METHODS, Shaping, shape
 from ..shaping.base import replace_activations
@@ -33,8 +33,8 @@ class Subject:
     @property
     def activations(self) -> tuple[Activation, ...]:
         """The distinct activations, in the order of the network."""
-        layers = (self.network.layer(node) for node in self.network.nodes_of(Nonlinear))
-        return tuple(dict.fromkeys(layer.activation for layer in layers if isinstance(layer, Nonlinear)))
+        layers = (self.network.layer(node) for node in self.network.nodes_of(L.Nonlinear))
+        return tuple(dict.fromkeys(layer.activation for layer in layers if isinstance(layer, L.Nonlinear)))
 
 
 def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = None, title: str | None = None, phi: Any = None) -> Subject:
@@ -52,8 +52,8 @@ def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = N
     if phi is not None and not isinstance(phi, str | Activation) and not callable(phi):
         raise KcalcError(f"activation is a name or an activation, as in 'tanh' or kc.activation('gelu'), got {glimpse(phi)}")
     if phi is not None:
-        chosen = Nonlinear(phi).activation  # pyright: ignore[reportArgumentType]
-        network = replace_activations(network, dict.fromkeys(network.nodes_of(Nonlinear), chosen))
+        chosen = L.Nonlinear(phi).activation  # pyright: ignore[reportArgumentType]
+        network = replace_activations(network, dict.fromkeys(network.nodes_of(L.Nonlinear), chosen))
     called = name or (f"Network of {len(network)} nodes" if reading is None else f"{reading.framework} model of {len(network)} nodes")
     return Subject(network, called, title or described(network), reading)
 
@@ -61,12 +61,12 @@ def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = N
 def described(network: Network) -> str:
     """What a network is, in one line."""
     kinds = {type(layer) for _, layer, _ in network.steps()}
-    joins = any(isinstance(layer, Sum) and len(parents) > 1 for _, layer, parents in network.steps())
-    norms = [kind.__name__ for kind in (BatchNorm, LayerNorm, GroupNorm, RMSNorm) if kind in kinds]
+    joins = any(isinstance(layer, L.Sum) and len(parents) > 1 for _, layer, parents in network.steps())
+    norms = [kind.__name__ for kind in (L.BatchNorm, L.LayerNorm, L.GroupNorm, L.RMSNorm) if kind in kinds]
     shape_ = (
         "A network with sums of branches" if joins else "A network with concatenations" if _concatenates(network) else "A chain of layers"
     )
-    names = dict.fromkeys(layer.activation.name for _, layer, _ in network.steps() if isinstance(layer, Nonlinear))
+    names = dict.fromkeys(layer.activation.name for _, layer, _ in network.steps() if isinstance(layer, L.Nonlinear))
     words = f"{shape_}, activation {', '.join(names)}" if names else f"{shape_} without activations"
     return words + (f", with {' and '.join(norms)}" if norms else "")
 
@@ -80,12 +80,12 @@ def in_floats(network: Network) -> Network:
     if network.free_symbols:
         return network
 
-    def plain(_: Any, layer: Layer) -> Layer:
-        if isinstance(layer, Sum) and layer.weights is not None:
+    def plain(_: Any, layer: L.Layer) -> L.Layer:
+        if isinstance(layer, L.Sum) and layer.weights is not None:
             return replace(layer, weights=tuple(map(float, layer.weights)))
-        if isinstance(layer, Affine):
+        if isinstance(layer, L.Affine):
             return replace(layer, sigma_w=float(layer.sigma_w), sigma_b=float(layer.sigma_b))
-        return replace(layer, factor=float(layer.factor)) if isinstance(layer, Scale) else layer
+        return replace(layer, factor=float(layer.factor)) if isinstance(layer, L.Scale) else layer
 
     return network.map_layers(plain)
 
@@ -129,7 +129,7 @@ def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
         if name not in allowed:
             raise unknown(f"target of method {glimpse(method)}", name, allowed or ["(it takes none)"])
         low, high = DOMAINS.get(name, (-math.inf, math.inf))
-        if name in DOMAINS and not (low < as_number(value, name) < high):
+        if name in DOMAINS and not (low < L.as_number(value, name) < high):
             above = "" if high == math.inf else f" and < {high:g}"
             raise KcalcError(f"{name} must be > {low:g}{above}, got {value}")
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any, NamedTuple
 
+from .. import layers as L
 from ..errors import KcalcError
-from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, concat_channels, sum_weights
 
@@ -65,7 +65,7 @@ class Need(NamedTuple):
 # -- what has to be absorbed -------------------------------------------------------------------------------------------------------------
 
 
-def _constants(layer: Nonlinear) -> tuple[float, float, float, float]:
+def _constants(layer: L.Nonlinear) -> tuple[float, float, float, float]:
     """(alpha, beta, gamma, delta)."""
     t = layer.activation.transformation
     return (1.0, 0.0, 1.0, 0.0) if t is None else tuple(map(float, (t.input_scale, t.input_shift, t.output_scale, t.output_shift)))  # type: ignore[return-value]
@@ -92,26 +92,26 @@ class Needs:
     def of(self, node: Node) -> Need:
         return self.firm.get(node, Need())
 
-    def _backward(self, node: Node, layer: Layer, parent: Node) -> None:
+    def _backward(self, node: Node, layer: L.Layer, parent: Node) -> None:
         need = self.of(node)
         wish = need.scale if need.scale is not None else self.wish.get(node)
         match layer:
-            case Nonlinear():
+            case L.Nonlinear():
                 alpha, beta, _, _ = _constants(layer)
                 self._ask(parent, Need(1 / alpha, -beta / alpha, node))
-            case Sum():
+            case L.Sum():
                 if wish is not None:
                     self.wish.setdefault(parent, wish)
-            case Affine() | LayerNorm():
+            case L.Affine() | L.LayerNorm():
                 pass
-            case RMSNorm():
+            case L.RMSNorm():
                 self._ask(parent, Need(None, 0.0, node))
-            case Scale():
+            case L.Scale():
                 shift = None if need.shift is None else need.shift / float(layer.factor)
                 self._pass(parent, Need(need.scale, shift, need.reader), wish)
-            case Pool(kind="weighted_mean"):
+            case L.Pool(kind="weighted_mean"):
                 self._pass(parent, Need(need.scale, 0.0, node), wish)
-            case Identity() | Flatten() | Pool() | Dropout() | Concat():
+            case L.Identity() | L.Flatten() | L.Pool() | L.Dropout() | L.Concat():
                 self._pass(parent, need, wish)
             case _:
                 self._ask(parent, Need(1.0, 0.0, node))
@@ -150,7 +150,7 @@ class Absorption:
         self.needs = Needs(network)
         self.blocks: dict[Node, tuple[Block, ...]] = {}
         self.settled: dict[Node, Form] = {}
-        self.layers: dict[Node, Layer] = {}
+        self.layers: dict[Node, L.Layer] = {}
         self.assumptions: list[Assumption] = []
         self.changes: list[str] = []
         self.channels = concat_channels(network)
@@ -190,7 +190,7 @@ class Absorption:
                 self.equal(block.shift, need.shift, self._cannot(node, need, "shift"))
 
     def _cannot(self, node: Node, need: Need, what: str) -> str:
-        if isinstance(self.network.layer(node), Nonlinear):
+        if isinstance(self.network.layer(node), L.Nonlinear):
             return (
                 f"the output {what} of the activation {node!r} cannot be absorbed: {_reader(need)} reads it without an Affine between them"
             )
@@ -202,31 +202,31 @@ class Absorption:
     # layers
 
     @singledispatchmethod
-    def forward(self, layer: Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def forward(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         """The relation of a node from those of its parents: here of layers that are only exact between plain maps."""
         return (Block(1.0, 1.0, Form(0.0)),)
 
-    @forward.register(Identity | Flatten | Dropout | Pool)
-    def _(self, layer: Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    @forward.register(L.Identity | L.Flatten | L.Dropout | L.Pool)
+    def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         blocks = self.blocks[parents[0]]
-        if isinstance(layer, Flatten) and len(blocks) > 1 and not self._uniform(blocks):
+        if isinstance(layer, L.Flatten) and len(blocks) > 1 and not self._uniform(blocks):
             raise KcalcError(f"node {node!r} (Flatten) mixes concatenated blocks of different scales or shifts; put an Affine in front")
-        if isinstance(layer, Pool) and layer.kind == "max" and any(block.scale < 0 for block in blocks):
+        if isinstance(layer, L.Pool) and layer.kind == "max" and any(block.scale < 0 for block in blocks):
             raise KcalcError(f"node {node!r} (max pooling) cannot pass on a negative scale; put an Affine between it and the activation")
-        if isinstance(layer, Dropout) and any(self.value(block.shift) != Form(0.0) for block in blocks):
+        if isinstance(layer, L.Dropout) and any(self.value(block.shift) != Form(0.0) for block in blocks):
             self.assumptions.append(Assumption(node, "dropout as in evaluation: in training it does not commute with shifts", "convention"))
         return blocks
 
     @forward.register
-    def _(self, layer: Nonlinear, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def _(self, layer: L.Nonlinear, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         alpha, beta, gamma, delta = _constants(layer)
         if (alpha, beta, gamma, delta) != (1.0, 0.0, 1.0, 0.0):
-            self.layers[node] = Nonlinear(layer.activation.base)
+            self.layers[node] = L.Nonlinear(layer.activation.base)
             self.changes.append(f"{node}: {layer.activation.name} -> {layer.activation.base.name}")
         return (Block(1.0, gamma, Form(gamma * delta)),)
 
     @forward.register
-    def _(self, layer: Affine, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def _(self, layer: L.Affine, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         need = self.needs.of(node)
         scale = need.scale if need.scale is not None else self.needs.wish.get(node, 1.0)
         if not layer.bias:
@@ -245,11 +245,11 @@ class Absorption:
             self.equal(block.shift, 0.0, f"node {node!r} reads a shifted feature map ({parent!r}), but it {reason}")
 
     @forward.register
-    def _(self, layer: Scale, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def _(self, layer: L.Scale, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         return tuple(Block(b.share, b.scale, Form(0.0).plus(b.shift, float(layer.factor))) for b in self.blocks[parents[0]])
 
     @forward.register
-    def _(self, layer: Concat, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def _(self, layer: L.Concat, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         counts = [float(count) for count in self.channels[node]]
         return tuple(
             Block(block.share * count / sum(counts), block.scale, block.shift)
@@ -258,7 +258,7 @@ class Absorption:
         )
 
     @forward.register
-    def _(self, layer: Sum, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def _(self, layer: L.Sum, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         weights = sum_weights(layer, len(parents))
         blocks = [self._single(node, parent) for parent in parents]
         need = self.needs.of(node)
@@ -273,14 +273,14 @@ class Absorption:
             self.changes.append(f"{node}: weights {_listed(weights)} -> {_listed(changed)}")
         return (Block(1.0, scale, shift),)
 
-    @forward.register(LayerNorm | RMSNorm)
-    def _(self, layer: Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    @forward.register(L.LayerNorm | L.RMSNorm)
+    def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         if self._single(node, parents[0]).scale < 0:
             raise KcalcError(f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put an Affine in front")
         return (Block(1.0, 1.0, Form(0.0)),)
 
     @forward.register
-    def _(self, layer: Input, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def _(self, layer: L.Input, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         return (Block(1.0, 1.0, Form(0.0)),)
 
     def _single(self, node: Node, parent: Node) -> Block:
@@ -305,7 +305,7 @@ class Absorption:
         return Relation(block.share, block.scale, self.value(block.shift).number)
 
 
-def _zero_padded(layer: Affine) -> bool:
+def _zero_padded(layer: L.Affine) -> bool:
     """Whether a convolution sees zeros beyond the border."""
     kernel = layer.kernel if isinstance(layer.kernel, tuple) else (layer.kernel,)
     if isinstance(layer.padding, str):

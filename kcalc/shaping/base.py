@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from .. import layers as L
 from ..activations import Activation
 from ..calculi.global_maps import c_map, q_map
 from ..errors import FreshnessError, KcalcError
-from ..layers import Affine, BatchNorm, Flatten, Identity, Input, Layer, Nonlinear, Pool, Product, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
 from ..printing import html_table
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Node = Hashable
 SCHEMA = "kcalc.shaping/1"
-PASSING = (Identity, Flatten, Pool)
+PASSING = (L.Identity, L.Flatten, L.Pool)
 AT_TOKENS = "Q(1) at tokens"
 
 
@@ -129,12 +129,13 @@ class Shaping:
         return {condition: abs(float(value - targets[condition])) for condition, value in self._measured.items() if condition in targets}
 
     def plot(self, axes: Sequence[Axes] | None = None) -> Any:
-        """Activations, the global C map and the c values of all layers, before and after; see :func:`kcalc.shaping_plots.shaping_figure`.
+        """Activations, the global C map and the c values of all layers, before and after; see
+        :func:`kcalc.plotting.shaping.shaping_figure`.
 
         Before is the network as it was with the same activations, where the kernel calculus applies to it. Of a network shaped with
         ``tokens=``, which has no C map: the cosines between tokens at the input and the (first) output.
         """
-        from .. import shaping_plots
+        from ..plotting import shaping as shaping_plots
 
         pairs = {name: (self.constants[name].activation, self.constants[name].transformed) for name in self.constants}
         if self.tokens is not None:
@@ -231,7 +232,7 @@ def _drawable(network: Network) -> Any:
 
 def replace_activations(network: Network, activations: Mapping[Node, Activation]) -> Network:
     """The network with other activations at the given nodes."""
-    return network.map_layers(lambda node, layer: Nonlinear(activations[node]) if node in activations else layer)
+    return network.map_layers(lambda node, layer: L.Nonlinear(activations[node]) if node in activations else layer)
 
 
 def prepared(
@@ -248,35 +249,35 @@ def prepared(
         refuse_mixing(network)
     normalised: set[tuple[Any, int]] = set()
     for node, layer, parents in network.steps():
-        if isinstance(layer, BatchNorm):
+        if isinstance(layer, L.BatchNorm):
             raise KcalcError(f"node {node!r} is a BatchNorm, which no kernel method can shape; drop it with net.without_normalization()")
-        if isinstance(layer, Product) and not products:
+        if isinstance(layer, L.Product) and not products:
             raise KcalcError(f"node {node!r} is a Product, for which this method has no rule; use method='dks', or cut the network there")
-        if isinstance(layer, Sum) and (layer.weights, len(parents)) not in normalised:
+        if isinstance(layer, L.Sum) and (layer.weights, len(parents)) not in normalised:
             if is_normalised(sum_weights(layer, len(parents))):
                 normalised.add((layer.weights, len(parents)))
                 continue
             raise KcalcError(f"the Sum at node {node!r} is not normalised (its squared weights must add up to 1); use net.normalised()")
-    nodes = network.nodes_of(Nonlinear)
+    nodes = network.nodes_of(L.Nonlinear)
     if not nodes:
         raise KcalcError("the network has no nonlinear layer, so there is nothing to shape")
 
-    chosen = None if activation is None else Nonlinear(activation)
+    chosen = None if activation is None else L.Nonlinear(activation)
 
-    def plain(node: Node, layer: Layer) -> Layer:
-        if isinstance(layer, Affine) and (layer.sigma_w != 1 or layer.sigma_b != 0):
+    def plain(node: Node, layer: L.Layer) -> L.Layer:
+        if isinstance(layer, L.Affine) and (layer.sigma_w != 1 or layer.sigma_b != 0):
             changes.append(f"{node}: sigma_w {layer.sigma_w} -> 1, sigma_b {layer.sigma_b} -> 0")
             layer = replace(layer, sigma_w=1, sigma_b=0)
-        if isinstance(layer, Affine) and layer.standardised:
+        if isinstance(layer, L.Affine) and layer.standardised:
             changes.append(f"{node}: weights no longer standardised")
             layer = replace(layer, standardised=False)
-        if isinstance(layer, Nonlinear) and chosen is not None and chosen != layer:
+        if isinstance(layer, L.Nonlinear) and chosen is not None and chosen != layer:
             changes.append(f"{node}: activation {layer.activation.name} -> {chosen.activation.name}")
             return chosen
         return layer
 
     out = network.map_layers(plain)
-    scales = out.nodes_of(Scale)
+    scales = out.nodes_of(L.Scale)
     changes.extend(f"{node}: scalar multiplication removed" for node in scales)
     return (out.without(scales) if scales else out), tuple(changes)
 
@@ -305,19 +306,19 @@ def simply_fresh(network: Network) -> bool:
     gaussian: dict[Node, bool] = {}
     own: dict[Node, bool] = {}  # ends in weights that reach the reader along this way only
     for node, layer, parents in network.steps():
-        if isinstance(layer, Affine):
+        if isinstance(layer, L.Affine):
             gaussian[node], own[node] = True, readers[node] == 1
         elif isinstance(layer, PASSING):
             gaussian[node], own[node] = gaussian[parents[0]], own[parents[0]] and readers[node] == 1
-        elif isinstance(layer, Sum):
+        elif isinstance(layer, L.Sum):
             if sum(not own[parent] for parent in parents) > 1:
                 return False
             gaussian[node], own[node] = all(gaussian[parent] for parent in parents), False
-        elif isinstance(layer, Nonlinear):
+        elif isinstance(layer, L.Nonlinear):
             if not gaussian[parents[0]]:
                 return False
             gaussian[node] = own[node] = False
-        elif isinstance(layer, Input):
+        elif isinstance(layer, L.Input):
             gaussian[node] = own[node] = False
         else:
             return False

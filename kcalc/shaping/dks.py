@@ -16,8 +16,8 @@ from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
 from ..layers import Nonlinear, Product, as_number
 from ..maps import Assumption
 from ..network import Network
-from ..slope_maxima import MaximalSlope
 from ..subnetworks import maximal_slope
+from ..subnetworks.slope_maxima import MaximalSlope
 from .base import AT_TOKENS, Shaping, check_fresh, prepared, replace_activations
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants, ConstantsTable

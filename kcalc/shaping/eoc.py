@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from .. import layers as L
 from ..activations import Activation
 from ..activations import activation as resolve
 from ..errors import KcalcError, UnreachableTarget
-from ..layers import Affine, Concat, Dropout, Flatten, Identity, Input, Nonlinear, Pool, Sum, as_number
+from ..expectations.quadrature import Array
 from ..maps import Assumption
 from ..network import Network, concat_channels
-from ..quadrature import Array
 from ..threads import cached_property
 from .base import Shaping, check_fresh, prepared
 from .constants import Constants, ConstantsTable
@@ -28,7 +28,7 @@ from .search import check_shapeable
 LEAST_Q, LARGEST_Q = 1e-6, 1e3
 LARGEST_SIGMA = 1e6
 ROUNDING = 1e-13
-PASSING = (Identity, Flatten, Pool, Dropout)
+PASSING = (L.Identity, L.Flatten, L.Pool, L.Dropout)
 FROM_INPUT = (-1.0, -1.0)  # sigmas that follow from q*
 
 
@@ -68,7 +68,7 @@ def edge(activation: Any, q: float | None = None, sigma_b: float | None = None, 
 
 
 def _number(value: Any, name: str) -> float:
-    number = as_number(value, name)
+    number = L.as_number(value, name)
     if getattr(number, "free_symbols", None) or number < 0 or (number == 0 and name != "sigma_b"):
         raise KcalcError(f"{name} must be a number {'>= 0' if name == 'sigma_b' else '> 0'}, got {value}")
     if number > LARGEST_SIGMA:
@@ -209,7 +209,7 @@ def eoc(
     Raises: KcalcError for bad input, UnreachableTarget where the edge has no such point, FreshnessError as for the other methods.
     """
     plain, changes = prepared(network, activation)
-    kinds = list(dict.fromkeys(layer.activation for _, layer, _ in plain.steps() if isinstance(layer, Nonlinear)))
+    kinds = list(dict.fromkeys(layer.activation for _, layer, _ in plain.steps() if isinstance(layer, L.Nonlinear)))
     if q is None and sigma_b is None and sigma_w is None:
         q = 1.0
     if q is None and len(kinds) > 1:
@@ -222,7 +222,7 @@ def eoc(
     shaped = plain.map_layers(lambda node, layer: layers.get(node, layer))
     by_node = {
         node: Constants(point.activation, sigma_w=point.sigma_w, sigma_b=point.sigma_b)
-        for node in plain.nodes_of(Nonlinear)
+        for node in plain.nodes_of(L.Nonlinear)
         if (point := points[_phi(plain, node)])
     }
     notes = [Assumption("network", f"inputs have q = 1; pre-activations have q* = {level:.10g}")] if least > 0 else []
@@ -244,23 +244,25 @@ def _phi(network: Network, node: Any) -> Activation:
     return layer.activation
 
 
-def _affines(network: Network, points: dict[Activation, Edge], level: float) -> tuple[dict[Any, Affine], list[str], list[Any]]:
+def _affines(network: Network, points: dict[Activation, Edge], level: float) -> tuple[dict[Any, L.Affine], list[str], list[Any]]:
     """The Affine layers at the edge, the edits in words, and the nodes that read a Concat of parts of several kinds.
 
     Raises: KcalcError where an Affine reads what has no q* of its own.
     """
     first = next(iter(points.values()))
-    layers: dict[Any, Affine] = {}
+    layers: dict[Any, L.Affine] = {}
     channels, mixed = concat_channels(network), []
     edits: list[str] = []
     for node, layer, parents in network.steps():
-        if not isinstance(layer, Affine):
+        if not isinstance(layer, L.Affine):
             continue
         read = _read(network, parents[0], channels)
         kinds = {_kind(network, source, points) for source, _ in read}
         if len(kinds) == 1:
             sigmas = kinds.pop()
-        elif all(isinstance(network.layer(source), Input | Nonlinear | Affine | Sum) for source, _ in read):  # a mix: keep q, add no bias
+        elif all(
+            isinstance(network.layer(source), L.Input | L.Nonlinear | L.Affine | L.Sum) for source, _ in read
+        ):  # a mix: keep q, add no bias
             mean = sum(share * _q(network, source, points, level) for source, share in read)
             sigmas = math.sqrt(level / mean), 0.0
             mixed.append(node)
@@ -268,7 +270,7 @@ def _affines(network: Network, points: dict[Activation, Edge], level: float) -> 
             sigmas = None
         if sigmas is None:
             others = (network.layer(s) for s, _ in read)
-            name = next(type(other).__name__ for other in others if not isinstance(other, Input | Nonlinear | Affine | Sum))
+            name = next(type(other).__name__ for other in others if not isinstance(other, L.Input | L.Nonlinear | L.Affine | L.Sum))
             raise KcalcError(f"node {node!r} reads a {name}, whose q the edge of chaos does not fix; shape the network with dks instead")
         if sigmas == FROM_INPUT:
             sigmas = math.sqrt(level - first.sigma_b**2), first.sigma_b
@@ -287,7 +289,7 @@ def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[A
     layer = network.layer(node)
     if isinstance(layer, PASSING):
         return _read(network, network.parents(node)[0], channels)
-    if not isinstance(layer, Concat):
+    if not isinstance(layer, L.Concat):
         return [(node, 1.0)]
     total = float(sum(channels[node]))
     parts = zip(network.parents(node), channels[node], strict=True)
@@ -297,15 +299,15 @@ def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[A
 def _kind(network: Network, node: Any, points: dict[Activation, Edge]) -> tuple[float, float] | None:
     """(sigma_w, sigma_b) of an Affine that reads the node; FROM_INPUT for inputs, None for layers whose q is not known."""
     layer = network.layer(node)
-    if isinstance(layer, Nonlinear):
+    if isinstance(layer, L.Nonlinear):
         return points[layer.activation].sigma_w, points[layer.activation].sigma_b
-    return FROM_INPUT if isinstance(layer, Input) else (1.0, 0.0) if isinstance(layer, Affine | Sum) else None
+    return FROM_INPUT if isinstance(layer, L.Input) else (1.0, 0.0) if isinstance(layer, L.Affine | L.Sum) else None
 
 
 def _q(network: Network, node: Any, points: dict[Activation, Edge], level: float) -> float:
     """The q value of an input, an activation or a pre-activation at the edge."""
     layer = network.layer(node)
-    if isinstance(layer, Nonlinear):
+    if isinstance(layer, L.Nonlinear):
         point = points[layer.activation]
         return (level - point.sigma_b**2) / point.sigma_w**2
-    return 1.0 if isinstance(layer, Input) else level
+    return 1.0 if isinstance(layer, L.Input) else level

@@ -71,8 +71,8 @@ class GeometricShaping(Shaping):
         return values
 
     def plot(self, axes: Any = None) -> Axes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draw gamma of all weights before and after; see :func:`kcalc.scaling_plots.weight_scalings`."""
-        from ..scaling_plots import weight_scalings
+        """Draw gamma of all weights before and after; see :func:`kcalc.plotting.scaling.weight_scalings`."""
+        from ..plotting.scaling import weight_scalings
 
         return weight_scalings({"before": self.before, "geometric": self.scaling}, ax=axes)
 

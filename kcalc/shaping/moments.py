@@ -17,7 +17,7 @@ import numpy as np
 
 from ..activations import Activation, X
 from ..errors import KcalcError
-from ..quadrature import Array, Rule, mesh, normal_density, normal_rule, split
+from ..expectations.quadrature import Array, Rule, mesh, normal_density, normal_rule, split
 from ..threads import lambdify
 
 REACH = 9.5  # the density there is 2.5e-20 of its peak

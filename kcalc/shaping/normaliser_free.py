@@ -12,10 +12,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .. import layers as L
 from ..activations import Activation
 from ..calculi.global_maps import q_map, q_values
 from ..errors import KcalcError, glimpse
-from ..layers import Affine, BatchNorm, GroupNorm, Layer, LayerNorm, Nonlinear, RMSNorm, Scale, Sum, as_number
 from ..maps import Assumption
 from ..network import Network, Step
 from ..threads import cached_property
@@ -79,13 +79,13 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
     Returns: a NormaliserFree. Raises: KcalcError for alpha <= 0, activations that are linear, constant or jump, depthwise convolutions
     with ``standardise=True``, and networks that cannot be shaped.
     """
-    strength: Any = as_number(alpha, "alpha")
+    strength: Any = L.as_number(alpha, "alpha")
     if getattr(strength, "free_symbols", None) or not strength > 0:
         raise KcalcError(f"alpha is the strength of the residual branches and must be a number > 0, got {alpha}")
     if not isinstance(standardise, bool):
         raise KcalcError(f"standardise must be True or False, got {glimpse(standardise)}")
     strength = float(strength)
-    norms = [node for kind in (BatchNorm, LayerNorm, RMSNorm, GroupNorm) for node in network.nodes_of(kind)]
+    norms = [node for kind in (L.BatchNorm, L.LayerNorm, L.RMSNorm, L.GroupNorm) for node in network.nodes_of(kind)]
     bare = network.without_normalization() if norms else network
     blocks = residual_blocks(bare)
     variances = stream_variances(bare, blocks, strength)
@@ -105,7 +105,7 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
         )
     edits = [f"{node}: {type(network.layer(node)).__name__} removed" for node in norms]
     edits += [f"{b.node}: shortcut weight {weights[b.node][0]:.10g}, residual weight {weights[b.node][1]:.10g}" for b in blocks]
-    edits += [f"{node}: weights standardised (mean 0 over the fan-in)" for node in shaped.nodes_of(Affine) if standardise]
+    edits += [f"{node}: weights standardised (mean 0 over the fan-in)" for node in shaped.nodes_of(L.Affine) if standardise]
     edits += [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     local = {VARIANCE if standardise else "Q(1)": 1.0}
     return NormaliserFree(
@@ -127,7 +127,7 @@ def _constants(network: Network, centred: bool) -> dict[Node, Constants]:
     known: dict[Activation, Constants] = {}
     by_node: dict[Node, Constants] = {}
     for node, layer, _ in network.steps():
-        if isinstance(layer, Nonlinear):
+        if isinstance(layer, L.Nonlinear):
             phi = layer.activation
             if phi not in known:
                 known[phi] = Constants(phi, output_scale=exact_gamma(phi, centred))
@@ -136,8 +136,8 @@ def _constants(network: Network, centred: bool) -> dict[Node, Constants]:
 
 
 def _standardised(network: Network, standardise: bool) -> Network:
-    def change(_: Node, layer: Layer) -> Layer:
-        return replace(layer, standardised=True) if isinstance(layer, Affine) else layer
+    def change(_: Node, layer: L.Layer) -> L.Layer:
+        return replace(layer, standardised=True) if isinstance(layer, L.Affine) else layer
 
     return network.map_layers(change) if standardise else network
 
@@ -161,12 +161,12 @@ def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: flo
             while name in network:
                 name += "'"
             scaled[node] = name
-            steps.append((name, Scale(1 / math.sqrt(variances[node])), (node,)))
+            steps.append((name, L.Scale(1 / math.sqrt(variances[node])), (node,)))
         return scaled[node]
 
     for node, layer, parents in network.steps():
         if node in sums:
-            steps.append((node, Sum((1, alpha) if sums[node].slot == 0 else (alpha, 1)), parents))
+            steps.append((node, L.Sum((1, alpha) if sums[node].slot == 0 else (alpha, 1)), parents))
         elif isinstance(layer, PASSING):
             steps.append((node, layer, parents))
         else:
@@ -177,4 +177,4 @@ def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: flo
 def worst_q(network: Network) -> float:
     """The q value before an activation that is farthest from 1."""
     values = q_values(network)
-    return max((values[network.parents(node)[0]] for node in network.nodes_of(Nonlinear)), key=lambda q: abs(q - 1))
+    return max((values[network.parents(node)[0]] for node in network.nodes_of(L.Nonlinear)), key=lambda q: abs(q - 1))

@@ -13,9 +13,9 @@ from ..activations import Activation
 from ..activations import activation as resolve
 from ..arguments import real_array
 from ..errors import KcalcError
+from ..expectations.quadrature import Array
 from ..maps import Assumption
 from ..printing import Shown, plain, shown
-from ..quadrature import Array
 from .moments import settled
 from .search import check_shapeable
 
@@ -85,7 +85,7 @@ class PhaseDiagram(Shown):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """log10 of the depth scale in colour, the edge of chaos as a line, on the given Axes."""
-        from ..plot_frame import axes
+        from ..plotting.frame import axes
 
         ax = axes(ax, 4.6, 3.6)
         level = np.log10(np.clip(self.depth, 0.1, 1e4))

@@ -12,7 +12,7 @@ from ..layers import Affine, Dropout, Flatten, Identity, Nonlinear, Pool, Sum
 from ..network import Network, sum_weights
 from ..plain_arguments import items
 from ..printing import Shown
-from ..regions import network_regions
+from ..subnetworks.regions import network_regions
 
 __all__ = ["PASSING", "ResidualBlock", "residual_blocks", "with_residual_weights"]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..activations import Activation
 from ..errors import KcalcError
-from ..quadrature import Array, mesh
+from ..expectations.quadrature import Array, mesh
 from .conditions import System
 from .curve import End, walk
 from .moments import NEAR, derivatives, grid, is_steep, rule_for, width

@@ -18,11 +18,11 @@ from ..activations.jax_function import JaxFunction, jax_function
 from ..activations.transformation import short
 from ..calculi.global_maps import c_map
 from ..errors import KcalcError, UnreachableTarget, unknown
+from ..expectations.quadrature import Array
 from ..fields import SYMPY
 from ..layers import Nonlinear, as_number
 from ..maps import Assumption
 from ..network import Network
-from ..quadrature import Array
 from ..threads import cached_property
 from .base import Shaping, check_fresh, prepared, replace_activations
 from .constants import Constants, ConstantsTable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import KcalcError
-from ..plot_frame import claim
 from ..plotting import activations
+from ..plotting.frame import claim
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

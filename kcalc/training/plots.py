@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import plot_claims, plot_frame
+from ..plotting import frame as plot_frame
+from ..plotting import titles as plot_claims
 
 MARKED = 12  # looks up to which each has a marker; a single one has no line
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import plot_claims, plot_frame
 from ..errors import KcalcError
-from ..plot_frame import GREY, PALETTE, finish
-from ..plot_frame import axes as panel
+from ..plotting import frame as plot_frame
+from ..plotting import titles as plot_claims
+from ..plotting.frame import GREY, PALETTE, finish
+from ..plotting.frame import axes as panel
 from .statistics import NARROW
 
 if TYPE_CHECKING:

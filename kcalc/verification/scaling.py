@@ -57,14 +57,14 @@ class HessianBlocks(Printed):
         return {str(node): self.predicted[i] / self.draws[:, i, i] for i, node in enumerate(self.nodes)}
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The blocks as a heat map; see :func:`kcalc.scaling_plots.block_map`."""
-        from ..scaling_plots import block_map
+        """The blocks as a heat map; see :func:`kcalc.plotting.scaling.block_map`."""
+        from ..plotting.scaling import block_map
 
         return block_map(self.squares, [str(node) for node in self.nodes], ax=ax)
 
     def histogram(self, ax: Axes | None = None) -> Axes:
-        """Predicted over measured, network by network; see :func:`kcalc.scaling_plots.ratio_histogram`."""
-        from ..scaling_plots import ratio_histogram
+        """Predicted over measured, network by network; see :func:`kcalc.plotting.scaling.ratio_histogram`."""
+        from ..plotting.scaling import ratio_histogram
 
         return ratio_histogram(self.ratios, ax=ax)
 

@@ -50,7 +50,7 @@ class TrainingSpectra(Printed):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Histogram of the singular values of all steps. [MacDonald et al. 2023, Fig. 2]"""
-        from ..smoothness_plots import singular_value_histograms
+        from ..plotting.smoothness import singular_value_histograms
 
         return singular_value_histograms({f"d {self.end} / d {self.start}": self.values}, ax=ax)
 
@@ -79,7 +79,7 @@ class VarianceSpectra(Printed):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Histograms, one for each factor."""
-        from ..smoothness_plots import singular_value_histograms
+        from ..plotting.smoothness import singular_value_histograms
 
         return singular_value_histograms({rf"{factor:g} $\sigma_w$": s for factor, s in self.values.items()}, ax=ax)
 
@@ -263,6 +263,6 @@ def _times(network: Network, factor: float) -> Network:
 
 def histograms(spectra: Mapping[str, TrainingSpectra], ax: Axes | None = None) -> Axes:
     """Histograms of several networks on one Axes. ``spectra``: {label: :class:`TrainingSpectra`}. [MacDonald et al. 2023, Fig. 2]"""
-    from ..smoothness_plots import singular_value_histograms
+    from ..plotting.smoothness import singular_value_histograms
 
     return singular_value_histograms({label: one.values for label, one in spectra.items()}, ax=ax)

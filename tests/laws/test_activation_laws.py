@@ -15,8 +15,8 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.activations import Activation, catalogue, names
-from kcalc.balls import ball_field
 from kcalc.fields import mpmath_field
+from kcalc.fields.balls import ball_field
 
 ROOT = Path(__file__).parents[2]
 CLOSED = [name for name in names() if kc.activation(name).has_closed_form]

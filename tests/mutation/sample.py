@@ -11,11 +11,10 @@ from mutants import Mutant, compiles, mutants, sources
 ROOMS = {
     "kernel": ("kcalc/calculi/kernel*.py", "kcalc/calculi/freshness.py", "kcalc/calculi/atoms.py", "kcalc/calculi/products.py",
                "kcalc/calculi/crossing.py", "kcalc/calculi/symbolic.py", "kcalc/compose.py", "kcalc/calculi/tangent.py"),
-    "expectations": ("kcalc/expectations.py", "kcalc/pairs.py", "kcalc/endzones.py", "kcalc/corners.py", "kcalc/quadrature.py",
-                     "kcalc/smoothing.py"),
+    "expectations": ("kcalc/expectations/*.py",),
     "slopes": ("kcalc/calculi/slopes.py", "kcalc/calculi/convex.py", "kcalc/calculi/factored.py", "kcalc/calculi/powers.py",
-               "kcalc/maxima.py", "kcalc/slope_maxima.py"),
-    "subnetworks": ("kcalc/subnetworks.py", "kcalc/regions.py", "kcalc/pruning.py", "kcalc/forward.py"),
+               "kcalc/subnetworks/maxima.py", "kcalc/subnetworks/slope_maxima.py"),
+    "subnetworks": tuple(f"kcalc/subnetworks/{name}.py" for name in ("api", "regions", "pruning", "forward")),
     "moments": ("kcalc/calculi/moments/*.py",),
 }  # fmt: skip
 

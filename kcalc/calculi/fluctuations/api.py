@@ -69,8 +69,8 @@ class Fluctuations:
         return self.nodes[node]
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw Var log q over the nodes; see :func:`kcalc.moment_plots.fluctuation_trace`."""
-        from ...moment_plots import fluctuation_trace
+        """Draw Var log q over the nodes; see :func:`kcalc.plotting.moments.fluctuation_trace`."""
+        from ...plotting.moments import fluctuation_trace
 
         return fluctuation_trace({"": self}, ax=ax)
 

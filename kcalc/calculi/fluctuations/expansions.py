@@ -10,8 +10,8 @@ import numpy as np
 
 from ...activations import Activation, activation
 from ...errors import KcalcError
-from ...expectations import joint_edges, q_slope, second_moment
-from ...quadrature import Rule, normal_rule, split
+from ...expectations.quadrature import Rule, normal_rule, split
+from ...expectations.single import joint_edges, q_slope, second_moment
 
 Array = np.ndarray
 TERMS = 320

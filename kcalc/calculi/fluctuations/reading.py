@@ -7,25 +7,10 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any
 
+from ... import layers as L
 from ...activations import Activation
 from ...compose import fold, no_rule
 from ...errors import FreshnessError, KcalcError, NoRule
-from ...layers import (
-    Affine,
-    BatchNorm,
-    Concat,
-    Dropout,
-    Flatten,
-    Identity,
-    Input,
-    Layer,
-    LayerNorm,
-    Nonlinear,
-    Pool,
-    RMSNorm,
-    Scale,
-    Sum,
-)  # fmt: skip
 from ...network import Network, sum_weights
 
 Node = Hashable
@@ -73,7 +58,7 @@ class Reading:
     def run(self) -> dict[Node, Groups]:
         """{node: its groups of channels}. Raises: KcalcError for layers that it has no rule for, naming node and reason."""
         for node, layer, _ in self.network.steps():
-            if isinstance(layer, Affine | Input) and layer.features is None:
+            if isinstance(layer, L.Affine | L.Input) and layer.features is None:
                 raise KcalcError(f"fluctuations need all widths, and node {node!r} has none; give features=N, or features={{node: N}}")
         start = {node: self._source(node) for node in self.network.inputs}
         return fold(self.network, self, start)  # pyright: ignore[reportArgumentType]
@@ -90,22 +75,22 @@ class Reading:
         return made
 
     @singledispatchmethod
-    def rule(self, layer: Layer, node: Node, inputs: list[Groups]) -> Groups:
+    def rule(self, layer: L.Layer, node: Node, inputs: list[Groups]) -> Groups:
         """What a node emits, from what it reads."""
         raise no_rule("fluctuations", layer, node)
 
-    @rule.register(LayerNorm)
-    @rule.register(RMSNorm)
-    @rule.register(BatchNorm)
-    @rule.register(Pool)
-    def _(self, layer: Layer, node: Node, inputs: list[Groups]) -> Groups:
+    @rule.register(L.LayerNorm)
+    @rule.register(L.RMSNorm)
+    @rule.register(L.BatchNorm)
+    @rule.register(L.Pool)
+    def _(self, layer: L.Layer, node: Node, inputs: list[Groups]) -> Groups:
         raise NoRule(
             f"node {node!r}: fluctuations have no rule for {type(layer).__name__}; they follow dense layers, activations, sums and "
             "concatenations of vectors. kc.verify_kernels measures any network"
         )
 
     @rule.register
-    def _(self, layer: Affine, node: Node, inputs: list[Groups]) -> Groups:
+    def _(self, layer: L.Affine, node: Node, inputs: list[Groups]) -> Groups:
         sizes = [v for size in (layer.kernel, layer.stride) for v in (size if isinstance(size, tuple) else (size,))]
         if set(sizes) != {1} or layer.groups != 1 or layer.standardised:
             raise NoRule(f"node {node!r} (Affine): fluctuations are computed for dense layers with independent weights only")
@@ -118,7 +103,7 @@ class Reading:
         return (self._made(node, width, amounts, reads=reads, **sizes_of),)
 
     @rule.register
-    def _(self, layer: Nonlinear, node: Node, inputs: list[Groups]) -> Groups:
+    def _(self, layer: L.Nonlinear, node: Node, inputs: list[Groups]) -> Groups:
         return tuple(self._activated(layer.activation, node, one) for one in inputs[0])
 
     def _activated(self, phi: Activation, node: Node, one: Function) -> Function:
@@ -133,7 +118,7 @@ class Reading:
         return self._made(node, one.width, one.amounts, phi=phi, inner=one)
 
     @rule.register
-    def _(self, layer: Sum, node: Node, inputs: list[Groups]) -> Groups:
+    def _(self, layer: L.Sum, node: Node, inputs: list[Groups]) -> Groups:
         weights = [float(w) for w in sum_weights(layer, len(inputs))]
         kept = [(w, groups) for w, groups in zip(weights, inputs, strict=True) if w != 0]
         if len(kept) == 1:
@@ -163,15 +148,15 @@ class Reading:
         return self._made(node, one.width, {k: factor * a for k, a in one.amounts.items()}, adds=((factor, one),))
 
     @rule.register
-    def _(self, layer: Scale, node: Node, inputs: list[Groups]) -> Groups:
+    def _(self, layer: L.Scale, node: Node, inputs: list[Groups]) -> Groups:
         return tuple(self._scaled(float(layer.factor), node, one) for one in inputs[0])
 
     @rule.register
-    def _(self, layer: Concat, node: Node, inputs: list[Groups]) -> Groups:
+    def _(self, layer: L.Concat, node: Node, inputs: list[Groups]) -> Groups:
         return tuple(one for groups in inputs for one in groups)
 
-    @rule.register(Identity)
-    @rule.register(Dropout)
-    @rule.register(Flatten)
-    def _(self, layer: Layer, node: Node, inputs: list[Groups]) -> Groups:
+    @rule.register(L.Identity)
+    @rule.register(L.Dropout)
+    @rule.register(L.Flatten)
+    def _(self, layer: L.Layer, node: Node, inputs: list[Groups]) -> Groups:
         return inputs[0]

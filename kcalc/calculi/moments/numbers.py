@@ -9,8 +9,8 @@ from typing import Any
 
 import sympy as sp
 
-from ...balls import ball_field, working
 from ...fields import SYMPY
+from ...fields.balls import ball_field, working
 
 Number = Any
 BITS = 128

@@ -11,11 +11,11 @@ from typing import Any
 
 import sympy as sp
 
+from ... import layers as L
 from ...activations import Activation
 from ...activations.pieces import X
 from ...compose import fold, no_rule
 from ...errors import KcalcError, NoRule
-from ...layers import Affine, BatchNorm, Concat, Dropout, Flatten, Identity, Input, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
 from ...network import Network, sum_weights
 from .laws import Law
 from .vectors import Fed, Fresh, Scaled, Vectors
@@ -37,7 +37,7 @@ class Compiled:
 def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
     """Read a network whose widths are all known. Raises: KcalcError where it is outside the class, naming node and reason."""
     for node, layer, _ in network.steps():
-        if isinstance(layer, Affine | Input) and layer.features is None:
+        if isinstance(layer, L.Affine | L.Input) and layer.features is None:
             raise KcalcError(
                 f"moments at finite width need all widths, and node {node!r} has none; give features=N, or features={{node: N}}"
             )
@@ -71,14 +71,14 @@ class Reading:
         return self._readers[node] == 1 and node not in self._outputs
 
     @singledispatchmethod
-    def rule(self, layer: Layer, node: Node, inputs: list[Scaled]) -> Scaled:
+    def rule(self, layer: L.Layer, node: Node, inputs: list[Scaled]) -> Scaled:
         """What a node emits, from what it reads."""
         raise no_rule("exact moments", layer, node)
 
-    @rule.register(LayerNorm)
-    @rule.register(RMSNorm)
-    @rule.register(BatchNorm)
-    def _(self, layer: Layer, node: Node, inputs: list[Scaled]) -> Scaled:
+    @rule.register(L.LayerNorm)
+    @rule.register(L.RMSNorm)
+    @rule.register(L.BatchNorm)
+    def _(self, layer: L.Layer, node: Node, inputs: list[Scaled]) -> Scaled:
         kind = type(layer).__name__
         raise NoRule(
             f"node {node!r}: exact moments have no rule for {kind}, which divides by a random norm; without it "
@@ -86,11 +86,11 @@ class Reading:
         )
 
     @rule.register
-    def _(self, layer: Pool, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, layer: L.Pool, node: Node, inputs: list[Scaled]) -> Scaled:
         raise NoRule(f"node {node!r}: exact moments know dense layers of one vector only, and no {layer.kind} pooling; {INSTEAD}")
 
     @rule.register
-    def _(self, layer: Affine, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, layer: L.Affine, node: Node, inputs: list[Scaled]) -> Scaled:
         reason = _not_dense(layer)
         if reason:
             raise NoRule(f"node {node!r} (Affine): exact moments {reason}; {INSTEAD}")
@@ -101,7 +101,7 @@ class Reading:
         return Scaled(1, fresh, self._private(node))
 
     @rule.register
-    def _(self, layer: Nonlinear, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, layer: L.Nonlinear, node: Node, inputs: list[Scaled]) -> Scaled:
         phi, (below,) = layer.activation, inputs
         if phi not in self._slopes:
             self._slopes[phi] = slopes(phi)
@@ -123,7 +123,7 @@ class Reading:
         )
 
     @rule.register
-    def _(self, layer: Sum, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, layer: L.Sum, node: Node, inputs: list[Scaled]) -> Scaled:
         weights = sum_weights(layer, len(inputs))
         addends = [one.times(w) for one, w in zip(inputs, weights, strict=True) if w != 0]
         widths = list(dict.fromkeys(one.vector.width for one in addends))
@@ -147,17 +147,17 @@ class Reading:
         return made
 
     @rule.register
-    def _(self, layer: Concat, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, layer: L.Concat, node: Node, inputs: list[Scaled]) -> Scaled:
         return self.vectors.stacked(inputs)
 
     @rule.register
-    def _(self, layer: Scale, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, layer: L.Scale, node: Node, inputs: list[Scaled]) -> Scaled:
         return replace(inputs[0].times(layer.factor), private=inputs[0].private and self._private(node))
 
-    @rule.register(Identity)
-    @rule.register(Dropout)
-    @rule.register(Flatten)
-    def _(self, layer: Layer, node: Node, inputs: list[Scaled]) -> Scaled:
+    @rule.register(L.Identity)
+    @rule.register(L.Dropout)
+    @rule.register(L.Flatten)
+    def _(self, layer: L.Layer, node: Node, inputs: list[Scaled]) -> Scaled:
         return replace(inputs[0], private=inputs[0].private and self._private(node))
 
 
@@ -176,7 +176,7 @@ def plain(value: Any) -> Any:
     return Fraction(int(value.p), int(value.q)) if isinstance(value, sp.Rational) else value
 
 
-def _not_dense(layer: Affine) -> str | None:
+def _not_dense(layer: L.Affine) -> str | None:
     """Why an Affine has no exact moments, or None."""
     sizes = [layer.kernel, layer.stride]
     if any(size != 1 and set(size if isinstance(size, tuple) else (size,)) != {1} for size in sizes):

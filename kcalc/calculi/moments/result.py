@@ -93,8 +93,8 @@ class Moments:
         return replace(self, nodes=nodes, jacobians=jacobians)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the relative variances of |y|^2 by node and of |J|^2 by layer; see :func:`kcalc.moment_plots.moment_trace`."""
-        from ...moment_plots import moment_trace
+        """Draw the relative variances of |y|^2 by node and of |J|^2 by layer; see :func:`kcalc.plotting.moments.moment_trace`."""
+        from ...plotting.moments import moment_trace
 
         return moment_trace({"": self}, ax=ax)
 

@@ -12,7 +12,7 @@ import sympy as sp
 
 from ...activations import Activation, X
 from ...fields import SYMPY
-from ...jets import Jet
+from ...fields.jets import Jet
 from ..spatial.local import local_gap, local_q
 from .levels import Level
 

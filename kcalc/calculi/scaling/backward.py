@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ... import layers as L
 from ...compose import no_rule
-from ...layers import Affine, Concat, Dropout, Flatten, Identity, Input, Layer, Nonlinear, Pool, Scale, Sum
 from ...network import sum_weights
 from . import activation_moments as act
 from .forward import Forward
@@ -79,7 +79,7 @@ class Backward:
         parts = combined([one, two], [unit, unit], apart, f"what node {self.at!r} reads")
         return Message(parts, one.mask | two.mask, ((unit, one), (unit, two)))
 
-    def send(self, layer: Layer, node: Node, message: Message | None, parents: Sequence[Node]) -> list[Message | None]:
+    def send(self, layer: L.Layer, node: Node, message: Message | None, parents: Sequence[Node]) -> list[Message | None]:
         """One message per parent, in slot order."""
         if message is None:  # a declared output is read by all; what no output depends on gets nothing
             return [None] * len(parents)
@@ -91,16 +91,16 @@ class Backward:
     # -- rules -----------------------------------------------------------------------------------------------------------------------
 
     @singledispatchmethod
-    def rule(self, layer: Layer, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def rule(self, layer: L.Layer, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         """What a layer sends to its parents."""
         raise no_rule("weight scalings", layer, node)
 
     @rule.register
-    def _(self, layer: Input, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, layer: L.Input, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         return []
 
     @rule.register
-    def _(self, layer: Affine, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, layer: L.Affine, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         """b_in = E[W^2] (m / groups) (sum over the outputs that read the location of b_out)."""
         weight, below = self.forward.weights[node], self.states[parents[0]]
         level = weighted([(part.channels, part.level) for part in message.parts])
@@ -125,7 +125,7 @@ class Backward:
         return self.forward.number(self.states[node].size) / self.states[parent].size
 
     @rule.register
-    def _(self, layer: Nonlinear, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, layer: L.Nonlinear, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         below, slopes = self.states[parents[0]], self.forward.slopes[node]
         aligned = self._aligned(message.parts, below.parts)
         followed = parents[0] in self.forward.pairs
@@ -134,7 +134,7 @@ class Backward:
         top = self.states[node]
         return [Message(parts, message.mask, source=message, gate=below.serial, sides=top.sides, slopes=top.slopes)]
 
-    def _through(self, layer: Nonlinear, node: Node, part: Part, below: Part, slope: Any, followed: bool) -> Part:
+    def _through(self, layer: L.Nonlinear, node: Node, part: Part, below: Part, slope: Any, followed: bool) -> Part:
         level = part.level.scaled(slope)
         if part.pairs is None or not followed:
             return Part(part.channels, level)
@@ -144,12 +144,12 @@ class Backward:
         return Part(part.channels, level, Level(pairs, part.pairs.exponent))
 
     @rule.register
-    def _(self, layer: Sum, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, layer: L.Sum, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         weights = [self.forward.number(w) for w in sum_weights(layer, len(parents))]
         return [self._scaled(message, w, self.states[p]) for w, p in zip(weights, parents, strict=True)]
 
     @rule.register
-    def _(self, layer: Scale, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, layer: L.Scale, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         return [self._scaled(message, self.forward.number(layer.factor), self.states[parents[0]])]
 
     def _scaled(self, message: Message, factor: Number, below: State) -> Message:
@@ -157,15 +157,15 @@ class Backward:
         parts = tuple(part.scaled(square) for part in self._aligned(message.parts, below.parts))
         return Message(parts, message.mask, ((factor, message),))
 
-    @rule.register(Identity)
-    @rule.register(Flatten)
-    def _(self, layer: Layer, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
-        if isinstance(layer, Flatten):  # every location was a channel of its own: their cotangents are uncorrelated
+    @rule.register(L.Identity)
+    @rule.register(L.Flatten)
+    def _(self, layer: L.Layer, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        if isinstance(layer, L.Flatten):  # every location was a channel of its own: their cotangents are uncorrelated
             message = replace(message, parts=tuple(replace(part, pairs=None) for part in message.parts))
         return [message]
 
     @rule.register
-    def _(self, layer: Dropout, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, layer: L.Dropout, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         keep = 1 - self.forward.number(layer.rate)
         if keep == 1:
             return [message]
@@ -180,7 +180,7 @@ class Backward:
         return [Message(tuple(parts), message.mask, source=message, slopes=(unit,) * len(parts))]
 
     @rule.register
-    def _(self, layer: Concat, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, layer: L.Concat, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         out, start = [], 0
         aligned = self._aligned(message.parts, self.states[node].parts)
         for parent in parents:
@@ -190,7 +190,7 @@ class Backward:
         return out
 
     @rule.register
-    def _(self, layer: Pool, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, layer: L.Pool, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         window = self.forward.windows.get(node)
         if window is None or window.trivial:
             return [message]

@@ -11,25 +11,10 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
+from ... import layers as L
 from ...compose import no_rule
 from ...errors import KcalcError, NoRule
 from ...fields import SYMPY
-from ...layers import (
-    Affine,
-    BatchNorm,
-    Concat,
-    Dropout,
-    Flatten,
-    Identity,
-    Input,
-    Layer,
-    LayerNorm,
-    Nonlinear,
-    Pool,
-    RMSNorm,
-    Scale,
-    Sum,
-)  # fmt: skip
 from ...maps import Assumption
 from ...network import Network, sum_weights
 from ..spatial.geometry import Window, convolution
@@ -66,7 +51,9 @@ class Forward:
     violations: dict[tuple[Node, str], Assumption] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.bits = {node: 1 << i for i, node in enumerate(n for n in self.network if isinstance(self.network.layer(n), Affine | Input))}
+        self.bits = {
+            node: 1 << i for i, node in enumerate(n for n in self.network if isinstance(self.network.layer(n), L.Affine | L.Input))
+        }
         self.readers: dict[Node, int] = {}
         for _, _, parents in self.network.steps():
             for parent in parents:
@@ -93,25 +80,25 @@ class Forward:
     # -- rules -----------------------------------------------------------------------------------------------------------------------
 
     @singledispatchmethod
-    def rule(self, layer: Layer, node: Node, inputs: list[State]) -> State:
+    def rule(self, layer: L.Layer, node: Node, inputs: list[State]) -> State:
         """The state a layer emits. Raises: NoRule, KcalcError naming the node."""
         raise no_rule("weight scalings", layer, node)
 
     @rule.register
-    def _(self, layer: Input, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Input, node: Node, inputs: list[State]) -> State:
         raise KcalcError(f"no second moment is given for the input {node!r}; give input_moment={{{node!r}: ...}}")
 
-    @rule.register(LayerNorm)
-    @rule.register(RMSNorm)
-    @rule.register(BatchNorm)
-    def _(self, layer: Layer, node: Node, inputs: list[State]) -> State:
+    @rule.register(L.LayerNorm)
+    @rule.register(L.RMSNorm)
+    @rule.register(L.BatchNorm)
+    def _(self, layer: L.Layer, node: Node, inputs: list[State]) -> State:
         raise NoRule(
             f"node {node!r}: weight scalings have no rule for {type(layer).__name__}; it divides by a statistic of what it reads, so that "
             "second moments do not determine what it sends back; use net.without_normalization() (and net.normalised() for the sums)"
         )
 
     @rule.register
-    def _(self, layer: Affine, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Affine, node: Node, inputs: list[State]) -> State:
         """f = E[W^2] * (sum over channels and valid taps of what is read) + sigma_b^2, with E[W^2] = sigma_w^2 / (n k^2 / groups)."""
         (below,) = inputs
         if layer.standardised:
@@ -138,7 +125,7 @@ class Forward:
         bit = self.bits[node]
         return State((part,), shape, 1 if window is None else prod(window.shape), Law("normal"), below.support | bit, bit)
 
-    def _window(self, layer: Affine, node: Node, below: State) -> Window | None:
+    def _window(self, layer: L.Affine, node: Node, below: State) -> Window | None:
         if below.locations is not None:
             window = convolution(layer, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
@@ -156,7 +143,7 @@ class Forward:
         return None
 
     @rule.register
-    def _(self, layer: Nonlinear, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Nonlinear, node: Node, inputs: list[State]) -> State:
         """E phi(z)^2, z normal; f (a^2 + b^2) / 2 for rectifiers, whatever the symmetric law."""
         (below,) = inputs
         refuse_jumps(layer, node)
@@ -207,7 +194,7 @@ class Forward:
         return Part(part.channels, level, covariance, rho)
 
     @rule.register
-    def _(self, layer: Sum, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Sum, node: Node, inputs: list[State]) -> State:
         """sum_i w_i^2 f_i and the cross terms, 0 for addends of different last weights."""
         weights = [self.number(w) for w in sum_weights(layer, len(inputs))]
         first = inputs[0]
@@ -232,7 +219,7 @@ class Forward:
             raise KcalcError(f"node {node!r} (Sum) adds feature maps of different widths: {', '.join(map(str, widths))}")
 
     @rule.register
-    def _(self, layer: Concat, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Concat, node: Node, inputs: list[State]) -> State:
         first = inputs[0]
         if any(one.locations != first.locations or one.size != first.size for one in inputs):
             raise KcalcError(f"node {node!r} (Concat) joins feature maps over different locations; pool them to the same size first")
@@ -248,7 +235,7 @@ class Forward:
         return State(tuple(p for one in inputs for p in one.parts), first.locations, first.size, law, support, final)
 
     @rule.register
-    def _(self, layer: Scale, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Scale, node: Node, inputs: list[State]) -> State:
         (below,) = inputs
         square = self.square(layer.factor)
         law = self._scaled_law(below.law, layer.factor, square)
@@ -265,7 +252,7 @@ class Forward:
         return replace(law, activation=law.activation.transformed(output_scale=factor))
 
     @rule.register
-    def _(self, layer: Dropout, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Dropout, node: Node, inputs: list[State]) -> State:
         """f / (1 - p): what stays is divided by 1 - p. Locations are dropped on their own."""
         (below,) = inputs
         keep = 1 - self.number(layer.rate)
@@ -283,16 +270,16 @@ class Forward:
         return replace(below.with_parts(parts, 1, law), terms=())
 
     @rule.register
-    def _(self, layer: Flatten, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Flatten, node: Node, inputs: list[State]) -> State:
         (below,) = inputs
         return replace(below.with_parts(below.parts), locations=None)
 
     @rule.register
-    def _(self, layer: Identity, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Identity, node: Node, inputs: list[State]) -> State:
         return inputs[0]
 
     @rule.register
-    def _(self, layer: Pool, node: Node, inputs: list[State]) -> State:
+    def _(self, layer: L.Pool, node: Node, inputs: list[State]) -> State:
         return inputs[0] if inputs[0].locations is None else pools.pooled(self, layer, node, inputs[0])
 
 

@@ -201,8 +201,8 @@ class Scaling:
         return rows if self.symbolic else sorted(rows, key=lambda row: -row[1].relative)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw gamma of all weights over the network; see :func:`kcalc.scaling_plots.weight_scalings`."""
-        from ...scaling_plots import weight_scalings
+        """Draw gamma of all weights over the network; see :func:`kcalc.plotting.scaling.weight_scalings`."""
+        from ...plotting.scaling import weight_scalings
 
         return weight_scalings({"": self}, ax=ax)
 

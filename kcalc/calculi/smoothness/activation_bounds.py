@@ -22,10 +22,10 @@ from ...activations import Activation
 from ...activations.base import X, checked
 from ...activations.pieces import resolve
 from ...arguments import one_number
-from ...balls import working
 from ...certified.evaluate import compile_smooth
 from ...certified.ranges import above, below, span
 from ...errors import KcalcError, glimpse
+from ...fields.balls import working
 from ...printing import Shown
 
 Interval = tuple[float, float]

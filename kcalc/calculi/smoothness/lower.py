@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import singledispatchmethod
 from itertools import pairwise
 
+from ... import layers as L
 from ...compose import fold_back, no_rule
-from ...layers import Affine, BatchNorm, Concat, Dropout, Flatten, Identity, Input, Layer, Nonlinear, Pool, Scale, Sum
 from ...network import Network, sum_weights
 from .activation_bounds import activation_bounds
 from .logs import NONE, log, number
@@ -63,7 +63,7 @@ class Backward:
     cuts: frozenset[Node]
     epsilon: float
 
-    def rule(self, layer: Layer, node: Node, message: Gain, parents: Sequence[Node]) -> list[Gain]:
+    def rule(self, layer: L.Layer, node: Node, message: Gain, parents: Sequence[Node]) -> list[Gain]:
         """One message per parent; a node that every path crosses starts anew, so that its message is relative to it."""
         after = ONE if node in self.cuts else message
         if after.largest == NONE:
@@ -71,53 +71,53 @@ class Backward:
         return [after * own for own in self.through(layer, node, parents)]
 
     @singledispatchmethod
-    def through(self, layer: Layer, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def through(self, layer: L.Layer, node: Node, parents: Sequence[Node]) -> list[Gain]:
         """The bounds of a layer's own Jacobian in each of its inputs."""
         raise no_rule("smoothness bounds", layer, node)
 
     @through.register
-    def _(self, layer: Affine, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, layer: L.Affine, node: Node, parents: Sequence[Node]) -> list[Gain]:
         p, z = self.sets[node], self.bounds[parents[0]]
         taps, spread, _ = affine_window(layer, node, z.locations)
         return [Gain(log(p.least) if taps == 1 else NONE, log(p.spectral) + log(spread))]
 
     @through.register
-    def _(self, layer: Nonlinear, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, layer: L.Nonlinear, node: Node, parents: Sequence[Node]) -> list[Gain]:
         least = activation_bounds(layer.activation).least_slope
         if least < 1e-6:
             least = activation_bounds(layer.activation, rounded_up(number(float(self.bounds[parents[0]].size[1])))).least_slope
         return [Gain(log(least), log(self.slopes[node]))]
 
     @through.register
-    def _(self, layer: Sum, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, layer: L.Sum, node: Node, parents: Sequence[Node]) -> list[Gain]:
         return [Gain(log(abs(float(w))), log(abs(float(w)))) for w in sum_weights(layer, len(parents))]
 
     @through.register
-    def _(self, layer: Concat, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, layer: L.Concat, node: Node, parents: Sequence[Node]) -> list[Gain]:
         return [ONE] if len(parents) == 1 else [Gain(NONE, 0.0)] * len(parents)
 
     @through.register
-    def _(self, layer: Scale, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, layer: L.Scale, node: Node, parents: Sequence[Node]) -> list[Gain]:
         factor = log(abs(float(layer.factor)))
         return [Gain(factor, factor)]
 
-    @through.register(Identity)
-    @through.register(Dropout)
-    @through.register(Flatten)
-    def _(self, layer: Layer, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    @through.register(L.Identity)
+    @through.register(L.Dropout)
+    @through.register(L.Flatten)
+    def _(self, layer: L.Layer, node: Node, parents: Sequence[Node]) -> list[Gain]:
         return [ONE]
 
     @through.register
-    def _(self, layer: Pool, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, layer: L.Pool, node: Node, parents: Sequence[Node]) -> list[Gain]:
         norm, least, _ = pool_norms(layer, node, self.bounds[parents[0]].locations)
         return [Gain(log(least), log(norm))]
 
     @through.register
-    def _(self, layer: BatchNorm, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, layer: L.BatchNorm, node: Node, parents: Sequence[Node]) -> list[Gain]:
         return [Gain(NONE, log(self.epsilon) / -2)]
 
     @through.register
-    def _(self, layer: Input, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, layer: L.Input, node: Node, parents: Sequence[Node]) -> list[Gain]:
         return []
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...arguments import positive_number, real_array
 from ...errors import KcalcError, unknown
-from ...jax_field import is_jax
+from ...fields.jax_field import is_jax
 
 Array = Any
 

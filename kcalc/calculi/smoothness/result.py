@@ -182,7 +182,7 @@ class Smoothness:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the bounds of the Jacobian from every layer to the output."""
-        from ...smoothness_plots import jacobian_bounds
+        from ...plotting.smoothness import jacobian_bounds
 
         return jacobian_bounds(self, ax=ax)
 

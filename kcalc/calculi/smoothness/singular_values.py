@@ -89,7 +89,7 @@ class ResidualSpectrum(Printed):
 
     def plot(self, ax: Axes | None = None, values: Any = None) -> Axes:
         """Draw the density, over a histogram of the singular values ``values`` if given. [MacDonald et al. 2023, Fig. 1]"""
-        from ...smoothness_plots import residual_spectrum
+        from ...plotting.smoothness import residual_spectrum
 
         return residual_spectrum(self, values, ax=ax)
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from ... import layers as L
 from ...compose import no_rule
 from ...errors import KcalcError, NoRule
-from ...layers import Affine, BatchNorm, Concat, Dropout, Flatten, Identity, Layer, LayerNorm, Nonlinear, Pool, RMSNorm, Scale, Sum
 from ...maps import Assumption
 from ...network import sum_weights
 from .activation_bounds import FAR, activation_bounds
@@ -81,7 +81,7 @@ class Upper:
     slopes: dict[Node, float] = field(default_factory=dict)
     notes: list[Assumption] = field(default_factory=list)
 
-    def rule(self, layer: Layer, node: Node, inputs: list[Bound]) -> Bound:
+    def rule(self, layer: L.Layer, node: Node, inputs: list[Bound]) -> Bound:
         """The bound a layer emits."""
         with np.errstate(invalid="ignore"):  # 0 times infinity, where weights are all 0 after a kink
             found = self._rule(layer, node, inputs)
@@ -90,12 +90,12 @@ class Upper:
         return replace(bound, own={node: bound.slope}) if node in self.cuts and bound.own else bound
 
     @singledispatchmethod
-    def _rule(self, layer: Layer, node: Node, inputs: list[Bound]) -> Bound:
+    def _rule(self, layer: L.Layer, node: Node, inputs: list[Bound]) -> Bound:
         raise no_rule("smoothness bounds", layer, node)
 
-    @_rule.register(LayerNorm)
-    @_rule.register(RMSNorm)
-    def _(self, layer: Layer, node: Node, inputs: list[Bound]) -> Bound:
+    @_rule.register(L.LayerNorm)
+    @_rule.register(L.RMSNorm)
+    def _(self, layer: L.Layer, node: Node, inputs: list[Bound]) -> Bound:
         kind = type(layer).__name__
         raise NoRule(
             f"node {node!r}: {kind} divides by a norm without epsilon, so its derivative is unbounded near feature maps without variance "
@@ -107,7 +107,7 @@ class Upper:
         return np.log(np.array([self.examples * places, places], float))
 
     @_rule.register
-    def _(self, layer: Affine, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, layer: L.Affine, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         if layer.features is None:
             raise KcalcError(f"node {node!r}: how many features it has is not known and bounds depend on it; give features=")
@@ -125,7 +125,7 @@ class Upper:
         return Bound(plus(w + size, offset), plus(w + spectral, offset), own, curve, gains, layer.features, locations)
 
     @_rule.register
-    def _(self, layer: Nonlinear, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, layer: L.Nonlinear, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         phi = layer.activation
         known = activation_bounds(phi)
@@ -165,34 +165,34 @@ class Upper:
         return near.value, near.slope, near.curvature
 
     @_rule.register
-    def _(self, layer: Sum, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, layer: L.Sum, node: Node, inputs: list[Bound]) -> Bound:
         weights = [log(abs(float(w))) for w in sum_weights(layer, len(inputs))]
         return _joined([scaled(z, w) for z, w in zip(inputs, weights, strict=True)], plus, inputs[0].channels)
 
     @_rule.register
-    def _(self, layer: Concat, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, layer: L.Concat, node: Node, inputs: list[Bound]) -> Bound:
         return _joined(inputs, lambda *logs: root_sum_square(logs), sum(z.channels for z in inputs))
 
     @_rule.register
-    def _(self, layer: Scale, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, layer: L.Scale, node: Node, inputs: list[Bound]) -> Bound:
         return scaled(inputs[0], log(abs(float(layer.factor))))
 
-    @_rule.register(Identity)
-    def _(self, layer: Layer, node: Node, inputs: list[Bound]) -> Bound:
+    @_rule.register(L.Identity)
+    def _(self, layer: L.Layer, node: Node, inputs: list[Bound]) -> Bound:
         return inputs[0]
 
     @_rule.register
-    def _(self, layer: Dropout, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, layer: L.Dropout, node: Node, inputs: list[Bound]) -> Bound:
         self.notes.append(Assumption(node, "dropout is the identity, as in evaluation", "convention"))
         return inputs[0]
 
     @_rule.register
-    def _(self, layer: Flatten, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, layer: L.Flatten, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         return replace(z, spectral=z.size, channels=z.channels * z.places, locations=None)
 
     @_rule.register
-    def _(self, layer: Pool, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, layer: L.Pool, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         norm, _, locations = pool_norms(layer, node, z.locations)
         if layer.kind == "max" and np.isfinite(z.slope).any():
@@ -201,7 +201,7 @@ class Upper:
         return replace(scaled(z, log(norm)), spectral=z.size + log(norm), locations=locations)
 
     @_rule.register
-    def _(self, layer: BatchNorm, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, layer: L.BatchNorm, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         rows = self.examples * z.places
         bounds = BatchNormalisation(self.epsilon).bounds(z.channels, rows)

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from ... import layers as L
 from ...activations import Activation
 from ...errors import KcalcError
-from ...jets import Jet
-from ...layers import Affine, Flatten, GroupNorm, Layer, LayerNorm, Nonlinear, Pool, Product, RMSNorm, TokenMix
+from ...fields.jets import Jet
 from ..atoms import Atom, Pair
 from ..channels import Channels
 from ..checks import check_variance
@@ -111,29 +111,29 @@ class LocationKernel(Kernel):
 
     # -- rules -------------------------------------------------------------------------------------------------------------------------
 
-    def rule(self, layer: Layer, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Channels]) -> Channels:
         """The state a layer emits. Raises: NoRule, FreshnessError, KcalcError naming the node."""
-        if isinstance(layer, Affine):
+        if isinstance(layer, L.Affine):
             return self._affine(layer, node, inputs[0])
-        if isinstance(layer, Pool) and mixes(layer, self.places[node]):
+        if isinstance(layer, L.Pool) and mixes(layer, self.places[node]):
             return self._pool(layer, node, inputs[0])
-        if isinstance(layer, TokenMix):
+        if isinstance(layer, L.TokenMix):
             return self._mean_pool(node, inputs[0])
-        if isinstance(layer, Product):
+        if isinstance(layer, L.Product):
             inputs = [self._broadcast(state, parent, node) for state, parent in zip(inputs, self.parents[node], strict=True)]
-        if isinstance(layer, GroupNorm | LayerNorm | RMSNorm):
+        if isinstance(layer, L.GroupNorm | L.LayerNorm | L.RMSNorm):
             self._check_several(node)
-        if isinstance(layer, GroupNorm):
+        if isinstance(layer, L.GroupNorm):
             return self._group_norm(layer, node, inputs[0])
-        if isinstance(layer, Flatten | Pool):
+        if isinstance(layer, L.Flatten | L.Pool):
             return inputs[0]
-        if isinstance(layer, LayerNorm | RMSNorm):
+        if isinstance(layer, L.LayerNorm | L.RMSNorm):
             self._refuse_dead(node, inputs[0])
-        if isinstance(layer, Nonlinear) and self.tangent:
+        if isinstance(layer, L.Nonlinear) and self.tangent:
             refuse_jumps(layer, node)
         return super().rule(layer, node, inputs)
 
-    def _affine(self, layer: Affine, node: Node, below: Channels) -> Channels:
+    def _affine(self, layer: L.Affine, node: Node, below: Channels) -> Channels:
         place = self.places[node]
         window = place.window
         assert isinstance(window, Window)
@@ -153,7 +153,7 @@ class LocationKernel(Kernel):
         pair = Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self._bit(), gaussian))
         return Channels.one(self._checked(pair, node))
 
-    def _constant(self, layer: Affine, node: Node, below: Channels, many: bool) -> list[tuple[float, Array, Array]]:
+    def _constant(self, layer: L.Affine, node: Node, below: Channels, many: bool) -> list[tuple[float, Array, Array]]:
         """What an Affine adds to the covariance beside its taps: (sign, v1, v2) for ``sign v1 v2``, v in the form (..., P)."""
         out = []
         bias = self.field.number(layer.sigma_b)
@@ -214,7 +214,7 @@ class LocationKernel(Kernel):
             values = np.diagonal(values, axis1=-2, axis2=-1)
         return window.summed(values)
 
-    def _own(self, layer: Affine, node: Node, below: Channels, gap: Jet, q1: Array, q2: Array) -> Array:
+    def _own(self, layer: L.Affine, node: Node, below: Channels, gap: Jet, q1: Array, q2: Array) -> Array:
         """The kernel of a layer's own parameters over sqrt(q1 q2)."""
         if self.fan_in is None:
             return 1 - gap.value
@@ -238,7 +238,7 @@ class LocationKernel(Kernel):
             )
         return np.where(dead, 0.0, tangent / np.where(dead, 1.0, norm))
 
-    def _pool(self, layer: Pool, node: Node, below: Channels) -> Channels:
+    def _pool(self, layer: L.Pool, node: Node, below: Channels) -> Channels:
         window = self.places[node].window
         assert window is not None
         if layer.kind == "weighted_mean":
@@ -319,7 +319,7 @@ class LocationKernel(Kernel):
         count = self.places[node].count
         return np.broadcast_to(values, (*np.shape(values)[:-1], count)) if np.ndim(values) else np.full(count, values)
 
-    def _group_norm(self, layer: GroupNorm, node: Node, below: Channels) -> Channels:
+    def _group_norm(self, layer: L.GroupNorm, node: Node, below: Channels) -> Channels:
         """Centred and divided by the statistics over all locations: the same shift and scale at each of them."""
         self._check_groups(layer, node, below)
         mean1, mean2 = self._means(below, node)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...activations import Activation
 from ...errors import FreshnessError, KcalcError
-from ...jets import Jet
+from ...fields.jets import Jet
 from ..atoms import Atom
 from ..freshness import Algebra
 from ..second_moments import Part

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from ... import layers as L
 from ...errors import KcalcError
-from ...layers import Affine, Concat, Flatten, GroupNorm, Input, LayerNorm, Pool, Product, RMSNorm, TokenMix
 from ...network import Network
 from .geometry import Mixing, Window, convolution, everything, mixing, pooling
 
@@ -52,15 +52,15 @@ def plan(network: Network, shapes: Mapping[Node, tuple[int, ...]], delta: bool, 
     places: dict[Node, Place] = {}
     for node, layer, parents in network.steps():
         below = [places[p] for p in parents]
-        if isinstance(layer, Input):
+        if isinstance(layer, L.Input):
             places[node] = Place(shapes[node], all_pairs, False)
-        elif isinstance(layer, Affine):
+        elif isinstance(layer, L.Affine):
             places[node] = _affine(layer, node, below[0], delta)
-        elif isinstance(layer, Pool):
+        elif isinstance(layer, L.Pool):
             places[node] = _pool(layer, node, below[0])
-        elif isinstance(layer, TokenMix):
+        elif isinstance(layer, L.TokenMix):
             places[node] = _mixed(layer, node, below[0])
-        elif isinstance(layer, Flatten):
+        elif isinstance(layer, L.Flatten):
             places[node] = Place(below[0].shape, False, below[0].count > 1)
         else:
             places[node] = _alike(layer, node, parents, below)
@@ -68,7 +68,7 @@ def plan(network: Network, shapes: Mapping[Node, tuple[int, ...]], delta: bool, 
     return {node: Place(p.shape, full[node], p.flat, p.window) for node, p in places.items()}
 
 
-def _affine(layer: Affine, node: Node, below: Place, delta: bool) -> Place:
+def _affine(layer: L.Affine, node: Node, below: Place, delta: bool) -> Place:
     if not below.flat:
         window = convolution(layer, node, below.shape, delta)
         return Place(window.shape, False, False, window)
@@ -77,7 +77,7 @@ def _affine(layer: Affine, node: Node, below: Place, delta: bool) -> Place:
     return Place((1,) * len(below.shape), False, False, everything(below.shape))
 
 
-def _pool(layer: Pool, node: Node, below: Place) -> Place:
+def _pool(layer: L.Pool, node: Node, below: Place) -> Place:
     if below.flat:
         raise KcalcError(f"node {node!r} pools after a Flatten, which leaves no locations; remove the Flatten")
     window = pooling(layer, node, below.shape)
@@ -86,7 +86,7 @@ def _pool(layer: Pool, node: Node, below: Place) -> Place:
     return Place(window.shape, False, False, window)
 
 
-def _mixed(layer: TokenMix, node: Node, below: Place) -> Place:
+def _mixed(layer: L.TokenMix, node: Node, below: Place) -> Place:
     if below.flat:
         raise KcalcError(f"node {node!r} mixes tokens after a Flatten, which leaves no locations; remove the Flatten")
     matrix = mixing(layer, node, below.shape)
@@ -94,20 +94,20 @@ def _mixed(layer: TokenMix, node: Node, below: Place) -> Place:
 
 
 def _alike(layer: Any, node: Node, parents: Sequence[Node], below: Sequence[Place]) -> Place:
-    many = [p for p in below if p.count > 1] if isinstance(layer, Product) else below
+    many = [p for p in below if p.count > 1] if isinstance(layer, L.Product) else below
     shapes = {(p.shape, p.flat) for p in many or below}
     if len(shapes) > 1:
         listed = ", ".join(f"{p!r}: {b}" for p, b in zip(parents, below, strict=True))
         raise KcalcError(f"node {node!r} ({type(layer).__name__}) reads feature maps of different shapes ({listed})")
     first = (many or below)[0]
-    if first.flat and isinstance(layer, Concat | LayerNorm | RMSNorm | GroupNorm):
+    if first.flat and isinstance(layer, L.Concat | L.LayerNorm | L.RMSNorm | L.GroupNorm):
         raise KcalcError(f"node {node!r}: {type(layer).__name__} after a Flatten has no rule over locations; put an Affine in between")
     return Place(first.shape, False, first.flat)
 
 
 def mixes(layer: Any, place: Place) -> bool:
     """Whether a layer makes new random variables of several locations or weights, so that what is below may be kept in another form."""
-    return isinstance(layer, Affine | TokenMix) or (isinstance(layer, Pool) and place.window is not None and not place.window.trivial)
+    return isinstance(layer, L.Affine | L.TokenMix) or (isinstance(layer, L.Pool) and place.window is not None and not place.window.trivial)
 
 
 def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -> dict[Node, bool]:
@@ -129,7 +129,7 @@ def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -
     while changed:
         changed = False
         for node, layer, parents in reversed(steps):
-            pools = isinstance(layer, TokenMix) or (isinstance(layer, Pool) and layer.kind == "mean")
+            pools = isinstance(layer, L.TokenMix) or (isinstance(layer, L.Pool) and layer.kind == "mean")
             if mixes(layer, places[node]) and (full[find(node)] or pools) and not full[find(parents[0])]:
                 full[find(parents[0])] = changed = True
     return {node: full[find(node)] and places[node].count > 1 for node in root}
@@ -142,7 +142,7 @@ def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
     """
 
     def complete(_: Node, layer: Any) -> Any:
-        free = isinstance(layer, Affine) and layer.features is None and features is not None
+        free = isinstance(layer, L.Affine) and layer.features is None and features is not None
         return replace(layer, features=features) if free else layer
 
     stated = network.map_layers(complete)
@@ -150,9 +150,9 @@ def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
     out: dict[Node, int] = {}
     for node, layer, parents in stated.steps():
         known[node] = stated.features[node]
-        if known[node] is None and parents and not isinstance(layer, Affine):
+        if known[node] is None and parents and not isinstance(layer, L.Affine):
             known[node] = known[parents[0]]
-        if isinstance(layer, Affine):
+        if isinstance(layer, L.Affine):
             width = known[parents[0]]
             if width is None:
                 raise KcalcError(

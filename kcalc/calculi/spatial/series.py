@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from ...activations import Activation
-from ...expectations import hermite, second_moment
+from ...expectations.single import hermite, second_moment
 
 Array = np.ndarray
 POINTS = 18  # per octave of q

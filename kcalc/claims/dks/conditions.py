@@ -11,8 +11,8 @@ from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
 from ...layers import Nonlinear
 from ...shaping import shape
-from ...slope_maxima import maximal_slope
 from ...subnetworks import subnetworks
+from ...subnetworks.slope_maxima import maximal_slope
 from ..bench import CORRECTED, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps

@@ -10,9 +10,9 @@ import numpy as np
 import sympy as sp
 
 from ...activations import activation
-from ...balls import working
 from ...calculi.global_maps import c_map, q_map
 from ...combinators import chain, repeat
+from ...fields.balls import working
 from ...layers import Affine, Input, Nonlinear
 from ...network import Network
 from ...shaping.limits import depth_limit

@@ -13,8 +13,8 @@ from ...architectures import resnet_v2, vanilla, wide_resnet
 from ...calculi.slopes import slope_polynomial
 from ...layers import Nonlinear, Pool, Sum
 from ...network import Network
-from ...slope_maxima import maximal_slope
 from ...subnetworks import subnetworks
+from ...subnetworks.slope_maxima import maximal_slope
 from ...symbols import psi
 from ..bench import CORRECTED, Bench
 from ..claim import Evidence

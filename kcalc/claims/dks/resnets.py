@@ -13,8 +13,8 @@ import sympy as sp
 
 from ...activations import activation
 from ...architectures import layernorm_resnet, vanilla
-from ...balls import working
 from ...calculi.global_maps import c_map, node_values, q_map, q_values
+from ...fields.balls import working
 from ...layers import Affine, Input, Sum
 from ...network import Network
 from ..bench import CORRECTED, PRINTED, Bench

@@ -15,7 +15,7 @@ from ...calculi.slopes import slope_polynomial
 from ...combinators import chain, repeat, residual
 from ...layers import Affine, Input, Nonlinear, Sum
 from ...network import Network
-from ...slope_maxima import maximal_slope
+from ...subnetworks.slope_maxima import maximal_slope
 from ...symbols import psi as kcalc_psi
 from ..bench import CORRECTED, PRINTED, Bench
 from ..claim import Evidence, Method

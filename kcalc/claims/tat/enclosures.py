@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from ...activations import Activation
-from ...balls import working
+from ...fields.balls import working
 from ...shaping import shape
 from .independent import Dag
 

@@ -14,25 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ... import layers as L
 from ...activations.jax_function import jax_function
 from ...errors import KcalcError, NoRule
-from ...layers import (
-    Affine,
-    Concat,
-    Dropout,
-    Flatten,
-    GroupNorm,
-    Identity,
-    Input,
-    Layer,
-    LayerNorm,
-    Nonlinear,
-    Pool,
-    Product,
-    RMSNorm,
-    Scale,
-    Sum,
-)  # fmt: skip
 from ...network import Network, sum_weights
 from ...threads import cached_property, lambdify
 from ..layout import channel_axes
@@ -92,7 +76,7 @@ class Executor:
         """{node: feature map} for {parameter: array} and {input: array}."""
         values: dict[Any, Array] = {}
         for node, layer, parents in self.network.steps():
-            if isinstance(layer, Input):
+            if isinstance(layer, L.Input):
                 values[node] = self.canonical(inputs[str(node)], str(node))
             else:
                 given = [self._entered(str(node), str(p), inputs) if self._is_input(p) else values[p] for p in parents]
@@ -100,7 +84,7 @@ class Executor:
         return values
 
     def _is_input(self, node: Any) -> bool:
-        return isinstance(self.network.layer(node), Input)
+        return isinstance(self.network.layer(node), L.Input)
 
     def canonical(self, x: Array, name: str) -> Array:
         """An operation's output with its channels on axis 1."""
@@ -151,12 +135,12 @@ class Executor:
     # -- layers ------------------------------------------------------------------------------------------------------------------------
 
     @singledispatchmethod
-    def rule(self, layer: Layer, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def rule(self, layer: L.Layer, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         """What a node emits."""
         raise NoRule(f"node {node!r} is a {type(layer).__name__}, which a transformed JAX model cannot run; drop it from the network first")
 
     @rule.register
-    def _(self, layer: Affine, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(self, layer: L.Affine, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         import jax.numpy as jnp
         from jax import lax
 
@@ -185,36 +169,36 @@ class Executor:
         return x if x.ndim == len(sizes) + 2 else x.reshape(*x.shape[:2], *sizes)
 
     @rule.register
-    def _(self, layer: Nonlinear, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(self, layer: L.Nonlinear, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         return jax_function(layer.activation)(values[0])
 
     @rule.register
-    def _(self, layer: Sum, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(self, layer: L.Sum, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         return sum(float(w) * x for w, x in zip(sum_weights(layer, len(values)), _ranked(values), strict=True))
 
     @rule.register
-    def _(self, layer: Product, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(self, layer: L.Product, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         out, *rest = _ranked(values)
         for x in rest:
             out = out * x
         return out
 
     @rule.register
-    def _(self, layer: Concat, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(self, layer: L.Concat, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         import jax.numpy as jnp
 
         return jnp.concatenate(_ranked(values), axis=1)
 
     @rule.register
-    def _(self, layer: Scale, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(self, layer: L.Scale, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         return float(layer.factor) * values[0]
 
     @rule.register
-    def _(self, layer: Dropout, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(self, layer: L.Dropout, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         return values[0]
 
     @rule.register
-    def _(self, layer: Identity, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(self, layer: L.Identity, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         import jax.numpy as jnp
 
         op, x = self.op_table[node], values[0]
@@ -227,12 +211,12 @@ class Executor:
         return x
 
     @rule.register
-    def _(self, layer: Flatten, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(self, layer: L.Flatten, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         op = self.op_table[node]
         return self.canonical(self.given(values[0], op.reads[0]).reshape(-1, *op.shape[1:]), node)
 
     @rule.register
-    def _(self, layer: Pool, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(self, layer: L.Pool, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         op: Any = self.op_table[node]
         assert isinstance(op, Pooling)
         if op.window is None:
@@ -240,18 +224,18 @@ class Executor:
             return values[0].max(axes) if op.kind == "max" else values[0].mean(axes)
         return _windowed(op, self._located(values[0], op))
 
-    @rule.register(LayerNorm)
-    @rule.register(RMSNorm)
-    @rule.register(GroupNorm)
+    @rule.register(L.LayerNorm)
+    @rule.register(L.RMSNorm)
+    @rule.register(L.GroupNorm)
     def _(self, layer: Any, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         import jax.numpy as jnp
 
         op: Any = self.op_table[node]
         assert isinstance(op, Normalise)
         x = values[0]
-        split = x.reshape(x.shape[0], layer.groups, -1) if isinstance(layer, GroupNorm) else x
-        axis = 2 if isinstance(layer, GroupNorm) else 1
-        mean = 0.0 if isinstance(layer, RMSNorm) else split.mean(axis, keepdims=True)
+        split = x.reshape(x.shape[0], layer.groups, -1) if isinstance(layer, L.GroupNorm) else x
+        axis = 2 if isinstance(layer, L.GroupNorm) else 1
+        mean = 0.0 if isinstance(layer, L.RMSNorm) else split.mean(axis, keepdims=True)
         variance = jnp.mean(jnp.square(split - mean), axis, keepdims=True)
         return ((split - mean) / jnp.sqrt(variance + op.epsilon)).reshape(x.shape)
 

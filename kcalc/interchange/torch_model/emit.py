@@ -14,27 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ... import layers as L
 from ...errors import KcalcError
-from ...layers import (
-    Affine,
-    BatchNorm,
-    Concat,
-    Dropout,
-    Flatten,
-    GroupNorm,
-    Identity,
-    Input,
-    Layer,
-    LayerNorm,
-    Nonlinear,
-    Opaque,
-    Pool,
-    Product,
-    RMSNorm,
-    Scale,
-    Sum,
-    TokenMix,
-)  # fmt: skip
 from ...network import sum_weights
 from ..layout import channel_axes
 from ..tokens import mixed, mixing_layer
@@ -59,7 +40,7 @@ class Emitter:
         self.into = GraphBuilder()
         self.parameters = Parameters(trace, self.into, law, generator, set(bias_back))
 
-    def emit(self, node: Any, layer: Layer, inputs: list[Value]) -> Value:
+    def emit(self, node: Any, layer: L.Layer, inputs: list[Value]) -> Value:
         """The value of a node. Raises: KcalcError naming a node that the model does not have, or that is not understood."""
         self.into.label = str(node)
         value = self.rule(layer, node, inputs)
@@ -77,12 +58,12 @@ class Emitter:
     # -- the rules -------------------------------------------------------------------------------------------------
 
     @singledispatchmethod
-    def rule(self, layer: Layer, node: Any, inputs: list[Value]) -> Value:
+    def rule(self, layer: L.Layer, node: Any, inputs: list[Value]) -> Value:
         """How a layer is computed."""
         raise KcalcError(f"node {node!r}: {type(layer).__name__} has no form in PyTorch yet")
 
     @rule.register
-    def _(self, layer: Input, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Input, node: Any, inputs: list[Value]) -> Value:
         op, axis = self._op(node, Entry), self.axes[str(node)]
         value = self.into.entry(op.name, op.shape, self.parameters.dtype)
         if len(op.shape) - 1 == len(layer.image_shape or ()):
@@ -93,7 +74,7 @@ class Emitter:
         return value if axis == 1 else self.into.call(torch.movedim, value, axis, 1)
 
     @rule.register
-    def _(self, layer: Affine, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Affine, node: Any, inputs: list[Value]) -> Value:
         op = self._op(node, Linear)
         value = inputs[0]
         if not op.kernel and len(op.shape) == 2 and set(value.shape[2:]) == {1}:
@@ -117,7 +98,7 @@ class Emitter:
         return self.into.call(CONVOLUTIONS[rank], value, weight, bias, stride=stride, padding=inside, dilation=dilation, groups=groups)
 
     @rule.register
-    def _(self, layer: TokenMix, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.TokenMix, node: Any, inputs: list[Value]) -> Value:
         if isinstance(self.by_name.get(str(node)), Mixed):
             raise KcalcError(
                 f"node {node!r} is attention whose queries or keys are 0: a new model would mix its tokens by fixed numbers for good, and "
@@ -137,11 +118,11 @@ class Emitter:
         return self.into.call(torch.movedim, value, -1, axis)
 
     @rule.register
-    def _(self, layer: Nonlinear, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Nonlinear, node: Any, inputs: list[Value]) -> Value:
         return self.into.submodule(ShapedActivation(layer.activation), inputs[0])
 
     @rule.register
-    def _(self, layer: Sum, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Sum, node: Any, inputs: list[Value]) -> Value:
         terms = [self._times(value, w) for value, w in zip(self._ranked(inputs), sum_weights(layer, len(inputs)), strict=True)]
         total = terms[0]
         for term in terms[1:]:
@@ -164,28 +145,28 @@ class Emitter:
         return out
 
     @rule.register
-    def _(self, layer: Scale, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Scale, node: Any, inputs: list[Value]) -> Value:
         return self._times(inputs[0], layer.factor)
 
     @rule.register
-    def _(self, layer: Product, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Product, node: Any, inputs: list[Value]) -> Value:
         first, *rest = self._ranked(inputs)
         for value in rest:
             first = self.into.call(operator.mul, first, value)
         return first
 
     @rule.register
-    def _(self, layer: Concat, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Concat, node: Any, inputs: list[Value]) -> Value:
         return self.into.call(torch.cat, self._ranked(inputs), dim=1)
 
     @rule.register
-    def _(self, layer: Dropout, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Dropout, node: Any, inputs: list[Value]) -> Value:
         rate, op = float(layer.rate), self.by_name.get(str(node))
         whole = op is not None and op.name in self.trace.model.whole_channels
         return self.into.submodule(DROPS.get(len(inputs[0].shape) - 2, nn.Dropout)(rate) if whole else nn.Dropout(rate), inputs[0])
 
     @rule.register
-    def _(self, layer: Identity, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Identity, node: Any, inputs: list[Value]) -> Value:
         op = self.by_name.get(str(node))
         if not isinstance(op, Repeat):
             return inputs[0]
@@ -195,7 +176,7 @@ class Emitter:
         return self.into.call(functional.interpolate, value, scale_factor=factors, mode="nearest")
 
     @rule.register
-    def _(self, layer: Flatten, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Flatten, node: Any, inputs: list[Value]) -> Value:
         op = self._op(node, Reshape)
         if len(op.shape) != 2:
             raise KcalcError(f"node {node!r}: a reshape to {op.shape} that merges channels with some locations cannot be built anew")
@@ -205,7 +186,7 @@ class Emitter:
         return self.into.call(torch.flatten, value, 1)
 
     @rule.register
-    def _(self, layer: Pool, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Pool, node: Any, inputs: list[Value]) -> Value:
         op = self._op(node, Pooling)
         if layer.window is None or op.window is None:
             axes = list(range(2, len(inputs[0].shape)))
@@ -230,11 +211,11 @@ class Emitter:
         return self.into.call(MAXIMA[len(window)], value, window, stride, padding=inside)
 
     @rule.register
-    def _(self, layer: LayerNorm, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.LayerNorm, node: Any, inputs: list[Value]) -> Value:
         return self._normed(functional.layer_norm, self._op(node, Normalise), inputs[0])
 
     @rule.register
-    def _(self, layer: RMSNorm, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.RMSNorm, node: Any, inputs: list[Value]) -> Value:
         return self._normed(functional.rms_norm, self._op(node, Normalise), inputs[0])
 
     def _normed(self, function: Any, op: Normalise, value: Value) -> Value:
@@ -255,20 +236,20 @@ class Emitter:
         return self.into.parameter(name, self.parameters.cast(numbers, name))
 
     @rule.register
-    def _(self, layer: GroupNorm, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.GroupNorm, node: Any, inputs: list[Value]) -> Value:
         op = self._op(node, Normalise)
         weight = self._gain(op, "weight", op.gain, 1.0, inputs[0].shape[1])
         bias = self._gain(op, "bias", op.bias, 0.0, inputs[0].shape[1])
         return self.into.call(functional.group_norm, inputs[0], op.groups, weight, bias, op.epsilon)
 
     @rule.register
-    def _(self, layer: BatchNorm, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.BatchNorm, node: Any, inputs: list[Value]) -> Value:
         raise KcalcError(
             f"node {node!r} is a BatchNorm, which no shaped network has; drop it with net.without_normalization() before shaping"
         )
 
     @rule.register
-    def _(self, layer: Opaque, node: Any, inputs: list[Value]) -> Value:
+    def _(self, layer: L.Opaque, node: Any, inputs: list[Value]) -> Value:
         raise KcalcError(f"node {node!r} was not read ({layer.name}: {layer.reason}), so that it cannot be built anew")
 
     # -- locations and results ---------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Gaussian expectations in one and two dimensions, in double precision."""

@@ -1,0 +1,396 @@
+"""Arb balls as a number system, and certified enclosures as results.
+
+A ball [m +/- r] is a midpoint and a radius that provably encloses a real number; every operation rounds outward.  The precision of
+python-flint is global, so everything here sets it with :func:`working`, one thread at a time, and puts it back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import mpmath
+import numpy as np
+import sympy as sp
+from mpmath.libmp import from_man_exp
+
+from kcalc.errors import KcalcError, glimpse
+from kcalc.fields.systems import Field, Number, _closed_value, _plain, _refuse
+from kcalc.plain_arguments import whole
+from kcalc.threads import ALONE
+
+Ball = Any
+"""A ``flint.arb``."""
+
+GUARD = 40  # bits beyond the digits asked for
+_EXACTER = 64  # further bits for numbers that come from outside: they cost nothing and 1 - c may cancel
+
+CONSTANTS: dict[Any, Callable[[Any], Ball]] = {
+    sp.S.Pi: lambda arb: arb.pi(),
+    sp.S.Exp1: lambda arb: arb.const_e(),
+    sp.S.EulerGamma: lambda arb: arb.const_euler(),
+    sp.S.Catalan: lambda arb: arb.const_catalan(),
+    sp.S.GoldenRatio: lambda arb: (1 + arb(5).sqrt()) / 2,
+}
+METHODS: dict[Any, str] = {
+    kind: kind.__name__
+    for kind in (
+        *(sp.exp, sp.log, sp.sin, sp.cos, sp.tan, sp.cot, sp.sec, sp.csc, sp.sinh, sp.cosh, sp.tanh, sp.coth, sp.sech, sp.csch),
+        *(sp.asin, sp.acos, sp.atan, sp.asinh, sp.acosh, sp.atanh, sp.erf, sp.erfc, sp.erfi, sp.gamma),
+    )
+} | {sp.Abs: "__abs__", sp.sinc: "sinc"}  # fmt: skip
+"""SymPy functions and the methods that arb and acb have for them."""
+
+
+@contextmanager
+def working(bits: int) -> Iterator[None]:
+    """flint computes with ``bits`` bits inside, in this thread alone, and as before afterwards."""
+    from flint import ctx
+
+    with ALONE:
+        before = ctx.prec
+        ctx.prec = bits
+        try:
+            yield
+        finally:
+            ctx.prec = before
+
+
+def bits_for(digits: float) -> int:
+    """Working bits for ``digits`` decimal digits, guard bits included."""
+    return math.ceil(digits * math.log2(10)) + GUARD
+
+
+# --- outside numbers -> balls ------------------------------------------------------------------------------------------------------------
+
+
+def _mpf_ball(value: Any) -> Ball:
+    from flint import arb
+
+    sign, man, exp, _ = value._mpf_
+    if man == 0 and exp != 0:
+        raise _refuse(value, "nan and infinite values have no meaning here")
+    return arb((-int(man) if sign else int(man), int(exp)))
+
+
+def _exact(value: int | float | Fraction) -> Ball:
+    from flint import arb, fmpq
+
+    if isinstance(value, Fraction):
+        return arb(fmpq(value.numerator, value.denominator))
+    return arb(value)
+
+
+def _root_ball(root: Any) -> Ball:
+    """An algebraic number of SymPy from its isolating interval, refined."""
+    from flint import arb, ctx, fmpq
+
+    width = sp.Rational(1, 2 ** (ctx.prec + 8))
+    near = root.eval_rational(width)
+    return arb(fmpq(int(near.p), int(near.q))) + arb(0, arb((1, -ctx.prec - 7)))
+
+
+def enclose(expr: sp.Expr) -> Ball:
+    """A SymPy number as a ball at the current precision, by its tree.  Raises KcalcError where a function has no ball method."""
+    if isinstance(expr, sp.Rational):
+        return _exact(Fraction(int(expr.p), int(expr.q)))
+    if isinstance(expr, sp.Float):
+        return _mpf_ball(expr)
+    if expr in CONSTANTS:
+        from flint import arb
+
+        return CONSTANTS[expr](arb)
+    if isinstance(expr, sp.CRootOf):
+        return _root_ball(expr)
+    parts = [enclose(arg) for arg in expr.args]  # type: ignore[arg-type]
+    if isinstance(expr, sp.Add):
+        return sum(parts[1:], parts[0])
+    if isinstance(expr, sp.Mul):
+        return math.prod(parts[1:], start=parts[0])
+    if isinstance(expr, sp.Pow):
+        return _power(expr, parts)
+    method = METHODS.get(type(expr))
+    if method is None or not parts:
+        raise KcalcError(f"{glimpse(expr)} has no certified enclosure: {type(expr).__name__} is not known to the ball arithmetic")
+    return getattr(parts[0], method)()
+
+
+def _power(expr: sp.Expr, parts: list[Ball]) -> Ball:
+    base, exponent = parts
+    if expr.args[1] == sp.Rational(1, 2):
+        return base.sqrt()
+    if expr.args[1] == -1:
+        return 1 / base
+    return base**exponent
+
+
+# --- the field ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _clipped(x: Ball, low: int | None, high: int | None) -> tuple[Ball, Ball] | None:
+    """The ends of the part of a ball inside [low, high], where the true value lies; None if the ball does not stick out."""
+    from flint import arb
+
+    if (low is None or x >= low) and (high is None or x <= high):
+        return None
+    if not x.is_finite() or (low is not None and x < low) or (high is not None and x > high):
+        raise KcalcError(f"{x.str(10)} is outside the domain [{low}, {high}] of a real function")
+    bottom = arb(low) if low is not None and not x >= low else arb(x.lower())
+    top = arb(high) if high is not None and not x <= high else arb(x.upper())
+    return bottom, top
+
+
+class BallField(Field):
+    """Arb balls of ``digits`` decimal digits: ``bits`` of working precision, guard bits included.
+
+    Functions compute at that precision whatever flint's is; operators between balls need ``with field.working():`` around them.
+    """
+
+    def __init__(self, digits: int) -> None:
+        self.digits = digits
+        self.bits = bits_for(digits)
+        self.name = f"balls({digits})"
+        from flint import arb
+
+        with self.working():
+            self.pi = arb.pi()
+
+    def working(self) -> Any:  # type: ignore[override]
+        """A context in which flint's operators have this field's precision."""
+        return working(self.bits)
+
+    def number(self, value: object) -> Ball:
+        """``value`` as a ball: integers, floats and mpmath numbers exactly, fractions and SymPy constants enclosed, balls as they are."""
+        from flint import arb
+
+        if isinstance(value, arb):
+            if not value.is_finite():
+                raise KcalcError(f"the ball {value} is not finite: precision was lost, or a quantity is infinite")
+            return value
+        with working(self.bits + _EXACTER):
+            if isinstance(value, mpmath.mpf) or type(value).__name__ == "mpf":
+                return _mpf_ball(value)
+            if isinstance(value, np.ndarray) and value.ndim == 0:
+                value = value[()]
+            plain = _plain(value)
+            ball = enclose(_closed_value(plain)) if isinstance(plain, sp.Expr) else _exact(plain)
+        if not ball.is_finite():
+            raise _refuse(value, "it has no finite real enclosure")
+        return ball
+
+    def _apply(self, method: str, x: Ball, low: int | None = None, high: int | None = None) -> Ball:
+        """A function of one ball, monotone if its domain [low, high] is bounded."""
+        from flint import arb
+
+        with self.working():
+            ball = x if isinstance(x, arb) else self.number(x)
+            ends = _clipped(ball, low, high)
+            if ends is None:
+                return getattr(ball, method)()
+            return getattr(ends[0], method)().union(getattr(ends[1], method)())
+
+    def sqrt(self, x: Ball) -> Ball:  # type: ignore[override]
+        """The root of the part of x that is not negative."""
+        return self._apply("sqrt", x, 0)
+
+    def asin(self, x: Ball) -> Ball:  # type: ignore[override]
+        return self._apply("asin", x, -1, 1)
+
+    def acos(self, x: Ball) -> Ball:  # type: ignore[override]
+        return self._apply("acos", x, -1, 1)
+
+    def angle(self, gap: Ball) -> Ball:
+        """2 atan2(sqrt u, sqrt(2 - u)): tight at both ends."""
+        from flint import arb
+
+        with self.working():
+            gap = self.number(gap)
+            return 2 * arb.atan2(self.sqrt(gap), self.sqrt(2 - gap))
+
+    def sine(self, gap: Ball) -> Ball:
+        with self.working():
+            gap = self.number(gap)
+            return self.sqrt(gap) * self.sqrt(2 - gap)
+
+    def sine_excess(self, gap: Ball) -> Ball:
+        """sin t - t cos t, increasing in u with derivative t: at the midpoint with more bits, and t over the radius."""
+        from flint import arb
+
+        with self.working():
+            gap = self.number(gap)
+            ends = _clipped(gap, 0, 2)
+            if ends is not None:
+                return self._excess_at(ends[0]).union(self._excess_at(ends[1]))
+            value = self._excess_at(arb(gap.mid()))
+            return value if gap.is_exact() else value + self.angle(gap) * arb(0, gap.rad())
+
+    def _excess_at(self, gap: Ball) -> Ball:
+        from flint import arb
+
+        if gap <= 0:
+            return arb(0)
+        lost = max(0, -math.floor(math.log2(float(gap)))) if float(gap) > 0 else 10**6
+        if lost > 2 * self.bits:  # t^3/3 - t^5/30 < S < t^3/3
+            t = self.angle(gap)
+            return t**3 / 3 * (1 - (t * t / 10) * arb(0.5, 0.5))
+        with working(self.bits + 2 * lost + 8):
+            sine = (gap * (2 - gap)).sqrt() if gap < 2 else arb(0)
+            return sine - self._two_atan(gap) * (1 - gap)
+
+    @staticmethod
+    def _two_atan(gap: Ball) -> Ball:
+        from flint import arb
+
+        return 2 * arb.atan2(gap.sqrt(), (2 - gap).sqrt())
+
+    def asin_difference(self, a: Ball, b: Ball, difference: Ball, cos_a: Ball, cos_b: Ball) -> Ball:
+        with self.working():
+            below = cos_a + cos_b
+            if below > 0:
+                return 2 * (difference / below).atan()
+            return self.asin(a) - self.asin(b)
+
+
+def _elementary(name: str) -> Callable[[BallField, Ball], Ball]:
+    method = {"abs": "__abs__"}.get(name, name)
+
+    def function(self: BallField, x: Ball) -> Ball:
+        return self._apply(method, x)
+
+    function.__name__, function.__doc__ = name, f"{name}(x) enclosed."
+    return function
+
+
+for _name in ("exp", "expm1", "log", "sin", "cos", "tan", "atan", "erf", "erfc", "abs", "cosh", "sinh", "tanh"):
+    setattr(BallField, _name, _elementary(_name))
+
+
+def ball_field(digits: int = 30) -> BallField:
+    """The field of Arb balls with ``digits`` decimal digits (one per precision).  Raises KcalcError unless 5 <= digits <= 1000."""
+    return _ball_field(whole(digits, "digits", 5, 1000))
+
+
+@lru_cache(maxsize=32)
+def _ball_field(digits: int) -> BallField:
+    return BallField(digits)
+
+
+# --- balls -> results --------------------------------------------------------------------------------------------------------------------
+
+
+def _mpf(ball: Ball) -> Any:
+    man, exp = ball.man_exp()
+    return mpmath.mp.make_mpf(from_man_exp(int(man), int(exp)))
+
+
+def _fraction(value: Any) -> Fraction:
+    """An mpf as the fraction it is."""
+    sign, man, exp, _ = value._mpf_
+    whole = -int(man) if sign else int(man)
+    return Fraction(whole * 2 ** int(exp)) if exp >= 0 else Fraction(whole, 2 ** -int(exp))
+
+
+@dataclass(frozen=True, repr=False)
+class Enclosure:
+    """A certified result: the true value lies within ``radius`` of ``mid`` (both mpmath numbers, exact)."""
+
+    mid: Any
+    radius: Any
+
+    @classmethod
+    def of(cls, ball: Ball) -> Enclosure:
+        """The enclosure that a ball is, without rounding.  Raises KcalcError if the ball is not finite."""
+        if not ball.is_finite():
+            raise KcalcError("the ball is not finite: the quantity is infinite, or more digits are needed")
+        return cls(_mpf(ball.mid()), _mpf(ball.rad()))
+
+    def checked(self, what: str) -> Enclosure:
+        """Itself.  Raises KcalcError where it says next to nothing: a radius above a thousandth of max(1, |mid|)."""
+        if self.radius > max(1, abs(self.mid)) / 1000:
+            known = f"only {self!r}" if self.radius < 1000 * max(1, abs(self.mid)) else "the bounds are far wider than the value"
+            raise KcalcError(
+                f"{what}: no useful enclosure was found, {known}; use smaller or nearer q values, c away from -1 and 1, other digits, "
+                "or an activation with growth=(A, p, B) declared; a call without ball gives the value in double precision"
+            )
+        return self
+
+    @property
+    def lower(self) -> Any:
+        """The exact lower end."""
+        return mpmath.fsub(self.mid, self.radius, exact=True)
+
+    @property
+    def upper(self) -> Any:
+        """The exact upper end."""
+        return mpmath.fadd(self.mid, self.radius, exact=True)
+
+    def contains(self, x: object) -> bool:
+        """Whether the number (also a decimal string, a Fraction, a SymPy constant) or enclosure x lies inside, ends included."""
+        low, high = self._ends(x)
+        return _fraction(self.lower) <= low and high <= _fraction(self.upper)
+
+    @staticmethod
+    def _ends(x: object) -> tuple[Fraction, Fraction]:
+        if isinstance(x, Enclosure):
+            return _fraction(x.lower), _fraction(x.upper)
+        if isinstance(x, str):
+            try:
+                x = Fraction(x)
+            except (ValueError, ZeroDivisionError):
+                raise KcalcError(f"{x[:60]!r} is not a decimal number") from None
+        if isinstance(x, Fraction):
+            return x, x
+        around = Enclosure.of(ball_field(60).number(x))
+        return _fraction(around.lower), _fraction(around.upper)
+
+    def __float__(self) -> float:
+        return float(self.mid)
+
+    def _decimal(self) -> tuple[str, str]:
+        """The midpoint with as many decimals as the radius warrants, and a radius that covers its rounding, as (text, text)."""
+        mid, radius = _fraction(self.mid), _fraction(self.radius)
+        if radius:
+            decimals = max(0, 1 - _exponent(radius))
+        else:
+            decimals = min(mid.denominator.bit_length() - 1, 40 - (_exponent(abs(mid)) if mid else 0))
+        shown = Fraction(round(mid * 10**decimals), 10**decimals)
+        total = radius + abs(mid - shown)
+        with localcontext() as context:
+            context.prec = decimals + 42 + max(0, _exponent(abs(mid)) if mid else 0)
+            text = f"{Decimal(shown.numerator) / Decimal(shown.denominator):.{decimals}f}"
+            context.prec, context.rounding = 1, ROUND_CEILING
+            error = Decimal(total.numerator) / Decimal(total.denominator) if total else Decimal(0)
+        return text, f"{error:.0e}" if error else "0"
+
+    def __repr__(self) -> str:
+        return " +/- ".join(self._decimal())
+
+    def _repr_latex_(self) -> str:
+        text, error = self._decimal()
+        if error == "0":
+            return f"${text}$"
+        digit, power = error.split("e")
+        return rf"${text} \pm {digit}\cdot 10^{{{int(power)}}}$"
+
+    def to_dict(self) -> dict[str, Any]:
+        """mid and radius as decimal text (the pair encloses the ball), and the nearest float."""
+        text, error = self._decimal()
+        return {"mid": text, "radius": error, "value": float(self)}
+
+
+def _exponent(value: Fraction) -> int:
+    """floor(log10 value) of a positive fraction."""
+    bits = value.numerator.bit_length() - value.denominator.bit_length()  # no decimal text: Python refuses those of great integers
+    guess = math.floor(bits * math.log10(2)) - 1
+    while value >= Fraction(10) ** (guess + 1):
+        guess += 1
+    return guess
+
+
+__all__ = ["Ball", "BallField", "Enclosure", "Number", "ball_field", "bits_for", "enclose", "working"]

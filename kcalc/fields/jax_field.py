@@ -1,0 +1,116 @@
+"""The JAX number system: closed forms on accelerators, inside jit and vmap, with gradients that stay finite at c = +-1."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from ..errors import KcalcError
+from .systems import NUMPY, Field, Number
+
+_SERIES = tuple((-1) ** (n + 1) * 2 * n / math.factorial(2 * n + 1) for n in range(1, 9))
+"""sin t - t cos t = t^3 sum_n _SERIES[n] t^(2n)."""
+
+
+def is_jax(value: object) -> bool:
+    """Whether ``value`` is a JAX array or tracer; JAX is not imported to find out."""
+    array = getattr(sys.modules.get("jax"), "Array", None)
+    return array is not None and isinstance(value, array)
+
+
+class JaxField(Field):
+    """JAX arrays of floats, float32 or float64, elementwise; use :func:`jax_field`.
+
+    Numbers that are not JAX arrays stay Python floats, computed in double precision, and take on the precision of the arrays they meet.
+    Derivatives that are infinite at gap 0 and 2 (of ``angle`` and ``sine``) are there what they are one rounding unit away.
+    """
+
+    name = "jax"
+    pi = math.pi
+
+    def __init__(self) -> None:
+        import jax
+        import jax.numpy as jnp
+
+        functions = {
+            "sqrt": jnp.sqrt,
+            "exp": jnp.exp,
+            "expm1": jnp.expm1,
+            "log": jnp.log,
+            "sin": jnp.sin,
+            "cos": jnp.cos,
+            "tan": jnp.tan,
+            "atan": jnp.arctan,
+            "asin": jnp.arcsin,
+            "acos": jnp.arccos,
+            "erf": jax.scipy.special.erf,
+            "erfc": jax.scipy.special.erfc,
+            "abs": jnp.abs,
+            "cosh": jnp.cosh,
+            "sinh": jnp.sinh,
+            "tanh": jnp.tanh,
+        } | _angles()
+        for name, function in functions.items():
+            setattr(self, name, _either(function, getattr(NUMPY, name)))
+
+    def number(self, value: object) -> Number:
+        """JAX arrays of floats as they are, of integers as floats; other arrays as JAX arrays, other numbers as Python floats.
+
+        Raises KcalcError for complex and boolean arrays, and where NumPy's field does.
+        """
+        import jax.numpy as jnp
+
+        if not is_jax(value):
+            plain = NUMPY.number(value)
+            return jnp.asarray(plain) if getattr(plain, "ndim", 0) else float(plain)
+        kind = value.dtype  # type: ignore[attr-defined]
+        if jnp.issubdtype(kind, jnp.floating):
+            return value
+        if jnp.issubdtype(kind, jnp.integer):
+            return value * 1.0  # type: ignore[operator]
+        raise KcalcError(f"a JAX array of {kind} is not one of real numbers")
+
+
+def _either(function: Callable[[Any], Any], plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``function`` of JAX arrays, ``plain`` of Python floats."""
+    return lambda x: function(x) if is_jax(x) else float(plain(x))
+
+
+def _angles() -> dict[str, Callable[[Any], Any]]:
+    """angle, sine and sine_excess with the derivatives 1/sin, cos/sin and angle."""
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_jvp
+    def angle(gap: Any) -> Any:
+        return 2 * jnp.arctan2(jnp.sqrt(gap), jnp.sqrt(2 - gap))
+
+    @jax.custom_jvp
+    def sine(gap: Any) -> Any:
+        return jnp.sqrt(gap * (2 - gap))
+
+    @jax.custom_jvp
+    def sine_excess(gap: Any) -> Any:
+        t = angle(gap)
+        square = t * t
+        series = jnp.zeros_like(square)
+        for weight in reversed(_SERIES):
+            series = series * square + weight
+        return jnp.where(t < 0.3, t * square * series, jnp.sin(t) - t * jnp.cos(t))
+
+    def positive_sine(gap: Any) -> Any:
+        return jnp.sqrt(jnp.maximum(gap * (2 - gap), 2 * jnp.finfo(gap.dtype).eps))
+
+    angle.defjvps(lambda dot, value, gap: dot / positive_sine(gap))
+    sine.defjvps(lambda dot, value, gap: dot * (1 - gap) / positive_sine(gap))
+    sine_excess.defjvps(lambda dot, value, gap: dot * angle(gap))
+    return {"angle": angle, "sine": sine, "sine_excess": sine_excess}
+
+
+@lru_cache(maxsize=1)
+def jax_field() -> JaxField:
+    """The field of JAX arrays (JAX is imported on the first call)."""
+    return JaxField()

@@ -1,0 +1,270 @@
+"""Plots on a given Axes: C and Q maps, activations before and after shaping, and the network as a graph.
+
+Every function takes ``ax=None`` (a new figure is made then) and returns the Axes; none shows anything or touches global
+settings. Arguments are duck-typed: maps and activations are callables on NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arguments import one_q
+from ..errors import KcalcError, glimpse
+from ..plain_arguments import items, mapping, text, whole
+from ..rootfinding import sign_changes
+from . import titles as plot_claims
+from .drawing import network
+from .frame import GREY, LIGHT, PALETTE, STYLES, axes, finish, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["activations", "c_maps", "network", "q_maps", "save"]
+
+Array = np.ndarray
+MOST_POINTS = 10**6
+SAID = 100  # points from which a curve tells of all that lies between them
+
+
+# -- maps --------------------------------------------------------------------------------------------------------------
+
+
+def c_maps(
+    maps: Any,
+    ax: Axes | None = None,
+    labels: Sequence[str] | None = None,
+    q1: Any = 1,
+    q2: Any = None,
+    points: int = 401,
+    looks: Mapping[str, tuple[str, Any]] | None = None,
+) -> Axes:
+    """Draw C maps over [-1, 1] with the identity and their fixed points.
+
+    ``maps`` is one map, several, or {label: map}; each is called as ``C(c, q1, q2)`` with an array and returns an array,
+    or {output: array} (one line per output). ``points`` are spread evenly in the angle arccos c, so that they lie densely
+    near c = +-1. Fixed points: filled where the map attracts, open where it repels, half filled where the slope is +-1.
+    They come from the map's ``fixed_points`` where it has one, else from sign changes on a fine grid. ``looks`` gives lines a colour and a
+    style of their own, {label: (colour, style)}.
+
+    Returns: the Axes. Raises: KcalcError for something that is not a map or returns other shapes.
+    """
+    made = ax is None
+    ax = axes(ax, 3.6, 3.6)
+    c = np.cos(np.linspace(np.pi, 0.0, whole(points, "points", 2, MOST_POINTS)))
+    styles = {} if looks is None else mapping(looks, "looks")
+    _identity(ax, -1, 1)
+    drawn: list[Array] = []
+    for label, curve, given in _curves(maps, labels, q1, q2):
+        drawn.append(curve(c))
+        color = _draw_curve(ax, c, drawn[-1], label, _look(styles.get(label)))
+        for value, stable in _fixed_points(curve, given, q1, q2):
+            _mark(ax, value, stable, color)
+    ax.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
+    ax.set_aspect("equal")
+    ax.set_xlabel("$c$ of the inputs", fontsize=10)
+    ax.set_ylabel(r"$\mathcal{C}_f(c)$", fontsize=10)
+    says = plot_claims.c_maps(c, drawn) if points > SAID else "C map"
+    finish(ax, _mark_handles(ax), made, says=says)
+    return ax
+
+
+def q_maps(
+    maps: Any, ax: Axes | None = None, labels: Sequence[str] | None = None, low: float = 1e-2, high: float = 1e2, points: int = 201
+) -> Axes:
+    """Draw Q maps over q in [low, high] on logarithmic axes with the identity and their fixed points.
+
+    ``maps`` is one map, several, or {label: map}; each is called as ``Q(q)`` with an array and returns an array, or
+    {output: array}. Fixed points are marked for maps that have ``fixed_points(low, high)``.
+    """
+    made = ax is None
+    ax = axes(ax, 3.6, 3.6)
+    low, high = one_q(low, "low"), one_q(high, "high")
+    if not low < high:
+        raise KcalcError(f"Q maps are drawn between low < high, got {low:g} and {high:g}")
+    q = np.geomspace(low, high, whole(points, "points", 2, MOST_POINTS))
+    _identity(ax, low, high)
+    drawn: list[Array] = []
+    ones: list[float] = []
+    for label, curve, given in _curves(maps, labels):
+        drawn.append(curve(q))
+        ones.append(float(curve(np.ones(1))[0]) if low <= 1 <= high else math.nan)
+        color = _draw_curve(ax, q, drawn[-1], label)
+        for point in given.fixed_points(low, high) if hasattr(given, "fixed_points") else ():
+            _mark(ax, point.value, point.stable, color)
+    ax.set(xscale="log", yscale="log", xlim=(low, high))
+    ax.set_xlabel("$q$ of the inputs", fontsize=10)
+    ax.set_ylabel(r"$\mathcal{Q}_f(q)$", fontsize=10)
+    finish(ax, _mark_handles(ax), made, says=plot_claims.q_maps(q, drawn, ones))
+    return ax
+
+
+Curve = Callable[[Array], Array]
+
+
+def _curves(maps: Any, labels: Sequence[str] | None, *arguments: Any) -> list[tuple[str, Curve, Any]]:
+    """(label, curve, map) per line; the map is None for one output of several, whose fixed points it cannot give."""
+    curves: list[tuple[str, Curve, Any]] = []
+    for label, given in _named(maps, labels, "map"):
+        probe = given(np.array([0.5]), *arguments)
+        if not isinstance(probe, Mapping):
+            curves.append((label, _curve(given, None, arguments, label), given))
+            continue
+        for output in probe:
+            curves.append((f"{label}: {output}" if label else str(output), _curve(given, output, arguments, label), None))
+    return curves
+
+
+def _curve(given: Any, output: Any, arguments: tuple[Any, ...], label: str) -> Curve:
+    def curve(x: Array) -> Array:
+        found = given(x, *arguments)
+        try:
+            values = np.asarray(found if output is None else found[output], dtype=float)
+            return np.broadcast_to(values, x.shape)
+        except (TypeError, ValueError, KeyError):
+            raise KcalcError(f"the map {label or given!r} must return an array of shape {x.shape}, got {str(found)[:60]}") from None
+
+    return curve
+
+
+def _named(given: Any, labels: Sequence[str] | None, what: str) -> list[tuple[str, Any]]:
+    """(label, object) pairs from one callable, several, or a mapping."""
+    if isinstance(given, Mapping):
+        pairs = [(str(label), one) for label, one in given.items()]
+    elif callable(given):
+        pairs = [(str(getattr(given, "name", "")), given)]
+    elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        pairs = [(str(getattr(one, "name", f"{what} {i}")), one) for i, one in enumerate(given, 1)]
+    else:
+        raise KcalcError(f"expected a {what}, several, or {{label: {what}}}, got {glimpse(given)}")
+    for _, one in pairs:
+        if not callable(one):
+            raise KcalcError(f"expected a {what} (a callable on arrays), got {glimpse(one)}")
+    if not pairs:
+        raise KcalcError(f"there is no {what} to draw")
+    if labels is None:
+        return pairs
+    names = [labels] if isinstance(labels, str) else [text(label, "a label") for label in items(labels, "labels")]
+    if len(names) != len(pairs):
+        raise KcalcError(f"{len(names)} labels for {len(pairs)} {what}s; give one each")
+    return [(name, one) for name, (_, one) in zip(names, pairs, strict=True)]
+
+
+def _fixed_points(curve: Curve, given: Any, q1: Any, q2: Any) -> list[tuple[float, bool | None]]:
+    """(value, stable) of the fixed points of a C map."""
+    if given is not None and hasattr(given, "fixed_points") and (q2 is None or q1 is q2 or (np.isscalar(q1) and q1 == q2)):
+        return [(float(point.value), point.stable) for point in given.fixed_points(q=q1)]
+
+    def excess(theta: Array) -> Array:
+        c = np.cos(np.atleast_1d(theta))
+        return (curve(c) - c).reshape(np.shape(theta))
+
+    grid = np.linspace(np.pi, 0.0, 2001)[1:-1]
+    if np.mean(np.abs(excess(grid)) < 1e-9) > 0.5:  # the identity: every point is fixed
+        return []
+    found = [float(np.cos(theta)) for theta in sign_changes(excess, grid, tolerance=1e-13)]
+    found += [end for end in (-1.0, 1.0) if abs(float(excess(np.arccos(end)))) < 1e-9]
+    return [(value, _attracts(curve, value)) for value in sorted(found)]
+
+
+def _attracts(curve: Curve, c: float) -> bool | None:
+    """Whether a difference quotient of the curve at a fixed point is below 1 in size; None within a percent of 1."""
+    step = 1e-7 if abs(c) > 1 - 1e-6 else 1e-5
+    low, high = max(c - step, -1.0), min(c + step, 1.0)
+    slope = abs(float(np.diff(curve(np.array([low, high])))[0]) / (high - low))
+    return None if abs(slope - 1) < 0.01 else slope < 1
+
+
+MARKS: dict[str, dict[str, Any]] = {
+    "attracting": {"fillstyle": "full"},
+    "repelling": {"fillstyle": "full", "markerfacecolor": "white"},
+    "undecided": {"fillstyle": "left", "markerfacecoloralt": "white"},
+}
+
+
+def _identity(ax: Axes, low: float, high: float) -> None:
+    if not any(line.get_gid() == "identity" for line in ax.lines):
+        ax.plot([low, high], [low, high], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1, gid="identity")
+
+
+def _draw_curve(ax: Axes, x: Array, y: Array, label: str, look: tuple[str, Any] | None = None) -> str:
+    """Draw a curve in the given look or the next colour (and, after all colours, style) of the Axes; returns the colour."""
+    index = sum(line.get_gid() == "map" for line in ax.lines)
+    color, style = look or (PALETTE[index % len(PALETTE)], STYLES[index // len(PALETTE) % len(STYLES)])
+    ax.plot(x, y, color=color, linestyle=style, linewidth=1.5, label=label, zorder=3, gid="map")
+    return color
+
+
+def _look(given: Any) -> tuple[str, Any] | None:
+    """A colour and a line style as matplotlib knows them. Raises: KcalcError for what it does not."""
+    if given is None:
+        return None
+    from matplotlib.lines import Line2D
+
+    try:
+        color, style = given
+        Line2D([], [], color=color, linestyle=style)
+    except Exception:  # whatever matplotlib or a foreign object raises
+        raise KcalcError(f"looks holds (colour, style) pairs such as ('red', '-'), got {glimpse(given)}") from None
+    return color, style
+
+
+def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
+    """A fixed point on the diagonal; earlier ones at the same place are seen inside it."""
+    kind = "undecided" if stable is None else "attracting" if stable else "repelling"
+    earlier = [line for line in ax.lines if str(line.get_gid()).startswith("fixed point")]
+    inside = sum(abs(float(np.asarray(line.get_xdata())[0]) - value) < 0.02 * max(1, abs(value)) for line in earlier)
+    ax.plot(
+        [value], [value], marker="o", linestyle="none", color=color, markersize=5.0 + 2.8 * min(inside, 4), markeredgewidth=1.3,
+        zorder=6 - 0.01 * inside, clip_on=False, gid=f"fixed point, {kind}", label="_", **MARKS[kind],
+    )  # fmt: skip
+
+
+def _mark_handles(ax: Axes) -> list[dict[str, Any]]:
+    """What the legend says of the marks that were drawn."""
+    look = {"marker": "o", "linestyle": "none", "color": GREY, "markersize": 5, "markeredgewidth": 1.1}
+    drawn = {str(line.get_gid()) for line in ax.lines}
+    names = {"undecided": r"slope $\pm 1$"}
+    return [{**look, **style, "label": names.get(kind, kind)} for kind, style in MARKS.items() if f"fixed point, {kind}" in drawn]
+
+
+# -- activations and shaping -------------------------------------------------------------------------------------------
+
+
+def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
+    """Draw activations over [-4, 4] (wider where kinks lie outside), dashed before and solid after transformation.
+
+    ``before`` and ``after`` are callables, sequences or {name: callable}; the two go together in order.
+
+    Returns: the Axes. Raises: KcalcError if their numbers differ or one cannot be called.
+    """
+    old = _named(before, None, "activation")
+    new = [] if after is None else _named(after, None, "activation")
+    if new and len(new) != len(old):
+        raise KcalcError(f"{len(old)} activations before and {len(new)} after; they go together in order")
+    made = ax is None
+    ax = axes(ax, 3.6, 3.0)
+    kinks = [abs(float(k)) for _, phi in old + new for k in getattr(phi, "kinks", ())]
+    span = min(max([4.0, *(1.25 * k for k in kinks)]), 40.0)
+    x = np.linspace(-span, span, 801)
+    ax.axhline(0, color=LIGHT, linewidth=0.8, zorder=0, gid="zero")
+    ax.axvline(0, color=LIGHT, linewidth=0.8, zorder=0, gid="zero")
+    extra: list[tuple[str, Any]] = [("before", STYLES[1]), ("after", "-")] if len(new) > 1 else []
+    for index, (name, phi) in enumerate(old):
+        color, style = PALETTE[index % len(PALETTE)], STYLES[1] if new else "-"
+        label = "_before" if extra else name or r"$\phi$"
+        ax.plot(x, _curve(phi, None, (), name)(x), color=color, linestyle=style, linewidth=1.1 if new else 1.5, label=label)
+    for index, (name, phi) in enumerate(new):
+        own = isinstance(after, Mapping) and name != old[index][0]
+        label = old[index][0] if extra else name if own else f"{old[index][0] or chr(966)}, transformed"
+        ax.plot(x, _curve(phi, None, (), name)(x), color=PALETTE[index % len(PALETTE)], linewidth=1.6, label=label)
+    ax.set_xlim(-span, span)
+    ax.set_xlabel("$x$", fontsize=10)
+    ax.set_ylabel(r"$\phi(x)$", fontsize=10)
+    drawn = [{name: _curve(phi, None, (), name)(x) for name, phi in some} for some in (old, new)]
+    handles = [{"label": label, "color": GREY, "linestyle": style} for label, style in extra]
+    finish(ax, handles, made, says=plot_claims.activations(x, *drawn))
+    return ax

@@ -1,0 +1,129 @@
+"""Plots of the scaling calculus: gamma by weight, predicted over measured values, Hessian blocks [Scaling Fig. 1, 2]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import KcalcError
+from . import titles as plot_claims
+from .frame import GREY, PALETTE, axes, claim, finish, plain_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = np.ndarray
+MARKS = ("o", "s", "^", "D", "v")
+NAMED = 14  # weights whose names are written under the axis
+
+
+def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes:
+    """Draw gamma of every weight over its geometric mean, in the order of the network, on a logarithmic scale.
+
+    ``scalings``: {label: :class:`kcalc.calculi.scaling.Scaling`} with the same number of weights. Returns: the Axes.
+    Raises: KcalcError for symbols and where there are no weights.
+    """
+    if any(one.symbolic for one in scalings.values()):
+        raise KcalcError("a plot of gamma needs numbers; give symbols values with net.subs")
+    if not scalings or any(not one.weights for one in scalings.values()):
+        raise KcalcError("there are no weights to draw")
+    made = ax is None
+    ax = axes(ax, 5.2, 3.0)
+    low, high = 1.0, 1.0
+    ax.axhline(1.0, color=GREY, lw=0.6, zorder=0, gid="zero")
+    for i, (label, one) in enumerate(scalings.items()):
+        values = [weight.relative for weight in one.weights.values()]
+        low, high = min(low, *values), max(high, *values)
+        count = len(values)
+        ax.plot(
+            range(count),
+            values,
+            marker=MARKS[i % len(MARKS)],
+            ms=4 if count < 60 else 2,
+            lw=0.8,
+            color=PALETTE[i % len(PALETTE)],
+            label=label or "_",
+        )
+    ax.set_yscale("log")
+    limits = min(low / 1.6, 0.5), max(high * 1.6, 2.0)
+    ax.set_ylim(*limits)
+    plain_ticks(ax.yaxis, *limits)
+    names = [str(node) for node in next(iter(scalings.values())).weights]
+    if len(names) <= NAMED:
+        ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
+        ax.set_xlabel("weight")
+    else:
+        ax.set_xlabel("weight, from the input to the output")
+    ax.set_ylabel(r"$\gamma\,/\,$mean $\gamma$")
+    last, one = list(scalings.items())[-1]
+    spread = max(weight.relative for weight in one.weights.values()) / min(weight.relative for weight in one.weights.values())
+    same = (
+        "is the same for all weights" if spread < 1 + 1e-6 else f"differs between weights by a factor of at most {plot_claims.up(spread)}"
+    )
+    finish(ax, [], made, says=rf"$\gamma$ {same}" + (f" ({last})" if len(scalings) > 1 else ""))
+    return ax
+
+
+def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int = 24) -> Axes:
+    """Draw predicted over measured values of many draws, a histogram in a row of its own per weight, medians marked. [Scaling Fig. 1]
+
+    ``ratios``: {weight: (draws,) positive numbers}; bins are even in the logarithm. Returns: the Axes. Raises: KcalcError for other values.
+    """
+    given = {name: np.asarray(values, dtype=float).ravel() for name, values in ratios.items()}
+    if not given or any(v.size == 0 or not np.all(np.isfinite(v)) or np.any(v <= 0) for v in given.values()):
+        raise KcalcError("ratio_histogram needs {name: positive finite numbers}")
+    made = ax is None
+    ax = axes(ax, 4.6, 0.45 * len(given) + 1.2)
+    every = np.concatenate(list(given.values()))
+    low, high = min(float(every.min()) / 1.05, 0.7), max(float(every.max()) * 1.05, 1.4)
+    edges = np.geomspace(low, high, bins + 1)
+    tallest = max(np.histogram(values, edges)[0].max() / values.size for values in given.values())
+    for row, values in enumerate(given.values()):
+        heights = 0.85 * np.histogram(values, edges)[0] / values.size / tallest
+        color = PALETTE[row % len(PALETTE)]
+        ax.stairs(heights - row, edges, baseline=-row, color=color, fill=True, alpha=0.75)
+        ax.plot([np.median(values)] * 2, [-row, -row + 0.85], color="#1A1A1A", lw=1.0)
+    ax.axvline(1.0, color=GREY, lw=0.8, ls=(0, (4, 2)))
+    ax.set_xscale("log")
+    ax.set_xlim(low, high)
+    plain_ticks(ax.xaxis, low, high)
+    ax.set_yticks([-row for row in range(len(given))], list(given), fontsize=8)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel("predicted / measured")
+    ax.set_ylabel("weight")
+    if made:
+        claim(ax, plot_claims.bounded([float(np.median(v)) for v in given.values()], "The median of predicted over measured"))
+        ax.spines[["top", "right", "left"]].set_visible(False)
+    return ax
+
+
+def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axes:
+    """Draw the mean squared singular values of the blocks of a Hessian as a heat map, logarithmic. [Scaling Fig. 2]
+
+    ``squares``: (L, L), not negative; ``names``: the L weights. Returns: the Axes. Raises: KcalcError for other shapes and where all are 0.
+    """
+    from matplotlib.colors import LogNorm
+
+    values = np.asarray(squares, dtype=float)
+    if values.shape != (len(names), len(names)) or not np.all(np.isfinite(values)) or np.any(values < 0) or not np.any(values):
+        raise KcalcError(f"block_map needs a square matrix of numbers >= 0, one row per name ({len(names)}), got shape {values.shape}")
+    made = ax is None
+    ax = axes(ax, 0.55 * len(names) + 2.4, 0.55 * len(names) + 1.6)
+    top = values.max()
+    floor = max(values[values > 0].min(), 1e-6 * top)
+    image = ax.imshow(np.maximum(values, floor), cmap="viridis", norm=LogNorm(floor, top if top > floor else 10 * floor))
+    ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
+    ax.set_yticks(range(len(names)), names, fontsize=8)
+    figure: Any = ax.get_figure()
+    bar = figure.colorbar(image, ax=ax, shrink=0.85)
+    bar.set_label("mean squared singular value", fontsize=9)
+    bar.outline.set_visible(False)
+    plain_ticks(bar.ax.yaxis, floor, top)
+    ax.spines[:].set_visible(False)
+    ax.set_xlabel("weight")
+    ax.set_ylabel("weight")
+    if made:
+        claim(ax, plot_claims.factor(np.diag(values).tolist(), "The diagonal blocks of the Hessian"))
+    return ax
