@@ -128,7 +128,7 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
         ({"network": kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Affine())}, "without_normalization"),
         ({"x": X * np.nan}, "not finite"),
         ({"x": X * 0}, "0 everywhere"),
-        ({"widths": "ab"}, "two widths"),
+        ({"widths": "ab"}, "must be a sequence"),
         ({"weights": "zeros"}, "'affine_1': its coordinates are 0 at width 8"),
     ],
 )

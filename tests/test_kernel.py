@@ -259,7 +259,7 @@ def test_layers_without_a_rule_name_the_rewrite(layer: L.Layer, words: tuple[str
 def test_exploding_and_vanishing_q_name_the_node() -> None:
     with pytest.raises(kc.KcalcError, match="affine_.*inf"):
         kc.q_map(A.vanilla(600, "relu", sigma_w=20))(1.0)
-    with pytest.raises(kc.KcalcError, match=r"q = 0\.0"):
+    with pytest.raises(kc.KcalcError, match="nonlinear_.* vanish"):
         kc.q_map(A.vanilla(2000, "relu"))(1.0)
     steps = [("x", L.Input(), ()), ("z", L.Affine(), ("x",)), ("s", L.Sum((1, -1)), ("z", "z")), ("a", L.Affine(), ("s",))]
     with pytest.raises(kc.KcalcError, match="'s'.*cancel"):

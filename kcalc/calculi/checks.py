@@ -10,6 +10,7 @@ import numpy as np
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
+from ..arguments import TINY
 from ..errors import KcalcError
 from ..fields import SYMPY
 from ..fields.jax_field import is_jax
@@ -20,7 +21,7 @@ Node = Hashable
 
 
 def check_q(field: Any, q: Number, node: Node) -> None:
-    """Refuse a q value that is not positive and finite, naming the node."""
+    """Refuse a q value that is not positive and finite, or too small for a double of full precision, naming the node."""
     value = q.value if isinstance(q, Jet) else q
     if is_jax(value):  # perhaps traced: a bad value shows as nan
         return
@@ -29,7 +30,7 @@ def check_q(field: Any, q: Number, node: Node) -> None:
             raise KcalcError(f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists")
         return
     plain_values = np.asarray(value, dtype=float)
-    good = np.isfinite(plain_values) & (plain_values > 0)
+    good = np.isfinite(plain_values) & (plain_values >= TINY)
     if not good.all():
         bad = plain_values[~good].ravel()[0]
         raise KcalcError(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import one_number, positive_number
-from ..errors import KcalcError
+from ..arguments import one_number
+from ..errors import KcalcError, glimpse
 from ..maps import Assumption
 from ..plain_arguments import choice
 from ..threads import cached_property
@@ -136,7 +136,10 @@ class KernelCheck:
 
     def allowed(self, errors: float = 4.0) -> float:
         """The |z| of a q or c value that counts as no deviation, for this many draws and looks; see ``verification.statistics``."""
-        return allowed(self.draws, len(self.deviations), positive_number(errors, "errors"))
+        most = one_number(errors, "errors")
+        if most < 0:
+            raise KcalcError(f"errors counts standard errors and must be >= 0, got {glimpse(errors)}")
+        return allowed(self.draws, len(self.deviations), most)
 
     def deviating(self, errors: float = 4.0, slack: float = 0.0) -> tuple[Deviation, ...]:
         """The q and c values further from the map than this many standard errors and ``slack``, which is room for the O(1/width) of

@@ -4,9 +4,9 @@ Needs the record of which test runs which line, and how long each takes::
 
     python -m pytest -n 2 --cov --cov-context=test --junitxml=.junit.xml
 
-For each mutant of a sample over `ROOMS` the tests that run its line, fastest first and together within ``--seconds``, run in a process
-forked for it, whose import system sees the spoilt file.  Killed: a test fails, or the process dies or takes several times as long as
-it should.  Prints each survivor, and the share killed by room; exit status 1 below ``--at-least``.
+For each mutant of a sample over `ROOMS` the tests that run its line, as many as fit in ``--seconds``, run in a process forked for it, whose
+import system sees the spoilt file.  Killed: a test fails, or the process dies or takes several times as long as it should.
+Prints each survivor, and the share killed by room; exit status 1 below ``--at-least``.
 """
 
 from __future__ import annotations
