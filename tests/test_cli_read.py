@@ -82,7 +82,7 @@ def test_python_objects_are_named_by_module_and_attribute(name: str, capsys: pyt
         ("read own_models_of_a_test:broken", "RuntimeError while the module was imported or the model made: boom"),
         ("read own_models_of_a_test:absent", "has no 'absent'"), ("read no_such_module_here:x", "no Python module 'no_such_module_here'"),
         ("read own_models_of_a_test:number", "no reader for a int"), ("read missing.onnx", "cannot read missing.onnx"),
-        ("read missing.json", "cannot read missing.json"), ("read own_models_of_a_test.py", "end in .onnx or .json"),
+        ("read missing.json", "cannot read 'missing.json'"), ("read own_models_of_a_test.py", "end in .onnx or .json"),
         ("read net.json --json missing/out.json", "its folder does not exist"), ("maps vanilla-3 --input 1,3", "takes any"),
         ("maps net.json --shortcut-weight .5", "applies to the built-in ResNets"), ("maps net.json", "BatchNorm"),
     ],

@@ -111,7 +111,7 @@ def run(seed: str, threads: int, order: str) -> tuple[dict[str, str], dict[str, 
     """Both in a process of its own."""
     places = os.pathsep.join([str(Path(kc.__file__).parents[1]), str(Path(__file__).parent)])
     counts = {f"{library}_NUM_THREADS": str(threads) for library in ("OMP", "OPENBLAS", "MKL")}
-    around = os.environ | {"PYTHONPATH": places, "PYTHONHASHSEED": seed, "MPLBACKEND": "Agg"} | counts
+    around = os.environ | {"PYTHONPATH": places, "PYTHONHASHSEED": seed, "MPLBACKEND": "Agg", "SOURCE_DATE_EPOCH": "1000000000"} | counts
     done = subprocess.run([sys.executable, "-c", SCRIPT, order], env=around, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return tuple(json.loads(done.stdout.splitlines()[-1]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import os
 import platform
+import time
 from base64 import b64encode
 from importlib import metadata
 from importlib.resources import files
@@ -155,7 +157,7 @@ def provenance(facts: Facts, command: str) -> list[tuple[str, str]]:
     """Versions, date, and how to make the page again."""
     rows = [("made with", f"kcalc {__version__}, Python {platform.python_version()}")]
     rows.append(("libraries", ", ".join(f"{name} {_version(name)}" for name in ("numpy", "scipy", "sympy", "jax"))))
-    rows.append(("date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")))
+    rows.append(("date", f"{_now():%Y-%m-%d %H:%M} UTC"))
     rows.append(("made by", command))
     return rows
 
@@ -165,3 +167,10 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _now() -> datetime.datetime:
+    """The time in UTC, or that of SOURCE_DATE_EPOCH, by which builds that are to be the same to the letter set the clock."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    known = float(epoch) if epoch.isdecimal() and len(epoch) < 12 else time.time()
+    return datetime.datetime.fromtimestamp(known, datetime.UTC)
