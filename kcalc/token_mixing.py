@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from .errors import KcalcError
 from .layers import as_number
@@ -60,6 +59,8 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     if len(first) != len(second):
         raise KcalcError(f"source is of {len(first)} tokens, target of {len(second)}; give two of the same size")
     lower = np.linalg.cholesky(second)
+    from scipy.linalg import solve_triangular
+
     found = np.tril(solve_triangular(np.linalg.cholesky(first), lower.T, trans=1, lower=True).T)
     if not nonnegative:
         return found

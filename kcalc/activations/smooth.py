@@ -96,12 +96,14 @@ def _mish_stable() -> sp.Expr:
 
 def _gelu_tanh_stable() -> tuple[sp.Expr, ...]:
     """phi and three derivatives through 1/cosh^2, which keeps its digits where 1 - tanh^2 cancels; sinh overflows and is avoided."""
-    t = _TANH_CUBIC
-    out = [X * (1 + sp.tanh(t)) / 2, (1 + sp.tanh(t)) / 2 + X * sp.diff(t, X) / (2 * sp.cosh(t) ** 2)]
-    for _ in range(2):
-        derivative = sp.diff(out[-1], X).replace(sp.sinh, lambda a: sp.tanh(a) * sp.cosh(a))
-        out.append(derivative.subs(1 - sp.tanh(t) ** 2, sp.cosh(t) ** -2))
-    return tuple(out)
+    tanh, slope = sp.tanh(_TANH_CUBIC), sp.cosh(_TANH_CUBIC) ** -2
+    t1, t2, t3 = (sp.diff(_TANH_CUBIC, X, n) for n in (1, 2, 3))
+    return (
+        X * (1 + tanh) / 2,
+        (1 + tanh) / 2 + X * t1 * slope / 2,
+        slope * (t1 + X * (t2 / 2 - t1**2 * tanh)),
+        slope * (3 * t2 / 2 - 3 * t1**2 * tanh + X * (t3 / 2 - 3 * t1 * t2 * tanh + t1**3 * (2 * tanh**2 - slope))),
+    )
 
 
 _SOFTPLUS = sp.Piecewise((sp.log(1 + sp.exp(X)), X < 0), (X + sp.log(1 + sp.exp(-X)), True))

@@ -13,7 +13,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from scipy.linalg import helmert
 
 from ..calculi.global_maps import c_map
 from ..errors import KcalcError, unknown
@@ -46,6 +45,8 @@ class Tokens:
     @cached_property
     def example(self) -> Array:
         """One input (T, T + 1) whose tokens have q = 1, channel mean 0 and the cosines given."""
+        from scipy.linalg import helmert
+
         values, vectors = np.linalg.eigh(self.cosines)
         rows = vectors * np.sqrt(np.maximum(values, 0)) @ helmert(len(values) + 1)
         return rows * np.sqrt(rows.shape[1]) / np.linalg.norm(rows, axis=1, keepdims=True)
