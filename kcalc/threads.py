@@ -69,6 +69,8 @@ else:
         def __get__(self, instance: Any, owner: Any = None) -> Any:
             if instance is None:
                 return self
+            if getattr(type(instance), self.attrname) is not self:  # an override asks by super(): what is kept is its own value
+                return self.func(instance)
             known = instance.__dict__
             if self.attrname in known:
                 return known[self.attrname]

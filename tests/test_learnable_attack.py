@@ -238,7 +238,7 @@ def test_results_that_are_not_finite_are_refused() -> None:
     with pytest.raises(kc.KcalcError, match="zero or not finite"):
         kernel({}, 1e200 * X)
     for rows in ([[1, 2], [3]], "text", X > 0, 1j * X, None):
-        with pytest.raises(kc.KcalcError, match="X must hold"):
+        with pytest.raises(kc.KcalcError, match="X must"):
             kernel({}, rows)
 
 

@@ -395,3 +395,18 @@ def test_memory_is_bounded(count: int) -> None:
 def test_the_lock_can_be_taken_again_by_its_thread() -> None:
     with ALONE, working(100), decimal_digits(40), working(60):
         assert kc.activation("gelu").c_map.ball(0.5).radius < mpmath.mpf(10) ** -25
+
+
+def test_a_property_may_be_overridden_with_the_help_of_its_parent() -> None:
+    class Parent:
+        @cached_property
+        def value(self) -> list[int]:
+            return [1]
+
+    class Child(Parent):
+        @cached_property
+        def value(self) -> list[int]:
+            return [*super().value, 2]
+
+    child = Child()
+    assert child.value == [1, 2] and child.value is child.value and Parent().value == [1]
