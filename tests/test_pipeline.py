@@ -14,7 +14,7 @@ import pytest
 
 import kcalc as kc
 
-ALWAYS = ("JSON", "NumPy", "mpmath", "ball", "SymPy", "JAX", "1 - C", "residuals", "shaped", "shaped JSON", "export numpy", "export jax")
+ALWAYS = ("JSON", "NumPy", "mpmath", "ball", "SymPy", "JAX", "1 - C", "residuals", "shaped", "shaped JSON", "export numpy")
 
 
 def checked(seeds: range, thin: int) -> pipeline_fuzz.Tally:
@@ -24,16 +24,16 @@ def checked(seeds: range, thin: int) -> pipeline_fuzz.Tally:
     return tally
 
 
-def test_two_hundred_networks() -> None:
-    tally = checked(range(200), 5)
-    for kind in (*ALWAYS, *(f"export {name}" for name, there in pipeline_runs.INSTALLED.items() if there)):
-        assert tally.compared[kind] > 3, (kind, tally.line())
-    assert sum(tally.refused.values()) < 60, tally.line()  # most networks go all the way
+def test_sixty_networks() -> None:
+    """With the long check below, 200 networks where that runs at a fourteenth or less."""
+    tally = checked(range(60), 3)
+    assert all(tally.compared[kind] for kind in ALWAYS), tally.line()
+    assert sum(tally.refused.values()) < 20, tally.line()  # most networks go all the way
 
 
 @pytest.mark.slow
 def test_two_thousand_networks(every: int) -> None:
-    checked(range(10_000, 10_000 + 2000 // min(every, 10)), 1)
+    checked(range(10_000, 10_000 + 2000 // min(every, 14)), 1 if every == 1 else 5)
 
 
 def faults_of(seeds: range) -> set[str]:

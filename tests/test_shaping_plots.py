@@ -73,7 +73,7 @@ def test_trunk_and_branches_of_a_residual_network() -> None:
 
 
 def test_where_the_calculus_does_not_apply_before_there_is_only_after() -> None:
-    net = kc.chain(L.Input(), L.Affine(sigma_w=1e200), L.Nonlinear("tanh"), L.Affine(sigma_w=1e200), L.Nonlinear("relu"))
+    net = kc.chain(L.Input(), L.Affine(sigma_w=1e100), L.Nonlinear("relu"), L.Affine(sigma_w=1e100), L.Nonlinear("relu"))
     axes = kc.shape(net).plot()
     assert {line.get_label() for line in trunk_lines(axes[2])} == {"after", "_"}
     assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == ["after"]

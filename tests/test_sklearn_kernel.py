@@ -156,7 +156,7 @@ def test_classifiers_pipelines_and_grid_search() -> None:
         ({"kind": "ntkk"}, "unknown kind of kernel"),
         ({"network": 3}, "Network"),
         ({"sigma_w": -1.0}, "sigma_w must be > 0"),
-        ({"sigma_w": "a"}, "sigma_w must be a number"),
+        ({"sigma_w": "a"}, "sigma_w must be a real number"),
         ({"parameterization": "standard"}, "width"),
     ],
 )

@@ -255,7 +255,7 @@ FORK = """
 import json, os, threading, time
 import flint, mpmath
 import kcalc as kc
-from kcalc.balls import working
+from kcalc.fields.balls import working
 from kcalc.threads import decimal_digits
 
 phi = kc.activation("gelu")
@@ -331,7 +331,7 @@ def asked(thing: Any) -> str:
     elif isinstance(thing, kc.Network):
         numbers = [len(thing.blocks()), thing.graph.number_of_edges(), {thing: 1}[pickle.loads(pickle.dumps(thing))], kc.c_map(thing)(0.3)]
     elif callable(thing):
-        numbers = [thing(0.7), thing(np.array([0.2, 0.9])) if not hasattr(thing, "inverse") else thing.inverse(1.3)]
+        numbers = [thing(1.2), thing.inverse(1.3)] if hasattr(thing, "inverse") else [thing(0.7), thing(np.array([0.2, 0.9]))]
     return f"{thing} {numbers!r}"
 
 
