@@ -349,6 +349,7 @@ EXAMPLES = (
     "equivalent_parameters", "fluctuations", "gaussian_process", "gradients", "hessian_blocks", "kernel_regression", "learnable_kernel",
     "maximal", "maximal_c_value", "maximal_curvature", "maximal_slope", "moments.open", "moments_at_depth", "ntk", "ntk.regime",
     "ntk.regime.limit", "ntk.spectrum", "ntk.spatial", "phase_diagram", "residual_spectrum", "scaling", "shape.read", "shape.constants",
+    "shape.geometric",
     "smoothness.level", "subnetworks", "to_jax", "training_curve.tested", "vanilla_maps", "verify_kernels.wide", "claims.verify",
     "training.Comparison", "training.Run", "verification.layer_jacobians",
 )  # fmt: skip
