@@ -38,15 +38,19 @@ def main() -> None:
     before, start = machine.load(), time.perf_counter()
     environments = peers.interpreters(options.cache, say) if options.peers else {}
     chosen = Options(options.quick, environments, options.folder)
-    sections = [measured(name, chosen) for name in SECTIONS if name in options.only]
-    heading = machine.heading(command_of(options), before, time.perf_counter() - start, peers.described(environments))
-    whole = not options.quick and set(options.only) == set(SECTIONS)
-    text = page(sections, [*heading, *([] if whole else [PARTIAL])], judged=not options.quick)
-    output = options.output or (HERE / "RESULTS.md" if whole else None)
+    complete = not options.quick and set(options.only) == set(SECTIONS)
+    output = options.output or (HERE / "RESULTS.md" if complete else None)
+    sections: list[Section] = []
+    for name in (name for name in SECTIONS if name in options.only):
+        sections.append(measured(name, chosen))
+        heading = machine.heading(command_of(options), before, time.perf_counter() - start, peers.described(environments))
+        whole = complete and len(sections) == len(SECTIONS)
+        text = page(sections, [*heading, *([] if whole else [PARTIAL])], judged=not options.quick)
+        if output is not None:  # after every section, so that a run cut short leaves what it measured
+            write(text, output)
     if output is None:
         print(text)
     else:
-        write(text, output)
         say(f"wrote {output}")
     sys.exit(0 if all(section.finished for section in sections) else 1)
 

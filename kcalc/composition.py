@@ -103,7 +103,7 @@ class Composition:
                 local = table.get((call.func, len(call.args)))
                 if local is None or local.closed is None:
                     return None
-                known[call] = local.closed.subs(dict(zip(local.arguments, call.args, strict=True)), simultaneous=True)
+                known[call] = local.closed.xreplace(dict(zip(local.arguments, call.args, strict=True)))
             expr = expr.xreplace(known)
         return expr
 

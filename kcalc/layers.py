@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import sympy as sp
@@ -184,6 +185,10 @@ class Nonlinear(Layer):
 
     activation: Activation
 
+    if TYPE_CHECKING:  # what the constructor takes is wider than what it keeps
+
+        def __init__(self, activation: Any) -> None: ...
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "activation", activation(self.activation))
 
@@ -194,6 +199,10 @@ class Sum(Layer):
 
     weights: tuple[Number, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (1, MANY)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, weights: Sequence[Number] | np.ndarray | None = None) -> None: ...
 
     def __post_init__(self) -> None:
         if self.weights is None:
@@ -212,6 +221,10 @@ class Concat(Layer):
 
     channels: tuple[Number, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (1, MANY)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, channels: Sequence[Number] | np.ndarray | None = None) -> None: ...
 
     def __post_init__(self) -> None:
         if self.channels is None:

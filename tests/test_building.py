@@ -371,4 +371,4 @@ def test_networks_built_step_by_step() -> None:
 
 @pytest.mark.slow
 def test_many_networks_built_step_by_step(every: int) -> None:
-    check(2000 // min(every, 10), 50)
+    check(2000 // every, 50)

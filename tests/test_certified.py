@@ -276,7 +276,7 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(MADE))
+@pytest.mark.parametrize("kind", mostly_slow(sorted(MADE)))
 def test_made_activations_agree_with_double_precision(kind):
     phi = MADE[kind]()
     for ball, number in zip(phi.taylor(0.3, 1, None, 1, FIELD), phi.taylor(0.3, 1, None, 1), strict=True):

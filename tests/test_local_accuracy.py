@@ -75,13 +75,13 @@ def test_the_truth_was_checked_by_other_routes():
     assert max(FROZEN["quadrature against closed forms"].values()) < 1e-16
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", mostly_slow(names()))
 def test_c_maps_and_two_derivatives(name):
     check_c_map(name, SOME)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", mostly_slow(names()))
 def test_c_maps_and_two_derivatives_at_all_points(name):
     check_c_map(name, ALL)
 

@@ -70,7 +70,7 @@ def check(name: str) -> None:
     assert max(found.values()) <= ERROR, shown
 
 
-@pytest.mark.parametrize("name", SHALLOW)
+@pytest.mark.parametrize("name", mostly_slow(SHALLOW))
 def test_kernels_of_chains(name):
     check(name)
 
@@ -99,7 +99,7 @@ def check_layers(name: str) -> None:
     assert worst <= ERROR
 
 
-@pytest.mark.parametrize("name", SHALLOW)
+@pytest.mark.parametrize("name", mostly_slow(SHALLOW))
 def test_parts_of_single_layers(name):
     check_layers(name)
 

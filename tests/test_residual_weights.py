@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.shaping import residual_weights
@@ -133,7 +134,7 @@ def test_setting_weights_by_number_node_or_order() -> None:
 # -- schemes -----------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("depth", "least"), [(50, 0.9179), (101, 0.9361), (152, 0.9469)])
+@pytest.mark.parametrize(("depth", "least"), mostly_slow([(50, 0.9179), (101, 0.9361), (152, 0.9469)]))
 def test_layernorm_equivalent_has_the_c_map_of_the_layernorm_resnet(depth: int, least: float) -> None:
     s = kc.shape(A.resnet_v2(depth), "relu", method="residual_weights", scheme="layernorm_equivalent")
     counts = [q for blocks in STAGES[depth] for q in range(1, blocks + 1)]

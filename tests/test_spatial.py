@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 from oracles import spatial_loops
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc import layers as L
@@ -92,7 +93,7 @@ def two_images(distance: float, channels: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("distance", [1, 1e-6])
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", mostly_slow(LOOPS))
 def test_loops(name: str, distance: float) -> None:
     images = two_images(distance, 1 if "mean" in name else 2)
     nngp, tangent = kc.ntk(built(LOOPS[name]), spatial="exact", image_shape=(3, 3)).both(images)

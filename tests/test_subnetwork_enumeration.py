@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sympy as sp
 from subnetwork_oracle import Node, enumerate_subnetworks, greatest, random_network, read_forward
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.calculi.slopes import log_slopes, slope_polynomial
@@ -114,7 +115,7 @@ def check(seed: int) -> None:
     assert maximal(net, used or up)(START) == pytest.approx(truth, rel=1e-13)
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", mostly_slow(range(6)))
 def test_random_networks(block: int) -> None:
     for seed in range(50 * block, 50 * block + 50):
         check(seed)

@@ -184,7 +184,7 @@ def squeeze_excite() -> kc.Network:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("end", [False, True])
+@pytest.mark.parametrize("end", mostly_slow([True, False]))
 def test_a_gate_of_global_means_multiplies_every_location(end: bool):
     rng = np.random.default_rng(6)
     net = kc.chain(squeeze_excite(), L.Pool("mean")) if end else squeeze_excite()  # all pairs of locations are followed with a pool behind

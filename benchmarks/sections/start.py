@@ -43,7 +43,7 @@ def imports(options: Options) -> tuple[Table, float]:
     cases = {name: (sys.executable, code) for name, code in IMPORTS.items()}
     cases |= {f"{name} in its environment": (options.peers[name], code) for name, code in PEERS.items() if name in options.peers}
     walls: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
-    for measured in range(options.size(1, 7) + 1):
+    for measured in range(options.size(1, 5) + 1):
         for name, (python, code) in cases.items():
             found = child.process([python, "-c", code])
             if measured:
@@ -66,7 +66,7 @@ def commands(options: Options) -> tuple[Table, float]:
     }
     given = dict(list(given.items())[: options.size(1, 3)])
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in given}
-    for _ in range(options.size(1, 5)):
+    for _ in range(options.size(1, 3)):
         for name, words in given.items():
             found[name].append(child.process([sys.executable, "-c", COMMAND, *words]))
     middle = {name: [statistics.median(values) for values in zip(*rows, strict=True)] for name, rows in found.items()}

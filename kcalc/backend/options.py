@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..compose import no_rule
@@ -57,16 +58,13 @@ def dtype_name(given: Any) -> str:
     """The name of a floating-point type: "float64", ``np.float64``, ``jnp.bfloat16``, ...  Raises: KcalcError for others."""
     import jax.numpy as jnp
 
-    try:
-        name = given if isinstance(given, str) or given is None else jnp.dtype(getattr(given, "dtype", given)).name
-    except Exception:  # whatever a foreign object raises as it is read
-        try:
-            name = jnp.dtype(given).name
-        except Exception:
-            name = None
+    name = given if isinstance(given, str) else None
+    for reading in () if given is None or name else (lambda: given.dtype, lambda: given):  # of what has a type, and of a type
+        with suppress(Exception):  # whatever a foreign object raises as it is read
+            name = name or jnp.dtype(reading()).name
     if name not in DTYPES:
         raise unknown("dtype", given, DTYPES)
-    return str(name)
+    return name
 
 
 def switch(name: str, given: Any) -> bool:

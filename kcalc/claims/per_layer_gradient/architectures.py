@@ -245,7 +245,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"weights only, skips, concatenations and "
              r"nodes read more than once follow the exact recursion")  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    A, R, S, C = layers.Affine, layers.Nonlinear("relu"), layers.Sum, layers.Concat  # type: ignore[arg-type]
+    A, R, S, C = layers.Affine, layers.Nonlinear("relu"), layers.Sum, layers.Concat
     graph = [("x", layers.Input(4), ()), ("W1", A(5, sigma_w=1.3), ("x",)), ("r1", R, ("W1",)), ("W2", A(4), ("r1",)),
              ("s", S((0.8, 0.6)), ("x", "W2")),
              ("c", C(), ("s", "r1")), ("W3", A(5, sigma_w=1.2), ("c",)), ("r3", R, ("W3",)), ("W4", A(5), ("r1",)), ("W6", A(5), ("r3",)),

@@ -29,7 +29,7 @@ def vanilla(widths: list[int], alpha: Any = 1, phi: str = "relu") -> Network:
     steps: list[Any] = [("y0", layers.Input(widths[0]), ())]
     for i, n in enumerate(widths[1:], 1):
         steps.append((f"W{i}", layers.Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sp.sympify(alpha))), (f"y{i - 1}",)))
-        steps.append((f"y{i}", layers.Nonlinear(phi), (f"W{i}",)))  # type: ignore[arg-type]
+        steps.append((f"y{i}", layers.Nonlinear(phi), (f"W{i}",)))
     return Network.from_steps(steps)
 
 
@@ -41,8 +41,8 @@ def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None
         for j in range(1, branch):
             steps += [
                 (f"W{b}{j}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (h,)),
-                (f"r{b}{j}", layers.Nonlinear("relu"), (f"W{b}{j}",)),  # type: ignore[arg-type]
-            ]  # type: ignore
+                (f"r{b}{j}", layers.Nonlinear("relu"), (f"W{b}{j}",)),
+            ]
             h = f"r{b}{j}"
         steps.append((f"W{b}{branch}", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), (h,)))
         own = (f"W{b}{branch}",)
@@ -58,7 +58,7 @@ def densenet(count: int, n: int, alpha: Any = 1, without: int | None = None) -> 
         read = tuple(f"y{j}" for j in range(first, i))
         steps.append((f"c{i}", layers.Concat(), read))
         steps.append((f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha) * sp.Rational(len(read), i))), (f"c{i}",)))
-        steps.append((f"y{i}", layers.Nonlinear("relu"), (f"W{i}",)))  # type: ignore[arg-type]
+        steps.append((f"y{i}", layers.Nonlinear("relu"), (f"W{i}",)))
     return Network.from_steps(steps)
 
 
@@ -66,8 +66,8 @@ def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
     """W [relu(y), relu(-y)] repeated behind a first linear layer, entries of variance alpha/n."""
     steps: list[Any] = [("y0", layers.Input(n), ()), ("W0", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), ("y0",))]
     for i in range(1, depth + 1):
-        steps += [(f"p{i}", layers.Nonlinear("relu"), (f"W{i - 1}",)), (f"m{i}", layers.Scale(-1), (f"W{i - 1}",)),  # type: ignore[arg-type]
-                  (f"n{i}", layers.Nonlinear("relu"), (f"m{i}",)), (f"c{i}", layers.Concat(), (f"p{i}", f"n{i}")),  # type: ignore[arg-type]
+        steps += [(f"p{i}", layers.Nonlinear("relu"), (f"W{i - 1}",)), (f"m{i}", layers.Scale(-1), (f"W{i - 1}",)),
+                  (f"n{i}", layers.Nonlinear("relu"), (f"m{i}",)), (f"c{i}", layers.Concat(), (f"p{i}", f"n{i}")),
                   (f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (f"c{i}",))]  # fmt: skip
     return Network.from_steps(steps)
 

@@ -34,7 +34,7 @@ def kc_network(widths: list[int], blocks: int) -> Any:
     def affine() -> Affine:
         return Affine(widths[1], bias=False)
 
-    one = combinators.residual(combinators.chain(affine(), Nonlinear("tanh"), affine()))  # type: ignore[arg-type]
+    one = combinators.residual(combinators.chain(affine(), Nonlinear("tanh"), affine()))
     net = combinators.chain(Input(widths[0]), affine(), *[one] * blocks)
     return net, list(net.nodes_of(Affine))
 
