@@ -27,9 +27,10 @@ def fold(network: Network, calculus: Calculus[State], inputs: Mapping[Hashable, 
     Raises: whatever a rule raises; NoRule where the calculus has none for a layer.
     """
     require_network(network)
+    rule = calculus.rule  # looked up once: a dispatching method is made anew at every look
     states: dict[Hashable, State] = {}
     for node, layer, parents in network.steps():
-        states[node] = inputs[node] if node in inputs else calculus.rule(layer, node, [states[p] for p in parents])
+        states[node] = inputs[node] if node in inputs else rule(layer, node, [states[p] for p in parents])
     return states
 
 

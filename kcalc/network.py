@@ -164,7 +164,18 @@ class Network:
         """The network with every layer replaced by ``change(node, layer)``. Raises: KcalcError where that is no layer."""
         if not callable(change):
             raise KcalcError(f"change must be a function (node, layer) -> layer, got {glimpse(change)}")
-        return self._kept(Network.from_steps(((node, change(node, layer), parents) for node, layer, parents in self.steps()), self.outputs))
+        layers = {node: change(node, layer) for node, layer in self._layers.items()}
+        if all(
+            new is old or type(new) is type(old) is L.Nonlinear for new, old in zip(layers.values(), self._layers.values(), strict=True)
+        ):
+            return self._same_structure(layers)
+        return self._kept(Network.from_steps(((node, layers[node], parents) for node, _, parents in self.steps()), self.outputs))
+
+    def _same_structure(self, layers: dict[Node, L.Layer]) -> Network:
+        """With other activations at most: what was checked, and how many channels there are, stays as it is."""
+        other = Network.__new__(Network)
+        other._layers, other._parents, other.outputs, other._features = layers, self._parents, self.outputs, self._features
+        return self._kept(other)
 
     def _kept(self, other: Network) -> Network:
         """Another network, with the record of what was removed from this one."""

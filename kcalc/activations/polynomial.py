@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
-from sympy.polys.orthopolys import hermite_prob_poly
 
 from kcalc.activations.base import X
 from kcalc.activations.closed import Closed, whole_power
@@ -127,16 +126,29 @@ def polynomial(expr: sp.Expr, name: str) -> Polynomial:
     """The activation of a polynomial in X, kept as it is written: multiplied out it would lose digits. Those of Hermite are recognised."""
     poly = sp.Poly(expr, X)
     order = int(poly.degree())
-    if 2 <= order <= _HIGHEST and poly.as_expr() == hermite_prob_poly(order, X):
+    coefficients = {power: coefficient for (power,), coefficient in poly.terms()}
+    if 2 <= order <= _HIGHEST and coefficients == _hermite_coefficients(order):
         return replace(hermite(order), name=name)
-    degree = order if len(poly.terms()) == 1 else None
+    degree = order if len(coefficients) == 1 else None
     return Polynomial(name, expr, (), degree)
+
+
+def _hermite_coefficients(n: int) -> dict[int, int]:
+    """{power: coefficient} of He_n: n!/(2^j j! (n-2j)!) (-1)^j before x^(n-2j)."""
+    sizes = {n - 2 * j: math.factorial(n) // (2**j * math.factorial(j) * math.factorial(n - 2 * j)) for j in range(n // 2 + 1)}
+    return {power: (-1) ** ((n - power) // 2) * size for power, size in sizes.items()}
 
 
 def hermite(n: Any) -> HermitePolynomial:
     """The probabilists' Hermite polynomial He_n, n = 1 ... 30.  Raises KcalcError for other n."""
     order = whole("hermite", "n", n, 1, _HIGHEST)
-    return HermitePolynomial(f"hermite{order}", sp.expand(hermite_prob_poly(order, X)), (), 1 if order == 1 else None, order=order)
+    return HermitePolynomial(
+        f"hermite{order}",
+        sp.Add(*(k * X**power for power, k in _hermite_coefficients(order).items())),
+        (),
+        1 if order == 1 else None,
+        order=order,
+    )
 
 
 register(polynomial(X**2, "square"), source="polynomial networks; Livni, Shalev-Shwartz, Shamir 2014")

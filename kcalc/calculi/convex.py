@@ -214,9 +214,12 @@ def _exact(value: Any) -> sp.Expr:
 
 
 def _square(weight: Any) -> Any:
-    if type(weight) is float:
-        return weight * weight
-    square: sp.Expr = _exact(weight) ** 2
+    return weight * weight if type(weight) is float else _exact_square(_exact(weight))
+
+
+@lru_cache(maxsize=4096)
+def _exact_square(weight: sp.Expr) -> sp.Expr:
+    square: sp.Expr = weight**2
     return square if square.free_symbols else sp.expand(square)
 
 
