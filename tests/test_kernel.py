@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from pipeline_networks import case
 
 import kcalc as kc
 
@@ -206,6 +207,16 @@ def test_compositions_repeat_where_the_network_repeats() -> None:
     assert kc.c_map(A.vanilla(100)).closed_form is None
     assert len(kc.c_map(A.resnet_v2(152))._repr_latex_()) < 6000
     assert sp.simplify(kc.q_map(A.vanilla(3, "relu")).closed_form - kc.symbols.q / 8) == 0
+
+
+def test_closed_forms_of_maps_of_maps_are_what_the_recursion_gives() -> None:
+    net = case(683).network
+    for composition in kc.c_map(net).expr.values():
+        closed = composition.closed_form
+        assert closed is not None and closed.free_symbols <= set(composition.arguments)
+        point = {symbol: sp.Rational(k, 7) for k, symbol in enumerate(composition.arguments, -2)}
+        with mpmath.workdps(30):
+            assert abs(mpmath.mpf(closed.xreplace(point).evalf(30)) - composition.evaluate(point, 30)) < 1e-25
 
 
 def test_symbols_ask_for_subs() -> None:
