@@ -12,15 +12,16 @@ from .network import Network, require_network
 State = TypeVar("State")
 
 
-class Calculus(Protocol[State]):
+class Calculus(Protocol):
     """One way of reading a network: a state per feature map and a rule per layer."""
 
-    def rule(self, layer: Layer, node: Hashable, inputs: list[State]) -> State:
-        """The state a layer emits, from the states it reads in slot order."""
+    @property
+    def rule(self) -> Any:
+        """``rule(layer, node, inputs)``: the state a layer emits, from the states it reads in slot order; mostly a dispatching method."""
         ...
 
 
-def fold(network: Network, calculus: Calculus[State], inputs: Mapping[Hashable, State]) -> dict[Hashable, State]:
+def fold(network: Network, calculus: Calculus, inputs: Mapping[Hashable, State]) -> dict[Hashable, State]:
     """Read a network from its inputs to its outputs.
 
     Parameters: ``inputs`` holds the state of every Input node. Returns: the state of every node.

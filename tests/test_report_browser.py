@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +95,17 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A report of every network."""
+def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The report of a network, made when it is first asked for."""
     folder = tmp_path_factory.mktemp("reports")
-    for name, make in NETWORKS.items():
-        kc.report(make(), folder / f"{name}.html", name=name)
-    for name, (make, options) in SPECIAL.items():
+
+    @cache
+    def file(name: str) -> Path:
+        make, options = SPECIAL[name] if name in SPECIAL else (NETWORKS[name], {})
         kc.report(make(), folder / f"{name}.html", name=name, **options)
-    return {name: folder / f"{name}.html" for name in (*NETWORKS, *SPECIAL)}
+        return folder / f"{name}.html"
+
+    return file
 
 
 class Page:
@@ -140,12 +144,12 @@ class Page:
 
 
 @pytest.fixture
-def opened(browser: Any, files: dict[str, Path]) -> Iterator[Callable[..., Page]]:
+def opened(browser: Any, files: Callable[[str], Path]) -> Iterator[Callable[..., Page]]:
     """Opens pages, and checks at the end that none had an error or made a request."""
     pages: list[Page] = []
 
     def open_page(name: str, **options: Any) -> Page:
-        pages.append(Page(browser, files[name], **options))
+        pages.append(Page(browser, files(name), **options))
         return pages[-1]
 
     yield open_page

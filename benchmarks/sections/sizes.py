@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 import kcalc as kc
 from kcalc.fields import mpmath_field
 
@@ -57,16 +59,20 @@ def by_rows(options: Options) -> Table:
 
 
 def by_digits(options: Options) -> Table:
-    """The same values with more and more digits."""
+    """Values with more and more digits, at arguments never asked for before."""
     sizes = options.size((20, 40), (25, 50, 100, 200, 400))
-    tanh, relu = kc.activation("tanh"), kc.c_map(graphs.plain(20))
+    tanh, relu, random = kc.activation("tanh"), kc.c_map(graphs.plain(20)), np.random.default_rng(0)
+
+    def q() -> float:
+        return float(random.uniform(1.2, 1.4))
+
     works = [
-        Work("tanh: Q, ball", lambda n: tanh.q_map.ball(1.3, digits=n), why=QUADRATURE),
-        Work("tanh: C, ball", lambda n: tanh.c_map.ball(0.3, q1=1.3, digits=n), why=QUADRATURE),
-        Work("tanh: Q, mpmath", lambda n: tanh.second_moment(1.3, mpmath_field(n)), why=QUADRATURE),
-        Work("relu, 20 layers: C, ball", lambda n: relu.ball(0.3, digits=n), why=""),
+        Work("tanh: Q, ball", lambda n: tanh.q_map.ball(q(), digits=n), why=QUADRATURE),
+        Work("tanh: C, ball", lambda n: tanh.c_map.ball(0.3, q1=q(), digits=n), why=QUADRATURE),
+        Work("tanh: Q, mpmath", lambda n: tanh.second_moment(q(), mpmath_field(n)), why=QUADRATURE),
+        Work("relu, 20 layers: C, ball", lambda n: relu.ball(float(random.uniform(0.2, 0.4)), digits=n), why=""),
     ]
     return table("More digits D", "what", grown(works, sizes, lambda n: n), sizes)
 
 
-QUADRATURE = "the integral takes O(D) nodes or terms, each of D digits, which cost between O(D) and O(D^2)"
+QUADRATURE = "the integral takes O(D) nodes or terms, doubled at a time, each of D digits, which cost between O(D) and O(D^2)"

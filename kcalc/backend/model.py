@@ -111,7 +111,7 @@ class Model(Shown):
 
             def run(params: Params, inputs: Any, state: Params | None, key: Any) -> tuple[Any, Params]:
                 calculus = plan.arrays(params, state, train=train, key=key, remat=self.remat, keep=keep)
-                states = fold(plan.folded, calculus, inputs)  # pyright: ignore[reportArgumentType]
+                states = fold(plan.folded, calculus, inputs)
                 wanted = {**states, **calculus.kept} if keep else {node: states[node] for node in self.network.outputs}
                 return [wanted[node] for node in wanted_nodes], plan.by_name(calculus.new_state)
 

@@ -294,6 +294,6 @@ def make_plan(
 ) -> Plan:
     """The plan for inputs of the given shapes.  Raises: KcalcError naming the node where extents do not fit."""
     lowering = Lowering(network, features, laws, parameterization, trainable_norms)
-    fold(network, lowering, shapes)  # pyright: ignore[reportArgumentType]
+    fold(network, lowering, shapes)
     blocks = repeated_blocks(network, lowering.nodes) if roll else ()
     return Plan(network, lowering.nodes, lowering.fans, laws, blocks, dict(shapes))

@@ -276,7 +276,7 @@ class Arrays:
             params, state, numbers, indices = rows
             merged = {n: tuple(numbers[n].get(i, v) for i, v in enumerate(values)) for n, values in constant.items()}
             inner = replace(self, params=params, state=state, numbers=merged, indices=indices, new_state={}, kept={})
-            states = fold(layer.body, inner, {layer.entry: h})  # pyright: ignore[reportArgumentType]
+            states = fold(layer.body, inner, {layer.entry: h})
             return states[first[-1]], (inner.new_state, {n: states[n] for n in first} if self.keep else {})
 
         out, (new_state, kept) = jax.lax.scan(jax.checkpoint(body) if self.remat else body, inputs[0], stacks, length=layer.count)

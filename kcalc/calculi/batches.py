@@ -59,5 +59,5 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
     start: dict[Any, Channels] = {
         n: kernel.start(n, np.asarray(size), np.asarray(size), Jet((np.asarray(1 - between),))) for n in network.inputs
     }
-    fold(network, kernel, start)  # pyright: ignore[reportArgumentType]
+    fold(network, kernel, start)
     return network.map_layers(lambda node, layer: replace(layer, batch_c=kernel.found[node]) if isinstance(layer, BatchNorm) else layer)

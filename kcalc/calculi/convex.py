@@ -123,7 +123,7 @@ class ConvexCalculus(ABC, Generic[State]):
 
     def read(self) -> dict[Node, State]:
         """The state of every node."""
-        return fold(self.network, self, dict.fromkeys(self.network.inputs, self.start()))  # pyright: ignore[reportArgumentType]
+        return fold(self.network, self, dict.fromkeys(self.network.inputs, self.start()))
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:

@@ -112,7 +112,7 @@ class _Reading:
         self.kernel = kernel = Kernel(field, q2 is None, gap is not None, self.channels, self.assume, self.widths)
         inputs = {n: kernel.start(n, q1[n], q1[n] if q2 is None else q2[n], 0 if gap is None else gap[n]) for n in self.network.inputs}
         with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
-            return fold(self.network, kernel, inputs)  # pyright: ignore[reportArgumentType]
+            return fold(self.network, kernel, inputs)
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:

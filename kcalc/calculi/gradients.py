@@ -241,7 +241,7 @@ def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], outp
     kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in network.nodes_of(L.Affine)})
     start: dict[Node, Any] = {n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n]))) for n in network.inputs}
     with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
-        states = fold(network, kernel, start)  # pyright: ignore[reportArgumentType]
+        states = fold(network, kernel, start)
     parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
     found = {node: float(part) / float(kernel.whole(states[node])[0]) for node, part in zip(nodes, parts, strict=True)}
     return {node: found[node] for node in network if node in found}

@@ -203,7 +203,7 @@ class LearnableKernel(Shown):
         known = (channels, False, widths, None, self.fan_in, {}, sigma_w, sigma_b, chosen, mode == "equal", {} if fixed is None else fixed)
         kernel = LearnableTangent(jax_field(), uniform, True, *known)
         (node,) = self.network.inputs
-        states = fold(self.network, kernel, {node: kernel.start(node, q1, q1 if uniform else q2, Jet((gap, gap * 0)))})  # pyright: ignore
+        states = fold(self.network, kernel, {node: kernel.start(node, q1, q1 if uniform else q2, Jet((gap, gap * 0)))})
         return kernel.kernels(states[self.network.outputs[0]])
 
     def _refuse_nan(self, kernels: tuple[Any, Any]) -> None:

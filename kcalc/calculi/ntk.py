@@ -146,7 +146,7 @@ class TangentReading:
         for node, value in gap.items():
             inputs[node] = kernel.start(node, q1[node], q1[node] if q2 is None else q2[node], Jet((value, value * 0)))
         with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
-            return kernel, fold(self.network, kernel, inputs)  # pyright: ignore[reportArgumentType]
+            return kernel, fold(self.network, kernel, inputs)
 
     def values(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None

@@ -66,7 +66,7 @@ def measure(plan: Plan, params: Any, inputs: Mapping[Node, Array], uniform: bool
     import jax.numpy as jnp
 
     calculus = Measured(plan.nodes, plan.by_node(params), uniform=uniform)
-    fold(plan.folded, calculus, inputs)  # pyright: ignore[reportArgumentType]
+    fold(plan.folded, calculus, inputs)
     rows = [pair_statistics(inputs[node], uniform)[None] for node in plan.network.inputs]
     for key in _keys(plan):
         values = calculus.new_state[key][STATISTIC]
@@ -136,7 +136,7 @@ class Shifts:
             own[key] = own.get(key, {}) | {PROBE: shift}
         moved = {node: inputs[node] + shift for node, shift in zip(self.plan.network.inputs, shifts[:count], strict=True)}
         calculus = Probed(self.plan.nodes, own, keep=keep)
-        states = fold(self.plan.folded, calculus, moved)  # pyright: ignore[reportArgumentType]
+        states = fold(self.plan.folded, calculus, moved)
         return {**states, **calculus.kept} if keep else {node: states[node] for node in self.plan.network.outputs}
 
     def gather(self, values: Sequence[Array], nodes: Sequence[Node]) -> Array:

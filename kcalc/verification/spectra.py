@@ -197,7 +197,7 @@ class _Run:
         state = self.plan.by_node(self.model.init_state(self.inputs), "state") if self.plan.states else {}
         calculus = Probed(self.plan.nodes, own, state, train=True, keep=True)
         calculus = replace(calculus, key=random_bits(0))
-        found = fold(self.plan.folded, calculus, {self.plan.network.inputs[0]: x})  # pyright: ignore[reportArgumentType]
+        found = fold(self.plan.folded, calculus, {self.plan.network.inputs[0]: x})
         return {**found, **calculus.kept}
 
     def loss(self, params: Any) -> Array:

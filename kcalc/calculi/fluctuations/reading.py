@@ -61,7 +61,7 @@ class Reading:
             if isinstance(layer, L.Affine | L.Input) and layer.features is None:
                 raise KcalcError(f"fluctuations need all widths, and node {node!r} has none; give features=N, or features={{node: N}}")
         start = {node: self._source(node) for node in self.network.inputs}
-        return fold(self.network, self, start)  # pyright: ignore[reportArgumentType]
+        return fold(self.network, self, start)
 
     def _source(self, node: Node) -> Groups:
         layer: Any = self.network.layer(node)

@@ -52,7 +52,7 @@ def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
         raise NoRule(f"node {source!r} (Input) is an image: exact moments know dense layers of one vector only; {INSTEAD}")
     reading = Reading(network, laws)
     start = reading.vectors.source(source, layer.features)
-    features = fold(network, reading, {source: Scaled(1, start)})  # pyright: ignore[reportArgumentType]
+    features = fold(network, reading, {source: Scaled(1, start)})
     return Compiled(network, features, reading.vectors, reading.owners)
 
 

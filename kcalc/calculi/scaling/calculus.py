@@ -78,7 +78,7 @@ def scaling(
     if symbolic:
         return _read(net, Forward(net, True, correlation=chosen), given, weights, cotangent_moment)
     forward = Forward(net, False, correlation=chosen)
-    states: dict[Node, State] = fold(net, forward, given.states(forward))  # pyright: ignore[reportArgumentType]
+    states: dict[Node, State] = fold(net, forward, given.states(forward))
     sizes = {node: state.size if state.locations is not None else 1 for node, state in states.items()}
     below = frozenset(n for n in _below_means(net, sizes, forward) if any(part.rho != 0 for part in states[n].parts))
     if not below or sum(sizes[node] ** 2 for node in below) > PAIRS:
@@ -222,7 +222,7 @@ def _read(
     known: Mapping[Node, State] | None = None,
     unfollowed: frozenset[Node] = frozenset(),
 ) -> Scaling:
-    states: Mapping[Node, State] = known if known is not None else fold(network, forward, given.states(forward))  # pyright: ignore
+    states: Mapping[Node, State] = known if known is not None else fold(network, forward, given.states(forward))
     backward = Backward(forward, states)
     start = backward.start(_positive(cotangent, "cotangent_moment", forward.symbolic))
     messages = fold_back(network, backward.send, start, backward.add)

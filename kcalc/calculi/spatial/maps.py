@@ -87,7 +87,7 @@ class LocationReading:
             gap = defect(first.units[node], second.units[node], np.ones(first.units[node].shape[-1]), self.places[node].full)
             inputs[node] = kernel.entered(node, (first.q[node], second.q[node]), (first.mean[node], second.mean[node]), np.clip(gap, 0, 2))
         with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
-            return kernel, fold(self.network, kernel, inputs)  # pyright: ignore[reportArgumentType]
+            return kernel, fold(self.network, kernel, inputs)
 
     def values(self, kernel: LocationKernel, states: Mapping[Node, Channels]) -> Values:
         """Kernels at the outputs."""
