@@ -103,8 +103,8 @@ class Network:
         for node, layer in self._layers.items():
             yield node, layer, self._parents[node]
 
-    def layer(self, node: Node) -> L.Layer:
-        """The layer of a node. Raises: KcalcError naming the nearest nodes if there is none of that name."""
+    def layer(self, node: Node) -> Any:
+        """The layer of a node, whose kind the caller knows. Raises: KcalcError naming the nearest nodes if there is none of that name."""
         if not is_key(node, self._layers):
             raise unknown("node", node, map(str, self._layers))
         return self._layers[node]

@@ -284,6 +284,8 @@ DIRECT = {
 }  # fmt: skip
 
 
+ALWAYS = ("write_text", "write_bytes", "tofile", "mkstemp", "NamedTemporaryFile")
+WRITING = {*ALWAYS, "open", "fdopen", "open_memmap", "memmap", "savefig", "replace", "save", "savez", "savetxt", "savez_compressed"}
 MODES = ("w", "wb", "a", "ab", "x", "xb", "r+", "r+b", "w+", "w+b")
 
 
@@ -303,6 +305,8 @@ def _name(function: ast.expr) -> str:
 
 
 def _writes(name: str, call: ast.Call) -> bool:
+    if name not in WRITING:
+        return False
     given = [ast.unparse(argument) for argument in (*call.args, *(keyword.value for keyword in call.keywords))]
     if name in ("open", "fdopen", "open_memmap", "memmap"):
         return any(
@@ -312,6 +316,4 @@ def _writes(name: str, call: ast.Call) -> bool:
         return given[0] != "stream"
     if name == "replace":
         return ast.unparse(call.func) == "os.replace"
-    return name in ("write_text", "write_bytes", "tofile", "mkstemp", "NamedTemporaryFile") or (
-        name in ("save", "savez", "savetxt", "savez_compressed") and ast.unparse(call.func).startswith("np.") and given[0] != "stream"
-    )
+    return name in ALWAYS or (ast.unparse(call.func).startswith("np.") and given[0] != "stream")

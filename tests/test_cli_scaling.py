@@ -41,7 +41,7 @@ def test_geometric_initialisation_first_a_picture_and_json(capsys: pytest.Captur
     assert "affine_1" in capsys.readouterr().out and (tmp_path / "g.png").stat().st_size > 5000
     found = json.loads((tmp_path / "g.json").read_text())
     assert all(w["relative"] == pytest.approx(1) for w in found["weights"].values())
-    run("wide-resnet-10 --json - --image-shape 32x32")
+    run("wide-resnet-10 --json - --image-shape 8x8")
     assert json.loads(capsys.readouterr().out)["violations"]
 
 
@@ -72,7 +72,7 @@ def test_shape_prints_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
     )
     printed = capsys.readouterr().out
     assert "max gamma / min gamma" in printed and "9 -> 9" in printed and "0.01" in printed
-    assert main(["shape", "wide-resnet-10", "--method", "geometric", "--image-shape", "32x32", "--balance", "nu"]) == 0
+    assert main(["shape", "wide-resnet-10", "--method", "geometric", "--image-shape", "8x8", "--balance", "nu"]) == 0
     assert "max nu / min nu" in capsys.readouterr().out
 
 
@@ -99,7 +99,7 @@ def test_bad_shapes_are_refused_by_the_parser(capsys: pytest.CaptureFixture[str]
     for arguments in ("vanilla-3 --image-shape 4by4", "vanilla-3 --image-shape 0x4"):
         with pytest.raises(SystemExit):
             run(arguments)
-    assert "32x32" in capsys.readouterr().err
+    assert "8x8" in capsys.readouterr().err
 
 
 def test_text_of_a_huge_output() -> None:

@@ -19,7 +19,7 @@ def check(kind: str, count: int, first: int) -> None:
 
 
 def test_spoilt_documents() -> None:
-    check("json", 1_000, 10**6)
+    check("json", 400, 10**6)
 
 
 @pytest.mark.slow
@@ -29,7 +29,7 @@ def test_many_spoilt_documents(every) -> None:
 
 def test_spoilt_onnx_files() -> None:
     pytest.importorskip("onnx")
-    check("onnx", 150, 10**6)
+    check("onnx", 60, 10**6)
 
 
 @pytest.mark.slow

@@ -57,10 +57,10 @@ def test_inputs_are_exact():
 
 
 def test_drawing_pairs_is_drawing_matrices():
-    """Without matrices the law of the features is the same: equal means and equal scatter at width 1024."""
+    """Without matrices the law of the features is the same: equal means and equal scatter at width 512."""
     net = kc.chain(
-        L.Input(1024), L.Affine(1024, sigma_w=1.3), L.Nonlinear("relu"), L.Affine(1024, groups=4, sigma_b=0.5),
-        L.Nonlinear("tanh"), L.Affine(1024, groups=1024, sigma_b=0.2), L.Affine(1024),
+        L.Input(512), L.Affine(512, sigma_w=1.3), L.Nonlinear("relu"), L.Affine(512, groups=4, sigma_b=0.5),
+        L.Nonlinear("tanh"), L.Affine(512, groups=512, sigma_b=0.2), L.Affine(512),
     )  # fmt: skip
     fast = simulate(net, 0.4, 0.7, 1.6, draws=400, seed=1)
     true = simulate(net, 0.4, 0.7, 1.6, draws=60, seed=2, matrices=True)

@@ -152,7 +152,7 @@ def test_the_newer_exporter_gives_the_same_network(name: str) -> None:
 
 
 def test_predicted_kernels_are_those_of_the_forward_pass_of_onnxruntime() -> None:
-    rng, width, draws = np.random.default_rng(3), 1024, 24
+    rng, width, draws = np.random.default_rng(3), 512, 24
     norm = np.sqrt(width)
     bases = rng.standard_normal((2, width)).astype(np.float32)
     x1 = bases[0] / np.linalg.norm(bases[0]) * norm

@@ -192,9 +192,9 @@ def test_a_gate_of_global_means_multiplies_every_location(end: bool):
     C = kc.c_map(net, spatial="exact", image_shape=(3, 2))
     draws = []
     for _ in range(24):
-        r = np.maximum(dense(np.stack([x, y]), rng, 1024, 1, 0.2), 0)
-        v = dense(np.maximum(dense(r.mean(axis=(1, 2)), rng, 1024, 1.5), 0), rng, 1024, 2, 0.5)
-        o = dense(r / (1 + np.exp(-v))[:, None, None], rng, 1024)
+        r = np.maximum(dense(np.stack([x, y]), rng, 512, 1, 0.2), 0)
+        v = dense(np.maximum(dense(r.mean(axis=(1, 2)), rng, 512, 1.5), 0), rng, 512, 2, 0.5)
+        o = dense(r / (1 + np.exp(-v))[:, None, None], rng, 512)
         draws.append(o.mean(axis=(1, 2), keepdims=True) if end else o)
     last = net.outputs[0]
     check(draws, C.q_values(x[None])[last][0], C.c_values(x, y)[last])

@@ -121,8 +121,8 @@ class Regime(Shown):
     diagonal: float
     off_diagonal: float
     alphas: dict[Node, float]
-    limit: Limit | None
-    bound: GramBound | None
+    limit: Limit | Any
+    bound: GramBound | Any
     notes: tuple[str, ...]
     accuracy: float = 0.0
     assumptions: tuple[Assumption, ...] = ()
@@ -133,7 +133,7 @@ class Regime(Shown):
         return self.off_diagonal / self.diagonal
 
     @property
-    def predicted_alpha_bar(self) -> float | None:
+    def predicted_alpha_bar(self) -> float | Any:
         """That of the limit; None where nothing is predicted."""
         return None if self.limit is None else self.limit.alpha_bar
 

@@ -19,38 +19,39 @@ COLUMNS = ("alpha", "beta", "gamma", "delta", "negative_slope", "sigma_w", "sigm
 
 @dataclass(frozen=True, repr=False)
 class Constants:
-    """``phi_hat(x) = output_scale * (phi(input_scale x + input_shift) + output_shift)``; unset constants are None.
+    """``phi_hat(x) = output_scale * (phi(input_scale x + input_shift) + output_shift)``; unset constants are None (typed ``float | Any``,
+    for which ones a method sets is known to whoever called it).
 
     ``negative_slope``, where set, makes phi the leaky ReLU of that slope. ``sigma_w`` and ``sigma_b``, where set, are those of the Affine
     layers that read the activation, which is then unchanged.
     """
 
     activation: Activation
-    input_scale: float | None = None
-    input_shift: float | None = None
-    output_scale: float | None = None
-    output_shift: float | None = None
-    negative_slope: float | None = None
-    sigma_w: float | None = None
-    sigma_b: float | None = None
+    input_scale: float | Any = None
+    input_shift: float | Any = None
+    output_scale: float | Any = None
+    output_shift: float | Any = None
+    negative_slope: float | Any = None
+    sigma_w: float | Any = None
+    sigma_b: float | Any = None
 
     @property
-    def alpha(self) -> float | None:
+    def alpha(self) -> float | Any:
         """The input scale."""
         return self.input_scale
 
     @property
-    def beta(self) -> float | None:
+    def beta(self) -> float | Any:
         """The input shift."""
         return self.input_shift
 
     @property
-    def gamma(self) -> float | None:
+    def gamma(self) -> float | Any:
         """The output scale."""
         return self.output_scale
 
     @property
-    def delta(self) -> float | None:
+    def delta(self) -> float | Any:
         """The output shift, added before the output scale."""
         return self.output_shift
 

@@ -189,7 +189,7 @@ def c_values(net: kc.Network, c: Any, q1: Any = 1, q2: Any = None) -> dict[Any, 
 # -- bounds and shape -------------------------------------------------------------------------------------------------
 
 
-@law(40)
+@law(20)
 @given(net=networks(WILD), q=qs)
 def test_c_of_one_is_one_and_c_is_a_cosine(net, q):
     for values in c_values(net, np.linspace(-1, 1, 9), q).values():
@@ -197,14 +197,14 @@ def test_c_of_one_is_one_and_c_is_a_cosine(net, q):
         assert np.all(np.abs(values) <= 1)
 
 
-@law(120)
+@law(60)
 @given(net=networks(UNEVEN), q1=qs, q2=qs)
 def test_c_is_a_cosine_at_unequal_q(net, q1, q2):
     for values in c_values(net, np.linspace(-1, 1, 9), q1, q2).values():
         assert np.all(np.abs(values) <= 1)
 
 
-@law(30)
+@law(12)
 @given(net=networks(WILD_ONE), q=qs)
 def test_monotone_and_convex_on_the_unit_interval(net, q):
     for values in c_values(net, GRID, q).values():
@@ -213,7 +213,7 @@ def test_monotone_and_convex_on_the_unit_interval(net, q):
         assert np.all(np.diff(values, 2) >= -1e-13)
 
 
-@law(40)
+@law(20)
 @given(net=networks(WILD_UNEVEN), q=qs)
 def test_symmetric_in_the_two_inputs(net, q):
     swapped = kc.node_values(net, 0.3, q, 0.8)
@@ -224,7 +224,7 @@ def test_symmetric_in_the_two_inputs(net, q):
 # -- values, derivatives ----------------------------------------------------------------------------------------------
 
 
-@law(180)
+@law(90)
 @given(net=networks(SIMPLE), c=cosines, q=qs)
 def test_values_at_every_node(net, c, q):
     expected = oracle(net, c, q)
@@ -232,7 +232,7 @@ def test_values_at_every_node(net, c, q):
         assert np.allclose(got, [float(v) for v in expected[node]], rtol=1e-12, atol=1e-14), node
 
 
-@law(180)
+@law(90)
 @given(net=networks(UNEVEN), c=cosines, q1=qs, q2=qs)
 def test_values_at_every_node_at_unequal_q(net, c, q1, q2):
     expected = oracle(net, c, q1, q2)
@@ -241,7 +241,7 @@ def test_values_at_every_node_at_unequal_q(net, c, q1, q2):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-@law(60)
+@law(30)
 @given(net=networks(SIMPLE), c=cosines, q=qs)
 def test_derivatives_are_difference_quotients(order, net, c, q):
     got = by_output(net, kc.c_map(net).derivative(order)(c, q))
@@ -251,7 +251,7 @@ def test_derivatives_are_difference_quotients(order, net, c, q):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-@law(40)
+@law(20)
 @given(net=networks(UNEVEN), c=cosines, q1=qs, q2=qs)
 def test_derivatives_at_unequal_q(order, net, c, q1, q2):
     got = by_output(net, kc.c_map(net).derivative(order)(c, q1, q2))
@@ -261,7 +261,7 @@ def test_derivatives_at_unequal_q(order, net, c, q1, q2):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-@law(40)
+@law(20)
 @given(net=networks(SIMPLE), q=qs)
 def test_q_derivatives_are_difference_quotients(order, net, q):
     got = by_output(net, kc.q_map(net).derivative(order)(q))
@@ -270,7 +270,7 @@ def test_q_derivatives_are_difference_quotients(order, net, q):
         assert value == pytest.approx(expected, rel=1e-9, abs=1e-9), node
 
 
-@law(40)
+@law(20)
 @given(net=networks(WILD_ONE), c=cosines, q=qs)
 def test_derivatives_of_networks_with_shared_weights(net, c, q):
     cmap, h = kc.c_map(net), 1e-4
@@ -283,7 +283,7 @@ def test_derivatives_of_networks_with_shared_weights(net, c, q):
 # -- composition, relabelling -----------------------------------------------------------------------------------------
 
 
-@law(40)
+@law(20)
 @given(first=networks(SINGLE), second=networks(SINGLE), c=cosines, q=qs)
 def test_the_map_of_a_chain_is_the_composition(first, second, c, q):
     outer, inner = kc.c_map(second), kc.c_map(first)
@@ -306,7 +306,7 @@ def test_the_map_of_a_chain_iterates_the_local_map(activation, depth):
         assert kc.c_map(net)(c, q1, q2) == pytest.approx(float(k[2] / mp.sqrt(k[0] * k[1])), rel=1e-13, abs=1e-14)
 
 
-@law(120)
+@law(60)
 @given(net=networks(WILD), rng=st.randoms(use_true_random=False), c=cosines)
 def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c):
     nodes = list(net)
@@ -331,7 +331,7 @@ def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c):
 
 
 @pytest.mark.parametrize(("q1", "q2"), [(sp.Integer(1), None), (sp.Rational(3, 2), sp.Rational(1, 2))])
-@law(40)
+@law(20)
 @given(net=networks(EXACT), c=st.integers(-19, 19).map(lambda k: sp.Rational(k, 20)))
 def test_symbolic_equals_numeric(q1, q2, net, c):
     cmap = kc.c_map(net)
@@ -346,7 +346,7 @@ def test_symbolic_equals_numeric(q1, q2, net, c):
             assert float(closed.subs(kc.symbols.c, c).evalf(30)) == pytest.approx(expected[node], rel=1e-13, abs=1e-13)
 
 
-@law(40)
+@law(20)
 @given(net=networks(EXACT), q=st.sampled_from([sp.Rational(1, 2), sp.Integer(2)]))
 def test_symbolic_q_equals_numeric(net, q):
     qmap = kc.q_map(net)
@@ -375,7 +375,7 @@ def test_gaps_of_resnets_keep_their_digits(activation, blocks, weight):
         assert angle == pytest.approx(float(mp.acos(c)), rel=1e-12, abs=0), theta
 
 
-@law(75)
+@law(40)
 @given(net=networks(SIMPLE), theta=st.sampled_from([1e-8, 1e-6, 1e-3, 0.2]), q=qs)
 def test_gaps_of_random_networks_keep_their_digits(net, theta, q):
     gaps = by_output(net, kc.c_map(net).gap_at_angle(theta, q))
@@ -384,7 +384,7 @@ def test_gaps_of_random_networks_keep_their_digits(net, theta, q):
         assert gap == pytest.approx(expected, rel=1e-11, abs=0), node
 
 
-@law(30)
+@law(12)
 @given(net=networks(WILD_ONE), q=qs)
 def test_gaps_are_smooth_near_zero(net, q):
     """``(1 - C)/theta^2`` tends to C'(1)/2, also where weights are shared; relu-like corners add O(theta)."""

@@ -56,7 +56,7 @@ def covariances(net: kc.Network, c: Any, q1: Any, q2: Any, extra: Any) -> dict[A
     return {node: mixed(states[node])[0][2] for node in net.outputs}
 
 
-@law(120)
+@law(50)
 @given(net=networks(SIMPLE), c=cosines, q1=qs, q2=qs)
 def test_kernels_by_definition(net, c, q1, q2):
     """Theta is the derivative of the covariance in the weight of every layer's own kernel; the oracle knows five activations."""
@@ -74,7 +74,7 @@ def test_kernels_by_definition(net, c, q1, q2):
 # -- laws --------------------------------------------------------------------------------------------------------------
 
 
-@law(60)
+@law(25)
 @given(net=networks(WILD), c=cosines, q1=qs, q2=qs)
 def test_layers_sum_to_the_whole(net, c, q1, q2):
     kernel = kc.ntk(net)
@@ -85,7 +85,7 @@ def test_layers_sum_to_the_whole(net, c, q1, q2):
         assert abs(sum(p[node] for p in parts) - value) <= 1e-13 * size
 
 
-@law(40)
+@law(20)
 @given(net=networks(SINGLE), q=qs)
 def test_all_layers_in_one_pass(net, q):
     kernel, c = kc.ntk(net), np.linspace(-1, 1, 5)
@@ -93,7 +93,7 @@ def test_all_layers_in_one_pass(net, q):
         assert np.allclose(values, kernel.layers[node](c, q), rtol=1e-12, atol=1e-14)
 
 
-@law(60)
+@law(25)
 @given(first=networks(SINGLE), second=networks(SINGLE), c=cosines, q=qs)
 def test_the_chain_formula(first, second, c, q):
     """Theta_i = q_D C_g(c) C_h'(C_g(c)): g is the network up to and with Affine i, h what comes after it."""
@@ -105,7 +105,7 @@ def test_the_chain_formula(first, second, c, q):
     assert kc.ntk(whole).layers[node](c, q) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-@law(60)
+@law(25)
 @given(net=networks(WILD), rng=st.randoms(use_true_random=False), c=cosines, q=qs)
 def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c, q):
     nodes = list(net)
@@ -124,7 +124,7 @@ def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c, q
     assert {names[node] for node in parts} == set(others)
 
 
-@law(60)
+@law(25)
 @given(net=networks(WILD), q=qs)
 def test_equal_norms_are_the_general_case(net, q):
     """The shortcut for equal q values and the general recursion, run on the same numbers."""
@@ -137,7 +137,7 @@ def test_equal_norms_are_the_general_case(net, q):
             assert np.allclose(one, other, rtol=1e-11, atol=1e-12)
 
 
-@law(60)
+@law(25)
 @given(net=networks(WILD), c=cosines, q1=qs, q2=qs)
 def test_symmetric_in_the_two_inputs(net, c, q1, q2):
     swapped = kernels(net, c, q2, q1)
@@ -162,7 +162,7 @@ def test_gram_matrices_are_positive_semidefinite(net, seed):
             assert values[0] >= -INDEFINITE * values[-1] - 1e-15
 
 
-@law(60)
+@law(25)
 @given(net=networks(PLAIN), c=cosines, q1=qs, q2=qs)
 def test_without_biases_parameterisations_differ_by_a_factor_per_layer(net, c, q1, q2):
     """Standard: W itself of variance sigma_w^2 / fan_in, so a layer's part is fan_in / sigma_w^2 times that of the other."""

@@ -35,13 +35,13 @@ MOST_ROWS = 40
 
 @dataclass(frozen=True)
 class Fluctuation:
-    """``q``: at infinite width; ``relative`` = Var q / q^2; ``log_variance`` = Var log q; ``c``, ``c_variance`` = Var c or None."""
+    """``q``: at infinite width; ``relative`` = Var q / q^2; ``log_variance`` = Var log q; ``c``, ``c_variance`` = Var c, None where no c was asked for."""
 
     q: float
     relative: float
     log_variance: float
-    c: float | None = None
-    c_variance: float | None = None
+    c: float | Any = None
+    c_variance: float | Any = None
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,0 +1,48 @@
+"""How an entry is written down: its model and, node by node, the network that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+import kcalc as kc
+from kcalc.layers import (
+    Affine,
+    Nonlinear,
+)  # fmt: skip
+
+ZOO: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], kc.Network]]] = {}
+
+
+def entry(make: Callable[[], Any]) -> Callable[[], Any]:
+    ZOO[make.__name__] = make
+    return make
+
+
+class Twin:
+    """A network written down node by node."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+
+    def __call__(self, layer: Any, *parents: str) -> str:
+        name = f"n{len(self.steps)}"
+        self.steps.append((name, layer, parents))
+        return name
+
+    def line(self, start: str, *layers: Any) -> str:
+        for layer in layers:
+            start = self(layer, start)
+        return start
+
+    def network(self, *outputs: str) -> kc.Network:
+        return kc.Network.from_steps(self.steps, outputs or None)
+
+
+def conv(features: int, kernel: int = 3, stride: int = 1, padding: Any = "same", groups: int = 1, bias: bool = False) -> Affine:
+    return Affine(features, kernel=kernel, stride=stride, padding=padding, groups=groups, bias=bias)
+
+
+RELU = Nonlinear("relu")
