@@ -18,6 +18,7 @@ from .plain_arguments import is_key, whole
 Node = Hashable
 Array = np.ndarray
 ROUNDING = 1e-12
+EXACT = sp.Basic | Fraction | Decimal | mpmath.mpf | int
 TINY = float(np.finfo(float).tiny)  # below it numbers lose digits
 MOST_COEFFICIENTS = 10**6
 
@@ -26,7 +27,7 @@ def real_array(value: Any, what: str) -> Array:
     """``value`` as a float64 array. Raises: KcalcError for text, complex numbers, nan, infinities or symbols."""
     if isinstance(value, sp.Basic) and value.free_symbols:
         raise KcalcError(f"{what} = {value} has symbols; evaluate with numbers, or use .expr for the symbolic map")
-    array = raw_array(NUMPY.number(value) if isinstance(value, sp.Basic | Fraction | Decimal | mpmath.mpf) else value, what)
+    array = raw_array(value, what)
     if array.dtype.kind == "b":
         raise KcalcError(f"{what} must be a real number or an array of real numbers, got {glimpse(value)}")
     array = array.astype(np.float64)
@@ -40,9 +41,14 @@ def raw_array(value: Any, what: str) -> Array:
     try:
         if hasattr(value, "__len__") and not (isinstance(value, Sequence | memoryview) or hasattr(value, "__array__")):
             raise TypeError  # NumPy would read the members of a graph
-        array = np.asarray(value)
-        if array.dtype.kind in "OSUmMc":
+        exact = isinstance(value, EXACT) and not isinstance(value, bool)
+        array = np.asarray(NUMPY.number(value) if exact else value)
+        if array.dtype.kind == "O" and isinstance(value, list | tuple):  # of exact numbers, or of no numbers
+            array = NUMPY.number(array)
+        if array.dtype.kind in "OSUmMc" or (array.dtype.kind == "V" and not np.can_cast(array.dtype, float)):
             raise TypeError
+    except KcalcError as error:
+        raise KcalcError(f"{what}: {error}") from None
     except ValueError:
         raise KcalcError(f"{what} must have rows of equal length, got rows of different lengths, {glimpse(value)}") from None
     except Exception:  # whatever a foreign object raises as it is read

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from .errors import KcalcError
+from .errors import KcalcError, glimpse
 
 _KEPT = 40  # characters of a file's name in its temporary one: names have a greatest length
 
@@ -34,7 +34,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
     Raises: KcalcError for a folder, a missing one, no permission, a full disk; whatever else the block raises passes through.
     """
-    target = _target(path)
+    target = destination(path)
     try:
         if target.exists() and not target.is_file():
             with target.open("wb") as stream:
@@ -51,24 +51,37 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
                 temporary.chmod(mode)
             os.replace(temporary, target)
     except OSError as error:
-        raise KcalcError(f"cannot write {path}: {error.strerror or error}") from None
+        raise _refused(path, error.strerror or str(error)) from None
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
-    """Where a path leads to.  Raises: KcalcError where no file can be."""
+def destination(path: str | os.PathLike[str]) -> Path:
+    """Where a path leads to, links followed.  Raises: KcalcError where no file can be written; nothing is changed."""
+    target = Path(path)
     try:
-        target = Path(path).resolve()
-        if target.is_dir():
-            raise KcalcError(f"cannot write {path}: it is a folder; name a file in it")
-        if not target.parent.is_dir():
-            raise KcalcError(f"cannot write {path}: its folder does not exist; make it first")
-        if target.exists() and not os.access(target, os.W_OK):  # a move would replace it all the same
-            raise KcalcError(f"cannot write {path}: Permission denied")
-    except (OSError, RuntimeError) as error:  # links in a circle, a name that is too long
-        raise KcalcError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
-    except ValueError as error:
-        raise error if isinstance(error, KcalcError) else KcalcError(f"cannot write {str(path)!r}: {error}") from None
+        beyond = target.resolve()
+        if beyond.exists() or not target.exists():  # but not where /dev/stdout leads: to a pipe that /proc names and does not hold
+            target = beyond
+        refusal = _refusal(target)
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a name that is too long or holds a zero
+        refusal = getattr(error, "strerror", None) or str(error)
+    if refusal:
+        raise _refused(path, refusal)
     return target
+
+
+def _refused(path: str | os.PathLike[str], why: str) -> KcalcError:
+    return KcalcError(f"cannot write {glimpse(str(path), 300)}: {why}")
+
+
+def _refusal(target: Path) -> str:
+    """Why no file can be written there; empty if one can."""
+    if target.is_dir():
+        return "it is a folder; name a file in it"
+    if not target.parent.is_dir():
+        return "its folder does not exist; make it first"
+    if target.exists() and not os.access(target, os.W_OK):  # a move would replace it all the same
+        return "Permission denied"
+    return ""
 
 
 @contextmanager

@@ -98,7 +98,7 @@ class KernelMap(ABC):
         """The symbolic form as a named composition, at uniform input q = 1 for a C map."""
 
     @property
-    def closed_form(self) -> sp.Expr | None:
+    def closed_form(self) -> sp.Expr | Any:
         """The map as one SymPy expression, or None if an activation has no closed form or the expression is a wall."""
         composition = self.expr
         return None if isinstance(composition, dict) else composition.closed_form

@@ -196,14 +196,12 @@ class Network:
     def relabelled(self, names: Mapping[Node, Node] | Callable[[Node], Node]) -> Network:
         """The network with other node labels; they must stay distinct.
 
-        ``names``: {node: its new label}, or a function of the old label, such as ``str``. Raises: GraphError where labels would coincide,
-        KcalcError for a node that is not there.
+        ``names``: {node: its new label}, or a function of the old label, such as ``str``. Raises: GraphError where labels would coincide
+        or have no hash, KcalcError for a node that is not there.
         """
         if not callable(names):
             self._check_nodes(mapping(names, "names"))
         new = {node: names(node) if callable(names) else names.get(node, node) for node in self._layers}
-        if len(set(new.values())) != len(new):
-            raise GraphError("relabelling must keep node labels distinct")
         steps = ((new[node], layer, tuple(new[p] for p in parents)) for node, layer, parents in self.steps())
         return Network.from_steps(steps, [new[node] for node in self.outputs])
 

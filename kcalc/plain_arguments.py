@@ -1,7 +1,9 @@
-"""Whole numbers, truth values, text, choices and lists that callers give: checked, or refused in one sentence that names them."""
+"""Whole numbers, truth values, text, choices, paths and lists that callers give: checked, or refused in one sentence that names them."""
 
 from __future__ import annotations
 
+import operator
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, ValuesView
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,13 +18,23 @@ LARGEST = 2**63 - 1  # what arrays and files can count
 
 
 def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
-    """A whole number in [least, most]: a Python, NumPy or SymPy one. Raises: KcalcError otherwise, for truth values too."""
-    from sympy import Integer
-
-    if not isinstance(value, int | np.integer | Integer) or isinstance(value, bool) or not least <= int(value) <= most:
-        ceiling = "" if most == LARGEST else f" and <= {most}"
+    """A whole number in [least, most]: a Python, NumPy, JAX or SymPy one. Raises: KcalcError otherwise, for truth values too."""
+    try:
+        number = least - 1 if isinstance(value, bool | np.bool_) else operator.index(value)
+    except Exception:  # whatever a foreign object raises as it is read
+        number = least - 1
+    if not least <= number <= most:
+        ceiling = f" and <= {most}" if most < LARGEST or number > most else ""
         raise KcalcError(f"{what} must be a whole number >= {least}{ceiling}, got {glimpse(value)}")
-    return int(value)
+    return number
+
+
+def extents(value: Any, what: str) -> tuple[int, ...]:
+    """The sizes of an image, (height, width) or one per axis: whole numbers >= 1. Raises: KcalcError otherwise."""
+    sizes = tuple(whole(size, f"{what}[{axis}]", 1) for axis, size in enumerate(items(value, f"{what}, (height, width),")))
+    if not sizes:
+        raise KcalcError(f"{what} must hold the sizes of an image, (height, width), got {glimpse(value)}")
+    return sizes
 
 
 def truth(value: Any, what: str) -> bool:
@@ -32,10 +44,10 @@ def truth(value: Any, what: str) -> bool:
     return bool(value)
 
 
-def text(value: Any, what: str) -> str:
-    """Text that is not empty. Raises: KcalcError otherwise."""
-    if not isinstance(value, str) or not value:
-        raise KcalcError(f"{what} must be text, got {glimpse(value)}")
+def text(value: Any, what: str, empty: bool = False) -> str:
+    """Text, which may be empty or not. Raises: KcalcError otherwise."""
+    if not isinstance(value, str) or not (value or empty):
+        raise KcalcError(f"{what} must be text{'' if empty else ' that is not empty'}, got {glimpse(value)}")
     return value
 
 
@@ -49,9 +61,10 @@ def choice(value: Any, what: str, known: Iterable[Chosen]) -> Chosen:
 
 def file_path(value: Any, what: str = "path") -> Path:
     """The path of a file, given as text or as a path. Raises: KcalcError for anything else."""
-    if not isinstance(value, str | Path) or not str(value):
+    given = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(given, str) or not given:
         raise KcalcError(f"{what} names a file, as in 'network.json', got {glimpse(value)}")
-    return Path(value)
+    return Path(given)
 
 
 def is_key(value: Any, among: Any) -> bool:

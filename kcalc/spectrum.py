@@ -76,7 +76,7 @@ class Spectrum(Shown):
         """Draw lambda_i / lambda_max over the rank i on logarithmic axes; see :func:`kcalc.plotting.kernels.spectra`."""
         from .plotting import kernels as kernel_plots
 
-        return kernel_plots.spectra({"" if label is None else text(label, "label"): self}, ax=ax)
+        return kernel_plots.spectra({"" if label is None else text(label, "label", empty=True): self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Eigenvalues and what follows from them, as plain data; an infinite condition number is None."""

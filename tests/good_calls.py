@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from good_arguments import Good, good, path_to
+from good_training import TRAINING, TRAINING_EXAMPLES, TRAINING_METHODS
 from result_examples import block, block_of_relu, data, model, ntk, relu, residual, shaped, torch_model, vanilla
 
 import kcalc as kc
@@ -18,31 +18,12 @@ L = kc.layers
 A = kc.architectures
 
 
-@dataclass(frozen=True)
-class Good:
-    """Arguments of a call that works."""
-
-    args: tuple[Any, ...]
-    named: dict[str, Any]
-
-
-def good(*args: Any, **named: Any) -> Good:
-    return Good(args, named)
-
-
 def x(rows: int = 3, columns: int = 8) -> np.ndarray:
     return data()[0][:rows, :columns]
 
 
 def y() -> np.ndarray:
     return data()[1][:3]
-
-
-@cache
-def path_to(name: str) -> str:
-    import tempfile
-
-    return str(Path(tempfile.mkdtemp()) / name)
 
 
 @cache
@@ -168,6 +149,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "claims.check": lambda: good(kc.claims.get("DKS-dist")),
     "claims.get": lambda: good("DKS-dist"),
     "claims.verify": lambda: good(["DKS-dist"]),
+    **TRAINING,
 }
 
 
@@ -318,6 +300,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     "Comparison.rates": lambda: good("relu"),
     "Comparison.save_table": lambda: good(path_to("table.csv")),
     "Run.steps_to": lambda: good(0.9),
+    **TRAINING_METHODS,
 }
 
 # hooks between the parts of the library, which hand each other states, fields and jets
@@ -340,6 +323,7 @@ MORE: dict[str, Callable[[], Any]] = {  # beside those of tests/result_examples.
     "verify_kernels.wide": lambda: kc.verify_kernels(kc.to_jax(A.vanilla(1)), draws=3, widths=(16, 32), gradients=False, tangent=False),
     "smoothness.level": lambda: kc.smoothness(A.vanilla(1, activation="tanh", features=4), radius=0.1, level=0.5),
     "shape.read": lambda: kc.shape(kc.read(torch_shaped(), (2, 8)).network, zeta=1.2),
+    **TRAINING_EXAMPLES,
 }
 
 # of the results in tests/result_examples.py those that have methods of their own
@@ -351,7 +335,7 @@ EXAMPLES = (
     "ntk.regime.limit", "ntk.spectrum", "ntk.spatial", "phase_diagram", "residual_spectrum", "scaling", "shape.read", "shape.constants",
     "shape.geometric",
     "smoothness.level", "subnetworks", "to_jax", "training_curve.tested", "vanilla_maps", "verify_kernels.wide", "claims.verify",
-    "training.Comparison", "training.Run", "verification.layer_jacobians",
+    "training.Comparison", "training.Run", *TRAINING_EXAMPLES, "verification.layer_jacobians",
 )  # fmt: skip
 
 

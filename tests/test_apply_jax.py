@@ -71,9 +71,9 @@ def test_functions_compute_the_shaped_network(layout):
     assert np.allclose(out["out"], by_hand(new, x), atol=2e-5)
     assert set(out) == {"out", "other"}
     assert np.allclose(jax.jit(function)(new, x)["out"], out["out"], atol=1e-5)
-    gradient = jax.grad(lambda p: function(p, x)["out"].sum())(new)
+    gradient = jax.jit(jax.grad(lambda p: function(p, x)["out"].sum()))(new)
     assert all(bool(jnp.isfinite(leaf).all() and jnp.abs(leaf).max() > 0) for leaf in jax.tree.leaves(gradient))
-    assert np.allclose(jax.vmap(lambda one: function(new, one[None])["out"][0])(x), out["out"], atol=1e-5)
+    assert np.allclose(jax.jit(jax.vmap(lambda one: function(new, one[None])["out"][0]))(x), out["out"], atol=1e-5)
 
 
 def test_initial_weights_are_orthogonal_on_the_central_tap():
@@ -171,7 +171,7 @@ def test_nnx():
     assert not np.allclose(new(x), wanted, atol=1e-3)
     inner.norm.bias[...] = jnp.zeros(8)
     assert np.allclose(nnx.jit(lambda m, x: m(x))(new, x), wanted, atol=1e-5)
-    gradient = nnx.grad(lambda m: m(x).sum())(new)
+    gradient = nnx.jit(nnx.grad(lambda m: m(x).sum()))(new)
     assert float(jnp.abs(gradient.model.conv.kernel[...]).max()) > 0
 
 
@@ -198,7 +198,7 @@ def test_linen_equinox_and_keras():
     weights = [np.asarray(layer.weight, float).T for layer in new.model.layers]
     wanted = s.constants["tanh"].transformed(np.asarray(x, float) @ weights[0]) @ weights[1]
     assert np.allclose(eqx.filter_jit(jax.vmap(new))(x), wanted, atol=1e-5)
-    assert isinstance(eqx.filter_grad(lambda m: m(x[0]).sum())(new), type(new))
+    assert isinstance(eqx.filter_jit(eqx.filter_grad(lambda m: m(x[0]).sum()))(new), type(new))
 
     import keras
 

@@ -109,16 +109,16 @@ def test_functions_transform():
     params = model.init(jax.random.key(1))
     y = model.apply(params, x)
     assert relative(jax.jit(model.apply)(params, x), np.asarray(y)) < 1e-6
-    assert relative(jax.vmap(lambda one: model.apply(params, one))(x), np.asarray(y)) < 1e-6
+    assert relative(jax.jit(jax.vmap(lambda one: model.apply(params, one)))(x), np.asarray(y)) < 1e-6
     assert relative(model.apply(params, x.reshape(2, 4, 16)), np.asarray(y).reshape(2, 4, -1)) < 1e-6
-    many = jax.vmap(model.init)(jax.random.split(jax.random.key(1), 3))
-    assert jax.vmap(model.apply, (0, None))(many, x).shape == (3, *y.shape)
-    gradient = jax.grad(lambda p: (model.apply(p, x) ** 2).mean())(params)
+    many = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(1), 3))
+    assert jax.jit(jax.vmap(model.apply, (0, None)))(many, x).shape == (3, *y.shape)
+    gradient = jax.jit(jax.grad(lambda p: (model.apply(p, x) ** 2).mean()))(params)
     assert all(bool(jnp.isfinite(leaf).all()) and float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(gradient))
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec
     parallel = jax.shard_map(model.apply, mesh=mesh, in_specs=(spec(), spec("data")), out_specs=spec("data"))
-    assert relative(parallel(params, x), np.asarray(y)) < 1e-6
+    assert relative(jax.jit(parallel)(params, x), np.asarray(y)) < 1e-6
 
 
 def test_gradients_are_difference_quotients():
@@ -128,10 +128,11 @@ def test_gradients_are_difference_quotients():
     with jax.enable_x64(True):
         params = model.init(0, x)
 
+        @jax.jit
         def loss(p: Any) -> Any:
             return jnp.sum(jnp.sin(model.apply(p, x)))
 
-        gradient = jax.grad(loss)(params)
+        gradient = jax.jit(jax.grad(loss))(params)
         direction = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape, leaf.dtype), params)
         slope = sum(float((g * d).sum()) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
         ends = [float(loss(jax.tree.map(lambda p, d, h=h: p + h * d, params, direction))) for h in (1e-5, -1e-5)]
@@ -167,7 +168,7 @@ def test_constant_channels_are_normalised_to_zero_with_finite_gradients():
     params = model.init(0)
     x = jnp.ones((1, 4))
     assert float(jnp.abs(model.trace(params, x)["r"]).max()) == 0
-    assert bool(jnp.isfinite(jax.grad(lambda x: model.apply(params, x).sum())(x)).all())
+    assert bool(jnp.isfinite(jax.jit(jax.grad(lambda x: model.apply(params, x).sum()))(x)).all())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", jnp.float32])
@@ -274,7 +275,7 @@ def test_outputs_and_gradients_are_those_of_pytorch():
         y, new = model.apply(p, x, state=state, train=True)
         return (y**2).sum(), (y, new)
 
-    gradient, (y, new) = jax.grad(loss, has_aux=True)(params)
+    gradient, (y, new) = jax.jit(jax.grad(loss, has_aux=True))(params)
     assert relative(y, expected.detach().numpy().astype(float)) < 1e-5
     for node, module in places.items():
         for leaf in ("weight", "bias"):

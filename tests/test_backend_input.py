@@ -31,7 +31,7 @@ def test_keys_of_every_kind_draw_what_the_whole_number_draws() -> None:
     for key in (np.int64(3), jnp.int32(3), jax.random.key(3), jax.random.PRNGKey(3)):
         drawn = MODEL.init(key, X)
         assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(drawn), jax.tree.leaves(MODEL.init(3, X)), strict=True))
-    many = jax.vmap(lambda key: MODEL.init(key, X))(jax.random.split(jax.random.key(0), 2))
+    many = jax.jit(jax.vmap(lambda key: MODEL.init(key, X)))(jax.random.split(jax.random.key(0), 2))
     assert many[NAME]["weight"].shape[0] == 2
 
 
@@ -144,3 +144,10 @@ def test_unknown_names_list_a_few() -> None:
         with pytest.raises(KcalcError) as error:
             call()
         assert len(str(error.value)) < 200, str(error.value)
+
+
+@pytest.mark.parametrize("constant", [2**31, 10**30])
+def test_whole_numbers_beyond_32_bits_in_an_activation(constant: int) -> None:
+    model = kc.to_jax(kc.chain(kc.layers.Input(2), kc.layers.Nonlinear(constant)))
+    out = model.apply(model.init(0), np.ones((1, 2), np.float32))
+    np.testing.assert_allclose(out, np.full((1, 2), float(constant)), rtol=1e-6)

@@ -18,25 +18,27 @@ from result_examples import RESULTS
 
 import kcalc as kc
 
-ROOMS = ("activations", "architectures", "claims", "layers", "symbols", "token_mixing")
+ROOMS = ("activations", "architectures", "claims", "layers", "symbols", "token_mixing", "training")
 # results, which functions make; and what enters the catalogue of the process
 MADE = {
     "Activation", "Constants", "Fluctuations", "Gradients", "Model", "Moments", "Reading", "ResidualSpectrum", "Scaling", "Shaping",
     "Smoothness", "activations.register", "activations.Erf", "activations.Exponential", "activations.Leaky", "activations.Polynomial",
     "activations.RectifiedPower", "activations.Transformation", "claims.Claim", "claims.Evidence", "claims.Method", "claims.Paper",
-    "claims.Report", "claims.Verdict",
+    "claims.Report", "claims.Verdict", "training.Comparison", "training.Diverged", "training.Run", "training.Unfinished",
+    "training.Recipe", "training.connect",
 }  # fmt: skip
 # what compiles, measures or reads a framework: one kind of the default suite, all behind slow
 DEAR = (
     "coordinate_check", "empirical_ntk", "hessian_blocks", "verify_kernels", "lsuv", "wli", "scale_output", "to_jax", "report", "read",
-    "c_map.spatial", "ntk.spatial", "claims", "training", "verification", "shape.", "learnable_kernel", "gaussian_process", "Network.draw",
+    "c_map.spatial", "ntk.spatial", "claims", "verification", "shape.", "learnable_kernel", "gaussian_process", "Network.draw",
     "sklearn_kernel", "smoothness", "activation.plot", "ntk", "phase_diagram", "architectures.preactivation", "architectures.layernorm",
+    "training.Comparison", "training.Run", "training.compare", "training.fit",
 )  # fmt: skip
 TRUE_OR_FALSE = {
-    "assume_independent", "batch_norm", "bias", "biases", "by_layer", "causal", "centred", "collapse", "downsample", "expand", "gated",
-    "gradients", "heuristic", "input_symmetric", "jacobian", "jacobians", "labels", "legend", "nonnegative", "pairs", "permissive",
-    "progress", "readout", "remat", "rolled", "shared", "sigmas", "standardised", "symbols_by_activation", "tangent", "train",
-    "trainable_norms", "uniform",
+    "assume_independent", "batch_norm", "bias", "biases", "by_layer", "causal", "centre", "centred", "collapse", "downsample",
+    "equivalent", "expand", "flat", "gated", "gradients", "heuristic", "input_symmetric", "jacobian", "jacobians", "labels", "legend",
+    "nonnegative", "pairs", "permissive", "progress", "readout", "remat", "resume", "rolled", "shared", "sigmas", "standardised",
+    "symbols_by_activation", "tangent", "train", "trainable_norms", "uniform",
 }  # fmt: skip
 ARRAYS = {"c", "gap", "q", "q1", "q2", "theta", "x", "t", "kappa", "psi", "negative_slope", "target"}  # of any shape, also without numbers
 EXACT = {"huge", "tower"}  # numbers of exact or certified arithmetic
@@ -58,7 +60,7 @@ TAKEN: dict[str, set[str]] = {
     "activation.c_map.ball.contains.x": {"huge"},
     "activation_bounds.reach": {"inf"},
     "token_mixing.exponential.start": {"inf"},
-    "to_jax.dtype": {"empty array"},
+    **{f"{name}.dtype": {"empty array"} for name in ("to_jax", "training.Contender")},
     "read.shapes": {"unknown keys"},
     ".looks": {"unknown keys"},  # of lines that are not drawn
     "report.example_inputs": {"ragged", "objects", "generator", "recursive", "empty array", "texts"},  # a network needs none
@@ -68,7 +70,10 @@ TAKEN: dict[str, set[str]] = {
     "Network.without.dropped": {"empty array"},
 }
 # functions of the caller's own, whose failures are theirs
-OWN = {"Network.map_layers.change": {"function", "class"}, "Network.relabelled.names": {"class"}, "maximal.r": {"class"}}
+OWN = {
+    "Network.map_layers.change": {"function", "class"}, "Network.relabelled.names": {"class"}, "maximal.r": {"class"},
+    "training.compare.report": {"class"}, "training.fit.begun": {"function", "class"}, "training.Trainer.fit.begun": {"function", "class"},
+}  # fmt: skip
 
 
 def taken(label: str, parameter: str) -> set[str]:

@@ -159,20 +159,6 @@ def test_arguments_outside_the_domain_are_refused(function, value):
         getattr(FIELD, function)(FIELD.number(value))
 
 
-def test_difference_of_arcsines_does_not_cancel():
-    a, difference = mpmath.mpf("0.9"), mpmath.mpf(2) ** -100
-    with mpmath.workdps(120):
-        b = a - difference
-        truth = mpmath.asin(a) - mpmath.asin(b)
-        with FIELD.working():
-            x, d = FIELD.number(a), FIELD.number(difference)
-            y = FIELD.number(b)
-            got = FIELD.asin_difference(x, y, d, (1 - x * x).sqrt(), (1 - y * y).sqrt())
-        assert holds(got, truth, "1e-110") and float(got.rad()) < 1e-38 * float(truth)
-    with FIELD.working():
-        assert FIELD.asin_difference(arb(1), arb(1), arb(0), arb(0), arb(0)).contains(0)
-
-
 # --- precision ---------------------------------------------------------------------------------------------------------------------------
 
 

@@ -46,10 +46,11 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> str:
         return started(function, **job) if name == "dense" else getattr(importlib.import_module(module), name)(**job)
 
     command = ["benchmarks", "--quick", "--only", "subnetworks", "finite_width", "--output", str(path)]
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", command)
         patch.setattr(child, "run", run)
-        benchmarks.__main__.main()
+        with pytest.raises(SystemExit) as ended:
+            benchmarks.__main__.main()
     assert ended.value.code == 0
     assert list(path.parent.iterdir()) == [path]
     return path.read_text(encoding="utf-8")

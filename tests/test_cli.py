@@ -168,8 +168,9 @@ def test_bad_input_is_one_line_and_status_two(arguments: tuple[str, ...], messag
     assert message in err
 
 
-def test_import_pulls_in_neither_jax_nor_matplotlib_nor_torch() -> None:
-    code = "import sys, kcalc; print([m for m in ('jax', 'matplotlib', 'torch', 'flint') if m in sys.modules])"
+def test_import_pulls_in_no_framework() -> None:
+    names = ("jax", "matplotlib", "torch", "flint", "flax", "keras", "onnx", "sklearn")
+    code = f"import sys, kcalc, kcalc.interchange.torch_model; print([m for m in {names} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() in ("[]", "['flint']")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from kcalc.calculi.scaling import scaling
 from kcalc.cli import main
 from kcalc.cli.scaling import COMMAND, scaling_text
 
-A = kc.architectures
+A, L = kc.architectures, kc.layers
 
 
 def run(arguments: str) -> None:
@@ -21,6 +22,14 @@ def run(arguments: str) -> None:
     parser = argparse.ArgumentParser()
     COMMAND.options(parser)
     COMMAND.run(parser.parse_args(arguments.split()))
+
+
+def images(folder: Path) -> str:
+    """The file of a convolutional network with shortcuts, for images of any size."""
+    block = kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine(6, kernel=3)), 0.8)
+    net = kc.chain(L.Input(3), L.Affine(6, kernel=3), kc.repeat(block, 2), L.Affine(4, kernel=3, stride=2), L.Pool("mean"), L.Affine(5))
+    kc.save_json(net, folder / "images.json")
+    return str(folder / "images.json")
 
 
 def test_the_table_is_the_calculus(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,7 +50,7 @@ def test_geometric_initialisation_first_a_picture_and_json(capsys: pytest.Captur
     assert "affine_1" in capsys.readouterr().out and (tmp_path / "g.png").stat().st_size > 5000
     found = json.loads((tmp_path / "g.json").read_text())
     assert all(w["relative"] == pytest.approx(1) for w in found["weights"].values())
-    run("wide-resnet-10 --json - --image-shape 8x8")
+    run(f"{images(tmp_path)} --json - --image-shape 8x8")
     assert json.loads(capsys.readouterr().out)["violations"]
 
 
@@ -50,7 +59,7 @@ def test_long_networks_stay_short(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().out.splitlines()) < 20
 
 
-def test_shape_prints_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shape_prints_the_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert (
         main(
             [
@@ -72,7 +81,7 @@ def test_shape_prints_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
     )
     printed = capsys.readouterr().out
     assert "max gamma / min gamma" in printed and "9 -> 9" in printed and "0.01" in printed
-    assert main(["shape", "wide-resnet-10", "--method", "geometric", "--image-shape", "8x8", "--balance", "nu"]) == 0
+    assert main(["shape", images(tmp_path), "--method", "geometric", "--image-shape", "8x8", "--balance", "nu"]) == 0
     assert "max nu / min nu" in capsys.readouterr().out
 
 
@@ -99,7 +108,7 @@ def test_bad_shapes_are_refused_by_the_parser(capsys: pytest.CaptureFixture[str]
     for arguments in ("vanilla-3 --image-shape 4by4", "vanilla-3 --image-shape 0x4"):
         with pytest.raises(SystemExit):
             run(arguments)
-    assert "8x8" in capsys.readouterr().err
+    assert "32x32" in capsys.readouterr().err
 
 
 def test_text_of_a_huge_output() -> None:

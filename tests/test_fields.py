@@ -62,12 +62,3 @@ def test_numpy_angle_helpers_are_relatively_accurate(angle):
         assert abs(NUMPY.angle(gap) / t - 1) < 1e-15
         assert abs(NUMPY.sine(gap) / mpmath.sin(t) - 1) < 1e-15
         assert abs(NUMPY.sine_excess(gap) / (mpmath.sin(t) - t * mpmath.cos(t)) - 1) < 2e-15
-
-
-def test_difference_of_arcsines_does_not_cancel():
-    a, difference = 0.9, 1e-13
-    b = mpmath.mpf(a) - mpmath.mpf(difference)
-    with mpmath.workdps(50):
-        truth = mpmath.asin(mpmath.mpf(a)) - mpmath.asin(mpmath.mpf(a) - mpmath.mpf(difference))
-    got = NUMPY.asin_difference(a, float(b), difference, math.sqrt(1 - a * a), math.sqrt(1 - float(b) ** 2))
-    assert abs(got / float(truth) - 1) < 1e-14

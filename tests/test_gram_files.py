@@ -112,10 +112,11 @@ def test_jax_arrays_gradients_and_precision() -> None:
         np.testing.assert_allclose(K.matrix(z, memory=10_000), K.matrix(np.asarray(z)), rtol=1e-12)
         np.testing.assert_allclose(jax.jit(K.matrix)(z), K.matrix(np.asarray(z)), rtol=1e-12)
 
+        @jax.jit
         def loss(y: jax.Array) -> jax.Array:
             return (K.matrix(y)[:9, 7:] ** 2).sum()
 
-        gradient = jax.grad(loss)(z)
+        gradient = jax.jit(jax.grad(loss))(z)
         assert np.isfinite(gradient).all()
         way = jnp.asarray(np.random.default_rng(0).standard_normal(z.shape)) * (np.arange(23) > 5)[:, None]
         step = 1e-5
@@ -123,7 +124,7 @@ def test_jax_arrays_gradients_and_precision() -> None:
         np.testing.assert_allclose((gradient * way).sum(), quotient, rtol=1e-7)
         with pytest.raises(kc.KcalcError, match="pass q="):
             jax.grad(lambda y: kc.ntk(TANH).matrix(y).sum())(z)
-        assert np.isfinite(jax.grad(lambda y: kc.ntk(TANH).matrix(y, q=1.0).sum())(z)).all()
+        assert np.isfinite(jax.jit(jax.grad(lambda y: kc.ntk(TANH).matrix(y, q=1.0).sum()))(z)).all()
         with pytest.raises(kc.KcalcError, match="zero"):
             K.matrix(jnp.zeros((2, 3)))
         with pytest.raises(kc.KcalcError, match="not finite"):

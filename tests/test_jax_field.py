@@ -35,7 +35,7 @@ def array(values, dtype: type = np.float64):
 
 def gradients(function, x):
     with jax.enable_x64(x.dtype == np.float64):
-        return np.asarray(jax.vmap(jax.grad(function))(x))
+        return np.asarray(jax.jit(jax.vmap(jax.grad(function)))(x))
 
 
 def angle(u):
@@ -123,7 +123,7 @@ def test_values_and_gradients_agree_with_numpy(name):
     finite = np.isfinite(slope)
     assert np.asarray(derivative)[finite] == pytest.approx(slope[finite], rel=1e-9, abs=2e-6)
     single = array(PLACES, np.float32)
-    out, rate = jax.vmap(jax.value_and_grad(lambda u: phi.taylor(u, 0.7, 1.6, 0, F)[0]))(single)
+    out, rate = jax.jit(jax.vmap(jax.value_and_grad(lambda u: phi.taylor(u, 0.7, 1.6, 0, F)[0])))(single)
     exact = phi.taylor(np.asarray(single, dtype=float), 0.7, 1.6, 1)
     assert out.dtype == np.float32 and np.asarray(out) == pytest.approx(exact[0], abs=1e-6, rel=2e-6)
     assert np.all(np.isfinite(rate)) and np.asarray(rate)[2:6] == pytest.approx(exact[1][2:6], rel=1e-5, abs=1e-5)

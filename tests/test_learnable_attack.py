@@ -179,8 +179,8 @@ def test_gradients_without_x64(unit: bool) -> None:
     for climbing in (climb, jax.jit(climb)):
         assert abs(float(jax.grad(climbing)(1.0)) * 2e-4 / (above - below) - 1) < 1e-6
     if not unit:
-        assert abs(float(jax.hessian(climb)(1.0)) * 1e-8 / (above - 2 * here + below) - 1) < 1e-5
-    assert jax.vmap(lambda s: kernel({"sigma_w": s}, rows))(jnp.array([1.0, 2.0])).shape == (2, 4, 4)
+        assert abs(float(jax.jit(jax.hessian(climb))(1.0)) * 1e-8 / (above - 2 * here + below) - 1) < 1e-5
+    assert jax.jit(jax.vmap(lambda s: kernel({"sigma_w": s}, rows)))(jnp.array([1.0, 2.0])).shape == (2, 4, 4)
 
 
 @pytest.mark.parametrize("scale", [None, pytest.param(1.0, marks=pytest.mark.slow)])
@@ -203,7 +203,7 @@ def test_near_duplicates_keep_their_angle(scale: float | None) -> None:
             want = float(post + norm / 5 * mpmath.cos(t) * (mpmath.pi - t) / (2 * mpmath.pi))
             for matrix in (found, traced_rows):
                 assert abs(matrix[i, j] / want - 1) < 2e-14
-    slopes = jax.grad(lambda x: kernel({}, x).sum())(jnp.asarray(rows))
+    slopes = jax.jit(jax.grad(lambda x: kernel({}, x).sum()))(jnp.asarray(rows))
     assert bool(jnp.all(jnp.isfinite(slopes)))
 
 

@@ -52,19 +52,19 @@ def test_alpha_bar_of_smooth_activations() -> None:
     edge = kc.shape(A.vanilla(1, "tanh"), method="eoc", q=0.5)
     layer: Any = [layer for _, layer, _ in edge.network.steps() if isinstance(layer, L.Affine)][-1]
     found = {}
-    for depth in (50, 200, 800):
+    for depth in (25, 100, 400):
         network = chain_of("tanh", depth, float(layer.sigma_w), float(layer.sigma_b))
         q = (0.5 - float(layer.sigma_b) ** 2) / float(layer.sigma_w) ** 2  # so that every layer sees q = 1/2
         found[depth] = kc.ntk(network).regime(q=q)
         assert found[depth].predicted_alpha_bar == pytest.approx(1 / 3)
         assert found[depth].limit.slope == pytest.approx(1, abs=1e-9)  # type: ignore[union-attr]
-    gaps = [abs(found[depth].alpha_bar - 1 / 3) for depth in (50, 200, 800)]
+    gaps = [abs(found[depth].alpha_bar - 1 / 3) for depth in (25, 100, 400)]
     assert gaps[0] > 1.8 * gaps[1] > 3.6 * gaps[2] and gaps[2] < 0.01 and [found[d].kind for d in found] == ["shaped", "shaped", "edge"]
 
 
 def test_layer_profiles_at_the_edge() -> None:
-    one = kc.ntk(chain_of("relu", 1000, 2**0.5)).regime()
-    place = np.arange(1, 1001) / 1000
+    one = kc.ntk(chain_of("relu", 400, 2**0.5)).regime()
+    place = np.arange(1, 401) / 400
     assert one.limit is not None and one.limit.alphas == pytest.approx(place**3)
     assert np.max(np.abs(np.array(list(one.alphas.values())) - place**3)) < 0.02
     assert one.limit.matrix(3) == pytest.approx(one.diagonal * (np.eye(3) + 0.25 * (1 - np.eye(3))))
@@ -79,8 +79,8 @@ def test_collapsing() -> None:
 
 def test_exploding_with_means() -> None:
     """c* > 0: the off-diagonal c*/(1 - C'(c*)) and the profile of the last layers."""
-    q = kc.shaping.depth_limit(kc.chain(L.Affine(sigma_w=1.5, sigma_b=0.3), L.Nonlinear("tanh")), 1.0).q
-    K = kc.ntk(chain_of("tanh", 600, 1.5, 0.3))
+    q = kc.shaping.depth_limit(kc.chain(L.Affine(sigma_w=2.5, sigma_b=0.5), L.Nonlinear("tanh")), 1.0).q
+    K = kc.ntk(chain_of("tanh", 150, 2.5, 0.5))
     one = K.regime(q=q)
     limit: Any = one.limit
     assert one.kind == "exploding"

@@ -194,6 +194,6 @@ def test_halves_on_jax_arrays() -> None:
     phi = shaped("elu", parameters="halves").constants["elu"].transformed
     x = np.array([-2.0, -0.5, 0.3, 4.0])
     with jax.enable_x64(True):
-        values, slopes = np.asarray(phi(jnp.asarray(x))), np.asarray(jax.vmap(jax.grad(lambda t: phi(t)))(jnp.asarray(x)))
+        values, slopes = np.asarray(phi(jnp.asarray(x))), np.asarray(jax.jit(jax.vmap(jax.grad(lambda t: phi(t))))(jnp.asarray(x)))
     assert values == pytest.approx(SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.expm1(x)), abs=1e-14)
     assert slopes == pytest.approx(SELU_SCALE * np.where(x > 0, 1, SELU_ALPHA * np.exp(x)), abs=1e-14)

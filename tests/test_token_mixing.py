@@ -72,10 +72,10 @@ def test_measured_networks_of_tokens(seed: int):
     C = kc.c_map(net, spatial="exact", image_shape=(T,))
     draws = []
     for _ in range(24):
-        a = dense(np.stack([x, y]), rng, 1024, 1, 0.2)
+        a = dense(np.stack([x, y]), rng, 512, 1, 0.2)
         f = np.tanh(np.einsum("ts,nsc->ntc", A, a))
-        o = dense(np.einsum("ts,nsc->ntc", B, dense(f, rng, 1024, 1.2)), rng, 1024)
-        draws.append(dense(np.maximum(0.8 * a + 0.6 * o, 0), rng, 1024))
+        o = dense(np.einsum("ts,nsc->ntc", B, dense(f, rng, 512, 1.2)), rng, 512)
+        draws.append(dense(np.maximum(0.8 * a + 0.6 * o, 0), rng, 512))
     check(draws, C.q_values(x[None])["out"][0], C.c_values(x, y)["out"])
 
 
@@ -279,6 +279,19 @@ def test_statistics_over_one_channel_are_refused():
         net = kc.chain(L.Input(8), L.Affine(1), last)
         with pytest.raises(kc.KcalcError, match="over a single channel|over one input channel"):
             kc.c_map(net)
+
+
+def test_a_given_image_of_one_channel_has_statistics():
+    X = np.random.default_rng(0).normal(size=(3, 4, 4, 1))
+    Z = (X - X.mean(axis=(1, 2, 3), keepdims=True)) / X.std(axis=(1, 2, 3), keepdims=True)
+    rest = (L.Affine(8, kernel=3), L.Nonlinear("relu"), L.Flatten(), L.Affine(4))
+    found, known = (
+        kc.ntk(kc.chain(L.Input(1, (4, 4)), *first, *rest), spatial="exact").matrix(images)
+        for first, images in (((L.GroupNorm(1),), X), ((), Z))
+    )
+    np.testing.assert_allclose(found, known, rtol=1e-12)
+    with pytest.raises(kc.KcalcError, match="over a single channel"):  # of a random one it has not
+        kc.ntk(kc.chain(L.Input(1, (4, 4)), L.Affine(1), L.GroupNorm(1), *rest), spatial="exact").matrix(X)
 
 
 def test_one_token_can_be_mixed():

@@ -199,9 +199,9 @@ def test_deep_shaped_networks_train_and_he_initialised_ones_do_not(every: int) -
     """The headline at one fold and one learning rate each; the whole table is in benchmarks/ACCURACY.md."""
     wanted = {"He relu, orthogonal": 3e-4, "dks tanh": 1e-4, "dks softplus": 3e-4, "tat relu": 3e-4}
     wanted = dict(list(wanted.items())[: 4 if every == 1 else 2])
-    found = {}
+    found, settings = {}, Settings(steps=500 if every == 1 else 100)
     for one in recipe("headline").contenders():
         if one.label in wanted:
-            found[one.label] = compare([one], DIGITS, seeds=1, rates=(wanted[one.label],)).rows[0].accuracy
+            found[one.label] = compare([one], DIGITS, settings, seeds=1, rates=(wanted[one.label],)).rows[0].accuracy
     he = found.pop("He relu, orthogonal")
     assert min(found.values()) >= 0.955 and min(found.values()) - he >= 0.15, (found, he)

@@ -93,6 +93,57 @@ def test_what_is_no_split_or_settings() -> None:
     json.dumps(numbers.to_dict())
 
 
+def test_numbers_that_compiled_loops_do_not_hold() -> None:
+    for name in ("seed", "steps", "warmup"):
+        with pytest.raises(KcalcError, match=f"{name} must be a whole number .*2147483647, got 2147483648"):
+            Settings(**{name: 2**31})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(KcalcError, match="of single precision"):
+        Preparation(scale=1e-50)
+    assert training.fit(linear(), SPLIT, replace(QUICK, seed=2**31 - 1)).history
+    with pytest.raises(KcalcError, match="devices, not|1 device, not"):
+        training.data_mesh(10**6)
+
+
+def test_networks_without_weights_are_trained_like_others() -> None:
+    run = training.fit(kc.to_jax(kc.chain(L.Input(), L.Nonlinear("relu"))), SPLIT, QUICK)
+    assert run.params == {} and 0 <= run.accuracy <= 1
+
+
+def test_parameters_and_statistics_of_an_evaluation() -> None:
+    model = kc.to_jax(kc.chain(L.Input(), L.Affine(10), L.BatchNorm()))
+    run = training.fit(model, SPLIT, QUICK)
+    loss, accuracy = training.evaluate(model, run.params, SPLIT, run.state)
+    assert (loss, accuracy) == pytest.approx((run.history[-1].test_loss, run.accuracy), rel=1e-6)
+    with pytest.raises(KcalcError, match=r"keeps statistics: give state=run\.state"):
+        training.evaluate(model, run.params, SPLIT)
+    spoilt = {name: {leaf: array * np.inf for leaf, array in leaves.items()} for name, leaves in run.params.items()}
+    with pytest.raises(KcalcError, match="params hold numbers that are not finite"):
+        training.evaluate(model, spoilt, SPLIT, run.state)
+
+
+def test_names_of_files_that_cannot_be(tmp_path: Path) -> None:
+    name = "x" * 5000
+    calls: list[Callable[[], Any]] = [
+        lambda: training.load("mnist", folder=name),
+        lambda: training.load("mnist", folder="a\0b"),
+        lambda: training.fit(linear(), SPLIT, QUICK, checkpoint=f"{name}.npz"),
+        lambda: training.fit(linear(), SPLIT, QUICK, log=f"{name}.csv"),
+        lambda: compare([Contender("a", LINEAR)], DIGITS, QUICK, 1, rates=(0.01,), journal=f"{name}.jsonl"),
+        lambda: compare([Contender("a", LINEAR)], DIGITS, QUICK, 1, rates=(0.01,), journal=tmp_path),
+    ]
+    for call in calls:
+        with pytest.raises(KcalcError) as error:
+            call()
+        assert len(str(error.value)) < 1000
+
+
+def test_a_contender_refuses_settings_that_none_can_have() -> None:
+    assert Contender("a", LINEAR, settings={"warmup": 1000}).settings == {"warmup": 1000}
+    for changes in ({"settings": {"steps": "many"}}, {"settings": {"steps": 3, "warmup": 4}}, {"weights": "x"}, {"dtype": "int8"}):
+        with pytest.raises(KcalcError, match="^a: "):
+            Contender("a", LINEAR, **changes)  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
 def test_every_precision_trains_like_single_precision(dtype: str) -> None:
     """Adam's 1e-8 is 0 in float16, and counts of right answers are 64-bit beside float64."""

@@ -156,7 +156,7 @@ def test_bad_input():
         (open_, {"c": [[0.1]]}, "rows of equal length"),
         (open_, {"c": (0.1, 0.2), "q": (1, 2, 3)}, "rows of equal length"),
         (open_, {"widths": (8, 8)}, "different positive"),
-        (open_, {"widths": 8}, "different positive"),
+        (open_, {"widths": 8}, "widths must be a sequence"),
         (closed, {"widths": (8, 16)}, "no layer leaves its width open"),
         (kc.to_jax(kc.chain(L.Input(1), L.Affine(8))), {}, "one channel"),
         (kc.to_jax(kc.chain(L.Input(), L.Affine(8))), {}, "channels the input"),

@@ -10,9 +10,11 @@ from typing import Any
 import sympy as sp
 
 from kcalc.activations.pieces import X, resolve, switch_points
-from kcalc.errors import KcalcError, glimpse
+from kcalc.errors import KcalcError
+from kcalc.plain_arguments import whole
 from kcalc.threads import lambdify
 
+LONGEST = 2**31 - 1  # of whole numbers that jax takes as they are
 JaxFunction = Callable[[Any], Any]
 
 
@@ -26,8 +28,7 @@ def jax_function(phi: Any, n: int = 0) -> JaxFunction:
     import jax
     import jax.numpy as jnp
 
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise KcalcError(f"the order of a derivative is a whole number >= 0, got {glimpse(n)}")
+    n = whole(n, "the order of a derivative")
     values = phi.jax_values(n)
 
     @jax.custom_jvp
@@ -108,7 +109,8 @@ def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
     special = jax.scipy.special
     known = {"erf": special.erf, "erfc": special.erfc, "gamma": special.gamma, "loggamma": special.gammaln}
     try:
-        function = lambdify([X], piece, modules=[known, "jax"], cse=True)
+        written = piece.replace(lambda part: part.is_Integer and abs(part) > LONGEST, lambda part: sp.Float(part, 17))
+        function = lambdify([X], written, modules=[known, "jax"], cse=True)
     except NotImplementedError as error:
         raise KcalcError(f"activation {name!r}: {piece} has no JAX form") from error
 

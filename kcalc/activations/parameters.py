@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numbers
 from fractions import Fraction
 from typing import Any
 
 import sympy as sp
 
+from kcalc import plain_arguments
 from kcalc.errors import KcalcError, glimpse
 from kcalc.fields import NUMPY, SYMPY
 from kcalc.plain_arguments import text
@@ -53,7 +53,4 @@ def positive(factory: str, parameter: str, value: Any) -> sp.Expr:
 
 def whole(factory: str, parameter: str, value: Any, low: int, high: int) -> int:
     """An integer in [low, high].  Raises KcalcError otherwise."""
-    integral = isinstance(value, numbers.Integral | sp.Integer) and not isinstance(value, bool)
-    if not integral or not low <= int(value) <= high:
-        raise KcalcError(f"{factory}: {parameter} = {glimpse(value, 80)} must be a whole number from {low} to {high}")
-    return int(value)
+    return plain_arguments.whole(value, f"{factory}: {parameter}", low, high)

@@ -33,17 +33,21 @@ def moment(phi: Any, quantity: str, q: Number, field: Field) -> Number:
 
     Derivatives are moved onto the density: E phi' = E[phi z]/sqrt q and dQ/dq = E[phi^2 (z^2 - 1)]/(2q), jumps included.
     """
+    with decimal_digits(_digits(field) + _GUARD):
+        total = _integral(phi, quantity, q, field)
+    return field.number(total)
+
+
+def _integral(phi: Any, quantity: str, q: Number, field: Field) -> Any:
+    """The same at the working precision."""
     weights: dict[str, Callable[[Any, Any], Any]] = {
         "mean": lambda f, z: f,
         "second_moment": lambda f, z: f * f,
         "mean_slope": lambda f, z: f * z / mpmath.sqrt(q),
         "q_slope": lambda f, z: f * f * (z * z - 1) / (2 * q),
     }
-    weight = weights[quantity]
-    with decimal_digits(_digits(field) + _GUARD):
-        value, root = _function(phi), mpmath.sqrt(q)
-        total = mpmath.fsum(w * mpmath.npdf(z) * weight(value(root * z), z) for z, w in _nodes(_edges(phi, q, field), field))
-    return field.number(total)
+    weight, value, root = weights[quantity], _function(phi), mpmath.sqrt(q)
+    return mpmath.fsum(w * mpmath.npdf(z) * weight(value(root * z), z) for z, w in _nodes(_edges(phi, q, field), field))
 
 
 def taylor(phi: Any, gap: Number, q1: Number, q2: Number, order: int, field: Field) -> tuple[Number, ...]:
@@ -58,8 +62,9 @@ def taylor(phi: Any, gap: Number, q1: Number, q2: Number, order: int, field: Fie
         raise KcalcError(f"c = {1 - gap}: a c value must lie in [-1, 1]")
     if order and gap in (0, 2):
         raise KcalcError(f"derivatives of the C map of {phi.name!r} at c = +-1 have no mpmath rule; use the NumPy field")
-    first, second = moment(phi, "second_moment", q1, field), moment(phi, "second_moment", q2, field)
     with decimal_digits(_digits(field) + _GUARD + _lost(gap, order)):
+        first = _integral(phi, "second_moment", q1, field)  # with all digits: for two q values 1 - C is a difference
+        second = first if q1 == q2 else _integral(phi, "second_moment", q2, field)
         norm = mpmath.sqrt(first * second)
         series = _series(phi, mpmath.mpf(gap), q1, q2, order, field, norm)
         if series is not None:

@@ -58,8 +58,7 @@ def convnext(
     no centre tap for Delta initialisation: draw its weights otherwise, ``kc.to_jax(net, weights={"affine_1": "gaussian"})``.
     Returns: a Network. Raises: KcalcError for other than whole numbers >= 1. [Liu et al. 2022, sec. 3.3 (isotropic)]
     """
-    for name, value in (("features", features), ("expansion", expansion)):
-        whole(value, name, 1)
+    features, expansion = whole(features, "features", 1), whole(expansion, "expansion", 1)
     branch = chain(
         L.Affine(features, kernel=kernel, groups=features),
         L.LayerNorm(),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import KcalcError, unknown
+from ..plain_arguments import whole
 from .initialisers import Fan
 
 Exponents = tuple[float, float]
@@ -80,8 +81,7 @@ class ABC(Parameterization):
             given: Any = getattr(self, place)
             if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(v, int | float) and math.isfinite(v) for v in given):
                 raise KcalcError(f"ABC.{place} must be two exponents (a, b), got {given!r}")
-        if isinstance(self.base_width, bool) or not isinstance(self.base_width, int) or self.base_width < 1:
-            raise KcalcError(f"base_width must be a positive whole number, got {self.base_width!r}")
+        whole(self.base_width, "base_width", 1)
 
     def weight(self, role: str, fan: Fan, std: float, multiplier: float) -> Size:
         if role == "single":  # no width on either side

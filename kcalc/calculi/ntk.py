@@ -246,7 +246,7 @@ class KernelFunction(OfReading, WithMatrices):
         return self.symbolic()
 
     @property
-    def closed_form(self) -> sp.Expr | None:
+    def closed_form(self) -> sp.Expr | Any:
         """The kernel as one SymPy expression, or None where an activation has no closed form or the expression is a wall."""
         composition = self.expr
         return None if isinstance(composition, dict) else composition.closed_form

@@ -72,7 +72,7 @@ class Limit(Shown):
 
     def matrix(self, n: int) -> Array:
         """The limiting matrix of n different inputs."""
-        whole(n, "n, the number of inputs,", 1)
+        n = whole(n, "n, the number of inputs,", 1)
         return self.diagonal * np.eye(n) + self.off_diagonal * (1 - np.eye(n))
 
     def __repr__(self) -> str:

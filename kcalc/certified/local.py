@@ -10,6 +10,7 @@ from kcalc.certified.hermite import hermite
 from kcalc.certified.line import moment, seen
 from kcalc.errors import KcalcError
 from kcalc.fields.balls import Ball, BallField, ball_field
+from kcalc.plain_arguments import whole
 
 _DEEPER = (1, 2, 4)  # multiples of the digits at which a closed form is tried
 _MOST_DIGITS = 1000
@@ -40,8 +41,7 @@ def hermite_coefficients(phi: Any, q: Any, count: int, field: BallField) -> tupl
     q = _positive(field.number(q))
     if not q.is_exact():
         raise KcalcError("Hermite coefficients need an exact q: an integer, a fraction with denominator 2^k, or a float")
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 4000:
-        raise KcalcError(f"count={count!r}: a whole number of coefficients between 1 and 4000 is needed")
+    count = whole(count, "count, a number of coefficients,", 1, 4000)
     with field.working():
         table = hermite(seen(phi, q, field), q, max(count - 1, 16), field)
         return tuple(table.coefficient(n) for n in range(count))

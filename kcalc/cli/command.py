@@ -6,10 +6,7 @@ import argparse
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from ..errors import KcalcError
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,3 @@ def save_figure(axes: Any, path: str) -> None:
     from .. import plotting
 
     plotting.save(axes, path)
-
-
-def check_folder(path: str) -> None:
-    """Refuse a file to write whose folder is missing, before any work is done. Raises: KcalcError."""
-    if not Path(path).parent.is_dir():
-        raise KcalcError(f"cannot write {path}: its folder does not exist")

@@ -8,10 +8,11 @@ from dataclasses import fields
 from typing import Any
 
 from ..activations import Activation
+from ..files import destination
 from ..interchange.json_format import network_to_dict, write_json
 from ..interchange.reading import Reading
 from ..layers import Layer
-from .command import Command, check_folder
+from .command import Command
 from .models import MODEL_HELP, input_option, model_named
 
 ROWS = 60
@@ -38,7 +39,7 @@ def _options(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     if options.json and options.json != "-":
-        check_folder(options.json)
+        destination(options.json)
     reading = model_named(options.model, options.input, options.sigmas)
     text = reading_text(options.model, reading, None if options.all else ROWS)
     if options.json:

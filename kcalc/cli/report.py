@@ -7,8 +7,9 @@ import shlex
 from pathlib import Path
 
 from ..errors import KcalcError
+from ..files import destination
+from ..plain_arguments import file_path
 from ..report import report
-from ..report.api import checked_path
 from ..shaping import METHODS
 from .command import Command, number
 from .models import PYTHON, is_model, model_named
@@ -36,7 +37,7 @@ def _options(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    checked_path(options.output)
+    destination(file_path(options.output))
     targets = {name: value for name, value in (("zeta", options.zeta), ("eta", options.eta)) if value is not None}
     if len(targets) == 2:
         raise KcalcError("give --zeta (dks) or --eta (tat), not both")

@@ -8,9 +8,10 @@ from typing import Any
 from ..calculi.scaling import LAWS, Scaling, scaling
 from ..calculi.scaling.tables import head, rows, violation_lines
 from ..errors import KcalcError
+from ..files import destination
 from ..interchange.json_format import write_json
 from ..shaping.geometric import geometric
-from .command import Command, check_folder, number, plot_option, save_figure
+from .command import Command, number, plot_option, save_figure
 from .networks import Named, check_widths, network_from, network_options, with_sigmas
 from .targets import image_shape
 from .text import activation_names, assumption_lines, table
@@ -43,7 +44,7 @@ def _run(options: argparse.Namespace) -> None:
     check_widths(named.network, options.features)
     found = _scaling(named, options)
     if options.json and options.json != "-":
-        check_folder(options.json)
+        destination(options.json)
     if options.plot:
         save_figure(found.plot(), options.plot)
     if options.json:

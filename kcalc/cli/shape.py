@@ -7,6 +7,7 @@ from typing import Any
 
 from ..calculi.scaling.tables import head, rows
 from ..errors import KcalcError
+from ..files import destination
 from ..interchange.json_format import write_json
 from ..interchange.writers import WRITERS, writer
 from ..layers import Affine, Nonlinear, Sum
@@ -14,7 +15,7 @@ from ..network import Network, sum_weights
 from ..shaping import METHODS, Constants, shape
 from ..shaping.base import Shaping
 from ..shaping.geometric import GeometricShaping
-from .command import Command, check_folder, plot_option, save_figure
+from .command import Command, plot_option, save_figure
 from .networks import Named, check_widths, network_from, network_options
 from .targets import DESCRIPTION, EXAMPLES, add_targets, targets
 from .text import assumption_lines, table
@@ -47,7 +48,7 @@ def _run(options: argparse.Namespace) -> None:
     text = shape_text(named, result)
     for path in (options.json, options.output):
         if path and path != "-":
-            check_folder(path)
+            destination(path)
     if options.plot:
         save_figure(result.plot(), options.plot)
     if options.json:

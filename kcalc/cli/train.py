@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import KcalcError
+from ..files import destination
 from ..plain_arguments import choice
 from ..plotting.frame import SUFFIXES
 from ..training import (
@@ -32,7 +33,7 @@ from ..training.logs import Log
 from ..training.loop import Trainer
 from ..training.sharding import data_mesh
 from ..training.splits import Split, fold, held_out
-from .command import Command, check_folder, number, plot_option, save_figure
+from .command import Command, number, plot_option, save_figure
 from .networks import NET_HELP, named_network
 from .targets import ABSENT, OPTIONS, add_targets
 
@@ -150,7 +151,7 @@ def _check_files(options: argparse.Namespace) -> None:
         path = getattr(options, name)
         if path is None:
             continue
-        check_folder(path)
+        destination(path)
         if Path(path).suffix.lower() not in suffixes or Path(path).is_dir():
             raise KcalcError(f"--{name} is the name of a file {', '.join(suffixes)}, not {path}")
     if options.resume and options.checkpoint is None:

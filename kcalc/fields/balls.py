@@ -249,13 +249,6 @@ class BallField(Field):
 
         return 2 * arb.atan2(gap.sqrt(), (2 - gap).sqrt())
 
-    def asin_difference(self, a: Ball, b: Ball, difference: Ball, cos_a: Ball, cos_b: Ball) -> Ball:
-        with self.working():
-            below = cos_a + cos_b
-            if below > 0:
-                return 2 * (difference / below).atan()
-            return self.asin(a) - self.asin(b)
-
 
 def _elementary(name: str) -> Callable[[BallField, Ball], Ball]:
     method = {"abs": "__abs__"}.get(name, name)

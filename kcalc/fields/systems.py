@@ -24,8 +24,9 @@ from kcalc.plain_arguments import whole
 from kcalc.threads import alone
 
 Number = Any
-MOST_DIGITS = 10_000
 """A number of some field: a SymPy expression, an mpmath number, a ball, a float or a float64 array."""
+
+MOST_DIGITS = 10_000
 
 
 def _refuse(value: object, reason: str) -> KcalcError:
@@ -114,10 +115,6 @@ class Field(ABC):
         """sin t - t cos t at t = angle(gap): the corner term of rectifiers, t^3/3 + O(t^5)."""
         return self.sine(gap) - self.angle(gap) * self.cosine(gap)
 
-    def asin_difference(self, a: Number, b: Number, difference: Number, cos_a: Number, cos_b: Number) -> Number:
-        """asin a - asin b = 2 atan((a - b) / (sqrt(1-a^2) + sqrt(1-b^2))), from a - b and the two cosines: no cancellation."""
-        return 2 * self.atan(difference / (cos_a + cos_b))
-
 
 class _Symbolic(Field):
     """SymPy expressions: exact, free symbols welcome."""
@@ -155,9 +152,6 @@ class _Symbolic(Field):
 
     def sine(self, gap: Number) -> sp.Expr:
         return sp.sqrt(1 - self.cosine(gap) ** 2)
-
-    def asin_difference(self, a: Number, b: Number, difference: Number, cos_a: Number, cos_b: Number) -> sp.Expr:
-        return sp.asin(a) - sp.asin(b)
 
 
 _SINE_EXCESS = tuple((-1) ** (n + 1) * 2 * n / math.factorial(2 * n + 1) for n in range(8, 0, -1))
@@ -288,7 +282,7 @@ SYMPY = _Symbolic()
 
 
 def mpmath_field(digits: int = 30) -> _Mpmath:
-    """The field of mpmath numbers with ``digits`` decimal digits (one per precision).  Raises KcalcError below 5 digits."""
+    """The field of mpmath numbers with ``digits`` decimal digits (one per precision).  Raises KcalcError unless 5 <= digits <= 10000."""
     return _mpmath_field(whole(digits, "digits", 5, MOST_DIGITS))
 
 

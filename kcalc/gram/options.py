@@ -56,7 +56,7 @@ class Options:
         truth(self.progress, "progress")
         for name in ("block_rows", "memory"):
             if getattr(self, name) is not None:
-                whole(getattr(self, name), name, 1)
+                object.__setattr__(self, name, whole(getattr(self, name), name, 1))
         if self.dtype is not None:
             try:
                 kind = np.dtype(self.dtype)

@@ -163,14 +163,13 @@ def load_json(path: str | os.PathLike[str]) -> Network:
     """Read a network from a JSON file. Raises: KcalcError for a missing, oversized, malformed or foreign file."""
     file = file_path(path)
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise KcalcError(f"{file} is larger than {MAX_BYTES >> 20} MiB; this is not a network document")
-        text = file.read_text(encoding="utf-8")
+        small = file.stat().st_size <= MAX_BYTES
+        text = file.read_text(encoding="utf-8") if small else ""
     except (OSError, ValueError) as error:
-        if isinstance(error, KcalcError):
-            raise
         reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
         raise KcalcError(f"cannot read {glimpse(str(file), 300)}: {reason}") from None
+    if not small:
+        raise KcalcError(f"{file} is larger than {MAX_BYTES >> 20} MiB; this is not a network document")
     return network_from_dict(parse_json(text, str(file)))
 
 

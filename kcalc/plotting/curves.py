@@ -147,7 +147,7 @@ def _named(given: Any, labels: Sequence[str] | None, what: str) -> list[tuple[st
         raise KcalcError(f"there is no {what} to draw")
     if labels is None:
         return pairs
-    names = [labels] if isinstance(labels, str) else [text(label, "a label") for label in items(labels, "labels")]
+    names = [labels] if isinstance(labels, str) else [text(label, "a label", empty=True) for label in items(labels, "labels")]
     if len(names) != len(pairs):
         raise KcalcError(f"{len(names)} labels for {len(pairs)} {what}s; give one each")
     return [(name, one) for name, (_, one) in zip(names, pairs, strict=True)]

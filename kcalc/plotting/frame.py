@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import KcalcError
 from ..files import replacing
-from ..plain_arguments import items
+from ..plain_arguments import file_path, items
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,14 +131,9 @@ def save(target: Any, path: str | os.PathLike[str]) -> Path:
     The file appears whole or not at all: it is written beside its place and then moved there. Returns: the path.
     Raises: KcalcError for another suffix, a missing folder, or one that cannot be written.
     """
-    figure = _figure(target)
-    path = Path(path)
+    figure, path = _figure(target), file_path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise KcalcError(f"a plot is written as {', '.join(SUFFIXES)}, not {path.suffix or 'a name without suffix'!r}: {path}")
-    if not path.parent.is_dir():
-        raise KcalcError(f"the folder {path.parent} does not exist; make it first")
-    if path.is_dir():
-        raise KcalcError(f"{path} is a folder, not a file to write")
     kind = path.suffix.lower()[1:]
     timeless = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
     with replacing(path) as stream:

@@ -297,12 +297,12 @@ class TrainingCurve(Shown):
         from ..plotting import kernels as kernel_plots
 
         times = self.plotted_times()
-        curves = {text(label, "label"): self.loss(times)} | ({} if y_test is None else {"test": self.test_loss(times, y_test)})
+        curves = {text(label, "label", empty=True): self.loss(times)} | ({} if y_test is None else {"test": self.test_loss(times, y_test)})
         return kernel_plots.losses(times, curves, ax=ax)
 
     def plotted_times(self, points: int = 200) -> Array:
         """Times from the fastest direction's to ten times the slowest of those that training resolves, evenly on a logarithmic scale."""
-        whole(points, "points", 1, MOST_TIMES)
+        points = whole(points, "points", 1, MOST_TIMES)
         known = np.abs(self.times[(self.spectrum.eigenvalues > self.spectrum.resolution) & np.isfinite(self.times) & (self.times != 0)])
         low, high = (float(known.min()) / 10, 10 * float(known.max())) if known.size else (0.1, 10.0)
         times = np.geomspace(low, high, points)

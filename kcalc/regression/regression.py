@@ -151,8 +151,7 @@ class GaussianProcess(KernelRegression):
 
     def sample(self, X: Any, count: int = 1, seed: int = 0) -> np.ndarray:
         """``count`` functions drawn from the posterior, at the rows of X: (count, m) or (count, m, outputs), NumPy."""
-        whole(count, "count, how many functions to draw,", 1)
-        whole(seed, "seed")
+        count, seed = whole(count, "count, how many functions to draw,", 1), whole(seed, "seed")
         mean, covariance = (np.asarray(part) for part in self.mean_and_covariance(X))
         columns = mean.reshape(len(mean), -1)
         values, vectors = np.linalg.eigh(covariance)

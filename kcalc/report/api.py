@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..errors import KcalcError, glimpse
-from ..files import write_whole
+from ..errors import glimpse
+from ..files import destination, write_whole
 from ..plain_arguments import file_path, items, text
 from ..shaping import Shaping
 from .facts import Facts, gathered
@@ -37,7 +37,7 @@ class NetworkReport:
 
     def save(self, path: str | os.PathLike[str]) -> NetworkReport:
         """Write the page, whole or not at all. Returns: the report with its path. Raises: KcalcError where it cannot be written."""
-        return NetworkReport(self.name, self.html, write_whole(checked_path(path), self.html), self.refused)
+        return NetworkReport(self.name, self.html, write_whole(file_path(path), self.html), self.refused)
 
     def __str__(self) -> str:
         return repr(self)
@@ -79,7 +79,7 @@ def report(
     targets, and a file that cannot be written.
     """
     if path is not None:
-        checked_path(path)
+        destination(file_path(path))
     command = None if command is None else text(command, "command")
     about = subject(net_or_model, items(example_inputs, "example_inputs"), name, title, activation)
     again = activation is not None or method is not None or targets
@@ -92,13 +92,3 @@ def report(
 def _call(name: str, method: str | None, targets: dict[str, float]) -> str:
     given = [f"name={name!r}", *([f"method={glimpse(method)}"] if method else []), *(f"{k}={v!r}" for k, v in targets.items())]
     return f"kc.report(network, path, {', '.join(given)})"
-
-
-def checked_path(path: Any) -> Path:
-    """A path that a page can be written to. Raises: KcalcError for something else."""
-    place = file_path(path)
-    if place.is_dir():
-        raise KcalcError(f"cannot write {place}: it is a folder; name a file in it, as in {place / 'report.html'}")
-    if not place.parent.is_dir():
-        raise KcalcError(f"cannot write {place}: its folder does not exist")
-    return place

@@ -116,11 +116,11 @@ def _nearest(refused: Shaped, network: Network) -> Shaped:
             least = float(mu({str(mu.symbols[0]): 1.0})) if len(mu.symbols) == 1 else 1.0
         except KcalcError:
             continue
-        for factor in (1.5, 1.2, 1.05):
+        for factor in (1.5, 1.2, 1.05) if least > 1 else ():
             done = shaped_by(network, "dks", zeta=float(f"{factor * least:.6g}"))
-            if least > 1 and done.shaping is not None:
+            if done.shaping is not None:
                 return replace(done, note=f"zeta is {done.targets['zeta']:g} here, because the usual one cannot be had: {refused.reason}")
-        break
+        return refused
     return refused
 
 

@@ -8,15 +8,17 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ..arguments import positive_number
 from ..calculi.scaling import Scaling, WeightScaling, scaling
 from ..calculi.scaling.activation_moments import half
 from ..calculi.scaling.calculus import with_images
 from ..calculi.scaling.levels import Level, quotient
 from ..calculi.widths import with_widths
-from ..errors import KcalcError, glimpse, unknown
+from ..errors import KcalcError
 from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear, Pool, Scale
 from ..maps import Assumption
 from ..network import Network, Step
+from ..plain_arguments import choice, truth
 from ..threads import cached_property
 from .base import Shaping, prepared
 from .constants import Constants, ConstantsTable
@@ -113,10 +115,8 @@ def geometric(
     Returns: a :class:`GeometricShaping`. Raises: KcalcError for networks that cannot be shaped, activations that are not positively
     homogeneous, widths and images that are missing, and whatever the scaling calculus refuses.
     """
-    if balance not in ("gamma", "nu"):
-        raise unknown("balance of geometric initialisation", balance, ("gamma", "nu"))
-    if not isinstance(input_scaling, bool):
-        raise KcalcError(f"input_scaling must be True or False, got {glimpse(input_scaling)}")
+    choice(balance, "balance of geometric initialisation", ("gamma", "nu"))
+    input_scaling = truth(input_scaling, "input_scaling")
     plain, changes = prepared(network, activation)
     base = with_images(with_widths(plain, features), image_shape)
     if base.free_symbols:
@@ -126,7 +126,9 @@ def geometric(
     extents = scaling(base, **given).weights
     if not extents:
         raise KcalcError("the network has no Affine layer, so there are no weights to initialise")
-    plan = _Plan(base, extents, _gain(base), _typical(extents, typical), _number(input_moment, "input_moment") if input_scaling else None)
+    plan = _Plan(
+        base, extents, _gain(base), _typical(extents, typical), positive_number(input_moment, "input_moment") if input_scaling else None
+    )
     ones = dict.fromkeys(extents, 1.0)
     found = scaling(plan.network(ones), **given).weights
     levels = {node: _balanced(node, weight, balance) for node, weight in found.items()}
@@ -136,30 +138,20 @@ def geometric(
     edits = plan.changes
     targets = {SPREADS[balance]: 1.0}
     if output_std is not None:
-        std = _number(output_std, "output_std")
+        std = positive_number(output_std, "output_std")
         shaped, more = _with_output(shaped, std, given)
         edits, targets = (*edits, *more), targets | ({"E y^2": std**2} if len(shaped.outputs) == 1 else {})
-    by_node = {node: Constants(_layer(plain, node).activation) for node in plain.nodes_of(Nonlinear)}
+    by_node = {node: Constants(plain.layer(node).activation) for node in plain.nodes_of(Nonlinear)}
     options = {"typical": plan.typical, "c": plan.constant, "input_scaling": input_scaling, "output_std": output_std, "balance": balance}
     return GeometricShaping(
         "geometric", options, network, shaped, ConstantsTable(by_node), {}, targets, (*changes, *edits), given=given
     )  # fmt: skip
 
 
-def _layer(network: Network, node: Node) -> Any:
-    return network.layer(node)
-
-
-def _number(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise KcalcError(f"{what} must be a number > 0, got {glimpse(value)}")
-    return float(value)
-
-
 def _missing(original: Network, shaped: Network) -> dict[Node, Any]:
     """The widths that the original does not state, from the shaped network."""
-    free = [n for n in (*original.nodes_of(Affine), *original.nodes_of(Input)) if _layer(original, n).features is None]
-    return {node: _layer(shaped, node).features for node in free}
+    free = [n for n in (*original.nodes_of(Affine), *original.nodes_of(Input)) if original.layer(n).features is None]
+    return {node: shaped.layer(node).features for node in free}
 
 
 def _balanced(node: Node, weight: WeightScaling, balance: str) -> Level:
@@ -174,18 +166,18 @@ def _balanced(node: Node, weight: WeightScaling, balance: str) -> Level:
 def _gain(network: Network) -> float:
     """2/(1 + a^2), for the first activation. Raises: KcalcError for activations that are not positively homogeneous of degree 1."""
     for node in network.nodes_of(Nonlinear):
-        phi = _layer(network, node).activation
+        phi = network.layer(node).activation
         if half(phi) is None:
             raise KcalcError(
                 f"node {node!r}: geometric initialisation needs activations with phi(a x) = a phi(x) for a > 0 (relu, leaky_relu), "
                 f"got {phi.name}, which changes the activation scaling"
             )
-    return 1 / float(half(_layer(network, network.nodes_of(Nonlinear)[0]).activation) or 1)
+    return 1 / float(half(network.layer(network.nodes_of(Nonlinear)[0]).activation) or 1)
 
 
 def _typical(extents: dict[Node, WeightScaling] | Any, typical: Any) -> float:
     if typical is not None:
-        return _number(typical, "typical")
+        return positive_number(typical, "typical")
     sides = Counter(round(math.sqrt(weight.taps), 12) for weight in extents.values())
     most = max(sides.values())
     return min(side for side, count in sides.items() if count == most)

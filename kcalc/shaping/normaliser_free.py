@@ -15,9 +15,10 @@ from typing import Any
 from .. import layers as L
 from ..activations import Activation
 from ..calculi.global_maps import q_map, q_values
-from ..errors import KcalcError, glimpse
+from ..errors import KcalcError
 from ..maps import Assumption
 from ..network import Network, Step
+from ..plain_arguments import truth
 from ..threads import cached_property
 from .base import Shaping, check_fresh, prepared, replace_activations
 from .constants import Constants, ConstantsTable
@@ -82,8 +83,7 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
     strength: Any = L.as_number(alpha, "alpha")
     if getattr(strength, "free_symbols", None) or not strength > 0:
         raise KcalcError(f"alpha is the strength of the residual branches and must be a number > 0, got {alpha}")
-    if not isinstance(standardise, bool):
-        raise KcalcError(f"standardise must be True or False, got {glimpse(standardise)}")
+    standardise = truth(standardise, "standardise")
     strength = float(strength)
     norms = [node for kind in (L.BatchNorm, L.LayerNorm, L.RMSNorm, L.GroupNorm) for node in network.nodes_of(kind)]
     bare = network.without_normalization() if norms else network

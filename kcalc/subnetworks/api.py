@@ -6,9 +6,10 @@ import html
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import KcalcError, glimpse
+from ..errors import KcalcError
 from ..layers import Nonlinear
 from ..network import Network
+from ..plain_arguments import truth
 from ..printing import html_table, text_table
 from .forward import Bounds, ForwardSlope
 from .maxima import Maximal, MaximalCValue, maximal, maximal_c_value
@@ -105,8 +106,7 @@ def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
     strict [DKS eq. 20], [TAT App. B.5]; the maximum over permissive ones, ``kc.maximal_slope(net).forward``, sees through taps.
     Cost: O((nodes + edges) log nodes); ``layers`` are found when asked for.
     """
-    if not isinstance(permissive, bool):
-        raise KcalcError(f"permissive is True or False, got {glimpse(permissive)}")
+    permissive = truth(permissive, "permissive")
     nodes, _, regions = network_regions(network)
     pairs = ((path[0], path[-1]) for path in regions.paths)
     if permissive:

@@ -277,7 +277,7 @@ def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int
         return [r], dict.fromkeys(nodes, 0)
     if not isinstance(r, Mapping):
         raise KcalcError(f"r must be a function, or a mapping of nodes or activation names to functions, got {glimpse(r)}")
-    names = {node: network.layer(node).activation.name for node in nodes}  # pyright: ignore[reportAttributeAccessIssue]
+    names = {node: network.layer(node).activation.name for node in nodes}
     known = {*nodes, *names.values()}
     for key, function in r.items():
         if key not in known:

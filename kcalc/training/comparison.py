@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ..arguments import one_number
 from ..errors import KcalcError, glimpse
-from .contenders import Contender
+from ..plain_arguments import choice, items, whole
+from .contenders import Contender, learning_rates
 from .datasets import Dataset
 from .digests import data_digest
 from .journal import Journal
@@ -46,21 +45,28 @@ def compare(
     Runs whose loss is no longer finite count as 0 % correct.  All contenders are built and checked before the first is trained.
     Raises: KcalcError for what does not fit together; :class:`Unfinished`, with the runs done until then, where one cannot be trained.
     """
-    if part not in PARTS:
-        raise KcalcError(f"part must be one of {', '.join(PARTS)}, got {glimpse(part)}")
-    if isinstance(seeds, bool) or not isinstance(seeds, int | np.integer) or seeds < 1:
-        raise KcalcError(f"seeds must be a whole number >= 1, got {glimpse(seeds)}")
+    choice(part, "part", PARTS)
+    seeds = whole(seeds, "seeds", 1)
     chosen = Settings() if settings is None else settings
     if not isinstance(chosen, Settings) or not isinstance(dataset, Dataset):
         raise KcalcError(f"expected a Dataset and Settings, got {type(dataset).__name__} and {type(chosen).__name__}")
+    contenders = items(contenders, "contenders")
     if not all(isinstance(contender, Contender) for contender in contenders):
-        raise KcalcError("contenders must be kcalc.training.Contender(label, network, ...)")
+        raise KcalcError(f"contenders must be kcalc.training.Contender(label, network, ...), got {glimpse(contenders)}")
+    if not isinstance(title, str):
+        raise KcalcError(f"title must be text, got {glimpse(title)}")
+    if report is not None and not callable(report):
+        raise KcalcError(f"report must be a function of a line of text, got {glimpse(report)}")
+    goal = one_number(goal, "goal")
+    if not 0 <= goal <= 1:
+        raise KcalcError(f"goal is a share of correct answers and must lie in [0, 1], got {goal}")
+    tried = None if rates is None else learning_rates(rates)
     labels = [contender.label for contender in contenders]
     if not labels or len(set(labels)) != len(labels):
         raise KcalcError(f"contenders need labels of their own, one at least, got {labels}")
-    book = Journal(None if journal is None else Path(journal))
+    book = Journal(journal)
     splits = Splits(dataset, part)
-    lanes = [_lane(contender.prepared(), splits, chosen, int(seeds), rates, book, mesh) for contender in contenders]
+    lanes = [_lane(contender.prepared(), splits, chosen, seeds, tried, book, mesh) for contender in contenders]
     name = title or f"{dataset.name}, {chosen.steps} steps"
     results: list[Result] = []
     try:
@@ -128,7 +134,7 @@ def _lane(
     """A contender made ready.  Raises: KcalcError naming it for whatever of it does not fit together."""
     try:
         own = contender.trained_with(settings)
-        tried = contender.tried(settings) if rates is None else _rates(rates)
+        tried = contender.tried(settings) if rates is None else rates
         runs = []
         for seed in range(seeds):
             digest = f"{contender.digest(settings)}-{splits.digest(seed, contender.preparation)}"
@@ -142,13 +148,6 @@ def _lane(
     except KcalcError as error:
         raise KcalcError(f"{contender.label}: {error}") from None
     return Lane(contender, tuple(runs), trainer, initial)
-
-
-def _rates(rates: Any) -> tuple[float, ...]:
-    found = list(rates) if isinstance(rates, Sequence | np.ndarray) and not isinstance(rates, str) else []
-    if not found:
-        raise KcalcError(f"rates must be learning rates, one at least, got {glimpse(rates)}")
-    return tuple(found)
 
 
 def _runs(lane: Lane, splits: Splits, book: Journal, report: Callable[[str], None]) -> Iterator[Result]:

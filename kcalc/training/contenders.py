@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from ..activations import activation
 from ..backend.data_dependent import lsuv, wli
+from ..backend.initialisers import initialiser
 from ..backend.model import Model, to_jax
-from ..errors import KcalcError, unknown
+from ..backend.options import dtype_name
+from ..errors import KcalcError, glimpse, unknown
 from ..layers import Nonlinear
 from ..network import Network
-from ..plain_arguments import choice
+from ..plain_arguments import choice, items, text, truth, whole
 from ..shaping import METHODS, Shaping, equivalent_parameters, shape
 from .digests import digest
 from .fitting import fitted, is_convolutional, prelu
 from .optimisers import optimiser
-from .settings import Settings
-from .splits import Preparation, Split
+from .settings import MOST, Settings
+from .splits import Preparation, Split, check_preparation
 
 Node = Hashable
 DATA_DEPENDENT: dict[str, Callable[..., Any]] = {"lsuv": lsuv, "wli": wli}
@@ -53,20 +56,37 @@ class Contender:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
+        text(self.label, "the label of a contender")
+        try:
+            self._check()
+            self._check_entries()
+        except KcalcError as error:
+            raise KcalcError(f"{self.label[:60]}: {error}") from None
+
+    def _check(self) -> None:
+        if not isinstance(self.network, Network):
+            raise KcalcError(f"network must be a kcalc.Network, got {glimpse(self.network)}")
+        check_preparation(self.preparation)
         choice(self.method, "method", METHOD_NAMES)
-        if not isinstance(self.label, str) or not isinstance(self.network, Network):
-            raise KcalcError(f"a contender is Contender(label, network, ...), got {self.label!r} and {type(self.network).__name__}")
-        if isinstance(self.width, bool) or not isinstance(self.width, int | np.integer) or self.width < 1:
-            raise KcalcError(f"{self.label}: width must be a whole number >= 1, got {self.width!r}")
+        truth(self.equivalent, "equivalent")
+        initialiser(self.weights)
+        if self.activation is not None:
+            activation(self.activation)
+        rates = None if self.rates is None else learning_rates(self.rates)
+        for name, value in (("width", whole(self.width, "width", 1)), ("rates", rates), ("dtype", dtype_name(self.dtype))):
+            object.__setattr__(self, name, value)
+
+    def _check_entries(self) -> None:
         for name, known in (("settings", [item.name for item in fields(Settings)]), ("targets", self._targets())):
             given: Any = getattr(self, name)
             if not isinstance(given, dict):
-                raise KcalcError(f"{self.label}: {name} must be {{name: value}}, got {given!r}")
+                raise KcalcError(f"{name} must be {{name: value}}, got {glimpse(given)}")
             foreign = next((key for key in given if known is not None and key not in known), None)
             if foreign is not None and not known:
-                raise KcalcError(f"{self.label}: the method {self.method} has no targets, got {foreign!r}; leave it out")
+                raise KcalcError(f"the method {self.method} has no targets, got {glimpse(foreign)}; leave it out")
             if foreign is not None:
-                raise KcalcError(f"{self.label}: {unknown(f'entry of {name}', foreign, known or ())}")
+                raise unknown(f"entry of {name}", foreign, known or ())
+        Settings(**{"steps": MOST, **self.settings})  # a warm-up may be long where the steps are those of the comparison
 
     def _targets(self) -> tuple[str, ...] | None:
         """The targets of the method; None where the method itself checks them."""
@@ -121,6 +141,14 @@ class Contender:
                  self.preparation, replace(self.trained_with(settings), seed=0, learning_rate=0.0), self.dtype)  # fmt: skip
         text = "\n".join(map(repr, (list(self.network.steps()), *about[1:])))
         return digest(text)
+
+
+def learning_rates(values: Any) -> tuple[float, ...]:
+    """Learning rates to try.  Raises: KcalcError for none, and for what are no numbers >= 0."""
+    found = tuple(Settings(learning_rate=value).learning_rate for value in items(values, "rates"))
+    if not found:
+        raise KcalcError(f"rates must be learning rates, one at least, got {glimpse(values)}")
+    return found
 
 
 def _replaced(network: Network, phi: Any) -> Network:

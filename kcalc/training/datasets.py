@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
@@ -11,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, glimpse, unknown
+from ..arguments import raw_array
+from ..errors import KcalcError, glimpse
+from ..plain_arguments import choice, file_path, text, whole
 from .extras import extra
 from .image_folder import read_image_folder
 from .raw_files import find, read_cifar, read_idx
@@ -36,9 +37,15 @@ class Dataset:
     held_out: int
 
     def __post_init__(self) -> None:
-        images, labels = self.images, self.labels
+        name = text(self.name, "the name of a data set")
+        images, labels = raw_array(self.images, f"{name}: images"), raw_array(self.labels, f"{name}: labels")
+        for field, value in (("images", images), ("labels", labels), ("classes", whole(self.classes, f"{name}: classes", 1))):
+            object.__setattr__(self, field, value)
         if images.ndim != 4 or labels.shape != images.shape[:1] or not len(images):
             raise KcalcError(f"{self.name}: images must be (examples, height, width, channels) with a label each, got {images.shape}")
+        if labels.dtype.kind not in "iu":
+            raise KcalcError(f"{name}: labels must be whole numbers 0..{self.classes - 1}, got {labels.dtype}")
+        object.__setattr__(self, "held_out", whole(self.held_out, f"{name}: held_out", 0, len(images) - 1))
         if labels.min() < 0 or labels.max() >= self.classes:
             raise KcalcError(f"{self.name}: labels must lie in 0..{self.classes - 1}, got {labels.min()}..{labels.max()}")
         if not np.isfinite(images).all():
@@ -113,15 +120,19 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Dataset
 
     Raises: KcalcError for unknown names, folders that lack what they should hold, and files that are not what they claim to be.
     """
-    if not isinstance(name, str) or name not in SOURCES:
-        raise unknown("data set", name, SOURCES)
+    choice(name, "data set", SOURCES)
     known = [option for option in signature(SOURCES[name]).parameters if option != "folder"]
     foreign = next((option for option in options if option not in known), None)
     if foreign is not None:
         raise KcalcError(f"{name} has no option {foreign}; {'those it has: ' + ', '.join(known) if known else 'it has none'}")
-    if folder is not None and not isinstance(folder, str | os.PathLike):
-        raise KcalcError(f"folder must be the path of a folder, got {glimpse(folder)}")
-    return SOURCES[name](None if folder is None else Path(folder), **options)
+    try:
+        place = None if folder is None else file_path(folder)
+        reachable = place is None or place.is_dir() or not place.exists()
+    except (KcalcError, OSError, ValueError):  # no path, a name that is too long or holds a zero, a folder that is not to be seen
+        place, reachable = None, False
+    if not reachable:
+        raise KcalcError(f"folder must be the path of a folder that can be read, got {glimpse(folder)}")
+    return SOURCES[name](place, **options)
 
 
 def _folder(folder: Path | None, name: str, contents: str) -> Path:

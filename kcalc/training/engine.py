@@ -70,6 +70,16 @@ class Engine:
                 f"give the last Affine features={split.classes}"
             )
 
+    def checked(self, params: Any, split: Split, what: str = "params") -> Any:
+        """Parameters in the model's precision.  Raises: KcalcError for those of another network, and where one is not finite."""
+        import jax
+
+        self.model.plan(split.x[:1]).check(params)
+        own = jax.tree.map(lambda leaf: jax.numpy.asarray(leaf, self.model.dtype), params)
+        if not self.finite(own):
+            raise KcalcError(f"the {what} hold numbers that are not finite; give those of model.init or of a run")
+        return own
+
     def start(self, params: Any, x: Array) -> Tree:
         """The tree before any step."""
         tree = {"params": params, "state": self.model.init_state(x[:1]), "optimizer": self._initial(params)}
@@ -166,7 +176,7 @@ class Engine:
 
         def finite(tree: Any) -> Array:
             leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-            return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+            return jnp.asarray([jnp.isfinite(leaf).all() for leaf in leaves], bool).all()  # there may be none
 
         return jax.jit(finite)
 

@@ -7,11 +7,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from ..activations import activation
+from ..arguments import one_number
 from ..backend.initialisers import Fan, Initialiser
-from ..errors import KcalcError, glimpse
+from ..errors import KcalcError
 from ..layers import Affine, Flatten, Input, Nonlinear, Pool, Sum
 from ..network import Network, Step
 
@@ -93,8 +92,7 @@ def prelu(network: Network, features: int, slope: float = 0.25) -> tuple[Network
     A PReLU is the sum of relu(x) and of relu(-x) behind a channel-wise weight; ``features`` is the width of all layers with one.
     Raises: KcalcError for a slope that is no finite number, and for layers before an activation that state another width.
     """
-    if isinstance(slope, bool) or not isinstance(slope, int | float | np.integer | np.floating) or not math.isfinite(slope):
-        raise KcalcError(f"slope must be a finite number, got {glimpse(slope)}")
+    slope = one_number(slope, "slope")
     gain = math.sqrt(2 / (1 + slope**2))
     relu = activation("relu")
     steps: list[Step] = []

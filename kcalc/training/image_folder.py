@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, glimpse
+from ..errors import KcalcError
+from ..plain_arguments import whole
 from ..threads import READING
 
 Array = np.ndarray
@@ -25,8 +26,7 @@ def read_image_folder(folder: Path, size: int) -> tuple[list[tuple[Array, Array]
     Classes are the names of the folders in ``train``, sorted; those of the test set must be among them.
     Raises: KcalcError for missing or empty folders, and for images that cannot be read, naming the file.
     """
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 4096:
-        raise KcalcError(f"size must be a whole number of pixels from 1 to 4096, got {glimpse(size)}")
+    size = whole(size, "size, in pixels,", 1, 4096)
     test = next((folder / name for name in TEST_FOLDERS if (folder / name).is_dir()), None)
     if test is None or not (folder / "train").is_dir():
         raise KcalcError(f"{folder} must hold the folders train and val (or test), each with one folder of images per class")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from ..errors import KcalcError
 from ..files import write_whole
-from .logs import real, whole
+from .logs import output_file, real, whole
 from .results import Result
 
 START = '{"label": "'  # of every line
@@ -21,17 +22,11 @@ class Journal:
     A last line cut short is dropped; a file that is no journal is refused and left as it is.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self.path = None if path is None else output_file(path, "journal", (".jsonl",))
         self.known: dict[tuple[Any, ...], Result] = {}
-        if path is None:
-            return
-        if path.suffix != ".jsonl" or not path.parent.is_dir():
-            raise KcalcError(f"a journal is a file .jsonl in a folder that exists, not {path}")
-        if path.is_dir():
-            raise KcalcError(f"{path} is a folder; give the name of a file for the journal")
-        if path.exists():
-            self._read(path)
+        if self.path is not None and self.path.exists():
+            self._read(self.path)
 
     def _read(self, path: Path) -> None:
         try:

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import KcalcError
-from ..files import write_whole
+from ..errors import KcalcError, glimpse
+from ..files import destination, write_whole
+from ..plain_arguments import file_path
 
 SUFFIXES = (".csv", ".jsonl")
 
@@ -39,12 +40,7 @@ class Log:
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> Log:
         """Raises: KcalcError for another suffix or a missing folder."""
-        file = Path(path)
-        if file.suffix not in SUFFIXES:
-            raise KcalcError(f"a log is written as {' or '.join(SUFFIXES)}, not {file.suffix or 'a name without suffix'!r}: {file}")
-        if not file.parent.is_dir():
-            raise KcalcError(f"the folder {file.parent} does not exist; make it first")
-        return cls(file)
+        return cls(output_file(path, "log", SUFFIXES))
 
     def begin(self, records: Iterable[Record]) -> None:
         """Write the rows there are so far, in place of what the file held (rows after the checkpoint that a run resumes from)."""
@@ -66,6 +62,15 @@ class Log:
         stream = io.StringIO()
         csv.writer(stream, lineterminator="\n").writerow(row.values())
         return stream.getvalue()
+
+
+def output_file(path: Any, what: str, suffixes: tuple[str, ...]) -> Path:
+    """The path of a file that can be written.  Raises: KcalcError for what is no path, another suffix, a folder or a missing one."""
+    file = file_path(path, what)
+    if file.suffix not in suffixes:
+        raise KcalcError(f"a {what} is a file {' or '.join(suffixes)} in a folder that exists, not {glimpse(str(file), 300)}")
+    destination(file)
+    return file
 
 
 def record_from(data: dict[str, Any]) -> Record:

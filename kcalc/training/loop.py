@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ..backend.model import Model
 from ..errors import KcalcError, glimpse
+from ..plain_arguments import file_path, truth, whole
 from . import kfac
 from .engine import Engine
 from .kfac import KfacEngine
@@ -31,8 +31,7 @@ class Trainer:
     ) -> None:
         if not isinstance(model, Model):
             raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
-        if isinstance(steps_per_dispatch, bool) or not isinstance(steps_per_dispatch, int) or steps_per_dispatch < 1:
-            raise KcalcError(f"steps_per_dispatch must be a whole number >= 1, got {glimpse(steps_per_dispatch)}")
+        steps_per_dispatch = whole(steps_per_dispatch, "steps_per_dispatch", 1)
         self.model = model
         self.settings = Settings() if settings is None else settings
         if not isinstance(self.settings, Settings):
@@ -64,8 +63,11 @@ class Trainer:
         changes = {name: value for name, value in (("learning_rate", learning_rate), ("seed", seed)) if value is not None}
         settings = replace(self.settings, **changes)
         _check_split(split)
+        resume, progress = truth(resume, "resume"), truth(progress, "progress")
+        if begun is not None and not callable(begun):
+            raise KcalcError(f"begun must be a function without arguments, got {glimpse(begun)}")
         with self.model.precision():
-            files = None if checkpoint is None else Path(checkpoint), None if log is None else Log.at(log)
+            files = None if checkpoint is None else file_path(checkpoint, "checkpoint"), None if log is None else Log.at(log)
             return Session(self.engine, split, settings, *files).run(params, resume, progress, begun or (lambda: None))
 
     def evaluate(self, params: Any, split: Split, state: Any = None) -> tuple[float, float]:
@@ -73,8 +75,11 @@ class Trainer:
         _check_split(split)
         with self.model.precision():
             self.engine.check(split)
-            kept = self.model.init_state(split.x[:1]) if state is None else state
-            tree = self.placement.everywhere({"params": params, "state": kept})
+            kept, plan = {} if state is None else state, self.model.plan(split.x[:1])
+            if plan.states and state is None:
+                raise KcalcError(f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: give state=run.state of its training")
+            plan.check(kept, "state")
+            tree = self.placement.everywhere({"params": self.engine.checked(params, split), "state": kept})
             return self.engine.evaluate(tree, self.placement.everywhere(split.x), self.placement.everywhere(split.y), split.test)
 
 

@@ -14,9 +14,10 @@ from typing import Any
 from ..activations import activation
 from ..architectures import rescaled_resnet, vanilla
 from ..combinators import Piece, chain, repeat
-from ..errors import KcalcError, unknown
+from ..errors import unknown
 from ..layers import Affine, Flatten, Input, Nonlinear, Pool
 from ..network import Network
+from ..plain_arguments import whole
 from . import kfac
 from .contenders import Contender
 from .optimisers import OPTIMISERS
@@ -69,10 +70,8 @@ class Recipe:
     def contenders(self, depth: int | None = None, width: int = 64, **settings: Any) -> list[Contender]:
         """The contenders for networks of this depth (None: the recipe's own) and width; ``settings`` go to those that do not set them."""
         chosen = self.depth if depth is None else depth
-        for name, value in (("depth", chosen), ("width", width)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise KcalcError(f"{name} must be a whole number >= 1, got {value!r}")
-        found = self.entries(Size(chosen, width))
+        width = whole(width, "width", 1)
+        found = self.entries(Size(whole(chosen, "depth", 1), width))
         return [replace(one, width=_width(one, width), settings={**settings, **one.settings}) for one in found]
 
 

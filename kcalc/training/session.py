@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import KcalcError
 from .checkpoints import Checkpoint, Fingerprint, fingerprint, load, save
 from .engine import Engine
-from .logs import Log, Record
+from .logs import Log, Record, output_file
 from .run import Diverged, Run
 from .settings import Settings, batches
 from .splits import Split
@@ -47,8 +47,7 @@ class Session:
         self.x, self.y = place.everywhere(self.split.x), place.everywhere(np.asarray(self.split.y, np.int32))
         self.started = time.perf_counter()
         if self.checkpoint is not None:
-            if self.checkpoint.suffix != SUFFIX or not self.checkpoint.parent.is_dir():
-                raise KcalcError(f"a checkpoint is a file {SUFFIX} in a folder that exists, not {self.checkpoint}")
+            self.checkpoint = output_file(self.checkpoint, "checkpoint", (SUFFIX,))
             self.own = fingerprint(self.engine.model, self.split)
 
     def run(self, params: Any, resume: bool, progress: bool, begun: Callable[[], None]) -> Run:
@@ -67,16 +66,10 @@ class Session:
 
     def _begin(self, params: Any, resume: bool) -> None:
         """Initial weights, or those of the checkpoint."""
-        import jax
-
         engine, file = self.engine, self.checkpoint
         model = engine.model
         drawn = model.init(self.settings.seed, self.split.x[:1]) if params is None else params
-        model.plan(self.split.x[:1]).check(drawn)
-        drawn = jax.tree.map(lambda leaf: jax.numpy.asarray(leaf, model.dtype), drawn)
-        if not engine.finite(drawn):
-            raise KcalcError("the initial params hold numbers that are not finite; give others, or leave them to model.init")
-        self.tree = engine.start(drawn, self.split.x)
+        self.tree = engine.start(engine.checked(drawn, self.split, "initial params"), self.split.x)
         if resume and file is None:
             raise KcalcError("resuming needs the file of a checkpoint; give checkpoint=")
         if file is not None and file.exists():

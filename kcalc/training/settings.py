@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import one_number
 from ..errors import KcalcError
-from ..plain_arguments import choice
+from ..plain_arguments import choice, text, whole
 
 Array = np.ndarray
+MOST = 2**31 - 1  # what the compiled loops count in
 SCHEDULES = ("constant", "cosine", "linear")
 
 
@@ -40,6 +42,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         choice(self.schedule, "schedule of the learning rate", SCHEDULES)
+        text(self.optimizer, "optimizer")
         for name, least in (("steps", 1), ("batch_size", 1), ("evaluate_every", 1), ("warmup", 0), ("seed", 0)):
             self._whole(name, least)
         if self.checkpoint_every is not None:
@@ -48,17 +51,13 @@ class Settings:
             raise KcalcError(f"warmup must be at most the {self.steps} steps, got {self.warmup}")
         ranges = (("learning_rate", 0, math.inf), ("label_smoothing", 0, 1), ("momentum", 0, 1), ("weight_decay", 0, math.inf))
         for name, low, high in ranges:
-            value: Any = getattr(self, name)
-            number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-            if not number or not (low <= value < high):
-                raise KcalcError(f"{name} must be a number in [{low}, {high}), got {value!r}")
-            object.__setattr__(self, name, value.item() if isinstance(value, np.generic) else value)
+            value = one_number(getattr(self, name), name)
+            if not low <= value < high:
+                raise KcalcError(f"{name} must be a number in [{low}, {high}), got {value}")
+            object.__setattr__(self, name, value)
 
     def _whole(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
-        object.__setattr__(self, name, int(value))  # plain, as checkpoints and digests write it
+        object.__setattr__(self, name, whole(getattr(self, name), name, least, MOST))  # plain, as checkpoints and digests write it
 
     @property
     def rates(self) -> Array:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import KcalcError, glimpse
+from ..plain_arguments import LARGEST, items, text, whole
 
 AXIS = "data"
 
@@ -26,6 +27,10 @@ def connect(coordinator: str | None = None, processes: int | None = None, proces
     """
     import jax
 
+    if coordinator is not None and ":" not in text(coordinator, "coordinator"):
+        raise KcalcError(f"coordinator must be the address:port of process 0, as in '10.0.0.1:1234', got {glimpse(coordinator)}")
+    processes = None if processes is None else whole(processes, "processes", 1)
+    process = None if process is None else whole(process, "process", 0, LARGEST if processes is None else processes - 1)
     try:
         jax.distributed.initialize(coordinator, processes, process, **options)
     except (RuntimeError, ValueError) as error:
@@ -43,17 +48,18 @@ def data_mesh(devices: int | Sequence[Any] | None = None) -> Any:
     known = jax.devices()
     if devices is None:
         chosen: Any = known
-    elif isinstance(devices, int | np.integer) and not isinstance(devices, bool):
-        if not 1 <= devices <= len(known):
-            hint = f"; XLA_FLAGS=--xla_force_host_platform_device_count={devices} makes a processor look like that many"
+    elif not hasattr(devices, "__len__") or isinstance(devices, str):
+        count = whole(devices, "devices", 1)
+        if count > len(known):
             there = "there is 1 device" if len(known) == 1 else f"there are {len(known)} devices"
-            raise KcalcError(f"{there}, not {devices}" + (hint if devices > len(known) else ""))
-        chosen = known[: int(devices)]
+            hint = f"XLA_FLAGS=--xla_force_host_platform_device_count={count} makes a processor look like that many"
+            raise KcalcError(f"{there}, not {count}; {hint}")
+        chosen = known[:count]
     else:
-        chosen = list(devices) if isinstance(devices, Sequence | np.ndarray) and not isinstance(devices, str) else []
+        chosen = items(devices, "devices")
         if not chosen or not all(isinstance(device, jax.Device) for device in chosen) or len(set(chosen)) < len(chosen):
             raise KcalcError(f"devices must be a number of devices or different ones of jax.devices(), got {glimpse(devices)}")
-    return jax.sharding.Mesh(np.array(chosen), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.sharding.Mesh(np.array(list(chosen)), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,10 @@ class Placement:
     mesh: Any = None
 
     def __post_init__(self) -> None:
-        if self.mesh is not None and AXIS not in getattr(self.mesh, "axis_names", ()):
-            raise KcalcError(f'mesh must be a jax.sharding.Mesh with an axis "{AXIS}", as data_mesh() makes, got {self.mesh!r}')
+        import jax
+
+        if self.mesh is not None and not (isinstance(self.mesh, jax.sharding.Mesh) and AXIS in self.mesh.axis_names):
+            raise KcalcError(f'mesh must be a jax.sharding.Mesh with an axis "{AXIS}", as data_mesh() makes, got {glimpse(self.mesh)}')
 
     @property
     def count(self) -> int:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ..arguments import one_number, raw_array
 from ..backend.per_location import VARIANTS, normalise_locations
-from ..errors import KcalcError, glimpse, unknown
+from ..errors import KcalcError, glimpse
+from ..plain_arguments import choice, text, truth, whole
 from .datasets import Dataset
 from .extras import extra
 
 Array = np.ndarray
+SINGLE = np.finfo(np.float32)
+SEEDS = 2**32  # that scikit-learn has
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,13 @@ class Preparation:
 
     def __post_init__(self) -> None:
         for name in ("flat", "centre"):
-            if not isinstance(getattr(self, name), bool):
-                raise KcalcError(f"Preparation.{name} must be True or False, got {getattr(self, name)!r}")
-        scale: Any = self.scale
-        number = isinstance(scale, int | float | np.integer | np.floating) and not isinstance(scale, bool)
-        if not number or not math.isfinite(scale) or scale == 0:
-            raise KcalcError(f"Preparation.scale must be a finite number other than 0, got {scale!r}")
-        object.__setattr__(self, "scale", scale.item() if isinstance(scale, np.generic) else scale)
-        if self.normalisation is not None and self.normalisation not in VARIANTS:
-            raise unknown("variant of per-location normalisation", self.normalisation, VARIANTS)
+            object.__setattr__(self, name, truth(getattr(self, name), f"Preparation.{name}"))
+        scale = one_number(self.scale, "Preparation.scale")
+        if not SINGLE.tiny <= abs(scale) <= SINGLE.max:
+            raise KcalcError(f"Preparation.scale must be a number other than 0 of single precision, got {scale}")
+        object.__setattr__(self, "scale", scale)
+        if self.normalisation is not None:
+            choice(self.normalisation, "variant of per-location normalisation", VARIANTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +62,11 @@ class Split:
     preparation: Preparation = Preparation()
 
     def __post_init__(self) -> None:
+        text(self.name, "the name of a split")
+        check_preparation(self.preparation)
         for name in ("x", "y", "train", "test"):
             object.__setattr__(self, name, _array(getattr(self, name), f"{self.name}: {name}"))
-        _check_classes(self.name, self.classes)
+        object.__setattr__(self, "classes", whole(self.classes, f"{self.name}: classes", 1))
         _check_inputs(self.name, self.x)
         _check_labels(self.name, self.y, len(self.x), self.classes)
         for part, rows in (("training", self.train), ("test", self.test)):
@@ -77,14 +80,23 @@ class Split:
 
 
 def _array(values: Any, what: str) -> Array:
-    if isinstance(values, list | tuple) or not hasattr(values, "__array__"):
-        raise KcalcError(f"{what} must be a NumPy array, got {type(values).__name__}; np.asarray(...) makes one")
-    return np.asarray(values)
+    try:
+        if isinstance(values, list | tuple) or not hasattr(values, "__array__"):
+            raise TypeError
+        return np.asarray(values)
+    except Exception:  # whatever a foreign object raises as it is read
+        raise KcalcError(f"{what} must be a NumPy array, got {type(values).__name__}; np.asarray(...) makes one") from None
 
 
-def _check_classes(name: str, classes: Any) -> None:
-    if isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 1:
-        raise KcalcError(f"{name}: classes must be a whole number >= 1, got {glimpse(classes)}")
+def _check_dataset(dataset: Any) -> None:
+    if not isinstance(dataset, Dataset):
+        raise KcalcError(f"dataset must be a kcalc.training.Dataset, as load(name) makes, got {glimpse(dataset)}")
+
+
+def check_preparation(preparation: Any) -> None:
+    """Raises: KcalcError for what is no preparation."""
+    if not isinstance(preparation, Preparation):
+        raise KcalcError(f"preparation must be a kcalc.training.Preparation(...), got {glimpse(preparation)}")
 
 
 def _check_inputs(name: str, x: Array) -> None:
@@ -119,14 +131,11 @@ def _check_rows(what: str, rows: Array, examples: int) -> None:
 def fold(dataset: Dataset, index: int, count: int = 5, seed: int = 0, preparation: Preparation | None = None) -> Split:
     """The ``index``-th of ``count`` folds as test examples: shuffled by ``seed``, every class spread evenly (scikit-learn's
     StratifiedKFold)."""
-    if (
-        isinstance(count, bool)
-        or not isinstance(count, int)
-        or not 2 <= count <= np.bincount(dataset.labels)[np.unique(dataset.labels)].min()
-    ):
-        raise KcalcError(f"folds must be a whole number >= 2 with an example of every class in each, got {glimpse(count)}")
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
-        raise KcalcError(f"the fold must be one of 0..{count - 1}, got {glimpse(index)}")
+    _check_dataset(dataset)
+    rarest = int(np.bincount(dataset.labels)[np.unique(dataset.labels)].min())
+    count = whole(count, "the number of folds, each with an example of every class,", 2, rarest)
+    index = whole(index, "the fold", 0, count - 1)
+    seed = whole(seed, "seed", 0, SEEDS - 1)
     folds = extra("sklearn.model_selection", "scikit-learn").StratifiedKFold(count, shuffle=True, random_state=seed)
     train, test = list(folds.split(np.zeros(len(dataset)), dataset.labels))[index]
     return prepare(dataset, train, test, f"{dataset.name}, fold {index + 1} of {count}", preparation)
@@ -134,9 +143,9 @@ def fold(dataset: Dataset, index: int, count: int = 5, seed: int = 0, preparatio
 
 def held_out(dataset: Dataset, count: int | None = None, preparation: Preparation | None = None) -> Split:
     """The last ``count`` examples as test examples; by default the data set's own test set (digits: 360 by other writers)."""
+    _check_dataset(dataset)
     size = dataset.held_out if count is None else count
-    if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < len(dataset):
-        raise KcalcError(f"held out must be 1 to {len(dataset) - 1} of the {len(dataset)} examples, got {size!r}")
+    size = whole(size, "the number of examples held out", 1, len(dataset) - 1)
     rows = np.arange(len(dataset))
     return prepare(dataset, rows[:-size], rows[-size:], f"{dataset.name}, last {size}", preparation)
 
@@ -146,9 +155,10 @@ def prepare(
 ) -> Split:
     """A split of a data set by row numbers; whatever is learnt of the inputs is learnt of the training examples alone."""
     chosen = Preparation() if preparation is None else preparation
-    if not isinstance(dataset, Dataset) or not isinstance(chosen, Preparation):
-        raise KcalcError(f"expected a data set and a Preparation, got {type(dataset).__name__} and {type(chosen).__name__}")
-    rows = np.asarray(train), np.asarray(test)
+    _check_dataset(dataset)
+    check_preparation(chosen)
+    text(name, "the name of a split")
+    rows = raw_array(train, f"{name}: train"), raw_array(test, f"{name}: test")
     for part, given in zip(("training", "test"), rows, strict=True):
         _check_rows(f"{name}: the {part} examples", given, len(dataset))
     pixels = dataset.images.reshape(len(dataset), -1) if chosen.flat else dataset.images

@@ -18,6 +18,7 @@ from ..errors import KcalcError, glimpse
 from ..layers import Affine, Flatten, Identity, Input, Pool
 from ..maps import Assumption
 from ..network import Network
+from ..plain_arguments import items, whole
 from .empirical_ntk import Jacobian, contracted
 from .inputs import InputPairs, input_shapes
 from .jacobians import Jacobians, layer_jacobians
@@ -62,9 +63,7 @@ def verify_kernels(
     """
     if not isinstance(model, Model):
         raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
-    for name, value, least in (("draws", draws, 2), ("pairs", pairs, 1), ("memory", memory, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise KcalcError(f"{name} must be a whole number >= {least}, got {value!r}")
+    draws, pairs, memory = whole(draws, "draws", 2), whole(pairs, "pairs", 1), whole(memory, "memory", 1)
     cases = InputPairs.of(model.network, c, q, q2)
     models = [model] if widths is None else _at_widths(model, widths)
     work = [_Work(one, cases, pairs, heuristic, tangent, gradients) for one in models]
@@ -80,9 +79,8 @@ def verify_kernels(
 
 
 def _at_widths(model: Model, widths: Sequence[int]) -> list[Model]:
-    every = list(widths) if isinstance(widths, Sequence | np.ndarray) and not isinstance(widths, str) else []
-    given = [int(w) for w in every if not isinstance(w, bool) and hasattr(w, "__index__") and int(w) >= 1]
-    if len(given) != len(every) or len(set(given)) != len(given) or not given:
+    given = [whole(width, "a width", 1) for width in items(widths, "widths")]
+    if len(set(given)) != len(given) or not given:
         raise KcalcError(f"widths must be different positive whole numbers, got {glimpse(widths)}")
     open_nodes = [
         node for node in model.network.nodes_of(Affine)

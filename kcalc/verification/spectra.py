@@ -16,6 +16,7 @@ from ..compose import fold, require_network
 from ..errors import KcalcError, glimpse
 from ..layers import Affine
 from ..network import Network
+from ..plain_arguments import whole
 from ..printing import Printed
 from .jacobians import layer_jacobians
 from .probes import PROBE, Probed
@@ -130,8 +131,7 @@ def training_spectra(
     plan = model.plan(inputs)
     if not 0 <= example < len(inputs):
         raise KcalcError(f"example must lie in 0..{len(inputs) - 1}, got {example}")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-        raise KcalcError(f"steps must be a whole number >= 0, got {glimpse(steps)}")
+    steps = whole(steps, "steps")
     with model.precision():
         run = _Run(model, plan, model.inputs_of(inputs)[network.inputs[0]], jax.numpy.asarray(classes), first, last, example)
         params = plan.draw(random_bits(key), model._dtype)

@@ -6,6 +6,7 @@ all Gaussian; the random networks it is used on contain nothing else.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -38,8 +39,9 @@ GRID = np.linspace(0, 1, 21)
 
 
 def law(examples: int) -> Callable[[Any], Any]:
-    """Hypothesis settings: a bounded number of reproducible examples."""
-    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    """Hypothesis settings: a bounded number of reproducible examples, ``MORE_EXAMPLES`` times as many where that is set."""
+    many = examples * int(os.environ.get("MORE_EXAMPLES", "1"))
+    return settings(max_examples=many, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 # -- the oracle -------------------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def cases() -> list[tuple[str, int]]:
     return [(name, seed) for name in RULES for seed in range(20)]
 
 
-@pytest.mark.parametrize(("name", "seed"), mostly_slow(cases(), every=5))
+@pytest.mark.parametrize(("name", "seed"), mostly_slow(cases(), every=10))
 def test_measured_rules(name: str, seed: int):
     """q at the first location, c between the two inputs there, and between their first two locations, within 4 standard errors."""
     rng = np.random.default_rng([seed, *name.encode()])
@@ -205,7 +205,7 @@ def pieces(rng: np.random.Generator, places: int) -> list[Any]:
     return [kinds[i] for i in rng.permutation(len(kinds))[:3]]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", mostly_slow(range(20)))
 def test_equal_locations_and_delta_weights_are_the_map_of_one_dimension(seed: int):
     rng = np.random.default_rng(seed)
     shape = (3, 2)

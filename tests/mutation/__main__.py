@@ -4,9 +4,9 @@ Needs the record of which test runs which line, and how long each takes::
 
     python -m pytest -n 2 --cov --cov-context=test --junitxml=.junit.xml
 
-For each mutant of a sample over `ROOMS` the tests that run its line, as many as fit in ``--seconds``, run in a process forked for it, whose
-import system sees the spoilt file.  Killed: a test fails, or the process dies or takes several times as long as it should.
-Prints each survivor, and the share killed by room; exit status 1 below ``--at-least``.
+For each mutant of a sample over `ROOMS` the tests that run its line, as many as fit in ``--seconds``, run in a process forked for it,
+whose import system sees the spoilt file; more of them for those that survive.  Killed: a test fails, or the process dies or takes several
+times as long as it should.  Prints each survivor, and the share killed by room; exit status 1 below ``--at-least``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--room", choices=sorted(ROOMS), action="append", help="only these rooms")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of tests for one mutant, by the recorded times")
+    parser.add_argument(
+        "--seconds", type=float, nargs="+", default=[10.0, 60.0], help="of tests for one mutant, by the recorded times; for survivors, more"
+    )
     parser.add_argument("--coverage", default=".coverage")
     parser.add_argument("--junit", default=".junit.xml")
     parser.add_argument("--at-least", type=float, default=0.85, help="share killed that passes")

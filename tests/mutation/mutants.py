@@ -17,7 +17,7 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
 }  # fmt: skip
 # What a function of these names shows of itself is looked at by eyes, not compared with the truth.
 SHOWN = frozenset({"__repr__", "__str__", "_repr_html_", "_repr_latex_", "_repr_svg_", "plot", "draw"})
-SYMMETRIC = frozenset({"max", "min", "zip", "isinstance", "Add", "Mul", "KcalcError"})
+SYMMETRIC = frozenset({"max", "min", "zip", "isinstance", "Add", "Mul", "KcalcError", "plus"})
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 from mutants import Mutant
 from selection import Selection
 
+Item = tuple[str, Mutant]
 PATIENCE = 60.0  # seconds, beyond four times what the tests should take
 
 
@@ -52,19 +54,27 @@ class Pool:
         ):
             importlib.import_module(name)
 
-    def run(self, sample: Iterable[tuple[str, Mutant]], selection: Selection, limit: float) -> Iterator[tuple[tuple[str, Mutant], Verdict]]:
-        """((room, mutant), verdict) as they become known."""
-        waiting, running = list(sample)[::-1], {}
+    def run(self, sample: Iterable[Item], selection: Selection, limits: Sequence[float]) -> Iterator[tuple[Item, Verdict]]:
+        """((room, mutant), verdict) as they become known; who survives the tests within one limit meets those within the next."""
+        waiting = [(item, list(limits), frozenset[str]()) for item in list(sample)[::-1]]
+        running: dict[int, tuple[Any, float]] = {}
         while waiting or running:
             while waiting and len(running) < self.processes:
-                room, mutant = waiting.pop()
-                tests = selection.tests(mutant.path, mutant.line, limit)
-                if not tests:
-                    yield (room, mutant), Verdict.SURVIVED
-                    continue
-                spent = sum(selection.seconds.get(name, 1.0) for name in tests)
-                running[self._start(mutant, tests)] = (room, mutant), time.monotonic() + 4 * spent + PATIENCE
-            yield from _finished(running)
+                item, left, met = waiting.pop()
+                mutant = item[1]
+                tests = [name for name in selection.tests(mutant.path, mutant.line, left.pop(0)) if name not in met] if left else []
+                if tests:
+                    spent = sum(selection.seconds.get(name, 1.0) for name in tests)
+                    running[self._start(mutant, tests)] = (item, left, met.union(tests)), time.monotonic() + 4 * spent + PATIENCE
+                elif left:
+                    waiting.append((item, left, met))
+                else:
+                    yield item, Verdict.SURVIVED
+            for (item, left, met), verdict in _finished(running):
+                if verdict is Verdict.SURVIVED and left:
+                    waiting.append((item, left, met))
+                else:
+                    yield item, verdict
             time.sleep(0.02)
 
     def _start(self, mutant: Mutant, tests: list[str]) -> int:
@@ -79,7 +89,7 @@ class Pool:
             os._exit(status)
 
 
-def _finished(running: dict[int, tuple[tuple[str, Mutant], float]]) -> Iterator[tuple[tuple[str, Mutant], Verdict]]:
+def _finished(running: dict[int, tuple[Any, float]]) -> Iterator[tuple[Any, Verdict]]:
     for pid, (item, deadline) in list(running.items()):
         done, status = os.waitpid(pid, os.WNOHANG)
         late = time.monotonic() > deadline

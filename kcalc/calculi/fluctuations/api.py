@@ -35,7 +35,7 @@ MOST_ROWS = 40
 
 @dataclass(frozen=True)
 class Fluctuation:
-    """``q``: at infinite width; ``relative`` = Var q / q^2; ``log_variance`` = Var log q; ``c``, ``c_variance`` = Var c, None where no c was asked for."""
+    """``q``: at infinite width; ``relative`` = Var q / q^2; ``log_variance`` = Var log q; ``c``, ``c_variance`` = Var c, or None."""
 
     q: float
     relative: float

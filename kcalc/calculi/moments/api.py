@@ -9,10 +9,11 @@ import sympy as sp
 
 from ...arguments import one_number
 from ...compose import require_network
-from ...errors import KcalcError, glimpse
+from ...errors import KcalcError
 from ...layers import Affine, Dropout
 from ...maps import Assumption
 from ...network import Network, chosen_output
+from ...plain_arguments import truth
 from ..widths import with_widths
 from .closed import closed_moments
 from .evaluation import Entry, Forward, jacobian_moments, node_moments
@@ -88,21 +89,18 @@ def _input_fourth(network: Network, given: Any) -> Any:
         return 1 / width
     if isinstance(given, sp.Basic) and given.free_symbols:
         return given
-    value: Any = given if isinstance(given, sp.Basic) else one_number(given, "input_fourth")
     size = one_number(given, "input_fourth")
     low = 1 / float(width) if not width.free_symbols else 0.0
     if not low * (1 - 1e-12) <= size <= 1 + 1e-12:
         raise KcalcError(
             f"input_fourth is sum x_i^4 of an input with sum x_i^2 = 1, and lies in [1/channels, 1] = [{low:.6g}, 1], got {given}"
         )
-    return value
+    return given if isinstance(given, sp.Basic) else size
 
 
 def _refusal(read: Compiled, laws: Mapping[Node, Law], jacobian: bool) -> str:
     """Why there are no Jacobian moments; empty if there are."""
-    if jacobian is not True and jacobian is not False:
-        raise KcalcError(f"jacobian must be True or False, got {glimpse(jacobian)}")
-    if not jacobian:
+    if not truth(jacobian, "jacobian"):
         return "the moments of Jacobians were not asked for; leave jacobian=True"
     if any(isinstance(v, Rectified) for v in read.vectors.all):
         for node, law in laws.items():

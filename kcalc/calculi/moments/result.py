@@ -80,16 +80,16 @@ class Moments:
         from dataclasses import replace
 
         every = [*self.nodes.values(), *(self.jacobians or {}).values()]
-        free: set[Any] = set().union(*(sp.sympify(part).free_symbols for moment in every for part in (moment.mean, moment.fourth)))
-        named, given = {symbol.name: symbol for symbol in free}, {}
+        parts = (sp.sympify(part).free_symbols for moment in every for part in (moment.mean, moment.fourth))
+        named: dict[Any, Any] = {symbol.name: symbol for symbol in self.network.free_symbols.union(*parts)}
+        given: dict[Any, Any] = {}
         for key, value in mapping(values, "values").items():
             name = key if isinstance(key, str) else getattr(key, "name", None)
             if not is_key(name, named):
                 raise unknown("symbol", key, named or ["(the moments have no symbols)"])
-            given[named[name]] = SYMPY.number(value)  # pyright: ignore[reportArgumentType]
-        values = given
-        nodes = {node: moment.subs(values) for node, moment in self.nodes.items()}
-        jacobians = None if self.jacobians is None else {node: moment.subs(values) for node, moment in self.jacobians.items()}
+            given[named[name]] = SYMPY.number(value)
+        nodes = {node: moment.subs(given) for node, moment in self.nodes.items()}
+        jacobians = None if self.jacobians is None else {node: moment.subs(given) for node, moment in self.jacobians.items()}
         return replace(self, nodes=nodes, jacobians=jacobians)
 
     def plot(self, ax: Axes | None = None) -> Axes:

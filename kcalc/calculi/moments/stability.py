@@ -107,5 +107,4 @@ def crelu_budget(width: Any, depth: int = 1) -> Budget:
     n = one_number(width, "width")
     if n <= 0:
         raise KcalcError(f"width must be > 0, got {n}")
-    whole(depth, "depth", 1)
-    return Budget(n, depth)
+    return Budget(n, whole(depth, "depth", 1))

@@ -16,6 +16,7 @@ from ...errors import KcalcError, glimpse, unknown
 from ...fields import SYMPY
 from ...layers import Affine, Input, Nonlinear, Pool, Scale, Sum
 from ...network import Network
+from ...plain_arguments import extents, truth
 from ..widths import with_widths
 from .affine import Weight
 from .backward import Backward, Message
@@ -69,8 +70,7 @@ def scaling(
     """
     require_network(network)
     _check_law(weights)
-    if not isinstance(input_symmetric, bool):
-        raise KcalcError(f"input_symmetric must be True or False, got {glimpse(input_symmetric)}")
+    input_symmetric = truth(input_symmetric, "input_symmetric")
     net = with_images(with_widths(network, features, symbols=True), image_shape)
     symbolic = bool(net.free_symbols) or any(_has_symbols(v) for v in _values(input_moment))
     given = _Inputs(symbolic, input_moment, input_symmetric, input_correlation)
@@ -166,18 +166,14 @@ def with_images(network: Network, image_shape: Any) -> Network:
     """The network with the locations of its inputs written in."""
     if image_shape is None:
         return network
-    given = dict(image_shape) if isinstance(image_shape, Mapping) else dict.fromkeys(network.inputs, image_shape)
+    given = image_shape if isinstance(image_shape, Mapping) else dict.fromkeys(network.inputs, image_shape)
+    shapes: dict[Node, tuple[int, ...]] = {}
     for node, asked in given.items():
         if node not in network.inputs:
             raise unknown("input", node, map(str, network.inputs))
-        layer: Any = network.layer(node)
-        if not isinstance(asked, tuple | list) or not asked or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in asked):
-            raise KcalcError(f"image_shape must hold positive whole numbers, (height, width), got {glimpse(asked)}")
-        if layer.image_shape not in (None, tuple(asked)):
-            raise KcalcError(
-                f"the input {node!r} has image_shape={layer.image_shape} in its layer, got {tuple(asked)}; leave one of them out"
-            )
-    shapes: dict[Node, Any] = {node: tuple(asked or ()) for node, asked in given.items()}
+        stated, shapes[node] = network.layer(node).image_shape, extents(asked, "image_shape")
+        if stated not in (None, shapes[node]):
+            raise KcalcError(f"the input {node!r} has image_shape={stated} in its layer, got {shapes[node]}; leave one of them out")
     return network.map_layers(
         lambda node, layer: replace(layer, image_shape=shapes[node]) if isinstance(layer, Input) and node in shapes else layer
     )

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ...arguments import real_array
-from ...errors import KcalcError, glimpse, unknown
+from ...errors import KcalcError, unknown
 from ...layers import Input
 from ...network import Network
+from ...plain_arguments import extents
 
 Node = Hashable
 Array = np.ndarray
@@ -39,20 +40,10 @@ def input_shapes(network: Network, image_shape: Any) -> Shapes:
                 f"the exact recursion over locations needs the image shape of the input {node!r}: pass image_shape=(height, width), or "
                 "give the layer one, L.Input(image_shape=(height, width))"
             )
-        shapes[node] = _shape(said if given is None else given)
+        shapes[node] = extents(said if given is None else given, "image_shape")
     if len({len(shape) for shape in shapes.values()}) > 1:
         raise KcalcError(f"the inputs have images of different dimension: {', '.join(map(str, shapes.values()))}")
     return shapes
-
-
-def _shape(given: Any) -> tuple[int, ...]:
-    if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
-        raise KcalcError(f"image_shape is a tuple such as (height, width), got {glimpse(given)}")
-    values = tuple(given)
-    whole = all(hasattr(v, "__index__") and not isinstance(v, bool) and int(v) >= 1 for v in values)
-    if not values or not whole:
-        raise KcalcError(f"image_shape must hold whole numbers >= 1, got {glimpse(given)}")
-    return tuple(int(v) for v in values)
 
 
 def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict[Node, Array]:

@@ -121,13 +121,12 @@ class LocationKernel(Kernel):
             return self._mean_pool(node, inputs[0])
         if isinstance(layer, L.Product):
             inputs = [self._broadcast(state, parent, node) for state, parent in zip(inputs, self.parents[node], strict=True)]
-        if isinstance(layer, L.GroupNorm | L.LayerNorm | L.RMSNorm):
-            self._check_several(node)
         if isinstance(layer, L.GroupNorm):
             return self._group_norm(layer, node, inputs[0])
         if isinstance(layer, L.Flatten | L.Pool):
             return inputs[0]
         if isinstance(layer, L.LayerNorm | L.RMSNorm):
+            self._check_several(node)
             self._refuse_dead(node, inputs[0])
         if isinstance(layer, L.Nonlinear) and self.tangent:
             refuse_jumps(layer, node)
@@ -321,6 +320,8 @@ class LocationKernel(Kernel):
 
     def _group_norm(self, layer: L.GroupNorm, node: Node, below: Channels) -> Channels:
         """Centred and divided by the statistics over all locations: the same shift and scale at each of them."""
+        if not all(t.atom.raw for pair in below.pairs for t in pair.terms):  # of an image that is given, one channel has statistics too
+            self._check_several(node)
         self._check_groups(layer, node, below)
         mean1, mean2 = self._means(below, node)
         q1, q2, _ = self.whole(below)

@@ -108,7 +108,7 @@ class LocationReading:
     def images_within(self, memory: float) -> int:
         """How many images a side of a block of pairs may have: Hermite coefficients are kept at every location of them."""
         kinds = [(self.network.layer(node), self.places[node]) for node in self.network.nodes_of(Nonlinear)]
-        counts = [place.count for layer, place in kinds if not layer.activation.closed_in_numpy]  # pyright: ignore[reportAttributeAccessIssue]
+        counts = [place.count for layer, place in kinds if not layer.activation.closed_in_numpy]
         return max(int(memory * 2**20 / (8 * COEFFICIENTS * max(counts, default=0) + 1)), 1)
 
     def pairs_within(self, memory: float) -> int:
@@ -139,7 +139,7 @@ class LocationReading:
         """Raises KcalcError naming an activation that would take hours at the q values of these images."""
         for node in self.network.nodes_of(Nonlinear):
             q = own.q[self._parents[node][0]]
-            refuse_many(self.network.layer(node).activation, np.unique(q[q > 0]), node)  # pyright: ignore[reportAttributeAccessIssue]
+            refuse_many(self.network.layer(node).activation, np.unique(q[q > 0]), node)
 
     def table(self, images: Images, rows: Array, columns: Array, own: Own, tangent: bool, seeds: Mapping[Node, float] | None) -> Values:
         """Kernels of a block of pairs of images, (rows, columns, P)."""

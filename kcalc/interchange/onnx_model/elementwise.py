@@ -15,6 +15,7 @@ from sympy.logic import boolalg
 
 from ..fusion import nice
 from ..trace import Masked, Pointwise
+from .tensors import TYPES
 from .values import BOOL, FLOAT, INT, Node, Value
 
 if TYPE_CHECKING:
@@ -70,8 +71,6 @@ def _as_test(x: Any) -> Any:
 
 def _clip(x: Any, low: Any, high: Any) -> Any:
     rows = ([(low, x < low)] if low is not None else []) + ([(x, x < high)] if high is not None else [])
-    if low is not None and high is not None and low == 0 and high == sp.oo:
-        return sp.Max(x, 0)
     if high is None:
         return sp.Max(x, 0) if low == 0 else x if low is None else sp.Piecewise((low, x < low), (x, True))
     return sp.Piecewise(*rows, (high, True))
@@ -249,6 +248,8 @@ def clip(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
 def cast(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Cast and CastLike: nothing between floats, truncation to whole numbers, relations as 0 and 1."""
     x = node.value(0)
+    if node.op == "Cast" and node.whole("to") not in TYPES:
+        raise node.fail("it casts to an element type that kcalc does not read")
     kind = node.value(1).kind if node.op == "CastLike" else {9: BOOL, 1: FLOAT, 10: FLOAT, 11: FLOAT, 16: FLOAT}.get(node.whole("to"), INT)
     if kind == x.kind or (x.kind == INT and kind == FLOAT):
         return [Value(x.shape, kind, x.op, x.array, x.parameter, x.maker)]

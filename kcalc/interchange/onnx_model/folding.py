@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .pools import reduced_axes, reduced_shape
-from .shapes import permutation, target_shape
+from .shapes import equal_parts, permutation, target_shape
 from .tensors import TYPES, to_array
 from .values import Array, Node, Value
 
@@ -37,7 +37,6 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "Relu": lambda a: np.maximum(a, a.dtype.type(0)), "Round": np.round, "Sigmoid": lambda a: (1 / (1 + np.exp(-a))).astype(a.dtype),
     "Sign": np.sign, "Sin": np.sin, "Softplus": lambda a: np.logaddexp(a, a.dtype.type(0)), "Sqrt": np.sqrt, "Sub": np.subtract,
     "Sum": lambda *a: sum(a[1:], a[0]), "Tanh": np.tanh, "Where": np.where, "Xor": np.logical_xor,
-    "Mod": lambda a, b: np.mod(a, b) if np.issubdtype(a.dtype, np.floating) or b.all() else _divide(a, b),
 }  # fmt: skip
 REDUCED: dict[str, Callable[..., Any]] = {
     "ReduceMean": np.mean, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min, "ReduceProd": np.prod,
@@ -86,8 +85,8 @@ def _elementwise(reader: Context, node: Node) -> Sequence[Array]:
 def _reduced(reader: Context, node: Node) -> Sequence[Array]:
     array = _array(node, 0)
     axes = reduced_axes(node, array.ndim)
-    if not axes:
-        return [array]
+    if axes is None:
+        raise node.fail("the axes that it needs are missing")
     _room(reader, node, array.shape, array.dtype)
     out = REDUCED[node.op](array, axis=axes, keepdims=bool(node.whole("keepdims", 1)))
     assert out.shape == reduced_shape(array.shape, axes, bool(node.whole("keepdims", 1)))
@@ -147,7 +146,14 @@ def _cast(reader: Context, node: Node) -> Sequence[Array]:
         raise node.fail("it casts to an element type that kcalc does not read")
     dtype = np.dtype("<f4") if to == BFLOAT16 else np.dtype(TYPES[to][1])
     _room(reader, node, array.shape, dtype)
-    return [array.astype(dtype)]
+    return [_short(array.astype(dtype)) if to == BFLOAT16 else array.astype(dtype)]
+
+
+def _short(array: Array) -> Array:
+    """Single precision rounded to the nearest number of bfloat16, to even where two are as near."""
+    bits = np.ascontiguousarray(array).view("<u4").astype(np.uint64)
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return np.where(np.isfinite(array), bits.astype("<u4").view("<f4").reshape(array.shape), array)
 
 
 def _expand(reader: Context, node: Node) -> Sequence[Array]:
@@ -195,9 +201,10 @@ def _slice(reader: Context, node: Node) -> Sequence[Array]:
 def _split(reader: Context, node: Node) -> Sequence[Array]:
     array, count = _array(node, 0), len(node.outputs)
     axis, sizes = node.axis(node.whole("axis", 0), array.ndim), node.constants(1, "split")
-    each = -(-array.shape[axis] // count)
-    edges = np.cumsum(sizes)[:-1] if sizes else [each * i for i in range(1, count)]
-    return np.split(array, edges, axis=axis)
+    sizes = equal_parts(array.shape[axis], count) if sizes is None else sizes
+    if len(sizes) != count or sum(sizes) != array.shape[axis] or min(sizes) < 0:
+        raise node.fail(f"parts of sizes {sizes[:8]} do not make up axis {axis} of an array of shape {array.shape}")
+    return np.split(array, np.cumsum(sizes)[:-1], axis=axis)
 
 
 def _matmul(reader: Context, node: Node) -> Sequence[Array]:
@@ -210,9 +217,19 @@ def _matmul(reader: Context, node: Node) -> Sequence[Array]:
 def _clip(reader: Context, node: Node) -> Sequence[Array]:
     array, low, high = _array(node, 0), node.optional(1), node.optional(2)
     _room(reader, node, array.shape, array.dtype)
-    bottom = node.real("min", -np.inf) if low is None else low.number
-    top = node.real("max", np.inf) if high is None else high.number
-    return [np.clip(array, bottom, top).astype(array.dtype)]
+    for bound, name, cut in ((low, "min", np.maximum), (high, "max", np.minimum)):
+        number = bound.number if bound is not None else node.real(name, 0.0) if name in node.attributes else None
+        array = array if number is None else cut(array, number).astype(array.dtype)
+    return [array]
+
+
+def _remainder(reader: Context, node: Node) -> Sequence[Array]:
+    """The remainder with the sign of the divisor, or with ``fmod`` that of what is divided."""
+    a, b = _arrays(node)
+    _room(reader, node, np.broadcast_shapes(a.shape, b.shape), a.dtype)
+    if np.issubdtype(b.dtype, np.integer) and not b.all():
+        raise ZeroDivisionError
+    return [np.fmod(a, b) if node.whole("fmod") else np.mod(a, b)]
 
 
 def _plain_pad(reader: Context, node: Node) -> Sequence[Array]:
@@ -223,7 +240,7 @@ def _plain_pad(reader: Context, node: Node) -> Sequence[Array]:
     if pads is None or any(k < 0 for pair in pads for k in pair) or node.text("mode", "constant") != "constant":
         raise node.fail("its padding of a constant is not constant")
     _room(reader, node, [n + low + high for n, (low, high) in zip(array.shape, pads, strict=True)], array.dtype)
-    return [np.pad(array, pads, constant_values=0 if fill is None else fill.number or 0)]
+    return [np.pad(array, pads, constant_values=node.real("value", 0.0) if fill is None else fill.number or 0)]
 
 
 FOLDERS: dict[str, Folder] = {
@@ -231,5 +248,5 @@ FOLDERS: dict[str, Folder] = {
     "Size": lambda _, node: [np.array(prod(node.value(0).shape), dtype=np.int64)], "ConstantOfShape": _filled, "Range": _range,
     "Reshape": _moved, "Flatten": _moved, "Squeeze": _moved, "Unsqueeze": _moved, "Transpose": _moved, "Identity": _moved, "Cast": _cast,
     "Expand": _expand, "Tile": _tile, "Gather": _gather, "Concat": _concat, "Slice": _slice, "Split": _split, "MatMul": _matmul,
-    "Clip": _clip, "Pad": _plain_pad,
+    "Clip": _clip, "Pad": _plain_pad, "Mod": _remainder,
 }  # fmt: skip

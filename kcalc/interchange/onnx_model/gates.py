@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..trace import Contract, Part, Reshape, Softmax
 from .reasons import reason_for
+from .shapes import equal_parts
 from .values import Node, Value
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ def split(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     if sizes is None and node.optional(1) is not None:
         return None
     if sizes is None:
-        size = -(-x.shape[axis] // count)
-        sizes = (*(size,) * (count - 1), x.shape[axis] - size * (count - 1))
+        sizes = equal_parts(x.shape[axis], count)
     if len(sizes) != count or sum(sizes) != x.shape[axis] or min(sizes) < 1:
         raise node.fail(f"parts of sizes {sizes[:8]} do not make up axis {axis} of an array of shape {x.shape}")
     if count == 1:

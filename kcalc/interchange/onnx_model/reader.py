@@ -106,8 +106,7 @@ class Reader(Context):
         for tensor in graph.initializer:
             if tensor.name in scope.tensors or not tensor.name:
                 raise KcalcError(f"onnx: the initializer {tensor.name[:80]!r} stands twice, or has no name")
-            if tensor.name not in scope.known:
-                scope.tensors[tensor.name] = tensor
+            scope.tensors[tensor.name] = tensor
         if graph.sparse_initializer:
             raise KcalcError("onnx: sparse initializers are not read; store the weights as ordinary tensors")
         self.run_nodes(graph.node, scope, depth, self.opset)

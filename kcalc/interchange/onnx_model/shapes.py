@@ -46,6 +46,12 @@ def target_shape(node: Node, shape: Shape) -> Shape | None:
     return tuple(1 if i in axes else next(rest) for i in range(len(shape) + len(axes)))
 
 
+def equal_parts(size: int, count: int) -> Shape:
+    """The sizes of ``count`` equal parts, the last one smaller where they do not come out even."""
+    each = -(-size // count)
+    return (*(each,) * (count - 1), size - each * (count - 1))
+
+
 def _reshaped(node: Node, shape: Shape, wanted: Sequence[int]) -> Shape:
     if len(wanted) > 32 or sum(k == -1 for k in wanted) > 1 or any(k < -1 for k in wanted):
         raise node.fail(f"it asks for the shape {str(tuple(wanted))[:80]}")
@@ -154,7 +160,8 @@ def upsample(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Nearest upsampling by whole factors on locations."""
     x = node.value(0)
     sizes = _resized(node, x.shape)
-    if sizes is None or node.text("mode", "nearest") != "nearest":
+    stretched = node.text("keep_aspect_ratio_policy", "stretch") == "stretch"
+    if sizes is None or not stretched or node.text("mode", "nearest") != "nearest":
         return None
     if sizes == x.shape:
         return [x]
@@ -166,7 +173,7 @@ def upsample(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
 
 
 def _resized(node: Node, shape: Shape) -> Shape | None:
-    """The shape after Upsample or Resize with constant scales or sizes for all axes."""
+    """The shape after Upsample or Resize with constant scales or sizes for all axes; None where a scale leaves part of a location over."""
     if node.op == "Upsample" or node.opset < 11:
         scales, sizes = node.optional(1), None
     else:
@@ -177,7 +184,8 @@ def _resized(node: Node, shape: Shape) -> Shape | None:
         return tuple(int(k) for k in sizes.array)
     if scales is None or scales.array is None or scales.array.shape != (len(shape),) or not np.isfinite(scales.array).all():
         return None
-    return tuple(int(np.floor(n * float(s))) for n, s in zip(shape, scales.array, strict=True))
+    found = [n * float(s) for n, s in zip(shape, scales.array, strict=True)]
+    return tuple(map(int, found)) if all(size.is_integer() for size in found) else None
 
 
 def _repeats(node: Node, size: int, larger: int) -> bool:

@@ -81,10 +81,14 @@ def _numbers(values: Any, count: int, dtype: str, what: str) -> Array:
         raise KcalcError(f"onnx: {what} declares {count} numbers and holds {len(values)}")
     try:
         if dtype == "<f2":  # written as the integer of the same bits
-            return np.array(values, dtype="<u2").view("<f2")
-        return np.array(values).astype(dtype)
+            return _numbers(values, count, "<u2", what).view("<f2")
+        found = np.array(values)
+        good = found.dtype.kind not in "iu" or bool((found.astype(dtype) == found).all())
     except (OverflowError, ValueError):
-        raise KcalcError(f"onnx: {what} holds numbers that its element type cannot") from None
+        good, found = False, np.zeros(0)
+    if not good:
+        raise KcalcError(f"onnx: {what} holds numbers that its element type cannot")
+    return found.astype(dtype)
 
 
 def _external(tensor: Any, folder: Path | None, size: int, what: str) -> Any:

@@ -15,7 +15,6 @@ from .values import Const, Ref, numbers_of
 from .walker import Handler, Walker
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SPREAD = "normalisation by hand that is not recognised; use nn.LayerNorm, nn.GroupNorm or nn.RMSNorm"
 INFINITE = "entries are set to infinity, as attention does before its softmax"
 
 

@@ -14,8 +14,7 @@ LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
 
 def checked_law(weights: Any) -> str:
     """The name of a law. Raises: KcalcError for other names."""
-    choice(weights, "law of initial weights", LAWS)
-    return weights
+    return choice(weights, "law of initial weights", LAWS)
 
 
 def drawn(shape: tuple[int, ...], groups: int, law: str, sigma_w: float, generator: Any, dtype: torch.dtype) -> torch.Tensor:

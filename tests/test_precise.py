@@ -1,0 +1,149 @@
+"""Local kernel quantities in mpmath numbers for activations without closed forms, against quadrature in other coordinates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+from mpmath.calculus.quadrature import GaussLegendre
+
+from kcalc.activations import activation, precise
+from kcalc.activations.precise import taylor
+from kcalc.errors import KcalcError
+from kcalc.fields import mpmath_field
+
+_X = sp.Symbol("x", real=True)
+SOFTSIGN = activation(_X / (1 + sp.Abs(_X)))
+ROUNDED = activation(sp.log(8 + sp.Abs(_X)))  # few panels serve it
+FEW = mpmath_field(6)
+DERIVATIVES = {
+    SOFTSIGN: (
+        lambda x: x / (1 + np.abs(x)),
+        lambda x: 1 / (1 + np.abs(x)) ** 2,
+        lambda x: -2 * np.sign(x) / (1 + np.abs(x)) ** 3,
+    ),
+    ROUNDED: (
+        lambda x: np.log(8 + np.abs(x)),
+        lambda x: np.sign(x) / (8 + np.abs(x)),
+    ),
+}
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(60)
+
+
+def panels(edges: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss-Legendre nodes on [-9, 9] cut at the edges that lie inside, with the normal density in the weights."""
+    cuts = np.unique(np.clip([-9, *np.arange(-6, 7, 3), *edges, 9], -9, 9))
+    half = np.diff(cuts)[:, None] / 2
+    x = (cuts[:-1, None] + half + half * NODES).ravel()
+    return x, (half * WEIGHTS).ravel() * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def mean_product(phi: Any, gap: float, q1: float, q2: float, n: int) -> float:
+    """E phi^(n)(u) phi^(n)(v) with u = sqrt q1 (a x + b y), v = sqrt q2 (a x - b y): sum and difference are independent."""
+    a, b = math.sqrt(1 - gap / 2), math.sqrt(gap / 2)
+    f, total = DERIVATIVES[phi][n], 0.0
+    for x, w in zip(*panels([0.0]), strict=True):
+        y, weights = panels([a * x / b, -a * x / b] if b else [])
+        total += w * float(weights @ (f(math.sqrt(q1) * (a * x + b * y)) * f(math.sqrt(q2) * (a * x - b * y))))
+    return total
+
+
+def coefficients(phi: Any, gap: float, q1: float, q2: float, order: int) -> list[float]:
+    norm = math.sqrt(mean_product(phi, 0.0, q1, q1, 0) * mean_product(phi, 0.0, q2, q2, 0))
+    values = [mean_product(phi, gap, q1, q2, n) * math.sqrt(q1 * q2) ** n / norm / math.factorial(n) for n in range(order + 1)]
+    return [1 - values[0], *values[1:]]
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Few Hermite terms and panels of 12 nodes, which give these digits in a second."""
+    monkeypatch.setattr(precise, "_TERMS", 6)
+    monkeypatch.setattr(precise, "_legendre", lambda degree, bits: GaussLegendre(mpmath.mp).calc_nodes(3, bits))
+    precise._coefficients.cache_clear()
+    yield
+    precise._coefficients.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("gap", "q1", "q2", "order"),
+    [
+        (1.0, 1.0, 1.0, 1),  # c = 0, where six terms are exact
+        (1.0, 1.0, 2.25, 1),
+        (2.0, 1.0, 0.25, 0),  # opposite inputs: an integral over a line
+        (0.0, 1.0, 4.0, 0),
+    ],
+)
+@pytest.mark.usefixtures("coarse")
+def test_nested_panels(gap: float, q1: float, q2: float, order: int) -> None:
+    found = ROUNDED.taylor(gap, q1, q2, order, FEW)
+    for got, expected in zip(found, coefficients(ROUNDED, gap, q1, q2, order), strict=True):
+        assert float(got) == pytest.approx(expected, rel=2e-6)
+
+
+@pytest.mark.usefixtures("coarse")
+def test_equal_inputs_are_mapped_to_equal_ones() -> None:
+    assert ROUNDED.taylor(0, 1, None, 0, FEW) == (0,)
+
+
+@pytest.mark.parametrize("c", [0.3, -0.9])
+def test_derivatives_of_the_density_in_c(c: float) -> None:
+    x, w = mpmath.mpf("0.7"), mpmath.mpf("-1.2")
+
+    def density(t: Any) -> Any:
+        return mpmath.exp(-(x * x + w * w - 2 * t * x * w) / (2 * (1 - t * t))) / (2 * mpmath.pi * mpmath.sqrt(1 - t * t))
+
+    with mpmath.workdps(40):
+        t = mpmath.mpf(c)
+        found = precise._plackett(x, w, t, 1 - t * t, 2)
+        for n, value in enumerate(found, start=1):
+            assert abs(value * density(t) / mpmath.diff(density, t, n) - 1) < mpmath.mpf(10) ** -15
+    assert precise._plackett(x, w, t, 1 - t * t, 0) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gap", "q1", "q2", "order"),
+    [(2.0**-12, 1.0, 1.0, 1), (0.5, 1.0, 2.25, 1), (2.0, 1.0, 0.25, 0), (2.0**-12, 1.0, 2.25, 2), (2 - 2.0**-12, 1.0, 1.0, 2)],
+)
+def test_taylor_coefficients(gap: float, q1: float, q2: float, order: int) -> None:
+    """By Hermite series, and so close to c = 1 or -1 that none serves."""
+    found = SOFTSIGN.taylor(gap, q1, q2, order, FEW)
+    for got, expected in zip(found, coefficients(SOFTSIGN, gap, q1, q2, order), strict=True):
+        assert float(got) == pytest.approx(expected, rel=2e-6)
+
+
+@pytest.mark.parametrize(("quantity", "digits"), [("mean_slope", 20), ("q_slope", 20)])
+def test_moments(quantity: str, digits: int) -> None:
+    """Of softplus, by mpmath's own quadrature at 50 digits."""
+    q = mpmath.mpf(2)
+    with mpmath.workdps(50):
+        soft = lambda x: mpmath.log1p(mpmath.exp(x))  # noqa: E731
+        rate = lambda x: 1 / (1 + mpmath.exp(-x))  # noqa: E731
+        root = mpmath.sqrt(q)
+        integrand: dict[str, Any] = {
+            "mean": lambda z: soft(root * z),
+            "second_moment": lambda z: soft(root * z) ** 2,
+            "mean_slope": lambda z: rate(root * z),
+            "q_slope": lambda z: soft(root * z) * rate(root * z) * z / root,
+        }
+        truth = mpmath.quad(lambda z: integrand[quantity](z) * mpmath.npdf(z), np.linspace(-16, 16, 17).tolist())
+        found = getattr(activation("softplus"), quantity)(2, mpmath_field(digits))
+        assert abs(found / truth - 1) < mpmath.mpf(10) ** (1 - digits)
+
+
+@pytest.mark.parametrize(
+    ("gap", "order", "says"),
+    [(0.5, 3, "order 3"), (0, 1, r"c = \+-1"), (2, 1, r"c = \+-1"), (2.5, 0, "c = -1.5"), (-0.5, 0, "c = 1.5")],
+)
+def test_refusals(gap: float, order: int, says: str) -> None:
+    with pytest.raises(KcalcError, match=says):
+        taylor(SOFTSIGN, FEW.number(gap), FEW.number(1), FEW.number(1), order, FEW)
+
+
+def test_callables_have_no_digits_beyond_double_precision() -> None:
+    with pytest.raises(KcalcError, match="double precision"):
+        activation(np.tanh).second_moment(1, FEW)
