@@ -74,9 +74,7 @@ def test_an_activation_undone_is_linear() -> None:
     twice = net(("W", Affine(4), ("x",)), ("a", Nonlinear(HALF), ("W",)), ("b", Nonlinear(kc.activations.leaky_relu(2)), ("a",)))
     found = moments(twice).out
     assert found.mean == pytest.approx(4 / 3, rel=1e-14) and found.fourth == pytest.approx((4 / 3) ** 2 * (1 + 2 / 4), rel=1e-14)
-    flipped = net(
-        ("W", Affine(4), ("x",)), ("a", Nonlinear(HALF), ("W",)), ("s", Scale(-1), ("a",)), ("b", Nonlinear("relu"), ("s",))
-    )
+    flipped = net(("W", Affine(4), ("x",)), ("a", Nonlinear(HALF), ("W",)), ("s", Scale(-1), ("a",)), ("b", Nonlinear("relu"), ("s",)))
     found = moments(flipped).out  # s = sum of relu(-y_i)^2/4, y_i normal of variance 1/3
     v, f = sp.Rational(1, 24), sp.Rational(3, 32) / 9
     assert found.mean == pytest.approx(float(4 * v), rel=1e-14) and found.fourth == pytest.approx(float(4 * f + 12 * v**2), rel=1e-14)

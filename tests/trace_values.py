@@ -1,4 +1,4 @@
-"""The numbers of a trace by NumPy in double precision: what every operation says of itself, carried out, to set beside a framework's own."""
+"""The numbers of a trace by NumPy in double precision, to set beside those of a framework."""
 
 from __future__ import annotations
 

@@ -26,12 +26,8 @@ class Growth:
     gauss: float = 0.0
 
     def __mul__(self, other: Growth) -> Growth:
-        return Growth(
-            above(self.log_scale + other.log_scale),
-            above(self.power + other.power),
-            above(self.rate + other.rate),
-            above(self.gauss + other.gauss),
-        )
+        sums = (a + b for a, b in zip(self._parts(), other._parts(), strict=True))
+        return Growth(*(above(total) if total else 0.0 for total in sums))  # a sum that is 0 is exact
 
     def __or__(self, other: Growth) -> Growth:
         """A bound for either of two functions."""
@@ -41,7 +37,7 @@ class Growth:
         return Growth(log_sum(self.log_scale, other.log_scale), *(self | other)._parts()[1:])
 
     def __pow__(self, n: float) -> Growth:
-        return Growth(*(above(n * part) for part in self._parts()))
+        return Growth(*(above(n * part) if part else 0.0 for part in self._parts()))
 
     def _parts(self) -> tuple[float, float, float, float]:
         return self.log_scale, self.power, self.rate, self.gauss

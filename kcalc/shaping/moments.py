@@ -29,6 +29,7 @@ GENTLE = 8.0, 2.0  # input scales, in widths of the narrowest feature, up to whi
 NEAR = 16.0  # |u| up to which narrow features are sought
 MOST = 3000  # panels of one rule
 LOUDEST = 1e150  # the square is finite
+TAIL = 1e-10  # of E f^2 per unit of x that may be left at the ends of the rules
 
 Pair = tuple[float, float]  # derivatives in (log alpha, beta)
 
@@ -118,6 +119,8 @@ def moments(phi: Activation, log_alpha: float, beta: float, fineness: int = 0, o
     x, w = rule.z, rule.w
     values = derivatives(phi, alpha * x + beta, order)
     f, g, h = values[0], alpha * values[1], alpha**2 * values[2]
+    if phi.degree is None:
+        _check_tails(phi, alpha, rule, f)
     mean = float(w @ f)
     centred, slope = f - mean, float(w @ g)
     rest, drift = centred - slope * x, g - slope  # f and g without their linear part
@@ -167,6 +170,14 @@ def _check_growth(phi: Activation, ends: Array) -> None:
     """Refuse ranges at whose ends phi^2 overflows, before every node is evaluated exactly. Raises: KcalcError."""
     if not np.all(np.abs(phi.numeric(0)(ends)) < LOUDEST):
         raise KcalcError(f"activation {phi.name!r} grows too fast for inputs from {ends[0]:.6g} to {ends[1]:.6g}")
+
+
+def _check_tails(phi: Activation, alpha: float, rule: Rule, f: Array) -> None:
+    """Refuse functions much of whose square lies beyond the rules, which would all agree on what is left. Raises: KcalcError."""
+    ends = [0, -1]
+    left = float((normal_density(rule.z[ends]) * f[ends] ** 2).max())
+    if left > TAIL * float(rule.w @ f**2):
+        raise KcalcError(f"activation {phi.name!r} grows too fast at input scale {alpha:.6g}")
 
 
 @lru_cache(maxsize=256)

@@ -96,14 +96,6 @@ def one_value(level: Level, what: str) -> Any:
     return float(mean.plain(what)[0])
 
 
-def root(level: Level) -> Level:
-    """The square root."""
-    if level.symbolic:
-        return Level(sp.sqrt(level.values))
-    even = level if level.exponent % 2 == 0 else Level(level.values * 2, level.exponent - 1)
-    return Level(np.sqrt(even.values), even.exponent // 2)
-
-
 def quotient(one: Level, two: Level) -> Any:
     """The quotient of two single numbers, simplified where they are expressions. Raises: KcalcError beyond double precision."""
     found = one.over(two)

@@ -199,7 +199,9 @@ def _by_window(power: int, phi: Activation | None, q: Level, rho: float, number:
         even = q if q.exponent % 2 == 0 else Level(q.values * 2, q.exponent - 1)
         return Level(np.sqrt(even.values) * factors, even.exponent // 2)
     values = q.plain("the mean square before a max pooling layer")
-    keys = list(zip(np.round(values, 12).tolist(), number.tolist(), strict=True))
+    keys = [
+        (float(f"{value:.12g}"), count) for value, count in zip(values.tolist(), number.tolist(), strict=True)
+    ]  # equal but for rounding
     known = {key: act.maximum(power, phi, key[0], rho, round(key[1]), derivative) for key in set(keys)}
     return Level(np.array([known[key] for key in keys]))
 

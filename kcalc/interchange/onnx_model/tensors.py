@@ -79,14 +79,10 @@ def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
 def _numbers(values: Any, count: int, dtype: str, what: str) -> Array:
     if len(values) != count:
         raise KcalcError(f"onnx: {what} declares {count} numbers and holds {len(values)}")
-    try:
-        if dtype == "<f2":  # written as the integer of the same bits
-            return _numbers(values, count, "<u2", what).view("<f2")
-        found = np.array(values)
-        good = found.dtype.kind not in "iu" or bool((found.astype(dtype) == found).all())
-    except (OverflowError, ValueError):
-        good, found = False, np.zeros(0)
-    if not good:
+    if dtype == "<f2":  # written as the integer of the same bits
+        return _numbers(values, count, "<u2", what).view("<f2")
+    found = np.array(values)
+    if found.dtype.kind in "iu" and (found.astype(dtype) != found).any():
         raise KcalcError(f"onnx: {what} holds numbers that its element type cannot")
     return found.astype(dtype)
 

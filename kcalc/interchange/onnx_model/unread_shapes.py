@@ -17,7 +17,8 @@ SAME = frozenset((
     "Softmax", "LogSoftmax", "Hardmax", "LRN", "LpNormalization", "CumSum", "CumProd", "Trilu", "Bernoulli", "RandomNormalLike",
     "RandomUniformLike", "QuantizeLinear", "DequantizeLinear",
     "BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization", "Clip",
-    "MeanVarianceNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "RotaryEmbedding", "ReverseSequence", "Dropout", "Round", "IsNaN", "IsInf",
+    "MeanVarianceNormalization",
+    "RMSNormalization", "SimplifiedLayerNormalization", "RotaryEmbedding", "ReverseSequence", "Dropout", "Round", "IsNaN", "IsInf",
 ))  # fmt: skip
 FLOATS = (1, 10, 11, 16)
 

@@ -124,7 +124,8 @@ def elementwise(op: Any, arrays: list[Any]) -> Array | None:
         expr = op.function(*symbols)
         if not isinstance(expr, sp.Expr):
             return None
-        return np.broadcast_to(np.asarray(lambdify(symbols, expr, ["scipy", "numpy"])(*arrays), dtype=np.float64), op.shape)
+        with np.errstate(all="ignore"):
+            return np.broadcast_to(np.asarray(lambdify(symbols, expr, ["scipy", "numpy"])(*arrays), dtype=np.float64), op.shape)
     except Exception:  # a function that has no plain expression is not followed
         return None
 

@@ -122,6 +122,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
         "logical_and": lambda x, y: sp.And(condition(x), condition(y)), "logical_or": lambda x, y: sp.Or(condition(x), condition(y)),
         "logical_xor": lambda x, y: sp.Xor(condition(x), condition(y)), "bitwise_and": lambda x, y: sp.And(condition(x), condition(y)),
         "bitwise_or": lambda x, y: sp.Or(condition(x), condition(y)), "bitwise_xor": lambda x, y: sp.Xor(condition(x), condition(y)),
+        "__and__": lambda x, y: sp.And(condition(x), condition(y)), "__or__": lambda x, y: sp.Or(condition(x), condition(y)),
+        "__xor__": lambda x, y: sp.Xor(condition(x), condition(y)),
     }.items()},
     "add": (("self", "other"), ("alpha",), lambda x, y, a: x + y if a == 1 else x + a * y),
     "sub": (("self", "other"), ("alpha",), lambda x, y, a: x - y if a == 1 else x - a * y),
@@ -154,7 +156,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
     "logit": (("self",), ("eps",), lambda x, _: sp.log(x / (1 - x))),
 }  # fmt: skip
 LOGICAL = {"where", "masked_fill", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
-LOGICAL |= {"bitwise_not"}
+LOGICAL |= {"bitwise_not", "__and__", "__or__", "__xor__"}
 
 
 def pointwise(walker: Walker, call: Call) -> Any:

@@ -82,7 +82,7 @@ def padded(walker: Walker, call: Call) -> Any:
     pads = [(0, 0)] * len(call.shape)
     for i in range(len(flat) // 2):
         pads[len(pads) - 1 - i] = (flat[2 * i], flat[2 * i + 1])
-    if isinstance(source, Padded) and source.mode == mode:
+    if isinstance(source, Padded) and source.mode == mode in ("constant", "replicate") and min(flat) >= 0 <= min(map(min, source.pads)):
         pads = [(a + c, b + d) for (a, b), (c, d) in zip(pads, source.pads, strict=True)]
         return Padded(source.source, tuple(pads), call.shape, call.dtype, mode)
     if not isinstance(source, Ref):

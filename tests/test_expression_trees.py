@@ -1,0 +1,61 @@
+"""Expressions as JSON trees: what cannot be written or read is refused in words, at the place where it stands."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.activations import X
+from kcalc.interchange.expressions import TreeReader, to_tree
+
+ROOT = {"op": "Pow", "args": [-1, {"rational": [1, 2]}]}
+BAD: dict[str, tuple[Any, str]] = {
+    "constant": ({"constant": "phi"}, "unknown constant 'phi'"),
+    "infinite": (math.inf, "not a finite number"),
+    "digits": ({"float": "1.5", "digits": 0}, "n <= 1000"),
+    "no number": ({"float": "1e", "digits": 20}, "'1e' is not a number"),
+    "pole": ({"op": "Pow", "args": [0, -1]}, "negative power of 0"),
+    "zero": ({"rational": [1, 0]}, "denominator"),
+    "words": ({"rational": ["a", "b"]}, "numerator, denominator"),
+    "root": (ROOT, "not finite|too large"),
+    "logarithm": ({"op": "log", "args": [0]}, "not finite"),
+    "no pair": ({"op": "Pow", "args": [2]}, "base and an exponent"),
+    "power": ({"op": "Pow", "args": [2, 1000]}, "out of bounds"),
+    "flags": ({"symbol": "a", "is": ["complex"]}, "a symbol is a list of"),
+    "both": ({"symbol": "a", "is": ["positive", "negative"]}, "cannot be all of"),
+    "arguments": ({"op": "sin", "args": [1, 2]}, "does not take"),
+    "relation": ({"op": "Piecewise", "rows": [{"value": 1, "if": {"rel": "=", "args": [1, 2]}}]}, "a condition is"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_trees_that_are_no_real_expressions_are_refused(name: str) -> None:
+    tree, words = BAD[name]
+    with pytest.raises(kc.KcalcError, match=f"^here: .*({words})"):
+        TreeReader().expression(tree, "here")
+
+
+@pytest.mark.parametrize(
+    ("expr", "words"),
+    [
+        (True, "not a number"),
+        (sp.gamma(X), "gamma.* cannot be written"),
+        (sp.Piecewise((1, sp.Ne(X, 0)), (0, True)), "condition.*cannot be written"),
+        (sp.Piecewise((1, (X > 0) & (X < 1)), (0, True)), "use <, <=, >, >="),
+        (sp.Function("f")(X), "is a callable"),
+    ],
+)
+def test_expressions_without_a_tree_are_refused(expr: Any, words: str) -> None:
+    with pytest.raises(kc.KcalcError, match=words):
+        to_tree(expr)
+
+
+@pytest.mark.parametrize(
+    "expr", [2, 1.5, sp.Float("0.1", 40), sp.pi * X, sp.Piecewise((X, sp.Rational(1, 3) > X), (0, True)), sp.Integer(10) ** 30]
+)
+def test_expressions_come_back(expr: Any) -> None:
+    assert TreeReader().expression(to_tree(expr), "here") == expr

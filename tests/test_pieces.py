@@ -1,0 +1,228 @@
+"""Where expressions switch, and what they are in between: kinks exact or to 50 digits, proven places and growth, refusals by name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+from kcalc.activations import activation
+from kcalc.activations.acceptance import read_kinks
+from kcalc.activations.pieces import (
+    _exact_value,
+    compile_pieces,
+    crossings,
+    exact_jumps,
+    landmark,
+    real_roots,
+    resolve,
+    rounded_jumps,
+    side_value,
+    switch_points,
+)
+from kcalc.certified.evaluate import compile_smooth
+from kcalc.certified.growth import derive
+from kcalc.certified.kinks import certain_kinks
+from kcalc.certified.ranges import span
+from kcalc.errors import KcalcError
+
+X = sp.Symbol("x", real=True)
+
+
+# -- places ------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expr", "roots"),
+    [
+        (X**2 - sp.sqrt(2), [-(2**0.25), 2**0.25]),  # coefficients beyond the rationals
+        (X**2 + sp.sqrt(2), []),
+        (X**3 - sp.sqrt(2), [2 ** (1 / 6)]),  # the same of degree 3: found on a grid, to 50 digits
+        (X**2 - sp.Float("0.25"), [-0.5, 0.5]),
+        (sp.Abs(X) - 2, [-2, 0, 2]),
+        (sp.exp(X) - 2, [math.log(2)]),
+        (sp.Integer(3), []),
+        (sp.exp(X) + 1, []),
+        (sp.sin(sp.pi * X / 65), [65 * k for k in range(-2, 3)]),
+        (sp.cos(X / 100), [-50 * math.pi, 50 * math.pi] if 50 * math.pi < 130 else []),
+    ],
+)
+def test_roots(expr: sp.Expr, roots: list[float]) -> None:
+    found = sorted(float(root) for root in real_roots(expr))
+    assert found == pytest.approx(roots, rel=1e-15, abs=1e-15)
+
+
+def test_roots_have_50_digits() -> None:
+    (root,) = real_roots(X**3 - sp.sqrt(2))
+    with mpmath.workdps(60):
+        assert abs(mpmath.mpf(root._mpf_) / mpmath.root(2, 6) - 1) < mpmath.mpf(10) ** -48
+
+
+def test_a_zero_on_the_grid_whose_slope_vanishes() -> None:
+    """x^3 has its zero where Newton's method has no rate; it stays what the grid found."""
+    assert [float(r) for r in real_roots(sp.sinh(X) ** 3)] == pytest.approx([0.0], abs=1e-15)
+
+
+def test_too_many_kinks() -> None:
+    for expr in (sp.Abs(sp.sin(20 * X)), sp.Abs(sp.sin(20 * X) + sp.Rational(1, 3))):
+        with pytest.raises(KcalcError, match=r"kinks.*at most 500 are followed"):
+            switch_points(expr)
+    with pytest.raises(KcalcError, match="at most 500"):
+        switch_points(sp.Abs(sp.sin(5 * X)) + sp.Abs(sp.cos(5 * X)))
+    with pytest.raises(KcalcError, match="501 kinks are too many"):
+        read_kinks(range(501))
+    assert read_kinks([1, 1.0, 0]) == (0, 1)
+    with pytest.raises(KcalcError, match="not a finite real number"):
+        read_kinks([sp.Integer(10) ** 400])
+    with pytest.raises(KcalcError, match="not a finite real number"):
+        read_kinks([sp.I])
+
+
+def test_oscillations_far_out_are_left_out() -> None:
+    """sin(x^2)-like sign changes beyond 128 are seen at random, so that none of them counts; a few isolated ones do."""
+    assert all(abs(x) < 130 for x in crossings(lambda x: np.where(np.abs(x) > 130, np.sin(x), 1.0)))
+    assert crossings(lambda x: x - 500.5) == pytest.approx([500.5], rel=1e-14)
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_has_no_value_between_kinks() -> None:
+    a = sp.Symbol("a")
+    with pytest.raises(KcalcError, match="neither true nor false"):
+        resolve(sp.Piecewise((X, a > 0), (0, True)), (), 0)
+    with pytest.raises(KcalcError, match=r"not defined at x = 1.0*: give the Piecewise a last row"):
+        resolve(sp.Piecewise((X, X < 0), evaluate=False), (sp.Integer(0),), 1)
+    with pytest.raises(KcalcError, match="no real value"):
+        resolve(sp.Abs(sp.sqrt(X - 100)), (), 0)
+
+
+def test_limits_at_kinks() -> None:
+    zero = sp.Integer(0)
+    assert side_value(sp.sin(X) / X, zero, "+") == 1
+    assert exact_jumps((-sp.sin(X) / X, sp.sin(X) / X), (zero,)) == (2,)
+    with pytest.raises(KcalcError, match="no finite real limit at the kink x = 0"):
+        rounded_jumps((sp.Integer(0), 1 / (2 * sp.sqrt(X))), (zero,))
+    kinks = [sp.Integer(k) for k in range(25)]  # so many that jumps are taken from the compiled pieces, where those are finite
+    parts = [X * (i % 2) if i != 3 else sp.sin(X - 2) / (X - 2) for i in range(26)]
+    by_hand = [float(sp.limit(b, X, k, "+") - sp.limit(a, X, k, "-")) for k, a, b in zip(kinks, parts, parts[1:], strict=False)]
+    assert rounded_jumps(parts, kinks) == pytest.approx(by_hand, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("inner", "marks"),
+    [
+        (2 * X - 3, [(1.5, 0.5)]),
+        (4 * X**2 - 8 * X, [(1.0, 0.5)]),
+        (X**3, []),
+        (sp.exp(X), []),
+        (sp.I * X, []),
+    ],
+)
+def test_landmarks(inner: sp.Expr, marks: list[tuple[float, float]]) -> None:
+    assert landmark(inner) == marks
+
+
+def test_compiled_pieces() -> None:
+    values = compile_pieces((-X, X**2, -X), (0.0, 2.0))
+    np.testing.assert_array_equal(values(np.array([-3.0, 1.5, 2.0, 5.0])), [3.0, 2.25, -2.0, -5.0])
+    np.testing.assert_array_equal(values(np.array([0.5, 1.0])), [0.25, 1.0])
+    assert values(np.zeros(0)).size == 0
+
+
+def test_values_that_overflow_in_between() -> None:
+    soft = sp.log(1 + sp.exp(X))
+    assert _exact_value(soft, 1000.0) == 1000.0
+    assert math.isnan(_exact_value(soft, math.nan)) and math.isnan(_exact_value(sp.sqrt(X), -1.0))
+    assert _exact_value(sp.exp(X), 1e5) == math.inf
+    assert compile_pieces((soft,), ())(np.array([1000.0])) == pytest.approx([1000.0], rel=1e-15)
+
+
+# -- proven places and bounds ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expr", "equation"),
+    [
+        (sp.Max(sp.exp(X), 3 - X), lambda x: mpmath.exp(x) + x - 3),
+        (sp.Max(X - sp.Float("0.1"), 0), lambda x: x - mpmath.mpf(0.1)),
+        (sp.Piecewise((0, sp.Float("0.1") > X), (X - sp.Float("0.1"), True)), lambda x: x - mpmath.mpf(0.1)),
+    ],
+)
+def test_kinks_are_enclosed(expr: sp.Expr, equation: Any) -> None:
+    (kink,) = certain_kinks(activation(expr))
+    ball = kink()
+    with mpmath.workdps(60):
+        root = mpmath.findroot(equation, float(ball.mid()))
+        middle, radius = (mpmath.mpf(part.str(60, radius=False)) for part in (ball.mid(), ball.rad()))
+        assert abs(root - middle) <= radius + mpmath.mpf(10) ** -40 and radius < 1e-15
+
+
+def test_kinks_that_nothing_proves() -> None:
+    with pytest.raises(KcalcError, match="double precision only"):
+        certain_kinks(activation(sp.Piecewise((0, sp.exp(X) + X < 3), (1, True))))
+
+
+GROWING = [
+    sp.exp(sp.sqrt(1 + X**2)),
+    sp.exp((1 + X**2) ** sp.Rational(3, 4)),
+    (2 + sp.sin(X)) ** sp.Rational(-1, 3) * X,
+    (4 + X**2) ** sp.Rational(-3, 2) * X**2,
+    (sp.Rational(1, 4) + X**2) ** sp.Rational(-3, 2) * X**4,
+    sp.Abs(X**3 + X),
+    sp.cosh(X) + sp.sinh(X / 2),
+    sp.asinh(X**2 + X),
+    sp.log(2 + sp.exp(X)) * sp.erfc(X),
+    sp.log(2 + sp.exp(X**2 / 8)),
+    sp.exp(-X) * sp.sin(X),
+    sp.sqrt(2 + sp.cosh(X)),
+    X**2 * sp.tanh(X) * sp.acos(sp.tanh(X)),
+]
+
+
+@pytest.mark.parametrize("expr", GROWING, ids=str)
+def test_growth_and_ranges_hold(expr: sp.Expr) -> None:
+    f = sp.lambdify(X, expr, "mpmath")
+    bound = derive(expr, X)
+    for x in np.concatenate([np.linspace(-30, 30, 61), [-0.3, 0.01, 90.0, -90.0]]):
+        size = abs(mpmath.re(f(mpmath.mpf(float(x)))))
+        assert size == 0 or mpmath.log(size) <= bound.at(abs(float(x))) + 1e-9, x
+    for low, high in ((-3.0, 2.0), (0.5, 1.0), (-900.0, 900.0)):
+        least, greatest = span(expr, X, low, high)
+        values = [mpmath.re(f(mpmath.mpf(float(x)))) for x in np.linspace(low, high, 41)]
+        assert least <= min(values) and max(values) <= greatest
+
+
+@pytest.mark.parametrize(
+    ("expr", "says"),
+    [(X**X, "x"), (sp.exp(sp.exp(X)), "not proven to grow slower"), (sp.gamma(X), "gamma"), (sp.exp(X**3), "faster")],
+)
+def test_growth_that_is_not_bounded(expr: sp.Expr, says: str) -> None:
+    with pytest.raises(KcalcError, match=says):
+        derive(expr, X)
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [sp.sin(X) + sp.cos(X) + sp.exp(X), 2**X, sp.log(3 + X**2), sp.log(2 + sp.sin(X)) + 1, sp.log(sp.cosh(X)), 3 ** (-(X**2))],
+    ids=str,
+)
+def test_certified_values(expr: sp.Expr) -> None:
+    """Balls on the real line and boxes in the plane contain the value at 50 digits."""
+    from flint import acb, arb
+
+    smooth = compile_smooth(expr)
+    with mpmath.workdps(50):
+        truth = sp.lambdify(X, expr, "mpmath")(mpmath.mpf("0.75"))
+        for ball in (smooth.real(arb(0.75)), smooth.complex(acb(0.75)).real):
+            assert abs(mpmath.mpf(ball.mid().str(40, radius=False)) - truth) <= float(ball.rad()) + 1e-15
+
+
+@pytest.mark.parametrize("expr", [X**X, (-2) ** X])
+def test_powers_without_certified_values(expr: sp.Expr) -> None:
+    with pytest.raises(KcalcError, match="variable exponent needs a positive constant base"):
+        compile_smooth(expr)

@@ -1,0 +1,180 @@
+"""JAX primitives in the forms that models seldom use: the trace computes what the function computes, or it says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from trace_values import values_of
+
+import kcalc as kc
+from kcalc.interchange.read import read
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+
+FLAT, ROWS, IMAGE = (2, 6), (2, 4, 6), (2, 6, 6, 3)
+R = np.random.default_rng(3)
+P = {
+    "w": R.standard_normal((6, 4)),
+    "v": R.standard_normal((6, 4)),
+    "u": R.standard_normal((6, 6)),
+    "c": R.standard_normal((4, 1)),
+    "b": R.standard_normal(6),
+    "k": R.standard_normal((3, 3, 3, 6)),
+    "g": R.standard_normal((3, 3, 1, 3)),
+    "n": R.standard_normal((2, 2)),
+    "t": R.standard_normal((4, 6, 5)),
+    "s": R.standard_normal((3, 6, 6)),
+}
+P = {name: jnp.asarray(value, jnp.float32) for name, value in P.items()}
+
+
+def conv(x: Any, w: Any, **options: Any) -> Any:
+    told = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC")} | options
+    return lax.conv_general_dilated(x, w, **told)
+
+
+def windows(x: Any, window: Any, stride: Any = (1, 1, 1, 1), padding: Any = "VALID", best: bool = True, **options: Any) -> Any:
+    return lax.reduce_window(x, -jnp.inf if best else 0.0, lax.max if best else lax.add, window, stride, padding, **options)
+
+
+def counted(p: Any, x: Any) -> Any:
+    return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.tanh(c[1] @ p["u"])), (0, x))[1]
+
+
+def backwards(p: Any, x: Any) -> Any:
+    return lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, p["s"], reverse=True)[0]
+
+
+def one_row(p: Any, x: Any) -> Any:
+    return lax.scan(lambda h, row: (h + row, None), x @ p["u"], x[None])[0]
+
+
+READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
+    # -- moving
+    "padded by nothing": (lambda p, x: jnp.tanh(lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 0)))), FLAT),
+    "everything sliced": (lambda p, x: jnp.tanh(lax.slice(x, (0, 0), (2, 6))), FLAT),
+    "part of an input": (lambda p, x: jnp.tanh(x[:, 1:3]), FLAT),
+    "dynamic slice": (lambda p, x: lax.dynamic_slice(x @ p["w"], (0, 9), (2, 2)), FLAT),
+    "parts of an input": (lambda p, x: jnp.split(x, 3, axis=1)[1] * 2, FLAT),
+    "steps of channels": (lambda p, x: x[:, ::2] * 2, FLAT),
+    "steps of examples": (lambda p, x: x[::2] * 2, (4, 6)),
+    "every second location": (lambda p, x: x[:, ::2, ::2] * 2, IMAGE),
+    "channels by a column": (lambda p, x: ((x @ p["w"]) * p["c"])[..., :3], ROWS),
+    "channels by an array": (lambda p, x: ((x @ p["u"]) * p["b"])[..., 2:5], ROWS),
+    "part of a shortcut": (lambda p, x: (x @ p["u"] + x)[:, :2], FLAT),
+    "part of a mean": (lambda p, x: (x @ p["u"]).mean(1)[:, 2:], ROWS),
+    "repeated": (lambda p, x: jax.image.resize(x, (2, 12, 6, 3), "nearest") * 2, IMAGE),
+    "rows of a matrix": (lambda p, x: x[:, 1:5] @ p["w"][1:5], FLAT),
+    "halves of a matrix": (lambda p, x: x @ jnp.split(p["w"], 2, axis=1)[1], FLAT),
+    "a matrix by steps": (lambda p, x: x @ p["u"][:, ::2], FLAT),
+    "transposed": (lambda p, x: jnp.tanh(jnp.swapaxes(x, 1, 2) + p["c"].T), ROWS),
+    # -- reductions and windows
+    "least": (lambda p, x: (x @ p["w"]).min(1), ROWS),
+    "sum over nothing": (lambda p, x: jnp.tanh(jnp.sum(x, axis=())), FLAT),
+    "windows of one": (lambda p, x: jnp.tanh(windows(x, (1, 1, 1, 1))), IMAGE),
+    "padded for a maximum": (
+        lambda p, x: windows(jnp.pad(x, ((0, 0), (1, 0), (0, 1), (0, 0)), constant_values=-jnp.inf), (1, 2, 2, 1)),
+        IMAGE,
+    ),
+    "sums of windows": (lambda p, x: windows(x, (1, 2, 2, 1), best=False), IMAGE),
+    "sum of images": (lambda p, x: x.sum((1, 2)), IMAGE),
+    # -- products
+    "weights first": (lambda p, x: p["w"].T @ x, (2, 6, 3)),
+    "depthwise": (lambda p, x: conv(x, p["g"], feature_group_count=3), IMAGE),
+    "dilated": (lambda p, x: conv(x, p["k"], rhs_dilation=(2, 2)), IMAGE),
+    "channels first": (lambda p, x: conv(x, p["k"], dimension_numbers=("NCHW", "HWIO", "NCHW")), (2, 3, 6, 6)),
+    "locations as examples": (
+        lambda p, x: lax.conv_general_dilated(x, p["u"][None], (1,), "SAME", dimension_numbers=("WNC", "WIO", "WNC")),
+        (2, 4, 6),
+    ),
+    "locations as examples, window 2": (
+        lambda p, x: lax.conv_general_dilated(x, p["s"][:2], (1,), [(1, 0)], dimension_numbers=("WNC", "WIO", "WNC")),
+        (2, 4, 6),
+    ),
+    # -- elementwise
+    "remainder": (lambda p, x: lax.rem(3 * x, 2.0), FLAT),
+    "rounded": (lambda p, x: lax.round(3 * x), FLAT),
+    "whole": (lambda p, x: (3 * x).astype(int).astype(jnp.float32) + x, FLAT),
+    "truth": (lambda p, x: (3 * x).astype(int).astype(bool).astype(jnp.float32), FLAT),
+    "truths chosen": (lambda p, x: jnp.where(jnp.where(x > 0, x < 1, x > -1), x, 0), FLAT),
+    "three cases": (lambda p, x: lax.select_n((x > 0).astype(jnp.int32) + (x > 1).astype(jnp.int32), x, 2 * x, 3 * x), FLAT),
+    "a certain choice": (lambda p, x: lax.select(jnp.full(x.shape, True), jnp.tanh(x), x), FLAT),
+    "a certain branch": (lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x), FLAT),
+    "jitted with arrays": (lambda p, x: jnp.tanh(jax.jit(lambda h: h * p["b"] + 1)(x)), FLAT),
+    "jitted with two outputs": (lambda p, x: sum(jax.jit(lambda h: (jnp.tanh(h), h**2))(x)), FLAT),
+    "softmax": (lambda p, x: 2 * jax.nn.softmax(x @ p["u"]), FLAT),
+    "softmax along locations": (lambda p, x: 2 * jax.nn.softmax(x, axis=1), ROWS),
+    # -- loops
+    "counted": (counted, FLAT),
+    "backwards": (backwards, FLAT),
+    "one row": (one_row, FLAT),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_trace_computes_what_the_function_computes(name: str) -> None:
+    function, shape = READ[name]
+    x = np.random.default_rng(1).standard_normal(shape)
+    truth = np.asarray(function(P, jnp.asarray(x, jnp.float32)))
+    (got,) = values_of(read(function, P, jnp.asarray(x, jnp.float32), sigmas=False).trace, x)
+    assert got.shape == truth.shape
+    assert got == pytest.approx(truth, rel=2e-5, abs=2e-5)
+
+
+def stacked(p: Any, x: Any) -> Any:
+    return lax.scan(lambda h, w: (jnp.tanh(h @ w), h), x, p["s"])[1]
+
+
+UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
+    "joined with a constant": (lambda p, x: jnp.concatenate([x, p["n"]], 1), FLAT, "beside a feature map"),
+    "cropped": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (-1, 0, 0))), FLAT, "crops or spreads"),
+    "spread": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 1))), FLAT, "crops or spreads"),
+    "sliced by the input": (lambda p, x: lax.dynamic_slice(x, (0, (x.sum() > 0).astype(int)), (2, 2)), FLAT, "some of the channels"),
+    "sliced twice": (lambda p, x: x[:, 1:3, 1:3], IMAGE, "some of the channels"),
+    "gathered": (lambda p, x: x[:, jnp.array([0, 2, 3, 3])], FLAT, "picks entries by index"),
+    "gathered more": (lambda p, x: x[:, jnp.array([0, 2, 3, 3, 1, 1])], FLAT, "picks entries by index"),
+    "windows with holes": (lambda p, x: windows(x, (1, 2, 2, 1), window_dilation=(1, 2, 2, 1)), IMAGE, "windows have gaps"),
+    "windows of examples": (lambda p, x: windows(x, (2, 1, 1, 1)), IMAGE, "more than locations"),
+    "windows of all": (lambda p, x: windows(x, (1, 2, 2, 2)), IMAGE, "more than locations"),
+    "mean that counts zeros": (lambda p, x: windows(x, (1, 3, 3, 1), padding="SAME", best=False) / 9, IMAGE, ""),
+    "random factors": (lambda p, x: x * jax.random.normal(jax.random.key(0), x.shape), FLAT, "no dropout mask"),
+    "random choice": (lambda p, x: jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, x.shape), x, 2 * x), FLAT, "chooses between"),
+    "long": (lambda p, x: lax.fori_loop(0, 10**6, lambda i, h: jnp.tanh(h @ p["u"]), x), FLAT, "unrolled up to"),
+    "recurrent": (lambda p, x: lax.scan(lambda h, r: (jnp.tanh(h + r), None), x[:, 0], jnp.swapaxes(x, 0, 1))[0], ROWS, "recurrent"),
+    "stacked": (stacked, FLAT, "all turns of a loop"),
+    "endless": (lambda p, x: lax.while_loop(lambda c: c[0] < 10**6, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x))[1], FLAT, ""),
+    "mixed examples": (lambda p, x: p["n"] @ x, FLAT, "axis of the examples"),
+    "outer": (lambda p, x: jnp.einsum("nc,d->ncd", x, p["b"]), FLAT, "no sum"),
+    "two feature maps": (
+        lambda p, x: lax.conv_general_dilated(x, jnp.moveaxis(x, 0, -1), (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")),
+        (2, 2, 2),
+        "two feature maps",
+    ),
+    "transposed": (lambda p, x: conv(x, p["k"], padding=((1, 1), (1, 1)), lhs_dilation=(2, 2)), IMAGE, "spreads its input"),
+    "a matrix for every location": (lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]), ROWS, "matrices of their own"),
+    "groups of examples": (lambda p, x: conv(x, p["k"], batch_group_count=2), IMAGE, "couples examples"),
+    "sorted": (lambda p, x: jnp.sort(x @ p["u"]), FLAT, "sort"),
+    "largest": (lambda p, x: lax.top_k(x, 2)[0], FLAT, "sort"),
+    "log softmax": (lambda p, x: 2 * jax.nn.log_softmax(x), FLAT, "couples"),
+    "softmax of two axes": (lambda p, x: 2 * jax.nn.softmax(x, axis=(1, 2)), ROWS, "couples"),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_has_no_rule_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcalc.interchange.jax_model.control.LONGEST", 20)  # turns of a loop that are unrolled
+    function, shape, words = UNREAD[name]
+    reading = read(function, P, jnp.ones(shape), sigmas=False)
+    assert reading.fidelity.level == "not read"
+    assert any(words in note.text for note in reading.notes), [note.text for note in reading.notes]
+    assert all(note.text for note in reading.notes)
+
+
+def test_complex_numbers_are_refused() -> None:
+    with pytest.raises(kc.KcalcError, match="complex numbers"):
+        read(lambda p, x: jnp.abs(x * 1j), P, jnp.ones(FLAT))

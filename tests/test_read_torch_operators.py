@@ -1,0 +1,142 @@
+"""PyTorch operators in the forms that models seldom use: the trace computes what the module computes, or it says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from trace_values import values_of
+
+from kcalc.interchange.read import read
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+FLAT, ROWS, IMAGE = (2, 6), (2, 4, 6), (2, 3, 6, 8)
+
+
+class Fn(nn.Module):
+    """A function of the module's own arrays and the input."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(2)
+        for name, shape in {"w": (5, 6), "u": (6, 6), "b": (6,), "k": (4, 3, 3, 3), "n": (2, 2)}.items():
+            setattr(self, name, nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)))
+        self.register_buffer("mask", torch.tensor([True, False] * 3))
+        self.register_buffer("empty", torch.zeros(2, 0, dtype=torch.float64))
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self, x)
+
+
+def padded_twice(mode: str, first: int, second: int) -> Callable[[Any, Any], Any]:
+    return lambda m, x: F.conv2d(F.pad(F.pad(x, (first,) * 4, mode=mode), (second,) * 4, mode=mode), m.k)
+
+
+READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
+    # -- moving
+    "moved axes": (lambda m, x: torch.movedim(x, (1, 2), (3, 1)).tanh(), IMAGE),
+    "moved one axis": (lambda m, x: x.movedim(1, -1) @ m.n.new_ones(3, 2), IMAGE),
+    "moved nothing": (lambda m, x: x.movedim(1, 1).tanh(), IMAGE),
+    "permuted to itself": (lambda m, x: x.permute(0, 1, 2).tanh(), ROWS),
+    "expanded to itself": (lambda m, x: x.expand(2, 6).tanh(), FLAT),
+    "one location repeated": (lambda m, x: x.mean((2, 3), keepdim=True).expand(2, 3, 4, 4).tanh(), IMAGE),
+    "joined with nothing": (lambda m, x: torch.cat([x, m.empty], 1).tanh(), FLAT),
+    "padded by nothing": (lambda m, x: F.pad(x, (0, 0)).tanh(), FLAT),
+    "everything sliced": (lambda m, x: x[:, 0:6].tanh(), FLAT),
+    "narrowed": (lambda m, x: (x @ m.u).narrow(1, 2, 3), FLAT),
+    "narrowed from the end": (lambda m, x: (x @ m.u).narrow(1, -2, 2), FLAT),
+    "the last": (lambda m, x: (x @ m.u)[..., -1], ROWS),
+    "unbound": (lambda m, x: (x @ m.u).unbind(2)[1] * 2, ROWS),
+    "gated": (lambda m, x: F.glu(x @ m.u, -1), ROWS),
+    "parts of a weight": (lambda m, x: x @ torch.split(m.u, [2, 4], 1)[1], FLAT),
+    "a size": (lambda m, x: x.reshape(x.size(0), -1) @ m.u.new_ones(24, 2), ROWS),
+    "copied": (lambda m, x: torch.zeros_like(x @ m.u).copy_(x @ m.u), FLAT),
+    # -- padding and pooling
+    "padded twice": (padded_twice("constant", 1, 2), IMAGE),
+    "padded on a side": (lambda m, x: F.conv2d(F.pad(x, (1, 2, 0, 0)), m.k), IMAGE),
+    "least over channels": (lambda m, x: (x @ m.u).amax(1), ROWS),
+    "best of 2": (lambda m, x: F.max_pool2d(x, 2, ceil_mode=True), (2, 3, 5, 7)),
+    "all the best": (lambda m, x: F.adaptive_max_pool2d(x, 1), IMAGE),
+    "adaptive, nothing": (lambda m, x: F.adaptive_avg_pool2d(x, (6, 8)).tanh(), IMAGE),
+    "adaptive, halves": (lambda m, x: F.adaptive_avg_pool2d(x, (3, 4)), IMAGE),
+    "largest of an axis": (lambda m, x: (x @ m.u).max(1)[0], ROWS),
+    "sum of an axis": (lambda m, x: (x @ m.u).sum(1), ROWS),
+    "upsampled": (lambda m, x: F.interpolate(x, scale_factor=2), IMAGE),
+    # -- elementwise
+    "clamped by nothing": (lambda m, x: torch.clamp(x, min=-float("inf"), max=float("inf")).tanh(), FLAT),
+    "floor quotient": (lambda m, x: torch.div(5 * x, 2.0, rounding_mode="floor"), FLAT),
+    "cut quotient": (lambda m, x: torch.div(5 * x, 2.0, rounding_mode="trunc"), FLAT),
+    "cut": (lambda m, x: (3 * x).trunc(), FLAT),
+    "truth": (lambda m, x: (x > 0).to(x.dtype) + x, FLAT),
+    "prelu": (lambda m, x: F.prelu(x @ m.u, m.n[0, :1].abs()), FLAT),
+    "masked": (lambda m, x: 2 * x.masked_fill(m.mask, -5.0), FLAT),
+    "infinity below": (lambda m, x: torch.clamp(x, -float("inf"), 1.0), FLAT),
+    "complete softmax": (lambda m, x: 2 * (x @ m.u).softmax(-1), ROWS),
+    "inner graph": (lambda m, x: torch.utils.checkpoint.checkpoint(lambda h: torch.tanh(h @ m.u), x, use_reentrant=False), FLAT),
+    "without gradients": (lambda m, x: _still(m, x), FLAT),
+}
+
+
+def _still(m: Any, x: Any) -> Any:
+    with torch.no_grad():
+        h = x @ m.u
+    return torch.tanh(h)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_trace_computes_what_the_module_computes(name: str) -> None:
+    function, shape = READ[name]
+    module = Fn(function).double().eval()
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    with torch.no_grad():
+        truth = module(x).numpy()
+    (got,) = values_of(read(module, x, sigmas=False).trace, x.numpy())
+    assert got.shape == truth.shape
+    assert got == pytest.approx(truth, rel=1e-10, abs=1e-10)
+
+
+UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
+    "windows with holes": (lambda m, x: F.max_pool2d(x, 2, dilation=2), IMAGE, "dilated windows"),
+    "a divisor": (lambda m, x: F.avg_pool2d(x, 2, divisor_override=3), IMAGE, "changed divisors"),
+    "a padded pool": (lambda m, x: F.max_pool2d(F.pad(x, (1, 1)), 2), IMAGE, "give the padding to the pooling"),
+    "one example": (lambda m, x: F.max_pool2d(x, 2), (3, 6, 8), "batch axis in front"),
+    "adaptive, uneven": (lambda m, x: F.adaptive_avg_pool2d(x, (4, 5)), IMAGE, ""),
+    "least": (lambda m, x: x.amin(1), ROWS, "negate"),
+    "bilinear": (lambda m, x: F.interpolate(x, scale_factor=2, mode="bilinear"), IMAGE, "mixes several"),
+    "3 to 2": (lambda m, x: F.interpolate(x, size=(9, 12)), IMAGE, "whole numbers"),
+    "channels repeated": (lambda m, x: x[:, :1].expand(2, 3, 6, 8), IMAGE, ""),
+    "batches joined": (lambda m, x: torch.cat([x, x]), FLAT, "mixes examples"),
+    "a constant joined": (lambda m, x: torch.cat([x, m.n], 1), FLAT, "depends on no input"),
+    "a frame of ones": (lambda m, x: F.pad(x, (1, 1), value=1.0), ROWS, "use zeros"),
+    "reflected twice": (padded_twice("reflect", 1, 1), IMAGE, "padding of several kinds"),
+    "wrapped twice": (padded_twice("circular", 1, 1), IMAGE, "several kinds"),
+    "cropped": (lambda m, x: F.conv2d(F.pad(x, (-1, 0)), m.k), IMAGE, ""),
+    "cropped, then padded": (padded_twice("constant", -1, 1), IMAGE, ""),
+    "two kinds": (lambda m, x: F.conv2d(F.pad(F.pad(x, (1,) * 4), (1,) * 4, mode="replicate"), m.k), IMAGE, "several kinds"),
+    "a constant written": (lambda m, x: (x @ m.u).copy_(m.b), FLAT, "written over"),
+    "a vector times": (lambda m, x: (x @ m.u) @ x.sum(0), FLAT, ""),
+    "heads repeated": (lambda m, x: x.unsqueeze(1) @ x.unsqueeze(1).expand(2, 3, 4, 6).mT, ROWS, ""),
+    "bounds from the input": (lambda m, x: torch.clamp(x, x.mean(1, keepdim=True), None), FLAT, ""),
+    "slopes from the input": (lambda m, x: F.prelu(x, x.mean().reshape(1)), FLAT, "depend on the input"),
+    "whole numbers": (lambda m, x: x.long() * 1.0, FLAT, "whole numbers"),
+    "everything dropped": (lambda m, x: F.dropout(x, 1.0, True), FLAT, "rate below 1"),
+    "gains from the input": (lambda m, x: F.layer_norm(x, (6,), x.mean(0)), FLAT, "conditional"),
+    "a length": (lambda m, x: x / x.norm(p=1, dim=1, keepdim=True), FLAT, ""),
+    "a half-known length": (lambda m, x: x / x.norm(), FLAT, ""),
+    "gated examples": (lambda m, x: F.glu(x, 0), (4, 6), ""),
+    "sorted": (lambda m, x: x.sort()[0], FLAT, ""),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_has_no_rule_is_said(name: str) -> None:
+    function, shape, words = UNREAD[name]
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    reading = read(Fn(function).double(), x, sigmas=False)
+    assert reading.fidelity.level == "not read"
+    assert any(words in note.text for note in reading.notes), [note.text for note in reading.notes]

@@ -1,0 +1,173 @@
+"""Callables, parameters and results that cannot be what they claim: each is refused by name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.activations import activation
+from kcalc.activations.elementwise import Elementwise, elementwise
+from kcalc.activations.smooth import exponential_linear
+from kcalc.calculi.smoothness.windows import _pair
+from kcalc.plotting.moments import depth_trace, fluctuation_trace, moment_trace
+from kcalc.plotting.scaling import block_map, ratio_histogram, weight_scalings
+from kcalc.plotting.smoothness import residual_spectrum, singular_value_histograms
+from kcalc.plotting.svg import _character_width
+from kcalc.report.markup import number
+
+L, A = kc.layers, kc.architectures
+X = sp.Symbol("x", real=True)
+
+
+# -- callables ---------------------------------------------------------------------------------------------------------------------------
+
+
+def scalar(x: float) -> Any:
+    """exp of one number at a time; what is beyond doubles is infinite."""
+    if not isinstance(x, float):
+        raise TypeError("one number")
+    return math.exp(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda x: None, "returned NoneType"),
+        (lambda x: "text", "returned str"),
+        (lambda x: x[:2], r"shape \(2,\) for an input of shape \(5,\)"),
+        (lambda x: x + 1j, "complex numbers"),
+        (lambda x: x > 0, "truth values"),
+        (lambda x: x.astype(np.float32), "float32 for float64"),
+        (lambda x: x.astype("M8[s]"), "datetime64"),
+        (lambda x: np.array([object()] * x.size), "objects that are not real numbers"),
+        (np.add, "takes 2 arguments"),
+        (np.tanh.__class__, "is a class"),
+        (lambda x: x - x.mean(), "not elementwise"),
+        (lambda x: x + np.random.default_rng().standard_normal(np.shape(x)), "not deterministic"),
+        (lambda x: np.sort(x), "not elementwise"),
+    ],
+)
+def test_callables_that_are_no_activations(function: Any, says: str) -> None:
+    with pytest.raises(kc.KcalcError, match=says):
+        elementwise(function, "f")
+
+
+def test_numbers_one_at_a_time() -> None:
+    rule = elementwise(scalar, "f")
+    assert rule.kind == "scalar" and not rule.is_jax
+    np.testing.assert_allclose(rule(np.array([0.0, 1.0, 1000.0])), [1.0, np.e, np.inf])
+    assert rule(np.zeros(0)).size == 0
+    assert rule == Elementwise(scalar, "g", "scalar") and hash(rule) == hash(Elementwise(scalar, "g", "scalar")) and rule != "f"
+    exact = elementwise(lambda x: np.array([sp.Rational(1, 2)] * x.size, dtype=object) + x, "f")
+    np.testing.assert_array_equal(exact(np.array([1.0, 2.0])), [1.5, 2.5])
+    with pytest.raises(kc.KcalcError, match=r"'f' is a callable.*Symbol"):
+        rule(X)
+    nan = elementwise(lambda x: np.where(np.abs(x) > 50, np.nan, x), "f")
+    with pytest.raises(kc.KcalcError, match="no real value at x = 60"):
+        nan(np.array([1.0, 60.0]))
+
+    def picky(x: float) -> float:
+        if x > 8:
+            raise RuntimeError("too far")
+        return scalar(x)
+
+    with pytest.raises(kc.KcalcError, match=r"raised RuntimeError: too far \(at x = 9\)"):
+        Elementwise(picky, "f", "scalar")(np.array([1.0, 9.0]))
+    with pytest.raises(kc.KcalcError, match=r"raised RuntimeError: too far \(at x = 9\)"):
+        Elementwise(lambda x: np.array([picky(float(v)) for v in x]), "f", "array")(np.array([1.0, 9.0]))
+
+
+class Bound:
+    """Methods of one object are one callable."""
+
+    def f(self, x: Any) -> Any:
+        return np.tanh(x)
+
+
+def test_methods_are_known_by_their_object() -> None:
+    one, two = Bound(), Bound()
+    assert Elementwise(one.f, "f", "array") == Elementwise(one.f, "f", "array") != Elementwise(two.f, "f", "array")
+
+
+def test_expressions_that_are_no_activations() -> None:
+    with pytest.raises(kc.KcalcError, match="scale = 0"):
+        exponential_linear("e", 1, 0)
+    assert float(activation(sp.SingularityFunction(X, 0, 1)).second_moment(2.0)) == pytest.approx(1.0)  # relu
+
+
+# -- numbers and texts -------------------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_in_reports() -> None:
+    assert [number(v) for v in (np.nan, np.inf, -np.inf)] == ["not known", "infinite", "minus infinite"]
+
+
+def test_widths_of_characters() -> None:
+    assert _character_width("語") == 1.05 and _character_width("\u0301") == 0.0 < _character_width("i") < _character_width("W")
+
+
+def test_windows_of_two_extents() -> None:
+    assert _pair(3, "p") == (3, 3) and _pair((2, 1), "p") == (2, 1)
+    with pytest.raises(kc.KcalcError, match=r"'p'.*\(1, 2, 3\)"):
+        _pair((1, 2, 3), "p")
+
+
+# -- plots -------------------------------------------------------------------------------------------------------------------------------
+
+
+def vanilla(depth: int, width: int = 8) -> kc.Network:
+    return A.vanilla(depth, "relu", features=width, sigma_w=sp.sqrt(2), readout=False)
+
+
+def test_variances_over_depth() -> None:
+    results = {"relu": {d: kc.moments(vanilla(d)) for d in (2, 4)}}
+    ax = depth_trace(results)
+    (line,) = ax.get_lines()
+    np.testing.assert_allclose(line.get_ydata(), [(1 + 5 / 8) ** d - 1 for d in (2, 4)], rtol=1e-12)
+    assert list(line.get_xdata()) == [2, 4] and line.get_label() == "relu" and ax.get_yscale() == "log"
+    first = depth_trace(results, weights=lambda one: next(iter(one.weights)))
+    by_hand = [next(iter(one.weights.values())).variance for one in results["relu"].values()]
+    np.testing.assert_allclose(first.get_lines()[0].get_ydata(), by_hand)
+    assert "|J|^2" in first.get_ylabel() and "largest depth" in (first.get_title() or first.get_title(loc="left"))
+
+
+def test_plots_that_have_nothing_to_draw() -> None:
+    n = sp.Symbol("n", integer=True, positive=True)
+    found = kc.fluctuations(kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("tanh"), L.Affine(8)))
+    one = kc.scaling(kc.chain(L.Input(3), L.Nonlinear("relu")))
+    for call, says in (
+        (lambda: moment_trace({"": kc.moments(vanilla(2, n))}), "symbols"),
+        (lambda: fluctuation_trace({"": found}, value="q"), "value is one of .*'q'"),
+        (lambda: fluctuation_trace({"": found}, value="c_variance"), "give c="),
+        (lambda: weight_scalings({}), "no weights"),
+        (lambda: weight_scalings({"": one}), "no weights"),
+        (lambda: ratio_histogram({}), "positive finite"),
+        (lambda: ratio_histogram({"a": [1.0, -1.0]}), "positive finite"),
+        (lambda: block_map(np.zeros((2, 2)), ["a", "b"]), "square matrix"),
+        (lambda: block_map(np.ones((2, 3)), ["a", "b"]), r"shape \(2, 3\)"),
+        (lambda: singular_value_histograms({}), "no singular values"),
+        (lambda: residual_spectrum({"a": None}, {"b": [1.0]}), "'b'.*the laws are a"),
+    ):
+        with pytest.raises(kc.KcalcError, match=says):
+            call()
+
+
+def test_long_tails_of_singular_values_are_cut_off() -> None:
+    values = np.append(np.linspace(0.5, 1.5, 199), 40.0)
+    ax = singular_value_histograms({"J": values})
+    assert "not shown" in ax.get_xlabel() and ax.get_xlim()[1] < 2
+    ax = ratio_histogram({"a": [0.9, 1.1], "b": [2.0, 2.0]}, ax=ax.figure.add_subplot())
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "b"] and not ax.get_title()
+    ax = block_map([[4.0, 0.0], [0.0, 1.0]], ["a", "b"], ax=ax.figure.add_subplot())
+    assert ax.images[0].get_array().tolist() == [[4.0, 1.0], [1.0, 1.0]] and not ax.get_title()
+
+
+def test_many_weights_have_no_names_under_the_axis() -> None:
+    layers: list[Any] = [L.Input(3)] + [L.Affine(w) for w in range(3, 19)]
+    ax = weight_scalings({"": kc.scaling(kc.chain(*layers))})
+    assert ax.get_xlabel() == "weight, from the input to the output" and len(ax.get_lines()[-1].get_ydata()) == 16

@@ -1,0 +1,242 @@
+"""Where searches for constants turn back or give up, limits of deep networks at the ends of their ranges, and what shaping refuses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.activations import activation
+from kcalc.shaping import limits, search
+from kcalc.shaping.absorption import Relation
+from kcalc.shaping.block_slopes import _insert_extremum, _mixed
+from kcalc.shaping.conditions import SlopeSystem
+from kcalc.shaping.constants import Constants, ConstantsTable
+from kcalc.shaping.dks import _missed
+from kcalc.shaping.eoc import _nearest, edge_curve, variances
+from kcalc.shaping.equivalent import _per_channel, _read
+from kcalc.shaping.residual_weights import apart, slope_of
+from kcalc.shaping.scales import weights as sized
+from kcalc.shaping.self_normalising import shifted
+
+L, A = kc.layers, kc.architectures
+X = sp.Symbol("x", real=True)
+TANH, RELU, SOFT = activation("tanh"), activation("relu"), activation("softplus")
+GAUSS = np.polynomial.hermite_e.hermegauss(180)
+
+
+def excess(f: Any, slope: Any, alpha: float, beta: float) -> float:
+    """C'(1) - 1 of f(alpha x + beta) - mean, by Gauss-Hermite quadrature."""
+    z, w = GAUSS[0], GAUSS[1] / math.sqrt(2 * math.pi)
+    values, slopes = f(alpha * z + beta), alpha * slope(alpha * z + beta)
+    return float(w @ slopes**2 / (w @ values**2 - (w @ values) ** 2)) - 1
+
+
+# -- searches ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_scale_that_gives_a_slope() -> None:
+    """Newton's method from within the cell, and Brent's where that leaves it."""
+    target = 0.3
+
+    def sech(x: Any) -> Any:
+        return 1 / np.cosh(x) ** 2
+
+    found = search.solve_scale(TANH, target, (0.0,))
+    assert excess(np.tanh, sech, found.alpha or 1.0, 0.0) == pytest.approx(target, rel=1e-8)
+    s = search._crossing(TANH, target, 0.0, (-3.0, 3.0), (1e-300, 1e300))  # a guess far off: Brent's method
+    assert s is not None and s == pytest.approx(math.log(found.alpha or 1.0), rel=1e-10)
+    assert search._crossing(TANH, target, 0.0, (-3.0, -2.0), (0.1, 0.5)) is None  # no crossing there
+
+
+def test_newtons_method_gives_up_where_it_must() -> None:
+    system = SlopeSystem(TANH, 0.3)
+    s = search.scale_for(system, 0.0, 0.0)
+    assert s is not None and search.scale_for(system, s, 0.0) == pytest.approx(s, abs=1e-12)
+    assert search.scale_for(SlopeSystem(activation("exp"), -0.5), 0.0, 0.0) is None  # C' of exp is > 1: s runs off
+    assert search.scale_for(SlopeSystem(RELU, 0.3), 0.0, 0.0) is None  # that of relu without a shift does not depend on alpha
+
+
+def test_a_linear_map_has_no_slope_but_1() -> None:
+    with pytest.raises(kc.UnreachableTarget, match=r"slope C'\(1\) = 1.3; its C map is linear for all"):
+        search.solve_scale(activation("identity"), 0.3)
+    assert search._extreme(activation("identity"), 0.0, 0.3) == (1e-300, False)
+    with pytest.raises(kc.UnreachableTarget, match="no input scale and shift within reach"):
+        search.solve_least(TANH, 1e9)
+
+
+def test_the_steepest_relu() -> None:
+    """relu at the shift 1 becomes steeper with the scale, up to C'(1) = 1/(1 - 1/pi)."""
+    with pytest.raises(kc.UnreachableTarget) as caught:
+        search.solve_scale(RELU, 5.0, (1.0,))
+    named = float(str(caught.value).split("C'(1) = ")[-1])
+    z = np.linspace(-12, 12, 24001)
+    w = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+
+    def slope(s: float) -> float:
+        y = np.maximum(math.exp(s) * z + 1, 0)
+        return float(math.exp(2 * s) * (w @ (y > 0)) / (w @ y**2 - (w @ y) ** 2))
+
+    assert named == pytest.approx(max(slope(s) for s in np.linspace(-3, 9, 49)), rel=2e-3)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------------------------
+
+
+def block(*layers: L.Layer) -> kc.Network:
+    return kc.chain(L.Input(8), *layers)
+
+
+def test_blocks_without_an_inner_fixed_point() -> None:
+    relu = kc.depth_limit(block(L.Affine(8, sigma_w=sp.sqrt(2)), L.Nonlinear("relu")))
+    assert relu.c == 1.0 and relu.rate == pytest.approx(1.0, abs=1e-9)
+    with pytest.raises(kc.KcalcError, match="identity at q"):
+        kc.depth_limit(block(L.Affine(8), L.Affine(8)))
+    two = kc.Network.from_steps([("x", L.Input(3), ()), ("a", L.Affine(3), ("x",)), ("b", L.Affine(3), ("x",))])
+    with pytest.raises(kc.KcalcError, match="one input and one output"):
+        kc.depth_limit(two)
+    with pytest.raises(kc.KcalcError, match="got dict"):
+        kc.depth_limit({})  # type: ignore[arg-type]
+
+
+def test_lengths() -> None:
+    assert limits._length(0.0) == 0.0 and limits._length(1.0) == math.inf and limits._length(-math.exp(-0.25)) == pytest.approx(4.0)
+
+
+def test_the_flow_at_its_ends() -> None:
+    assert limits.flow(1.0, 3.0) == 1.0 and limits.flow(0.3, 0.0) == 0.3
+    assert limits.flow(0.5, 1e40) == 1.0
+    half = limits.flow(0.5, 1.0)
+    assert limits.flow(0.0, limits.flow_time(half)) == pytest.approx(half, rel=1e-12)
+    with pytest.raises(kc.KcalcError, match="time must be a number >= 0, got -1"):
+        limits.flow(0.5, -1)
+    for eta in (0, 1):
+        with pytest.raises(kc.KcalcError, match=rf"eta must lie in \(0, 1\), got {eta}"):
+            limits.flow_slope(A.vanilla(20, "relu"), eta)
+    with pytest.raises(kc.KcalcError, match="too shallow"):
+        limits.flow_slope(A.vanilla(2, "relu"), 0.9)
+
+
+def test_the_edge_of_chaos() -> None:
+    q = 0.8
+    z, w = GAUSS[0] * math.sqrt(q), GAUSS[1] / math.sqrt(2 * math.pi)
+    gradient = float(w @ (1 - np.tanh(z) ** 2) ** 2)
+    weight, bias = variances(TANH, q)
+    assert weight == pytest.approx(1 / gradient, rel=1e-12)
+    assert bias == pytest.approx(q - weight * float(w @ np.tanh(z) ** 2), rel=1e-9)
+    points = edge_curve("tanh", 7)
+    assert len(points) == 7 and all(p.sigma_w >= 1 for p in points)
+
+
+def test_functions_that_grow_beyond_the_rules() -> None:
+    """exp: E phi^2 = E phi'^2 = exp(2 q), so that sigma_w^2 = exp(-2 q) and sigma_b^2 = q - 1; where most of that lies beyond the rules'
+    reach, they refuse instead of agreeing on the rest."""
+    weight, bias = variances(activation("exp"), 1.5)
+    assert weight == pytest.approx(math.exp(-3), rel=1e-12) and bias == pytest.approx(0.5, rel=1e-10)
+    for q in (10.0, 100.0, 1000.0):
+        with pytest.raises(kc.KcalcError, match=r"'exp' .*fast.* at input scale"):
+            variances(activation("exp"), q)
+    points = edge_curve("exp", 29)
+    assert points and all(p.sigma_b == pytest.approx(math.sqrt(p.q - 1), rel=1e-9) for p in points)
+    assert all(p.sigma_w == pytest.approx(math.exp(-p.q), rel=1e-11) for p in points)
+
+
+def test_no_edge_of_chaos() -> None:
+    """phi = sqrt(1 + x^2): E phi^2 = 1 + q and E phi'^2 < 1, so that sigma_b^2 = q - E phi^2 / E phi'^2 < 0."""
+    with pytest.raises(kc.UnreachableTarget, match="has no edge of chaos"):
+        kc.shape(A.vanilla(4, activation(sp.sqrt(1 + X**2))), method="eoc", sigma_w=1.0)
+
+
+def test_the_nearest_point_of_an_edge() -> None:
+    """Of a curve with a least sigma inside the grid, that least; at an end, the end."""
+    grid = np.linspace(-1, 1, 9)
+    squares = np.array([variances(TANH, math.exp(s))[0] for s in grid])
+    value, inner = _nearest(TANH, 0, 0.1, grid, squares)
+    assert not inner and value == pytest.approx(math.sqrt(squares[0]))
+    falls = squares.copy()
+    falls[:4] = 9.0  # as if the edge rose to the left too
+    value, inner = _nearest(TANH, 0, 1.0, grid, falls)
+    assert inner and value <= math.sqrt(squares[4])
+
+
+# -- small parts -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_logarithms_of_mixtures() -> None:
+    """log sum_i s_i exp(l_i), however far apart the logarithms are."""
+    assert _mixed([0.25, 0.75], [1.0, 2.0]) == pytest.approx(math.log(0.25 * math.e + 0.75 * math.e**2), rel=1e-14)
+    assert _mixed([0.25, 0.75], [0.0, 800.0]) == pytest.approx(800 + math.log(0.75), rel=1e-14)
+    assert _mixed([0.0, 1.0], [5.0, 7.0]) == 7.0 and _mixed([0.0, 0.5, 0.5], [5.0, 1.0, 1.0]) == pytest.approx(1.0)
+
+
+def test_an_extremum_is_put_into_the_grid() -> None:
+    for place in (0.3, 0.6):
+
+        def miss(y: float, place: float = place) -> float:
+            return (y - place) ** 2 - 1e-4
+
+        grid = [0.0, 0.25, 0.5, 0.75, 1.0]
+        values = [miss(y) + 2e-4 for y in grid]
+        _insert_extremum(miss, grid, values)
+        assert grid == sorted(grid) and len(grid) == 6 and min(values) == pytest.approx(-1e-4, rel=1e-6)
+    grid, values = [0.0, 0.5, 1.0], [1.0, 2.0, 3.0]
+    _insert_extremum(lambda y: 1 + 2 * y, grid, values)
+    assert grid == [0.0, 0.5, 1.0]
+
+
+def test_slopes_and_differences() -> None:
+    assert slope_of(TANH) == pytest.approx(excess(np.tanh, lambda x: 1 / np.cosh(x) ** 2, 1.0, 0.0) + 1, rel=1e-9)
+    with pytest.raises(kc.KcalcError, match="sign jumps"):
+        slope_of(activation("sign"))
+
+    def two(phi: str) -> kc.Network:
+        steps = [("x", L.Input(3), ()), ("a", L.Affine(3), ("x",)), ("b", L.Nonlinear(phi), ("a",)), ("c", L.Affine(3), ("b",))]
+        return kc.Network.from_steps(steps, ["a", "c"])
+
+    assert apart(two("tanh"), two("tanh")) == 0.0
+    gap = apart(two("identity"), two("relu"))
+    assert 0.3 < gap < 1.01  # at c = -1 relu gives C = 0
+
+
+def test_statistics_that_cancel() -> None:
+    """phi = 1 + x/1000: variance 1e-6 beside a mean of 1."""
+    found = shifted(activation(1 + sp.sin(X) / 1000))
+    assert found.gamma == pytest.approx(1000 / math.sqrt((1 - math.exp(-2)) / 2), rel=1e-9) and found.delta == pytest.approx(-1, rel=1e-14)
+
+
+def test_constants_that_miss_their_conditions() -> None:
+    wrong = Constants(activation(sp.tanh(X) + sp.sin(X) / 8), 1.0, 0.0, 1.0, 0.0)
+    with pytest.raises(kc.UnreachableTarget, match=r"miss .* by .*smaller zeta"):
+        list(_missed([wrong], {"Q(1)": 1.0}))
+
+
+def test_constants_by_name_and_node() -> None:
+    one, two = Constants(TANH, 1.0, 0.0, 1.0, 0.0), Constants(TANH, 2.0, 0.0, 1.0, 0.0)
+    with pytest.raises(kc.KcalcError, match="several sets of constants; ask by node"):
+        ConstantsTable({"a": one, "b": two})["tanh"]
+    assert ConstantsTable({"a": one, "b": two})["b"] is two and ConstantsTable({"a": one, "b": one})["tanh"] is one
+
+
+def test_parameters_that_do_not_fit() -> None:
+    with pytest.raises(kc.KcalcError, match="has no bias in the network"):
+        _read("a", L.Affine(2, bias=False), (np.ones((2, 3)), np.ones(2)))
+    blocks = (Relation(0.5, 1.0, 0.0), Relation(0.5, 2.0, 0.0))
+    np.testing.assert_array_equal(_per_channel("a", blocks, 4)[0], [1, 1, 2, 2])
+    with pytest.raises(kc.KcalcError, match="'a': 3 input channels do not split"):
+        _per_channel("a", blocks, 3)
+    n = sp.Symbol("s", positive=True)
+    with pytest.raises(kc.KcalcError, match=r"symbols.*net.subs"):
+        kc.equivalent_parameters(kc.chain(L.Input(3), L.Affine(3, sigma_w=n)))
+    grouped = kc.chain(L.Input(4), L.Affine(4, groups=2), L.Nonlinear("relu"), L.Affine(2))
+    for rule in ("glorot", "fan_out"):
+        with pytest.raises(kc.KcalcError, match="'affine_1' has groups"):
+            sized(rule, grouped)
+
+
+def test_cosines_of_tokens_belong_to_tokens() -> None:
+    with pytest.raises(kc.KcalcError, match="tokens="):
+        kc.shape(A.vanilla(20, "relu"), method="tat").token_cosines()
