@@ -46,7 +46,7 @@ def mean_product(phi: Any, gap: float, q1: float, q2: float, n: int) -> float:
     """E phi^(n)(u) phi^(n)(v) with u = sqrt q1 (a x + b y), v = sqrt q2 (a x - b y): sum and difference are independent."""
     a, b = math.sqrt(1 - gap / 2), math.sqrt(gap / 2)
     f, total = DERIVATIVES[phi][n], 0.0
-    for x, w in zip(*panels([0.0]), strict=True):
+    for x, w in zip(*panels([0.0, *(s * t * b for s in (-1, 1) for t in (0.5, 1, 2, 4, 8))]), strict=True):  # kinks cross where x ~ b
         y, weights = panels([a * x / b, -a * x / b] if b else [])
         total += w * float(weights @ (f(math.sqrt(q1) * (a * x + b * y)) * f(math.sqrt(q2) * (a * x - b * y))))
     return total

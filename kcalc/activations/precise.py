@@ -20,7 +20,7 @@ from mpmath.calculus.quadrature import GaussLegendre
 from kcalc.activations.pieces import X
 from kcalc.errors import KcalcError
 from kcalc.expectations.quadrature import split, z_edges
-from kcalc.fields import Field, Number
+from kcalc.fields import Field, Number, mpmath_field
 from kcalc.threads import decimal_digits, lambdify
 
 _GUARD = 10
@@ -62,14 +62,16 @@ def taylor(phi: Any, gap: Number, q1: Number, q2: Number, order: int, field: Fie
         raise KcalcError(f"c = {1 - gap}: a c value must lie in [-1, 1]")
     if order and gap in (0, 2):
         raise KcalcError(f"derivatives of the C map of {phi.name!r} at c = +-1 have no mpmath rule; use the NumPy field")
-    with decimal_digits(_digits(field) + _GUARD + _lost(gap, order)):
+    lost = _lost(gap, order)
+    with decimal_digits(_digits(field) + _GUARD + lost):
         first = _integral(phi, "second_moment", q1, field)  # with all digits: for two q values 1 - C is a difference
         second = first if q1 == q2 else _integral(phi, "second_moment", q2, field)
         norm = mpmath.sqrt(first * second)
         series = _series(phi, mpmath.mpf(gap), q1, q2, order, field, norm)
         if series is not None:
             return tuple(field.number(value) for value in series)
-        drop, *derivatives = _integrals(phi, mpmath.mpf(gap), q1, q2, order, field)
+        wide = mpmath_field(_digits(field) + lost)  # the tails, too, are multiplied by what cancels
+        drop, *derivatives = _integrals(phi, mpmath.mpf(gap), q1, q2, order, wide)
         difference = (drop - (mpmath.sqrt(first) - mpmath.sqrt(second)) ** 2) / (2 * norm)
         values = [difference if q1 != q2 else drop / (2 * norm), *(d / norm / (i + 1) for i, d in enumerate(derivatives))]
     return tuple(field.number(value) for value in values)

@@ -229,11 +229,15 @@ class _Mixing(Placing):
         if start is None or np.isnan(start).any():
             return None
         seen = start > start.max(axis=axis, keepdims=True) - MASKED
+        if not seen.any(axis=axis).all():  # a row of infinities
+            return None
         for shift in SHIFTS:
             there = at(shift)
-            change = None if there is None else np.where(seen, there - np.where(seen, start, 0), np.nan)
-            low = None if change is None else np.nanmin(change, axis=axis, keepdims=True)
-            if change is None or low is None or not (np.abs(np.where(seen, change - low, 0)) < CLOSE * (1 + abs(shift))).all():
+            if there is None or np.isnan(there[seen]).any():
+                return None
+            change = np.where(seen, there - np.where(seen, start, 0), np.inf)
+            low = change.min(axis=axis, keepdims=True)
+            if not (np.abs(np.where(seen, change - low, 0)) < CLOSE * (1 + abs(shift))).all():
                 return None
         return np.where(seen, start, -np.inf)
 

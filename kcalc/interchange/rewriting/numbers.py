@@ -95,8 +95,9 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 def softmax(scores: Array, axis: int = -1) -> Array:
     """exp(x) / sum exp(x), of entries that may be -infinity."""
     top = scores.max(axis=axis, keepdims=True)
-    powers = np.exp(scores - top)
-    return powers / powers.sum(axis=axis, keepdims=True)
+    with np.errstate(invalid="ignore"):  # a row of infinities comes out as nan, which no caller takes for weights
+        powers = np.exp(scores - top)
+        return powers / powers.sum(axis=axis, keepdims=True)
 
 
 def attention_weights(op: Attend, queries: Array, keys: Array, mask: Array | None) -> Array:
