@@ -18,7 +18,7 @@ import sympy as sp
 from .activations import Activation, activation
 from .errors import KcalcError, glimpse
 from .fields import NUMPY
-from .plain_arguments import LARGEST, choice, items, truth, whole
+from .plain_arguments import LARGEST, choice, extents, items, truth, whole
 
 Number = Any
 MANY = math.inf
@@ -79,10 +79,8 @@ def _extent(layer: object, name: str, optional: bool = False) -> None:
     value = getattr(layer, name)
     if value is None and optional:
         return
-    if isinstance(value, list | tuple):
-        if not value or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in value):
-            raise _fail(layer, f"{name} must hold positive integers, got {glimpse(value)}")
-        object.__setattr__(layer, name, tuple(value))
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
+        object.__setattr__(layer, name, extents(value, f"{type(layer).__name__}: {name}"))
         return
     _count(layer, name)
 
@@ -120,7 +118,7 @@ class Layer:
 class Input(Layer):
     """A network input of ``features`` channels, over ``image_shape`` (height, width) locations if it is an image."""
 
-    features: int | None = None
+    features: int | Any = None  # a whole number or a symbol
     image_shape: tuple[int, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (0, 0)
 
@@ -140,7 +138,7 @@ class Affine(Layer):
     channel mean of the input drops out.
     """
 
-    features: int | None = None
+    features: int | Any = None  # a whole number or a symbol
     kernel: int | tuple[int, ...] = 1
     stride: int | tuple[int, ...] = 1
     padding: Any = "same"
@@ -155,17 +153,15 @@ class Affine(Layer):
         _extent(self, "kernel")
         _extent(self, "stride")
         _count(self, "groups")
-        truth(self.bias, "Affine: bias")
-        truth(self.standardised, "Affine: standardised")
+        for name in ("bias", "standardised"):
+            object.__setattr__(self, name, truth(getattr(self, name), f"Affine: {name}"))
         if isinstance(self.padding, str):
             if self.padding not in ("same", "valid", "circular"):
                 raise _fail(self, f"padding must be 'same', 'valid', 'circular' or numbers, got {glimpse(self.padding)}")
-        elif isinstance(self.padding, list | tuple):
-            object.__setattr__(self, "padding", tuple(self.padding))
-            for p in self.padding:
-                whole(p, "Affine: padding")
+        elif isinstance(self.padding, list | tuple) or (isinstance(self.padding, np.ndarray) and self.padding.ndim):
+            object.__setattr__(self, "padding", tuple(whole(p, "Affine: padding") for p in self.padding))
         else:
-            whole(self.padding, "Affine: padding")
+            object.__setattr__(self, "padding", whole(self.padding, "Affine: padding"))
         for name in ("sigma_w", "sigma_b"):
             object.__setattr__(self, name, as_number(getattr(self, name), f"Affine.{name}"))
         if self.sigma_w == 0 or getattr(self.sigma_w, "is_negative", None) or (not _symbolic(self.sigma_w) and self.sigma_w < 0):

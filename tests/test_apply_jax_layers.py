@@ -53,13 +53,10 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "rms norm": (lambda p, x: norm(x @ p["w"], centre=False) @ p["u"], FLAT),
     "one group": (lambda p, x: norm(conv(x, p["k"]), (1, 2, 3)) @ p["u"], IMAGE),
     "mean pool": (lambda p, x: mean_pool(conv(x, p["k"])), IMAGE),
-    "windows": (lambda p, x: flat_pool(jnp.tanh(conv(x, p["k"]))), IMAGE),
     "flattened": (lambda p, x: flat_pool(jnp.tanh(conv(x, p["k"]))).reshape(2, -1) @ p["f"], IMAGE),
     "an input reshaped": (lambda p, x: jnp.tanh(x.reshape(2, 6) @ p["w"]) @ p["u"], (2, 2, 3)),
     "an input scaled": (lambda p, x: jnp.tanh((2 * x - 1) @ p["w"]), FLAT),
     "an input turned": (lambda p, x: conv(x.transpose(0, 2, 3, 1), p["k"]), (2, 3, 6, 6)),
-    "repeated turn": (lambda p, x: jnp.tanh(conv(x, p["k"]).transpose(0, 3, 1, 2)), IMAGE),
-    "a mean": (lambda p, x: jnp.tanh(conv(x, p["k"])).mean((1, 2)) @ p["u"], IMAGE),
 }
 
 

@@ -59,7 +59,7 @@ def dtype_name(given: Any) -> str:
     import jax.numpy as jnp
 
     name = given if isinstance(given, str) else None
-    for reading in () if given is None or name else (lambda: given.dtype, lambda: given):  # of what has a type, and of a type
+    for reading in () if given is None or isinstance(given, str) else (lambda: given.dtype, lambda: given):  # what has one, or is one
         with suppress(Exception):  # whatever a foreign object raises as it is read
             name = name or jnp.dtype(reading()).name
     if name not in DTYPES:

@@ -49,8 +49,8 @@ def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[
         return _file(Path(model), example_inputs, sigmas, shapes)
     found = recognise(_traced(model, example_inputs, shapes), sigmas)
     with suppress(TypeError):  # where it cannot be weakly referenced
-        place = id(model)
-        _KNOWN[place] = weakref.ref(model, lambda _: _KNOWN.pop(place, None)), found
+        place, known = id(model), _KNOWN  # bound here: at the end of the process the module's names are gone before its last models
+        known[place] = weakref.ref(model, lambda _: known.pop(place, None)), found
     return found
 
 

@@ -1,9 +1,14 @@
-"""Which tests run a line, from a coverage record with contexts: each test's fastest case first."""
+"""Which tests may notice a fault in a line, from a coverage record with contexts: each test's fastest case first.
+
+What is kept in a cache is computed in the first test that asks: others that rest on a line are not recorded at it.  So those that run any
+line of its file come after those that run the line.
+"""
 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from coverage import CoverageData
@@ -24,17 +29,20 @@ class Selection:
         self._lines: dict[str, dict[int, list[str]]] = {}
 
     def tests(self, path: str, line: int, limit: float) -> list[str]:
-        """Names of tests that run the line, within ``limit`` seconds (at least one, if there is any)."""
+        """Names of tests that run the line, then of those that run others of its file, within ``limit`` seconds (at least one)."""
         if path not in self._lines:
             self._lines[path] = self.data.contexts_by_lineno(path)
-        contexts = {name.rsplit("|", 1)[0] for name in self._lines[path].get(line, []) if name}
+        own = self._tests_of(path, {line})
         chosen, spent = [], 0.0
-        for name in self._ordered(contexts):
+        for name in [*self._ordered(own), *self._ordered(self._tests_of(path, self._lines[path].keys()) - own)]:
             spent += self.seconds.get(name, UNKNOWN)
             if chosen and spent > limit:
                 break
             chosen.append(name)
         return chosen
+
+    def _tests_of(self, path: str, lines: Iterable[int]) -> set[str]:
+        return {name.rsplit("|", 1)[0] for line in lines for name in self._lines[path].get(line, []) if name}
 
     def _ordered(self, names: set[str]) -> list[str]:
         """The fastest case of every test, then the second fastest, and so on: tests of many cases do not crowd out the others."""
