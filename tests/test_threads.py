@@ -37,6 +37,13 @@ def python(script: str, *arguments: str, **environment: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def written(value: Any) -> Any:
+    """Numbers of mpmath by their bits: how many digits their text has is what another thread works with just then."""
+    if isinstance(value, tuple | list):
+        return tuple(map(written, value))
+    return value._mpf_ if isinstance(value, mpmath.mpf) else value
+
+
 def work() -> dict[str, str]:
     """Everything that is cached, or needs a precision that belongs to the process, on objects of its own; as text with every digit."""
     a = kc.architectures
@@ -63,7 +70,7 @@ def work() -> dict[str, str]:
         "mean": kc.expectation(sp.erf(X) ** 2),
         "drawing": resnet._repr_html_(),
     }
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(written(value)) for name, value in found.items()}
 
 
 def shared() -> dict[str, Any]:
