@@ -77,12 +77,10 @@ def _count(layer: object, name: str, optional: bool = False) -> None:
 def _extent(layer: object, name: str, optional: bool = False) -> None:
     """A positive integer, or a tuple of them (one per spatial axis)."""
     value = getattr(layer, name)
-    if value is None and optional:
-        return
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
         object.__setattr__(layer, name, extents(value, f"{type(layer).__name__}: {name}"))
-        return
-    _count(layer, name)
+    else:
+        _count(layer, name, optional)
 
 
 @dataclass(frozen=True)
