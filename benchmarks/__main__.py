@@ -45,7 +45,7 @@ def main() -> None:
         sections.append(measured(name, chosen))
         heading = machine.heading(command_of(options), before, time.perf_counter() - start, peers.described(environments))
         whole = complete and len(sections) == len(SECTIONS)
-        text = page(sections, [*heading, *([] if whole else [PARTIAL])], judged=not options.quick)
+        text = page(sections, [*heading, *([] if whole else [PARTIAL])], judged=not options.quick, every=set(options.only) == set(SECTIONS))
         if output is not None:  # after every section, so that a run cut short leaves what it measured
             write(text, output)
     if output is None:

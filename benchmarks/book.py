@@ -99,12 +99,13 @@ def times(value: float) -> str:
 # -- the page ----------------------------------------------------------------------------------------------------------------------------
 
 
-def demanded(figures: Mapping[str, Figure], judged: bool = True) -> Table:
-    """What was demanded, what was measured, and (unless ``judged=False``, at small sizes) whether that meets it."""
+def demanded(figures: Mapping[str, Figure], judged: bool = True, every: bool = True) -> Table:
+    """What was demanded, what was measured, and (unless ``judged=False``, at small sizes) whether that meets it; of some sections alone
+    (``every=False``), what they measured."""
     return Table(
         "Demanded and measured. Where a figure has a reason for falling short, it stands beside it.",
         ("what", "demanded", "measured", "verdict"),
-        [_row_of(demand, figures.get(demand.key), judged) for demand in DEMANDS],
+        [_row_of(demand, figures.get(demand.key), judged) for demand in DEMANDS if every or demand.key in figures],
     )
 
 
@@ -118,8 +119,8 @@ def _row_of(demand: Demand, figure: Figure | None, judged: bool) -> tuple[str, .
     return demand.what, demand.text, figure.shown, verdict
 
 
-def page(sections: Sequence[Section], heading: Sequence[str], judged: bool = True) -> str:
-    """The whole text: machine, demands, sections."""
+def page(sections: Sequence[Section], heading: Sequence[str], judged: bool = True, every: bool = True) -> str:
+    """The whole text: machine, demands, sections (all of them, or some: ``every=False``)."""
     figures = {key: figure for section in sections for key, figure in section.figures.items()}
     unknown = set(figures) - {demand.key for demand in DEMANDS}
     if unknown:
@@ -128,7 +129,7 @@ def page(sections: Sequence[Section], heading: Sequence[str], judged: bool = Tru
         "# Results",
         *heading,
         "## What was demanded",
-        demanded(figures, judged).markdown(),
+        demanded(figures, judged, every).markdown(),
         *(section.markdown() for section in sections),
     ]
     return "\n\n".join(parts) + "\n"

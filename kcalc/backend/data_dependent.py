@@ -159,7 +159,7 @@ class _Calibration:
 def _calibrated(model: Model, params: Params, x: Any, adjust: Adjust, tolerance: float, iterations: int, state: Any) -> DataDependent:
     as_model(model)
     tolerance, iterations = positive_number(tolerance, "tolerance"), whole(iterations, "iterations", 1)
-    with model.precision():
+    with model.measuring():
         inputs = model.inputs_of(x)
         for node, array in inputs.items():
             if array.ndim < 2 or array.shape[0] < 2:

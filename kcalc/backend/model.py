@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,6 +154,14 @@ class Model(Shown):
         import jax
 
         return jax.enable_x64(True) if self.dtype == "float64" else nullcontext()
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """:meth:`precision`, with matrix products of all their digits: graphics processors round the factors of float32 ones to 10 bits."""
+        import jax
+
+        with self.precision(), jax.default_matmul_precision("highest"):
+            yield
 
     # -- inputs ----------------------------------------------------------------------------------------------------------------------
 

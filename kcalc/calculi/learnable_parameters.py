@@ -201,7 +201,7 @@ def _traced_gaps(first: Any, second: Any, same: bool) -> Any:
     import jax.numpy as jnp
 
     u, v = (rows / jnp.sqrt(jnp.sum(jnp.asarray(rows) ** 2, axis=1))[:, None] for rows in (first, second))
-    gap = 1 - u @ v.T
+    gap = 1 - jnp.matmul(u, v.T, precision="highest")
     if u.shape[0] * v.shape[0] * u.shape[1] <= DIFFERENCES:
         apart = jax.lax.map(jax.checkpoint(lambda row: jnp.sum((row - v) ** 2, axis=1) / 2), u)
         gap = jnp.where(gap < CLOSE, apart, gap)

@@ -47,7 +47,7 @@ def empirical_ntk(
     choice(outputs, "way to put the outputs", OUTPUTS)
     memory, by_layer = whole(memory, "memory", 1), truth(by_layer, "by_layer")
     node = chosen_output(model.network, output)
-    with model.precision():
+    with model.measuring():
         first, plan = batch_of(model, x1, "x1")
         second = None if x2 is None else batch_of(model, x2, "x2")[0]
         plan.check(params)

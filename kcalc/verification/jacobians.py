@@ -82,7 +82,7 @@ def layer_jacobians(
     for node in (start, *chosen):
         network.layer(node)
     cases = InputPairs.of(network, 1.0, q, None)
-    with model.precision():
+    with model.measuring():
         plan = model.plan()
         shifts = Shifts(model, plan)
 

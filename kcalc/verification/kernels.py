@@ -206,7 +206,7 @@ class _Work:
         """{what: array with a leading axis of draws}.  Raises: KcalcError naming the node where a feature map vanishes or overflows."""
         import jax
 
-        with self.model.precision():
+        with self.model.measuring():
             together = self._together(draws, memory)
             every = self._compiled(together)
             found = {name: np.asarray(v, float) for name, v in every(jax.random.split(key, draws)).items()}

@@ -132,7 +132,7 @@ def training_spectra(
     if not 0 <= example < len(inputs):
         raise KcalcError(f"example must lie in 0..{len(inputs) - 1}, got {example}")
     steps = whole(steps, "steps")
-    with model.precision():
+    with model.measuring():
         run = _Run(model, plan, model.inputs_of(inputs)[network.inputs[0]], jax.numpy.asarray(classes), first, last, example)
         params = plan.draw(random_bits(key), model._dtype)
         jacobian, descend = jax.jit(run.jacobian), jax.jit(jax.value_and_grad(run.loss))

@@ -19,7 +19,7 @@ DATA = "it depends on the data, so the model has no fixed graph; trace it with t
 @rule("scan")
 def _scan(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     params = eqn.params
-    consts, carried = params["num_consts"], params["num_carry"]
+    consts, carried = _parts(params)
     length, inner = int(params["length"]), params["jaxpr"]
     if length > LONGEST:
         return reader.not_read(eqn, values, "long loop", f"it has {length} turns; loops are unrolled up to {LONGEST}")
@@ -41,6 +41,14 @@ def _scan(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     return [*carry, *(_stacked(reader, eqn, k, [row[k] for row in made]) for k in range(len(eqn.outvars) - carried))]
 
 
+def _parts(params: Any) -> tuple[int, int]:
+    """How many constants a loop has, and how many values it carries from turn to turn."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carried, _ = params["ft_in"].unpack()  # jax >= 0.11
+    return len(consts), len(carried)
+
+
 def _row(reader: Reader, value: Value, index: int) -> Value | None:
     """Entry ``index`` along the first axis."""
     if isinstance(value, Known):
@@ -53,7 +61,7 @@ def _row(reader: Reader, value: Value, index: int) -> Value | None:
 
 def _stacked(reader: Reader, eqn: Any, index: int, rows: Sequence[Value]) -> Value:
     """What the turns of a loop emit, one above the other; no feature map unless known."""
-    variable = eqn.outvars[eqn.params["num_carry"] + index]
+    variable = eqn.outvars[_parts(eqn.params)[1] + index]
     if rows and all(isinstance(row, Known) for row in rows):
         known = [row for row in rows if isinstance(row, Known)]
         origins = frozenset[str]().union(*(row.origins for row in known))
