@@ -50,29 +50,38 @@ def flat_input(n: int) -> Array:
 
 def draw(network: Network, draws: int, rng: np.random.Generator, laws: dict[Node, str] | str = "gaussian", x: Array | None = None) -> Any:
     """(|y|^2 by node, |J|^2 by Affine) of many draws, each an array of shape (draws,)."""
-    steps = list(network.steps())
+
+    def entries(node: Node, shape: tuple[int, int]) -> Array:
+        return LAWS[laws if isinstance(laws, str) else laws[node]](rng, (draws, *shape))
+
+    return propagated(network, entries, x)
+
+
+def propagated(network: Network, entries: Callable[[Node, tuple[int, int]], Array], x: Array | None = None) -> Any:
+    """(|y|^2 by node, |J|^2 by Affine) for many weights: ``entries(node, (out, in))`` has shape (many, out, in) and variance 1."""
     values: dict[Node, Array] = {}
     weights: dict[Node, Array] = {}
-    for node, layer, parents in steps:
+    for node, layer, parents in network.steps():
         below = [values[p] for p in parents]
         if isinstance(layer, layers.Affine):
             n = below[0].shape[1]
-            law = LAWS[laws if isinstance(laws, str) else laws[node]]
-            weights[node] = law(rng, (draws, layer.features, n)) * float(layer.sigma_w) / np.sqrt(n)  # type: ignore[arg-type]
-            values[node] = np.einsum("bij,bj->bi", weights[node], below[0])
+            weights[node] = entries(node, (layer.features, n)) * float(layer.sigma_w) / np.sqrt(n)  # type: ignore[arg-type]
+            values[node] = np.einsum("bij,bj->bi", weights[node], np.broadcast_to(below[0], (len(weights[node]), n)))
         elif isinstance(layer, layers.Input):
-            start = flat_input(layer.features) if x is None else x  # type: ignore[arg-type]
-            values[node] = np.broadcast_to(start, (draws, start.size))
+            values[node] = (flat_input(layer.features) if x is None else x)[None]  # type: ignore[arg-type]
         elif isinstance(layer, layers.Sum):
             values[node] = sum(float(w) * h for w, h in zip(sum_weights(layer, len(below)), below, strict=True))  # type: ignore[assignment]
         elif isinstance(layer, layers.Concat):
-            values[node] = np.concatenate(below, axis=1)
+            many = max(len(h) for h in below)
+            values[node] = np.concatenate([np.broadcast_to(h, (many, h.shape[1])) for h in below], axis=1)
         elif isinstance(layer, layers.Scale):
             values[node] = float(layer.factor) * below[0]
         elif isinstance(layer, layers.Nonlinear):
             values[node] = np.asarray(layer.activation(below[0]))
         else:
             values[node] = below[0]
+    many = max(len(v) for v in values.values())
+    values = {node: np.broadcast_to(v, (many, v.shape[1])) for node, v in values.items()}
     return {node: np.sum(v**2, axis=1) for node, v in values.items()}, _jacobians(network, values, weights)
 
 

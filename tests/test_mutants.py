@@ -17,7 +17,7 @@ def f(a: int, b: int = 3) -> int:
     """Says 1 + 1."""
     if a < b and not g(a, b):
         return -a * LIMIT
-    for é in "éé": a += b if b % 2 else 0
+    for é, _ in zip("éé", "é", strict=True): a += np.maximum(a, b) if b % 2 else 0
     raise ValueError(f"{a + b}")
 
 
@@ -35,7 +35,7 @@ CHANGES = {
 def tool(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(TOOL))
     yield __import__("mutants")
-    for name in ("mutants", "sample", "selection", "trial"):
+    for name in ("mutants", "equal", "sample", "selection", "trial"):
         sys.modules.pop(name, None)
 
 
@@ -58,3 +58,10 @@ def test_a_sample_is_the_same_for_the_same_seed(tool, tmp_path: Path) -> None:
     first, again, other = (sample.sampled(root, 30, seed, ["slopes", "subnetworks"]) for seed in (0, 0, 1))
     assert first == again != other and len(set(first)) == 30
     assert {room for room, _ in first} == {"slopes", "subnetworks"}
+
+
+def test_what_is_listed_as_equal_is_there_with_a_reason(tool) -> None:
+    equal = __import__("equal")
+    entries = equal.listed()
+    assert len(set(entries)) == len(entries) > 100 and all(len(entry.why) > 10 for entry in entries)
+    assert equal.stale(TOOL.parents[1]) == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 from ..activations import Activation
@@ -89,21 +91,21 @@ def disjoint(masks: Iterable[int]) -> bool:
 
 
 def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Terms with equal atoms (or equal activations of one source) added up, those that cancel dropped."""
-    table: dict[Any, Term] = {}
-    sizes: dict[Any, Number] = {}
+    """Terms with equal atoms (or equal activations of one source) added up, those that cancel for both inputs dropped."""
+    alike: dict[Any, list[Term]] = {}
     for t in terms:
         key = (t.atom.activation, id(t.atom.source), str(t.atom.scale)) if t.atom.activation is not None else id(t.atom)
-        old = table.get(key)
-        table[key] = t if old is None else Term(old.a1 + t.a1, old.a2 + t.a2, old.atom)
-        before = sizes.get(key, 0)
-        sizes[key] = before + abs(t.a1) if isinstance(t.a1, float | int) and before is not None else None
-    return tuple(t for key, t in table.items() if not (is_zero(t.a1) and is_zero(t.a2)) and not _cancelled(t.a1, sizes[key]))
+        alike.setdefault(key, []).append(t)
+    sums = (Term(_total([t.a1 for t in same]), _total([t.a2 for t in same]), same[0].atom) for same in alike.values())
+    return tuple(t for t in sums if not (is_zero(t.a1) and is_zero(t.a2)))
 
 
-def _cancelled(total: Number, size: Number) -> bool:
-    """True if a sum of floats is zero but for rounding."""
-    return size is not None and isinstance(total, float | int) and abs(total) <= 1e-15 * size
+def _total(numbers: list[Number]) -> Number:
+    """The sum; exactly 0 where floats cancel but for rounding."""
+    total = reduce(add, numbers)
+    if all(isinstance(n, float | int) for n in numbers) and abs(total) <= 1e-15 * sum(map(abs, numbers)):
+        return 0
+    return total
 
 
 def opened(terms: Iterable[Term]) -> tuple[Term, ...]:

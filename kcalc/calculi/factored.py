@@ -181,8 +181,8 @@ def mixed(weights: Array, logs: Array, degrees: Array, starts: Any) -> tuple[Arr
     rows = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(logs))))
     terms = weights * np.exp(logs - shift[rows])
     total = np.add.reduceat(terms, starts, axis=0)
-    small = np.log1p(np.add.reduceat(weights * np.expm1(np.minimum(logs, LARGE)), starts, axis=0))
     with np.errstate(divide="ignore"):
+        small = np.log1p(np.add.reduceat(weights * np.expm1(np.minimum(logs, LARGE)), starts, axis=0))
         value = np.where(shift == 0.0, small, shift + np.log(total))
     return value, np.add.reduceat(terms * degrees, starts, axis=0) / total
 

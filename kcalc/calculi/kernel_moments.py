@@ -147,8 +147,8 @@ class KernelMoments:
         """``(f_j - mean_j) / sqrt(q_j - mean_j^2)``, every group alike."""
         var1 = q1 - mean1 * mean1
         var2 = var1 if self.uniform else q2 - mean2 * mean2
-        for var in (var1, var2):
-            check_variance(self.field, var, q1, node)
+        for var, q in ((var1, q1), (var2, q2)):
+            check_variance(self.field, var, q, node)
         s1 = 1 / self.algebra.root(var1)
         s2 = s1 if self.uniform else 1 / self.algebra.root(var2)
         t1, t2 = (0 if is_zero(mean) else -mean * scale for mean, scale in ((mean1, s1), (mean2, s2)))

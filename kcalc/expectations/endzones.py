@@ -17,7 +17,7 @@ import numpy as np
 from kcalc.errors import KcalcError
 from kcalc.expectations.corners import Corners, Jumps, meet
 from kcalc.expectations.quadrature import Array, Profile, Rule, gauss_legendre, is_noise, normal_rule, split
-from kcalc.expectations.single import joint_edges, pair_moment, second_moment
+from kcalc.expectations.single import hermite, joint_edges, pair_moment, second_moment
 from kcalc.expectations.smoothing import smoothed
 from kcalc.threads import cached_property
 
@@ -152,7 +152,9 @@ class EndZone:
         def regular(theta: Array) -> Array:
             return np.array([math.sin(t) ** power * self._derivative_at(order, t) for t in theta])
 
-        floor = math.sqrt(second_moment(self.phi, self.q1) * second_moment(self.psi, self.q2)) if order > 1 else 0.0
+        # A slope that is rounding throughout, as of an odd function with an even one, has no size of its own to be judged against.
+        least = 0.02 * math.sqrt(hermite(self.phi, self.q1).variance * hermite(self.psi, self.q2).variance)
+        floor = math.sqrt(second_moment(self.phi, self.q1) * second_moment(self.psi, self.q2)) if order > 1 else least
         jumps = any(self.phi.jump_sizes(0)) or any(self.psi.jump_sizes(0))
         return tabulate(regular, 0.0, ZONE, floor, noise=1e-15 if order > 1 and jumps else 0.0)
 

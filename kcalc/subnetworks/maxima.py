@@ -40,7 +40,7 @@ class _Expressions(ConvexCalculus[int]):
         super().__init__(network, q)
         self.kinds = kinds
         self.table: list[tuple[Any, ...]] = [("x",)]
-        self._numbers: dict[Any, int] = {("x",): 0}
+        self._numbers: dict[Any, int] = {}
 
     def _intern(self, entry: tuple[Any, ...]) -> int:
         number = self._numbers.setdefault(entry, len(self.table))

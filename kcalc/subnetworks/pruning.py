@@ -93,13 +93,13 @@ def expanded(factors: Factors, monomials: Sequence[Monomial]) -> list[Any] | Non
 
     needed = needed_factors(factors, monomials)
     symbols = [k for k in needed if isinstance(factors.table[k], sp.Symbol)]
-    if len(symbols) > 1 or max(factors.measure(monomials, largest=True), default=0) >= MOST_TERMS:
+    if len(symbols) > 1 or max(factors.measure(monomials, largest=True)) >= MOST_TERMS:
         return None
     numbers = [share for k in needed for share in _numbers(factors.table[k])]
     if any(share.free_symbols for share in numbers):
         return None
     exact = all(share.is_Rational for share in numbers)
-    if exact and sum(_bits(share) for share in numbers) * max(factors.measure(monomials, largest=True), default=1) > MOST_BITS:
+    if exact and sum(_bits(share) for share in numbers) * max(factors.measure(monomials, largest=True)) > MOST_BITS:
         return None
     make = flint.fmpq_poly if exact else flint.arb_poly
     with BallField(BALL_DIGITS).working():

@@ -47,10 +47,8 @@ class _Tree:
     """
 
     def __init__(self, size: int) -> None:
-        self.up, self.skip = [size] * (size + 1), [size] * (size + 1)
-        self.depth = [0] * (size + 1)
-        self.low, self.high = [0] * (size + 1), [0] * (size + 1)
-        self.least, self.most = [0] * (size + 1), [0] * (size + 1)
+        self.up, self.skip = ([size] * (size + 1) for _ in range(2))
+        self.depth, self.low, self.high, self.least, self.most = ([0] * (size + 1) for _ in range(5))
 
     def add(self, node: int, parent: int, low: int = 0, high: int = 0) -> None:
         """A new leaf."""
@@ -147,7 +145,7 @@ def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Re
         closed[node] = top != size and first[node] <= low and high <= last[node]
         tree.add(node, top, low, high)
     idom = tree.up
-    follows = [ipdom[node] < size and idom[ipdom[node]] == node for node in range(size)]
+    follows = [idom[above] == node for node, above in enumerate(ipdom)]
     paths: list[tuple[int, ...]] = []
     for node in range(size):
         entry = idom[node]

@@ -6,7 +6,8 @@ Needs the record of which test runs which line, and how long each takes::
 
 For each mutant of a sample over `ROOMS` the tests that run its line, as many as fit in ``--seconds``, run in a process forked for it,
 whose import system sees the spoilt file; more of them for those that survive.  Killed: a test fails, or the process dies or takes several
-times as long as it should.  Prints each survivor, and the share killed by room; exit status 1 below ``--at-least``.
+times as long as it should.  Prints each survivor, and the share killed by room; exit status 1 below ``--at-least``.  Survivors that
+``equal.toml`` explains do not count; what it lists and a test notices is printed, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from equal import listed
 from sample import ROOMS, sampled
 from selection import Selection
 from trial import Pool, Verdict
@@ -28,14 +30,18 @@ def main() -> int:
     options = _options()
     selection = Selection(ROOT / options.coverage, ROOT / options.junit)
     sample = sampled(ROOT, options.count, options.seed, options.room)
-    killed: Counter[str] = Counter()
-    tried: Counter[str] = Counter()
+    entries = listed()
+    killed, equal, tried = Counter[str](), Counter[str](), Counter[str]()
+    wrong = False
     for (room, mutant), verdict in Pool(ROOT, options.processes).run(sample, selection, options.seconds):
+        noticed, explained = verdict is not Verdict.SURVIVED, any(entry.says(ROOT, mutant) for entry in entries)
         tried[room] += 1
-        killed[room] += verdict is not Verdict.SURVIVED
-        if verdict is Verdict.SURVIVED or options.verbose:
-            print(f"{verdict.value:>9}  {mutant}", flush=True)
-    return _report(killed, tried, options.at_least)
+        killed[room] += noticed
+        equal[room] += explained and not noticed
+        wrong |= explained and noticed
+        if options.verbose or noticed == explained:
+            print(f"{'equal, but ' * (explained and noticed)}{verdict.value:>9}  {mutant}", flush=True)
+    return _report(killed, equal, tried, options.at_least) or int(wrong)
 
 
 def _options() -> argparse.Namespace:
@@ -54,13 +60,12 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _report(killed: Counter[str], tried: Counter[str], least: float) -> int:
-    for room in ROOMS:
-        if tried[room]:
-            print(f"{room:<14}{killed[room]:4d} of {tried[room]:4d} killed  {killed[room] / tried[room]:6.1%}")
-    share = killed.total() / max(tried.total(), 1)
-    print(f"{'all':<14}{killed.total():4d} of {tried.total():4d} killed  {share:6.1%}")
-    return 0 if share >= least else 1
+def _report(killed: Counter[str], equal: Counter[str], tried: Counter[str], least: float) -> int:
+    for room in [*(room for room in ROOMS if tried[room]), "all"]:
+        some, same, every = (count.total() if room == "all" else count[room] for count in (killed, equal, tried))
+        share = some / max(every - same, 1)
+        print(f"{room:<14}{some:4d} of {every - same:4d} killed  {share:6.1%}   ({same} more change nothing: equal.toml)")
+    return 0 if killed.total() >= least * (tried.total() - equal.total()) else 1
 
 
 if __name__ == "__main__":

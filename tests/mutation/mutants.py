@@ -17,7 +17,9 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
 }  # fmt: skip
 # What a function of these names shows of itself is looked at by eyes, not compared with the truth.
 SHOWN = frozenset({"__repr__", "__str__", "_repr_html_", "_repr_latex_", "_repr_svg_", "plot", "draw"})
-SYMMETRIC = frozenset({"max", "min", "zip", "isinstance", "Add", "Mul", "KcalcError", "plus"})
+SYMMETRIC = frozenset(
+    {"max", "min", "maximum", "minimum", "zip", "isinstance", "broadcast_shapes", "Add", "Mul", "KcalcError", "plus", "meet"}
+)
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,10 @@ class _Maker(ast.NodeVisitor):
             self._add(node, *self._span(node), str(not node.value))
         elif isinstance(node.value, int | float):
             self._add(node, *self._span(node), f"({self._source(node)} + 1)")
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg != "strict":  # of zip: says what holds anyway
+            self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
         self.generic_visit(node)

@@ -118,7 +118,7 @@ class ClosedForward:
 class ClosedBackward:
     """The Jacobian's two moments by fresh vector, as coefficients of products, and what enters at the network's input.
 
-    ``seconds``: {fresh id: expression}; ``fourths``: {fresh id: {mode: expression}}, to be added up; ``entry``: (second, {mode: fourth}).
+    ``seconds``: {fresh id: expression}; ``fourths``: {fresh id: {mode: expression}}, to be added up; ``entry``: {mode: fourth}.
     """
 
     def __init__(self, compiled: Compiled, out: Vector, commit: bool) -> None:
@@ -127,7 +127,7 @@ class ClosedBackward:
         zero = sp.Integer(0)
         self.seconds: dict[int, sp.Expr] = {v.id: zero for v in compiled.vectors.all if isinstance(v, Fresh)}
         self.fourths: dict[int, Modes] = {i: {PLUS: zero, MINUS: zero} for i in self.seconds}
-        self.entry: tuple[sp.Expr, Modes] = (zero, {PLUS: zero, MINUS: zero})
+        self.entry: Modes = {PLUS: zero, MINUS: zero}
         self._second(out.id)
         self._fourth(out.id)
 
@@ -161,8 +161,6 @@ class ClosedBackward:
             seed = self.steps.seed(key)
             if seed is not None:
                 self.seconds[seed[0]] += tidied(own * seed[1]) * product
-            if self.steps.given(key):
-                self.entry = (tidied(own) * product, self.entry[1])
             for factor, child in terms:
                 adjoint[child] = adjoint.get(child, sp.Integer(0)) + own * factor
 
@@ -187,7 +185,7 @@ class ClosedBackward:
                 held = seeds[seed[0]] = _plus(seeds[seed[0]], own, seed[1])
                 self.fourths[seed[0]] = {mode: tidied(held[mode]) * product[mode] for mode in held}
             if self.steps.given(key):
-                self.entry = (self.entry[0], dict(product))
+                self.entry = dict(product)
             for factor, child in terms:
                 adjoint[child] = _plus(adjoint.get(child, _none()), own, factor)
 

@@ -136,7 +136,7 @@ def moments_at_depth(block: Network, depth: Any = L, features: Any = None) -> De
         modes = backward.fourths[fresh.id]
         below = forward.norm(fed.source)
         layers[node] = LayerFactors(*below, scale * backward.seconds[fresh.id], scale**2 * modes[PLUS], scale**2 * modes[MINUS])
-    entry = backward.entry[1]
+    entry = backward.entry
     return DepthMoments(sized, length, tidied(square * second), tidied(square**2 * fourth), tidied(square**2 * entry[MINUS]), layers)
 
 

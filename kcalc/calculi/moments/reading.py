@@ -126,9 +126,6 @@ class Reading:
     def _(self, layer: L.Sum, node: Node, inputs: list[Scaled]) -> Scaled:
         weights = sum_weights(layer, len(inputs))
         addends = [one.times(w) for one, w in zip(inputs, weights, strict=True) if w != 0]
-        widths = list(dict.fromkeys(one.vector.width for one in addends))
-        if len(widths) > 1:
-            raise KcalcError(f"node {node!r} adds feature maps of different widths, {widths[0]} and {widths[1]}; give them equal features")
         if all(one.private and isinstance(one.vector, Fresh) for one in addends):
             return Scaled(1, self._joined(addends), self._private(node))
         made = self.vectors.mixed([(one.factor, one.vector) for one in addends])

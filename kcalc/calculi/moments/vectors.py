@@ -38,7 +38,7 @@ class Fed:
     source: Vector
     variance: Number
     excess: Number
-    amplitude: Number = 1
+    amplitude: Number
 
 
 @dataclass(frozen=True, eq=False)

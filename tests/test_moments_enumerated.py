@@ -1,0 +1,330 @@
+"""Exact moments against all the weights there are: laws of few values, every combination of them propagated and differentiated.
+
+The values of a law differ from entry to entry of a matrix (its variance and kurtosis do not), so that no pre-activation is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import moments_oracle as oracle
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.calculi.moments import Moments, depth_stability, moments, moments_at_depth
+from kcalc.calculi.moments.laws import Law
+from kcalc.layers import Affine, Concat, Identity, Input, Nonlinear, Scale, Sum
+from kcalc.network import Network
+
+Node = Hashable
+START = np.array([0.8, -0.6])
+HALF, STEEP = kc.activations.leaky_relu(sp.Rational(1, 2)), kc.activations.leaky_relu(-3)
+MOST = 2**16
+ALPHA, N = sp.Symbol("alpha", positive=True), sp.Symbol("n", integer=True, positive=True)
+
+
+def values_of(kurtosis: int, entry: int) -> tuple[np.ndarray, np.ndarray]:
+    """The values of one entry and their probabilities: variance 1, the given kurtosis."""
+    if kurtosis == 1:
+        return np.array([1.0, -1.0]), np.array([0.5, 0.5])
+    p = 1 - (0.3 + 0.6 * math.modf(entry * 0.6180339887)[0]) / kurtosis
+    small, large = math.sqrt(1 - math.sqrt((kurtosis - 1) * (1 - p) / p)), math.sqrt(1 + math.sqrt((kurtosis - 1) * p / (1 - p)))
+    return np.array([small, -small, large, -large]), np.array([p, p, 1 - p, 1 - p]) / 2
+
+
+def enumerated(network: Network, kurtoses: dict[Node, int]) -> dict[Any, list[float]]:
+    """{(what, node): [E s, E s^2]} of |y|^2 and |J|^2, over all weights."""
+    shapes: dict[Node, tuple[int, int]] = {}
+
+    def shaped(node: Node, shape: tuple[int, int]) -> np.ndarray:
+        shapes[node] = shape
+        return np.ones((1, *shape))
+
+    oracle.propagated(network, shaped, START)
+    owners = [node for node, shape in shapes.items() for _ in range(math.prod(shape))]
+    laws = [values_of(kurtoses[node], k) for k, node in enumerate(owners, 1)]
+    count = math.prod(len(law[0]) for law in laws)
+    assert count <= MOST, count
+    state, chance = np.arange(count), np.ones(count)
+    found: dict[Node, list[np.ndarray]] = {node: [] for node in shapes}
+    for node, (values, chances) in zip(owners, laws, strict=True):
+        state, digit = np.divmod(state, len(values))
+        chance = chance * chances[digit]
+        found[node].append(values[digit])
+    weights = {node: np.stack(columns, axis=1).reshape(count, *shapes[node]) for node, columns in found.items()}
+    squares, jacobians = oracle.propagated(network, lambda node, shape: weights[node], START)
+    tables = [("y", squares), ("J", jacobians)]
+    return {(name, node): [float(chance @ s), float(chance @ s**2)] for name, table in tables for node, s in table.items()}
+
+
+def found_by(network: Network, kurtoses: dict[Node, Any], **options: Any) -> dict[Any, list[Any]]:
+    laws = {node: Law(f"kurtosis {k}", k - 3, stated=False) for node, k in kurtoses.items()}
+    found = moments(network, weights=laws, input_fourth=sp.Rational(337, 625), **options)
+    tables = [("y", found.nodes), ("J", found.weights)]
+    return {(name, node): [m.mean, m.fourth] for name, table in tables for node, m in table.items()}
+
+
+def net(*steps: Any) -> Network:
+    return Network.from_steps([("x", Input(2), ()), *steps])
+
+
+W1 = ("W1", Affine(2, sigma_w=1.3), ("x",))
+CASES: dict[str, tuple[Network, dict[Node, int]]] = {
+    "layers": (
+        net(
+            W1,
+            ("a", Nonlinear(HALF), ("W1",)),
+            ("W2", Affine(2, sigma_w=0.9), ("a",)),
+            ("b", Nonlinear("relu"), ("W2",)),
+            ("W3", Affine(2), ("b",)),
+        ),
+        {"W1": 1, "W2": 3, "W3": 1},
+    ),
+    "widths": (
+        net(
+            ("W1", Affine(3, sigma_w=1.3), ("x",)),
+            ("a", Nonlinear("relu"), ("W1",)),
+            ("W2", Affine(1), ("a",)),
+            ("b", Nonlinear(STEEP), ("W2",)),
+            ("W3", Affine(2), ("b",)),
+        ),
+        {"W1": 1, "W2": 4, "W3": 2},
+    ),
+    "residual": (
+        net(
+            W1,
+            ("a", Nonlinear(HALF), ("W1",)),
+            ("W2", Affine(2, sigma_w=0.7), ("a",)),
+            ("s", Sum((0.9, -1.2)), ("x", "W2")),
+            ("V", Affine(2), ("s",)),
+            ("b", Nonlinear("relu"), ("V",)),
+        ),
+        {"W1": 1, "W2": 1, "V": 3},
+    ),
+    "joined": (
+        net(
+            W1,
+            ("a", Nonlinear(HALF), ("W1",)),
+            ("V", Affine(2, sigma_w=0.7), ("a",)),
+            ("U", Affine(2, sigma_w=1.1), ("x",)),
+            ("s", Sum((0.9, -1.2)), ("V", "U")),
+            ("b", Nonlinear(STEEP), ("s",)),
+        ),
+        {"W1": 1, "V": 2, "U": 1},
+    ),
+    "two of one": (
+        net(
+            W1,
+            ("a", Nonlinear(HALF), ("W1",)),
+            ("b", Nonlinear("relu"), ("W1",)),
+            ("V", Affine(2, sigma_w=0.7), ("b",)),
+            ("s", Sum((0.9, -1.2)), ("a", "V")),
+            ("U", Affine(2), ("s",)),
+        ),
+        {"W1": 3, "V": 1, "U": 1},
+    ),
+    "stacks": (
+        net(
+            W1,
+            ("W2", Affine(1, sigma_w=0.7), ("x",)),
+            ("W3", Affine(2), ("x",)),
+            ("W4", Affine(1), ("x",)),
+            ("c", Concat(), ("W1", "W2")),
+            ("d", Concat(), ("W3", "W4")),
+            ("s", Sum((0.9, -0.4)), ("c", "d")),
+            ("U", Affine(1, sigma_w=1.5), ("s",)),
+        ),
+        {"W1": 1, "W2": 1, "W3": 1, "W4": 1, "U": 1},
+    ),
+    "dense": (
+        net(
+            W1,
+            ("a", Nonlinear(HALF), ("W1",)),
+            ("c", Concat(), ("x", "a")),
+            ("m", Scale(-0.8), ("c",)),
+            ("V", Affine(1), ("m",)),
+            ("b", Nonlinear("relu"), ("V",)),
+            ("d", Concat(), ("m", "b")),
+            ("U", Affine(1), ("d",)),
+            ("out", Scale(2), ("U",)),
+        ),
+        {"W1": 1, "V": 1, "U": 1},
+    ),
+}
+
+BETWEEN = {"scale": Scale(1.4), "identity": Nonlinear("identity"), "nothing": Identity()}
+for name, layer in BETWEEN.items():  # products that others read, and layers that do nothing that others read: no addend is private
+    CASES[name] = (
+        net(
+            W1,
+            ("W2", Affine(2, sigma_w=0.7), ("x",)),
+            ("m", layer, ("W1",)),
+            ("k", layer, ("W2",)),
+            ("s", Sum((0.9, -0.4)), ("m", "k")),
+            ("c", Concat(), ("s", "W1", "k")),
+            ("U", Affine(1), ("c",)),
+        ),
+        {"W1": 1, "W2": 1, "U": 1},
+    )
+CASES["undone"] = (
+    net(
+        W1,
+        ("a", Nonlinear(HALF), ("W1",)),
+        ("b", Nonlinear(kc.activations.leaky_relu(2)), ("a",)),
+        ("V", Affine(2, sigma_w=0.7), ("x",)),
+        ("s", Sum((0.9, -0.4)), ("b", "V")),
+        ("c", Concat(), ("s", "W1")),
+        ("U", Affine(1), ("c",)),
+    ),
+    {"W1": 1, "V": 1, "U": 1},
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_enumerated(name: str) -> None:
+    network, kurtoses = CASES[name]
+    found, truth = found_by(network, kurtoses), enumerated(network, kurtoses)
+    assert found.keys() == truth.keys()
+    for key, expected in truth.items():
+        assert found[key] == pytest.approx(expected, rel=1e-11), key
+
+
+# -- the same with symbols ----------------------------------------------------------------------------------------------------------------
+
+
+def with_symbol(network: Network) -> Network:
+    return Network.from_steps(
+        [(node, replace(layer, sigma_w=ALPHA) if node == "W1" else layer, parents) for node, layer, parents in network.steps()]
+    )
+
+
+def agree(symbolic: Moments, numeric: Moments) -> None:
+    for tables in ((symbolic.nodes, numeric.nodes), (symbolic.weights, numeric.weights)):
+        assert tables[0].keys() == tables[1].keys()
+        for node, moment in tables[1].items():
+            one = tables[0][node].subs({ALPHA: 1.3})
+            assert (one.mean, one.fourth) == pytest.approx((moment.mean, moment.fourth), rel=1e-13), node
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_expressions_agree_with_numbers(name: str) -> None:
+    """Gaussian weights, where factors are committed, and others, where all is written out."""
+    network, kurtoses = CASES[name]
+    agree(moments(with_symbol(network)), moments(network))
+    laws = {node: Law(f"kurtosis {k}", k - 3, stated=False) for node, k in kurtoses.items()}
+    agree(moments(with_symbol(network), weights=laws), moments(network, weights=laws))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_expressions_of_random_networks_agree_with_numbers(seed: int) -> None:
+    network = oracle.random_network(seed, 6)
+    out = network.outputs[0]
+    scaled = Network.from_steps([*network.steps(), ("scaled", Scale(ALPHA), (out,))])
+    agree(moments(scaled), moments(scaled.subs({ALPHA: 1.3})))
+
+
+BLOCKS = {
+    "layer": kc.chain(Affine(3, sigma_w=1.2), Nonlinear(HALF)),
+    "residual": kc.residual(kc.chain(Affine(3, sigma_w=1.2), Nonlinear("relu"), Affine(3, sigma_w=0.4))),
+    "narrow": kc.residual(kc.chain(Affine(1, sigma_w=1.2), Nonlinear(STEEP), Affine(3, sigma_w=0.4), Scale(1.1)), 0.8, 0.5),
+    "two": kc.chain(Affine(2, sigma_w=1.2), Nonlinear(HALF), Affine(3, sigma_w=0.9), Nonlinear("relu"), Scale(-1.5)),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("depth", [1, 4])
+def test_depth_agrees_with_blocks_one_after_another(name: str, depth: int) -> None:
+    block = kc.chain(Input(3), BLOCKS[name])
+    found, long = moments_at_depth(block, depth), moments(kc.chain(Input(3), kc.repeat(BLOCKS[name], depth)))
+    assert found.out.subs({}).fourth == pytest.approx(long.out.fourth, rel=1e-13)
+    assert found.out.subs({}).mean == pytest.approx(long.out.mean, rel=1e-13)
+    assert float(found.relative) == pytest.approx(long.out.relative, rel=1e-12)
+    every = list(long.weights.values())
+    for place, node in enumerate(found.layers):
+        for k in range(1, depth + 1):
+            one, other = found.jacobian(node, k).subs({}), every[(k - 1) * len(found.layers) + place]
+            assert (one.mean, one.fourth) == pytest.approx((other.mean, other.fourth), rel=1e-13), (node, k)
+    general = moments_at_depth(block)
+    assert general.out.subs({general.depth: depth}).fourth == pytest.approx(long.out.fourth, rel=1e-13)
+
+
+def relu_block(sigma_w: Any, width: Any = N) -> Network:
+    return kc.chain(Input(width), Affine(width, sigma_w=sigma_w), Nonlinear("relu"))
+
+
+def test_factors_of_a_relu_layer() -> None:
+    found = moments_at_depth(relu_block(sp.sqrt(2) * ALPHA), 3)
+    assert sp.simplify(found.fourth_factor - ALPHA**4 * (N + 5) / N) == sp.simplify(found.minus_factor - ALPHA**4 * (N - 1) / N) == 0
+    assert sp.simplify(found.relative_factor - (N + 5) / N) == 0 and sp.simplify(found.relative - ((1 + 5 / N) ** 3 - 1)) == 0
+    assert found.to_dict()["mean_factor"] == "alpha**2" and found.to_dict()["layers"]["affine_1"]["second"] == "1"
+    assert repr(found) == "DepthMoments(3 nodes, depth 3, mean factor alpha**2)" and r"\left(\alpha^{2}\right)^{3}" in found._repr_latex_()
+    assert [note.node for note in found.assumptions] == [note.node for note in found.stability(ALPHA).assumptions] == ["block"]
+    k = sp.Symbol("k", integer=True, positive=True)
+    values = {N: 4, ALPHA: sp.Rational(4, 5)}
+    general = found.jacobian("affine_1", k)
+    for block in (1, 3):
+        one, other = general.subs({**values, k: block}), found.jacobian("affine_1", block).subs(values)
+        assert (one.mean, one.fourth) == pytest.approx((other.mean, other.fourth), rel=1e-14)
+    for block in (0, 4, -1, 1.5, sp.Rational(1, 2)):
+        with pytest.raises(kc.KcalcError, match="whole number from 1 to 3"):
+            found.jacobian("affine_1", block)
+    assert moments_at_depth(relu_block(1)).jacobian("affine_1", 7).mean != 0
+    with pytest.raises(kc.KcalcError, match="they are affine_1"):
+        found.jacobian("relu", 1)
+
+
+def test_scalings_that_keep_moments_bounded() -> None:
+    """(1 + rate a^power + ...)^L -> exp(rate L a^power), the factors at small a."""
+    branches = {
+        1: kc.chain(Affine(N, sigma_w=ALPHA)),
+        2: kc.chain(Affine(N, sigma_w=ALPHA), Nonlinear("relu"), Affine(N, sigma_w=3 * ALPHA)),
+    }
+    for m, branch in branches.items():
+        found = depth_stability(kc.chain(Input(N), kc.residual(branch)), "alpha")
+        assert found.mean_power == 2 * m and found.parameter == ALPHA and found.critical == () and found.bounded is None
+        small = {ALPHA: sp.Rational(1, 10**6), N: 8}
+        step = small[ALPHA] ** (2 * m)
+        assert float(found.mean_rate) == pytest.approx(float((found.mean_factor.subs(small) - 1) / step), rel=1e-10)
+        fourth = found.relative_factor * found.mean_factor**2
+        assert float(found.fourth_rate.subs(small)) == pytest.approx(float((fourth.subs(small) - 1) / step), rel=1e-10)
+        text = (
+            f"bounded as depth grows if and only if s = depth * alpha^{2 * m} is: then E|y|^2 -> exp({found.mean_rate} s), E|y|^4 -> exp("
+        )
+        assert str(found).splitlines()[1] == text + f"{found.fourth_rate} s)" and found.to_dict()["mean_power"] == str(2 * m)
+    kept = kc.residual(kc.chain(Affine(N)), sp.sqrt(1 - ALPHA**2), ALPHA)
+    found = depth_stability(kc.chain(Input(N), kept), ALPHA)
+    assert found.mean_factor == 1 and found.mean_power is None and found.critical == () and found.rate is None
+
+
+def test_blocks_without_symbols_are_bounded_or_not() -> None:
+    edge = sp.Rational(2) ** sp.Rational(1, 4)  # E|y|^4 times sigma^4/4 (1 + 5/n) = 1 at n = 5
+    for sigma, bounded in ((edge, True), (sp.sqrt(2), False), (1, True), (2, False)):
+        found = depth_stability(relu_block(sigma, 5))
+        assert found.bounded is bounded and found.parameter is None
+        assert str(found).splitlines()[1] == ("bounded at every depth" if bounded else "not bounded as depth grows")
+        assert float(found.rate) == pytest.approx(float(sp.log(sp.sympify(sigma) ** 4 / 2)), abs=1e-14)
+        assert found.to_dict()["bounded"] is bounded and found.to_dict()["critical"] == []
+    with pytest.raises(kc.KcalcError, match="its symbols are none"):
+        depth_stability(relu_block(1, 5), "alpha")
+    with pytest.raises(kc.KcalcError, match="its symbols are alpha, n"):
+        depth_stability(relu_block(ALPHA), sp.Symbol("beta"))
+    found = depth_stability(relu_block(ALPHA), "alpha", features=None)
+    assert found.critical == (sp.sqrt(2),) and found.to_dict()["critical"] == ["sqrt(2)"]
+    with pytest.raises(kc.KcalcError, match="depth must be a whole number >= 1"):
+        moments_at_depth(relu_block(1), 0)
+
+
+@pytest.mark.parametrize(
+    ("network", "most"),
+    [(oracle.resnet(6, 2, N, ALPHA), (36, 80)), (oracle.densenet(3, N, ALPHA), (30, 36)), (oracle.crelu(3, N, ALPHA), (12, 24))],
+)
+def test_expressions_stay_products(network: Network, most: tuple[int, int]) -> None:
+    """Written out they would have hundreds of operations, or thousands."""
+    found = moments(network)
+    for table, bound in zip((found.nodes, found.weights), most, strict=True):
+        assert max(moment.fourth.count_ops() for moment in table.values()) < bound
