@@ -53,7 +53,7 @@ class Products(SecondMoments, ABC):
         while left:
             f = left.pop()
             meets = [g for g in right if f.support & g.support]
-            if len(meets) > 1 or any(f is not other and other.support & g.support for g in meets for other in left):
+            if len(meets) > 1 or any(other.support & g.support for g in meets for other in left):
                 raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way that kcalc cannot follow")
             right = [g for g in right if not any(g is met for met in meets)]
             total = _joined(total, self._common(f, meets[0], node) if meets else _means(f, left=True))

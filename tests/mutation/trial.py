@@ -9,7 +9,9 @@ import importlib.util
 import os
 import signal
 import sys
+import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -20,6 +22,11 @@ from mutants import Mutant
 from selection import Selection
 
 Item = tuple[str, Mutant]
+LIBRARIES = (
+    "numpy", "scipy.optimize", "scipy.special", "sympy", "mpmath", "networkx", "jax", "flint", "matplotlib.pyplot", "tqdm",
+    "hypothesis", "pytest", "torch", "flax.linen", "flax.nnx", "equinox", "optax", "sklearn.datasets", "onnx", "onnxruntime",
+)  # fmt: skip
+KILLERS = 12  # tests that are tried first
 PATIENCE = 60.0  # seconds, beyond four times what the tests should take
 
 
@@ -36,33 +43,28 @@ class Pool:
 
     def __init__(self, root: Path, processes: int) -> None:
         self.root, self.processes = root, processes
+        self.killers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._folder = tempfile.TemporaryDirectory()
+        self.notes = Path(self._folder.name)
         os.chdir(root)
         sys.path[:0] = [str(root), str(root / "tests")]
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        for name in (
-            "numpy",
-            "scipy.optimize",
-            "scipy.special",
-            "sympy",
-            "mpmath",
-            "networkx",
-            "jax",
-            "flint",
-            "hypothesis",
-            "pytest",
-            "matplotlib",
-        ):
-            importlib.import_module(name)
+        for name in LIBRARIES:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
 
     def run(self, sample: Iterable[Item], selection: Selection, limits: Sequence[float]) -> Iterator[tuple[Item, Verdict]]:
-        """((room, mutant), verdict) as they become known; who survives the tests within one limit meets those within the next."""
-        waiting = [(item, list(limits), frozenset[str]()) for item in list(sample)[::-1]]
+        """((room, mutant), verdict) as they become known.
+
+        First come the tests that killed others of the same file; who survives the tests within one limit meets those within the next.
+        """
+        waiting = [(item, [0.0, *limits], frozenset[str]()) for item in list(sample)[::-1]]
         running: dict[int, tuple[Any, float]] = {}
         while waiting or running:
             while waiting and len(running) < self.processes:
                 item, left, met = waiting.pop()
                 mutant = item[1]
-                tests = [name for name in selection.tests(mutant.path, mutant.line, left.pop(0)) if name not in met] if left else []
+                tests = [name for name in self._chosen(selection, mutant, left.pop(0)) if name not in met] if left else []
                 if tests:
                     spent = sum(selection.seconds.get(name, 1.0) for name in tests)
                     running[self._start(mutant, tests)] = (item, left, met.union(tests)), time.monotonic() + 4 * spent + PATIENCE
@@ -70,12 +72,25 @@ class Pool:
                     waiting.append((item, left, met))
                 else:
                     yield item, Verdict.SURVIVED
-            for (item, left, met), verdict in _finished(running):
+            for pid, (item, left, met), verdict in _finished(running):
+                self._learn(item[1].path, pid)
                 if verdict is Verdict.SURVIVED and left:
                     waiting.append((item, left, met))
                 else:
                     yield item, verdict
             time.sleep(0.02)
+
+    def _chosen(self, selection: Selection, mutant: Mutant, limit: float) -> list[str]:
+        if limit:
+            return selection.tests(mutant.path, mutant.line, limit)
+        return [name for name, _ in self.killers[mutant.path].most_common(KILLERS)]
+
+    def _learn(self, path: str, pid: int) -> None:
+        """Which test failed, as the process wrote it down."""
+        note = self.notes / str(pid)
+        if note.exists():
+            self.killers[path][note.read_text(encoding="utf-8")] += 1
+            note.unlink()
 
     def _start(self, mutant: Mutant, tests: list[str]) -> int:
         pid = os.fork()
@@ -84,12 +99,12 @@ class Pool:
         status = 1
         try:
             os.setsid()
-            status = _trial(self.root, mutant, tests)
+            status = _trial(self.root, mutant, tests, self.notes)
         finally:
             os._exit(status)
 
 
-def _finished(running: dict[int, tuple[Any, float]]) -> Iterator[tuple[Any, Verdict]]:
+def _finished(running: dict[int, tuple[Any, float]]) -> Iterator[tuple[int, Any, Verdict]]:
     for pid, (item, deadline) in list(running.items()):
         done, status = os.waitpid(pid, os.WNOHANG)
         late = time.monotonic() > deadline
@@ -100,10 +115,21 @@ def _finished(running: dict[int, tuple[Any, float]]) -> Iterator[tuple[Any, Verd
             if not done:
                 os.waitpid(pid, 0)
             passed = done and os.waitstatus_to_exitcode(status) == 0
-            yield item, Verdict.SURVIVED if passed else Verdict.KILLED if done else Verdict.TIMEOUT
+            yield pid, item, Verdict.SURVIVED if passed else Verdict.KILLED if done else Verdict.TIMEOUT
 
 
-def _trial(root: Path, mutant: Mutant, tests: list[str]) -> int:
+class _Note:
+    """Writes down the first test that fails."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and not self.path.exists():
+            self.path.write_text(report.nodeid, encoding="utf-8")
+
+
+def _trial(root: Path, mutant: Mutant, tests: list[str], notes: Path) -> int:
     """Exit status of the tests with the fault in place."""
     import pytest
 
@@ -113,7 +139,8 @@ def _trial(root: Path, mutant: Mutant, tests: list[str]) -> int:
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 1)
     os.dup2(sink, 2)
-    return int(pytest.main([*tests, "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]))
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
+    return int(pytest.main([*tests, *options], plugins=[_Note(notes / str(os.getpid()))]))
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -1,0 +1,197 @@
+"""Sums, products and norms of feature maps that share Gaussians, at unequal q, against integrals and formulas written out here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+from scipy.special import erf
+
+import kcalc as kc
+from kcalc.calculi.atoms import Atom
+from kcalc.calculi.second_moments import Moments
+from kcalc.calculi.symbolic import symbolic_map
+
+L = kc.layers
+C, Q1, Q2 = 0.4, 0.7, 2.3
+JOINT = C * math.sqrt(Q1 * Q2)
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(200)
+WEIGHTS = WEIGHTS / math.sqrt(2 * math.pi)
+
+
+def net(*steps: tuple[str, Any, str], inputs: tuple[str, ...] = ("x",)) -> kc.Network:
+    """A network from (node, layer, "parent parent ...")."""
+    return kc.Network.from_steps([*((x, L.Input(), ()) for x in inputs), *((node, layer, tuple(ps.split())) for node, layer, ps in steps)])
+
+
+def expected(f: Callable[..., Any], g: Callable[..., Any], q1: float, q2: float, joint: float) -> float:
+    """E f(u) g(v) of smooth functions of two Gaussians, by a Gauss-Hermite rule in each direction."""
+    u = math.sqrt(q1) * NODES[:, None]
+    v = joint / q1 * u + math.sqrt(max(q2 - joint**2 / q1, 0.0)) * NODES[None, :]
+    return float(np.sum(f(u) * g(v) * WEIGHTS[:, None] * WEIGHTS[None, :]))
+
+
+def relu_moments(q1: float, q2: float, c: float) -> float:
+    """E relu(u) relu(v)."""
+    return math.sqrt(q1 * q2) / (2 * math.pi) * (math.sqrt(1 - c * c) + c * (math.pi - math.acos(c)))
+
+
+def relu_mean(q: float) -> float:
+    return math.sqrt(q / (2 * math.pi))
+
+
+def test_two_activations_of_two_dependent_gaussians() -> None:
+    """erf(f + g) + sin(f / |f| + g): E u_1 v_2 is not E u_2 v_1."""
+    network = net(
+        ("f", L.Affine(), "x"), ("g", L.Affine(), "x"), ("r", L.RMSNorm(), "f"), ("u", L.Sum(), "f g"), ("v", L.Sum(), "r g"),
+        ("a", L.Nonlinear("erf"), "u"), ("b", L.Nonlinear("sin"), "v"), ("y", L.Sum(), "a b"),
+    )  # fmt: skip
+    q = Q1, Q2
+    own = [[q[i] if i == j else JOINT for j in (0, 1)] for i in (0, 1)]
+    uu = [[2 * own[i][j] for j in (0, 1)] for i in (0, 1)]
+    vv = [[own[i][j] / math.sqrt(q[i] * q[j]) + own[i][j] for j in (0, 1)] for i in (0, 1)]
+    uv = [[own[i][j] / math.sqrt(q[j]) + own[i][j] for j in (0, 1)] for i in (0, 1)]
+
+    def second(i: int, j: int) -> float:
+        return (
+            expected(erf, erf, uu[i][i], uu[j][j], uu[i][j]) + expected(np.sin, np.sin, vv[i][i], vv[j][j], vv[i][j])
+            + expected(erf, np.sin, uu[i][i], vv[j][j], uv[i][j]) + expected(erf, np.sin, uu[j][j], vv[i][i], uv[j][i])
+        )  # fmt: skip
+
+    first, last = second(0, 0), second(1, 1)
+    assert kc.node_values(network, C, Q1, Q2)["y"] == pytest.approx((first, last, second(0, 1) / math.sqrt(first * last)), rel=1e-11)
+
+
+def test_independent_addends_with_means_in_high_precision() -> None:
+    """2 relu + 3 relu: the means meet, for each input and across."""
+    network = net(
+        ("f", L.Affine(), "x"), ("g", L.Affine(), "x"), ("a", L.Nonlinear("relu"), "f"), ("b", L.Nonlinear("relu"), "g"),
+        ("y", L.Sum([2, 3]), "a b"),
+    )  # fmt: skip
+    first, last = (13 * q / 2 + 12 * relu_mean(q) ** 2 for q in (Q1, Q2))
+    across = 13 * relu_moments(Q1, Q2, C) + 12 * relu_mean(Q1) * relu_mean(Q2)
+    truth = across / math.sqrt(first * last)
+    with mpmath.workdps(30):
+        assert float(kc.c_map(network)(mpmath.mpf(C), mpmath.mpf(Q1), mpmath.mpf(Q2))) == pytest.approx(truth, rel=1e-14)
+    assert kc.node_values(network, C, Q1, Q2)["y"] == pytest.approx((first, last, truth), rel=1e-13)
+
+
+def test_addends_taken_as_independent_keep_to_their_input() -> None:
+    network = net(("f", L.Affine(), "x"), ("p", L.Nonlinear("relu"), "x"), ("s", L.Sum(), "x p"), ("y", L.Sum(), "s f"))
+    with pytest.raises(kc.KcalcError, match="assume_independent"):
+        kc.node_values(network, C, Q1, Q2)
+    found = kc.node_values(network, C, Q1, Q2, assume_independent=True)
+    assert found["s"][:2] == pytest.approx((1.5 * Q1, 1.5 * Q2), rel=1e-13)
+    across = JOINT + relu_moments(Q1, Q2, C)
+    assert found["y"] == pytest.approx((2.5 * Q1, 2.5 * Q2, (across + JOINT) / (2.5 * math.sqrt(Q1 * Q2))), rel=1e-13)
+
+
+def test_two_raw_inputs_among_addends_that_share() -> None:
+    network = net(
+        ("f", L.Affine(), "x"), ("a", L.Nonlinear("tanh"), "f"), ("y", L.Sum(), "f a x z"), inputs=("x", "z")
+    )  # fmt: skip
+    with pytest.raises(kc.KcalcError, match="nothing is known of how their channels correlate"):
+        kc.node_values(network, C)
+    kernel = kc.c_map(network, assume_independent=True)
+    notes = [note for note in kernel.assumptions if note.node == "y" and "uncorrelated" in note.text]
+    assert [(note.text, note.kind) for note in notes] == [("the inputs 'x', 'z' are taken as uncorrelated", "convention")]
+
+
+def test_products_within_a_sum() -> None:
+    """(relu - mean) / deviation, times g, plus relu times g: g meets itself, and so does relu with its shift."""
+    network = net(
+        ("f", L.Affine(), "x"), ("g", L.Affine(), "x"), ("a", L.Nonlinear("relu"), "f"), ("n", L.LayerNorm(), "a"),
+        ("p", L.Product(), "n g"), ("r", L.Product(), "a g"), ("y", L.Sum(), "p r"),
+    )  # fmt: skip
+    q, mean = (Q1, Q2), (relu_mean(Q1), relu_mean(Q2))
+    deviation = [math.sqrt(q[i] / 2 - mean[i] ** 2) for i in (0, 1)]
+
+    def second(i: int, j: int) -> float:
+        both = q[i] / 2 if i == j else relu_moments(Q1, Q2, C)
+        centred = both - mean[i] * mean[j]
+        total = centred / (deviation[i] * deviation[j]) + both + centred / deviation[i] + centred / deviation[j]
+        return total * (q[i] if i == j else JOINT)
+
+    first, last = second(0, 0), second(1, 1)
+    assert kc.node_values(network, C, Q1, Q2)["y"] == pytest.approx((first, last, second(0, 1) / math.sqrt(first * last)), rel=1e-12)
+
+
+def right_or_refused(network: kc.Network, truth: float) -> None:
+    """No third way."""
+    try:
+        found = kc.node_values(network, C, 1.0, 1.0)["y"][0]
+    except kc.KcalcError as error:
+        assert "share weights" in str(error)
+    else:
+        assert found == pytest.approx(truth, rel=1e-12)
+
+
+def test_a_scaled_product_among_products() -> None:
+    """(2 f g) h + f g h = 3 f g h."""
+    network = net(
+        *((node, L.Affine(), "x") for node in "fgh"), ("p", L.Product(), "f g"), ("d", L.Sum([2]), "p"), ("a", L.Product(), "d h"),
+        ("b", L.Product(), "f g h"), ("y", L.Sum(), "a b"),
+    )  # fmt: skip
+    right_or_refused(network, 9.0)
+
+
+def test_a_factor_that_shares_with_two() -> None:
+    """f g + (f + g) k of independent rectified Gaussians."""
+    network = net(
+        *((node, L.Affine(), "x") for node in "uvw"),
+        *((node, L.Nonlinear("relu"), below) for node, below in zip("fgk", "uvw", strict=True)),
+        ("a", L.Product(), "f g"), ("s", L.Sum(), "f g"), ("b", L.Product(), "s k"), ("y", L.Sum(), "a b"),
+    )  # fmt: skip
+    m, half = relu_mean(1.0), 0.5
+    right_or_refused(network, half**2 + (2 * half + 2 * m * m) * half + 2 * (2 * half * m) * m)
+
+
+def test_a_norm_over_unlike_groups() -> None:
+    network = net(
+        ("f", L.Affine(), "x"), ("a", L.Nonlinear("relu"), "f"), ("g", L.Affine(), "x"), ("b", L.Nonlinear("softplus"), "g"),
+        ("j", L.Concat(), "a b"), ("y", L.LayerNorm(), "j"),
+    )  # fmt: skip
+
+    def softplus(x: Any) -> Any:
+        return np.logaddexp(0, x)
+
+    q = Q1, Q2
+    line = [np.sum(softplus(math.sqrt(v) * NODES) * WEIGHTS) for v in q]
+    mean = [(relu_mean(q[i]) + line[i]) / 2 for i in (0, 1)]
+    square = [(q[i] / 2 + np.sum(softplus(math.sqrt(q[i]) * NODES) ** 2 * WEIGHTS)) / 2 for i in (0, 1)]
+    across = (relu_moments(Q1, Q2, C) + expected(softplus, softplus, Q1, Q2, JOINT)) / 2
+    deviation = [math.sqrt(square[i] - mean[i] ** 2) for i in (0, 1)]
+    truth = (across - mean[0] * mean[1]) / (deviation[0] * deviation[1])
+    assert kc.node_values(network, C, Q1, Q2)["y"] == pytest.approx((1.0, 1.0, truth), rel=1e-9)
+
+
+def test_what_an_activation_sees_is_named() -> None:
+    network = net(
+        ("f", L.Affine(6), "x"), ("d", L.Affine(6, groups=6), "f"), ("y", L.Nonlinear("tanh"), "d"),
+    )  # fmt: skip
+    with pytest.raises(kc.KcalcError, match="tanh sees the output of the depthwise layer 'd'"):
+        kc.node_values(network, C)
+
+
+def test_one_group_of_few_channels_needs_no_word() -> None:
+    network = net(("f", L.Affine(8), "x"), ("a", L.Nonlinear("tanh"), "f"), ("y", L.GroupNorm(1), "a"))
+    assert not [note for note in kc.c_map(network).assumptions if "channels only" in note.text]
+
+
+def test_atoms_are_equal_to_themselves_alone() -> None:
+    moments = Moments(1.0, 1.0, 0.3, 0.0, 0.0)
+    one, other = Atom("a", moments, 2, True), Atom("a", moments, 2, True)
+    assert one != other and len({one, other}) == 2
+
+
+def test_q_values_in_formulas_are_positive() -> None:
+    network = net(("f", L.Affine(), "x"), ("y", L.Nonlinear("erf"), "f"))
+    (_, local) = symbolic_map(network, *sp.symbols("a b", positive=True), "C").functions
+    c, *qs = local.arguments
+    assert [(str(q), q.is_positive) for q in qs] == [("q_1", True), ("q_2", True)] and not c.is_positive
+    assert local.closed.free_symbols == {c, *qs}
