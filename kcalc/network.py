@@ -384,8 +384,6 @@ def normalised_sum(layer: L.Sum, count: int) -> L.Sum:
     weights = sum_weights(layer, count)
     if is_normalised(weights):
         return layer
-    if len(weights) != count:
-        raise KcalcError(f"Sum has {len(weights)} weights for {count} inputs")
     total = sp.sqrt(sum(sp.sympify(w, strict=True) ** 2 for w in weights))
     scaled = (sp.sympify(w, strict=True) / total for w in weights)
     floats = any(isinstance(w, float) for w in weights)

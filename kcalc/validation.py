@@ -175,10 +175,8 @@ def check_outputs(
 ) -> tuple[Node, ...]:
     """The output nodes: those declared, else all that nothing reads.
 
-    Raises: GraphError if there is no Input, an Input is read by nothing, or a node leads to no declared output.
+    Raises: GraphError if an Input is read by nothing, or a node leads to no declared output.
     """
-    if not any(isinstance(layer, Input) for layer in layers.values()):
-        raise GraphError("the network has no input; add a node with layer=Input()")
     sinks = [node for node in layers if not readers[node]]
     idle = next((node for node in sinks if isinstance(layers[node], Input)), None)
     if idle is not None:

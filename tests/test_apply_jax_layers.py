@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +22,17 @@ from kcalc.interchange.jax_model import apply_jax  # noqa: E402
 
 R = np.random.default_rng(3)
 SIZES = {"w": (6, 4), "v": (6, 4), "u": (4, 5), "k": (3, 3, 3, 4), "c": (8, 5), "f": (36, 5), "t": (3, 5), "q": (6, 12)}
+SIZES |= {"r": (2, 4, 5), "r3": (1, 3, 4), "e": (2, 2, 4, 3), "a": ()}
 P = {name: jnp.asarray(R.standard_normal(shape) / np.sqrt(np.prod(shape[:-1])), jnp.float32) for name, shape in SIZES.items()}
 FLAT, IMAGE = (2, 6), (2, 6, 6, 3)
 
 
 def conv(x: Any, w: Any) -> Any:
     return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def row(x: Any, w: Any) -> Any:
+    return lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
 
 
 def mean_pool(x: Any) -> Any:
@@ -56,6 +62,24 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "flattened": (lambda p, x: flat_pool(jnp.tanh(conv(x, p["k"]))).reshape(2, -1) @ p["f"], IMAGE),
     "an input reshaped": (lambda p, x: jnp.tanh(x.reshape(2, 6) @ p["w"]) @ p["u"], (2, 2, 3)),
     "an input scaled": (lambda p, x: jnp.tanh((2 * x - 1) @ p["w"]), FLAT),
+    "an image as a row": (lambda p, x: row(jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4), p["r"][:, :4]), IMAGE),
+    "an image of other rows": (lambda p, x: conv(jnp.tanh(conv(x, p["k"])).reshape(2, 9, 4, 4), p["e"]), IMAGE),
+    "an image handed on with other rows": (lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 9, 4, 4), IMAGE),
+    "an image handed on as a row": (lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4), IMAGE),
+    "a row plus an image": (lambda p, x: jnp.sin(jnp.tanh(conv(x, p["k"])) + row(x.reshape(2, 36, 3), p["r3"]).reshape(2, 6, 6, 4)), IMAGE),
+    "an image plus a row": (lambda p, x: jnp.sin(jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4) + row(x.reshape(2, 36, 3), p["r3"])), IMAGE),
+    "a row beside an image": (
+        lambda p, x: jnp.sin(jnp.concatenate([jnp.tanh(conv(x, p["k"])), row(x.reshape(2, 36, 3), p["r3"]).reshape(2, 6, 6, 4)], -1)),
+        IMAGE,
+    ),
+    "a row times an image": (lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4) * row(x.reshape(2, 36, 3), p["r3"]), IMAGE),
+    "channels in the middle": (lambda p, x: jnp.tanh(x @ p["t"]).reshape(2, 2, 3, 6, 5).transpose(0, 1, 2, 4, 3), IMAGE),
+    "windows of one": (
+        lambda p, x: jnp.sin(lax.reduce_window(conv(x, p["k"]), -jnp.inf, lax.max, (1, 1, 1, 1), (1, 1, 1, 1), "VALID")),
+        IMAGE,
+    ),
+    "weights computed from a parameter": (lambda p, x: jnp.tanh(x @ (2 * p["w"])) @ p["u"], FLAT),
+    "weights with a factor": (lambda p, x: jnp.tanh(x @ (p["a"] * p["w"])) @ p["u"], FLAT),
     "an input turned": (lambda p, x: conv(x.transpose(0, 2, 3, 1), p["k"]), (2, 3, 6, 6)),
 }
 
@@ -92,3 +116,52 @@ def test_exchanged_locations_and_missing_inputs_are_refused() -> None:
     for inputs, words in (((jnp.ones(FLAT),), "takes 2 arrays"), ((), "takes arrays")):
         with pytest.raises(kc.KcalcError, match=words):
             function(new, *inputs)
+
+
+def model(p: Any, x: Any) -> Any:
+    return jnp.tanh(x @ p["s"]) @ p["u"]
+
+
+def test_networks_that_are_not_the_models_are_refused_by_name() -> None:
+    x, own = jnp.asarray(R.standard_normal(FLAT), jnp.float32), {"s": P["w"], "u": P["u"]}
+    reading = read(model, own, x)
+    steps = list(reading.network.steps())
+    first, last = reading.network.nodes_of(L.Affine)
+    inner = kc.Network.from_steps(steps, [first, last])
+    with pytest.raises(kc.KcalcError, match="the shaped network has 2 outputs, the model 1"):
+        apply_jax(model, reading, SimpleNamespace(network=inner))
+    renamed = kc.Network.from_steps([*steps, ("new", L.Nonlinear("tanh"), (last,))])
+    with pytest.raises(kc.KcalcError, match="'new' of the shaped network is no operation of the model"):
+        apply_jax(model, reading, SimpleNamespace(network=renamed))
+    with pytest.raises(kc.KcalcError, match="not of a JAX model"):
+        apply_jax(model, replace(reading, trace=None), SimpleNamespace(network=reading.network))
+    for key in (jax.random.split(jax.random.key(0), 3), jnp.ones(2)):
+        with pytest.raises(kc.KcalcError, match="the key must be one"):
+            apply_jax(model, reading, SimpleNamespace(network=reading.network), key=key)
+    function, new = apply_jax(model, reading, SimpleNamespace(network=reading.network))
+    with pytest.raises(kc.KcalcError, match="the parameters have 1 leaves, the model that was read 2"):
+        function({"u": new["u"]}, x)
+
+
+def test_a_layer_that_reads_the_input_in_another_place() -> None:
+    """A network may leave out what stood before a layer: that layer reads the input itself."""
+    own = {"s": P["q"][:, :6], "u": P["w"]}
+    x = jnp.asarray(R.standard_normal(FLAT), jnp.float32)
+    reading = read(model, own, x)
+    entry, last = reading.network.inputs[0], reading.network.nodes_of(L.Affine)[-1]
+    steps = [(entry, reading.network.layer(entry), ()), (last, reading.network.layer(last), (entry,))]
+    function, new = apply_jax(model, reading, SimpleNamespace(network=kc.Network.from_steps(steps)), weights="keep")
+    assert np.asarray(function(new, x)) == pytest.approx(np.asarray(x) @ np.asarray(own["u"]), rel=1e-5, abs=1e-5)
+
+
+def test_parameters_whose_paths_fall_together() -> None:
+    own = {"a.b": P["w"], "a": {"b": P["u"]}}
+    x = jnp.asarray(R.standard_normal(FLAT), jnp.float32)
+
+    def two(p: Any, x: Any) -> Any:
+        return jnp.tanh(x @ p["a.b"]) @ p["a"]["b"]
+
+    reading = read(two, own, x)
+    function, new = apply_jax(two, reading, SimpleNamespace(network=reading.network), weights="keep")
+    assert jax.tree.all(jax.tree.map(np.array_equal, new, own))
+    assert np.asarray(function(new, x)) == pytest.approx(np.asarray(two(own, x)), rel=1e-5, abs=1e-5)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sympy as sp
 
+import kcalc as kc
+from kcalc import KcalcError
+from kcalc import layers as L
 from kcalc.interchange.read import read
 
 torch = pytest.importorskip("torch")
@@ -22,6 +27,11 @@ FLAT, ROWS, IMAGE = (2, 6), (2, 4, 6), (2, 3, 6, 8)
 
 def conv(m: Any, x: Any, **options: Any) -> Any:
     return F.conv2d(x, m.k, **{"padding": 1} | options)
+
+
+def row(m: Any, x: Any) -> Any:
+    """A convolution over all locations one after the other."""
+    return F.conv1d(x.flatten(2), m.u[:4, :3].reshape(4, 3, 1))
 
 
 MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
@@ -53,6 +63,23 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     ),
     "a whole mean": (lambda m, x: conv(m, x).tanh().mean((2, 3)), IMAGE),
     "tokens": (lambda m, x: F.layer_norm(x @ m.u, (6,)).tanh(), ROWS),
+    # -- locations in another order or number of axes
+    "an image as a row": (lambda m, x: F.conv1d(conv(m, x).tanh().flatten(2), m.k[:, :, 0].mT.reshape(3, 4, 3)), IMAGE),
+    "an image handed on as rows": (lambda m, x: conv(m, x).tanh().flatten(2).mT, IMAGE),
+    "an image of other rows": (lambda m, x: F.conv2d(conv(m, x).tanh().reshape(2, 4, 8, 6), m.k.reshape(3, 4, 3, 3)[..., :2]), IMAGE),
+    "an image handed on with other rows": (lambda m, x: conv(m, x).tanh().reshape(2, 4, 8, 6), IMAGE),
+    "a row plus an image": (lambda m, x: (conv(m, x).tanh() + row(m, x).reshape(2, 4, 6, 8)).sin(), IMAGE),
+    "an image plus a row": (lambda m, x: (conv(m, x).flatten(2).tanh() + row(m, x)).sin(), IMAGE),
+    "a row beside an image": (lambda m, x: torch.cat([conv(m, x).tanh(), row(m, x).reshape(2, 4, 6, 8)], 1).sin(), IMAGE),
+    "channels in the middle": (lambda m, x: (x @ m.u).tanh().reshape(2, 2, 2, 6).permute(0, 1, 3, 2), ROWS),
+    "channels at the end, flattened": (lambda m, x: (x @ m.u).tanh().flatten(1).sin(), ROWS),
+    "an image without channels": (lambda m, x: F.conv2d(x.unsqueeze(1), m.k[:, :1]).tanh(), (2, 6, 8)),
+    "squeeze and excitation": (
+        lambda m, x: (lambda h: h * F.linear(h.mean((2, 3)), m.u[:4, :4]).sigmoid()[..., None, None])(conv(m, x).tanh()),
+        IMAGE,
+    ),
+    "windows of one location": (lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 1).sin(), IMAGE),
+    "a buffer as weights": (lambda m, x: F.linear(x, m.c).tanh(), FLAT),
 }
 
 
@@ -67,3 +94,106 @@ def test_an_unchanged_network_computes_what_the_model_computes(name: str) -> Non
     assert isinstance(again, nn.Module)
     with torch.no_grad():
         assert again(x).numpy() == pytest.approx(module(x).numpy(), rel=1e-9, abs=1e-9)
+
+
+def given(name: str) -> tuple[Any, Any, Any]:
+    """(module, reading, its network's steps) of a model of the table."""
+    function, shape = MODELS[name]
+    module = Fn(function).double().eval()
+    reading = read(module, torch.ones(shape, dtype=torch.float64))
+    return module, reading, list(reading.network.steps())
+
+
+def changed(steps: list[Any], kind: type[Any], layer: Callable[[Any], Any], outputs: Any = None) -> Any:
+    """A shaping of a network whose first layer of a kind is another."""
+    place = next(i for i, step in enumerate(steps) if isinstance(step[1], kind))
+    node, old, parents = steps[place]
+    return SimpleNamespace(network=kc.Network.from_steps([*steps[:place], (node, layer(old), parents), *steps[place + 1 :]], outputs))
+
+
+def test_networks_that_the_parameters_do_not_fit_are_refused_by_name() -> None:
+    module, reading, steps = given("a whole mean")
+    wider = changed(steps, L.Affine, lambda old: replace(old, features=7))
+    with pytest.raises(KcalcError, match=r"'conv2d' has weights \(4, 3, 3, 3\) in the model and \(7, 3, 3, 3\) in the shaped network"):
+        apply_torch(module, reading, wider, weights="keep")
+    assert apply_torch(module, reading, wider)(torch.ones(IMAGE, dtype=torch.float64)).shape == (2, 7)
+    module, reading, steps = given("gated")
+    wide = [(node, replace(layer, features=4) if isinstance(layer, L.Affine) else layer, parents) for node, layer, parents in steps]
+    with pytest.raises(KcalcError, match=r"is a part of the parameter 'u', which cannot take the shape \(4, 6\)"):
+        apply_torch(module, reading, SimpleNamespace(network=kc.Network.from_steps(wide)))
+    module, reading, steps = given("a shortcut")
+    half = changed(steps, L.Sum, lambda _: L.Sum((1, sp.Symbol("w"))))
+    with pytest.raises(KcalcError, match=r"the weight w is a symbol; substitute it first"):
+        apply_torch(module, reading, half)
+    module, reading, steps = given("dense along locations")
+    with pytest.raises(KcalcError, match="by another matrix than in the model, along several axes"):
+        apply_torch(module, reading, changed(steps, L.TokenMix, lambda _: L.TokenMix(torch.eye(3).tolist())))
+    with pytest.raises(KcalcError, match="not of a PyTorch model"):
+        apply_torch(module, replace(reading, trace=None), SimpleNamespace(network=reading.network))
+
+
+def test_other_outputs_than_the_model_has() -> None:
+    """Values inside the network may be outputs too; they have the shapes of the model's operations."""
+    module, reading, steps = given("a whole mean")
+    inner = next(node for node, layer, _ in steps if isinstance(layer, L.Nonlinear))
+    network = kc.Network.from_steps(steps, [inner, reading.network.outputs[0]])
+    x = torch.randn(IMAGE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    image, mean = apply_torch(module, reading, SimpleNamespace(network=network), weights="keep")(x)
+    assert torch.allclose(image, conv(module, x).tanh()) and torch.allclose(mean, module(x))
+
+
+class Named(nn.Module):
+    """Two activations whose paths are one Python name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+        self.b = nn.Linear(6, 6)
+        self.a_1 = nn.Sigmoid()
+        self.none = nn.Parameter(torch.zeros(0))
+
+    def forward(self, x: Any) -> Any:
+        return self.a_1(self.b(self.a(x)))
+
+
+def test_names_that_fall_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("torch.fx.graph_module._USER_PRESERVED_ATTRIBUTES_KEY", raising=False)  # as in PyTorch before 2.4
+    module = Named().double()
+    x = torch.randn(FLAT, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    reading = read(module, x)
+    again = apply_torch(module, reading, SimpleNamespace(network=reading.network), weights="keep")
+    assert torch.allclose(again(x), module(x)) and again.kcalc_nodes
+
+
+REFUSED: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
+    "rows of channels": (lambda m, x: conv(m, x).tanh().flatten(1, 2).sin(), IMAGE, "merges channels with some locations"),
+    "one bias for two": (
+        lambda m, x: F.linear(F.linear(x, m.u, m.b).tanh(), m.k.reshape(6, 18)[:, :6], m.b), FLAT, "two layers want the parameter 'b'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_built_anew_is_refused_by_name(name: str) -> None:
+    function, shape, words = REFUSED[name]
+    module = Fn(function).double().eval()
+    reading = read(module, torch.ones(shape, dtype=torch.float64))
+    with pytest.raises(KcalcError, match=words):
+        apply_torch(module, reading, SimpleNamespace(network=reading.network))
+
+
+TURNED: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
+    "an image": (lambda m, x: F.conv2d(conv(m, x).tanh().mT, m.k.reshape(3, 4, 3, 3)), IMAGE),
+    "an input": (lambda m, x: conv(m, x.mT).tanh(), IMAGE),
+    "a vector of an image": (lambda m, x: F.linear(F.avg_pool2d(conv(m, x).tanh(), 2).mT.flatten(1), m.u.repeat(1, 8)), IMAGE),
+    "an output": (lambda m, x: (x @ m.u).tanh().reshape(2, 2, 2, 6).transpose(1, 2).sin(), ROWS),
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_locations_that_change_places_are_refused(name: str) -> None:
+    function, shape = TURNED[name]
+    module, x = Fn(function).double().eval(), torch.ones(shape, dtype=torch.float64)
+    reading = read(module, x)
+    with pytest.raises(KcalcError, match="exchanges the axes of locations"):
+        apply_torch(module, reading, SimpleNamespace(network=reading.network), weights="keep")

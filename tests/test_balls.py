@@ -220,3 +220,9 @@ def test_printing_is_one_short_line():
 
 def test_flint_version_has_what_is_used():
     assert hasattr(flint.acb, "integral") and hasattr(flint.arb, "legendre_p_root")
+
+
+def test_functions_without_a_ball_method_are_named():
+    for expr in (sp.zeta(3), sp.besselj(0, sp.Integer(1)), sp.Function("f")(1)):
+        with pytest.raises(KcalcError, match=f"{type(expr).__name__} is not known to the ball arithmetic"):
+            FIELD.number(expr)

@@ -73,3 +73,16 @@ def test_a_property_may_be_overridden_with_the_help_of_its_parent() -> None:
 
     child = Child()
     assert child.value == [1, 2] and child.value is child.value and Parent().value == [1]
+
+
+def test_what_is_known_is_not_computed_again_by_whoever_asks_the_property_itself() -> None:
+    class Thing:
+        asked = 0
+
+        @cached_property
+        def value(self) -> int:
+            self.asked += 1
+            return self.asked
+
+    thing = Thing()
+    assert thing.value == thing.value == Thing.__dict__["value"].__get__(thing) == 1 and thing.asked == 1

@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import sympy as sp
 
 import kcalc as kc
 from kcalc.cli import main
+from kcalc.cli.maps import slopes_text
+from kcalc.cli.models import python_object
+from kcalc.cli.networks import Named
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -178,3 +182,92 @@ def test_import_pulls_in_no_framework() -> None:
 def test_public_names_exist_and_are_documented() -> None:
     for name in kc.__all__:
         assert getattr(kc, name).__doc__, name
+
+
+@pytest.fixture
+def two_heads(tmp_path: Path) -> str:
+    layers = kc.layers
+    steps = [
+        ("x", layers.Input(), ()),
+        ("a", layers.Affine(), ("x",)),
+        ("n", layers.Nonlinear("relu"), ("a",)),
+        ("b", layers.Affine(), ("n",)),
+    ]
+    net = kc.Network.from_steps([*steps, ("m", layers.Nonlinear("tanh"), ("b",)), ("c", layers.Affine(sigma_w=2.0), ("m",))], ["b", "c"])
+    kc.save_json(net, tmp_path / "net.json")
+    return str(tmp_path / "net.json")
+
+
+def test_maps_and_kernels_of_several_outputs_are_told_apart(two_heads: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "maps", two_heads)
+    assert (status, err) == (0, "") and "fixed points" not in out
+    net = kc.load_json(Path(two_heads))
+    values, q = kc.c_map(net)(0.0), kc.q_map(net)(1.0)
+    first, second = out.split("output b\n")[1].split("output c\n")
+    for text, node in ((first, "b"), (second, "c")):
+        assert f"Q(1) = {q[node]:.10g}" in text and f"{values[node]:.10f}" in text
+    status, out, err = run(capsys, "ntk", two_heads)
+    assert (status, err) == (0, "") and out.index("output b") < out.index("output c")
+    assert f"{kc.ntk(net)(0.5)['b']:.10g}" in out.split("output c\n")[0]
+
+
+def test_post_activation_networks_are_rewritten_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layers = kc.layers
+    steps = [
+        ("x", layers.Input(), ()),
+        ("a", layers.Affine(), ("x",)),
+        ("n", layers.Nonlinear("relu"), ("a",)),
+        ("b", layers.Affine(), ("n",)),
+    ]
+    net = kc.Network.from_steps([*steps, ("s", layers.Sum(), ("n", "b")), ("y", layers.Affine(), ("s",))])
+    kc.save_json(net, tmp_path / "v1.json")
+    status, out, _ = run(capsys, "maps", str(tmp_path / "v1.json"), "--preactivated")
+    assert status == 0 and "rewritten as pre-activation, other inputs" in out
+    assert f"{kc.c_map(net.preactivated())(0.0):.10f}" in out
+
+
+def test_objects_of_python_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kcalc_needs_more.py").write_text("import kcalc_not_there")
+    (tmp_path / "kcalc_asks_wrongly.py").write_text("def make():\n    return (3).shape\n")
+    monkeypatch.chdir(tmp_path)
+    for text, says in (
+        ("kcalc_needs_more:make", "importing kcalc_needs_more needs the module 'kcalc_not_there', which is not installed"),
+        ("kcalc_asks_wrongly:make", "AttributeError: 'int' object has no attribute 'shape'"),
+        ("kcalc_asks_wrongly:other", "the module 'kcalc_asks_wrongly' has no 'other'"),
+        ("kcalc_nowhere:make", "there is no Python module 'kcalc_nowhere', neither installed nor in"),
+    ):
+        with pytest.raises(kc.KcalcError, match=says):
+            python_object(text)
+
+
+def test_the_first_layer_of_a_network_without_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kc.save_json(kc.chain(kc.layers.Input(3), kc.layers.LayerNorm()), tmp_path / "bare.json")
+    status, _, err = run(capsys, "smoothness", str(tmp_path / "bare.json"), "--first", "none")
+    assert status == 2 and "--first: the network has no Affine layer" in err
+
+
+def test_a_single_run_has_no_table_and_no_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option, file in (("--table", "t.csv"), ("--journal", "j.jsonl")):
+        status, _, err = run(
+            capsys,
+            "train",
+            "vanilla-2",
+            "--activation",
+            "tanh",
+            "--steps",
+            "1",
+            "--learning-rate",
+            "0.1",
+            "--seeds",
+            "1",
+            option,
+            str(tmp_path / file),
+        )
+        assert status == 2 and "are for comparisons; a single run has --log" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_slopes_of_symbols_have_no_figures() -> None:
+    net = kc.architectures.rescaled_resnet(2, shortcut_weight=sp.Symbol("w", positive=True))
+    assert "lower bound" not in slopes_text(Named(net, "mine"), None).lower()
+    assert "w" in slopes_text(Named(net, "mine"), None)

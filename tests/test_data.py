@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from kcalc import KcalcError
-from kcalc.training import Preparation, fold, held_out, load, prepare, raw_files
+from kcalc.training import Preparation, datasets, fold, held_out, image_folder, load, prepare, raw_files
 from kcalc.training.datasets import Dataset
 
 RNG = np.random.default_rng(0)
@@ -281,3 +281,41 @@ def test_splits_that_cannot_be() -> None:
         fold(digits, 0, preparation=Preparation(normalisation="typo"))
     with pytest.raises(KcalcError, match="not numbers"):
         Dataset("bad", np.full((1, 2, 2, 1), np.nan, np.float32), np.zeros(1, np.int32), 2, 0)
+
+
+def test_folders_of_images_that_hold_too_few_or_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path)
+    (tmp_path / "train" / "notes.txt").write_text("no class")
+    (tmp_path / "val" / "notes.txt").write_text("no class")
+    assert load("folder", tmp_path, size=4).labels.tolist() == [0, 0, 0, 1, 1, 1, 0, 1]  # files beside the folders are passed over
+    monkeypatch.setattr(image_folder, "MAX_BYTES", 8 * 12 * 5**2)
+    assert load("folder", tmp_path, size=5).images.shape == (8, 5, 5, 3)
+    with pytest.raises(KcalcError, match="8 images of 6 x 6 do not fit .* use size=5"):
+        load("folder", tmp_path, size=6)
+    monkeypatch.setattr(image_folder, "MAX_PIXELS", 70)  # the largest are 11 x 7
+    with pytest.raises(KcalcError, match=r"2\.png is 11 x 7 pixels, more than 70"):
+        load("folder", tmp_path, size=4)
+    for file in (tmp_path / "val").rglob("*.png"):
+        file.unlink()
+    with pytest.raises(KcalcError, match=r"val holds no images \(.*png"):
+        load("folder", tmp_path, size=4)
+    for file in (*(tmp_path / "train" / "dog").iterdir(), tmp_path / "train" / "dog"):
+        file.rmdir() if file.is_dir() else file.unlink()
+    with pytest.raises(KcalcError, match=r"each of two classes at least, got \['cat'\]"):
+        load("folder", tmp_path, size=4)
+
+
+def test_data_sets_whose_parts_do_not_fit_together() -> None:
+    images = np.zeros((2, 4, 4, 1))
+    with pytest.raises(KcalcError, match=r"labels must be whole numbers 0\.\.1, got float64"):
+        Dataset("mine", images, np.array([0.0, 1.0]), 2, 1)
+    parts = [(np.zeros((2, side, side, 1), np.uint8), np.zeros(2, np.uint8)) for side in (4, 5)]
+    with pytest.raises(KcalcError, match=r"training images are \(4, 4, 1\), test images \(5, 5, 1\)"):
+        datasets._joined("mine", parts, 2)
+
+
+def test_pixels_that_are_not_centred_are_only_scaled() -> None:
+    digits = load("digits")
+    rows = np.arange(20), np.arange(20, 30)
+    split = prepare(digits, *rows, "some", Preparation(centre=False, scale=3.0, normalisation=None))
+    assert np.array_equal(split.x, 3 * digits.images.reshape(len(digits), -1).astype(np.float32))

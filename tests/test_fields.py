@@ -12,6 +12,8 @@ import sympy as sp
 
 from kcalc.errors import KcalcError
 from kcalc.fields import NUMPY, SYMPY, mpmath_field
+from kcalc.fields.balls import ball_field
+from kcalc.fields.jets import Jet, JetField
 
 C = sp.Symbol("c", real=True)
 
@@ -62,3 +64,49 @@ def test_numpy_angle_helpers_are_relatively_accurate(angle):
         assert abs(NUMPY.angle(gap) / t - 1) < 1e-15
         assert abs(NUMPY.sine(gap) / mpmath.sin(t) - 1) < 1e-15
         assert abs(NUMPY.sine_excess(gap) / (mpmath.sin(t) - t * mpmath.cos(t)) - 1) < 2e-15
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "sinh", "cosh"])
+@pytest.mark.parametrize("order", [0, 1, 4])
+def test_jets_of_circular_and_hyperbolic_functions_are_their_taylor_series(name, order):
+    x = [mpmath.mpf("0.7"), mpmath.mpf("-1.3"), mpmath.mpf("0.4"), mpmath.mpf(0), mpmath.mpf("2.1")][: order + 1]
+    with mpmath.workdps(40):
+        expected = mpmath.taylor(lambda e: getattr(mpmath, name)(sum(a * e**k for k, a in enumerate(x))), 0, order)
+    exact, quick = (getattr(JetField(field), name)(Jet(tuple(map(field.number, x)))) for field in (mpmath_field(30), NUMPY))
+    assert exact.order == quick.order == order
+    assert all(abs(a - b) < 1e-18 * (1 + abs(b)) for a, b in zip(exact.coefficients, expected, strict=True))
+    assert np.allclose([float(a) for a in quick.coefficients], [float(b) for b in expected], rtol=1e-14, atol=1e-14)
+
+
+def test_powers_of_jets_are_whole():
+    jet = Jet((2.0, 1.0, 0.0))
+    assert (jet**3).coefficients == (8.0, 12.0, 6.0)
+    for exponent in (-1, 0.5):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            jet**exponent
+
+
+def test_exponentials_less_one_of_tiny_numbers_keep_their_digits():
+    field = mpmath_field(30)
+    for text in ("1e-200", "-1e-200", "3e-31", "1e-20", "-2", "40"):
+        with mpmath.workdps(300):
+            true = mpmath.exp(mpmath.mpf(text)) - 1
+            assert abs(field.expm1(field.number(mpmath.mpf(text))) / true - 1) < mpmath.mpf("1e-29")
+
+
+@pytest.mark.parametrize("value", [mpmath.nan, mpmath.inf, -mpmath.inf])
+def test_numbers_of_mpmath_that_are_not_finite_are_refused(value):
+    for field in (mpmath_field(30), ball_field(30), NUMPY, SYMPY):
+        with pytest.raises(KcalcError, match="not a finite real number"):
+            field.number(value)
+        with pytest.raises(KcalcError, match="not a finite real number"):
+            field.number(sp.Tuple(1, 2))
+
+
+@pytest.mark.parametrize("gap", ["2", "0.13", "0.12", "1e-3", "1e-26", "1e-300", "0"])
+def test_the_corner_term_keeps_its_digits_in_mpmath(gap):
+    field = mpmath_field(30)
+    with mpmath.workdps(1000):
+        t = 2 * mpmath.asin(mpmath.sqrt(mpmath.mpf(gap) / 2))
+        true = mpmath.sin(t) - t * mpmath.cos(t)
+        assert abs(field.sine_excess(field.number(mpmath.mpf(gap))) - true) <= mpmath.mpf("1e-28") * true

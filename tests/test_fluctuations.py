@@ -248,3 +248,51 @@ def test_homogeneous_activations_at_any_q() -> None:
     assert slopes(square, q, None)[0, 0] == pytest.approx(6 * q, rel=1e-13)  # Q = 3 q^2
     with pytest.raises(kc.KcalcError, match="beyond double precision"):
         alike(square, square, 1e90, None)
+
+
+def _two_layers(*between, last=Affine(6)):  # noqa: B008 - layers do not change
+    return kc.chain(Input(5), Affine(8, sigma_w=1.3, sigma_b=0.2), *between, last)
+
+
+def _numbers(net):
+    found = fluctuations(net, c=0.3, q=1.7)
+    return [getattr(found.out, name) for name in ("q", "relative", "log_variance", "c", "c_variance")]
+
+
+def test_the_same_network_written_in_two_ways():
+    """Scales, weights of sums and activations of activations are folded into what they act on."""
+    tanh, twice = kc.activation("tanh"), kc.activation("tanh").composed(kc.activation("softplus"))
+    assert _numbers(_two_layers(Nonlinear(tanh), kc.layers.Scale(0.7))) == pytest.approx(
+        _numbers(_two_layers(Nonlinear(tanh.transformed(output_scale=0.7)))), rel=1e-10
+    )
+    assert _numbers(_two_layers(kc.layers.Scale(-0.7), Nonlinear("softplus"))) == pytest.approx(
+        _numbers(_two_layers(Nonlinear(kc.activation("softplus").transformed(-0.7)))), rel=1e-10
+    )
+    assert _numbers(_two_layers(Nonlinear("softplus"), Nonlinear(tanh))) == pytest.approx(
+        _numbers(_two_layers(Nonlinear(twice))), rel=1e-10
+    )
+    steps = [
+        ("x", Input(5), ()),
+        ("a", Affine(8, sigma_w=1.3, sigma_b=0.2), ("x",)),
+        ("b", Affine(8), ("x",)),
+        ("s", Sum((0.7, 0)), ("a", "b")),
+    ]
+    steps += [("n", Nonlinear(tanh), ("s",)), ("y", Affine(6), ("n",))]
+    dropped = kc.Network.from_steps(steps)
+    assert _numbers(dropped) == pytest.approx(_numbers(_two_layers(kc.layers.Scale(0.7), Nonlinear(tanh))), rel=1e-10)
+
+
+def test_sums_that_cannot_be_followed():
+    def net(*steps):
+        start = [("x", Input(4), ()), ("a", Affine(4), ("x",)), ("b", Affine(8), ("x",)), ("c", Affine(4), ("x",))]
+        return kc.Network.from_steps([*start, *steps, ("y", Affine(3), (steps[-1][0],))])
+
+    crooked = net(("p", Concat(), ("a", "b")), ("r", Concat(), ("b", "c")), ("s", Sum(), ("p", "r")), ("t", Sum(), ("s",)))
+    with pytest.raises(kc.FreshnessError, match="node 's' adds concatenations whose parts do not line up"):
+        fluctuations(crooked)
+    again = net(("t", Sum(), ("a", "c")), ("s", Sum(), ("a", "t")), ("q", Concat(), ("s", "b")))
+    with pytest.raises(kc.FreshnessError, match="node 's' adds feature maps that share 'a'"):
+        fluctuations(again)
+    wild = kc.activation(sp.exp(sp.Symbol("x") ** 2 / 5))
+    with pytest.raises(kc.KcalcError, match=r"beyond double precision|infinite|diverges"):
+        fluctuations(_two_layers(Nonlinear(wild)), q=1.0)

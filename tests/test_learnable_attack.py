@@ -8,9 +8,11 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
+import sympy as sp
 
 import kcalc as kc
 from kcalc.activations.traced import cross, cross_drop, traced
+from kcalc.calculi.learnable_parameters import common_level, gaps_of
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -291,3 +293,38 @@ def test_messages(tmp_path: Any) -> None:
         K.matrix(rows, out=tmp_path / "theta")
     with pytest.raises(kc.KcalcError, match="near x = 1:"):
         kc.activation(lambda v: np.minimum(np.maximum(v, -0.5), 1))
+
+
+def test_networks_and_targets_that_cannot_be_learnt() -> None:
+    outputs = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))]
+    with pytest.raises(kc.KcalcError, match="one input and one output"):
+        kc.learnable_kernel(kc.Network.from_steps(outputs))
+    with pytest.raises(kc.KcalcError, match="the network has symbols; put in numbers with net.subs"):
+        kc.learnable_kernel(kc.chain(L.Input(), L.Affine(sigma_w=sp.Symbol("s", positive=True)), N("erf"), L.Affine()))
+    kernel = kc.learnable_kernel(kc.chain(L.Input(), L.Affine(), N("erf"), L.Affine()))
+    with pytest.raises(kc.KcalcError, match=r"y must have shape \(N,\) or \(N, k\), got \(\)"):
+        kernel.log_marginal_likelihood({}, X, 1.0, 0.1)
+    with pytest.raises(kc.KcalcError, match="y has 3 rows, X "):
+        kernel.log_marginal_likelihood({}, X, np.ones(3), 0.1)
+    with pytest.raises(kc.KcalcError, match="unknown nonlinear layer 'affine_1'"):
+        kernel({"constants": {"affine_1": {"input_scale": 2.0}}}, X)
+
+
+def test_gaps_of_two_sets_have_no_diagonal() -> None:
+    first, second = X[:3], np.concatenate([X[:1], -X[1:2], 2 * X[2:3]])
+    u, v = (rows / np.linalg.norm(rows, axis=1)[:, None] for rows in (first, second))
+    found = gaps_of(first, second, False)
+    np.testing.assert_allclose(found, 1 - u @ v.T, atol=1e-15)
+    assert found[0, 0] < 1e-30 and found[1, 1] == 2.0 and found[2, 2] < 1e-30
+    with jax.enable_x64(True):
+        traced = jax.jit(lambda one, two: gaps_of(one, two, False))(first, second)
+    np.testing.assert_allclose(traced, found, atol=1e-15)
+
+
+def test_the_level_of_rows_under_a_trace_is_what_the_caller_says() -> None:
+    sizes = [jnp.asarray([2.5, 2.5])]
+    assert common_level(sizes, True, True) == common_level(sizes, None, True) == 2.5
+    assert float(jax.jit(lambda s: common_level([s], True, True))(sizes[0])) == 2.5
+    seen: list[Any] = []
+    jax.jit(lambda s: seen.append(common_level([s], None, True)) or s)(sizes[0])
+    assert seen == [None]

@@ -275,3 +275,59 @@ def test_preactivation_takes_the_gain_behind_an_activation_with_it():
     assert kc.q_map(net)(1.0) == pytest.approx(1.0, abs=1e-14)
     stem = kc.chain(L.Affine(), kc.repeat(kc.residual(kc.chain(L.Nonlinear("relu"), L.Scale(gain), branch), shortcut_weight=0.6), 3))
     assert net.isomorphic(kc.chain(stem, L.Nonlinear("relu"), L.Scale(gain)))
+
+
+def test_a_slot_of_none_is_that_of_the_only_input():
+    g = nx.DiGraph()
+    g.add_node("x", layer=L.Input())
+    g.add_node("a", layer=L.Affine(4))
+    g.add_edge("x", "a", slot=None)
+    assert kc.Network(g).parents("a") == ("x",)
+
+
+def test_a_node_is_not_called_none_and_a_network_has_an_input():
+    with pytest.raises(kc.GraphError, match="a node cannot be called None"):
+        kc.Network.from_steps([(None, L.Input(), ()), ("a", L.Affine(), (None,))])
+    with pytest.raises(kc.GraphError, match="the graph has a cycle, 'a' -> 'b' -> 'a'"):
+        kc.Network.from_steps([("a", L.Affine(), ("b",)), ("b", L.Affine(), ("a",))])
+
+
+def test_nodes_with_several_inputs_are_not_bypassed():
+    net = kc.Network(diamond())
+    with pytest.raises(kc.GraphError, match="node 's' has 2 inputs, so it cannot be bypassed"):
+        net.without(["s"])
+    with pytest.raises(kc.GraphError, match="node 'x' has 0 inputs, so it cannot be bypassed"):
+        net.without(["x"])
+
+
+def test_symbols_whose_assumptions_contradict_a_layer_are_refused():
+    with pytest.raises(kc.KcalcError, match="features must be a positive integer, got n"):
+        L.Affine(sp.Symbol("n", negative=True))
+    with pytest.raises(kc.KcalcError, match="features must be a positive integer, got n"):
+        L.Affine(sp.Symbol("n", integer=False, real=True))
+    assert L.Affine(sp.Symbol("n")).features == sp.Symbol("n")
+    with pytest.raises(kc.KcalcError, match=r"Affine.sigma_w must be a finite real number, got I\*w"):
+        L.Affine(sigma_w=sp.I * w)
+    for sigma in ({"sigma_w": 1e-170}, {"sigma_w": 1e170}, {"sigma_b": 1e170}):
+        with pytest.raises(kc.KcalcError, match=f"the square of {next(iter(sigma))} is beyond double precision"):
+            L.Affine(**sigma)
+
+
+def test_pooling_between_an_activation_and_its_shortcut_moves_before_it():
+    g = [
+        ("x", L.Input(), ()), ("z", L.Affine(4), ("x",)), ("phi", L.Nonlinear("relu"), ("z",)), ("pool", L.Pool("mean", 2, 2), ("phi",)),
+        ("branch", L.Affine(4), ("pool",)), ("sum", L.Sum(), ("pool", "branch")), ("out", L.Affine(), ("sum",)),
+    ]  # fmt: skip
+    found = kc.Network.from_steps(g).preactivated()
+    assert {node: found.parents(node) for node in ("pool", "phi", "branch", "sum")} == {
+        "pool": ("z",), "phi": ("pool",), "branch": ("phi",), "sum": ("pool", "branch")
+    }  # fmt: skip
+    both = [*g[:4], ("other", L.Affine(4), ("phi",)), *g[4:-1], ("out", L.Sum(), ("sum", "other"))]  # the activation has another reader
+    with_other = kc.Network.from_steps(both)
+    assert with_other.preactivated() == with_other
+
+
+def test_pieces_of_several_outputs_are_not_put_into_chains():
+    piece = kc.Network.from_steps([("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))])
+    with pytest.raises(kc.GraphError, match="a piece has one input and one output, this has 1 and 2"):
+        kc.chain(L.Affine(), piece)

@@ -29,6 +29,7 @@ P = {
     "n": R.standard_normal((2, 2)),
     "t": R.standard_normal((4, 6, 5)),
     "s": R.standard_normal((3, 6, 6)),
+    "n4": R.standard_normal((2, 4)),
 }
 P = {name: jnp.asarray(value, jnp.float32) for name, value in P.items()}
 
@@ -52,6 +53,11 @@ def backwards(p: Any, x: Any) -> Any:
 
 def one_row(p: Any, x: Any) -> Any:
     return lax.scan(lambda h, row: (h + row, None), x @ p["u"], x[None])[0]
+
+
+def normed(x: Any, axes: Any, epsilon: float = 1e-5) -> Any:
+    m = x.mean(axes, keepdims=True)
+    return (x - m) / jnp.sqrt(((x - m) ** 2).mean(axes, keepdims=True) + epsilon)
 
 
 READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
@@ -109,6 +115,24 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "jitted with two outputs": (lambda p, x: sum(jax.jit(lambda h: (jnp.tanh(h), h**2))(x)), FLAT),
     "softmax": (lambda p, x: 2 * jax.nn.softmax(x @ p["u"]), FLAT),
     "softmax along locations": (lambda p, x: 2 * jax.nn.softmax(x, axis=1), ROWS),
+    # -- less usual
+    "cut twice": (lambda p, x: jnp.tanh(jnp.swapaxes(conv(x, p["k"]), 1, 2)), IMAGE),
+    "locations as examples, turned": (
+        lambda p, x: lax.conv_general_dilated(jnp.swapaxes(x, 0, 1), p["s"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")),
+        (2, 4, 6),
+    ),
+    "the second of three": (lambda p, x: lax.select_n(jnp.full(x.shape, 1, jnp.int32), x, jnp.tanh(x), 3 * x), FLAT),
+    "jitted in jitted": (lambda p, x: jnp.tanh(jax.jit(lambda h: sum(jax.jit(lambda g: (jnp.tanh(g), g**2))(h)))(x)), FLAT),
+    "a long chain": (lambda p, x: jnp.sin(jnp.cos(jnp.tanh(jnp.exp(-jnp.cos(jnp.sin(x @ p["u"])))))).mean(1), ROWS),
+    "an array used twice": (lambda p, x: jnp.tanh((x @ p["w"]) * p["n4"]) * p["n4"], FLAT),
+    "broadcast at length": (lambda p, x: jnp.tanh(x @ p["u"] + jnp.broadcast_to(p["b"], (2, 6))), FLAT),
+    "broadcast and turned": (lambda p, x: jnp.tanh(x @ p["u"] + jnp.broadcast_to(p["b"], (2, 6)).T.reshape(2, 6)), FLAT),
+    "rounded weights": (lambda p, x: x @ p["w"].astype(jnp.bfloat16).astype(jnp.float32), FLAT),
+    "weights of a loop": (lambda p, x: x @ lax.scan(lambda h, w: (h, 2 * w), x, p["s"])[1][1], FLAT),
+    # -- normalisation
+    "two lengths of one": (lambda p, x: normed(x @ p["u"], (-1,)) + normed(x @ p["u"], (-1,), 0.1), FLAT),
+    "images one by one": (lambda p, x: normed(conv(x, p["k"]), (1, 2)), IMAGE),
+    "rows of images": (lambda p, x: normed(conv(x, p["k"]).reshape(2, 36, 6), (-1,)), IMAGE),
     # -- loops
     "counted": (counted, FLAT),
     "backwards": (backwards, FLAT),
@@ -161,6 +185,17 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "sorted": (lambda p, x: jnp.sort(x @ p["u"]), FLAT, "sort"),
     "largest": (lambda p, x: lax.top_k(x, 2)[0], FLAT, "sort"),
     "log softmax": (lambda p, x: 2 * jax.nn.log_softmax(x), FLAT, "couples"),
+    "a dynamic slice of two axes": (lambda p, x: lax.dynamic_slice(x, (0, 1, 1, 0), (2, 2, 2, 3)), IMAGE, "some of the channels"),
+    "gathered in pairs": (lambda p, x: jnp.take(x, jnp.array([[0, 1], [2, 4]]), axis=1), FLAT, "picks entries by index"),
+    "part of a depthwise layer": (lambda p, x: conv(x, p["g"], feature_group_count=3)[..., :2], IMAGE, "some of the channels"),
+    "a mask that is scaled wrongly": (
+        lambda p, x: jnp.where(jax.random.bernoulli(jax.random.key(0), 0.8, x.shape), x, 0) * 3.0,
+        (50, 20),
+        "",
+    ),
+    "a length with gains": (lambda p, x: (x @ p["u"]) / jnp.sqrt((((x @ p["u"]) * p["b"]) ** 2).mean(-1, keepdims=True)), FLAT, ""),
+    "cubes": (lambda p, x: x @ p["u"] - ((x @ p["u"]) ** 3).mean(-1, keepdims=True), FLAT, ""),
+    "lengths over examples": (lambda p, x: (x @ p["u"]) / jnp.sqrt(((x @ p["u"]) ** 2).mean(0, keepdims=True) + 1e-5), FLAT, ""),
     "softmax of two axes": (lambda p, x: 2 * jax.nn.softmax(x, axis=(1, 2)), ROWS, "couples"),
 }
 

@@ -200,6 +200,25 @@ UNREAD: dict[str, tuple[Case, str]] = {
     ),
     "repeated channels": (case("Expand", "x s", [2, 1], s=A([1, 4])), ""),
     "infinity added": (case("Add", "x f", FLAT, f=F(-np.inf)), "infinity"),
+    "heads repeated": (
+        (
+            [node("ReduceMax", "x", "m", axes=[1]), node("Transpose", "m", "t", perm=[0, 1, 3, 2]), node("MatMul", "x t", "y")],
+            SQUARE,
+            {},
+            17,
+        ),
+        "",
+    ),
+    "a frame of ones": (
+        (
+            [node("Pad", "x p v", "a"), node("Conv", "a w", "y")],
+            SQUARE,
+            {"p": A([0, 0, 1, 1, 0, 0, 1, 1]), "v": F(1), "w": weights(2, 3, 3, 3)},
+            17,
+        ),
+        "",
+    ),
+    "a mask for more": (case("Where", "m f x", [1, 6], m=A([[True] + [False] * 5] * 2), f=F(-np.inf)), "infinity"),
     "whole quotient": (([node("Cast", "x", "a", to=7), node("Div", "a k", "b"), node("Cast", "b", "y", to=1)], FLAT, {"k": A(2)}, 17), ""),
 }
 
@@ -216,6 +235,11 @@ def test_what_has_no_rule_is_said_and_has_the_shape_of_onnxruntime(name: str) ->
     assert read(proto).fidelity.level == "not read"
 
 
+def test_a_mean_that_counts_zeros_is_remarked() -> None:
+    reading = read(proto_of(case("AveragePool", "x", SQUARE, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)))
+    assert any("counts the zeros around the image" in remark for remark in reading.remarks)
+
+
 def test_quantised_products_are_named_once_the_file_tells_their_shapes() -> None:
     nodes = [node("Cast", "x", "a", to=2), node("MatMulInteger", "a w", "b"), node("Cast", "b", "y", to=1)]
     proto = proto_of((nodes, FLAT, {"w": np.ones((6, 4), np.uint8)}, 17))
@@ -226,6 +250,8 @@ def test_quantised_products_are_named_once_the_file_tells_their_shapes() -> None
 
 
 REFUSED: dict[str, tuple[Case, str]] = {
+    "nothing to multiply with": (([helper.make_node("MatMul", ["x", ""], ["y"])], FLAT, {}, 17), "input 1 is missing"),
+    "negative padding of a pool": (case("MaxPool", "x", SQUARE, kernel_shape=[2, 2], pads=[-1, 0, 0, 0]), ""),
     "squeezed too much": (case("Squeeze", "x a", FLAT, a=A([1])), "drops the axes"),
     "two open sizes": (case("Reshape", "x s", FLAT, s=A([-1, -1])), "asks for the shape"),
     "wrong order": (case("Transpose", "x", FLAT, perm=[0]), "not one of 2 axes"),

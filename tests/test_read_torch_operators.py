@@ -26,6 +26,7 @@ class Fn(nn.Module):
         for name, shape in {"w": (5, 6), "u": (6, 6), "b": (6,), "k": (4, 3, 3, 3), "n": (2, 2)}.items():
             setattr(self, name, nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)))
         self.register_buffer("mask", torch.tensor([True, False] * 3))
+        self.register_buffer("c", torch.randn(5, 6, generator=generator, dtype=torch.float64))
         self.register_buffer("empty", torch.zeros(2, 0, dtype=torch.float64))
         self.function = function
 
@@ -79,7 +80,43 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "complete softmax": (lambda m, x: 2 * (x @ m.u).softmax(-1), ROWS),
     "inner graph": (lambda m, x: torch.utils.checkpoint.checkpoint(lambda h: torch.tanh(h @ m.u), x, use_reentrant=False), FLAT),
     "without gradients": (lambda m, x: _still(m, x), FLAT),
+    "truth of a number": (lambda m, x: (x @ m.u).bool().to(x.dtype), FLAT),
+    "truth of a rectified number": (lambda m, x: (x @ m.u).relu().bool().to(x.dtype), FLAT),
+    "not": (lambda m, x: torch.logical_not((x @ m.u).relu()).to(x.dtype), FLAT),
+    "both": (lambda m, x: torch.logical_and(x.relu(), (x - 0.3).relu()).to(x.dtype), FLAT),
+    "half a dropout": (lambda m, x: F.alpha_dropout(x @ m.u, 0.5, False).tanh(), FLAT),
+    "masked by nothing": (lambda m, x: x.masked_fill(m.mask & False, -5.0).tanh(), FLAT),
+    "an array used twice": (lambda m, x: ((x @ m.u) * m.b).tanh() * m.b, FLAT),
+    # -- products
+    "addmm": (lambda m, x: torch.addmm(m.b, x, m.u), FLAT),
+    "einsum": (lambda m, x: torch.einsum("nc, dc -> nd", x, m.w), FLAT),
+    "einsum of activations": (lambda m, x: torch.einsum("ntc,nsc->nts", x, x @ m.u), ROWS),
+    "einsum that moves": (lambda m, x: torch.einsum("nahw,dh->nwad", x, m.w), IMAGE),
+    "an array of another shape": (lambda m, x: F.linear(x, m.w.expand(5, 6).diff(dim=0)), FLAT),
+    "a number": (lambda m, x: (x @ m.u) * m.b.max().item(), FLAT),
+    "convolution without padding": (lambda m, x: F.conv2d(x, m.k, padding="valid"), IMAGE),
+    # -- narrowed and reflected
+    "narrowed by nothing": (lambda m, x: x.narrow(1, 0, 6).tanh(), FLAT),
+    # -- written in place: what lies in the same memory changes, copies do not
+    "written through contiguous": (lambda m, x: _doubled(x @ m.u, lambda h: h.contiguous()), ROWS),
+    "a contiguous copy": (lambda m, x: _doubled((x @ m.u).mT, lambda h: h.contiguous()), ROWS),
+    "a copy of another type": (lambda m, x: _doubled(x @ m.u, lambda h: h.to(torch.float32)), ROWS),
+    "no copy of the same type": (lambda m, x: _doubled(x @ m.u, lambda h: h.to(torch.float64)), ROWS),
+    "a copy of the same type": (lambda m, x: _doubled(x @ m.u, lambda h: h.to(torch.float64, copy=True)), ROWS),
+    "a flat copy": (lambda m, x: _doubled((x @ m.u).mT, lambda h: h.flatten(1)), ROWS),
+    "without gradients, in place": (lambda m, x: _still_doubled(x @ m.u), FLAT),
 }
+
+
+def _doubled(h: Any, seen: Callable[[Any], Any]) -> Any:
+    seen(h).mul_(2)
+    return h.tanh()
+
+
+def _still_doubled(h: Any) -> Any:
+    with torch.no_grad():
+        h.mul_(2)
+    return h.tanh()
 
 
 def _still(m: Any, x: Any) -> Any:
@@ -130,7 +167,40 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "a half-known length": (lambda m, x: x / x.norm(), FLAT, ""),
     "gated examples": (lambda m, x: F.glu(x, 0), (4, 6), ""),
     "sorted": (lambda m, x: x.sort()[0], FLAT, ""),
+    "written turned": (lambda m, x: _doubled(x @ m.u, lambda h: h.mT), ROWS, "through another view of its memory"),
+    "a part written": (lambda m, x: _doubled(x @ m.u, lambda h: h[..., :2]), ROWS, "through another view of its memory"),
+    "written through a dropout": (
+        lambda m, x: _doubled(x @ m.u, lambda h: F.dropout(h, 0.5, False)),
+        ROWS,
+        "through another view of its memory",
+    ),
+    "written over a constant": (lambda m, x: _written_over(x, x @ m.u), FLAT, "activations are written into its memory"),
+    "weights from the input": (lambda m, x: F.linear(x, x @ m.u), FLAT, "computed from the input"),
+    "a bias from the input": (lambda m, x: F.linear(x, m.u, x.mean(0)), FLAT, ""),
+    "a kernel from the input": (lambda m, x: F.conv2d(x, x[:, :, :3, :3]), IMAGE, "computed from the input"),
+    "a scaled sum": (lambda m, x: torch.addmm(m.b, x, m.u, alpha=2.0), FLAT, "scaled matrix product"),
+    "einsum of dots": (lambda m, x: torch.einsum("...c,dc->...d", x, m.w), ROWS, "without an arrow"),
+    "einsum of three": (lambda m, x: torch.einsum("nc,dc,d->nd", x, m.w, m.b[:5]), FLAT, "without an arrow"),
+    "turned convolution": (
+        lambda m, x: torch.ops.aten.convolution(x, m.k.mT[:3], None, [1, 1], [0, 0], [1, 1], True, [0, 0], 1),
+        IMAGE,
+        "upsample",
+    ),
+    "one example convolved": (lambda m, x: F.conv2d(x, m.k), (3, 6, 8), "batch axis in front"),
+    "parts of a padded one": (lambda m, x: F.pad(x, (1, 1)).split(4, -1)[0], FLAT, "cut into parts"),
+    "a place in a padded one": (lambda m, x: F.pad(x, (1, 1))[:, 0], FLAT, "cut into parts"),
+    "a stretch of a padded one": (lambda m, x: F.pad(x, (1, 1))[:, 1:5], FLAT, "a part of the channels"),
+    "mirrored": (lambda m, x: torch.ops.aten.reflection_pad2d(x, [1, 1, 1, 1]).tanh(), IMAGE, "that no convolution reads"),
+    "softmax of a padded one": (lambda m, x: 2 * F.pad(x, (1, 1)).softmax(-1), ROWS, ""),
+    "attention to a constant": (lambda m, x: F.scaled_dot_product_attention(x, x, m.u.expand(2, 6, 6)[:, :4]), ROWS, ""),
 }
+
+
+def _written_over(x: Any, h: Any) -> Any:
+    whole = x.new_zeros(2, 6)
+    half = whole[:, :3]
+    whole.copy_(h)
+    return half.tanh()
 
 
 @pytest.mark.parametrize("name", UNREAD)

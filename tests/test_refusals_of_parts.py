@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import sympy as sp
+from flint import arb
 
 import kcalc as kc
 from kcalc.activations import activation
 from kcalc.activations.elementwise import Elementwise, elementwise
 from kcalc.activations.smooth import exponential_linear
 from kcalc.calculi.smoothness.windows import _pair
+from kcalc.certified import hermite, line, ranges
+from kcalc.certified.profile import profile
+from kcalc.fields.balls import ball_field
+from kcalc.plotting.curves import q_maps
+from kcalc.plotting.frame import save
+from kcalc.plotting.kernels import gradient_trace
 from kcalc.plotting.moments import depth_trace, fluctuation_trace, moment_trace
 from kcalc.plotting.scaling import block_map, ratio_histogram, weight_scalings
 from kcalc.plotting.smoothness import residual_spectrum, singular_value_histograms
 from kcalc.plotting.svg import _character_width
 from kcalc.report.markup import number
+from kcalc.rootfinding import finite_part
+from kcalc.verification.plots import errors_by_width
+from kcalc.verification.scaling import hessian_blocks
+from kcalc.verification.spectra import training_spectra
 
 L, A = kc.layers, kc.architectures
 X = sp.Symbol("x", real=True)
@@ -171,3 +183,104 @@ def test_many_weights_have_no_names_under_the_axis() -> None:
     layers: list[Any] = [L.Input(3)] + [L.Affine(w) for w in range(3, 19)]
     ax = weight_scalings({"": kc.scaling(kc.chain(*layers))})
     assert ax.get_xlabel() == "weight, from the input to the output" and len(ax.get_lines()[-1].get_ydata()) == 16
+
+
+# -- maps and their roots ------------------------------------------------------------------------------------------------------------------
+
+
+def test_roots_are_looked_for_where_a_map_is_finite() -> None:
+    q = kc.q_map(A.vanilla(2, "tanh"))
+    with pytest.raises(kc.KcalcError, match="fixed points are looked for between low < high, got 2.0 and 1.0"):
+        q.fixed_points(2.0, 1.0)
+    with pytest.raises(kc.KcalcError, match="Q maps are drawn between low < high, got 2 and 1"):
+        q_maps(q, low=2.0, high=1.0)
+    grid = np.linspace(-1.0, 1.0, 41)
+
+    def refuses(x: np.ndarray) -> np.ndarray:
+        raise kc.KcalcError("nowhere")
+
+    with pytest.raises(kc.KcalcError, match="nowhere"):
+        finite_part(refuses, grid)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        assert finite_part(lambda x: np.log(x - 0.5), grid).tolist() == grid[grid > 0.5].tolist()
+        assert finite_part(lambda x: np.log(x - 5), grid).size == 0
+        assert finite_part(lambda x: np.log(0.72 + x) + np.log(0.77 - x), grid).tolist() == grid[(grid > -0.72) & (grid < 0.77)].tolist()
+
+
+def test_formulas_of_several_outputs_stand_below_each_other() -> None:
+    steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("n", L.Nonlinear("relu"), ("a",)), ("b", L.Affine(), ("n",))]
+    net = kc.Network.from_steps([*steps, ("c", L.Affine(sigma_w=2), ("n",))])
+    text = kc.c_map(net)._repr_latex_()
+    assert text is not None and r"\text{b}: " in text and r"\\ \text{c}: " in text and text.count("$") == 2
+
+
+# -- certified parts -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_bounds_of_what_is_not_known_are_everything() -> None:
+    assert ranges._wide(math.nan, 1.0) == ranges.ALL == ranges._wide(0.0, math.nan)
+    low, high = ranges._wide(1.0, 2.0)
+    assert low < 1.0 < 2.0 < high
+    assert ranges._polynomial_span(X**2 * sp.Float("1e-400") + X, X, -1.0, 1.0)[0] <= -1.0
+    assert hermite.largest(arb(1), 2, 0).is_finite() is False
+    most = max(math.comb(n, 3) * 0.9 ** (n - 3) for n in range(3, 400))
+    assert most <= float(hermite.largest(arb("0.9"), 3, 0)) < 1.5 * most  # with room for an uncertain c
+
+
+def test_gaussian_integrals_that_cannot_be_certified() -> None:
+    field = ball_field(20)
+    for q in (arb(0), arb(-1), arb(0, 1)):
+        with pytest.raises(kc.KcalcError, match="a q value is a mean square and must be certainly positive"):
+            line.moment(activation("tanh"), "mean", q, field)
+    with pytest.raises(kc.KcalcError, match="nothing certain can be said"):
+        line.clear_of([line.Break(arb(0), arb.pos_inf(), ())], 1e5)
+    assert line.clear_of([line.Break(arb(4), arb(4.01), ())], 4.0) == 4.0625
+
+
+def test_profiles_say_where_they_are_known() -> None:
+    relu = profile(activation("relu"), 0, 40.0, 20)
+    with pytest.raises(kc.KcalcError, match="relu is evaluated at a kink, or too close to one"):
+        relu.piece_at(arb(0, 1e-30))
+    tanh = profile(activation("tanh"), 0, 60.0, 20)
+    tanh.check_reach(1.0)
+    if tanh.slack:
+        with pytest.raises(kc.KcalcError, match="saturated for"):
+            tanh.check_reach(1e9)
+
+
+# -- pictures ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_pictures_of_nothing_much(untouched_pyplot: None, tmp_path: Any) -> None:
+    import matplotlib.pyplot as plt
+
+    figure = plt.figure()
+    inner = figure.subfigures(1, 2)[0].subplots()
+    inner.plot([0, 1], [0, 1])
+    assert save(inner, tmp_path / "a.svg").exists()  # of a part of a figure, the whole
+    flat = SimpleNamespace(nodes={"a": 1.0, "b": 1.01}, weights={"a": 1.0})
+    low, high = gradient_trace(flat).get_ylim()
+    assert low == pytest.approx(1.005 / 2, rel=1e-3) and high == pytest.approx(2.01, rel=1e-3)
+    with pytest.raises(kc.KcalcError, match="at two widths at least"):
+        errors_by_width(SimpleNamespace(widths=(32,)))
+
+
+# -- methods of shaping --------------------------------------------------------------------------------------------------------------------
+
+
+def test_geometric_initialisation_needs_numbers_and_weights() -> None:
+    with pytest.raises(kc.KcalcError, match=r"the network has symbols \(n\); give them numbers"):
+        kc.shape(kc.chain(L.Input(3), L.Affine(sp.Symbol("n")), L.Nonlinear("relu"), L.Affine(2)), method="geometric")
+    with pytest.raises(kc.KcalcError, match="no Affine layer, so there are no weights to initialise"):
+        kc.shape(kc.chain(L.Input(3), L.Nonlinear("relu")), method="geometric")
+
+
+def test_training_and_curvature_of_networks_with_several_outputs() -> None:
+    net = kc.Network.from_steps([("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("b", L.Affine(4), ("x",))])
+    with pytest.raises(kc.KcalcError, match="Hessian blocks need one input and one output, the network has 1 and 2"):
+        hessian_blocks(net)
+    with pytest.raises(kc.KcalcError, match="training needs one input and one output, the network has 1 and 2"):
+        training_spectra(net, np.ones((2, 3)), np.array([0, 1]))
+    image = kc.chain(L.Input(3, (4, 4)), L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Affine(2))
+    with pytest.raises(kc.KcalcError, match="the output 'affine_2' has locations; end the network in Flatten or Pool"):
+        hessian_blocks(image)

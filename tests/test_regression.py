@@ -14,6 +14,7 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.kernel_ridge import KernelRidge
 
 import kcalc as kc
+from kcalc.regression.dynamics import TrainingCurve
 from kcalc.spectrum import condition_number, spectrum
 
 A, L = kc.architectures, kc.layers
@@ -207,6 +208,55 @@ def test_bad_new_inputs(data: Any) -> None:
     several = kc.ntk(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))
     with pytest.raises(kc.KcalcError, match="nan"):
         several.condition_number(np.array([[1.0, np.nan]]))
+
+
+def test_kernels_of_several_outputs_are_refused_by_name(data: Any) -> None:
+    net = kc.Network.from_steps(
+        [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("phi", L.Nonlinear("relu"), ("a",)), ("b", L.Affine(), ("phi",)),
+         ("c", L.Affine(), ("phi",))]
+    )  # fmt: skip
+    for kernel in (kc.ntk(net), lambda X, Y: {"b": X @ Y.T, "c": X @ Y.T}):
+        with pytest.raises(kc.KcalcError, match=r"outputs?.*\(?b, c"):
+            kc.kernel_regression(kernel, *data[:2], ridge=0.1)
+
+
+def test_truth_values_are_targets_but_no_kernel(data: Any) -> None:
+    X, labels = data[0], data[1] > 0
+    found, asked = (kc.kernel_regression(rbf, X, y, ridge=0.1).predict(data[2]) for y in (labels, labels.astype(float)))
+    assert np.array_equal(found, asked)
+    with pytest.raises(kc.KcalcError, match="real numbers, got truth values"):
+        kc.kernel_regression(lambda a, b: np.ones((len(a), len(b)), bool), X, data[1], ridge=0.1)
+
+
+def test_what_a_jax_tracer_holds_is_not_looked_at(data: Any) -> None:
+    X, y, new = (jnp.asarray(a) for a in data)
+
+    def kernel(one: Any, two: Any) -> Any:
+        return jnp.exp(-0.5 * ((one[:, None] - two[None]) ** 2).sum(-1))
+
+    @jax.jit
+    def predicted(X: Any, y: Any, new: Any) -> Any:
+        return kc.kernel_regression(kernel, X, y, ridge=0.1).predict(new)
+
+    for targets in (y, y[:, :1], y[:, 0]):
+        plain = kc.kernel_regression(rbf, data[0], np.asarray(targets), ridge=0.1).predict(data[2])
+        assert predicted(X, targets, new).shape == plain.shape and np.allclose(predicted(X, targets, new), plain, rtol=0, atol=1e-4)
+    with pytest.raises(kc.KcalcError, match=r"must be an array of shape \(30, 30\), got \(30, 4\)"):
+        jax.jit(lambda X: kc.kernel_regression(lambda a, b: a, X, y, ridge=0.1).predict(new))(X)
+    with pytest.raises(kc.KcalcError, match=r"matrix of new inputs must be a matrix, got shape \(3,\)"):
+        jax.jit(lambda rows: kc.kernel_regression(kernel, X, y, ridge=0.1).predict_from(rows))(jnp.ones(3))
+
+
+def test_a_factor_of_a_matrix_that_is_singular_to_rounding_is_refused() -> None:
+    rows = np.array([[1.0, 1.0], [1.0, 1.0 + 4e-16]])  # its Cholesky factor is finite, what is solved with it is rounding
+    with pytest.raises(kc.KcalcError, match="positive definite"):
+        kc.kernel_regression(lambda a, b: rows, np.ones((2, 1)), np.array([1.0, 2.0]), ridge=0.0)
+
+
+def test_curves_of_matrices_that_do_not_fit() -> None:
+    K, y = np.diag([1.0, 2.0]), np.array([1.0, -1.0])
+    with pytest.raises(kc.KcalcError, match=r"needs 2 columns, got shape \(1, 3\)"):
+        TrainingCurve.of(K, y, cross=np.ones((1, 3)))
 
 
 # -- spectra ------------------------------------------------------------------------------------------------------------------------------

@@ -119,6 +119,7 @@ def test_tables_refuse_jumps_and_useless_fits() -> None:
         A.vanilla(5, activation="gelu", sigma_w=1.3), A.densenet(4, activation="relu"), A.layernorm_resnet(50),
         A.rescaled_resnet(3, activation="swish"),
         kc.chain(L.Input(), L.Affine(sigma_b=0.4), L.Nonlinear(kc.activation("relu")), L.Scale(0.5), L.Affine(standardised=True)),
+        kc.chain(L.Input(), L.Affine(sigma_b=0.4), L.Nonlinear(kc.activation("gelu")), L.RMSNorm(), L.Affine(sigma_w=1.2)),
     ],
     ids=lambda n: repr(n),
 )  # fmt: skip

@@ -45,6 +45,10 @@ HELD: dict[str, Any] = {
     "bias": np.full((6,), 0.5, F),
     "eight": weights(5, 4),
     "i0": A(0),
+    "a3": A([3]),
+    "rows": A([0, 2, 2, 6]),
+    "halves": A([0, 4, 2, 3]),
+    "all": np.full((4, 4), -np.inf, F),
 }
 ROWS, IMAGE = [2, 4, 6], [2, 3, 5, 5]
 CUT, CUT2 = node("Slice", "l s1 e4 a2", "y"), node("Slice", "l s1 e4 a1", "y")
@@ -74,12 +78,37 @@ PARTS: dict[str, tuple[list[Any], list[int]]] = {
     "by steps": ([DENSE, node("Slice", "a s1 far a2 two", "y")], ROWS),
     "one channel": ([DENSE, node("Gather", "a i0", "y", axis=2)], ROWS),
     "dropped out": ([DENSE, node("Dropout", "a", "l"), CUT], ROWS),
+    "of turned factors": (
+        [DENSE, turned([0, 2, 1], "a", "at"), node("MatMul", "x v", "c"), turned([0, 2, 1], "c", "ct"), node("Mul", "at ct", "l"), CUT2],
+        ROWS,
+    ),
+    "of reshaped factors": (
+        [
+            DENSE,
+            node("Reshape", "a rows", "ar"),
+            node("MatMul", "x v", "c"),
+            node("Reshape", "c rows", "cr"),
+            node("Mul", "ar cr", "l"),
+            node("Slice", "l s1 e4 a3", "y"),
+        ],
+        ROWS,
+    ),
     "of heads": ([DENSE, node("Reshape", "a heads", "l"), node("Slice", "l s1 two a2", "z"), turned([0, 2, 1, 3], "z", "y")], ROWS),
 }
 KEPT: dict[str, tuple[list[Any], list[int], str]] = {
     "of a grouped layer": ([node("Conv", "x k", "a"), node("Conv", "a h", "l", group=2), CUT2], [2, 3, 7, 7], "in groups"),
     "of merged channels": ([CONV, node("Reshape", "a flat", "l"), CUT2], IMAGE, "channels and of locations at once"),
     "of a layer norm": ([DENSE, node("LayerNormalization", "a n", "l"), CUT], ROWS, "several channels"),
+    "of channels in another order": (
+        [DENSE, node("Reshape", "a halves", "hh"), turned([0, 1, 3, 2], "hh", "l"), node("Slice", "l s1 s3 a2", "y")],
+        ROWS,
+        "puts its channels in another order",
+    ),
+    "of merged factors": (
+        [CONV, node("Reshape", "a flat", "af"), node("Sigmoid", "af", "gate"), node("Mul", "af gate", "l"), CUT2],
+        IMAGE,
+        "",
+    ),
     "of locations": ([DENSE, node("Slice", "a s1 e4 a1", "y")], ROWS, "locations"),
     "of the input": ([node("Slice", "x s1 e4 a2", "l"), node("Tanh", "l", "y")], ROWS, ""),
 }
@@ -132,10 +161,15 @@ MIXED: dict[str, list[Any]] = {
     "masked": attention(node("Add", "s tri", "t")),
     "scaled and shifted": attention(node("Mul", "s half", "r"), node("Add", "r one", "t")),
     "bent, all alike": attention(node("Tanh", "s", "t")),
+    "handed on": attention(node("Identity", "s", "t")),
     "a fixed matrix": [node("MatMul", "x v", "c"), node("MatMul", "m c", "y")],
 }
 NOT_MIXED: dict[str, list[Any]] = {
     "bent twice": attention(node("Exp", "s", "r"), node("Mul", "r s", "t")),
+    "masked altogether": attention(node("Add", "s all", "t")),
+    "without a root": attention(node("Sub", "s one", "r"), node("Sqrt", "r", "t")),
+    "a root": attention(node("Sqrt", "s", "t")),
+    "bent apart": attention(node("Add", "s m", "r"), node("Tanh", "r", "t")),
     "keys that differ": attention(node("Mul", "s half", "t"), keys="v"),
     "without meaning": attention(node("Log", "s", "r"), node("Mul", "r half", "t")),
     "scores of a layer": attention(node("MatMul", "s m", "t")),

@@ -222,3 +222,15 @@ def test_plots_and_bad_input_of_spectra(untouched_pyplot: None) -> None:
         training_spectra(net, X, labels, steps=-1)
     with pytest.raises(kc.KcalcError, match="positive"):
         variance_spectra(net, factors=(0.0, 1.0))
+
+
+def test_sums_that_are_no_residual_blocks_have_no_projection() -> None:
+    doubled = kc.Network.from_steps(
+        [("x", L.Input(), ()), ("a", L.Affine(4), ("x",)), ("s", L.Sum(), ("a", "a")), ("b", L.Affine(), ("s",))]
+    )
+    assert projection_shortcuts(doubled) == ()
+    apart = kc.Network.from_steps(  # nothing that both addends depend on: all before them is walked through
+        [("x", L.Input(), ()), ("y", L.Input(), ()), ("a", L.Affine(4), ("x",)), ("b", L.Affine(4, kernel=3), ("y",)),
+         ("c", L.Affine(4), ("b",)), ("s", L.Sum(), ("a", "c"))]
+    )  # fmt: skip
+    assert projection_shortcuts(apart) == ("a",)

@@ -45,6 +45,8 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
     "pool of vectors": (lambda: chain(Affine(), L.Flatten(), Pool("mean")), "pool_1.*Flatten"),
     "norm of vectors": (lambda: chain(Affine(), L.Flatten(), L.LayerNorm()), "layernorm_1.*Flatten"),
     "width": (lambda: exact(NET, parameterization="standard"), "features="),
+    "tokens of vectors": (lambda: chain(Affine(), L.Flatten(), L.TokenMix(np.eye(3))), "tokenmix_1.*Flatten"),
+    "two dimensions": (lambda: exact(_two_inputs(), {"x": (4, 4), "y": (4,)}), "images of different dimension"),
 }
 
 ASKED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -75,7 +77,28 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "pooled and not": (lambda: exact(_pooled_twice()).matrix(X), "share weights"),
     "shapes": (lambda: exact(_unlike()), "different shapes"),
+    "one of two inputs": (lambda: exact(_two_inputs()).matrix({"x": X}), "X must give images for the inputs x, y, got x"),
+    "an input too many": (lambda: exact(_two_inputs()).matrix({"x": X, "y": X, "z": X}), "for the inputs x, y, got x, y, z"),
+    "channels of the layer": (lambda: chain(L.Input(3), Affine()).matrix(X), "X has 2 channels, the input 'input' expects 3"),
+    "no channel": (lambda: exact(NET).matrix(X[..., :0]), "X has 0 channels, the input 'input' expects at least 1"),
+    "overflow": (lambda: chain(Affine(), *(Affine(sigma_w=1e100) for _ in range(3))).matrix(X), r"has q = inf at a location"),
+    "one channel standardised": (lambda: chain(L.Input(1), Affine(4, standardised=True)).matrix(X[..., :1]), "channels that are all equal"),
+    "each channel standardised": (
+        lambda: chain(Affine(8), Affine(8, kernel=3, groups=8, standardised=True)).matrix(X),
+        "affine_2.*one input channel",
+    ),
+    "standardised in standard form": (
+        lambda: exact(
+            kc.chain(L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine(4, standardised=True)), parameterization="standard"
+        ).matrix(X),
+        "affine_2.*standardised",
+    ),
 }
+
+
+def _two_inputs() -> kc.Network:
+    steps = [("x", L.Input(), ()), ("y", L.Input(), ()), ("a", Affine(kernel=3), ("x",)), ("b", Affine(), ("y",))]
+    return kc.Network.from_steps([*steps, ("s", L.Sum(), ("a", "b")), ("o", Affine(), ("s",))])
 
 
 def _pooled_twice() -> kc.Network:
@@ -125,3 +148,19 @@ def test_black_images() -> None:
     cosine = exact(NET).nngp(images)
     assert cosine[0, 0] == 1.0
     assert np.isnan(cosine[0, 1])
+
+
+def test_several_inputs_take_an_array_each_or_one_for_all() -> None:
+    K = exact(_two_inputs(), {"x": (4, 4), "y": (4, 4)})
+    Y = np.random.default_rng(1).normal(size=X.shape)
+    same, both = K.matrix(X), K.matrix({"x": X, "y": X})
+    assert np.array_equal(same, both)
+
+    def products(images: np.ndarray) -> np.ndarray:
+        return np.einsum("nijc,mijc->nmij", images, images) / 2
+
+    one, two = products(X), products(Y)
+    padded = np.pad(one, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    window = sum(padded[:, :, i : i + 4, j : j + 4] for i in range(3) for j in range(3)) / 9
+    nngp = K.nngp.matrix({"x": X, "y": Y})
+    assert nngp == pytest.approx(window + two, rel=1e-12)

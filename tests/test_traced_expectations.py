@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -42,7 +43,14 @@ def mean_product(f: Any, g: Any, q1: float, q2: float, cosine: float) -> float:
 ELU, TANH = traced(activation("elu"), {}), traced(activation("tanh"), {})
 
 
-@pytest.mark.slow  # XLA compiles for seconds
+@pytest.fixture
+def step_by_step() -> Iterator[None]:
+    """Programs of many operations run one by one: XLA would compile each for seconds."""
+    with jax.disable_jit():
+        yield
+
+
+@pytest.mark.usefixtures("step_by_step")
 @pytest.mark.parametrize(("q1", "q2"), [(0.5, 2.0)])
 def test_cross_moments_of_kinked_functions(q1: float, q2: float) -> None:
     top, loss = 0.8, 0.3
@@ -57,7 +65,7 @@ def test_cross_moments_of_kinked_functions(q1: float, q2: float) -> None:
     assert float(only[0]) == pytest.approx(float(whole), rel=1e-10) and only[1:] == (0.0, 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("step_by_step")
 @pytest.mark.parametrize("same", [True, False])
 def test_two_functions_of_one_gaussian(same: bool) -> None:
     """What E f(u) g(u) loses when v is turned away by ``loss``: to all digits for one q, however little that is."""

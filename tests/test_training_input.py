@@ -183,6 +183,11 @@ LIES: dict[str, Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]] = {
     "deep text": lambda a: {"kcalc": np.frombuffer(b'{"a":' * 100_000, np.uint8)},
     "nan weights": lambda a: {name: v * np.nan for name, v in a.items() if v.dtype == np.float32 and v.ndim == 2},
     "a bomb": lambda a: {"0": np.zeros(2**27, np.uint8)},
+    "a later step than the last": lambda a: {"kcalc": text(a, step=9)},
+    "too few arrays": lambda a: {"kcalc": text(a, leaves=[])},
+    "another name": lambda a: {"kcalc": text(a, leaves=[["x", kind] for _, kind in json.loads(a["kcalc"].tobytes())["leaves"]])},
+    "another shape": lambda a: {"0": np.zeros((*a["0"].shape, 1), a["0"].dtype)},
+    "double precision": lambda a: {name: v.astype(float) for name, v in a.items() if v.dtype == np.float32},
 }
 
 
@@ -194,6 +199,25 @@ def test_checkpoints_that_lie_are_one_short_error(saved: tuple[Trainer, dict[str
     with pytest.raises(KcalcError, match="damaged") as error:
         trainer.fit(SPLIT, checkpoint=file, resume=True)
     assert len(str(error.value)) < 300 + len(str(file))
+
+
+def test_a_checkpoint_of_another_schema_is_refused_by_its_name(saved: tuple[Trainer, dict[str, np.ndarray]], tmp_path: Path) -> None:
+    trainer, arrays = saved
+    np.savez(tmp_path / "run.npz", **(arrays | {"kcalc": text(arrays, schema="kcalc.checkpoint/7")}))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(KcalcError, match="has the schema 'kcalc.checkpoint/7', expected 'kcalc.checkpoint/1'"):
+        trainer.fit(SPLIT, checkpoint=tmp_path / "run.npz", resume=True)
+
+
+def test_nodes_that_json_cannot_name_have_checkpoints_too(tmp_path: Path) -> None:
+    def model(sigma: float) -> kc.Model:
+        steps = [(("in", 0), L.Input(), ()), (1.5, L.Affine(10, sigma_w=sigma), (("in", 0),))]
+        return kc.to_jax(kc.Network.from_steps(steps))
+
+    whole = training.fit(model(1.0), SPLIT, QUICK, checkpoint=tmp_path / "run.npz")
+    again = training.fit(model(1.0), SPLIT, QUICK, checkpoint=tmp_path / "run.npz", resume=True)
+    assert again.history == whole.history
+    with pytest.raises(KcalcError, match="checkpoint of another network"):
+        training.fit(model(2.0), SPLIT, QUICK, checkpoint=tmp_path / "run.npz", resume=True)
 
 
 def test_damaged_deflated_data_and_huge_headers(saved: tuple[Trainer, dict[str, np.ndarray]], tmp_path: Path) -> None:
@@ -288,3 +312,19 @@ def test_a_single_look_is_drawn(untouched_pyplot: None) -> None:
     assert line.get_marker() == "o" and len(line.get_xdata()) == 1
     with pytest.raises(KcalcError, match=r"\.csv"):
         found.save_table("a.txt")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"dataset": SPLIT}, "expected a Dataset and Settings, got Split and Settings"),
+        ({"settings": {"steps": 3}}, "expected a Dataset and Settings, got Dataset and dict"),
+        ({"contenders": [LINEAR]}, "contenders must be kcalc.training.Contender"),
+        ({"title": 3}, "title must be text, got 3"),
+        ({"report": "print"}, "report must be a function of a line of text, got 'print'"),
+        ({"goal": 97}, r"goal is a share of correct answers and must lie in \[0, 1\], got 97"),
+    ],
+)
+def test_arguments_of_a_comparison_that_are_something_else(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(KcalcError, match=match):
+        compare(**({"contenders": [Contender("a", LINEAR)], "dataset": DIGITS, "settings": QUICK, "seeds": 1} | changes))

@@ -34,9 +34,28 @@ PIECES = {
 }
 
 
+ON_ONE_SIDE = {
+    "box on the right": activation(sp.Piecewise((0, X < 1), (1, X < 2), (0, True))),
+    "box on the left": activation(sp.Piecewise((0, X < -3), (X, X < -1), (0, True))),
+    "exponentials between": activation(
+        sp.Piecewise((0, X < -2), (sp.exp(X), X < -1), (0, X < 1), (sp.exp(-X), X < 1.5), (X * sp.exp(X), X < 2), (0, True))
+    ),
+    "no kink": activation(X**2 + sp.exp(X / 2) - sp.exp(-X)),
+    "jump at 0": activation(sp.Piecewise((sp.exp(X), X < 0), (X - 1, True))),
+}
+
+
 @pytest.mark.parametrize("name", mostly_slow(PIECES, 8))
 def test_truncated_moments(name):
-    phi = PIECES[name]
+    check_moments(PIECES[name])
+
+
+@pytest.mark.parametrize("name", ON_ONE_SIDE)
+def test_truncated_moments_of_pieces_on_one_side(name):
+    check_moments(ON_ONE_SIDE[name])
+
+
+def check_moments(phi):
     assert truncated.pieces(phi) is not None
     for q in (R(1, 20), R(9)):
         with mpmath.workdps(40):
@@ -80,3 +99,11 @@ def test_other_pieces_are_left_to_quadrature():
         assert truncated.pieces(phi) is None
     shifted = activation("erf").transformed(1, R(1, 2))
     assert shifted.q_expr(Q) is None and not shifted.closed_in_numpy
+
+
+def test_a_mean_that_is_zero_by_cancellation_alone_is_returned_as_tiny():
+    phi = activation(sp.exp(X) - sp.exp(X / 2 + R(3, 8)))  # e^(1/2) - e^(1/8) e^(3/8) at q = 1
+    assert abs(phi.mean(R(1), WIDE)) < mpmath.mpf("1e-450")
+    with mpmath.workdps(40):
+        two = mpmath.e - mpmath.exp(mpmath.mpf(1) / 4 + mpmath.mpf(3) / 8)
+        assert abs(mp(phi.mean(R(2), WIDE)) - two) < mpmath.mpf("1e-28")

@@ -12,6 +12,8 @@ import sympy as sp
 from thinning import mostly_slow
 
 from kcalc.activations import activation, combine
+from kcalc.activations.acceptance import read_kinks
+from kcalc.activations.registry import register
 from kcalc.errors import KcalcError
 from kcalc.fields import mpmath_field
 
@@ -265,3 +267,58 @@ def test_polynomials_keep_the_digits_of_the_way_they_are_written():
     assert phi(1.001) == pytest.approx((1.001 - 1) ** 5, rel=1e-12, abs=0)  # multiplied out it is known to 1e-16 only
     moments = [math.prod(range(1, 2 * k, 2)) for k in range(6)]
     assert phi.second_moment(1.0) == pytest.approx(sum(math.comb(10, 2 * k) * m for k, m in enumerate(moments)), rel=1e-15)
+
+
+def test_a_kink_written_in_two_ways_is_one():
+    two = [sp.sqrt(3 + 2 * sp.sqrt(2)), 1 + sp.sqrt(2)]
+    assert two[0] != two[1] and len(read_kinks(two)) == 1
+
+
+def test_jumps_at_edges_of_the_mesh_are_noticed():
+    with pytest.raises(KcalcError, match="not smooth near x = 64: declare every point"):
+        activation(lambda x: np.where(x < 64, np.tanh(x), np.tanh(x) + 1))
+
+
+def test_the_fourth_derivative_of_a_composition():
+    phi, x = activation(sp.tanh(Y)).composed(activation(sp.sin(2 * Y) + Y)), np.array([-0.7, 0.3, 1.1])
+    true = [mpmath.diff(lambda t: mpmath.tanh(mpmath.sin(2 * t) + t), v, 4) for v in x]
+    assert phi.numeric(4)(x) == pytest.approx(np.array(true, dtype=float), rel=1e-9)
+
+
+def test_functions_of_torch_are_named_by_what_they_say():
+    def relu(x):
+        raise TypeError("relu(): argument 'input' must be Tensor, not numpy.ndarray")
+
+    with pytest.raises(KcalcError, match="a torch function does not take NumPy arrays"):
+        activation(relu)
+
+
+def test_functions_of_one_number_in_jax():
+    import jax.numpy as jnp
+
+    def single(x):
+        if jnp.ndim(x):
+            raise TypeError("one number")
+        return jnp.tanh(x)
+
+    def branching(x):
+        return jnp.tanh(x) if single(x) > 0 else 0.5 * jnp.tanh(x)
+
+    smooth, kinked = activation(single), activation(branching, kinks=[0])
+    x = np.array([-2.0, -0.1, 0.4, 3.0])
+    assert smooth.numeric(0)(x) == pytest.approx(np.tanh(x), abs=1e-15)
+    assert smooth.numeric(1)(x) == pytest.approx(1 - np.tanh(x) ** 2, abs=1e-12)
+    assert kinked.numeric(0)(x) == pytest.approx(np.where(x > 0, 1, 0.5) * np.tanh(x), abs=1e-15)
+    assert kinked.second_moment(1.3) == pytest.approx(0.625 * activation("tanh").second_moment(1.3), rel=1e-13)
+
+
+def test_names_of_the_catalogue_are_taken():
+    with pytest.raises(KcalcError, match="an activation called 'relu' is registered already"):
+        register(activation(sp.tanh(Y) + 2 * Y, name="mine"), "relu", source="nobody")
+    with pytest.raises(KcalcError, match="unknown activation 'mine'"):
+        activation("mine")
+
+
+def test_callables_with_a_pole_between_the_probes_are_refused():
+    with pytest.raises(KcalcError, match=r"is infinite at x = |varies too fast|not smooth near"):
+        activation(lambda x: np.where(np.abs(x - 1.7) < 0.01, np.inf, np.tanh(x)))

@@ -271,14 +271,18 @@ class Transformed(Activation):
         return None if mean is None else scale**2 * (inner + 2 * shift * mean + shift**2)
 
     def _ratio(self, q1: Number, q2: Number, field: Field) -> tuple[Number, Number] | None:
-        """(r, s) with Gamma/norm = r C_original + s, from output shifts."""
+        """(r, d) with 1 - C = r (1 - C_original) + d, from output shifts; d is 0 at equal q values, without cancellation."""
         square, _, _, shift = self._constants(field)
         first, second = (self.original._closed_second_moment(square * q, field) for q in (q1, q2))
         one, two = (self.original._closed_mean(square * q, field) for q in (q1, q2))
         if first is None or second is None or one is None or two is None:
             return None
         norm = field.sqrt((first + 2 * shift * one + shift**2) * (second + 2 * shift * two + shift**2))
-        return field.sqrt(first * second) / norm, (shift * (one + two) + shift**2) / norm
+        root1, root2 = field.sqrt(first), field.sqrt(second)
+        top = root1 * root2 + shift * (one + two) + shift**2
+        apart = root1 - root2
+        excess = shift * (shift * (apart**2 - (one - two) ** 2) + 2 * apart * (root1 * two - root2 * one))  # norm^2 - top^2
+        return root1 * root2 / norm, excess / (norm * (norm + top))
 
     def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number | None:
         square = self._constants(field)[0]
@@ -286,7 +290,7 @@ class Transformed(Activation):
         if inner is None or self.constants.output_shift == 0:
             return inner
         ratio = self._ratio(q1, q2, field)
-        return None if ratio is None else 1 - ratio[0] * (1 - inner) - ratio[1]
+        return None if ratio is None else ratio[0] * inner + ratio[1]
 
     def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number] | None:
         square = self._constants(field)[0]

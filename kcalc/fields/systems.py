@@ -241,6 +241,19 @@ class _Mpmath(Field):
             return x + x * x / 2
         return self.context.make_mpf(mpf_sub(mpf_exp(x._mpf_, bits + max(lost, 0) + 10), fone, bits, "n"))
 
+    def sine_excess(self, gap: Number) -> Number:
+        """As written where t is large, else sum_n (-1)^(n+1) 2n t^(2n+1)/(2n+1)!, of which the difference would lose the first digits."""
+        if gap > 0.125:
+            return super().sine_excess(gap)
+        t = self.angle(gap)
+        term = total = t * t * t / 3
+        n = 1
+        while abs(term) > self.context.eps * total:
+            n += 1
+            term *= -t * t / ((2 * n - 2) * (2 * n + 1))
+            total += term
+        return total
+
     def number(self, value: object) -> Number:
         if isinstance(value, mpmath.mpf) or type(value).__name__ == "mpf":
             if not self.context.isfinite(value):

@@ -204,3 +204,9 @@ def _groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
         runs[-1][0].extend(range(i, len(before)))
         runs[-1][1].extend(range(j, len(after)))
     return runs
+
+
+def keeps_locations(op: Transpose, axis: int | None) -> bool:
+    """Whether a transposition leaves all axes but that of the channels in their order."""
+    rest = [a for a in op.order if a != axis]
+    return rest == sorted(rest)

@@ -223,8 +223,7 @@ class Recogniser(Elementwise):
 
     def _moved(self, op: Op) -> Form:
         held = self.forms[op.reads[0]]
-        if not isinstance(held, Fixed):
-            return held
+        assert isinstance(held, Fixed)
         value = held.held.value
         value = value.transpose(op.order) if isinstance(op, Transpose) else value.reshape(op.shape)
         return Fixed(replace(held.held, name=op.name, shape=op.shape, value=value))

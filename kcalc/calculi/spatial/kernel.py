@@ -196,7 +196,7 @@ class LocationKernel(Kernel):
     def _settled(self, total: Array, squares: Sequence[Array], node: Node) -> Array:
         """q values after constants were taken off; refused where nothing but rounding is left."""
         whole = _added([part.sum(axis=-1) for part in squares])
-        if np.any(total <= 1e-14 * whole) and np.any((total <= 1e-14 * whole) & (whole > 0)):
+        if np.any((total <= 1e-14 * whole) & (whole > 0) & np.isfinite(whole)):
             raise KcalcError(f"node {node!r} standardises weights over channels that are all equal, so its output is 0")
         return total
 

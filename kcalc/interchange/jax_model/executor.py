@@ -19,7 +19,7 @@ from ...activations.jax_function import jax_function
 from ...errors import KcalcError, NoRule
 from ...network import Network, sum_weights
 from ...threads import cached_property, lambdify
-from ..layout import channel_axes
+from ..layout import channel_axes, keeps_locations
 from ..trace import Held, Normalise, Op, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
 from .values import View
 
@@ -38,7 +38,7 @@ class Executor:
 
     def __post_init__(self) -> None:
         for op in self.trace.ops:
-            if isinstance(op, Transpose) and not self._keeps_locations(op):
+            if isinstance(op, Transpose) and not keeps_locations(op, self.axes.get(op.reads[0])):
                 raise KcalcError(
                     f"{op.name!r} exchanges the axes of locations, which a transformed model cannot; transpose the input instead"
                 )
@@ -64,11 +64,6 @@ class Executor:
         if found is None:
             raise KcalcError(f"{name!r} has no channels, so a transformed model cannot run it")
         return found
-
-    def _keeps_locations(self, op: Transpose) -> bool:
-        axis = self.axes.get(op.reads[0])
-        rest = [a for a in op.order if a != axis]
-        return rest == sorted(rest)
 
     # -- running -----------------------------------------------------------------------------------------------------------------------
 
@@ -96,11 +91,7 @@ class Executor:
         """The model's own layout of an operation's output."""
         import jax.numpy as jnp
 
-        op, axis = self.op_table[name], self.axis(name)
-        if x.ndim == len(op.shape):
-            return jnp.moveaxis(x, 1, axis)
-        shape = (-1, *op.shape[1:])
-        return (jnp.moveaxis(x, 1, -1) if axis == len(op.shape) - 1 else x).reshape(shape)
+        return jnp.moveaxis(_placed(x, self._locations(name)), 1, self.axis(name))
 
     def _entered(self, node: str, entry: str, inputs: Mapping[str, Array]) -> Array:
         """An input as a node reads it: what the model does to it before any layer is done here."""
@@ -164,9 +155,16 @@ class Executor:
 
     def _located(self, x: Array, op: Any) -> Array:
         """A feature map with the axes of locations that an operation reads."""
-        before = self.op_table[op.reads[0]].shape
-        sizes = [k for a, k in enumerate(before) if a not in (0, self.axis(op.reads[0]))]
-        return x if x.ndim == len(sizes) + 2 else x.reshape(*x.shape[:2], *sizes)
+        return _placed(x, self._locations(op.reads[0]))
+
+    def _locations(self, name: str) -> tuple[int, ...]:
+        axis = self.axis(name)
+        return tuple(k for a, k in enumerate(self.op_table[name].shape) if a not in (0, axis))
+
+    def _together(self, node: str, values: Sequence[Array]) -> list[Array]:
+        """Feature maps with the axes of locations of the node that they make, of size 1 where a map has fewer."""
+        there = self._locations(node)
+        return _ranked([_placed(x, there) if prod(x.shape[2:]) == prod(there) else x for x in values])
 
     @rule.register
     def _(self, layer: L.Nonlinear, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
@@ -174,11 +172,11 @@ class Executor:
 
     @rule.register
     def _(self, layer: L.Sum, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
-        return sum(float(w) * x for w, x in zip(sum_weights(layer, len(values)), _ranked(values), strict=True))
+        return sum(float(w) * x for w, x in zip(sum_weights(layer, len(values)), self._together(node, values), strict=True))
 
     @rule.register
     def _(self, layer: L.Product, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
-        out, *rest = _ranked(values)
+        out, *rest = self._together(node, values)
         for x in rest:
             out = out * x
         return out
@@ -187,7 +185,7 @@ class Executor:
     def _(self, layer: L.Concat, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         import jax.numpy as jnp
 
-        return jnp.concatenate(_ranked(values), axis=1)
+        return jnp.concatenate(self._together(node, values), axis=1)
 
     @rule.register
     def _(self, layer: L.Scale, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
@@ -238,6 +236,13 @@ class Executor:
         mean = 0.0 if isinstance(layer, L.RMSNorm) else split.mean(axis, keepdims=True)
         variance = jnp.mean(jnp.square(split - mean), axis, keepdims=True)
         return ((split - mean) / jnp.sqrt(variance + op.epsilon)).reshape(x.shape)
+
+
+def _placed(x: Array, locations: tuple[int, ...]) -> Array:
+    """A feature map with these axes of locations; others stay where a network changed their number and there are as many axes."""
+    found = x.shape[2:]
+    same = found == locations or (len(found) == len(locations) and prod(found) != prod(locations))
+    return x if same else x.reshape(*x.shape[:2], *locations)
 
 
 def _ranked(values: Sequence[Array]) -> list[Array]:

@@ -242,8 +242,6 @@ def _new_cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str
     if name in reader.recipes:
         return sliced_linear(reader, name, start, stop) if reader.recipes[name].op.out_axis == axis else None
     if isinstance(op, Held):
-        if len(op.shape) <= axis or op.shape[axis] == 1:
-            return name
         value = op.value[(*(slice(None),) * axis, slice(start, stop))]
         part = f"{op.parameter}[{start}:{stop}]" if op.parameter else None
         return reader.add(Held, f"{op.name}[{start}:{stop}]", value.shape, [], value=value, parameter=part)

@@ -100,7 +100,8 @@ def _compiled(phi: Activation, expr: Any) -> Function:
         return _compiled(phi, sp.piecewise_fold(expr))
     expr = expr.replace(sp.Max, lambda *a: sp.Function("Largest")(*a)).replace(sp.Min, lambda *a: sp.Function("Smallest")(*a))
     extra = {"Largest": _largest, "Smallest": _smallest}
-    rounded = expr.xreplace({n: sp.Float(n, 17) for n in expr.atoms(sp.NumberSymbol, sp.Rational) if not n.is_Integer})
+    numbers = (e for e in sp.preorder_traversal(expr) if isinstance(e, sp.Expr) and e.is_number and not (e.is_Integer or e.is_Float))
+    rounded = expr.xreplace({n: sp.N(n, 17) for n in numbers})  # also sqrt(3), whose torch.sqrt takes no number
     function = lambdify(X, rounded, [{**MODULES[0], **extra}, "math"], cse=True)
     try:
         function(torch.zeros(1, dtype=torch.float64))

@@ -18,6 +18,8 @@ SPOKEN = {
     "max_pool3d_with_indices": "max_pool3d", "rsub": "sub", "_to_copy": "to", "truediv": "div",
 }  # fmt: skip
 
+UNTOLD = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "type_as")  # may return their input, unsaid by the schema
+
 
 @dataclass(frozen=True, eq=False)
 class Call:
@@ -85,7 +87,7 @@ def call_of(node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
                 named[argument.name] = args[i]
             elif argument.name in kwargs:
                 named[argument.name] = kwargs[argument.name]
-            elif argument.has_default_value():
+            else:
                 named[argument.name] = argument.default_value
     shape, dtype = described(node.meta.get("val"))
     stack = tuple((re.sub(r"@\d+", "", path), str(kind)) for path, kind in (node.meta.get("nn_module_stack") or {}).values())
@@ -116,6 +118,29 @@ def in_place(node: Any) -> bool:
         return False
     alias = schema.arguments[0].alias_info
     return alias is not None and alias.is_write
+
+
+def hands_on(node: Any) -> bool:
+    """Whether what a call returns lies in the memory of its first argument.
+
+    Many operators (contiguous, to, reshape, flatten) return a view for some arguments and a copy for others, so that the call is made once
+    more on arrays without numbers; where that fails, what the operator's schema allows is taken for true.
+    """
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not node.args or not hasattr(node.args[0], "meta"):
+        return False
+    if all(out.alias_info is None for out in schema.returns) and schema.name.rpartition("::")[2] not in UNTOLD:
+        return False
+    from torch.utils import _pytree as pytree
+
+    try:
+        args, kwargs = pytree.tree_map(lambda leaf: leaf.meta["val"] if hasattr(leaf, "meta") else leaf, (node.args, node.kwargs))
+        with args[0].fake_mode:
+            out = node.target(*args, **kwargs)
+        first = out[0] if isinstance(out, list | tuple) else out
+        return first.untyped_storage()._cdata == args[0].untyped_storage()._cdata
+    except Exception:  # a graph without descriptions of its arrays, or an operator that does not run on such
+        return True
 
 
 def is_random(node: Any) -> bool:

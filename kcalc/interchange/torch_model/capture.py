@@ -72,9 +72,7 @@ def exported(program: Any) -> Captured:
     given: dict[Any, Any] = {}
     trainable: set[str] = set()
     for spec in program.graph_signature.input_specs:
-        node = nodes.get(spec.arg.name)
-        if node is None:
-            continue
+        node = nodes[spec.arg.name]
         if spec.kind == InputKind.USER_INPUT:
             value = getattr(spec.arg, "value", None)
             if "val" in node.meta and hasattr(node.meta["val"], "shape"):

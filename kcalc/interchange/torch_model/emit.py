@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import singledispatchmethod
+from math import prod
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ from torch.nn import functional
 from ... import layers as L
 from ...errors import KcalcError
 from ...network import sum_weights
-from ..layout import channel_axes
+from ..layout import channel_axes, keeps_locations
 from ..tokens import mixed, mixing_layer
-from ..trace import Entry, Linear, Mixed, Normalise, Op, Pooling, Repeat, Reshape, Trace
+from ..trace import Entry, Linear, Mixed, Normalise, Op, Pooling, Repeat, Reshape, Trace, Transpose
 from .activation import ShapedActivation
 from .builder import GraphBuilder, Value
 from .parameters import Parameters
@@ -37,6 +38,9 @@ class Emitter:
         self.trace, self.law = trace, law
         self.by_name = {op.name: op for op in trace.ops}
         self.axes = channel_axes(trace)
+        for op in trace.ops:
+            if isinstance(op, Transpose) and not keeps_locations(op, self.axes[op.reads[0]]):
+                raise KcalcError(f"{op.name!r} exchanges the axes of locations, which a new model cannot; transpose the input instead")
         self.into = GraphBuilder()
         self.parameters = Parameters(trace, self.into, law, generator, set(bias_back))
 
@@ -123,7 +127,7 @@ class Emitter:
 
     @rule.register
     def _(self, layer: L.Sum, node: Any, inputs: list[Value]) -> Value:
-        terms = [self._times(value, w) for value, w in zip(self._ranked(inputs), sum_weights(layer, len(inputs)), strict=True)]
+        terms = [self._times(value, w) for value, w in zip(self._ranked(inputs, node), sum_weights(layer, len(inputs)), strict=True)]
         total = terms[0]
         for term in terms[1:]:
             total = self.into.call(operator.add, total, term)
@@ -134,8 +138,10 @@ class Emitter:
             raise KcalcError(f"node {self.into.label!r}: the weight {factor} is a symbol; substitute it first, net.subs({{...}})")
         return value if factor == 1 else self.into.call(operator.mul, value, float(factor))
 
-    def _ranked(self, values: list[Value]) -> list[Value]:
-        """With as many axes each, locations of one at the end where there are fewer."""
+    def _ranked(self, values: list[Value], node: Any) -> list[Value]:
+        """With the location axes of the node that they make; with as many axes each, of size 1 at the end, where some have fewer."""
+        there = self._locations(str(node)) if str(node) in self.by_name else ()
+        values = [self._placed(value, there) if prod(value.shape[2:]) == prod(there) else value for value in values]
         rank = max(len(value.shape) for value in values)
         out = []
         for value in values:
@@ -150,14 +156,14 @@ class Emitter:
 
     @rule.register
     def _(self, layer: L.Product, node: Any, inputs: list[Value]) -> Value:
-        first, *rest = self._ranked(inputs)
+        first, *rest = self._ranked(inputs, node)
         for value in rest:
             first = self.into.call(operator.mul, first, value)
         return first
 
     @rule.register
     def _(self, layer: L.Concat, node: Any, inputs: list[Value]) -> Value:
-        return self.into.call(torch.cat, self._ranked(inputs), dim=1)
+        return self.into.call(torch.cat, self._ranked(inputs, node), dim=1)
 
     @rule.register
     def _(self, layer: L.Dropout, node: Any, inputs: list[Value]) -> Value:
@@ -260,18 +266,21 @@ class Emitter:
         return tuple(n for i, n in enumerate(op.shape) if i not in (0, axis))
 
     def _located(self, value: Value, op: Op) -> Value:
-        """A value with as many location axes as the model has there."""
-        there = self._locations(op.reads[0])
-        if len(value.shape) - 2 == len(there):
+        """A value with the location axes that the model has there."""
+        return self._placed(value, self._locations(op.reads[0]))
+
+    def _placed(self, value: Value, locations: tuple[int, ...]) -> Value:
+        """A value with these location axes; others stay where a network changed their number and there are as many axes."""
+        found = value.shape[2:]
+        if found == locations or (len(found) == len(locations) and prod(found) != prod(locations)):
             return value
-        return self.into.call(torch.reshape, value, (-1, value.shape[1], *there))
+        return self.into.call(torch.reshape, value, (-1, value.shape[1], *locations))
 
     def result(self, value: Value, name: str) -> Value:
         """An output as the model shapes it."""
-        shape, axis = self.by_name[name].shape, self.axes[name]
+        axis = self.axes[name]
         self.into.label = name
-        if axis is not None and axis != 1 and len(value.shape) == len(shape):
-            value = self.into.call(torch.movedim, value, 1, axis)
-        elif axis is not None and axis != 1 and len(value.shape) > 2:
-            value = self.into.call(torch.movedim, value, 1, -1)
-        return value if len(value.shape) == len(shape) else self.into.call(torch.reshape, value, (-1, *shape[1:]))
+        if axis is None:
+            return self.into.call(torch.reshape, value, (-1, *self.by_name[name].shape[1:]))
+        value = self._placed(value, self._locations(name))
+        return value if axis == 1 else self.into.call(torch.movedim, value, 1, axis)

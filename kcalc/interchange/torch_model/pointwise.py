@@ -29,12 +29,16 @@ def named(name: str) -> Function:
 
 def number(expr: Any) -> Any:
     """A condition as the number 0 or 1; everything else as it is."""
-    return sp.Piecewise((1, expr), (0, True)) if isinstance(expr, Boolean | bool) and not isinstance(expr, sp.Expr) else expr
+    return sp.Piecewise((1, expr), (0, True)) if _is_condition(expr) else expr
 
 
 def condition(expr: Any) -> Any:
     """A number as the condition that it is not 0."""
-    return expr if isinstance(expr, Boolean | bool) else sp.Ne(expr, 0)
+    return expr if _is_condition(expr) else sp.Ne(expr, 0)
+
+
+def _is_condition(expr: Any) -> bool:
+    return isinstance(expr, Boolean | bool) and not isinstance(expr, sp.Expr)  # a symbol is both, and stands for a number
 
 
 def _either(test: Any, yes: Any, no: Any) -> Any:
@@ -167,9 +171,7 @@ def pointwise(walker: Walker, call: Call) -> Any:
     arrays, closed, function = TABLE[kind]
     if kind in ("max", "min") and (call["other"] is None or not isinstance(call["other"], Ref | Const | Padded)):
         return extremes(walker, call)
-    fixed = [call[name] for name in closed]
-    if any(isinstance(value, Ref | Padded) for value in fixed):
-        return walker.unread(call, call.spoken, "a parameter of the operator depends on the input")
+    fixed = [call[name] for name in closed]  # plain numbers by the operators' schemas
     fixed = [numbers_of(v.tensor).item() if isinstance(v, Const) else v for v in fixed]
     operands = [call[name] for name in arrays]
     if function is _clamp or kind.startswith("clamp"):  # a bound at infinity is none

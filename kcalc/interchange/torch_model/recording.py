@@ -88,7 +88,7 @@ def _placed(graph: Any, events: list[tuple[str | None, str, str]]) -> None:
         for path, kind in changes:
             if path:
                 stack.append((path, kind))
-            elif stack:
+            else:
                 stack.pop()
 
     turn(after.get(None, []))

@@ -90,15 +90,6 @@ def padded(walker: Walker, call: Call) -> Any:
     return Padded(source, tuple(pads), call.shape, call.dtype, mode)
 
 
-def sliced(walker: Walker, call: Call) -> Any:
-    """A part of an array."""
-    source = _source(call)
-    if tuple(source.shape) == call.shape:
-        return passed(walker, call)
-    reason = "a part of the channels or locations; split the layer before it in two instead, which has a rule"
-    return walker.unread(call, "a slice", reason)
-
-
 def copy(walker: Walker, call: Call) -> Any:
     """Writing one array over another."""
     source = call["src"]
@@ -125,9 +116,7 @@ def size(_: Walker, call: Call) -> Any:
 def wrapped(walker: Walker, call: Call) -> Any:
     """Graphs within the graph: without gradients, in mixed precision, under checkpointing."""
     values = [call.args[key] for key in sorted(call.args, key=lambda k: (not k.isdigit(), int(k) if k.isdigit() else 0)) if key.isdigit()]
-    at = next((i for i, value in enumerate(values) if hasattr(value, "graph")), None)
-    if at is None:
-        return walker.unread(call, call.spoken, "a graph inside the graph that could not be found")
+    at = next(i for i, value in enumerate(values) if hasattr(value, "graph"))
     return walker.inline(values[at], values[at + 1 :])
 
 
@@ -174,7 +163,6 @@ def handlers() -> Mapping[str, Handler]:
         ("permute", "transpose", "t", "movedim", "moveaxis", "swapaxes", "swapdims", "numpy_T", "mT", "adjoint", "mH", "matrix_H"), permuted
     )
     table |= dict.fromkeys(("pad", "constant_pad_nd", *(f"{m}_pad{n}d" for m in ("reflection", "replication") for n in (1, 2, 3))), padded)
-    table |= dict.fromkeys(("slice", "narrow"), sliced)
     table |= dict.fromkeys(("sym_size", "size"), size)
     table |= dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"), filled)
     table |= dict.fromkeys(

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import KcalcError
 from ..trace import Entry, Held, Names, NotRead, Op
-from .calls import Call, call_of, concrete, described, in_place, is_random
+from .calls import Call, call_of, concrete, described, hands_on, in_place, is_random
 from .captured import Captured, identity
 from .examples import first_line
 from .values import Const, Padded, Ref, Stale, is_traced, numbers_of
@@ -42,9 +42,9 @@ class Walker:
         self.names = Names()
         self.remarks: list[str] = list(captured.remarks)
         self.values: dict[Any, Any] = {}
-        self._memory: dict[Any, Any] = {}  # node -> the node whose memory it is a view of
+        self._memory: dict[Any, Any] = {}  # node -> the node in whose memory it lies, as far as it was asked for
         self._constants: dict[Any, str] = {}
-        self._tainted: dict[int, str] = {}  # memory of constants into which activations were written
+        self._tainted: dict[int, Any] = {}  # memory of constants -> the activations written into it
         self._kept: dict[tuple[Any, ...], Any] = {}
         self.places: dict[str, tuple[tuple[int, ...], bool]] = {}
         self.modes: dict[Any, str] = {}
@@ -67,21 +67,17 @@ class Walker:
 
     def _run(self, graph: Any) -> Any:
         """Read the nodes of one graph; the values of its output."""
-        for node in graph.nodes:
-            if node.op == "output":
-                return self._resolved(node.args[0])
-            if node in self.values:
-                continue
-            self.values[node] = self._value(node)
-        return None
+        *calls, output = graph.nodes
+        for node in calls:
+            if node not in self.values:
+                self.values[node] = self._value(node)
+        return self._resolved(output.args[0])
 
     def inline(self, module: Any, arguments: Sequence[Any]) -> Any:
         """Read a graph inside the graph, called with the given values."""
         inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.values = {node: value for node, value in self.values.items() if node.graph is not module.graph}  # of an earlier call
         self.values.update(zip(inputs, arguments, strict=False))
-        for node in module.graph.nodes:
-            if node.op == "get_attr":
-                self.values.pop(node, None)
         before, self.captured = self.captured, _inner(self.captured, module)
         try:
             return self._run(module.graph)
@@ -93,18 +89,15 @@ class Walker:
             return self._stored(node)
         args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
         if node.target is operator.getitem:
-            value = args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
-            self._memory[node] = self._root(node.args[0])
-            return value
+            return args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
         call = call_of(node, args, dict(kwargs))
         if call.kind.startswith(NOTHING):
             return None
-        if call.kind in VIEWS and node.args and hasattr(node.args[0], "op"):
-            self._memory[node] = self._root(node.args[0])
         traced = any(is_traced(leaf) for leaf in _leaves([args, kwargs]))
-        tainted = next((t for leaf in _leaves([args, kwargs]) if (t := self._taint(leaf))), None)
-        if tainted is not None:
-            return self.unread(call, "an array written piece by piece", tainted)
+        written = next((w for leaf in _leaves([args, kwargs]) if (w := self._taint(leaf)) is not None), None)
+        if written is not None:
+            reason = "activations are written into its memory in place, which is not followed"
+            return self.unread(call, "an array written piece by piece", reason, written)
         if not traced and not is_random(node) and "higher_order" not in str(node.target):
             return self._computed(node, args, kwargs)
         random = is_random(node) and call.kind.strip("_") not in RANDOM_LAYERS
@@ -185,7 +178,8 @@ class Walker:
         reason = "it draws random numbers at every run; read the model in evaluation (model.eval()) if they are drawn only in training"
         return self.unread(call, "random noise", reason)
 
-    def _taint(self, leaf: Any) -> str | None:
+    def _taint(self, leaf: Any) -> Any:
+        """What was written into the memory of a constant, None for others."""
         if not self._tainted or not isinstance(leaf, Const):
             return None
         return self._tainted.get(leaf.tensor.untyped_storage().data_ptr())
@@ -193,7 +187,13 @@ class Walker:
     # -- writes in place ---------------------------------------------------------------------------------------------
 
     def _root(self, node: Any) -> Any:
-        return self._memory.get(node, node)
+        """The node in whose memory the value of a node lies."""
+        way = [node]
+        while (last := way[-1]) not in self._memory and (last.target is operator.getitem or in_place(last) or hands_on(last)):
+            way.append(last.args[0])
+        root = self._memory.get(way[-1], way[-1])
+        self._memory |= dict.fromkeys(way, root)
+        return root
 
     def _written(self, node: Any, value: Any) -> None:
         """A write into an array: whoever reads it later reads the new value, views of parts of it can no longer be told."""
@@ -201,7 +201,7 @@ class Walker:
         before = self.values.get(target)
         reason = f"it is changed in place by {node.target} through another view of its memory, which is not followed"
         if isinstance(before, Const):
-            self._tainted[before.tensor.untyped_storage().data_ptr()] = "activations are written into it in place, which is not followed"
+            self._tainted[before.tensor.untyped_storage().data_ptr()] = value
             self.values[target] = value
             return
         root = self._root(target)
@@ -211,7 +211,6 @@ class Walker:
             alike = isinstance(known, Ref) and isinstance(before, Ref) and self._through(known.name, before.name)
             same = isinstance(value, Ref) and (other is target or (alike and known.shape == value.shape))
             self.values[other] = value if same else Stale(known, reason)
-        self._memory[node] = root
 
     def _through(self, one: str, two: str) -> bool:
         """Whether two operations hand on one and the same array."""
@@ -236,9 +235,9 @@ class Walker:
             self.whole[name] = whole
         return Ref(name, shape, call.dtype)
 
-    def unread(self, call: Call, what: str, reason: str) -> Any:
-        """Report a call as not read; one array, or as many as the operator returns."""
-        arrays = [leaf for leaf in _leaves(call.args) if isinstance(leaf, Ref | Padded | Stale)]
+    def unread(self, call: Call, what: str, reason: str, *hidden: Any) -> Any:
+        """Report a call as not read; one array, or as many as the operator returns. ``hidden``: what it reads beside its arguments."""
+        arrays = [leaf for leaf in [*_leaves(call.args), *hidden] if isinstance(leaf, Ref | Padded | Stale)]
         features = [leaf for leaf in arrays if str(getattr(leaf, "dtype", "")) != "torch.bool"]  # a mask is no feature map
         reads = [self.read(leaf, call.path) for leaf in features or arrays]
         value = call.node.meta.get("val")

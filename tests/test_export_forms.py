@@ -1,0 +1,117 @@
+"""Activations typed in unusual forms, node labels and sums of every kind, in exported code: values against SymPy at 30 digits."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import exported
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc import layers as L
+from kcalc.interchange.writers import WRITERS, Content, content_of
+from kcalc.shaping import ConstantsTable
+
+x = sp.Symbol("x", real=True)
+FORMS = (
+    sp.Piecewise((0, (x > -1) & (x < 2)), (sp.sin(x), True)),
+    sp.Piecewise((x, (x < -1) | (x > 2)), (x**2, True)),
+    sp.Piecewise((x, (x < -1) | (x > 2)), (x**2, (x > 0) & (x < 1) & (sp.sin(x) > -2)), (-x, True)),
+    sp.log(sp.exp(x) + sp.exp(-2 * x) + 3 * sp.exp(x / 3)),
+    sp.cosh(x) ** -2,
+    sp.sinh(x) / sp.cosh(x) ** 3,
+    (1 + x**2) ** sp.Rational(-1, 2),
+    1 / (1 + x**2),
+    sp.Pow(3, -(x**2)),
+    sum((sp.sin(k * x) / (k + sp.sqrt(2)) for k in range(1, 14)), sp.Integer(0)),
+    sp.tanh(x + sp.sign(x**3 + x + 1)),
+    sp.Piecewise((sp.exp(x), x < 0), (1 + sp.sin(x), True)) / 7,
+)
+POINTS = np.array([-9.7, -2.3, -1.4, -0.6, 0.2, 0.77, 1.3, 2.4, 5.1, 11.9])
+
+
+def content(network: Any, **changes: Any) -> Content:
+    told: dict[str, Any] = {
+        "method": "dks", "options": {}, "network": network, "constants": ConstantsTable({}), "targets": {}, "global_targets": {},
+        "values": {}, "residuals": {}, "warnings": (),
+    }  # fmt: skip
+    return content_of(SimpleNamespace(**told | changes), "0")
+
+
+def chain_of(forms: Any) -> kc.Network:
+    steps: list[Any] = [("x", L.Input(), ())]
+    for i, expr in enumerate(forms):
+        phi = kc.activation(expr, name=f"form {i}")
+        steps += [(f"a{i}", L.Affine(), (steps[-1][0],)), (f"n{i}", L.Nonlinear(phi), (f"a{i}",))]
+    return kc.Network.from_steps(steps)
+
+
+def truth(expr: Any) -> np.ndarray:
+    return np.array([float(sp.N(expr.subs(x, sp.Float(float(t), 40)), 30)) for t in POINTS])
+
+
+@pytest.mark.parametrize("target", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.slow)])
+def test_values_of_unusual_forms(target: str) -> None:
+    made = exported.load(WRITERS[target].text(content(chain_of(FORMS))))["ACTIVATIONS"]
+    if target == "torch":
+        torch = pytest.importorskip("torch")
+        run = lambda f: f(torch.from_numpy(POINTS)).numpy()  # noqa: E731
+    elif target == "jax":
+        jax = pytest.importorskip("jax")
+        with jax.enable_x64(True):
+            found = [np.asarray(made[f"n{i}"](jax.numpy.asarray(POINTS))) for i in range(len(FORMS))]
+        run = None
+    else:
+        run = lambda f: f(POINTS)  # noqa: E731
+    for i, expr in enumerate(FORMS):
+        values = run(made[f"n{i}"]) if run else found[i]  # pyright: ignore[reportPossiblyUnboundVariable]
+        assert values == pytest.approx(truth(expr), rel=1e-13, abs=1e-14), expr
+
+
+def test_values_of_unusual_forms_in_onnx() -> None:
+    pytest.importorskip("onnxruntime")
+    from kcalc.interchange.writers.onnx_writer import onnx_model
+
+    held = content(chain_of(FORMS))
+    model = onnx_model(held)
+    names = {function.name for function in model.functions}
+    for shaped in held.activations:
+        (i,) = (int(node[1:]) for node in shaped.nodes)
+        wide = f"{shaped.name}_float64"
+        found = exported.run_onnx(model, wide if wide in names else shaped.name, POINTS)
+        assert found == pytest.approx(truth(FORMS[i]), rel=1e-12, abs=1e-13), FORMS[i]
+
+
+@pytest.mark.parametrize(
+    ("expr", "words"),
+    [
+        ((2 + sp.sin(x)) ** sp.cos(x), "a power needs a fixed base or a fixed exponent"),
+        pytest.param(x * sp.exp(x**2) * sp.sin(x) / (1 + sp.exp(x**2) * (2 + sp.cos(x))), "has no exported form", marks=pytest.mark.slow),
+    ],
+)
+def test_forms_without_code_are_refused(expr: Any, words: str) -> None:
+    with pytest.raises(kc.KcalcError, match=words):
+        WRITERS["numpy"].text(content(chain_of([expr])))
+
+
+def test_sums_and_labels_of_every_kind() -> None:
+    """Many terms are summed in a loop, long weights take a line each, and labels that are no words become text."""
+    many, long = [0.5 / k for k in range(1, 9)], [1 / np.sqrt(k + 0.3) for k in range(1, 7)]
+    steps: list[Any] = [(("x", 0), L.Input(), ())]
+    steps += [((i, "a"), L.Affine(), (("x", 0),)) for i in range(8)]
+    steps += [("many", L.Sum(tuple(many)), tuple((i, "a") for i in range(8)))]
+    steps += [("long", L.Sum(tuple(long)), tuple((i, "a") for i in range(6)))]
+    steps += [((9, "n"), L.Nonlinear("tanh"), ("many",)), ("end", L.Sum(), ((9, "n"), "long"))]
+    held = content(kc.Network.from_steps(steps), options={"eta": np.float64(0.25), "shape": (np.int64(3), sp.Rational(1, 2))})
+    made = exported.load(WRITERS["numpy"].text(held))
+    values = list(np.random.default_rng(0).normal(size=(8, 3)))
+    table = {key: function for name in made if isinstance(made[name], dict) for key, function in made[name].items()}
+    assert table["many"](*values) == pytest.approx(np.tensordot(many, values, 1), rel=1e-14)
+    assert table["long"](*values[:6]) == pytest.approx(np.tensordot(long, values[:6], 1), rel=1e-14)
+    assert "(9, 'n')" in table or any("9" in str(key) for key in table)
+    document = json.loads(WRITERS["json"].text(content(chain_of(FORMS[4:5]), to_dict=dict)))
+    assert document["version"] == "0"

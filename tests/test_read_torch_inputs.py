@@ -1,0 +1,103 @@
+"""What is given to PyTorch models beside tensors, and graphs that are captured in unusual ways."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from trace_values import values_of
+
+import kcalc as kc
+from kcalc.interchange.read import read
+
+torch = pytest.importorskip("torch")
+from test_read_torch_operators import Fn  # noqa: E402
+from torch import nn  # noqa: E402
+
+from kcalc.interchange.torch_model import is_torch, reader  # noqa: E402
+from kcalc.interchange.torch_model.walker import Walker  # noqa: E402
+
+X = torch.randn((2, 6), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+class Choosing(nn.Module):
+    """A layer with options that are no tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6, dtype=torch.float64)
+
+    def forward(self, pair: Any, scale: Any = None, name: str = "tanh") -> Any:
+        x = pair if isinstance(pair, torch.Tensor) else pair[0] - pair[1]
+        h = torch.tanh(self.layer(x)) if name == "tanh" else torch.sin(self.layer(x))
+        return h if scale is None else scale * h
+
+
+@pytest.mark.parametrize("given", [(X, None), (X, 2.5), (X, None, "sin"), (X, 3, "tanh"), ([X, X.flip(0)], None), ((X, X.numpy()[::-1]),)])
+def test_inputs_that_are_no_tensors_are_handed_on(given: Any) -> None:
+    module = Choosing()
+    first = tuple(torch.as_tensor(np.asarray(part).copy()) for part in given[0]) if isinstance(given[0], list | tuple) else given[0]
+    truth = module(first, *given[1:]).detach().numpy()
+    flows = first if isinstance(first, tuple) else (first,)
+    (got,) = values_of(read(module, *given, sigmas=False).trace, *(flow.numpy() for flow in flows))
+    assert got == pytest.approx(truth, rel=1e-12)
+
+
+def test_inputs_without_any_tensor() -> None:
+    with pytest.raises(kc.KcalcError, match="tensor|input"):
+        read(Choosing(), 2.5)
+    with pytest.raises(kc.KcalcError, match="must be a tensor, an array or a shape, got set"):
+        read(Choosing(), {X})
+
+
+def test_an_operator_called_in_an_unusual_way_is_reported_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = reader.HANDLERS["tanh"]
+
+    def failing(walker: Any, call: Any) -> Any:
+        own(walker, call)
+        raise ValueError("no such thing")
+
+    monkeypatch.setitem(reader.HANDLERS, "tanh", failing)
+    found = read(Fn(lambda m, x: (x @ m.u).tanh()).double(), X, sigmas=False)
+    (note,) = [note for note in found.notes if note.level == "not read"]
+    assert "its arguments are not understood (ValueError: no such thing)" in note.text
+    assert len([op for op in found.trace.ops if "tanh" in op.name]) == 1
+
+
+def test_what_is_no_array_is_named() -> None:
+    with pytest.raises(kc.KcalcError, match="torch: block: expected an array, got float"):
+        Walker(SimpleNamespace(remarks=()), {}).read(3.0, "block")  # type: ignore[arg-type]
+
+
+def test_without_pytorch_nothing_is_a_pytorch_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_torch(Choosing())
+    monkeypatch.delitem(sys.modules, "torch")
+    assert not is_torch(object())
+
+
+def _region(m: Any, x: Any) -> Any:
+    layer = torch.compiler.nested_compile_region(lambda h: torch.tanh(h @ m.u))
+    return layer(layer(x) + x)
+
+
+def _known_branch(m: Any, x: Any) -> Any:
+    return torch.cond(m.b.sum() > 1e9, lambda h: h.sin(), lambda h: h.tanh(), (x @ m.u,))
+
+
+GRAPHS: dict[str, Callable[[Any, Any], Any]] = {
+    "a graph called twice": _region,
+    "a branch that parameters choose": _known_branch,
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_in_the_graph(name: str) -> None:
+    module = Fn(GRAPHS[name]).double().eval()
+    with torch.no_grad():
+        truth = module(X).numpy()
+    (got,) = values_of(read(module, X, sigmas=False).trace, X.numpy())
+    assert got == pytest.approx(truth, rel=1e-10)

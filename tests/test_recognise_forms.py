@@ -1,0 +1,209 @@
+"""Traces seldom met, written by hand: what they are read as, what is noted, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+from tape import RNG, Tape, layers_of, relu
+
+import kcalc as kc
+from kcalc.errors import KcalcError
+from kcalc.interchange.apply import apply_to
+from kcalc.interchange.layout import reshaped_axis
+from kcalc.interchange.trace import Join, Linear, Mixed, NotRead, Pass, Pooling, Reshape, Transpose
+
+L = kc.layers
+
+
+def opaque(reading: kc.Reading, node: str) -> str:
+    layer = reading.network.layer(node)
+    assert isinstance(layer, L.Opaque)
+    return layer.reason
+
+
+def test_a_part_without_anything_opaque_is_the_network() -> None:
+    tape = Tape(2, 5)
+    reading = tape.read(tape.apply(relu, tape.dense("x", 7)))
+    assert reading.parts == (reading.network,)
+
+
+def test_what_changes_nothing_is_no_node() -> None:
+    tape = Tape(2, 8, 6, 6)
+    z = tape.conv("x", 8)
+    one = tape.add(Join, "one", tape.shapes[z], (z,), axis=1)
+    same = tape.add(Reshape, "same", tape.shapes[z], (one,))
+    window = tape.add(Pooling, "window", tape.shapes[z], (same,), kind="max", axes=(2, 3), window=(1, 1), stride=(1, 1))
+    assert layers_of(tape.read(window))[2:] == [L.Identity()]
+
+
+def test_arrays_are_moved_before_they_are_added() -> None:
+    """A bias in another shape, turned: the numbers that the layer adds."""
+    tape = Tape(2, 4, 6)
+    z = tape.dense("x", 3)
+    held = tape.held(np.arange(3.0).reshape(3, 1))
+    row = tape.add(Transpose, "turned", (1, 3), (held,), order=(1, 0))
+    reading = tape.read(tape.apply(lambda a, b: a + b, z, tape.add(Reshape, "flat", (3,), (row,))), sigmas=True)
+    layer = reading.network.layer("fc")
+    assert isinstance(layer, L.Affine) and layer.bias and float(layer.sigma_b) == pytest.approx(np.sqrt(5 / 3), rel=1e-6)
+
+
+def test_weights_along_locations_that_have_no_rule() -> None:
+    def along(tape: Tape, read: str, out: int, parameter: str = "w", axis: int = 1, **more: Any) -> str:
+        shape = list(tape.shapes[read])
+        weight = RNG.standard_normal((out, shape[axis]))
+        shape[axis] = out
+        return tape.add(Linear, "mix", tuple(shape), (read,), weight=weight, parameter=parameter, axis=axis, out_axis=axis, **more)
+
+    tape = Tape(2, 3, 4, 6, axis=-1)
+    mixed = along(tape, tape.dense("x", 6), 5)
+    assert "only square mixing has a rule" in opaque(tape.read(tape.dense(mixed, 3, "head")), mixed)
+    tape = Tape(2, 70, 70, 6, axis=-1)
+    mixed = along(tape, tape.dense("x", 6), 70)
+    assert "more than are followed" in opaque(tape.read(tape.dense(mixed, 3, "head")), mixed)
+    tape = Tape(4, 4, 6, axis=-1)
+    mixed = along(tape, tape.dense("x", 6), 4, axis=0)
+    assert "axis 0" in opaque(tape.read(tape.dense(mixed, 6, "head")), mixed)
+    tape = Tape(2, 4, 4, axis=-1)
+    z = tape.dense("x", 4, "first", parameter="w")
+    mixed = along(tape, z, 4, parameter="w")
+    assert "its weights are those of 'first', which has them as Gaussian ones" in opaque(tape.read(tape.dense(mixed, 3, "head")), mixed)
+    tape = Tape(2, 4, 4, axis=-1)
+    mixed = along(tape, tape.dense("x", 4, "first"), 4)
+    last = tape.dense(tape.apply(relu, mixed), 4, "last", parameter="w")
+    assert mixed in opaque(tape.read(last), last)
+
+
+def test_a_mixing_without_a_word() -> None:
+    tape = Tape(2, 4, 6, axis=-1)
+    matrix = RNG.standard_normal((3, 4))
+    mixed = tape.add(Mixed, "mixed", (2, 3, 5), (tape.dense("x", 5),), matrix=matrix, axis=1, text="", level="exact")
+    reading = tape.read(tape.dense(mixed, 2, "head"))
+    layer = reading.network.layer("mixed")
+    assert isinstance(layer, L.TokenMix) and np.array_equal(layer.array, matrix)
+    assert not [note for note in reading.notes if note.node == "mixed"]
+
+
+def pooled(axes: tuple[int, ...] = (2, 3), window: tuple[int, ...] = (3, 3), stride: tuple[int, ...] = (2, 2), **more: Any) -> Any:
+    tape = Tape(2, 8, 9, 9)
+    z = tape.conv("x", 8)
+    sizes = [
+        (n + sum(more.get("padding", ((0, 0),) * 9)[i]) - k) // s + 1
+        for i, (n, k, s) in enumerate(zip((9, 9), window, stride, strict=False))
+    ]
+    shape = (2, 8, *sizes) if len(sizes) == 2 else (2, 8, sizes[0], 9)
+    return tape.read(tape.add(Pooling, "pool", shape, (z,), kind="max", axes=axes, window=window, stride=stride, **more))
+
+
+def test_pools_with_other_windows() -> None:
+    assert "its windows run along axes (2,)" in opaque(pooled((2,), (3,), (2,)), "pool")
+    reading = pooled(window=(2, 2), stride=(4, 4), padding=((2, 2), (2, 2)))
+    assert reading.fidelity.level in ("locations", "exact")
+    wide = pooled(window=(3, 3), stride=(1, 1), padding=((2, 2), (2, 2)))
+    (note,) = [note for note in wide.notes if note.node == "pool"]
+    assert "is left out: fewer windows" in note.text and wide.network.layer("pool") == L.Pool("max", 3, 1)
+
+
+def test_a_softmax_at_the_end_of_an_input_is_not_read() -> None:
+    tape = Tape(2, 5)
+    tape.add(Pass, "same", (2, 5), ("x",))
+    held = tape.apply(lambda a, b: a + b, tape.dense("x", 5), "x")
+    soft = tape.add(NotRead, "softmax", (2, 5), (tape.held(np.ones((2, 5))),), what="softmax", reason="it couples channels")
+    assert [type(layer) for layer in layers_of(tape.read(soft))] == [L.Input, L.Opaque]
+    assert tape.read(held).fidelity.level == "exact"
+
+
+def test_a_constant_expression_and_a_constant_array_as_feature_maps() -> None:
+    tape = Tape(2, 5)
+    z = tape.dense("x", 5)
+    flat = tape.apply(lambda a: a - a + 3, z, label="flat")
+    joined = tape.add(Join, "join", (2, 10), (z, flat), axis=1)
+    reading = tape.read(tape.dense(joined, 3, "head"))
+    assert opaque(reading, flat) == "a number is read as a feature map"
+
+
+def test_reshapes_that_do_not_fit_are_unknown() -> None:
+    assert reshaped_axis((2, 3, 4), (2, 5, 5), 1) is None
+    assert reshaped_axis((2, 6), (4, 2), 1) is None
+    assert reshaped_axis((2, 6, 4), (3, 4), 1) is None
+    assert reshaped_axis((2, 12), (2, 4, 3), 1) is None
+    assert reshaped_axis((2, 3, 4, 5), (2, 6, 2, 5), 2) is None
+
+
+def test_a_reading_without_a_framework_has_no_twin() -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [3, 3], np.eye(3).ravel())
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Tanh", ["h"], ["y"])], "g", info[:1], info[1:], [weight]
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.checker.check_model(proto)
+    with pytest.raises(KcalcError, match=r"has no transformed twin; write the constants with shaping\.export"):
+        apply_to(proto, kc.shape(kc.read(proto).network, method="dks"))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"name": "a", "expr": "x", "kinks": 3}, "kinks must be a list of at most 100 numbers"),
+        ({"name": "a", "expr": "x", "kinks": [0] * 101}, "at most 100 numbers"),
+    ],
+)
+def test_activations_of_a_document(data: dict[str, Any], words: str) -> None:
+    from kcalc.interchange import network_from_dict, network_to_dict
+
+    document = network_to_dict(kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh")))
+    document["nodes"][-1]["layer"]["activation"] = data
+    with pytest.raises(KcalcError, match=words):
+        network_from_dict(document)
+
+
+def test_a_function_of_jax_has_a_twin() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    params, given = {"w": RNG.normal(size=(3, 4)), "v": RNG.normal(size=(4, 2))}, jnp.ones((2, 3))
+
+    def model(p: Any, x: Any) -> Any:
+        return jnp.tanh(x @ p["w"]) @ p["v"]
+
+    params = {name: jnp.asarray(value, jnp.float32) for name, value in params.items()}
+    shaping = kc.shape(kc.read(model, params, given).network, method="dks")
+    function, new = apply_to(model, shaping, params, given, weights="keep")
+    phi = next(iter(shaping.constants.by_node.values())).transformed
+    truth = phi(np.asarray(given @ params["w"], float)) @ np.asarray(params["v"], float)
+    assert np.asarray(function(new, given)) == pytest.approx(truth, rel=1e-5, abs=1e-5)
+
+
+def test_sums_and_factors_are_drawn_together() -> None:
+    """A factor behind a sum, and a sum of sums, are one Sum with the products of the weights."""
+    tape = Tape(2, 5)
+    a, b, c = (tape.dense("x", 5, name) for name in "abc")
+    first = tape.apply(lambda u, v: u + 2 * v, a, b, label="first")
+    scaled = tape.apply(lambda u: 3 * u, first, label="scaled")
+    again = tape.apply(lambda u, v: u + v / 2, scaled, c, label="again")
+    reading = tape.read(tape.dense(again, 2, "head"))
+    (node,) = reading.network.nodes_of(L.Sum)
+    layer = reading.network.layer(node)
+    assert isinstance(layer, L.Sum) and reading.network.parents(node) == (a, b, c)
+    assert [float(w) for w in layer.weights or ()] == [3, 6, 0.5]
+
+
+def test_an_activation_that_is_real_in_no_part_of_the_line() -> None:
+    from kcalc.interchange.effort import check_effort
+
+    x = kc.activations.X
+    with pytest.raises(KcalcError, match=r"here: the expression has no real value at x = -"):
+        check_effort(sp.log(x), "here")
+    with pytest.raises(KcalcError, match="here: the expression is too involved"):
+        check_effort(sp.Mul(*(sp.sin(k * x) for k in range(1, 400)), evaluate=False), "here")
+
+
+def test_a_file_that_is_too_large(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcalc.interchange.json_format.MAX_BYTES", 8)
+    (tmp_path / "a.json").write_text("[" * 9)
+    with pytest.raises(KcalcError, match="is larger than 0 MiB; this is not a network document"):
+        kc.load_json(tmp_path / "a.json")

@@ -1,0 +1,88 @@
+"""Parts of the report page: verdicts, kernels, drawings, programs."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.report import sections
+from kcalc.report.explorer import _touched
+from kcalc.report.kernels import POINTS, Kernel, kernel, meaning
+from kcalc.report.local_tables import levels_needed
+from kcalc.report.program import Step, compiled
+from kcalc.report.replay import Group, _apply, _rows, exact
+from kcalc.report.traces import Trace, trace, verdict
+
+A, L = kc.architectures, kc.layers
+
+
+def test_verdicts_in_words() -> None:
+    def says(slope: float, level: float) -> str:
+        return verdict(Trace(q=[1.0, 2.0], slope=slope, level=level))
+
+    assert "hardly tells inputs apart: orthogonal ones come out with cosine 0.9500" in says(1.0, 0.95)
+    assert "keeps part of the differences" in says(1.0, 0.7) and "keeps inputs apart" in says(1.0, 0.0004)
+    assert "grows by a factor 10" in says(100.0, 0.99) or "hardly" in says(100.0, 0.99)
+    assert "blown up beyond use" in says(1e7, 0.1) and "shrinks by a factor 10" in says(0.01, 0.9999)
+
+
+def test_traces_and_kernels_that_there_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    wild = kc.chain(L.Input(), *(L.Affine(sigma_w=1e100) for _ in range(4)))
+    with pytest.raises(kc.KcalcError, match="overflow|explode|finite"):
+        trace(wild, None)
+    with pytest.raises(kc.KcalcError, match="overflow|explode|finite"), np.errstate(invalid="ignore"):
+        trace(wild, compiled(wild))
+    with pytest.raises(kc.KcalcError, match="no Affine layer, so it has no weights and no tangent kernel"):
+        kernel(kc.chain(L.Input(), L.LayerNorm()))
+    monkeypatch.setattr(import_module("kcalc.report.program"), "MOST_NODES", 3)
+    with pytest.raises(kc.KcalcError, match="more than 3 nodes that do not repeat"):
+        compiled(A.densenet(3))
+
+
+def test_what_kernels_mean_for_training() -> None:
+    grid = np.cos(np.linspace(math.pi, 0, POINTS)).tolist()
+    flat = Kernel(grid, [1.0] * POINTS, [], [0.95, 0.01], "")
+    spiked = Kernel(grid, [0.0] * (POINTS - 1) + [1.0], [], [0.01, 0.02], "")
+    assert "95% of the kernel's trace lies in the constant function" in meaning(flat, None)
+    assert "the kernel is nearly diagonal: training fits each example by itself" in meaning(None, spiked)
+
+
+def test_networks_too_large_to_draw_and_exports_too_long_to_show_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sections, "MOST_DRAWN", 2)
+    network = A.vanilla(2, "tanh")
+    facts: Any = SimpleNamespace(
+        subject=SimpleNamespace(network=network), shaping=kc.shape(network, "tanh"), exports={"numpy": "x" * 10_000_000}
+    )
+    assert "The network is too large to draw" in str(sections.drawing(facts))
+    shown = str(sections.constants(facts))
+    assert "The numpy export is 10000 kB long; write it with shaping.export(" in shown and "Each activation phi becomes" in shown
+    facts.shaping, facts.exports = kc.shape(A.vanilla(2, "tanh"), method="looks_linear"), {}
+    assert bool(facts.shaping.constants.columns()) == ("Each activation phi becomes" in str(sections.constants(facts)))
+
+
+def test_programs_that_cannot_be_replayed() -> None:
+    def group(share: float, q: float = 1.0, mean: float = 0.0) -> Group:
+        return Group(share, q, np.array([0.5]), mean)
+
+    with pytest.raises(kc.KcalcError, match="node 'n' divides by a vanishing variance"):
+        _apply(Step("n", "ln", (0,)), [[group(1.0, 4.0, 2.0)]], exact)
+    with pytest.raises(kc.KcalcError, match="node 's' joins concatenations whose parts do not line up"):
+        _rows(Step("s", "sum", (0, 1)), [[group(0.5), group(0.5)], [group(0.25), group(0.75)]])
+
+
+def test_a_range_of_one_level_needs_one() -> None:
+    assert levels_needed(0.3, 0.3) == 1 and levels_needed(0.0, 0.1) >= 8
+
+
+def test_some_sums_without_weights_are_counted() -> None:
+    branch, ends = kc.chain(L.Input(), L.Nonlinear(kc.activation("tanh")), L.Affine()), (L.Nonlinear(kc.activation("tanh")), L.Affine())
+    blocks = [kc.repeat(kc.residual(branch, 0.8), 3), kc.residual(kc.chain(branch, L.Affine()))]
+    found: Any = SimpleNamespace(program=compiled(kc.chain(L.Input(), L.Affine(), *blocks, *ends)))
+    assert "Before shaping 1 of 2 sums have no pair of weights, and stay as they are" in _touched(found)
+    assert "Before shaping" not in _touched(SimpleNamespace(program=None))  # type: ignore[arg-type]
