@@ -195,3 +195,63 @@ def test_q_values_in_formulas_are_positive() -> None:
     c, *qs = local.arguments
     assert [(str(q), q.is_positive) for q in qs] == [("q_1", True), ("q_2", True)] and not c.is_positive
     assert local.closed.free_symbols == {c, *qs}
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------------------------------
+
+
+def mixing(matrix: Any, *more: tuple[str, Any, str]) -> kc.Network:
+    """h and its mixed tokens t, of two."""
+    steps = [("h", L.Affine(), "x"), ("a", L.Nonlinear("relu"), "h"), ("t", L.TokenMix(matrix), "h"), ("b", L.TokenMix(matrix), "a"), *more]
+    return kc.Network.from_steps([("x", L.Input(None, (2, 1)), ()), *((node, layer, tuple(ps.split())) for node, layer, ps in steps)])
+
+
+MINUS, SWAP, FLIP = [[-1, 0], [0, -1]], [[0, 1], [1, 0]], [[-1, 0], [0, 1]]
+
+
+def test_tokens_that_change_sign() -> None:
+    """h - h / 2, and relu(g) - relu(h), whose means cancel."""
+    network = mixing(
+        MINUS, ("s", L.Sum([1, 0.5]), "h t"), ("g", L.Affine(), "x"), ("r", L.Nonlinear("relu"), "g"), ("d", L.Sum(), "r b")
+    )  # fmt: skip
+    found = kc.node_values(network, C)
+    assert found["s"] == pytest.approx((0.25, 0.25, C), rel=1e-13)
+    own, across = 1 - 1 / math.pi, 2 * (relu_moments(1, 1, C) - relu_mean(1) ** 2)
+    assert found["d"] == pytest.approx((own, own, across / own), rel=1e-12)
+
+
+@pytest.mark.parametrize("matrix", [SWAP, FLIP])
+def test_other_tokens_are_other_numbers(matrix: Any) -> None:
+    steps = [("x", L.Input(None, (2, 1)), ()), ("h", L.Affine(), ("x",)), ("t", L.TokenMix(matrix), ("h",)), ("s", L.Sum(), ("h", "t"))]
+    network = kc.Network.from_steps(steps)
+    with pytest.raises(kc.KcalcError, match="node 's' adds 'h' and 't', which share weights in a way that kcalc cannot follow"):
+        kc.node_values(network, C)
+
+
+def test_tokens_of_two_signs_need_mean_zero() -> None:
+    with pytest.raises(kc.KcalcError, match="node 'b' changes the sign of some tokens of a feature map whose mean is not 0"):
+        kc.node_values(mixing(FLIP), C)
+
+
+# -- addends that cancel -------------------------------------------------------------------------------------------------------------------
+
+
+def test_addends_that_cancel_for_one_q_are_no_number_even_if_taken_as_independent() -> None:
+    network = net(("f", L.Affine(), "x"), ("r", L.RMSNorm(), "f"), ("s", L.Sum([2, -1]), "r f"), ("y", L.Affine(), "s"))
+    for options in ({}, {"assume_independent": True}):
+        with pytest.raises(kc.KcalcError, match="node 's': the addends cancel, so its output is 0"):
+            kc.q_map(network, **options)(4.0)
+
+
+def test_addends_that_nearly_cancel_are_refused_before_their_digits_are_gone() -> None:
+    """h - tanh(h), of size q^3 where h has size q."""
+    network = net(("h", L.Affine(), "x"), ("t", L.Nonlinear("tanh"), "h"), ("y", L.Sum([1, -1]), "h t"))
+    Q = kc.q_map(network)
+    for q in (1e-2, 1e-3):
+        with mpmath.workdps(30):
+            root, panels = mpmath.sqrt(q), mpmath.linspace(-12, 12, 9)
+            truth = mpmath.quad(lambda z, r=root: (r * z - mpmath.tanh(r * z)) ** 2 * mpmath.npdf(z), panels)
+        assert Q(q) == pytest.approx(float(truth), rel=1e-7)
+    for q in (1e-5, 1e-7, 1.5e-8, 1.2e-8):
+        with pytest.raises(kc.KcalcError, match="node 'y': its addends cancel to less than 1e-08"):
+            Q(q)

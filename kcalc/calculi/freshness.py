@@ -15,6 +15,8 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+import numpy as np
+
 from ..activations import Activation
 from ..errors import FreshnessError, KcalcError
 from ..fields import NUMPY
@@ -26,6 +28,9 @@ from .second_moments import Moments, Part, is_zero
 
 Number = Any
 Node = Hashable
+
+CANCELLED = 1e-8
+"""Of the addends' mean squares: below it, less than half the digits of a double are left."""
 
 
 class Algebra(Products):
@@ -39,7 +44,7 @@ class Algebra(Products):
         shift1 = sum((w * p.shift1 for p, w in zip(pairs, weights, strict=True)), 0)
         shift2 = sum((w * p.shift2 for p, w in zip(pairs, weights, strict=True)), 0)
         if not terms:
-            raise FreshnessError(f"node {node!r}: the addends cancel, so its output is 0; change the weights of the Sum")
+            raise KcalcError(f"node {node!r}: the addends cancel, so its output is 0; change the weights of the Sum")
         apart = disjoint([pair.support for pair in pairs])
         windows = {pair.window for pair in pairs}
         if len(windows) > 1 and not apart:
@@ -54,6 +59,9 @@ class Algebra(Products):
             parts = self._overlapping(terms, shift1, shift2, node)
         mean1, mean2 = self._means(terms, shift1, shift2)
         q1, q2, gap = self.mix(parts)
+        if not apart and self.field is NUMPY:
+            _check_digits(q1, [part.first for part in parts], node)
+            _check_digits(q2, [part.second for part in parts], node)
         moments = Moments(q1, q2, gap, mean1, mean2)
         window = windows.pop() if len(windows) == 1 else None
         pair = Pair(moments, terms, shift1, shift2, window or (0, 1))
@@ -207,3 +215,18 @@ class Algebra(Products):
 def _rescaled(post: Atom) -> Activation:
     assert post.activation is not None
     return post.activation.transformed(input_scale=post.scale) if post.scale != 1 else post.activation
+
+
+def _check_digits(q: Number, parts: Sequence[Number], node: Node) -> None:
+    """Raises: KcalcError where second moments of addends cancel so far that few digits of the sum's are left."""
+
+    def value(number: Number) -> Any:
+        return np.asarray(number.value if isinstance(number, Jet) else number, dtype=float)
+
+    size = sum(np.abs(value(part)) for part in parts)
+    lost = value(q) < CANCELLED * size
+    if np.any(lost):
+        raise KcalcError(
+            f"node {node!r}: its addends cancel to less than {CANCELLED:g} of their mean squares, which leaves too few digits of its q; "
+            "write the sum as one activation, take larger inputs, or evaluate with mpmath numbers"
+        )

@@ -7,9 +7,11 @@ what it is made of (:mod:`kcalc.calculi.freshness`). The rules are those of [DKS
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 from typing import Any
+
+import numpy as np
 
 from .. import layers as L
 from ..compose import no_rule
@@ -147,12 +149,30 @@ class Kernel(KernelActivations):
     @rule.register
     def _(self, layer: L.TokenMix, node: Node, inputs: Sequence[Channels]) -> Channels:
         """Tokens that only change places keep q (times the square of a common factor) and c."""
-        size = layer.permutes
+        size, array = layer.permutes, layer.array
         if size is None:
             raise no_rule("kernel maps", layer, node)
-        self.note(node, "tokens change places only; all of them are alike", "convention")
-        factor = self.field.number(size)
-        return inputs[0].map(lambda pair: self._affinely(pair, (factor, factor), (0, 0), node))
+        (below,) = inputs
+        stays = np.array_equal(array, array[0, 0] * np.eye(*array.shape))
+        signs = set(np.sign(array[array != 0]))
+        if len(signs) > 1 and not all(is_zero(mean) for mean in self._means(below, node)):
+            raise KcalcError(
+                f"node {node!r} changes the sign of some tokens of a feature map whose mean is not 0, so that its tokens are no longer "
+                "alike; give all rows of the matrix one sign, or put the TokenMix behind an Affine"
+            )
+        factor = self.field.number(min(signs) * size if len(signs) == 1 else size)
+        if not stays:
+            self.note(node, "tokens change places only; all of them are alike", "convention")
+        return below.map(lambda pair: self._exchanged(self._affinely(pair, (factor, factor), (0, 0), node), node, stays))
+
+    @staticmethod
+    def _exchanged(pair: Pair, node: Node, stays: bool) -> Pair:
+        """Other tokens of a feature map: alike, but not the same numbers, so that they are no term of it."""
+        if stays:
+            return pair
+        raw = any(t.atom.raw for t in pair.terms)
+        atom = Atom(node, pair.moments, pair.support, pair.gaussian, raw, mixed=True)
+        return replace(Pair.of(atom), window=pair.window)
 
     @rule.register
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Channels]) -> Channels:
