@@ -14,7 +14,7 @@ from .book import Options, Section, page, write
 
 HERE = Path(__file__).resolve().parent
 SECTIONS = ("start", "local_maps", "shaping", "subnetworks", "kernels", "compiled", "finite_width", "depth", "sizes")
-PARTIAL = "Only some sections, or small sizes: no book."
+PARTIAL = "A partial run: some sections only, or small sizes. The full run is `python -m benchmarks --peers`."
 
 
 def say(text: str) -> None:

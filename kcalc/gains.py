@@ -81,7 +81,7 @@ SHIPPED: tuple[Shipped, ...] = (
     Shipped(_TORCH, "relu", "relu", math.sqrt(2)),
     Shipped(_TORCH, "leaky_relu", "leaky_relu", math.sqrt(2 / (1 + 0.01**2))),
     Shipped(_TORCH, "selu", "selu", 0.75),
-    Shipped(_TIMM, "celu", _ELU, 1.270926833152771, True),
+    Shipped(_TIMM, "celu (alpha = 1)", _ELU, 1.270926833152771, True),
     Shipped(_TIMM, "elu", "elu", 1.2716004848480225, True),
     Shipped(_TIMM, "gelu", "gelu", 1.7015043497085571, True),
     Shipped(_TIMM, "leaky_relu", "leaky_relu", 1.70590341091156, True),

@@ -139,7 +139,7 @@ BAD = [
     (("shape", "resnet-77"), "50"),
     (("shape", "wide-resnet-251"), "250"),
     (("shape", "vanila-100"), "vanilla-100"),
-    (("shape", "vanilla-99999999999"), "100000"),
+    (("shape", "vanilla-99999999999"), "'vanilla-99999999999' is deeper than 100000"),
     (("shape", "vanilla-10", "--activation", "tanhh"), "tanh"),
     (("shape", "vanilla-10", "--zeta", "1"), "> 1"),
     (("shape", "vanilla-10", "--zeta", "nan"), "finite"),

@@ -123,6 +123,34 @@ def test_the_curve_starts_at_the_origin_of_biases() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "sigma_w", "sigma_b", "q"),
+    [
+        ({"sigma_b": 31}, 7.748377, 31, 1019.54),
+        ({"sigma_b": 100}, 13.775395, 100, 10188.3),
+        ({"sigma_w": 9}, 9, None, None),
+    ],
+)
+def test_large_sigmas_have_their_points(given: dict, sigma_w: float, sigma_b: float | None, q: float | None) -> None:
+    """Values of another root search; both conditions by quadrature in sqrt(q) z, split where tanh is done."""
+    point = edge("tanh", **given)
+    assert point.sigma_w == pytest.approx(sigma_w, rel=1e-6)
+    assert sigma_b is None or point.sigma_b == pytest.approx(sigma_b, rel=1e-12)
+    assert q is None or point.q == pytest.approx(q, rel=1e-5)
+    scale = math.sqrt(2 * math.pi * point.q)
+    rest, slope = (
+        2 * integrate.quad(lambda x, f=f: f(x) * math.exp(-x * x / (2 * point.q)) / scale, 0, 20, epsabs=1e-15, epsrel=1e-13)[0]
+        for f in (lambda x: 1 / math.cosh(x) ** 2, lambda x: 1 / math.cosh(x) ** 4)
+    )
+    assert point.sigma_w**2 * slope == pytest.approx(1, abs=1e-11)
+    assert point.sigma_w**2 * (1 - rest) + point.sigma_b**2 == pytest.approx(point.q, rel=1e-11)
+
+
+def test_a_refusal_says_how_far_was_looked() -> None:
+    with pytest.raises(kc.UnreachableTarget, match=r"no point with sigma_b = 1000 with q\* <= 2e\+04, where the search ends; the nearest"):
+        edge("tanh", sigma_b=1000)
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"sigma_b": 0.1, "q": 1.0}, "exactly one"),

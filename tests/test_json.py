@@ -11,6 +11,8 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.interchange import network_from_dict, network_to_dict
+from kcalc.interchange.expressions import to_tree
+from kcalc.interchange.json_format import parse_json
 
 L, A = kc.layers, kc.architectures
 x = sp.Symbol("x", real=True)
@@ -173,3 +175,29 @@ def test_missing_file_names_it(tmp_path: Path) -> None:
         kc.load_json(tmp_path / "absent.json")
     with pytest.raises(kc.KcalcError, match="cannot read"):
         kc.load_json(tmp_path)
+
+
+def test_a_registered_name_belongs_to_its_function() -> None:
+    """Another function under the name is refused, by reader and writer; the same one, written otherwise, is not."""
+
+    def document(expr: sp.Expr, name: str) -> dict:
+        layer = {"type": "Nonlinear", "activation": {"name": name, "expr": to_tree(expr), "kinks": []}}
+        return {
+            "schema": "kcalc.network/1",
+            "nodes": [{"id": "x", "layer": {"type": "Input"}}, {"id": "act", "layer": layer, "reads": ["x"]}],
+        }
+
+    for name in ("tanh", "Tanh", "silu"):
+        with pytest.raises(kc.KcalcError, match=rf"node 'act', activation: '{name}' is the name of .*rename it"):
+            network_from_dict(document(sp.sin(x), name))
+    again = network_from_dict(document((sp.exp(x) - sp.exp(-x)) / (sp.exp(x) + sp.exp(-x)), "tanh"))
+    assert again.layer("act").activation.name == "tanh"  # type: ignore[attr-defined]
+    assert network_from_dict(document(sp.sin(x), "mine")).layer("act").activation.name == "mine"  # type: ignore[attr-defined]
+    wrong = kc.chain(kc.layers.Input(), kc.layers.Nonlinear(kc.activation(sp.sin(x), name="tanh")))
+    with pytest.raises(kc.KcalcError, match="rename it"):
+        network_to_dict(wrong)
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    with pytest.raises(kc.KcalcError, match="the key 'name' twice"):
+        parse_json('{"a": {"name": 1, "name": 2}}', "text")

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import architectures
 from ..activations import activation, names
-from ..errors import KcalcError, unknown
+from ..errors import KcalcError, glimpse, unknown
 from ..layers import Affine, Input, Nonlinear, Sum
 from ..network import Network
 from ..shaping.base import replace_activations
@@ -135,6 +135,8 @@ def named_network(
     if match is None or family not in FAMILIES:
         raise unknown("network", name, EXAMPLES)
     depth = int(match[2]) if len(match[2]) < 8 else 10**8
+    if depth > 100_000:
+        raise KcalcError(f"{glimpse(name)} is deeper than 100000; build it in Python if you mean it")
     return _built(family, depth, activation_name or ACTIVATIONS.get(family, "relu"), shortcut_weight)
 
 
@@ -151,8 +153,6 @@ def _from_model(name: str, activation_name: str | None, inputs: Sequence[tuple[i
 
 
 def _built(family: str, depth: int, phi: str, weight: float | None) -> Named:
-    if depth > 100_000:
-        raise KcalcError(f"{family}-{depth} is deeper than 100000; build it in Python if you mean it")
     if family in PLAIN:
         if weight is not None:
             raise KcalcError(f"--shortcut-weight does not apply to {family}, which has no weighted shortcuts")

@@ -10,9 +10,10 @@ from copy import deepcopy
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import sympy as sp
 
-from ..activations import Activation, activation, leaky_relu, names
+from ..activations import Activation, activation, aliases, leaky_relu, names
 from ..errors import KcalcError, glimpse, unknown
 from ..files import write_whole
 from ..layers import KINDS, Layer
@@ -24,6 +25,7 @@ from .expressions import TreeReader, to_tree
 SCHEMA = "kcalc.network/1"
 MAX_BYTES = 64 * 2**20
 MAX_NODES = 500_000
+_PROBES = np.array([-7.3, -3.1, -1.7, -0.9, -0.45, -0.2, -0.03, 0.07, 0.3, 0.6, 1.1, 1.9, 2.7, 4.3, 6.6])
 
 
 def network_to_dict(network: Network) -> dict[str, Any]:
@@ -59,7 +61,10 @@ def _value(value: Any) -> Any:
 
 
 def activation_to_dict(phi: Activation) -> dict[str, Any]:
-    """A registered activation by name, a leaky relu by its slope, any other by its expression and kinks."""
+    """A registered activation by name, a leaky relu by its slope, any other by its expression and kinks.
+
+    Raises: KcalcError for another function under a registered name, which a reader would refuse.
+    """
     slope = getattr(phi, "negative_slope", None)
     leaky = slope is not None and leaky_relu(slope) == phi
     name = leaky_relu(slope).name if leaky else phi.name
@@ -67,6 +72,7 @@ def activation_to_dict(phi: Activation) -> dict[str, Any]:
         return {"name": name}
     if leaky:
         return {"name": "leaky_relu", "negative_slope": _value(slope)}
+    _own_name(phi, "an activation to write")
     return {"name": phi.name, "expr": to_tree(phi.expr), "kinks": [_value(k) for k in phi.kinks]}
 
 
@@ -146,7 +152,22 @@ def _activation(data: Any, where: str, reader: TreeReader) -> Activation:
     points = None if kinks is None else [reader.number(k, where) for k in kinks]
     expr = reader.expression(data["expr"], where)
     check_effort(expr, where)
-    return activation(expr, name=data["name"], kinks=points)
+    phi = activation(expr, name=data["name"], kinks=points)
+    return _own_name(phi, where)
+
+
+def _own_name(phi: Activation, where: str) -> Activation:
+    """The activation, whose name must not be that of another function of the catalogue. Raises: KcalcError."""
+    key = phi.name.strip().lower()
+    if key not in names() and key not in aliases():
+        return phi
+    known = activation(key)
+    if known != phi:  # another way to write the function may still be the same
+        with np.errstate(all="ignore"):
+            same = np.allclose(phi.numeric(0)(_PROBES), known.numeric(0)(_PROBES), rtol=1e-6, atol=1e-9, equal_nan=True)
+        if not same:
+            raise KcalcError(f"{where}: {phi.name!r} is the name of {known.expr}, but the function given is another; rename it")
+    return phi
 
 
 def _is_label(value: Any) -> bool:
@@ -176,13 +197,23 @@ def load_json(path: str | os.PathLike[str]) -> Network:
 def parse_json(text: str, where: str) -> Any:
     """JSON text as data, nan and infinities refused. Raises: KcalcError naming line and column."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles)
     except json.JSONDecodeError as error:
         raise KcalcError(f"{where} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise KcalcError(f"{where} is nested too deeply") from None
     except ValueError as error:
         raise KcalcError(f"{where} is not valid JSON: {str(error)[:100]}") from None
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; a key given twice is refused, for the first value would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen = set[str]()
+        double = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"an object has the key {double[:40]!r} twice")
+    return found
 
 
 def _refuse_constant(name: str) -> Any:

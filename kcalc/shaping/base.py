@@ -20,6 +20,7 @@ from ..subnetworks import maximal, maximal_curvature
 from ..threads import cached_property
 from .constants import ConstantsTable
 from .measure import local_values
+from .norms import true_q
 from .solutions import Solutions
 from .token_plots import token_figure
 from .tokens import Tokens, refuse_mixing, unmixed
@@ -108,7 +109,7 @@ class Shaping:
         measured: dict[str, Callable[[], float]] = {
             "Q_f(1)": lambda: float(q_map(alone)(1.0)),
             "C_f'(1)": lambda: float(c_map(alone).derivative(1)(1.0)),
-            "max C_f(0)": lambda: float(maximal(alone, self._r())(0.0)),
+            "max C_f(0)": lambda: float(maximal(alone, self._r(), true_q(alone))(0.0)),
             "max C_f''(1)": lambda: maximal_curvature(alone).multiplier * self._worst("C''(1)"),
         }
         if tokens is not None:

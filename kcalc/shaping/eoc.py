@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -18,17 +18,20 @@ from ..activations import activation as resolve
 from ..errors import KcalcError, UnreachableTarget
 from ..expectations.quadrature import Array
 from ..maps import Assumption
-from ..network import Network, concat_channels
+from ..network import Network, concat_channels, sum_weights
 from ..threads import cached_property
 from .base import Shaping, check_fresh, prepared
 from .constants import Constants, ConstantsTable
 from .moments import settled
 from .search import check_shapeable
 
-LEAST_Q, LARGEST_Q = 1e-6, 1e3
+LEAST_Q, USUAL_Q, LARGEST_Q = 1e-6, 1e3, 2e4  # beyond the usual only where there is no point up to there; residuals take seconds there
+PER_DECADE = 9.3  # points of the search
 LARGEST_SIGMA = 1e6
 ROUNDING = 1e-13
 PASSING = (L.Identity, L.Flatten, L.Pool, L.Dropout)
+NORMS = (L.LayerNorm, L.RMSNorm, L.GroupNorm)
+KEPT = 1e-9  # how far q may be from q*, relatively
 FROM_INPUT = (-1.0, -1.0)  # sigmas that follow from q*
 
 
@@ -52,7 +55,7 @@ def edge(activation: Any, q: float | None = None, sigma_b: float | None = None, 
     """The point of the edge of chaos with the given q*, sigma_b or sigma_w (one of them), the one of the smallest q* if there are several.
 
     For activations of degree one (relu), for which the edge is the single point (sigma_w, 0) at any q*, the default is q* = 1.
-    Domain: q in [1e-6, 1e3], sigma_b >= 0, sigma_w > 0. Raises: KcalcError for bad input; UnreachableTarget naming what can be had.
+    Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0. Raises: KcalcError for bad input; UnreachableTarget naming what can be had.
     """
     phi = resolve(activation)
     check_shapeable(phi)
@@ -113,20 +116,30 @@ def _parameter(phi: Activation, name: str, value: float) -> float:
     def miss(log_q: float) -> float:
         return variances(phi, math.exp(log_q))[which] - value**2
 
-    grid, found = _reachable(phi)
-    values = found[which] - value**2
-    for i in np.nonzero(values[:-1] * values[1:] <= 0)[0]:
-        root = float(brentq(miss, grid[i], grid[i + 1], xtol=1e-15, rtol=1e-14))  # pyright: ignore[reportArgumentType]
-        if variances(phi, math.exp(root))[1] >= 0:
-            return math.exp(root)
+    grid, found = np.empty(0), np.empty((2, 0))
+    for least, most in ((LEAST_Q, USUAL_Q), (USUAL_Q, LARGEST_Q)):
+        more, rows = _reachable(phi, least, most)
+        grid, found = np.concatenate([grid, more]), np.concatenate([found, rows], axis=1)
+        values = found[which] - value**2
+        for i in np.nonzero(values[:-1] * values[1:] <= 0)[0]:
+            root = float(brentq(miss, grid[i], grid[i + 1], xtol=1e-15, rtol=1e-14))  # pyright: ignore[reportArgumentType]
+            if variances(phi, math.exp(root))[1] >= 0:
+                return math.exp(root)
+    _refuse(phi, name, value, grid, found)
+
+
+def _refuse(phi: Activation, name: str, value: float, grid: Array, found: Array) -> NoReturn:
+    """Say which sigmas can be had, and up to which q* was looked. Raises: UnreachableTarget."""
     kept = found[1] >= 0
+    looked = f"with q* <= {math.exp(grid[-1]):.3g}, where the search ends" if grid.size else "at any q*"
     if not kept.any():
-        raise UnreachableTarget(f"{phi.name} has no edge of chaos: chi_1 = 1 needs sigma_b^2 < 0 at every q*")
+        raise UnreachableTarget(f"{phi.name} has no edge of chaos: chi_1 = 1 needs sigma_b^2 < 0 {looked}")
+    which = 0 if name == "sigma_w" else 1
     near, exact = _nearest(phi, which, value, grid[kept], found[which][kept])
     limit = (
         "; it tends to sigma_b = 0 as q* -> 0 only"
         if name == "sigma_b" and value == 0 and near < 1e-3
-        else f"; the nearest is {'' if exact else 'about '}{near:.6g}"
+        else f" {looked}; the nearest is {'' if exact else 'about '}{near:.6g}"
     )
     raise UnreachableTarget(f"the edge of chaos of {phi.name} has no point with {name} = {value:g}{limit}")
 
@@ -148,10 +161,10 @@ def _nearest(phi: Activation, which: int, value: float, grid: Array, squares: Ar
     return math.sqrt(abs(float(found.fun))), True
 
 
-def _reachable(phi: Activation) -> tuple[Array, Array]:
+def _reachable(phi: Activation, least: float, most: float) -> tuple[Array, Array]:
     """(log q*, [sigma_w^2, sigma_b^2]) along the edge, up to where moments stay finite."""
     grid, rows = [], []
-    for log_q in np.linspace(math.log(LEAST_Q), math.log(LARGEST_Q), 84):
+    for log_q in np.linspace(math.log(least), math.log(most), round(PER_DECADE * math.log10(most / least))):
         try:
             rows.append(variances(phi, math.exp(log_q)))
         except (KcalcError, OverflowError):
@@ -161,11 +174,11 @@ def _reachable(phi: Activation) -> tuple[Array, Array]:
 
 
 def edge_curve(activation: Any, count: int = 101) -> list[Edge]:
-    """The edge of chaos as points of growing q*."""
+    """The edge of chaos as points of growing q*, from 1e-6 to 1e3."""
     phi = resolve(activation)
     check_shapeable(phi)
     points = []
-    for log_q in np.linspace(math.log(LEAST_Q), math.log(LARGEST_Q), count):
+    for log_q in np.linspace(math.log(LEAST_Q), math.log(USUAL_Q), count):
         try:
             points.append(_at(phi, math.exp(log_q)))
         except (KcalcError, OverflowError):
@@ -220,6 +233,7 @@ def eoc(
     layers, edits, mixed = _affines(plain, points, level)
     check_fresh(plain)
     shaped = plain.map_layers(lambda node, layer: layers.get(node, layer))
+    _check_level(shaped, points, level)
     by_node = {
         node: Constants(point.activation, sigma_w=point.sigma_w, sigma_b=point.sigma_b)
         for node in plain.nodes_of(L.Nonlinear)
@@ -282,6 +296,39 @@ def _affines(network: Network, points: dict[Activation, Edge], level: float) -> 
         if sigmas != (1.0, 0.0):
             edits.append(f"{node}: sigma_w 1 -> {sigmas[0]:.10g}, sigma_b 0 -> {sigmas[1]:.10g}")
     return layers, edits, mixed
+
+
+def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) -> None:
+    """Refuse a network in which an activation does not see q*. Layer by layer from exact values, so that a q* that repels makes no errors
+    grow. Raises: KcalcError naming the activation and what sets its q.
+    """
+    q: dict[Any, float] = {}
+    source: dict[Any, Any] = {}  # what set the q that a node hands on
+    channels = concat_channels(shaped)
+    for node, layer, parents in shaped.steps():
+        read = q[parents[0]] if parents else 1.0
+        source[node] = source[parents[0]] if isinstance(layer, PASSING) else node
+        if isinstance(layer, L.Nonlinear):
+            if abs(read / level - 1) > KEPT:
+                setter = source[parents[0]]
+                normed = isinstance(shaped.layer(setter), NORMS)
+                remedy = (
+                    "choose q=1, drop it with net.without_normalization()," if normed else "end every addend of a Sum in its own Affine,"
+                )
+                raise KcalcError(
+                    f"activation {node!r} sees q = {read:.6g}, set by the {type(shaped.layer(setter)).__name__} at node {setter!r}, "
+                    f"and not q* = {level:.6g}, so that chi_1 = 1 would not hold there; {remedy} or shape the network with dks instead"
+                )
+            q[node] = _q(shaped, node, points, level)
+        elif isinstance(layer, L.Affine):
+            q[node] = float(layer.sigma_w) ** 2 * read + float(layer.sigma_b) ** 2
+        elif isinstance(layer, L.Sum):
+            q[node] = math.fsum(float(w) ** 2 * q[p] for w, p in zip(sum_weights(layer, len(parents)), parents, strict=True))
+        elif isinstance(layer, L.Concat):
+            total = float(sum(channels[node]))
+            q[node] = math.fsum(float(k) / total * q[p] for k, p in zip(channels[node], parents, strict=True))
+        else:
+            q[node] = 1.0 if isinstance(layer, NORMS) else read
 
 
 def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[Any, float]]:

@@ -28,6 +28,7 @@ from .base import Shaping, replace_activations
 from .block_slopes import common_weights
 from .measure import local_values
 from .moments import settled
+from .norms import norm_slopes, refuse_means, true_q
 from .residual_blocks import PASSING, ResidualBlock, require_blocks, residual_blocks, with_residual_weights
 from .scales import normalisation
 
@@ -87,8 +88,9 @@ class ResidualShaping(Shaping):
             return float(maximal_slope(self.network)(self.options["local_slope"]))
         slopes = {node: float(local_values(k.transformed)["C'(1)"]) for node, k in self.constants.by_node.items()}
         if len(set(slopes.values())) == 1:
-            return float(maximal_slope(self.network)(next(iter(slopes.values()))))
-        return float(maximal(self.network, {node: partial(mul, slope) for node, slope in slopes.items()})(1.0))
+            return float(maximal_slope(self.network, true_q(self.network))(next(iter(slopes.values()))))
+        steps = {node: partial(mul, slope) for node, slope in slopes.items()}
+        return float(maximal(self.network, steps, true_q(self.network))(1.0))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, with a versioned schema."""
@@ -109,8 +111,8 @@ def residual_weights(
     A network with LayerNorm or RMSNorm loses them under ``"layernorm_equivalent"`` and keeps its C map: all its sums get the weights
     ``w_i sqrt(q_i)``, normalised, at its own q values; refused where that does not reproduce the C map. Other schemes leave them in.
 
-    Returns: a ResidualShaping. Raises: KcalcError for bad input or a network without residual blocks; UnreachableTarget with the nearest
-    slope that can be had.
+    Returns: a ResidualShaping. Raises: KcalcError for bad input, a network without residual blocks, or ``"slope"`` where a LayerNorm or
+    GroupNorm reads activations whose mean is not 0; UnreachableTarget with the nearest slope that can be had.
     """
     if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise unknown("scheme of residual weights", scheme, SCHEMES)
@@ -127,6 +129,7 @@ def residual_weights(
         weights = _weights(scheme, options, network, blocks, activation)
         weighted, edits = _set(network, weights), []
     plain = normalisation(weighted, activation)
+    notes = [Assumption("network", SCHEMES[scheme]), *_about_means(plain.network, options)]
     found = {block.node: (float(block.weights[0]), float(block.weights[1])) for block in residual_blocks(plain.network)}
     edits += [
         f"{block.node}: weights {block.weights[0]}, {block.weights[1]} -> shortcut {found[block.node][0]:.10g}, "
@@ -135,7 +138,7 @@ def residual_weights(
     whole = {"Q_f(1)": 1.0} | ({SLOPE: options["slope"]} if scheme == "slope" else {}) | ({ALIKE: 0.0} if removed else {})
     shaped = ResidualShaping(
         "residual_weights", {"scheme": scheme, **options}, network, plain.network, plain.constants, {"Q(1)": 1.0},
-        whole, (*edits, *plain.changes), warnings=(Assumption("network", SCHEMES[scheme]),), weights=found,
+        whole, (*edits, *plain.changes), warnings=tuple(notes), weights=found,
     )  # fmt: skip
     if removed and not apart(shaped.network, _with(network, activation)) <= SAME:
         raise KcalcError(
@@ -143,6 +146,17 @@ def residual_weights(
             "mixes unlike q values, or some activation sees q other than 1; take it out with net.without_normalization()"
         )
     return shaped
+
+
+def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumption]:
+    """What the greatest slope asked for takes for granted of norms. Raises: KcalcError where they miss it by reading means."""
+    if "slope" not in options:
+        return []
+    if "local_slope" not in options:
+        refuse_means(shaped, f"the greatest slope {options['slope']:g}", "shape the activations with method='dks' first (mean 0)")
+        return []
+    text = "reads activations: its slope is 1 only where they are shaped to mean 0 afterwards, as method='dks' does"
+    return [Assumption(node, f"this {type(shaped.layer(node)).__name__} {text}") for node in norm_slopes(shaped)]
 
 
 def _number(value: Any, name: str, scheme: str) -> float:

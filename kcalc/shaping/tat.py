@@ -15,10 +15,12 @@ from ..subnetworks import maximal_c_value, maximal_curvature
 from .base import AT_TOKENS, Shaping, check_fresh, prepared, replace_activations
 from .conditions import CurvatureSystem, OutOfReach, inwards
 from .constants import Constants, ConstantsTable
+from .norms import refuse_means
 from .search import check_shapeable, default_end, solve
 from .tokens import Tokens, read_tokens, token_options, unmixed, with_tokens
 
 ETA, TAU = 0.9, 0.3
+CENTRES = "use method='dks', which gives activations mean 0"
 
 
 def tat(
@@ -37,8 +39,11 @@ def tat(
     C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1, tau > 0. With neither, the network's activations choose.
     ``tokens``, ``token_rows``: for networks with TokenMix, as in :func:`dks`.
 
-    Returns: a Shaping. Raises: KcalcError for bad targets and activations that do not fit; UnreachableTarget where the network is too
-    shallow for ``eta``, or no constants give ``tau``, naming the nearest target.
+    The activations have means, so that a LayerNorm or GroupNorm may only read what ends in weights (an Affine, sums and pools of them):
+    one that reads an activation has slope q / (q - mean^2) > 1 and is refused. An RMSNorm may stand anywhere.
+
+    Returns: a Shaping. Raises: KcalcError for bad targets, activations that do not fit and norms that read means; UnreachableTarget where
+    the network is too shallow for ``eta``, or no constants give ``tau``, naming the nearest target.
     """
     eta, tau = _target(eta, "eta"), _target(tau, "tau")
     if eta is not None and tau is not None:
@@ -79,6 +84,7 @@ def _tailored(
     by_node = {node: Constants(_activation(plain, node), output_scale=scale, negative_slope=slope) for node in nodes}
     shaped, edited = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), tokens, rows)
     check_fresh(shaped)
+    refuse_means(shaped, f"C'(1) = 1 and eta = {eta:g}", CENTRES)
     edits = [f"{node}: {k.activation.name} -> {scale:.6g}*leaky_relu(x, negative slope {slope:.6g})" for node, k in by_node.items()]
     note = Assumption(
         "network", f"eta bounds the c value that subnetworks give to orthogonal inputs; negative slope {slope:.10g} everywhere"
@@ -132,6 +138,7 @@ def _smooth(
     by_node = {node: solved[_activation(plain, node)] for node in plain.nodes_of(Nonlinear)}
     shaped, edited = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), tokens, rows)
     check_fresh(shaped)
+    refuse_means(shaped, f"C'(1) = 1 and tau = {tau:g}", CENTRES)
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
     systems = {phi.name: curvature_systems(phi, curvature) for phi in kinds}

@@ -1,0 +1,50 @@
+"""LayerNorm and GroupNorm in networks to be shaped: the local conditions add up only where what they read has channel mean 0.
+
+One that reads channel means ``m`` maps ``c -> 1 - s (1 - c)`` with ``s = q / (q - m^2) > 1``: it lowers c values and adds to slopes, which
+the slope polynomials and the maximal c values that targets are turned into local conditions with leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from .. import layers as L
+from ..calculi.global_maps import q_and_mean_values
+from ..errors import KcalcError
+from ..network import Network
+from .tokens import unmixed
+
+Node = Hashable
+CENTRED = 1e-12  # how far the slope of a norm may be above 1
+CHANNEL_NORMS = (L.LayerNorm, L.GroupNorm)
+
+
+def norm_slopes(network: Network) -> dict[Node, float]:
+    """{node: slope ``q / (q - m^2)``} of the LayerNorms and GroupNorms that read channel means ``m``, for inputs of q = 1."""
+    norms = [node for kind in CHANNEL_NORMS for node in network.nodes_of(kind)]
+    if not norms:
+        return {}
+    values = q_and_mean_values(unmixed(network))
+    read = {node: values[network.parents(node)[0]] for node in norms}
+    slopes = {node: square / (square - mean * mean) for node, (square, mean) in read.items()}
+    return {node: slope for node, slope in slopes.items() if slope > 1 + CENTRED}
+
+
+def true_q(network: Network) -> float | None:
+    """The ``q`` with which maxima over subnetworks count norms by their true slopes; None where there are no norms."""
+    return 1.0 if any(network.nodes_of(kind) for kind in CHANNEL_NORMS) else None
+
+
+def refuse_means(network: Network, promise: str, instead: str) -> None:
+    """Refuse a shaped network in which a LayerNorm or GroupNorm reads feature maps whose channel mean is not 0.
+
+    ``promise``: what would not hold; ``instead``: the method that can do it. Raises: KcalcError naming the node and the remedies.
+    """
+    slopes = norm_slopes(network)
+    if slopes:
+        node = next(node for node in network if node in slopes)
+        raise KcalcError(
+            f"the {type(network.layer(node)).__name__} at node {node!r} reads activations whose mean is not 0 after shaping: "
+            f"subtracting it multiplies the slope by {slopes[node]:.6g} and lowers c values, so that {promise} would not hold; "
+            f"put an RMSNorm in its place or an Affine in front of it, drop it with net.without_normalization(), or {instead}"
+        )
