@@ -184,16 +184,18 @@ def test_public_names_exist_and_are_documented() -> None:
         assert getattr(kc, name).__doc__, name
 
 
+STEM = [
+    ("x", kc.layers.Input(), ()),
+    ("a", kc.layers.Affine(), ("x",)),
+    ("n", kc.layers.Nonlinear("relu"), ("a",)),
+    ("b", kc.layers.Affine(), ("n",)),
+]
+
+
 @pytest.fixture
 def two_heads(tmp_path: Path) -> str:
     layers = kc.layers
-    steps = [
-        ("x", layers.Input(), ()),
-        ("a", layers.Affine(), ("x",)),
-        ("n", layers.Nonlinear("relu"), ("a",)),
-        ("b", layers.Affine(), ("n",)),
-    ]
-    net = kc.Network.from_steps([*steps, ("m", layers.Nonlinear("tanh"), ("b",)), ("c", layers.Affine(sigma_w=2.0), ("m",))], ["b", "c"])
+    net = kc.Network.from_steps([*STEM, ("m", layers.Nonlinear("tanh"), ("b",)), ("c", layers.Affine(sigma_w=2.0), ("m",))], ["b", "c"])
     kc.save_json(net, tmp_path / "net.json")
     return str(tmp_path / "net.json")
 
@@ -213,13 +215,7 @@ def test_maps_and_kernels_of_several_outputs_are_told_apart(two_heads: str, caps
 
 def test_post_activation_networks_are_rewritten_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layers = kc.layers
-    steps = [
-        ("x", layers.Input(), ()),
-        ("a", layers.Affine(), ("x",)),
-        ("n", layers.Nonlinear("relu"), ("a",)),
-        ("b", layers.Affine(), ("n",)),
-    ]
-    net = kc.Network.from_steps([*steps, ("s", layers.Sum(), ("n", "b")), ("y", layers.Affine(), ("s",))])
+    net = kc.Network.from_steps([*STEM, ("s", layers.Sum(), ("n", "b")), ("y", layers.Affine(), ("s",))])
     kc.save_json(net, tmp_path / "v1.json")
     status, out, _ = run(capsys, "maps", str(tmp_path / "v1.json"), "--preactivated")
     assert status == 0 and "rewritten as pre-activation, other inputs" in out
