@@ -216,6 +216,7 @@ def test_printing_is_one_short_line():
     assert found._repr_latex_().startswith("$0.31830988618379067153776752674") and r"\cdot 10^{-" in found._repr_latex_()
     assert repr(Enclosure.of(arb(2.5))) == "2.5 +/- 0" and Enclosure.of(arb(2.5))._repr_latex_() == "$2.5$"
     assert repr(Enclosure.of(arb(0))) == "0 +/- 0"
+    assert repr(Enclosure.of(arb(3) * arb(2) ** 1500)) == f"{3 * 2**1500} +/- 0"
 
 
 def test_flint_version_has_what_is_used():

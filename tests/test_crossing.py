@@ -8,6 +8,7 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
+from kcalc import layers as L
 from kcalc.calculi.crossing import dropped, expected, lessened
 from kcalc.fields.jets import Jet
 
@@ -55,3 +56,49 @@ def test_the_loss_from_one_gaussian_to_two(gap: float) -> None:
     slope = 2 * root * mpmath.exp(-(mpmath.mpf(Q1) + 4 * mpmath.mpf(Q2)) / 2) * mpmath.cosh(2 * root * (1 - mpmath.mpf(gap)))
     assert drop.coefficients[1] == pytest.approx(float(slope), rel=1e-11)
     assert dropped(SIN, TWICE, Q1, Q2, 0) == (pytest.approx(float(truth(root)), rel=1e-13), 0)
+
+
+def relu_and_normed_relu() -> kc.Network:
+    """relu(f / rms f) - relu(f) + g: two activations of Gaussians whose cosine is 1 for equal inputs, whatever their q."""
+    return kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("f", L.Affine(), ("x",)),
+            ("g", L.Affine(), ("x",)),
+            ("r", L.RMSNorm(), ("f",)),
+            ("p", L.Nonlinear("relu"), ("r",)),
+            ("p2", L.Nonlinear("relu"), ("f",)),
+            ("s", L.Sum((1, -1, 1)), ("p", "p2", "g")),
+        ]
+    )
+
+
+def test_tangent_kernels_of_equal_rows_have_all_digits_behind_norms() -> None:
+    """On the diagonal (1/sqrt(q) - 1)^2 q / 2 + q; a cosine rounded to 1 - 1e-16 would cost half of the digits there."""
+    q = np.random.default_rng(3).uniform(0.1, 6, 200)
+    truth = (1 / np.sqrt(q) - 1) ** 2 * q / 2 + q
+    K = kc.ntk(relu_and_normed_relu())
+    np.testing.assert_allclose(K(np.ones(200), q1=q), truth, rtol=1e-14)
+    rows = np.sqrt(q[:12])[:, None] * np.ones((12, 4))
+    np.testing.assert_allclose(np.diag(K.matrix(rows, method="pairs")), truth[:12], rtol=1e-14)
+
+
+def test_learnable_kernels_of_equal_rows_have_all_digits_behind_norms() -> None:
+    jax = pytest.importorskip("jax")
+    q = np.random.default_rng(4).uniform(0.1, 6, 12)
+    kernel = kc.learnable_kernel(relu_and_normed_relu())
+    with jax.enable_x64(True):
+        found = kernel({}, jax.numpy.asarray(np.sqrt(q)[:, None] * np.ones((12, 4))))
+    np.testing.assert_allclose(np.diag(found), (1 / np.sqrt(q) - 1) ** 2 * q / 2 + q, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("scale", "why"), [(1e-5, "leaves too few digits"), (1e-9, "channels are all equal")])
+def test_norms_of_what_hardly_varies_are_refused(scale: float, why: str) -> None:
+    """sigmoid of small numbers: mean 1/2, variance scale^2 / 16, the difference of nearly equal doubles."""
+    steps = [L.Input(), L.Affine(sigma_w=scale), L.Nonlinear("sigmoid"), L.LayerNorm(), L.Affine()]
+    with pytest.raises(kc.KcalcError, match=why):
+        kc.c_map(kc.chain(*steps))
+    fine = kc.c_map(kc.chain(L.Input(), L.Affine(), *steps[2:]))
+    with pytest.raises(kc.KcalcError, match=why):
+        fine(0.5, q1=scale**2)
+    assert float(fine.ball(0.5, q1=scale**2, digits=40).mid) == pytest.approx(0.5, rel=1e-9)

@@ -89,7 +89,8 @@ def test_fusion_against_a_plane_rule() -> None:
     x, y = np.meshgrid(z, z, indexing="ij")
     u, v = np.sqrt(q[0]) * x, np.sqrt(q[1]) * (c * x + np.sqrt(1 - c * c) * y)
     kernel = kc.learnable_kernel(NETS["sin after tanh"])
-    found = kernel({"constants": {"nonlinear_1": {"input_scale": 1.5}, "nonlinear_2": {"input_shift": 0.2}}}, X[:2], kind="nngp")
+    params = {"constants": {"nonlinear_1": {"input_scale": 1.5}, "nonlinear_2": {"input_shift": 0.2}}}
+    found = np.asarray(kernel(params, X[:2], kind="nngp"))
     want = np.sum(np.sin(np.tanh(1.5 * u) + 0.2) * np.sin(np.tanh(1.5 * v) + 0.2) * np.outer(w, w))
     assert abs(found[0, 1] - want) < 1e-12
 

@@ -23,6 +23,8 @@ L = kc.layers
 ERF = kc.ntk(kc.chain(L.Input(5), L.Affine(), L.Nonlinear("erf"), L.Affine()))
 HUGE = kc.ntk(kc.chain(L.Input(5), L.Affine(sigma_w=1e148), L.Affine(sigma_w=1.2e6)))  # NNGP 1.44e308, NTK twice that
 
+ONES = np.eye(5) * np.sqrt(5)
+
 
 def rows(count: int, seed: int, spread: float = 0.2) -> np.ndarray:
     """Rows with q between exp(-spread/2) and exp(spread/2), the last two nearly equal to, and opposite to the first."""
@@ -135,11 +137,18 @@ def test_tables_are_carried_by_pickle_and_keep_few_multiples(plan: LevelPlan) ->
         (lambda: ERF.matrix([["a"] * 5]), "real numbers"),
         (lambda: ERF.matrix(np.ma.masked_less(X, 0)), "masked"),
         (lambda: HUGE.matrix(X), "not finite at c = .*lower sigma_w"),
+        (lambda: HUGE.matrix(ONES, method="pairs"), "exceed double precision: lower sigma_w"),
+        (lambda: HUGE(1.0), "NTK of node 'affine_2' exceeds double precision"),
+        (lambda: HUGE.nngp.matrix(ONES.astype(np.float32)), "exceed single precision; ask for dtype=float"),
     ],
 )
 def test_data_that_cannot_be_used(call: Any, says: str) -> None:
     with pytest.raises(kc.KcalcError, match=says):
         call()
+
+
+def test_kernels_that_fit_are_given_beside_one_that_does_not() -> None:
+    np.testing.assert_allclose(HUGE.nngp.matrix(ONES), 1.44e308 * np.eye(5), rtol=1e-13, atol=1e294)
 
 
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:

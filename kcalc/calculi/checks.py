@@ -12,12 +12,18 @@ from sympy.core.function import AppliedUndef
 
 from ..arguments import TINY
 from ..errors import KcalcError
-from ..fields import SYMPY
+from ..fields import NUMPY, SYMPY
 from ..fields.jax_field import is_jax
 from ..fields.jets import Jet
 
 Number = Any
 Node = Hashable
+
+CANCELLED = 1e-8
+"""Of what is added or subtracted: below it, less than half the digits of a double are left."""
+
+EQUAL = 1e-14
+"""Of q: what is left of a variance of 0."""
 
 
 def check_q(field: Any, q: Number, node: Node) -> None:
@@ -40,11 +46,16 @@ def check_q(field: Any, q: Number, node: Node) -> None:
 
 
 def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
-    """Refuse to normalise what has no variance over channels, naming the node."""
+    """Refuse to normalise what has no variance over channels, or one whose digits are gone, naming the node."""
     value, scale = (v.value if isinstance(v, Jet) else v for v in (var, q))
     if is_jax(value):
         return
-    bad = value == 0 if field is SYMPY else np.any(np.asarray(value <= 1e-14 * scale))
+    if field is NUMPY and np.any(np.asarray((value <= CANCELLED * scale) & (value > EQUAL * scale))):
+        raise KcalcError(
+            f"node {node!r} normalises a feature map whose variance over channels is less than {CANCELLED:g} of its q, which leaves "
+            "too few digits of it; take larger inputs or weights, or ask the map's ball(...) for certified digits"
+        )
+    bad = value == 0 if field is SYMPY else np.any(np.asarray(value <= EQUAL * scale)) if field is NUMPY else not value > 0
     if bad:
         raise KcalcError(f"node {node!r} normalises a feature map whose channels are all equal, so its variance is 0")
 

@@ -12,17 +12,24 @@ from ..fields.jets import Jet
 Number = Any
 SHORT = 0.05  # differences of cross moments over shorter steps are integrals of the slope, which keeps their digits
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
+END = 8  # epsilons: cosines of proportional Gaussians come this near to 1 by rounding, and arccos takes the root of it
 
 
 def expected(phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number) -> Number:
     """``E[phi(g) psi(h)]`` for Gaussians of variances q1, q2 and the given covariance."""
-    return phi.cross(psi, q1, q2, covariance / np.sqrt(q1 * q2))[0]
+    return phi.cross(psi, q1, q2, to_end(covariance / np.sqrt(q1 * q2)))[0]
+
+
+def to_end(cosine: Number, xp: Any = np) -> Number:
+    """The cosine, exactly 1 or -1 where only rounding may hold it from there."""
+    nearest = 1 - END * xp.finfo(xp.result_type(cosine)).eps
+    return xp.where(xp.abs(cosine) >= nearest, xp.sign(cosine), cosine)[()]
 
 
 def lessened(phi: Activation, psi: Activation, q1: Number, q2: Number, whole: Number, loss: Number) -> tuple[Number, Number]:
     """``E[phi psi]`` for Gaussians of covariance ``whole``, and what it loses when ``loss`` is taken off."""
     norm = np.sqrt(q1 * q2)
-    top, deficit = whole / norm, loss / norm
+    top, deficit = to_end(whole / norm), loss / norm
     joint = phi.cross(psi, q1, q2, top)[0]
     if not isinstance(deficit, Jet):
         return joint, 0

@@ -22,15 +22,13 @@ from ..errors import FreshnessError, KcalcError
 from ..fields import NUMPY
 from ..fields.jets import Jet
 from .atoms import Atom, Pair, Term, disjoint, merged
+from .checks import CANCELLED
 from .crossing import dropped, expected, lessened
 from .products import Products, plus
 from .second_moments import Moments, Part, is_zero
 
 Number = Any
 Node = Hashable
-
-CANCELLED = 1e-8
-"""Of the addends' mean squares: below it, less than half the digits of a double are left."""
 
 
 class Algebra(Products):
@@ -59,7 +57,7 @@ class Algebra(Products):
             parts = self._overlapping(terms, shift1, shift2, node)
         mean1, mean2 = self._means(terms, shift1, shift2)
         q1, q2, gap = self.mix(parts)
-        if not apart and self.field is NUMPY:
+        if self.field is NUMPY:
             _check_digits(q1, [part.first for part in parts], node)
             _check_digits(q2, [part.second for part in parts], node)
         moments = Moments(q1, q2, gap, mean1, mean2)
@@ -228,5 +226,5 @@ def _check_digits(q: Number, parts: Sequence[Number], node: Node) -> None:
     if np.any(lost):
         raise KcalcError(
             f"node {node!r}: its addends cancel to less than {CANCELLED:g} of their mean squares, which leaves too few digits of its q; "
-            "write the sum as one activation, take larger inputs, or evaluate with mpmath numbers"
+            "write the sum as one activation, take larger inputs, or ask the map's ball(...) for certified digits"
         )

@@ -14,6 +14,7 @@ from ..fields.jets import Jet
 from ..layers import Affine
 from .atoms import Atom, Pair, opened
 from .checks import plain
+from .crossing import to_end
 from .freshness import Algebra
 from .second_moments import Moments, Part, agree
 from .tangent import Tangent
@@ -120,8 +121,8 @@ class TracedAlgebra(Algebra):
         if a.source is b.source:
             return self._of_one(phi, psi, m)
         ahead, back = self.product(a.source, b.source, node)
-        first = cross(phi, psi, m.q1, n.q1, ahead.first / self.geometric(m.q1, n.q1))
-        second = first if self.uniform else cross(phi, psi, m.q2, n.q2, ahead.second / self.geometric(m.q2, n.q2))
+        first = cross(phi, psi, m.q1, n.q1, _to_end(ahead.first / self.geometric(m.q1, n.q1)))
+        second = first if self.uniform else cross(phi, psi, m.q2, n.q2, _to_end(ahead.second / self.geometric(m.q2, n.q2)))
         one = self._lessened(phi, psi, m.q1, n.q2, ahead)
         two = one if self.uniform else self._lessened(phi, psi, m.q2, n.q1, back)
         return Part(first, second, *one), Part(first, second, *two)
@@ -136,7 +137,7 @@ class TracedAlgebra(Algebra):
 
     def _lessened(self, phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, part: Part) -> tuple[Any, Any]:
         norm = self.geometric(q1, q2)
-        top, loss = part.joint / norm, part.deficit / norm
+        top, loss = _to_end(part.joint / norm), part.deficit / norm
         if not isinstance(loss, Jet):
             return cross(phi, psi, q1, q2, top), 0
         return _dropped(cross_drop(phi, psi, q1, q2, top, loss.value), loss)
@@ -145,6 +146,12 @@ class TracedAlgebra(Algebra):
 def _dropped(found: tuple[Any, Any, Any], loss: Jet) -> tuple[Any, Jet]:
     joint, drop, slope = found
     return joint, Jet((drop, slope * loss.coefficients[1]))
+
+
+def _to_end(cosine: Any) -> Any:
+    import jax.numpy as jnp
+
+    return to_end(cosine, jnp)
 
 
 def _maps(phi: Any) -> TracedMaps | None:

@@ -151,9 +151,10 @@ class TangentReading:
     def values(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None
     ) -> dict[Node, tuple[Any, Any]]:
-        """{output: (NNGP, NTK)} in float64."""
+        """{output: (NNGP, NTK)} in float64; infinite where they exceed it."""
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
-        found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
+        with np.errstate(all="ignore"):
+            found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
         return {node: (nngp + 0.0, tangent + 0.0) for node, (nngp, tangent) in found.items()}  # no -0
 
     def silent(self, part: int, node: Node | None = None) -> bool:
@@ -228,6 +229,9 @@ class KernelFunction(OfReading, WithMatrices):
             second = None
         shape = broadcast_shape(*gap.values(), *first.values(), *(second or {}).values())
         values = {node: pair[self._part] for node, pair in self.reading.values(gap, first, second, self._seeds).items()}
+        for node, value in values.items():
+            if not np.isfinite(value).all():
+                raise KcalcError(f"the {self.name} of node {node!r} exceeds double precision: lower sigma_w or the depth")
         (only, *others) = self._seeds or (None,)
         if not others and self.reading.silent(self._part, only):
             values = {node: np.where(_orthogonal(gap), 0.0, value) for node, value in values.items()}

@@ -82,7 +82,7 @@ class DeepKernel:
                 states[node] = kernel.start(node, q, q, Jet((gap, np.zeros(gap.shape))))
             for block in self._blocks:
                 self._walk(kernel, block, states)
-        nngp, ntk = kernel.kernels(states[network.outputs[0]])
+            nngp, ntk = kernel.kernels(states[network.outputs[0]])
         return np.stack([np.broadcast_to(np.asarray(part, dtype=float), gap.shape) for part in (nngp, ntk)])
 
     @cached_property

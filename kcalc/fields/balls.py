@@ -351,7 +351,7 @@ class Enclosure:
         if radius:
             decimals = max(0, 1 - _exponent(radius))
         else:
-            decimals = min(mid.denominator.bit_length() - 1, 40 - (_exponent(abs(mid)) if mid else 0))
+            decimals = max(0, min(mid.denominator.bit_length() - 1, 40 - (_exponent(abs(mid)) if mid else 0)))
         shown = Fraction(round(mid * 10**decimals), 10**decimals)
         total = radius + abs(mid - shown)
         with localcontext() as context:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..errors import KcalcError
 from .plans import Plan
 from .rows import RowSet, cluster_distances, distances
 from .tables import NEAR
@@ -104,8 +105,10 @@ def _piece(job: Job, cosines: Array, values: list[Array], rows: slice, columns: 
     those = slice(columns.start + across.start, columns.start + across.stop)
     near = sharpened(job, w, upper, these, those) if w.min() < NEAR else np.zeros(0, dtype=np.intp)
     out = tuple(np.empty(w.shape) for _ in values)
-    job.plan.fill(w, np.ascontiguousarray(upper), these, those, near, job.parts, out)
+    with np.errstate(over="ignore"):  # refused below
+        job.plan.fill(w, np.ascontiguousarray(upper), these, those, near, job.parts, out)
     for place, part in zip(values, out, strict=True):
+        _check_finite(part)
         if job.symmetric and across.start == down.start:
             corner = part[:, : len(part)]
             below = np.tril_indices(len(corner), -1)
@@ -116,13 +119,24 @@ def _piece(job: Job, cosines: Array, values: list[Array], rows: slice, columns: 
             place[low:high, down] = part[:, low - across.start : high - across.start].T
 
 
+def _check_finite(values: Array) -> None:
+    with np.errstate(over="ignore"):
+        if np.isfinite(values.sum()) or np.isfinite(values).all():  # the sum is the quicker question
+            return
+    raise KcalcError("kernels exceed double precision: lower sigma_w, the depth or the norms of the rows")
+
+
 def _moved(job: Job, sink: Sink, rows: slice, columns: slice, part: int, values: Array) -> None:
     """A stripe to its place, and to that of its transpose."""
-    if values is not sink.direct(part):
-        sink.write(part, rows, columns, values)
-    if job.symmetric and columns.stop > rows.stop:
-        beyond = slice(rows.stop, columns.stop)
-        sink.write(part, beyond, rows, values[:, rows.stop - columns.start :].T)
+    try:
+        with np.errstate(over="raise"):
+            if values is not sink.direct(part):
+                sink.write(part, rows, columns, values)
+            if job.symmetric and columns.stop > rows.stop:
+                beyond = slice(rows.stop, columns.stop)
+                sink.write(part, beyond, rows, values[:, rows.stop - columns.start :].T)
+    except FloatingPointError:
+        raise KcalcError("kernels exceed single precision; ask for dtype=float, or lower the norms of the rows") from None
 
 
 def sharpened(job: Job, w: Array, upper: Array, rows: slice, columns: slice) -> Array:
