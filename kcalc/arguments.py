@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -54,6 +55,32 @@ def raw_array(value: Any, what: str) -> Array:
     except Exception:  # whatever a foreign object raises as it is read
         raise KcalcError(f"{what} must be a real number or an array of real numbers, got {glimpse(value)}") from None
     return array
+
+
+def as_number(value: Any, what: str) -> Any:
+    """``value`` as a Python or SymPy real number (or symbolic expression).
+
+    Raises: KcalcError for nan, infinities, complex numbers, booleans, strings and arrays; ``what`` names the field.
+    """
+    if isinstance(value, bool | str | bytes) or value is None:
+        raise KcalcError(f"{what} must be a number, got {glimpse(value)}")
+    if isinstance(value, sp.Basic) and value.free_symbols:
+        if not isinstance(value, sp.Expr) or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo) or value.is_real is False:
+            raise KcalcError(f"{what} must be a finite real number, got {glimpse(value)}")
+        return value
+    try:
+        if isinstance(value, sp.Basic):
+            NUMPY.number(value)
+            return value
+        if np.iscomplexobj(value):
+            raise TypeError
+        number = value if isinstance(value, int) else float(value)
+        finite = math.isfinite(number)
+    except Exception:  # whatever a foreign object raises as it is read
+        raise KcalcError(f"{what} must be a finite real number of ordinary size, got {glimpse(value)}") from None
+    if not finite:
+        raise KcalcError(f"{what} must be finite, got {glimpse(value)}")
+    return number
 
 
 def one_number(value: Any, what: str) -> float:

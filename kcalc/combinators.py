@@ -11,8 +11,9 @@ from typing import Any
 
 import sympy as sp
 
+from .arguments import as_number
 from .errors import GraphError, KcalcError, glimpse
-from .layers import Input, Layer, Sum, as_number
+from .layers import Input, Layer, Sum
 from .network import Network, Step
 from .plain_arguments import whole
 

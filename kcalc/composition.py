@@ -18,6 +18,7 @@ from .repetition import repetition
 from .threads import decimal_digits, lambdify
 
 CLOSED_SIZE = 1500
+MOST_SYMBOLS = 5000  # of a formula in a notebook, some 40 kB of LaTeX
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,15 @@ class Composition:
         rows = [*(f.latex() for f in self.functions), *rows, closing]
         return closing if len(rows) == 1 else r"\begin{array}{l}" + r"\\ ".join(rows) + r"\end{array}"
 
-    def _repr_latex_(self) -> str:
-        return f"${self.latex()}$"
+    def shown(self) -> str | None:
+        """The LaTeX array for a notebook; None where it is too long to read and to set, as in densely connected networks."""
+        stages = (stage for start, period, _ in self._runs() for stage in self.stages[start : start + period])
+        symbols = sum(1 for stage in stages for _, expr in stage.definitions for _ in sp.preorder_traversal(expr))
+        return self.latex() if symbols <= MOST_SYMBOLS else None
+
+    def _repr_latex_(self) -> str | None:
+        text = self.shown()
+        return None if text is None else f"${text}$"
 
     def __str__(self) -> str:
         bodies = [f.closed if f.closed is not None else f"local map of {f.activation.name}" for f in self.functions]

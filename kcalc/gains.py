@@ -10,10 +10,11 @@ import numpy as np
 import sympy as sp
 
 from .activations import activation as resolve
-from .activations import exponential_linear
 from .errors import KcalcError, glimpse
 from .fields import NUMPY, SYMPY
 from .plain_arguments import truth
+
+__all__ = ["SHIPPED", "Shipped", "comparison", "gain"]
 
 
 def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
@@ -72,7 +73,6 @@ class Shipped:
 
 
 _TORCH, _TIMM = "torch", "timm"
-_ELU = exponential_linear("celu", 1)  # celu with alpha = 1 is elu
 
 SHIPPED: tuple[Shipped, ...] = (
     Shipped(_TORCH, "linear", "identity", 1.0),
@@ -81,7 +81,7 @@ SHIPPED: tuple[Shipped, ...] = (
     Shipped(_TORCH, "relu", "relu", math.sqrt(2)),
     Shipped(_TORCH, "leaky_relu", "leaky_relu", math.sqrt(2 / (1 + 0.01**2))),
     Shipped(_TORCH, "selu", "selu", 0.75),
-    Shipped(_TIMM, "celu (alpha = 1)", _ELU, 1.270926833152771, True),
+    Shipped(_TIMM, "celu", "celu", 1.270926833152771, True),
     Shipped(_TIMM, "elu", "elu", 1.2716004848480225, True),
     Shipped(_TIMM, "gelu", "gelu", 1.7015043497085571, True),
     Shipped(_TIMM, "leaky_relu", "leaky_relu", 1.70590341091156, True),
@@ -109,3 +109,7 @@ def comparison(layers: int = 100) -> str:
         error = "0" if abs(row.error) < 1e-15 else f"{row.error:+.1e}"
         rows.append(f"| {row.library} | {row.name} | {kept} | {row.value:.13g} | {row.exact:.13g} | {error} | {after:.4g} |")
     return "\n".join(rows)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -16,9 +16,14 @@ import numpy as np
 import sympy as sp
 
 from .activations import Activation, activation
+from .arguments import as_number
 from .errors import KcalcError, glimpse
-from .fields import NUMPY
 from .plain_arguments import LARGEST, choice, extents, items, truth, whole
+
+__all__ = [
+    "KINDS", "Affine", "BatchNorm", "Concat", "Dropout", "Flatten", "GroupNorm", "Identity", "Input", "Layer", "LayerNorm", "Nonlinear",
+    "Opaque", "Pool", "Product", "RMSNorm", "Scale", "Sum", "TokenMix",
+]  # fmt: skip
 
 Number = Any
 MANY = math.inf
@@ -27,32 +32,6 @@ SMALL = 1e-150  # numbers whose squares are told from 0 with some room
 
 def _fail(layer: object, message: str) -> KcalcError:
     return KcalcError(f"{type(layer).__name__}: {message}")
-
-
-def as_number(value: Any, what: str) -> Number:
-    """``value`` as a Python or SymPy real number (or symbolic expression).
-
-    Raises: KcalcError for nan, infinities, complex numbers, booleans, strings and arrays; ``what`` names the field.
-    """
-    if isinstance(value, bool | str | bytes) or value is None:
-        raise KcalcError(f"{what} must be a number, got {glimpse(value)}")
-    if isinstance(value, sp.Basic) and value.free_symbols:
-        if not isinstance(value, sp.Expr) or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo) or value.is_real is False:
-            raise KcalcError(f"{what} must be a finite real number, got {glimpse(value)}")
-        return value
-    try:
-        if isinstance(value, sp.Basic):
-            NUMPY.number(value)
-            return value
-        if np.iscomplexobj(value):
-            raise TypeError
-        number = value if isinstance(value, int) else float(value)
-        finite = math.isfinite(number)
-    except Exception:  # whatever a foreign object raises as it is read
-        raise KcalcError(f"{what} must be a finite real number of ordinary size, got {glimpse(value)}") from None
-    if not finite:
-        raise KcalcError(f"{what} must be finite, got {glimpse(value)}")
-    return number
 
 
 def _count(layer: object, name: str, optional: bool = False) -> None:
@@ -398,3 +377,7 @@ KINDS: dict[str, type[Layer]] = {
         Dropout, Flatten, Identity, Opaque,
     )
 }  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

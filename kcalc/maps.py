@@ -108,10 +108,11 @@ class KernelMap(ABC):
             composition = self.expr
         except KcalcError:  # no symbolic form: a notebook shows the plain repr instead
             return None
-        if isinstance(composition, dict):
-            rows = r"\\ ".join(rf"\text{{{node}}}: {part.latex()}" for node, part in composition.items())
-            return rf"$\begin{{array}}{{l}}{rows}\end{{array}}$"
-        return f"${composition.latex()}$"
+        if not isinstance(composition, dict):
+            return composition._repr_latex_()
+        parts = {node: part.shown() for node, part in composition.items()}
+        rows = r"\\ ".join(rf"\text{{{node}}}: {text}" for node, text in parts.items())
+        return None if None in parts.values() else rf"$\begin{{array}}{{l}}{rows}\end{{array}}$"
 
     def _values(self, given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
         return per_input(self.inputs)(given, convert, what)

@@ -18,15 +18,22 @@ LARGEST = 2**63 - 1  # what arrays and files can count
 
 
 def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
-    """A whole number in [least, most]: a Python, NumPy, JAX or SymPy one. Raises: KcalcError otherwise, for truth values too."""
+    """A whole number in [least, most]: a Python, NumPy, JAX, PyTorch or SymPy one. Raises: KcalcError otherwise, for truth values too."""
     try:
-        number = least - 1 if isinstance(value, bool | np.bool_) else operator.index(value)
+        number = _index(value)
     except Exception:  # whatever a foreign object raises as it is read
         number = least - 1
     if not least <= number <= most:
         ceiling = f" and <= {most}" if most < LARGEST or number > most else ""
         raise KcalcError(f"{what} must be a whole number >= {least}{ceiling}, got {glimpse(value)}")
     return number
+
+
+def _index(value: Any) -> int:
+    """Raises: TypeError, or whatever a foreign object raises, for what is no whole number; PyTorch has an index of more."""
+    if isinstance(value, bool | np.bool_) or str(getattr(value, "dtype", "")).endswith("bool") or getattr(value, "ndim", 0):
+        raise TypeError
+    return operator.index(value)
 
 
 def extents(value: Any, what: str) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import sympy as sp
 from . import layers as L
 from .combinators import Piece, chain, residual
 from .errors import KcalcError, glimpse
-from .network import Network, Step
+from .network import Network, Step, require_network
 from .plain_arguments import choice, items, truth, whole
 
 Node = Hashable
@@ -26,8 +26,7 @@ def projection_shortcuts(network: Network) -> tuple[Node, ...]:
 
     The fork is the last node that all addends depend on; another addend must have more weights behind it since then, or wider kernels.
     """
-    if not isinstance(network, Network):
-        raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}")
+    require_network(network)
     order = {node: i for i, node in enumerate(network)}
     return tuple(a for node in network.nodes_of(L.Sum) for a in _projections(network, node, order))
 

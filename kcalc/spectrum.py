@@ -168,3 +168,7 @@ def not_positive_definite(smallest: float, largest: float, ridge: float = 0.0, n
         f"the kernel matrix{added} is not positive definite to working precision: its smallest eigenvalue is {smallest:.3e}, its largest "
         f"{largest:.3e}. Equal inputs, or a kernel that has collapsed, make it so; drop them, or give {name} >= {ridge + enough:.1e}"
     )
+
+
+def __dir__() -> list[str]:
+    return __all__

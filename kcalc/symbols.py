@@ -10,7 +10,7 @@ import sympy as sp
 
 from .plain_arguments import text
 
-__all__ = ["kappa", "psi", "slope_of"]
+__all__ = ["c", "kappa", "psi", "q", "slope_of"]
 
 psi = sp.Symbol("psi", positive=True)
 kappa = sp.Symbol("kappa", positive=True)
@@ -26,3 +26,7 @@ c: sp.Symbol = sp.Symbol("c", real=True)
 
 q: sp.Symbol = sp.Symbol("q", positive=True)
 """The mean square of an input."""
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import as_number
 from .errors import KcalcError
-from .layers import as_number
 from .plain_arguments import items, text, truth, whole
 
 Array = np.ndarray
@@ -224,3 +224,7 @@ def _numbers(values: Any, what: str) -> list[float]:
 
 
 __all__ = ["covariance", "exponential", "preserving", "rescaled", "uniform", "value_skip"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -56,8 +56,6 @@ def _parents(graph: nx.DiGraph, node: Node, layer: Layer) -> tuple[Node, ...]:
     if not layer.arity[0] <= total <= layer.arity[1]:
         raise _wrong_arity(node, layer, total)
     for parent, slot in edges:
-        if slot is None and total == 1:
-            slot = 0
         if slot is None:
             raise GraphError(f"edge {parent!r} -> {node!r} has no slot; give each input of {node!r} slot=0 ... {total - 1}")
         for taken in slot if isinstance(slot, tuple | list) else (slot,):

@@ -37,7 +37,7 @@ axes[0].figure.suptitle("tanh: small inputs keep their angles, large ones are pu
 #
 # ## The catalogue
 #
-# In each figure the upper panels show activations, the lower ones their C maps at three q values, with the identity dashed. Where one curve is seen, the C map does not depend on $q$.
+# In each figure the upper panels show activations, the lower ones their C maps at three q values, with the identity dashed. Where one curve is seen, the C map does not depend on $q$. `celu` is `elu` under its other name: they part for other values of its parameter only (`kc.activations.celu(2)`).
 
 # %%
 FAMILIES = {

@@ -22,8 +22,8 @@ CLOSED = (
 )  # fmt: skip
 EXACT = ("relu", "erf", "sin", "gelu", "identity", LEAKY, "probit", "gaussian")
 INTEGRATED = (
-    "tanh", "tanh", "softplus", "swish", "sigmoid", "mish", "elu", "selu", "celu", "gelu_tanh", "softsign", "atan", "asinh", "bentid",
-    "squareplus", "logcosh", "hard_tanh", "relu6", "hard_sigmoid", "hard_swish", "hard_shrink", *TYPED, "relu", "erf",
+    "tanh", "tanh", "softplus", "swish", "sigmoid", "mish", "elu", "selu", kc.activations.celu(2), "gelu_tanh", "softsign", "atan", "asinh",
+    "bentid", "squareplus", "logcosh", "hard_tanh", "relu6", "hard_sigmoid", "hard_swish", "hard_shrink", *TYPED, "relu", "erf",
 )  # fmt: skip
 SHAPED = (
     None, None, None, "tanh", "softplus", "relu", "swish", "gelu", "erf", "leaky_relu", "elu", "sigmoid", "atan", "mish", "softsign",

@@ -28,7 +28,20 @@ def test_whole_numbers_of_every_library(three: Any) -> None:
     assert kc.architectures.vanilla(three, features=three) == kc.architectures.vanilla(3, features=3)
 
 
-@pytest.mark.parametrize("given", [True, np.True_, np.array(True), 3.0, sp.Float(3), Fraction(3), "3", None, [3], np.array([3])], ids=repr)
+class Tensor:
+    """What PyTorch has an index of: truth values, and rows of one number."""
+
+    def __init__(self, dtype: str, ndim: int) -> None:
+        self.dtype, self.ndim = dtype, ndim
+
+    def __index__(self) -> int:
+        return 1
+
+
+NONE = [True, np.True_, np.array(True), 3.0, sp.Float(3), Fraction(3), "3", None, [3], np.array([3])]
+
+
+@pytest.mark.parametrize("given", [*NONE, Tensor("torch.bool", 0), Tensor("torch.int64", 1)], ids=lambda given: str(given)[:20])
 def test_what_is_no_whole_number(given: Any) -> None:
     with pytest.raises(kc.KcalcError, match="n must be a whole number >= 1, got"):
         whole(given, "n", 1)

@@ -201,6 +201,16 @@ def test_kinks_and_jumps_follow():
     assert total.jumps(1) == ((0, sp.Rational(3, 2)),)
 
 
+def test_celu_of_other_alpha_is_elu_on_another_scale():
+    """celu(2)(x) = 2 elu(x/2), so that the frozen rows of elu at q are those of celu(2) at 4 q."""
+    assert activation("celu")(-1.5) == pytest.approx(math.expm1(-1.5), rel=1e-15) and activation("celu").name == "celu"
+    moments = {row["q"]: float(row["second_moment"]) for row in RECORDS["elu"]["moments"]}
+    for row in [row for row in RECORDS["elu"]["gammas"] if row["q1"] != row["q2"] and max(row["q1"], row["q2"]) <= 10]:
+        gamma, slope = (float(value) / math.sqrt(moments[row["q1"]] * moments[row["q2"]]) for value in row["values"][:2])
+        got = celu(2).taylor(1 - row["c"], 4 * row["q1"], 4 * row["q2"], 1)
+        assert got[0] == pytest.approx(1 - gamma, abs=1e-13) and got[1] == pytest.approx(slope, rel=1e-12)
+
+
 def test_composed_derivatives_match_the_expression():
     composed = activation("tanh").composed(activation("swish"))
     x = np.linspace(-4, 4, 9)
@@ -218,6 +228,11 @@ def test_names_aliases_and_case():
     with pytest.raises(KcalcError, match="tanh"):
         activation("tahn")
     assert activation("tanh", name="mine").name == "mine"
+
+
+@pytest.mark.parametrize("spelling", [sp.Piecewise((sp.exp(Y) - 1, Y < 0), (Y, True)), sp.Piecewise((Y, Y > 0), (sp.exp(Y) - 1, True))])
+def test_of_two_names_of_one_function_the_usual_one_is_found(spelling):
+    assert activation(spelling).name == "elu"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import sympy as sp
@@ -149,3 +151,22 @@ def test_a_downsampling_block_takes_odd_images() -> None:
     net = kc.chain(L.Input(4, (7, 9)), block, L.Pool("mean"), L.Affine(3))
     assert kc.to_jax(net).apply(kc.to_jax(net).init(0), np.ones((2, 7, 9, 4), np.float32)).shape == (2, 3)
     assert kc.scaling(net).tensors
+
+
+@pytest.mark.parametrize("name", [name for name in A.__all__ if inspect.isfunction(getattr(A, name))])
+def test_unknown_options_are_refused_at_the_call(name: str) -> None:
+    build = getattr(A, name)
+    needed = {key: 1 for key, p in inspect.signature(build).parameters.items() if p.default is p.empty}
+    for option in ("sigma_b", "nonsense"):
+        with pytest.raises(TypeError, match=f"{name}.* unexpected keyword argument '{option}'") as refusal:
+            build(**needed, **{option: 1})
+        assert len(refusal.traceback) == 1, "raised inside of kcalc"
+
+
+def test_arrays_and_ragged_rows_as_options() -> None:
+    with pytest.raises(kc.KcalcError, match="TokenMix: matrix must be a rectangular array"):
+        A.transformer(1, [[[1], [1, 2]]])
+    with pytest.raises(kc.KcalcError, match="padding"):
+        A.preconditioned_block(8, 8, 8, downsample=True, padding=np.array([-1, 2]))
+    by_array, by_tuple = (A.preconditioned_block(8, 8, 8, downsample=True, padding=p) for p in (np.array([1, 1]), (1, 1)))
+    assert by_array == by_tuple

@@ -155,7 +155,7 @@ def test_factories_give_the_registered_entries_and_recognise_equals():
     assert [rectified_power(k).name for k in range(6)] == ["heaviside", "relu", "relu2", "relu3", "relu4", "relu5"]
     assert scaled_erf(1) == activation("erf") and gaussian(1) == gaussian() == activation("gaussian")
     assert gabor() == gabor(0.5, 2) == activation("gabor") and snake() == activation("snake") and hard_shrink() == activation("hard_shrink")
-    assert celu(2) == activation("celu") and hermite(4) == activation("hermite4")
+    assert celu() == celu(1) == activation("celu") == activation("elu") and hermite(4) == activation("hermite4")
     assert activation(sp.Symbol("y") ** 5 - 10 * sp.Symbol("y") ** 3 + 15 * sp.Symbol("y")) == hermite(5)
     assert type(activation(hermite(11).expr)) is type(hermite(11))
     assert activation("probit") == activation("normal_cdf")

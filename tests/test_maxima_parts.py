@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.layers import Affine, LayerNorm, Nonlinear
+from kcalc.layers import Affine, GroupNorm, Input, LayerNorm, Nonlinear
 from kcalc.subnetworks import maximal, maximal_c_value
 from kcalc.subnetworks.maxima import _check_monotone, leaky_relu_map
 
@@ -135,9 +135,13 @@ def test_maximal_c_values_of_chains() -> None:
 
 
 def test_what_a_maximal_c_value_takes_for_granted() -> None:
-    net = kc.chain(Affine(), Nonlinear("relu"), LayerNorm(), Affine(), Nonlinear("relu"))
-    assumed = maximal_c_value(net).assumptions
-    assert "leaky ReLU" in assumed[0].text and assumed[0].node == "network"
-    assert [a.text for a in assumed if a.node == "layernorm_1"] == ["LayerNorm acts as the identity on c values"]
-    assert {a.node for a in assumed} == {"network", "layernorm_1"}
+    net = kc.chain(Input(8), Affine(8), GroupNorm(2), Nonlinear("relu"), LayerNorm(), Affine(8), Nonlinear("relu"), GroupNorm(2))
+    most = maximal_c_value(net)
+    assert "leaky ReLU" in most.assumptions[0].text and most.assumptions[0].node == "network"
+    heuristic = [a for a in most.assumptions if a.kind == "heuristic"]
+    assert [a.node for a in heuristic] == ["layernorm_1", "groupnorm_2"]  # what groupnorm_1 reads has mean 0
+    assert all(a.kind == "convention" and a.node == "network" for a in most.assumptions if a not in heuristic)
+    assert "this GroupNorm is taken as the identity on c values" in heuristic[1].text and "q=1.0" in heuristic[1].text
+    # two ReLUs, each with a norm behind it: C(c) = (sqrt(1 - c^2) + (pi - arccos c) c)/pi, less the square of the mean in the true value
+    assert most(0.0) == pytest.approx(0.49373109020037, abs=1e-13) and maximal(net, kc.activation("relu").c_map, 1.0)(0.0) < 0.4
     assert len([a for a in maximal(net, abs).assumptions if "maxima over subnetworks check neither" in a.text]) == 1

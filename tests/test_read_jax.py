@@ -97,6 +97,13 @@ def test_activations_are_recognised(name, function):
         assert phi == kc.activation(name)
 
 
+@pytest.mark.parametrize(("alpha", "name"), [(1, "elu"), (1.0, "elu"), (2, "celu(2)"), (0.5, "celu(1/2)")])
+def test_celu_keeps_its_alpha(alpha, name):
+    r = architecture(lambda p, x: jax.nn.celu(x @ p["w"], alpha), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+    (phi,) = (r.network.layer(node).activation for node in r.network.nodes_of(kl.Nonlinear))
+    assert phi.name == name and phi == kc.activations.celu(alpha)
+
+
 def test_an_activation_of_the_users_own_stays_an_expression():
     r = architecture(lambda p, x: jnp.sin(x @ p["w"]) * jnp.exp(-jnp.abs(x @ p["w"]) / 3), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
     assert "Opaque" in layers_of(r)  # the same weights twice are shared weights

@@ -108,6 +108,7 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "whole": (lambda p, x: (3 * x).astype(int).astype(jnp.float32) + x, FLAT),
     "truth": (lambda p, x: (3 * x).astype(int).astype(bool).astype(jnp.float32), FLAT),
     "truths chosen": (lambda p, x: jnp.where(jnp.where(x > 0, x < 1, x > -1), x, 0), FLAT),
+    "truths compared": (lambda p, x: ((x > 0) == (x > 1)) * x + jnp.maximum(x > 0, x > -1) * x, FLAT),
     "three cases": (lambda p, x: lax.select_n((x > 0).astype(jnp.int32) + (x > 1).astype(jnp.int32), x, 2 * x, 3 * x), FLAT),
     "a certain choice": (lambda p, x: lax.select(jnp.full(x.shape, True), jnp.tanh(x), x), FLAT),
     "a certain branch": (lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x), FLAT),
@@ -196,6 +197,8 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "a length with gains": (lambda p, x: (x @ p["u"]) / jnp.sqrt((((x @ p["u"]) * p["b"]) ** 2).mean(-1, keepdims=True)), FLAT, ""),
     "cubes": (lambda p, x: x @ p["u"] - ((x @ p["u"]) ** 3).mean(-1, keepdims=True), FLAT, ""),
     "lengths over examples": (lambda p, x: (x @ p["u"]) / jnp.sqrt(((x @ p["u"]) ** 2).mean(0, keepdims=True) + 1e-5), FLAT, ""),
+    "bits": (lambda p, x: x * (((x > 0).astype(int) * 2) & 3), FLAT, "'and'"),
+    "a whole quotient": (lambda p, x: x * lax.div((x > 0).astype(int) * 3, 2), FLAT, "'div'"),
     "softmax of two axes": (lambda p, x: 2 * jax.nn.softmax(x, axis=(1, 2)), ROWS, "couples"),
 }
 

@@ -76,7 +76,7 @@ def test_sequential_and_other_layers():
 
 
 @pytest.mark.parametrize(
-    "name", ["relu", "gelu", "silu", "elu", "selu", "softplus", "softsign", "tanh", "sigmoid", "mish", "hard_sigmoid", "leaky_relu"]
+    "name", ["relu", "gelu", "silu", "elu", "celu", "selu", "softplus", "softsign", "tanh", "sigmoid", "mish", "hard_sigmoid", "leaky_relu"]
 )
 def test_activations(name):
     r = read(keras.Sequential([keras.Input((3,)), K.Dense(4, activation=name)]), sigmas=False)

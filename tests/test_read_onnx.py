@@ -132,6 +132,13 @@ def test_every_registered_form_comes_back_as_the_registered_activation() -> None
         assert [network.layer(n).activation for n in network.nodes_of(L.Nonlinear)] == [kc.activation(name)], op
 
 
+@pytest.mark.parametrize(("alpha", "name"), [({}, "elu"), ({"alpha": 2.0}, "celu(2)"), ({"alpha": 0.5}, "celu(1/2)")])
+def test_celu_keeps_its_alpha(alpha: dict[str, float], name: str) -> None:
+    network = recognise(trace_onnx(model([node("Celu", "x", "y", **alpha)], {"x": ["N", 3]}, ["y"], opset=18))).network
+    (phi,) = (network.layer(n).activation for n in network.nodes_of(L.Nonlinear))
+    assert phi.name == name and phi == kc.activations.celu(alpha.get("alpha", 1))
+
+
 WRITTEN_OUT: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "swish": ([node("Sigmoid", "h", "s"), node("Mul", "h s", "y")], {}, "swish"),
     "gelu": (

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy as sp
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from kcalc.activations import celu, leaky_relu  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model import trace_torch  # noqa: E402
 from kcalc.interchange.trace import Linear, Normalise, Pooling  # noqa: E402
@@ -84,6 +86,24 @@ def test_names_are_recognised() -> None:
         assert layers(Fn(function))[1] == Nonlinear(name)
     assert layers(Fn(lambda x: F.leaky_relu(x, 0.01)))[1] == Nonlinear("leaky_relu")
     assert layers(Fn(lambda x: x * torch.sigmoid(x)))[1] == Nonlinear("swish")
+
+
+@pytest.mark.parametrize(("alpha", "name"), [(1, "elu"), (2, "celu(2)"), (0.5, "celu(1/2)"), (sp.Rational(7, 10), "celu(7/10)")])
+def test_celu_keeps_its_alpha(alpha: float, name: str) -> None:
+    found = layers(Fn(nn.CELU(float(alpha))))[1]
+    assert found.activation.name == name and found == Nonlinear(celu(alpha))
+
+
+@pytest.mark.parametrize(("train", "upper", "level"), [(True, 0.5, "approximate"), (False, 0.5, "exact"), (True, 0.25, "exact")])
+def test_slopes_drawn_in_training_are_said_to_be_read_as_their_mean(train: bool, upper: float, level: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.RReLU(0.25, upper), nn.Linear(6, 6)).train(train)
+    found = read(model, (2, 6))
+    assert found.network.layer("1").activation == leaky_relu((0.25 + upper) / 2)
+    assert dict(found.fidelity.nodes) == {"input": "exact", "0": "exact", "1": level, "2": "exact"}
+    drawn = "in training its slopes are drawn from [0.25, 0.5]; read with their mean, as in evaluation"
+    assert [note.text for note in found.notes] == ([] if level == "exact" else [drawn])
+    fused = read(nn.Sequential(model, nn.Tanh()).train(train), (2, 6)).fidelity
+    assert fused.level == level
 
 
 # -- linear layers and normalisation -----------------------------------------------------------------------------------------

@@ -207,3 +207,110 @@ def test_a_file_that_is_too_large(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "a.json").write_text("[" * 9)
     with pytest.raises(KcalcError, match="is larger than 0 MiB; this is not a network document"):
         kc.load_json(tmp_path / "a.json")
+
+
+# -- locations transposed ------------------------------------------------------------------------------------------------------------------
+
+
+def turned(tape: Tape, read: str) -> str:
+    """Height and width exchanged."""
+    return tape.add(Transpose, "turned", tape.shapes[read], (read,), order=(0, 1, 3, 2))
+
+
+def total(*values: Any) -> Any:
+    return sum(values)
+
+
+def mean(tape: Tape, read: str) -> str:
+    return tape.add(Pooling, "mean", tape.shapes[read][:2], (read,), kind="mean", axes=(2, 3))
+
+
+TWICE = {
+    "sum": lambda tape, z: tape.apply(total, z, turned(tape, z)),
+    "product": lambda tape, z: tape.apply(lambda a, b: a * relu(b), z, turned(tape, z)),
+    "input": lambda tape, _: tape.apply(total, "x", turned(tape, "x")),
+    "flattened": lambda tape, z: tape.apply(total, *(tape.add(Reshape, "flat", (2, 8, 36), (w,)) for w in (z, turned(tape, z)))),
+    "pooled": lambda tape, z: tape.apply(
+        total,
+        *(
+            tape.add(Pooling, "pool", (2, 8, 3, 3), (w,), kind="mean", axes=(2, 3), window=(2, 2), stride=(2, 2))
+            for w in (z, turned(tape, z))
+        ),
+    ),
+    "side by side": lambda tape, z: tape.apply(
+        total, tape.add(Join, "cat", (2, 16, 6, 6), (z, turned(tape, z)), axis=1), tape.add(Join, "cat", (2, 16, 6, 6), (z, z), axis=1)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_a_feature_map_and_its_transposed_one_are_no_two_copies(case: str) -> None:
+    tape = Tape(2, 8, 6, 6)
+    end = TWICE[case](tape, tape.conv("x", 8))
+    assert "the same one with its locations transposed" in opaque(tape.read(end), end)
+
+
+def test_channels_that_meet_locations_are_refused() -> None:
+    tape = Tape(2, 6, 6, 6)
+    z = tape.conv("x", 6)
+    moved = tape.add(Transpose, "moved", (2, 6, 6, 6), (z,), order=(0, 2, 1, 3))
+    end = tape.apply(total, z, moved)
+    assert "has channels where another has locations" in opaque(tape.read(end), end)
+
+
+APART = {
+    "back again": lambda tape, z: tape.apply(total, z, turned(tape, tape.apply(relu, turned(tape, z)))),
+    "weights between": lambda tape, z: tape.apply(total, z, tape.conv(turned(tape, z), 8)),
+    "two layers": lambda tape, z: tape.apply(total, z, turned(tape, tape.conv("x", 8))),
+    "means of all": lambda tape, z: tape.apply(total, mean(tape, z), mean(tape, turned(tape, z))),
+    "side by side": lambda tape, z: tape.conv(tape.add(Join, "cat", (2, 16, 6, 6), (z, turned(tape, z)), axis=1), 8),
+}
+
+
+@pytest.mark.parametrize("case", APART)
+def test_transposed_locations_that_do_not_meet_their_own(case: str) -> None:
+    tape = Tape(2, 8, 6, 6)
+    assert tape.read(APART[case](tape, tape.conv("x", 8))).fidelity.level != "not read"
+
+
+ANEW = {
+    "reshaped": lambda tape, z: tape.conv(tape.add(Reshape, "view", (2, 8, 4, 9), (z,)), 8),
+    "turned": lambda tape, z: tape.conv(turned(tape, z), 8),
+    "pieces exchanged": lambda tape, z: tape.conv(_pieces(tape, z), 8),
+    "in a row": lambda tape, z: tape.add(
+        Pooling, "pool", (2, 8, 18), (tape.add(Reshape, "row", (2, 8, 36), (z,)),), kind="max", axes=(2,), window=(2,), stride=(2,)
+    ),
+}
+
+
+def _pieces(tape: Tape, z: str) -> str:
+    cut = tape.add(Reshape, "cut", (2, 8, 2, 3, 6), (z,))
+    return tape.add(Reshape, "put", (2, 8, 6, 6), (tape.add(Transpose, "turned", (2, 8, 3, 2, 6), (cut,), order=(0, 1, 3, 2, 4)),))
+
+
+@pytest.mark.parametrize("case", ANEW)
+def test_windows_over_locations_in_another_arrangement_are_noted(case: str) -> None:
+    tape = Tape(2, 8, 6, 6)
+    end = ANEW[case](tape, tape.conv("x", 8))
+    assert {node: level for node, level in tape.read(end).fidelity.nodes.items() if level != "exact"} == {end: "locations"}
+
+
+SAME = {
+    "tokens and back": lambda tape, z: tape.conv(
+        tape.add(Reshape, "back", (2, 8, 6, 6), (tape.apply(relu, tape.add(Reshape, "row", (2, 8, 36), (z,))),)), 8
+    ),
+    "turned and back": lambda tape, z: tape.conv(turned(tape, tape.apply(relu, turned(tape, z))), 8),
+    "channels moved": lambda tape, z: tape.conv(
+        tape.add(
+            Transpose, "back", (2, 8, 6, 6), (tape.add(Transpose, "last", (2, 6, 6, 8), (z,), order=(0, 2, 3, 1)),), order=(0, 3, 1, 2)
+        ),
+        8,
+    ),
+    "no windows": lambda tape, z: mean(tape, turned(tape, z)),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_locations_in_their_own_arrangement_are_exact(case: str) -> None:
+    tape = Tape(2, 8, 6, 6)
+    assert tape.read(SAME[case](tape, tape.conv("x", 8))).fidelity.level == "exact"

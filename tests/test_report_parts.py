@@ -16,7 +16,7 @@ from kcalc.report.explorer import _touched
 from kcalc.report.kernels import POINTS, Kernel, kernel, meaning
 from kcalc.report.local_tables import levels_needed
 from kcalc.report.program import Step, compiled
-from kcalc.report.replay import Group, _apply, _rows, exact
+from kcalc.report.replay import Group, _apply, _rows, exact, run
 from kcalc.report.traces import Trace, trace, verdict
 
 A, L = kc.architectures, kc.layers
@@ -74,6 +74,34 @@ def test_programs_that_cannot_be_replayed() -> None:
         _apply(Step("n", "ln", (0,)), [[group(1.0, 4.0, 2.0)]], exact)
     with pytest.raises(kc.KcalcError, match="node 's' joins concatenations whose parts do not line up"):
         _rows(Step("s", "sum", (0, 1)), [[group(0.5), group(0.5)], [group(0.25), group(0.75)]])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([L.Nonlinear(kc.activation(1)), L.Affine(standardised=True)], "node 'affine_2', or .* has q = 0: "),
+        ([L.Affine(sigma_w=1e-120)] * 2, "node 'affine_2', or its like in a repeated block, has q = 0: "),
+        ([L.Affine(sigma_w=1e120)] * 2, "node 'affine_2', or .* has q = inf: "),
+        ([L.Scale(1e200), L.Affine()], "node 'affine_2', or .* has q = inf: "),
+    ],
+)
+def test_q_values_that_vanish_or_explode_are_refused_at_their_node_without_a_warning(pieces: list[Any], message: str) -> None:
+    program = compiled(kc.chain(L.Input(), L.Affine(), *pieces))
+    with pytest.raises(kc.KcalcError, match=message):
+        run(program, np.array([0.1, 0.5]))
+
+
+@pytest.mark.filterwarnings("error")
+def test_sums_and_concatenations_that_vanish_are_refused_without_a_warning() -> None:
+    branches: list[Any] = [("x", L.Input(2), ()), *((name, L.Affine(2, sigma_w=1e-120), ("x",)) for name in "ab")]
+    ends: dict[str, list[Any]] = {
+        "s": [("s", L.Sum((1e-120, 1e-120)), ("a", "b"))],
+        "o": [("cat", L.Concat(), ("a", "b")), ("c", L.Scale(1e-120), ("cat",)), ("o", L.Affine(2), ("c",))],
+    }
+    for node, steps in ends.items():
+        with pytest.raises(kc.KcalcError, match=f"node '{node}', or .* has q = 0: q values must stay positive and finite"):
+            run(compiled(kc.Network.from_steps([*branches, *steps])), np.array([0.5]))
 
 
 def test_a_range_of_one_level_needs_one() -> None:

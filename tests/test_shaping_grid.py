@@ -19,8 +19,8 @@ from kcalc.shaping.tat import check_curvature, curvature_systems, negative_slope
 
 A, L = kc.architectures, kc.layers
 ACTIVATIONS = (
-    "tanh", "softplus", "sigmoid", "erf", "gelu", "swish", "mish", "elu", "selu", "celu", "softsign", "atan", "asinh", "bentid", "relu",
-    "leaky_relu", "hard_tanh", "hard_swish", "relu6", "exp",
+    "tanh", "softplus", "sigmoid", "erf", "gelu", "swish", "mish", "elu", "selu", kc.activations.celu(2), "softsign", "atan", "asinh",
+    "bentid", "relu", "leaky_relu", "hard_tanh", "hard_swish", "relu6", "exp",
 )  # fmt: skip
 ZETAS, TAUS, ETAS = (1.01, 1.1, 1.5, 10.0), (0.2, 0.3, 0.5), (0.5, 0.9, 0.95)
 ALLOWED = 1e-13
@@ -99,11 +99,11 @@ def cells() -> Iterator[tuple[str, str, Callable[[], float]]]:
         for zeta in ZETAS:
             slope = cache(partial(_slope, net, zeta))
             for name in ACTIVATIONS:
-                yield f"dks {name}", f"{title} zeta={zeta}", partial(_dks, name, slope)
+                yield f"dks {kc.activation(name).name}", f"{title} zeta={zeta}", partial(_dks, name, slope)
         for tau in TAUS:
             curvature = cache(partial(_curvature, net, tau))
             for name in ACTIVATIONS:
-                yield f"tat {name}", f"{title} tau={tau}", partial(_tat, name, curvature)
+                yield f"tat {kc.activation(name).name}", f"{title} tau={tau}", partial(_tat, name, curvature)
         for eta in ETAS:
             yield "tat eta", f"{title} eta={eta}", partial(_eta, net, eta)
 

@@ -233,13 +233,21 @@ def test_tokens_of_two_signs_need_mean_zero() -> None:
         kc.node_values(mixing(FLIP), C)
 
 
+def test_groups_of_channels_with_opposite_means_have_mean_zero_only_together() -> None:
+    more = ("m", L.Scale(-1), "a"), ("k", L.Concat(), "a m"), ("w", L.TokenMix(FLIP), "k")
+    steps = [("x", L.Input(None, (2, 1)), ()), ("h", L.Affine(), ("x",)), ("a", L.Nonlinear("relu"), ("h",))]
+    network = kc.Network.from_steps([*steps, *((node, layer, tuple(ps.split())) for node, layer, ps in more)])
+    with pytest.raises(kc.KcalcError, match="node 'w' changes the sign of some tokens of a feature map whose mean is not 0"):
+        kc.node_values(network, C)
+
+
 # -- addends that cancel -------------------------------------------------------------------------------------------------------------------
 
 
 def test_addends_that_cancel_for_one_q_are_no_number_even_if_taken_as_independent() -> None:
     network = net(("f", L.Affine(), "x"), ("r", L.RMSNorm(), "f"), ("s", L.Sum([2, -1]), "r f"), ("y", L.Affine(), "s"))
     for options in ({}, {"assume_independent": True}):
-        with pytest.raises(kc.KcalcError, match="node 's': the addends cancel, so its output is 0"):
+        with pytest.raises(kc.KcalcError, match="node 's': the addends cancel, so its output is the same for all inputs"):
             kc.q_map(network, **options)(4.0)
 
 
@@ -255,3 +263,28 @@ def test_addends_that_nearly_cancel_are_refused_before_their_digits_are_gone() -
     for q in (1e-5, 1e-7, 1.5e-8, 1.2e-8):
         with pytest.raises(kc.KcalcError, match="node 'y': its addends cancel to less than 1e-08"):
             Q(q)
+
+
+def test_independent_addends_whose_means_cancel() -> None:
+    """sigmoid(f) - sigmoid(g), of mean square 2 Var sigmoid, which is q/8 for small q, where the means are 1/2."""
+    steps = [(node, L.Nonlinear("sigmoid"), read) for node, read in (("a", "f"), ("b", "g"))]
+    network = net(("f", L.Affine(), "x"), ("g", L.Affine(), "x"), *steps, ("y", L.Sum([1, -1]), "a b"))
+    for q in (1.0, 1e-2, 1e-4):
+        half = 1 / (1 + np.exp(-math.sqrt(q) * NODES)) - 0.5
+        assert kc.node_values(network, C, q, 2 * q)["y"][0] == pytest.approx(2 * float(WEIGHTS @ half**2), rel=1e-10)
+    for q1, q2 in ((1e-9, 1.0), (1.0, 1e-9), (1e-12, 1e-12)):
+        with pytest.raises(kc.KcalcError, match="node 'y': its addends cancel to less than 1e-08"):
+            kc.node_values(network, C, q1, q2)
+
+
+def test_addends_that_cancel_where_a_pixel_is_black() -> None:
+    """sigmoid(f) - sigmoid(g) at three pixels, of which the second is 0 and so is the difference, whatever the weights."""
+    steps = [(node, L.Nonlinear("sigmoid"), (read,)) for node, read in (("a", "f"), ("b", "g"))]
+    affines = [(node, L.Affine(), ("x",)) for node in ("f", "g")]
+    sums = [("y", L.Sum([1, -1]), ("a", "b")), ("z", L.Sum([0.8, 0.6]), ("y", "h"))]
+    network = kc.Network.from_steps([("x", L.Input(1, (3,)), ()), *affines, *steps, ("h", L.Affine(), ("x",)), *sums])
+    x = np.array([0.7, 0.0, -1.3]).reshape(1, 3, 1)
+    found = kc.c_map(network, spatial="exact", image_shape=(3,)).q_values(x)
+    own = [2 * float(WEIGHTS @ (1 / (1 + np.exp(-abs(v) * NODES)) - 0.5) ** 2) for v in x.ravel()]
+    assert found["y"].ravel() == pytest.approx(own, rel=1e-10, abs=0)
+    assert found["z"].ravel() == pytest.approx([0.64 * q + 0.36 * v * v for q, v in zip(own, x.ravel(), strict=True)], rel=1e-10, abs=0)

@@ -210,7 +210,7 @@ def en_scalar(w):
 
 
 @pytest.mark.parametrize(
-    "name", ["tanh", "erf", "softplus", "gelu", "swish", "elu", "bentid", "sin", "relu", "squareplus", "softsign", "celu"]
+    "name", ["tanh", "erf", "softplus", "gelu", "swish", "elu", "bentid", "sin", "relu", "squareplus", "softsign", kc.activations.celu(2)]
 )
 @pytest.mark.parametrize("reach", [math.inf, 1.3])
 def test_activation_bounds_are_bounds_and_nearly_attained(name: str, reach: float) -> None:

@@ -91,6 +91,7 @@ def test_what_is_no_split_or_settings() -> None:
     numbers = Settings(steps=np.int64(10), learning_rate=np.float32(0.1))  # pyright: ignore[reportArgumentType]
     assert type(numbers.steps) is int and type(numbers.learning_rate) is float
     json.dumps(numbers.to_dict())
+    assert Contender("a", LINEAR, equivalent=np.True_).equivalent is True  # pyright: ignore[reportArgumentType]
 
 
 def test_numbers_that_compiled_loops_do_not_hold() -> None:

@@ -41,3 +41,7 @@ __all__ = [
     "scaled_erf",
     "snake",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

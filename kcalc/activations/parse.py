@@ -17,7 +17,7 @@ from kcalc.activations.callables import from_callable
 from kcalc.activations.pieces import CORNERED, KINK_REACH, compile_pieces, resolve, switch_points
 from kcalc.activations.polynomial import polynomial
 from kcalc.activations.rectifiers import abrelu
-from kcalc.activations.registry import by_name, names, same_function
+from kcalc.activations.registry import by_name, entered, same_function
 from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations.quadrature import Array
 from kcalc.fields import NUMPY, SYMPY
@@ -182,8 +182,7 @@ def _known(candidate: Activation) -> Activation | None:
     found = same_function(candidate)
     if found is not None or not candidate.kinks:
         return found
-    registered = (by_name(name) for name in names())
-    return next((phi for phi in registered if phi.kinks == candidate.kinks and phi.pieces == candidate.pieces), None)
+    return next((phi for phi in entered() if phi.kinks == candidate.kinks and phi.pieces == candidate.pieces), None)
 
 
 def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:

@@ -64,6 +64,11 @@ def by_name(name: str) -> Activation:
     return _BY_NAME[key].activation
 
 
+def entered() -> tuple[Activation, ...]:
+    """The registered activations in the order of their entry: of two that are one function (elu and celu) the first has the usual name."""
+    return tuple(entry.activation for entry in _BY_NAME.values())
+
+
 def same_function(activation: Activation) -> Activation | None:
     """The registered activation equal to ``activation``, if there is one: it may know closed forms."""
-    return next((entry.activation for entry in _BY_NAME.values() if entry.activation == activation), None)
+    return next((phi for phi in entered() if phi == activation), None)

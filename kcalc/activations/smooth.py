@@ -85,7 +85,7 @@ def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
 def celu(alpha: Any = 1, name: str | None = None) -> Activation:
     """x for x > 0, alpha (e^(x/alpha) - 1) for x < 0; differentiable at 0.
 
-    The registered "celu" has alpha = 2; alpha = 1, the default here and in torch, is elu.
+    The registered "celu" has alpha = 1, the default here as in PyTorch, JAX and ONNX: the same function as elu.
     Raises KcalcError unless alpha is a positive number.
     """
     a = positive("celu", "alpha", alpha)
@@ -129,7 +129,7 @@ register(
 register(Activation("mish", X * sp.tanh(sp.log(1 + sp.exp(X))), stable=(_mish_stable(),)), source="Misra 2019")
 register(exponential_linear("elu"), source="Clevert, Unterthiner, Hochreiter 2016")
 register(exponential_linear("selu", _SELU_ALPHA, _SELU_SCALE), source="Klambauer, Unterthiner, Mayr, Hochreiter 2017")
-register(celu(2, "celu"), source="Barron 2017; alpha = 2 (alpha = 1, the default of torch, is elu)")
+register(celu(1, "celu"), source="Barron 2017; alpha = 1, which is elu")
 register(Activation("asinh", sp.asinh(X)), "arcsinh", source="Burbidge, Magee, Robb 1988 (as a transformation)")
 register(Activation("bentid", (sp.sqrt(X**2 + 1) - 1) / 2 + X), "bent_identity", source="folklore; a relative of squareplus")
 register(Activation("squareplus", (X + sp.sqrt(X**2 + 4)) / 2), source="Barron 2021")

@@ -38,3 +38,7 @@ __all__ = [
     "vanilla",
     "wide_resnet",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

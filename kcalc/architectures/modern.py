@@ -103,11 +103,18 @@ def transformer(
 
 
 def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:
-    if isinstance(mixing, list | tuple) and len(mixing) and np.ndim(mixing[0]) == 2:
+    if isinstance(mixing, list | tuple) and len(mixing) and _is_matrix(mixing[0]):
         if len(mixing) != blocks:
             raise KcalcError(f"mixing has {len(mixing)} matrices for {blocks} blocks; give one for each, or a single one")
         return mixing
     return [mixing] * blocks
+
+
+def _is_matrix(value: Any) -> bool:
+    try:
+        return np.ndim(value) == 2
+    except ValueError:  # rows of several lengths, which TokenMix refuses
+        return False
 
 
 def _gate(activation: Any, hidden: int | None) -> Network:

@@ -280,7 +280,8 @@ def preconditioned_block(
     along: list[Piece] = [_geometric(inputs, outputs, 1, alpha), L.Scale(1 / sp.sqrt(alpha))]
     if downsample:
         lost = (1 + 3 * pooled) / 4
-        along = [L.Pool("mean", 2, 2, "valid" if padding == "valid" else "same"), along[0], L.Scale(1 / sp.sqrt(alpha * lost))]
+        window = "valid" if isinstance(padding, str) and padding == "valid" else "same"
+        along = [L.Pool("mean", 2, 2, window), along[0], L.Scale(1 / sp.sqrt(alpha * lost))]
     return residual(branch, alpha, beta, shortcut=chain(*along))
 
 

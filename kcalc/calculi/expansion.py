@@ -9,7 +9,9 @@ import sympy as sp
 
 from .factored import Factors, Monomial, Terms
 
-__all__ = ["needed_factors", "polynomial", "rational_polynomials"]
+__all__ = ["needed_factors", "polynomial", "rational_polynomials", "too_long"]
+
+LONGEST = 50_000  # terms of a factored form; SymPy prints some 30,000 a second
 
 
 def needed_factors(factors: Factors, monomials: Sequence[Monomial]) -> list[int]:
@@ -30,12 +32,20 @@ def needed_factors(factors: Factors, monomials: Sequence[Monomial]) -> list[int]
 def polynomial(factors: Factors, monomial: Monomial) -> sp.Poly:
     """A product as a ``sympy.Poly`` in its slope symbols and the symbols of its weights, in this order."""
     slopes, weights = _generators(factors, needed_factors(factors, [monomial]))
-    exact = rational_polynomials(factors, [monomial])
-    if exact is None:
+    found, floats = rational_polynomials(factors, [monomial]), False
+    if found is None and too_long(factors, monomial):
+        found, floats = rational_polynomials(factors, [monomial], floats=True), True
+    if found is None:
         return sp.Poly(factors.expr(monomial), *(slopes or weights or [sp.Symbol("psi", positive=True)]))
     gens = [*slopes, *weights] or [sp.Symbol("psi", positive=True)]
-    terms = {powers or (0,): sp.Rational(int(c.p), int(c.q)) for powers, c in exact[0].to_dict().items()}
-    return sp.Poly.from_dict(terms, *gens)
+    terms = {powers or (0,): sp.Rational(int(c.p), int(c.q)) for powers, c in found[0].to_dict().items()}
+    return sp.Poly.from_dict({powers: sp.Float(value) for powers, value in terms.items()} if floats else terms, *gens)
+
+
+def too_long(factors: Factors, monomial: Monomial) -> bool:
+    """Whether its factored form, every sum written out wherever it stands, is too long for SymPy to print: dense networks double it
+    with every layer."""
+    return factors.measure([monomial], largest=False)[0] > LONGEST
 
 
 def _generators(factors: Factors, needed: Sequence[int]) -> tuple[list[sp.Symbol], list[Any]]:
@@ -46,10 +56,11 @@ def _generators(factors: Factors, needed: Sequence[int]) -> tuple[list[sp.Symbol
     return slopes, sorted(weights, key=str)
 
 
-def rational_polynomials(factors: Factors, monomials: Sequence[Monomial], shift: int = 0) -> list[Any] | None:
+def rational_polynomials(factors: Factors, monomials: Sequence[Monomial], shift: int = 0, floats: bool = False) -> list[Any] | None:
     """Products as python-flint polynomials over the rationals in slope symbols less ``shift`` and weight symbols.
 
-    None where weights are not such polynomials, or python-flint is too old to have them.
+    ``floats``: floats are taken as the fractions that they are. None where weights are not such polynomials, or python-flint is too old
+    to have them.
     """
     import flint
 
@@ -65,10 +76,13 @@ def rational_polynomials(factors: Factors, monomials: Sequence[Monomial], shift:
         entry = factors.table[number]
         if isinstance(entry, sp.Symbol):
             known[number] = gens[slopes.index(entry)] + shift
-        elif isinstance(entry, sp.Expr):
-            return None  # a LayerNorm's slope is a float
+        elif isinstance(entry, sp.Expr):  # a LayerNorm's slope
+            if not (floats and entry.is_Float):
+                return None
+            known[number] = ring.constant(_fraction(entry))
         else:
-            total = _sum(entry, known, cache, weights, ring, len(slopes))
+            terms = tuple((sp.Rational(a) if floats and a.is_Float else a, part) for a, part in entry)
+            total = _sum(terms, known, cache, weights, ring, len(slopes))
             if total is None:
                 return None
             known[number] = total
@@ -91,12 +105,19 @@ def _share(share: sp.Expr, weights: list[Any], ring: Any, skipped: int) -> Any:
     import flint
 
     if share.is_Rational:
-        return ring.constant(flint.fmpq(int(share.p), int(share.q)))  # pyright: ignore[reportAttributeAccessIssue]
+        return ring.constant(_fraction(share))
     poly = share.as_poly(*weights) if weights else None
     if poly is None or not (poly.domain.is_ZZ or poly.domain.is_QQ):
         return None
     terms = {(0,) * skipped + powers: flint.fmpq(int(c.p), int(c.q)) for powers, c in poly.as_dict().items()}
     return ring.from_dict(terms)
+
+
+def _fraction(number: Any) -> Any:
+    import flint
+
+    exact: Any = sp.Rational(number)
+    return flint.fmpq(int(exact.p), int(exact.q))
 
 
 def _product(monomial: Monomial, known: Mapping[int, Any], ring: Any) -> Any:

@@ -10,7 +10,7 @@ activation follows Stein's formula, two activations a two-dimensional Gaussian e
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -42,7 +42,7 @@ class Algebra(Products):
         shift1 = sum((w * p.shift1 for p, w in zip(pairs, weights, strict=True)), 0)
         shift2 = sum((w * p.shift2 for p, w in zip(pairs, weights, strict=True)), 0)
         if not terms:
-            raise KcalcError(f"node {node!r}: the addends cancel, so its output is 0; change the weights of the Sum")
+            raise KcalcError(f"node {node!r}: the addends cancel, so its output is the same for all inputs; change the weights of the Sum")
         apart = disjoint([pair.support for pair in pairs])
         windows = {pair.window for pair in pairs}
         if len(windows) > 1 and not apart:
@@ -58,8 +58,8 @@ class Algebra(Products):
         mean1, mean2 = self._means(terms, shift1, shift2)
         q1, q2, gap = self.mix(parts)
         if self.field is NUMPY:
-            _check_digits(q1, [part.first for part in parts], node)
-            _check_digits(q2, [part.second for part in parts], node)
+            _check_digits(q1, [part.first for part in parts], lambda: _still(terms, False), node)
+            _check_digits(q2, [part.second for part in parts], lambda: _still(terms, True), node)
         moments = Moments(q1, q2, gap, mean1, mean2)
         window = windows.pop() if len(windows) == 1 else None
         pair = Pair(moments, terms, shift1, shift2, window or (0, 1))
@@ -215,16 +215,28 @@ def _rescaled(post: Atom) -> Activation:
     return post.activation.transformed(input_scale=post.scale) if post.scale != 1 else post.activation
 
 
-def _check_digits(q: Number, parts: Sequence[Number], node: Node) -> None:
-    """Raises: KcalcError where second moments of addends cancel so far that few digits of the sum's are left."""
+def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], node: Node) -> None:
+    """Raises: KcalcError where second moments of addends cancel so far that few digits of the sum's are left.
 
-    def value(number: Number) -> Any:
-        return np.asarray(number.value if isinstance(number, Jet) else number, dtype=float)
-
-    size = sum(np.abs(value(part)) for part in parts)
-    lost = value(q) < CANCELLED * size
-    if np.any(lost):
+    ``still``: where the sum is a number whatever the weights; exactly 0 is right there.
+    """
+    size = sum(np.abs(_value(part)) for part in parts)
+    lost = _value(q) < CANCELLED * size
+    if np.any(lost) and np.any(lost & ~((_value(q) == 0) & still())):
         raise KcalcError(
             f"node {node!r}: its addends cancel to less than {CANCELLED:g} of their mean squares, which leaves too few digits of its q; "
             "write the sum as one activation, take larger inputs, or ask the map's ball(...) for certified digits"
         )
+
+
+def _still(terms: Sequence[Term], second: bool) -> Any:
+    """Where terms are functions of what is 0 there, as at black pixels without biases."""
+    found: Any = True
+    for atom in (t.atom for t in terms):
+        inner = [Term(1, 1, atom.source)] if atom.source is not None else [*atom.terms, *(t for pair in atom.factors for t in pair.terms)]
+        found = found & (_still(inner, second) if inner else _value(atom.moments.q2 if second else atom.moments.q1) == 0)
+    return found
+
+
+def _value(number: Number) -> Any:
+    return np.asarray(number.value if isinstance(number, Jet) else number, dtype=float)

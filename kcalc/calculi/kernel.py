@@ -155,15 +155,21 @@ class Kernel(KernelActivations):
         (below,) = inputs
         stays = np.array_equal(array, array[0, 0] * np.eye(*array.shape))
         signs = set(np.sign(array[array != 0]))
-        if len(signs) > 1 and not all(is_zero(mean) for mean in self._means(below, node)):
-            raise KcalcError(
-                f"node {node!r} changes the sign of some tokens of a feature map whose mean is not 0, so that its tokens are no longer "
-                "alike; give all rows of the matrix one sign, or put the TokenMix behind an Affine"
-            )
+        if len(signs) > 1:
+            self._check_centred(below, node)
         factor = self.field.number(min(signs) * size if len(signs) == 1 else size)
         if not stays:
             self.note(node, "tokens change places only; all of them are alike", "convention")
         return below.map(lambda pair: self._exchanged(self._affinely(pair, (factor, factor), (0, 0), node), node, stays))
+
+    def _check_centred(self, below: Channels, node: Node) -> None:
+        """Refuse a change of sign where one group of channels has a mean, even if the means of all groups cancel."""
+        self._means(below, node)  # notes that inputs count as centred
+        if not all(is_zero(mean) for pair in below.pairs for mean in (pair.moments.mean1, pair.moments.mean2)):
+            raise KcalcError(
+                f"node {node!r} changes the sign of some tokens of a feature map whose mean is not 0, so that its tokens are no longer "
+                "alike; give all rows of the matrix one sign, or put the TokenMix behind an Affine"
+            )
 
     @staticmethod
     def _exchanged(pair: Pair, node: Node, stays: bool) -> Pair:

@@ -267,7 +267,7 @@ class KernelFunction(OfReading, WithMatrices):
             composition = self.expr
         except KcalcError:  # no symbolic form: a notebook shows the plain repr instead
             return None
-        return None if isinstance(composition, dict) else f"${composition.latex()}$"
+        return None if isinstance(composition, dict) else composition._repr_latex_()
 
     def ball(self, c: Any, q1: Any = 1, q2: Any = None, digits: int = 30) -> Any:
         """A certified enclosure of the kernel at single numbers (or {input: number}), ``digits`` decimal digits; proven, not estimated.

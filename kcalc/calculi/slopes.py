@@ -24,7 +24,7 @@ from ..plain_arguments import truth
 from ..symbols import psi as common_slope
 from ..symbols import slope_of
 from .convex import ConvexCalculus
-from .expansion import polynomial
+from .expansion import polynomial, too_long
 from .factored import ONE, Array, Factors, Monomial, as_floats, mixed
 
 __all__ = ["LogSlope", "Slopes", "log_slopes", "polynomial_texts", "slope_polynomial", "slope_texts"]
@@ -87,20 +87,26 @@ def slope_texts(network: Network, q: Any = None) -> dict[Node, str]:
 def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: bool = False) -> Any:
     """The slope polynomial ``p(psi)`` of a network, factored as the network is. [DKS sec. 21.3, eq. 20]
 
+    Where the factored form would have more than 50,000 terms, as in densely connected networks, it is multiplied out.
+
     Parameters: with ``q``, the q value of the inputs or a mapping of every node to its own, mixes weigh what they mix by its true q
     value; None takes all as equal, as ``Q(q) = q`` at every nonlinear layer and normalised sums make them [DKS footnote 10]. Given as
     one q value, LayerNorms also have their true slopes ``q / (q - m^2)``, ``m`` the mean over the channels they read; else slope 1.
     ``symbols_by_activation=True`` gives each activation its own ``psi_<name>``. All network inputs share one c value.
     ``expand=True`` multiplies out, exactly where weights are exact.
-    Returns: a SymPy expression in ``kc.symbols.psi``, factored (a ``sympy.Poly`` if ``expand``), or {output: expression} for several
+    Returns: a SymPy expression in ``kc.symbols.psi`` (a ``sympy.Poly`` if ``expand``), or {output: expression} for several
     outputs. What it takes for granted is ``kc.maximal_slope(network, q).assumptions``.
     Raises: NoRule for BatchNorm and Opaque; KcalcError for a Concat of known and unknown channels.
     """
     calculus = Slopes(network, q, symbols_by_activation)
     states = calculus.read()
-    write = polynomial if truth(expand, "expand") else Factors.expr
+    write = polynomial if truth(expand, "expand") else _expression
     polynomials = {node: write(calculus.factors, states[node]) for node in network.outputs}
     return polynomials if len(polynomials) > 1 else polynomials[network.outputs[0]]
+
+
+def _expression(factors: Factors, monomial: Monomial) -> sp.Expr:
+    return polynomial(factors, monomial).as_expr() if too_long(factors, monomial) else factors.expr(monomial)
 
 
 # -- numbers -------------------------------------------------------------------------------------------------------------------------

@@ -6,3 +6,7 @@ from .report import Report
 from .verify import check, verify
 
 __all__ = ["Claim", "Evidence", "Method", "Paper", "Report", "Verdict", "all", "check", "get", "papers", "verify"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -17,7 +17,7 @@ from ..activations import Activation, activation, aliases, leaky_relu, names
 from ..errors import KcalcError, glimpse, unknown
 from ..files import write_whole
 from ..layers import KINDS, Layer
-from ..network import Network
+from ..network import Network, require_network
 from ..plain_arguments import file_path
 from .effort import check_effort
 from .expressions import TreeReader, to_tree
@@ -30,8 +30,7 @@ _PROBES = np.array([-7.3, -3.1, -1.7, -0.9, -0.45, -0.2, -0.03, 0.07, 0.3, 0.6, 
 
 def network_to_dict(network: Network) -> dict[str, Any]:
     """A network as plain data, the JSON document's content. Node labels must be text or whole numbers."""
-    if not isinstance(network, Network):
-        raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}")
+    require_network(network)
     nodes, plain = [], dict[int, dict[str, Any]]()
     for node, layer, parents in network.steps():
         if isinstance(node, bool) or not isinstance(node, str | int):

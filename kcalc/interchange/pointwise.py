@@ -36,7 +36,14 @@ class Elementwise(Builder):
                     text = f"{form.held.parameter or 'a constant'} of shape {form.held.value.shape} is not one number"
                     return self.opaque(op, op.label, f"it combines a feature map with an array; {text}")
             forms = [f if isinstance(f, Unary) else Unary(None, n, "") for f, n in zip(forms, numbers, strict=True)]
-        return self._combined(op, [form for form in forms if isinstance(form, Unary)])
+        form = self._combined(op, [form for form in forms if isinstance(form, Unary)])
+        return self._approximate(op, form) if op.text and isinstance(form, Unary) and form.source is not None else form
+
+    def _approximate(self, op: Pointwise, form: Unary) -> Form:
+        """A node of its own for a function that differs from the model's, so that the note on it is of that node."""
+        node = self._materialise(str(form.source), form.expr, form.home, op)
+        self.note(node, "approximate", op.text)
+        return Unary(node, X, node)
 
     def _combined(self, op: Pointwise, forms: list[Unary]) -> Form:
         sources = {form.source for form in forms} - {None}

@@ -13,6 +13,7 @@ from .. import layers as L
 from ..activations import X
 from ..errors import KcalcError
 from ..network import Network
+from .arrangement import clashing, crossed, displaced
 from .builder import Form
 from .fusion import Fixed, Gone, Unary, plain, tidied
 from .geometry import affine_padding, extent
@@ -54,13 +55,23 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
     """
     trace, _ = rewritten(trace)
     reader = Recogniser(trace, sigmas)
+    unlike = dict.fromkeys(clashing(trace.ops, reader.axes), UNLIKE) | dict.fromkeys(
+        crossed(trace.ops, reader.axes, reader.guessed), CROSSED
+    )
     for op in trace.ops:
-        reader.forms[op.name] = reader.rule(op)
+        reason = unlike.get(op.name)
+        reader.forms[op.name] = reader.rule(op) if reason is None else reader.opaque(op, "arrays in two orders", reason)
+    elsewhere = displaced(trace.ops, reader.axes)
+    for name in (op.name for op in trace.ops if op.name in elsewhere and op.name in reader.layers):
+        reader.note(name, "locations", DISPLACED)
     ends = [reader.label(name, final=True) for name in trace.outputs]
     return reader.finish(ends)
 
 
 ACTUAL = "it acts along the locations: its weights are read as the numbers that they are, not as Gaussian ones"
+UNLIKE = "it puts together a feature map and the same one with its locations transposed, and they depend on each other in other places"
+CROSSED = "it puts together feature maps of which one has channels where another has locations; transpose one of them"
+DISPLACED = "its windows lie over locations that the model arranged anew, by a reshape or a transposition, which the network leaves out"
 BIASES = "biases are taken as Gaussian, with the standard deviation of those read; uniform ones differ a little behind activations"
 
 

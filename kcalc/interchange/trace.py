@@ -82,10 +82,12 @@ class Pointwise(Op):
     """An elementwise function of what it reads, with broadcasting: ``function`` takes one SymPy expression per array read.
 
     A comparison returns a SymPy relation, which only other pointwise functions read. ``label`` is what users call it: "relu", "add".
+    ``text``: how the function differs from what the model computes, "" where it does not.
     """
 
     function: Callable[..., Any]
     label: str
+    text: str = ""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

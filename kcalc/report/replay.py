@@ -77,10 +77,10 @@ def _apply(step: Step, inputs: list[list[Group]], activated: Callable[[int, Grou
     match step.kind:
         case "aff":
             weight, bias = step.numbers[0] ** 2, step.numbers[1] ** 2
-            q, gap, mean = whole(first)
+            q, gap, mean = whole(first, step)
             passed = q - mean**2 if step.standardised else q
             size = weight * passed + bias
-            return [Group(1.0, size, weight * q * gap / size, 0.0)]
+            return [Group(1.0, size, _over(weight * q * gap, size, step), 0.0)]
         case "phi":
             assert step.activation is not None
             return [activated(step.activation, g) for g in first]
@@ -92,28 +92,36 @@ def _apply(step: Step, inputs: list[list[Group]], activated: Callable[[int, Grou
             return [replace(g, share=s * g.share, same=g.same or g) for s, groups in zip(step.numbers, inputs, strict=True) for g in groups]
         case "scl":
             factor = step.numbers[0]
-            return [Group(g.share, factor**2 * g.q, g.gap, factor * g.mean) for g in first]
+            return [Group(g.share, factor * (factor * g.q), g.gap, factor * g.mean) for g in first]
         case "ln" | "rms":
-            q, _, mean = whole(first)
+            q, _, mean = whole(first, step)
             middle = mean if step.kind == "ln" else 0.0
             variance = q - middle**2
             if not np.all(variance > 0):
                 raise KcalcError(f"node {step.node!r} divides by a vanishing variance")
-            return [_standardised(g, middle, variance) for g in first]
+            return [_standardised(g, middle, variance, step) for g in first]
     return first
 
 
-def _standardised(g: Group, middle: float, variance: float) -> Group:
+def _standardised(g: Group, middle: float, variance: float, step: Step) -> Group:
     size = (g.q - 2 * middle * g.mean + middle**2) / variance
-    return Group(g.share, size, g.q * g.gap / variance / size, (g.mean - middle) / np.sqrt(variance))
+    return Group(g.share, size, _over(g.q * g.gap / variance, size, step), (g.mean - middle) / np.sqrt(variance))
 
 
-def whole(groups: Sequence[Group]) -> tuple[Any, Array, Any]:
-    """(q, gap, mean) over all channels."""
+def _over(top: Any, q: Any, step: Step | None) -> Any:
+    """``top / q``, a gap from q times the gap. Raises: KcalcError where the q value, or each of an array, is not positive and finite."""
+    if not np.any((np.asarray(q) > 0) & np.isfinite(q)):
+        place = "the end of the network" if step is None else f"node {step.node!r}, or its like in a repeated block,"
+        raise KcalcError(f"{place} has q = {np.ravel(q)[0]:.6g}: q values must stay positive and finite")
+    return top / q
+
+
+def whole(groups: Sequence[Group], step: Step | None = None) -> tuple[Any, Array, Any]:
+    """(q, gap, mean) over all channels of what a step reads, or of an end. Raises: KcalcError where q is not positive and finite."""
     if len(groups) == 1:
         return groups[0].q, groups[0].gap, groups[0].mean
     q = sum(g.share * g.q for g in groups)
-    return q, sum(g.share * g.q * g.gap for g in groups) / q, sum(g.share * g.mean for g in groups)
+    return q, _over(sum(g.share * g.q * g.gap for g in groups), q, step), sum(g.share * g.mean for g in groups)
 
 
 def _rows(step: Step, inputs: list[list[Group]]) -> list[tuple[Group, ...]]:
@@ -140,7 +148,7 @@ def _sum(step: Step, inputs: list[list[Group]]) -> list[Group]:
     for row in _rows(step, inputs):
         means = [w * g.mean for w, g in zip(step.numbers, row, strict=True)]
         q = sum(w * w * g.q for w, g in zip(step.numbers, row, strict=True)) + sum(means) ** 2 - sum(m * m for m in means)
-        gap = sum(w * w * g.q * g.gap for w, g in zip(step.numbers, row, strict=True)) / q
+        gap = _over(sum(w * w * g.q * g.gap for w, g in zip(step.numbers, row, strict=True)), q, step)
         out.append(Group(row[0].share, q, gap, sum(means)))
     return out
 

@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 from ..errors import KcalcError, glimpse, unknown
-from ..network import Network
+from ..network import Network, require_network
 from .base import Shaping
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
@@ -112,8 +112,7 @@ def shape(network: Network, activation: Any = None, method: str = "dks", **targe
 
     Returns: a :class:`Shaping`. Raises: KcalcError for an unknown method or target, and whatever the method refuses.
     """
-    if not isinstance(network, Network):
-        raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; wrap a graph with kc.Network(graph)")
+    require_network(network)
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
@@ -123,3 +122,7 @@ def shape(network: Network, activation: Any = None, method: str = "dks", **targe
                 raise KcalcError(f"method {glimpse(method)} takes no targets, but {name!r} was given")
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
     return METHODS[method](network, activation, **targets)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,9 +11,10 @@ import numpy as np
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
 from ..activations.registry import same_function
+from ..arguments import as_number
 from ..calculi.slopes import log_slopes
 from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
-from ..layers import Nonlinear, Product, as_number
+from ..layers import Nonlinear, Product
 from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_slope

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..arguments import as_number
 from ..calculi.global_maps import c_map, q_map
 from ..errors import KcalcError
-from ..layers import as_number
 from ..maps import Assumption
 from ..network import Network
 from ..printing import Shown

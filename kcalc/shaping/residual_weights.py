@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import as_number
 from ..calculi.global_maps import c_map, q_and_mean_values, q_map
 from ..errors import KcalcError, glimpse, unknown
-from ..layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum, as_number
+from ..layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, sum_weights
 from ..subnetworks import maximal, maximal_slope

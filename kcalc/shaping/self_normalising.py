@@ -16,11 +16,12 @@ import sympy as sp
 from ..activations import Activation, X
 from ..activations.jax_function import JaxFunction, jax_function
 from ..activations.transformation import short
+from ..arguments import as_number
 from ..calculi.global_maps import c_map
 from ..errors import KcalcError, UnreachableTarget, unknown
 from ..expectations.quadrature import Array
 from ..fields import SYMPY
-from ..layers import Nonlinear, as_number
+from ..layers import Nonlinear
 from ..maps import Assumption
 from ..network import Network
 from ..threads import cached_property

@@ -12,8 +12,8 @@ import sympy as sp
 from .. import symbols
 from ..activations import Activation
 from ..activations import activation as resolve
+from ..arguments import as_number
 from ..errors import KcalcError, glimpse
-from ..layers import as_number
 from ..maps import Assumption
 from ..plain_arguments import truth, whole
 from ..printing import Shown, plain

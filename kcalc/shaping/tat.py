@@ -7,8 +7,9 @@ from typing import Any
 
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
+from ..arguments import as_number
 from ..errors import KcalcError, UnreachableTarget
-from ..layers import Nonlinear, as_number
+from ..layers import Nonlinear
 from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_c_value, maximal_curvature

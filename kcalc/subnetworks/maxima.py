@@ -10,11 +10,11 @@ import numpy as np
 import sympy as sp
 
 from ..arguments import one_number, real_array
-from ..calculi.convex import ConvexCalculus
+from ..calculi.convex import WHOLE, ConvexCalculus
 from ..calculi.factored import as_floats, is_zero
 from ..compose import require_network
 from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
-from ..layers import LayerNorm, Nonlinear
+from ..layers import Nonlinear
 from ..maps import Assumption
 from ..network import Network
 from ..printing import plain
@@ -330,10 +330,16 @@ class MaximalCValue:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the formal reading takes for granted."""
+        """What the formal reading takes for granted; what subtracts means of activations, which are not 0, is heuristic."""
         text = "every nonlinear layer is a leaky ReLU with the same negative slope; sums are normalised, sigma_b = 0"
-        norms = [Assumption(node, "LayerNorm acts as the identity on c values") for node in self.network.nodes_of(LayerNorm)]
-        return Assumption("network", text), *(a for a in self._maximal.assumptions if a.node == "network"), *norms
+        formal = self._maximal.assumptions
+        norms = [Assumption(a.node, self._about(a.node), "heuristic") for a in formal if a.node != WHOLE]
+        return Assumption(WHOLE, text), *(a for a in formal if a.node == WHOLE), *norms
+
+    def _about(self, node: Node) -> str:
+        kind = type(self.network.layer(node)).__name__
+        text = "is taken as the identity on c values, but it subtracts the mean of the activations it reads, which lowers c values"
+        return f"this {kind} {text}; kc.maximal(network, r, q=1.0) counts that"
 
     def __call__(self, negative_slope: Any) -> Any:
         """The maximal c value, elementwise. Raises: KcalcError outside [-1, 1]."""

@@ -39,3 +39,7 @@ __all__ = [
     "prepare",
     "recipe",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -68,12 +68,12 @@ class Contender:
             raise KcalcError(f"network must be a kcalc.Network, got {glimpse(self.network)}")
         check_preparation(self.preparation)
         choice(self.method, "method", METHOD_NAMES)
-        truth(self.equivalent, "equivalent")
         initialiser(self.weights)
         if self.activation is not None:
             activation(self.activation)
         rates = None if self.rates is None else learning_rates(self.rates)
-        for name, value in (("width", whole(self.width, "width", 1)), ("rates", rates), ("dtype", dtype_name(self.dtype))):
+        plain = {"width": whole(self.width, "width", 1), "equivalent": truth(self.equivalent, "equivalent")}
+        for name, value in {**plain, "rates": rates, "dtype": dtype_name(self.dtype)}.items():  # as the digest writes them
             object.__setattr__(self, name, value)
 
     def _check_entries(self) -> None:

@@ -28,3 +28,7 @@ __all__ = [
     "variance_spectra",
     "verify_kernels",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -199,3 +199,17 @@ def test_a_network_shows_its_drawing() -> None:
     steps += [(name, kc.layers.Affine(i + 1), (above,)) for i, (name, above) in enumerate(zip(names, ["x", *names], strict=False))]
     summary = kc.Network.from_steps(steps)._repr_html_()
     assert "<svg" not in summary and "700" in summary and len(summary) < 2000
+
+
+ROOMS = (
+    "activations", "architectures", "claims", "gains", "layers", "shaping", "spectrum", "symbols", "token_mixing", "training",
+    "verification",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_modules_that_users_name_show_their_public_names_and_nothing_else(room: str) -> None:
+    module = importlib.import_module(f"kcalc.{room}")
+    assert module.__all__ and sorted(dir(module)) == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
+    assert room != "layers" or set(dir(module)) == {*kc.layers.KINDS, "KINDS", "Layer"}

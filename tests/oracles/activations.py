@@ -84,7 +84,7 @@ FUNCTIONS: dict[str, Truth] = {
     "mish": Truth((lambda x: x * (1 + x.exp()).log().tanh(),)),
     "elu": elu(arb(1), arb(1)),
     "selu": elu(*SELU),
-    "celu": Truth((lambda x: 2 * ((x / 2).exp() - 1), lambda x: x), (0.0,)),
+    "celu": elu(arb(1), arb(1)),
     "asinh": Truth((lambda x: x.asinh(),)),
     "bentid": Truth((lambda x: ((x * x + 1).sqrt() - 1) / 2 + x,)),
     "squareplus": Truth((lambda x: (x + (x * x + 4).sqrt()) / 2,)),

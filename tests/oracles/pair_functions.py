@@ -132,7 +132,7 @@ FUNCTIONS: dict[str, Function] = {
     "gelu_tanh": Function((gelu_tanh,), poles=((0.0, 1.5),)),
     "elu": _exponential(ONE, ONE),
     "selu": _exponential(*SELU),
-    "celu": _exponential(Real(2), ONE, HALF),
+    "celu": _exponential(ONE, ONE),
     "softsign": Function((softsign, softsign), (0.0,), poles=((0.0, 1.0),)),
     "atan": Function((atan,), poles=((0.0, 1.0),)),
     "asinh": Function((asinh,), poles=((0.0, 1.0),)),

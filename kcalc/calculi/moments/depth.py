@@ -8,9 +8,9 @@ from typing import Any
 
 import sympy as sp
 
+from ...arguments import as_number
 from ...compose import require_network
 from ...errors import KcalcError, glimpse
-from ...layers import as_number
 from ...maps import Assumption
 from ...network import Network
 from ...plain_arguments import is_key

@@ -8,8 +8,9 @@ from typing import Any
 
 import sympy as sp
 
+from ...arguments import as_number
 from ...errors import KcalcError, unknown
-from ...layers import Affine, as_number
+from ...layers import Affine
 from ...network import Network
 
 Node = Hashable

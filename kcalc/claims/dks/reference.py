@@ -72,7 +72,7 @@ FUNCTIONS: dict[str, Plain] = {
     "relu": Plain(lambda x: np.maximum(x, 0), _step, (0.0,)),
     "leaky_relu": Plain(lambda x: np.maximum(x, 0.01 * x), lambda x: np.where(x > 0, 1.0, 0.01), (0.0,)),
     "elu": Plain(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), lambda x: np.exp(np.minimum(x, 0)), (0.0,)),
-    "celu": Plain(lambda x: np.where(x > 0, x, 2 * np.expm1(np.minimum(x, 0) / 2)), lambda x: np.exp(np.minimum(x, 0) / 2), (0.0,)),
+    "celu": Plain(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), lambda x: np.exp(np.minimum(x, 0)), (0.0,)),
     "selu": Plain(
         lambda x: _SELU[0] * np.where(x > 0, x, _SELU[1] * np.expm1(np.minimum(x, 0))),
         lambda x: _SELU[0] * np.where(x > 0, 1.0, _SELU[1] * np.exp(np.minimum(x, 0))),

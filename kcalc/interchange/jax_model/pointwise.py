@@ -24,6 +24,13 @@ def _is_truth(value: Any) -> bool:
     return isinstance(value, sp.logic.boolalg.Boolean) and not isinstance(value, sp.Expr)
 
 
+def _size(value: Any) -> Any:
+    """A number or a relation as a number, 0 or 1."""
+    if not _is_truth(value):
+        return value
+    return sp.Integer(value == sp.true) if value in (sp.true, sp.false) else sp.Piecewise((1, value), (0, True))
+
+
 def select(which: Any, *cases: Any) -> Any:
     """``cases[which]``, ``which`` a relation or a whole number."""
     if len(cases) == 2:
@@ -108,6 +115,7 @@ TABLE: dict[str, Function] = {
     "tanh": sp.tanh,
     "xor": lambda x, y: sp.Xor(_truth(x), _truth(y)),
 }  # fmt: skip
+OF_TRUTHS = ("and", "or", "xor", "not")
 LABELS = {"logistic": "sigmoid", "integer_pow": "pow", "select_n": "where", "add_any": "add", "convert_element_type": "cast"}
 PASSING = ("stop_gradient", "copy", "copy_p", "reduce_precision", "optimization_barrier", "real", "sharding_constraint", "name", "pvary",
            "device_put", "mesh_cast", "reshard", "cast")  # fmt: skip
@@ -123,14 +131,18 @@ def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) ->
         return _conversion(np.dtype(kinds[0]), params["new_dtype"])
     if primitive in PASSING:
         return lambda x: x
-    return TABLE.get(primitive)
+    whole = kinds[0] is not None and np.issubdtype(kinds[0], np.integer)
+    if primitive not in TABLE or (whole and primitive in (*OF_TRUTHS, "div")):  # of bits, or cut off
+        return None
+    function = TABLE[primitive]
+    return function if primitive in (*OF_TRUTHS, "select_n") else lambda *values: function(*map(_size, values))
 
 
 def _conversion(before: Any, after: Any) -> Function | None:
     import jax.numpy as jnp
 
     if before == np.dtype(bool):
-        return lambda x: sp.Piecewise((1, _truth(x)), (0, True)) if x not in (sp.true, sp.false) else sp.Integer(x == sp.true)
+        return lambda x: _size(_truth(x))
     if np.dtype(after) == np.dtype(bool):
         return _truth
     if jnp.issubdtype(before, jnp.floating) and jnp.issubdtype(after, jnp.integer):

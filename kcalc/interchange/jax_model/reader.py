@@ -108,6 +108,11 @@ class Reader:
             return self.evaluate(eqn, [v for v in values if isinstance(v, Known)])
         if name in RULES:
             return RULES[name](self, eqn, values)
+        return self.elementwise(eqn, values)
+
+    def elementwise(self, eqn: Any, values: list[Value]) -> list[Value]:
+        """What a primitive of the table computes; others are not read."""
+        name = eqn.primitive.name
         function = function_of(name, eqn.params, [getattr(v.aval, "dtype", None) for v in eqn.invars])
         if function is not None and len(eqn.outvars) == 1:
             return [self.pointwise(eqn, values, function, str(LABELS.get(name, name)))]

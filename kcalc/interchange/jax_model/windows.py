@@ -10,7 +10,7 @@ import sympy as sp
 
 from ..trace import Drop, Op, Pointwise, Pooling
 from .moving import inserted, lifted, location_axes
-from .pointwise import TABLE, select
+from .pointwise import select
 from .reader import Reader, rule
 from .values import Known, Masked, Padded, Ref, Value, WindowSum
 
@@ -112,7 +112,7 @@ def _divide(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         found = _window_mean(reader, first, second)
         if found is not None:
             return [found]
-    return _masked_or(reader, eqn, values, "div")
+    return _masked_or(reader, eqn, values)
 
 
 def _window_mean(reader: Reader, ref: Ref, counts: Known) -> Ref | None:
@@ -148,7 +148,7 @@ def _multiply(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         if len(sizes) <= 2 and (0 in sizes or len(sizes) == 1) and sizes[-1] > 0:
             return [_dropped(reader, ref, array != 0, float(sizes[-1]))]
         return reader.not_read(eqn, values, "random numbers", "it multiplies a feature map by random numbers that are no dropout mask")
-    return _masked_or(reader, eqn, values, "mul")
+    return _masked_or(reader, eqn, values)
 
 
 @rule("select_n")
@@ -198,10 +198,10 @@ def _factor(op: Op) -> float | None:
     return float(found) if getattr(found, "is_number", False) and op.function(sp.Integer(2)) == 2 * found else None
 
 
-def _masked_or(reader: Reader, eqn: Any, values: list[Value], name: str) -> list[Value]:
+def _masked_or(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     """Dropout where what was masked at random is rescaled now, else the elementwise function."""
     ref = next((v for v in values if isinstance(v, Ref)), None)
-    made = reader.pointwise(eqn, values, TABLE[name], name)
+    (made,) = reader.elementwise(eqn, values)
     masked = reader.ops[ref.name] if ref is not None else None
     if isinstance(masked, Masked) and isinstance(made, Ref) and isinstance(values[0], Ref) != isinstance(values[1], Ref):
         factor = _factor(reader.ops[made.name])

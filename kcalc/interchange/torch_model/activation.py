@@ -29,6 +29,7 @@ def _softplus(x: Tensor) -> Tensor:
 BUILT_IN: dict[str, Function] = {
     "relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "swish": functional.silu, "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"), "softplus": _softplus, "elu": functional.elu, "selu": functional.selu,
+    "celu": functional.celu,
     "mish": lambda x: x * torch.tanh(_softplus(x)), "erf": torch.erf, "sin": torch.sin, "cos": torch.cos, "exp": torch.exp,
     "abs": torch.abs,
     "atan": torch.atan, "asinh": torch.asinh, "relu6": functional.relu6, "hard_tanh": functional.hardtanh,

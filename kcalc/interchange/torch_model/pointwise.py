@@ -139,7 +139,6 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
     "elu": (("self",), ("alpha", "scale", "input_scale"), _elu),
     "celu": (("self",), ("alpha",), lambda x, a: sp.Piecewise((a * (sp.exp(x / a) - 1), x < 0), (x, True))),
     "leaky_relu": (("self",), ("negative_slope",), _leaky),
-    "rrelu": (("self",), ("lower", "upper"), lambda x, low, high: _leaky(x, (low + high) / 2)),
     "hardtanh": (("self",), ("min_val", "max_val"), _clamp),
     "softplus": (("self",), ("beta", "threshold"), _softplus),
     "softshrink": (("self",), ("lambd",), _softshrink),
@@ -159,16 +158,21 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
     "masked_fill": (("self", "mask", "value"), (), lambda x, c, v: _either(condition(c), number(v), number(x))),
     "logit": (("self",), ("eps",), lambda x, _: sp.log(x / (1 - x))),
 }  # fmt: skip
-LOGICAL = {"where", "masked_fill", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
-LOGICAL |= {"bitwise_not", "__and__", "__or__", "__xor__"}
+BITWISE = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "__and__", "__or__", "__xor__"}  # logical on truth values alone
+LOGICAL = {"where", "masked_fill", "logical_and", "logical_or", "logical_xor", "logical_not", *BITWISE}
 
 
 def pointwise(walker: Walker, call: Call) -> Any:
     """An operator of the table."""
+    import torch
+
     kind = call.kind if call.kind in TABLE else call.kind.rstrip("_")
     if kind in ("masked_fill", "where") and (made := masked(walker, call)) is not None:
         return made
     arrays, closed, function = TABLE[kind]
+    truths = call.dtype is torch.bool
+    if kind in BITWISE and not truths:
+        return walker.unread(call, call.spoken, "it works on the bits of whole numbers; use truth values, or arithmetic")
     if kind in ("max", "min") and (call["other"] is None or not isinstance(call["other"], Ref | Const | Padded)):
         return extremes(walker, call)
     fixed = [call[name] for name in closed]  # plain numbers by the operators' schemas
@@ -177,7 +181,12 @@ def pointwise(walker: Walker, call: Call) -> Any:
     if function is _clamp or kind.startswith("clamp"):  # a bound at infinity is none
         operands, fixed = ([None if _infinite(v) else v for v in values] for values in (operands, fixed))
     literals = [_literal(v) for v in fixed]
-    return applied(walker, call, operands, lambda *x: function(*x, *literals), kind in LOGICAL)
+
+    def of_operands(*x: Any) -> Any:
+        found = function(*x, *literals)
+        return condition(found) if truths else found  # truth values add up to truth values
+
+    return applied(walker, call, operands, of_operands, kind in LOGICAL)
 
 
 def applied(walker: Walker, call: Call, operands: list[Any], function: Function, logical: bool = False) -> Ref:
@@ -212,6 +221,16 @@ def prelu(walker: Walker, call: Call) -> Any:
     slopes = slopes.reshape(()) if slopes.size == 1 else slopes.reshape(-1, *(1,) * (len(call.shape) - 2))
     reads = [walker.read(call["self"], call.path), walker.held(weight, slopes)]
     return walker.emit(call, Pointwise, reads, function=lambda x, a: _leaky(x, a), label="prelu")
+
+
+def rrelu(walker: Walker, call: Call) -> Any:
+    """A leaky rectifier with the mean slope, as in evaluation; in training it draws its slopes, which is noted."""
+    low, high = call["lower"], call["upper"]
+    drawn = bool(call["training"]) and low != high
+    text = f"in training its slopes are drawn from [{low:.6g}, {high:.6g}]; read with their mean, as in evaluation" if drawn else ""
+    slope = (_literal(low) + _literal(high)) / 2
+    reads = [walker.read(call["self"], call.path)]
+    return walker.emit(call, Pointwise, reads, function=lambda x: _leaky(x, slope), label=call.spoken, text=text)
 
 
 def cast(walker: Walker, call: Call) -> Any:
@@ -252,7 +271,7 @@ def handlers() -> Mapping[str, Handler]:
         table[name] = cast
     for name in ("item", "_local_scalar_dense"):
         table[name] = item
-    return table | {"prelu": prelu, "_prelu_kernel": prelu}
+    return table | {"prelu": prelu, "_prelu_kernel": prelu, "rrelu": rrelu}
 
 
 __all__ = ["NotRead", "applied", "handlers"]

@@ -1,0 +1,96 @@
+"""In which order operations have the locations of the feature maps that they come from.
+
+A transposition of height and width, or of pieces of them, changes nothing for one feature map by itself, whose locations are all alike. Put
+together with the feature map that it was made of, it is no copy of it: other locations of the same random function meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from itertools import combinations
+from math import prod
+from operator import or_
+
+import numpy as np
+
+from .layout import Shape, keeps_locations
+from .trace import Entry, Held, Join, Linear, Mixed, NotRead, Op, Pointwise, Pooling, Repeat, Transpose
+
+Order = tuple[int | str, ...]  # places of the locations in their source; () for their own order, a name where it is nobody else's
+FRESH = (Entry, Linear, Mixed, NotRead)  # what weights, or nothing known, come between
+
+
+def clashing(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
+    """The operations that add or multiply one feature map and itself with its locations in another order."""
+    shapes: dict[str, Shape] = {}
+    orders: dict[str, Order] = {}
+    sources: dict[str, int] = {}  # bit masks
+    found: set[str] = set()
+    for number, op in enumerate(ops):
+        shapes[op.name] = op.shape
+        reads = [name for name in op.reads if sources[name]]
+        wide = [name for name in reads if orders[name] or prod(_places(shapes[name], axes[name])) > 1]
+        unlike = len({orders[name] for name in wide}) > 1 and not isinstance(op, Join | NotRead)  # channels side by side do not meet
+        if unlike and any(orders[a] != orders[b] and sources[a] & sources[b] for a, b in combinations(wide, 2)):
+            found.add(op.name)
+        fresh = isinstance(op, FRESH) or axes[op.name] is None or op.name in found
+        sources[op.name] = 0 if isinstance(op, Held) else 1 << number if fresh else reduce(or_, map(sources.__getitem__, reads), 0)
+        orders[op.name] = () if fresh or not wide else _order(op, {orders[name] for name in wide}, axes, shapes[reads[0]])
+    return found
+
+
+def crossed(ops: Sequence[Op], axes: Mapping[str, int | None], guessed: Collection[str]) -> set[str]:
+    """The elementwise operations in which channels of one feature map meet locations of another; ``guessed`` ones may lie anywhere."""
+    shapes = {op.name: op.shape for op in ops}
+    found: set[str] = set()
+    for op in ops:
+        places = set[int]()  # of the channels, from the end, as arrays are broadcast
+        for name in op.reads if isinstance(op, Pointwise) else ():
+            axis = axes[name]
+            if axis is not None and shapes[name][axis] > 1 and name not in guessed:
+                places.add(axis - len(shapes[name]))
+        if len(places) > 1:
+            found.add(op.name)
+    return found
+
+
+def displaced(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
+    """The operations with windows over locations that a network, which knows no reshapes and transpositions of them, arranges otherwise."""
+    shapes: dict[str, Shape] = {}
+    orders: dict[str, Order] = {}
+    known: dict[str, Shape] = {}  # the locations that a network has there
+    found: set[str] = set()
+    for op in ops:
+        shapes[op.name], here = op.shape, _places(op.shape, axes[op.name])
+        reads = [name for name in op.reads if axes[name] is not None and axes[op.name] is not None and not isinstance(op, NotRead)]
+        below = max(reads, key=lambda name: prod(known[name]), default=None)
+        slides = prod((*op.kernel, *op.stride)) > 1 if isinstance(op, Linear) else isinstance(op, Pooling) and op.window is not None
+        if below is not None and slides and (orders[below] or known[below] != _places(shapes[below], axes[below])):
+            found.add(op.name)
+        same = below is not None and not slides and prod(here) == prod(known[below])
+        known[op.name] = known[below] if below is not None and same else here
+        orders[op.name] = _order(op, {orders[below]}, axes, shapes[below]) if below is not None and same else ()
+    return found
+
+
+def _places(shape: Shape, axis: int | None) -> Shape:
+    return tuple(k for a, k in enumerate(shape) if a not in (0, axis))
+
+
+def _order(op: Op, before: set[Order], axes: Mapping[str, int | None], shape: Shape) -> Order:
+    """The order of an operation's locations, from that of what it reads, the first of them of this shape."""
+    order = next(iter(before))
+    if isinstance(op, Pooling) and prod(_places(op.shape, axes[op.name])) == 1:
+        return ()
+    if len(before) > 1 or (order and isinstance(op, Pooling | Repeat)):
+        return (op.name,)
+    if not isinstance(op, Transpose) or keeps_locations(op, axes[op.reads[0]]):
+        return order
+    rest = [a for a in range(len(shape)) if a not in (0, axes[op.reads[0]])]
+    places = np.arange(prod(shape[a] for a in rest)).reshape([shape[a] for a in rest])
+    moved = places.transpose([rest.index(a) for a in op.order if a in rest]).ravel()
+    if order and len(order) != len(moved):
+        return (op.name,)
+    made = tuple(order[i] for i in moved.tolist()) if order else tuple(moved.tolist())
+    return () if made == tuple(range(len(made))) else made
