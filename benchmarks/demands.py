@@ -26,7 +26,7 @@ class Demand:
 
 
 _NEAR_FLOOR = (
-    "the peer itself is only 5 to 15 floors away here, so that the ratio asked for lies below the floor of one BLAS product and one "
+    "the peer itself is only 6 to 10 floors away here, so that the ratio asked for lies below the floor of one BLAS product and one "
     "arccos pass"
 )
 
@@ -50,10 +50,10 @@ DEMANDS = (
     Demand("dks_median", "constants of a smooth activation, median, CPU", "<=", 0.5, "ms",
         "within what the same activations differ by from run to run on this machine (see the columns beside the peer)"),
     Demand("shape_resnet", "`kc.shape(resnet-152, \"tanh\")`, CPU", "<=", 10, "ms",
-        "reading and checking 366 nodes takes nearly all of it; the constants take 0.5 ms"),
+        "reading and checking 365 nodes takes nearly all of it; the constants take 0.5 ms"),
     Demand("dks_ratio", "CPU of deepmind/dks over kcalc's, median of the 14 activations of 15 that it solves", ">=", 300, "x", peer=True),
     Demand("ntk_100", "neural-tangents over kcalc, depth 100, relu and erf, N = 1000 ... 3000: smallest ratio", ">=", 50, "x",
-        "kcalc takes 1.1 to 1.7 times one BLAS product and one arccos pass here: no more is left to gain", peer=True),
+        "kcalc takes 1.1 to 1.6 times one BLAS product and one arccos pass here: no more is left to gain", peer=True),
     Demand("ntk_10", "the same at depth 10: smallest ratio", ">=", 15, "x", _NEAR_FLOOR, peer=True),
     Demand("ntk_tanh", "the same for tanh at depth 3, N = 500", ">=", 300, "x", peer=True),
     Demand("ntk_memory", "peak memory over the peer's, largest ratio", "<=", 1 / 3, "x",
@@ -67,7 +67,7 @@ DEMANDS = (
     Demand("step", "gradient step over a hand-written scan, largest median ratio", "<=", 1.1, "x"),
     Demand("step_memory", "memory of the step over that of the scan, largest ratio", "<=", 1.05, "x"),
     Demand("moments", "exact moments of 10^4 layers", "<=", 1, "s",
-        "linear in the layers, some 0.15 ms for the ten exact numbers of each"),
+        "linear in the layers, some 0.19 ms for the ten exact numbers of each"),
     Demand("report", "report page of resnet-152", "<=", 3, "s"),
     Demand("report_size", "its size", "<=", 3, "MB"),
 )  # fmt: skip

@@ -186,7 +186,9 @@ UNREAD: dict[str, tuple[Any, str]] = {
     "product": (lambda x: x @ x.T, "two activations"),
     "noise": (lambda x: x + torch.randn_like(x), "random"), "custom": (lambda x: torch.special.bessel_j0(x), "special_bessel_j0"),
     "complex": (lambda x: torch.fft.fft(x).abs(), "Fourier"), "norm": (lambda x: x / x.norm(p=1, dim=1, keepdim=True), "a norm"),
-    "roll": (lambda x: x.roll(1, 1), "roll"),
+    "roll": (lambda x: x.roll(1, 1), "channels change places, around the edge"), "flip": (lambda x: x.flip(-1), "channels change places,"),
+    "all": (lambda x: x.roll(1), "entries change places"), "examples": (lambda x: x.flip(0), "examples change places"),
+    "axes": (lambda x: x.view(6, 2, 3).roll((1, 1), (-1, 1)).flatten(1), r"channels or locations (axis 1, 2 of 3) change places"),
     "batch": (lambda x: x - x.mean(0), "over the examples"), "stack": (lambda x: torch.stack([x, x], 1).flatten(1), "stack"),
     "integers": (lambda x: x.long() * 2, "whole numbers"), "infinities": (lambda x: x.masked_fill(x < 0, -math.inf), "infinit"),
 }  # fmt: skip

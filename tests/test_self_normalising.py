@@ -9,6 +9,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+import sympy as sp
 from shaping_oracle import truth
 from thinning import mostly_slow
 
@@ -150,7 +151,6 @@ def test_halves_that_cannot_balance_are_refused(name: str, message: str) -> None
     ("name", "options", "message"),
     [
         ("softplus", {"parameters": "halves"}, r"softplus\(0\) = 0\.693147 is not 0.*shift"),
-        ("sign", {}, "jumps"),
         ("identity", {}, "linear"),
         ("tanh", {"parameters": "both"}, "unknown choice of parameters 'both'.*halves, shift"),
         ("tanh", {"input_scale": 0}, "input_scale"),
@@ -161,6 +161,32 @@ def test_halves_that_cannot_balance_are_refused(name: str, message: str) -> None
 def test_bad_input(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(kc.KcalcError, match=message):
         shaped(name, **options)
+
+
+DENSITY, BEYOND = math.exp(-0.5) / math.sqrt(2 * math.pi), math.erfc(math.sqrt(0.5)) / 2  # of z at 1, and the probability of z > 1
+VARIANCE = DENSITY + BEYOND - DENSITY**2  # of z for z > 1, else 0
+
+
+@pytest.mark.parametrize(
+    ("text", "mean", "variance", "q_slope"),
+    [
+        ("sign(x)", 0.0, 1.0, 0.0),
+        ("Heaviside(x)", 0.5, 0.25, 0.0),
+        ("100 + sign(x - 1)", 99 + 2 * BEYOND, 4 * BEYOND * (1 - BEYOND), DENSITY * (1 - 2 * BEYOND) / (2 * BEYOND * (1 - BEYOND))),
+        ("x*Heaviside(x - 1)", DENSITY, VARIANCE, (1.5 * DENSITY + BEYOND - 2 * DENSITY**2) / VARIANCE),
+    ],
+)
+def test_activations_that_jump(text: str, mean: float, variance: float, q_slope: float) -> None:
+    """Mean 0 and variance 1 in closed form; Q'(1) has the jumps' part, C'(1) is infinite, which is said."""
+    s = shaped(kc.activation(sp.sympify(text, {"x": sp.Symbol("x", real=True)})))
+    k = next(iter(s.constants.by_node.values()))
+    assert (k.delta or 0.0) == pytest.approx(-mean, rel=1e-14, abs=1e-15) and k.gamma == pytest.approx(variance**-0.5, rel=1e-12)
+    assert s.values["Q'(1)"] == pytest.approx(q_slope, rel=1e-11, abs=1e-14)
+    found = next(iter(s.stability.values())).eigenvalues[1]
+    assert found == pytest.approx(q_slope, rel=1e-11, abs=1e-14)
+    assert s.values["C'(1)"] == s.values["C_f'(1)"] == math.inf and max(s.residuals.values()) < 1e-12
+    assert any("C'(1) is infinite" in str(a) for a in s.assumptions)
+    assert json.loads(s.export("json"))["values"]["C'(1)"] is None
 
 
 def test_several_activations_in_one_network() -> None:

@@ -64,7 +64,7 @@ def test_newtons_method_gives_up_where_it_must() -> None:
 def test_a_linear_map_has_no_slope_but_1() -> None:
     with pytest.raises(kc.UnreachableTarget, match=r"slope C'\(1\) = 1.3; its C map is linear for all"):
         search.solve_scale(activation("identity"), 0.3)
-    assert search._extreme(activation("identity"), 0.0, 0.3) == (1e-300, False)
+    assert search._extreme(activation("identity"), 0.0, 0.3) == (1e-300, False, 0.0)
     with pytest.raises(kc.UnreachableTarget, match="no input scale and shift within reach"):
         search.solve_least(TANH, 1e9)
 

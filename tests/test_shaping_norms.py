@@ -104,6 +104,10 @@ def test_residual_weights_by_slope_refuse_norms_that_read_means() -> None:
     options = {"method": "residual_weights", "scheme": "slope", "slope": 1.3}
     with pytest.raises(kc.KcalcError, match="LayerNorm at node 'n0'.*greatest slope 1.3 would not hold.*dks"):
         kc.shape(stack(NORMS["layer"], "gelu"), **options)
+    with pytest.raises(kc.KcalcError, match="LayerNorm at node 'n0'.*greatest slope 90 would not hold.*dks"):  # and not a nearest slope
+        kc.shape(stack(NORMS["layer"], "gelu"), **options | {"slope": 90})
+    with pytest.raises(kc.UnreachableTarget, match="the nearest is"):
+        kc.shape(stack(NORMS["rms"], "gelu"), **options | {"slope": 90})
     for net in (stack(NORMS["rms"], "gelu"), stack(NORMS["layer"], "gelu", behind=False), stack(NORMS["layer"], "tanh")):
         s = kc.shape(net, **options)
         assert float(kc.c_map(s.network).derivative(1)(1.0)) == pytest.approx(1.3, rel=1e-9)

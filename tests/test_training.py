@@ -1,4 +1,4 @@
-"""Fitting: steps against formulas written out, exact resumption, checkpoints, several devices, what does not fit."""
+"""Fitting: steps against formulas written out, exact resumption, checkpoints, what does not fit."""
 
 from __future__ import annotations
 
@@ -53,12 +53,6 @@ LOOKS = Settings("adam", steps=30, evaluate_every=12, checkpoint_every=10, label
 def trainer_of(make) -> Trainer:
     """A trainer that several tests share, so that it is compiled once."""
     return Trainer(make(), LOOKS)
-
-
-def with_devices(count: int) -> dict[str, str]:
-    """The environment of a process with so many devices."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={count}"
-    return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
 
 
 def tree_equal(a, b) -> bool:
@@ -401,89 +395,3 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_importing_does_not_load_what_training_needs() -> None:
     code = "import sys, kcalc.training; sys.exit(any(m in sys.modules for m in ('optax', 'sklearn', 'jax', 'matplotlib.pyplot')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-# -- several devices -------------------------------------------------------------------------------------------------------------------
-
-DEVICES = """
-import jax, numpy as np
-import kcalc as kc
-from kcalc import training
-L = kc.layers
-assert len(jax.devices()) == 8
-split = training.fold(training.load("digits"), 0)
-block = kc.chain(L.Affine(16), L.BatchNorm(), L.Nonlinear("relu"))
-model = kc.to_jax(kc.chain(L.Input(), kc.repeat(block, 3), L.Affine(10)), weights="gaussian")
-settings = training.Settings("sgd", learning_rate=1e-3, steps=20, evaluate_every=10)
-one = training.fit(model, split, settings)
-trainer = training.Trainer(model, settings, training.data_mesh())
-many = trainer.fit(split)
-for a, b in zip(jax.tree.leaves((one.params, one.state)), jax.tree.leaves((many.params, many.state)), strict=True):
-    assert len(b.sharding.device_set) == 8
-    assert np.allclose(a, b, atol=2e-5), np.abs(np.asarray(a) - b).max()
-assert abs(one.accuracy - many.accuracy) < 0.01
-engine = trainer.engine
-arguments = np.zeros((50, 64), np.int32), np.zeros(50, np.float32), 0, 1, 0
-tree = engine.start(model.init(0, split.x[:1]), split.x)
-compiled = engine._advance.lower(tree, split.x, split.y, *arguments).compile().as_text()
-assert "all-reduce" in compiled and "f32[8,65]" in compiled  # every device computes on 8 of the 64 examples
-for mesh, match in ((lambda: training.data_mesh(9), "8 devices, not 9"), (lambda: training.data_mesh(3), "cannot be shared out")):
-    try:
-        training.fit(model, split, settings, mesh=mesh())
-    except kc.KcalcError as error:
-        assert match in str(error), error
-    else:
-        raise AssertionError(match)
-"""
-
-
-def test_eight_devices_do_what_one_does() -> None:
-    environment = with_devices(8)
-    done = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
-MACHINES = """
-import sys
-import numpy as np
-from kcalc import training
-training.connect(sys.argv[1], 2, int(sys.argv[2]))
-import jax
-import kcalc as kc
-assert jax.process_count() == 2 and len(jax.devices()) == 4
-net = kc.architectures.vanilla(4, "tanh")
-model = kc.to_jax(kc.shape(net), {None: 16, net.outputs[0]: 10})
-settings = training.Settings("sgd", learning_rate=1e-3, steps=20, evaluate_every=10)
-split = training.fold(training.load("digits"), 0)
-run = training.fit(model, split, settings, mesh=training.data_mesh(), checkpoint=sys.argv[3], log=sys.argv[3] + ".csv")
-again = training.fit(model, split, settings, mesh=training.data_mesh(), checkpoint=sys.argv[3], resume=True)
-assert again.history == run.history
-print("accuracy", run.accuracy)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_train_together(tmp_path: Path) -> None:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    environment = with_devices(2)
-    command = [sys.executable, "-c", MACHINES, address]
-    pair = [
-        subprocess.Popen(
-            [*command, str(i), str(tmp_path / "run.npz")], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for i in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=300) for process in pair]
-    finally:
-        for process in pair:
-            process.kill()
-    assert all(process.returncode == 0 for process in pair), [out[1][-2000:] for out in outputs]
-    one = training.fit(classifier(), SPLIT, Settings("sgd", learning_rate=1e-3, steps=20, evaluate_every=10))
-    found = [float(out[0].split("accuracy ")[1]) for out in outputs]
-    assert found[0] == found[1] and abs(found[0] - one.accuracy) < 0.01
-    assert (tmp_path / "run.npz.csv").read_text().count("\n") == 3

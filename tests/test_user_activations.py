@@ -167,6 +167,9 @@ def test_numeric_kinks_have_fifty_digits():
         (sp.sqrt(sp.Abs(Y)), "not smooth"),
         (sp.asin(sp.sin(Y)), "varies too fast|not smooth"),
         (sp.sqrt(Y**2 - 4 * Y + 4), "varies too fast|not smooth"),
+        (sp.sin(10**7 * Y), "varies too fast"),
+        (sp.acos(sp.tanh(Y)), r"loses its digits to rounding: its value at x = 14\.37"),
+        (sp.asin(sp.tanh(Y)), r"loses its digits to rounding: its slope at x = 14\.37"),
         (sp.zeta(Y), "numerically"),
         (Y > 0, "cannot make"),
         (sp.Matrix([Y]), "cannot make"),
@@ -178,6 +181,15 @@ def test_numeric_kinks_have_fifty_digits():
 def test_expressions_refused(spec, message):
     with pytest.raises(KcalcError, match=message):
         activation(spec)
+
+
+def test_what_is_refused_for_rounding_serves_in_another_form():
+    """acos(tanh x) = 2 atan(exp(-x)); E of its slope, -E sech, by quadrature here."""
+    x = np.linspace(-12, 12, 4001)
+    weights = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])
+    for spec in (2 * sp.atan(sp.exp(-Y)), lambda t: 2 * np.arctan(np.exp(-t))):
+        phi = activation(spec)
+        assert phi.mean_slope(1.0) == pytest.approx(-float(weights @ (1 / np.cosh(x))), rel=1e-10)
 
 
 def test_hidden_corners_at_mesh_edges_are_noticed():

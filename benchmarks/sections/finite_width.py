@@ -33,7 +33,7 @@ def run(options: Options) -> Section:
         "Finite width",
         "CPU time. Exact moments of |y|^2 and of every weight's gradient, leading-order fluctuations of q and c, weight "
         "scalings. The floor is one pass over the layers with a handful of exact numbers each: building the network with "
-        "its widths takes about as long as the moments.",
+        "its widths takes about a quarter as long as the moments.",
         [*tables, others(options)],
         figures,
     )

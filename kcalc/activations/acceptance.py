@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import mpmath
 import numpy as np
 import sympy as sp
 
+from kcalc.activations.pieces import X
 from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations.quadrature import Array, mesh, z_range
 from kcalc.fields import SYMPY
+from kcalc.threads import decimal_digits, lambdify
 
 PROBES = np.concatenate([np.linspace(-30, 30, 121), np.geomspace(1e-6, 20, 15)])
 FAR_PROBES = np.array([-1e3, -1e2, 1e2, 1e3])
+DIGIT_PROBES = np.concatenate([np.arange(0.37, 16), -np.arange(0.37, 16)])
+LOST, TINY = 1e-5, 1e-200  # relative error of what has lost its digits, of numbers that are no underflow
 MOST_KINKS = 500
 _APART = 1e-9
 
@@ -79,8 +84,38 @@ def check_moments(candidate: Any) -> None:
     """Refuse functions without Gaussian moments, with poles, and with kinks that were not declared."""
     check_growth(candidate)
     z_range(candidate, 0.01)
-    mesh(candidate, 16.0)
+    try:
+        mesh(candidate, 16.0)
+    except KcalcError:
+        check_digits(candidate)
+        raise
     check_corners(candidate)
+
+
+def check_digits(candidate: Any) -> None:
+    """Refuse expressions whose values or slopes, as floats, lose their digits to rounding: noise, which looks like fast variation."""
+    if candidate.numeric_only:
+        return
+    for n, what in enumerate(("value", "slope")):
+        with np.errstate(all="ignore"):
+            found = candidate.numeric(n)(DIGIT_PROBES)
+        with decimal_digits(60):
+            exact = lambdify([X], candidate.derivative_expr(n) if n else candidate.expr, "mpmath")
+            lost = [where for where, value in zip(DIGIT_PROBES, found, strict=True) if _is_lost(exact, float(where), float(value))]
+        if lost:
+            raise KcalcError(
+                f"activation {candidate.name!r} loses its digits to rounding: its {what} at x = {lost[0]:g}, as a float, is right to fewer "
+                "than five digits; write it without functions where they are infinitely steep (acos near 1, sqrt near 0) and without "
+                "differences of nearly equal numbers, or give a callable that computes it to full precision"
+            )
+
+
+def _is_lost(exact: Callable[[Any], Any], where: float, found: float) -> bool:
+    try:
+        truth = exact(mpmath.mpf(where))
+        return bool(mpmath.isfinite(truth) and abs(truth) > TINY and not abs(found - truth) <= LOST * abs(truth))
+    except (ArithmeticError, ValueError, TypeError, NameError):
+        return False
 
 
 def check_growth(candidate: Any) -> None:

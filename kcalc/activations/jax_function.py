@@ -9,7 +9,8 @@ from typing import Any
 
 import sympy as sp
 
-from kcalc.activations.pieces import X, resolve, switch_points
+from kcalc.activations.cancellation import NearZero, kept
+from kcalc.activations.pieces import X, resolve, series_near_zero, switch_points
 from kcalc.errors import KcalcError
 from kcalc.plain_arguments import whole
 from kcalc.threads import lambdify
@@ -109,7 +110,7 @@ def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
     special = jax.scipy.special
     known = {"erf": special.erf, "erfc": special.erfc, "gamma": special.gamma, "loggamma": special.gammaln}
     try:
-        written = piece.replace(lambda part: part.is_Integer and abs(part) > LONGEST, lambda part: sp.Float(part, 17))
+        written = kept(piece).replace(lambda part: part.is_Integer and abs(part) > LONGEST, lambda part: sp.Float(part, 17))
         function = lambdify([X], written, modules=[known, "jax"], cse=True)
     except NotImplementedError as error:
         raise KcalcError(f"activation {name!r}: {piece} has no JAX form") from error
@@ -119,5 +120,17 @@ def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
             return function(x)
         except NameError as error:
             raise KcalcError(f"activation {name!r} has no JAX form: {error}") from error
+
+    series = series_near_zero(piece)
+    return values if series is None else _beside(series, values)
+
+
+def _beside(series: NearZero, function: JaxFunction) -> JaxFunction:
+    """The series near 0, the function elsewhere."""
+    import jax.numpy as jnp
+
+    def values(x: Any) -> Any:
+        near = jnp.abs(x) < series.radius
+        return jnp.where(near, series(jnp.where(near, x, 0)), function(jnp.where(near, series.radius, x)))
 
     return values

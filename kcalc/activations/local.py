@@ -30,6 +30,8 @@ from kcalc.fields.systems import as_field
 from kcalc.plain_arguments import whole
 from kcalc.threads import cached_property
 
+EXTREME = 1e70  # products of four such numbers, or of their inverses, are doubles of full precision
+
 
 def _positive(q: Array) -> Array:
     if not np.all(q >= TINY):
@@ -174,7 +176,8 @@ class LocalMaps:
             flat = _positive(np.asarray(q, dtype=float))
             with np.errstate(over="ignore"):
                 exact = closed(flat, field) if self.closed_in_numpy else None
-            if exact is not None:
+            small = self.degree is None and bool(np.any(flat < 1 / EXTREME))  # where closed forms take powers of q, which vanish
+            if exact is not None and not small:
                 return _finite(self.name, flat, np.broadcast_to(np.asarray(exact, dtype=float), flat.shape))[()]
             unique, inverse = np.unique(flat, return_inverse=True)
             return np.array([integrate(self, float(value)) for value in unique])[inverse].reshape(flat.shape)[()]
@@ -261,7 +264,9 @@ class LocalMaps:
     def _taylor_numpy(self, gap: Array, q1: Array, q2: Array, order: int, rest: Array | None = None) -> tuple[Number, ...]:
         gap, q1, q2 = _broadcast(gap, q1, q2)
         rest = 2 - gap if rest is None else np.clip(np.broadcast_to(rest, gap.shape), 0.0, 2.0)
-        if self.closed_in_numpy:
+        if self.degree is not None:  # C is that of q = 1, where no power of q leaves double precision
+            q1 = q2 = np.ones(gap.shape)
+        if self.closed_in_numpy and all(self._multiplies(q) for q in (q1, q2)):
             with np.errstate(all="ignore"):
                 exact = self._closed_taylor(Gap.of(gap, rest) if order <= 2 else gap, q1, q2, order, NUMPY)
             if exact is not None:
@@ -275,6 +280,12 @@ class LocalMaps:
             one, two = float(pairs[0, index]), float(pairs[1, index])
             out[:, here] = self._normalised(gap.ravel()[here], rest.ravel()[here], one, two, order)
         return tuple(part.reshape(gap.shape)[()] for part in out)
+
+    def _multiplies(self, q: Array) -> bool:
+        """Whether q and Q(q) are so far from the ends of double precision that closed forms may take products of several."""
+        with np.errstate(all="ignore"):
+            power = self._closed_second_moment(q, NUMPY)
+        return all(bool(np.all((size > 1 / EXTREME) & (size < EXTREME))) for size in (q, power) if size is not None)
 
     def _normalised(self, gap: Array, rest: Array, q1: float, q2: float, order: int) -> list[Array]:
         """The Taylor coefficients of C for one pair of q values."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -11,6 +12,7 @@ import mpmath
 import numpy as np
 import sympy as sp
 
+from kcalc.activations.cancellation import NearZero, kept, near_zero
 from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations.quadrature import Array
 from kcalc.fields import SYMPY
@@ -326,25 +328,44 @@ def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callabl
 
 
 def _compile(piece: sp.Expr, patient: bool = True) -> Callable[[Array], Array]:
-    """A smooth expression as a NumPy function; ``patient`` ones compute what overflows again in mpmath."""
-    try:
-        function = lambdify([X], piece, modules=["scipy", "numpy"] if piece.has(*_SPECIAL) else "numpy", cse=True)
-        with np.errstate(all="ignore"):
-            function(np.array([0.5]))
-    except Exception as error:  # SymPy's code printers and the code they print fail in many ways
-        raise KcalcError(f"{glimpse(piece)} cannot be evaluated numerically ({type(error).__name__})") from error
+    """A smooth expression as a NumPy function; ``patient`` ones compute what overflows in mpmath, what cancels near 0 as a series."""
+    plain = _plain(piece)
+    series = series_near_zero(piece) if patient else None
 
     def values(x: Array) -> Array:
         x = np.asarray(x, dtype=float)
-        with np.errstate(all="ignore"):
-            out = _real(np.asarray(function(x)))
-        out = np.array(np.broadcast_to(out, x.shape), dtype=float)
+        out = plain(x)
+        if series is not None:
+            near = np.abs(x) < series.radius
+            out[near] = series(x[near])
         broken = ~np.isfinite(out)
         if patient and broken.any():
             out[broken] = [_exact_value(piece, point) for point in x[broken]]
         return out
 
     return values
+
+
+@lru_cache(maxsize=1024)
+def _plain(piece: sp.Expr) -> Callable[[Array], Array]:
+    try:
+        function = lambdify([X], kept(piece), modules=["scipy", "numpy"] if piece.has(*_SPECIAL) else "numpy", cse=True)
+        with np.errstate(all="ignore"):
+            function(np.array([0.5]))
+    except Exception as error:  # SymPy's code printers and the code they print fail in many ways
+        raise KcalcError(f"{glimpse(piece)} cannot be evaluated numerically ({type(error).__name__})") from error
+
+    def values(x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.array(np.broadcast_to(_real(np.asarray(function(x))), x.shape), dtype=float)
+
+    return values
+
+
+@lru_cache(maxsize=1024)
+def series_near_zero(piece: sp.Expr) -> NearZero | None:
+    """The Taylor series with which a smooth expression is evaluated near 0, where floats would cancel in it; None where they do not."""
+    return near_zero(piece, _plain(piece))
 
 
 def _real(values: Any) -> Any:

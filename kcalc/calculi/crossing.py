@@ -17,7 +17,7 @@ END = 8  # epsilons: cosines of proportional Gaussians come this near to 1 by ro
 
 def expected(phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number) -> Number:
     """``E[phi(g) psi(h)]`` for Gaussians of variances q1, q2 and the given covariance."""
-    return phi.cross(psi, q1, q2, to_end(covariance / np.sqrt(q1 * q2)))[0]
+    return phi.cross(psi, q1, q2, to_end(covariance / (np.sqrt(q1) * np.sqrt(q2))))[0]
 
 
 def to_end(cosine: Number, xp: Any = np) -> Number:
@@ -28,7 +28,7 @@ def to_end(cosine: Number, xp: Any = np) -> Number:
 
 def lessened(phi: Activation, psi: Activation, q1: Number, q2: Number, whole: Number, loss: Number) -> tuple[Number, Number]:
     """``E[phi psi]`` for Gaussians of covariance ``whole``, and what it loses when ``loss`` is taken off."""
-    norm = np.sqrt(q1 * q2)
+    norm = np.sqrt(q1) * np.sqrt(q2)
     top, deficit = to_end(whole / norm), loss / norm
     joint = phi.cross(psi, q1, q2, top)[0]
     if not isinstance(deficit, Jet):

@@ -95,7 +95,7 @@ class SecondMoments:
         if isinstance(a, Jet) or isinstance(b, Jet):
             return self.root(a * b)
         if self.field is NUMPY:
-            return np.where(a == b, a, np.sqrt(a * b))[()]
+            return np.where(a == b, a, np.sqrt(a) * np.sqrt(b))[()]
         if is_jax(a) or is_jax(b):
             return self.root(a * b)
         return a if a == b else self.root(a * b)

@@ -119,7 +119,9 @@ class Corners:
             return 0.0  # far = 0: no two of them meet, or the caller knows the limit to be infinite
         a, b = one.standard[:, None], self.sign * two.standard
         apart = self.sign * self._difference(two, one)  # b - a
-        density = np.exp(-(apart**2 + 2 * a * b * self.far) / (2 * square)) / (2 * math.pi * math.sqrt(self.q1 * self.q2 * square))
+        density = np.exp(-(apart**2 + 2 * a * b * self.far) / (2 * square)) / (
+            2 * math.pi * math.sqrt(self.q1) * math.sqrt(self.q2) * math.sqrt(square)
+        )
         if dipoles:
             pull, push = (self.far * b - apart) / square, (apart + self.far * a) / square  # (a - (1-far) b)/s^2, (b - (1-far) a)/s^2
             extra = self.sign * (pull * push + (1 - self.far) / square) / math.sqrt(self.q2) if dipoles == 2 else pull

@@ -153,8 +153,8 @@ class EndZone:
             return np.array([math.sin(t) ** power * self._derivative_at(order, t) for t in theta])
 
         # A slope that is rounding throughout, as of an odd function with an even one, has no size of its own to be judged against.
-        least = 0.02 * math.sqrt(hermite(self.phi, self.q1).variance * hermite(self.psi, self.q2).variance)
-        floor = math.sqrt(second_moment(self.phi, self.q1) * second_moment(self.psi, self.q2)) if order > 1 else least
+        least = 0.02 * math.sqrt(hermite(self.phi, self.q1).variance) * math.sqrt(hermite(self.psi, self.q2).variance)
+        floor = math.sqrt(second_moment(self.phi, self.q1)) * math.sqrt(second_moment(self.psi, self.q2)) if order > 1 else least
         jumps = any(self.phi.jump_sizes(0)) or any(self.psi.jump_sizes(0))
         return tabulate(regular, 0.0, ZONE, floor, noise=1e-15 if order > 1 and jumps else 0.0)
 

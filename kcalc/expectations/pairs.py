@@ -38,13 +38,13 @@ class PairMap:
         first, second = hermite(phi, q1), hermite(psi, q2)
         terms = min(first.coefficients.size, second.coefficients.size)
         products = first.coefficients[:terms] * second.coefficients[:terms]
-        size = math.sqrt(first.variance * second.variance)
+        size = math.sqrt(first.variance) * math.sqrt(second.variance)
         needed = _needed(products, size)
         self.constant = first.mean * second.mean
         self.products = products[:needed]
         self._all = products, size, np.abs(first.coefficients[:terms]), np.abs(second.coefficients[:terms])
         self._tails = (first.tail, second.tail)
-        nothing_hidden = math.sqrt(first.tail * second.tail) <= 1e-13 * size
+        nothing_hidden = math.sqrt(first.tail) * math.sqrt(second.tail) <= 1e-13 * size
         self.complete = first.complete or second.complete or (needed < terms - 32 and nothing_hidden)
 
     @cached_property
@@ -162,7 +162,7 @@ class PairMap:
         kept = max(products.size + 1 - k, 0)
         doubt[:kept] += (math.sqrt(size) * _NEGLECTED * (first + second) + 1e-15 * np.abs(products))[k - 1 :] / 2
         if not self.complete:
-            doubt[kept:] = math.sqrt(self._tails[0] * self._tails[1])
+            doubt[kept:] = math.sqrt(self._tails[0]) * math.sqrt(self._tails[1])
         binomial = np.exp(np.minimum(logs[:kept] - (n[:kept] - k) * math.log(max(largest, 1e-300)), 700.0))
         total = _powers(c, kept) @ (binomial * products[k - 1 :]) if kept else np.zeros_like(c)
         error = math.exp(math.lgamma(k + 1)) * float(np.exp(np.minimum(logs, 700.0)) @ doubt) / size

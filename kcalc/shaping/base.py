@@ -15,7 +15,7 @@ from ..calculi.global_maps import c_map, q_map
 from ..errors import FreshnessError, KcalcError
 from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
-from ..printing import html_table
+from ..printing import html_table, plain
 from ..subnetworks import maximal, maximal_curvature
 from ..threads import cached_property
 from .constants import ConstantsTable
@@ -164,7 +164,7 @@ class Shaping:
         return Comparison((self, other))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema."""
+        """Everything as plain data, with a versioned schema; values that are infinite are None."""
         return {
             "schema": SCHEMA,
             "method": self.method,
@@ -172,7 +172,7 @@ class Shaping:
             "constants": {name: self.constants[name].to_dict() for name in self.constants},
             "nodes": {str(node): constants.activation.name for node, constants in self.constants.by_node.items()},
             "conditions": self.targets | self.global_targets,
-            "values": self.values,
+            "values": plain(self.values),
             "residuals": self.residuals,
             "changes": list(self.changes),
         }

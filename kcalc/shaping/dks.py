@@ -24,6 +24,7 @@ from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants, ConstantsTable
 from .measure import local_values
 from .search import check_shapeable, default_end, solve, solve_least, solve_scale
+from .solver import ACCEPTED
 from .tokens import read_tokens, token_options, unmixed, with_tokens
 
 READINGS = {
@@ -168,7 +169,7 @@ def leaky(phi: Activation, slope: float) -> Constants:
     Q'(1) = 1 at every a. Then a = (1 - w)/(1 + sqrt(w (2 - w))) with w = pi k = pi (1 - 1/slope).
     Raises: UnreachableTarget for slopes above that of a ReLU, 1/(1 - 1/pi) = 1.46694.
     """
-    if slope > STEEPEST_LEAKY:
+    if slope > STEEPEST_LEAKY * (1 + ACCEPTED):
         raise UnreachableTarget(
             f"a leaky ReLU with a negative slope in [0, 1) has C'(1) up to {STEEPEST_LEAKY:.6g} (that of ReLU), not {slope:.6g}; "
             "choose a smaller zeta, or free_slope=False"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from ..threads import decimal_digits, lambdify
 
 DIGITS = 30
 REACH = 13  # exp(-13^2 / 2) = 2e-37
+FAR = 6, 40  # |x| of kinks, beyond which all of phi may lie, between which the panels reach out with them
 NODES = 24
 LAST = 3  # of the Legendre coefficients of degree < NODES: what they are below RESOLVED on a panel, the quadrature leaves squared
 RESOLVED = 1e-13
@@ -25,15 +27,16 @@ DEEPEST, MOST = 40, 1500  # bisections of a panel, and panels
 def local_values(phi: Activation) -> dict[str, Any]:
     """Q(1), Q'(1), C(0), C'(1), C''(1) and the mean of phi at q = 1, as mpmath numbers.
 
-    Gauss-Legendre panels of width 1, split at the kinks and wherever ``phi`` is steep; ``phi`` must be continuous. Callables give double
-    precision.
+    Gauss-Legendre panels of width 1, split at the kinks and wherever ``phi`` is steep. Where phi jumps, C'(1) is infinite, and
+    Q'(1) = E[phi phi' x] is E[phi^2 (x^2 - 1)]/2, which has the jumps' part. Callables give double precision.
     """
     with decimal_digits(DIGITS + 5):
-        smooth = not any(phi.jump_sizes(1))
+        jumps, smooth = any(phi.jump_sizes(0)), not any(phi.jump_sizes(0) + phi.jump_sizes(1))
         value, slope, second = (
             _sampled(phi) if phi.numeric_only else (_function(phi.expr if n == 0 else phi.derivative_expr(n)) for n in range(3))
         )
-        edges = _bisected(phi, sorted({mpmath.mpf(k) for k in range(-REACH, REACH + 1)} | {_exact(k) for k in phi.kinks if abs(k) < REACH}))
+        reach = max((math.ceil(math.hypot(REACH, k)) for k in map(abs, phi.kink_points) if FAR[0] < k < FAR[1]), default=REACH)
+        edges = _bisected(phi, sorted({mpmath.mpf(k) for k in range(-reach, reach + 1)} | {_exact(k) for k in phi.kinks if abs(k) < reach}))
         mean = square = gradient = mixed = bend = mpmath.mpf(0)
         nodes = _legendre(NODES)
         for low, high in pairwise(edges):
@@ -45,14 +48,14 @@ def local_values(phi: Activation) -> dict[str, Any]:
                 mean += weight * f
                 square += weight * f * f
                 gradient += weight * g * g
-                mixed += weight * f * g * x
+                mixed += weight * (f * f * (x * x - 1) / 2 if jumps else f * g * x)
                 bend += weight * second(x) ** 2 if smooth else 0
         return {
             "E phi": mean,
             "Q(1)": square,
             "Q'(1)": mixed,
             "C(0)": mean * mean / square,
-            "C'(1)": gradient / square,
+            "C'(1)": mpmath.inf if jumps else gradient / square,
             "C''(1)": bend / square if smooth else mpmath.inf,
         }
 

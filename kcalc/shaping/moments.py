@@ -21,6 +21,7 @@ from ..expectations.quadrature import Array, Rule, mesh, normal_density, normal_
 from ..threads import lambdify
 
 REACH = 9.5  # the density there is 2.5e-20 of its peak
+FAR = 3.0, 36.0  # places of a homogeneous activation's kink, where all it does may lie beyond, between which rules reach out with it
 STEP = 0.25  # of the coarsest grid: rounding for Gaussians times functions whose poles are 3 and more away
 FINEST = 6  # grids are halved that often
 TAME = 30.0  # arguments up to which plain expressions neither overflow nor lose digits
@@ -69,9 +70,15 @@ def grid(fineness: int) -> Rule:
 
 
 @lru_cache(maxsize=512)
-def panels(kinks: tuple[float, ...], fineness: int) -> Rule:
+def panels(kinks: tuple[float, ...], fineness: int, reach: float = REACH) -> Rule:
     """Gauss-Legendre panels of width ``WIDEST / 2^fineness`` at the most, with edges at the kinks (of x, not of phi)."""
-    return normal_rule(split(np.array([-REACH, *(k for k in kinks if abs(k) < REACH), REACH]), WIDEST / 2**fineness))
+    return normal_rule(split(np.array([-reach, *(k for k in kinks if abs(k) < reach), reach]), WIDEST / 2**fineness))
+
+
+def _reach(phi: Activation, alpha: float, beta: float) -> float:
+    """|x| up to which f counts: beyond a far kink of a homogeneous activation (relu) may be all of it, however small the density is."""
+    far = max((abs(k - beta) / alpha for k in phi.kink_points), default=0.0)
+    return math.hypot(REACH, far) if phi.degree is not None and FAR[0] < far < FAR[1] else REACH
 
 
 def rule_for(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
@@ -80,7 +87,7 @@ def rule_for(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
         return _resolved(phi, alpha, beta, fineness)
     if not phi.kinks:
         return grid(fineness)
-    return panels(tuple(sorted({(k - beta) / alpha for k in phi.kink_points})), fineness)
+    return panels(tuple(sorted({(k - beta) / alpha for k in phi.kink_points})), fineness, _reach(phi, alpha, beta))
 
 
 def is_steep(phi: Activation, alpha: float) -> bool:
@@ -203,7 +210,7 @@ def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[fl
     out = [0.0] * 6
     for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True):
         x = (k - beta) / alpha
-        if jump == 0 or abs(x) > REACH:
+        if jump == 0 or abs(x) > _reach(phi, alpha, beta):
             continue
         right = float(phi.numeric(1)(np.array([k]))[0])
         f, g = float(phi.numeric(0)(np.array([k]))[0]) - mean, alpha * (right - jump / 2)
@@ -218,7 +225,7 @@ def _bend_deltas(phi: Activation, alpha: float, beta: float) -> Pair:
     out = [0.0, 0.0]
     for k, jump in zip(phi.kink_points, phi.jump_sizes(2), strict=True):
         x = (k - beta) / alpha
-        if jump == 0 or abs(x) > REACH:
+        if jump == 0 or abs(x) > _reach(phi, alpha, beta):
             continue
         right = float(phi.numeric(2)(np.array([k]))[0])
         weight = alpha**2 * jump * math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * alpha**2 * (right - jump / 2)
@@ -227,13 +234,19 @@ def _bend_deltas(phi: Activation, alpha: float, beta: float) -> Pair:
     return out[0], out[1]
 
 
+def rounding(phi: Activation, log_alpha: float, beta: float) -> float:
+    """How much more the density rounds where rules reach out: as the square of x."""
+    return (_reach(phi, math.exp(log_alpha), beta) / REACH) ** 2
+
+
 def settled(phi: Activation, log_alpha: float, beta: float, order: int = 2) -> Moments:
     """The moments at the first fineness that the next one confirms. Raises: KcalcError where none does."""
     last = moments(phi, log_alpha, beta, 0, order)
     for fineness in range(1, FINEST + 1):
         m = moments(phi, log_alpha, beta, fineness, order)
         pairs = ((last.variance, m.variance), (last.gradient, m.gradient), (last.bend, m.bend))
-        if all(abs(a - b) <= (1e-14 if fineness < 3 else 1e-13) * abs(b) for a, b in pairs):  # rules of thousands of nodes round more
+        accuracy = (1e-14 if fineness < 3 else 1e-13) * rounding(phi, log_alpha, beta)  # rules of thousands of nodes round more
+        if all(abs(a - b) <= accuracy * abs(b) for a, b in pairs):
             return m
         last = m
     raise KcalcError(f"activation {phi.name!r} varies too fast (or grows too fast) at input scale {math.exp(log_alpha):.6g}")

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..arguments import as_number
 from ..calculi.global_maps import c_map, q_and_mean_values, q_map
-from ..errors import KcalcError, glimpse, unknown
+from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
 from ..layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, sum_weights
@@ -127,7 +127,12 @@ def residual_weights(
         weighted = _without_norms(_with(network, activation))
         edits = [f"{node}: {type(network.layer(node)).__name__} removed" for node in removed]
     else:
-        weights = _weights(scheme, options, network, blocks, activation)
+        try:
+            weights = _weights(scheme, options, network, blocks, activation)
+        except UnreachableTarget:  # what the search names as the nearest is true only where norms read no means
+            equal = _set(network, dict.fromkeys((block.node for block in blocks), (math.sqrt(0.5), math.sqrt(0.5))))
+            _about_means(normalisation(equal, activation).network, options)
+            raise
         weighted, edits = _set(network, weights), []
     plain = normalisation(weighted, activation)
     notes = [Assumption("network", SCHEMES[scheme]), *_about_means(plain.network, options)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,15 +15,16 @@ from ..errors import KcalcError, UnreachableTarget
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants
 from .curve import End, walk
-from .moments import moments, settled
+from .moments import moments, rounding, settled
 from .scan import in_cells, nearest, sheets
 from .solutions import SAME, Solutions
-from .solver import ACCEPTED, FINEST, LARGEST, LEAST, Point, Solution, advanced, begin, branches, needed, on_branches, refined
+from .solver import ACCEPTED, FINEST, LARGEST, LEAST, POLISHED, Point, Solution, advanced, begin, branches, needed, on_branches, refined
 
 MOST_BRANCHES = 12  # that are followed: periodic activations repeat theirs without end
 REFERENCE = 2e-3  # the target at which branches of kinked activations are numbered
 WANTED = 9  # digits of a target that is refused
-GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/beta) of homogeneous activations
+GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/|beta|) of homogeneous activations
+LEAST_SHIFT = math.exp(-9.0)  # of |beta|/alpha of homogeneous activations, below which alpha is 1 instead of |beta|
 
 
 def check_shapeable(phi: Activation) -> None:
@@ -31,6 +33,11 @@ def check_shapeable(phi: Activation) -> None:
         raise KcalcError(
             f"{phi.name} jumps, so that its C map has an infinite slope at 1 whatever the constants; choose a continuous activation"
         )
+    check_nonlinear(phi)
+
+
+def check_nonlinear(phi: Activation) -> None:
+    """Refuse linear activations. Raises: KcalcError saying why."""
     if _is_linear(phi):
         raise KcalcError(
             f"{phi.name} is linear (or constant): its C map is the identity whatever the constants; choose a nonlinear activation"
@@ -49,7 +56,7 @@ def _anchors(systems: tuple[System, ...]) -> tuple[tuple[int, Solution], ...]:
 @lru_cache(maxsize=256)
 def _is_linear(phi: Activation) -> bool:
     """Whether phi' keeps one value wherever inputs of ordinary size reach."""
-    if any(phi.jump_sizes(1)):
+    if any(phi.jump_sizes(0)) or any(phi.jump_sizes(1)):
         return False
     side = np.concatenate([np.geomspace(1e-4, 1.0, 120), np.linspace(1.0, 60.0, 400)])
     slopes = phi.numeric(1)(np.concatenate([-side[::-1], side]))
@@ -194,51 +201,105 @@ def _needed(phi: Activation, log_alpha: float) -> int:
 def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, -1.0)) -> Constants:
     """The input scale alone: C'(1) - 1 = target at the first of the given shifts where that is possible, Q'(1) being what it is.
 
+    Homogeneous activations have beta/alpha alone to choose: 0 and what is near it is met with alpha = 1 and a small shift.
     Raises: UnreachableTarget naming the nearest slope.
     """
     reached: list[float] = []
     for beta in shifts:
-        values = np.array(_profile(phi, beta))
-        reached.extend(v for v in values.tolist() if v > 1e-12)
-        with np.errstate(invalid="ignore"):
-            crossings = np.nonzero((values[:-1] - target) * (values[1:] - target) <= 0)[0]
-        for i in crossings:
-            s = _crossing(phi, target, beta, (float(GRID[i]), float(GRID[i + 1])), (float(values[i]), float(values[i + 1])))
+        reached.extend(v for v in _profile(phi, beta) if v > 1e-12)
+        for ends, values in _cells(phi, beta, target):
+            s = _crossing(phi, target, beta, ends, values)
             if s is None:
                 continue
             try:
                 m = settled(phi, s, beta)
             except KcalcError:
                 continue
-            if abs(m.excess / m.variance - target) < 1e-13 * max(1.0, target):
+            if abs(m.excess / m.variance - target) < ACCEPTED * rounding(phi, s, beta) * max(1.0, target):
                 return Constants(phi, float(np.exp(s)), beta, m.variance**-0.5, -m.mean)
+    extremes: list[Extreme] = []
+    if phi.degree is not None:
+        found = _least_shifts(phi, target)
+        if isinstance(found, Constants):
+            return found
+        extremes.append(found)
     wanted = f"no input scale gives {phi.name} the slope C'(1) = {slope_text(target, digits=WANTED)}"
     if not reached:
         raise UnreachableTarget(f"{wanted}; its C map is linear for all of them")
-    near, exact = min((_extreme(phi, beta, target) for beta in shifts), key=lambda found: abs(math.log(found[0] / target)))
-    above = target > near
-    text = f"{wanted}; the nearest that can be reached is {'' if exact else 'about '}C'(1) = {slope_text(near, above)}"
-    raise OutOfReach(text, 1 + near, above)
+    extremes += [_extreme(phi, beta, target) for beta in shifts]
+    near = min(extremes, key=lambda found: abs(math.log(found.excess / target)))
+    above = target > near.excess
+    text = f"{wanted}; the nearest {'that can be reached is' if near.exact else 'found is about'} C'(1) = {slope_text(near.excess, above)}"
+    raise OutOfReach(text, 1 + near.excess, above)
 
 
-def _extreme(phi: Activation, beta: float, target: float) -> tuple[float, bool]:
-    """(the C'(1) - 1 nearest to the target at a given shift, whether it is an extremum and not the edge of the grid)."""
+class Extreme(NamedTuple):
+    """The C'(1) - 1 nearest to a target; whether it is an extremum, and not the edge of what was looked at; log alpha there."""
+
+    excess: float
+    exact: bool
+    log_alpha: float
+
+
+Cell = tuple[tuple[float, float], tuple[float, float]]  # two values of log alpha, and C'(1) - 1 at each
+
+
+def _cells(phi: Activation, beta: float, target: float) -> Iterator[Cell]:
+    """Where C'(1) - 1 crosses the target: between points of GRID, or else on both sides of an extremum between two of them."""
+    values = np.array(_profile(phi, beta))
+    with np.errstate(invalid="ignore"):
+        crossings = np.nonzero((values[:-1] - target) * (values[1:] - target) <= 0)[0]
+    for i in crossings:
+        yield (float(GRID[i]), float(GRID[i + 1])), (float(values[i]), float(values[i + 1]))
+    if crossings.size:
+        return
+    top = _extreme(phi, beta, target)
+    i = int(np.argmin(np.abs(GRID - top.log_alpha)))
+    if top.exact and (top.excess - target) * (values[i] - target) <= 0:
+        i = int(np.searchsorted(GRID, top.log_alpha))
+        yield (float(GRID[i - 1]), top.log_alpha), (float(values[i - 1]), top.excess)
+        yield (top.log_alpha, float(GRID[i])), (top.excess, float(values[i]))
+
+
+def _extreme(phi: Activation, beta: float, target: float) -> Extreme:
+    """The extreme at a given shift."""
     from scipy.optimize import minimize_scalar
 
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore", divide="ignore"):
         miss = np.abs(np.log(np.where(values > 1e-12, values, np.nan) / target))
     if np.isnan(miss).all():
-        return 1e-300, False
+        return Extreme(1e-300, False, 0.0)
     i = int(np.nanargmin(miss))
     if not 0 < i < len(GRID) - 1 or np.isnan(miss[i - 1 : i + 2]).any() or np.ptp(values[i - 1 : i + 2]) < 1e-12 * values[i]:
-        return float(values[i]), False
+        return Extreme(float(values[i]), False, float(GRID[i]))
     sign = 1.0 if values[i] > target else -1.0
     found: Any = minimize_scalar(
         lambda s: sign * slope_excess(phi, float(s), beta, 2), bounds=(GRID[i - 1], GRID[i + 1]), method="bounded", options={"xatol": 1e-8}
     )
     inside = GRID[i - 1] + 1e-4 < found.x < GRID[i + 1] - 1e-4
-    return float(sign * found.fun), bool(inside)
+    return Extreme(float(sign * found.fun), bool(inside), float(found.x))
+
+
+def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
+    """The constants with alpha = 1 and |beta| <= LEAST_SHIFT, or else as :func:`_extreme`, for a homogeneous activation."""
+    from scipy.optimize import brentq, minimize_scalar
+
+    def miss(beta: float) -> float:
+        return slope_excess(phi, 0.0, beta, 1) - target
+
+    span = {"bounds": (-LEAST_SHIFT, LEAST_SHIFT), "method": "bounded", "options": {"xatol": 1e-12}}
+    turns: list[Any] = [minimize_scalar(lambda beta, sign=sign: sign * miss(beta), **span) for sign in (1.0, -1.0)]
+    places = sorted({LEAST_SHIFT, 0.0, -LEAST_SHIFT, *(float(turn.x) for turn in turns)}, reverse=True)
+    misses = dict(zip(places, map(miss, places), strict=True))
+    crossed = [pair for pair in pairwise(places) if misses[pair[0]] * misses[pair[1]] < 0]
+    roots = [float(brentq(miss, *pair, xtol=1e-20)) for pair in crossed]  # pyright: ignore[reportArgumentType]
+    for beta in (0.0, *roots, *places):
+        if abs(miss(beta)) <= (POLISHED if beta == 0 else ACCEPTED) * max(1.0, target):
+            m = settled(phi, 0.0, beta)
+            return Constants(phi, 1.0, beta, m.variance**-0.5, -m.mean)
+    near = min(places, key=lambda beta: abs(misses[beta]))
+    return Extreme(target + misses[near], abs(near) < 0.999 * LEAST_SHIFT, 0.0)
 
 
 def _crossing(phi: Activation, target: float, beta: float, ends: tuple[float, float], values: tuple[float, float]) -> float | None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +28,8 @@ from ..threads import cached_property
 from .base import Shaping, check_fresh, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .measure import local_values
-from .moments import FINEST, panels, settled
-from .search import check_shapeable
+from .moments import FINEST, Moments, moments, panels
+from .search import check_nonlinear
 
 PARAMETERS = {
     "shift": "gamma (phi + delta): output scale and output shift",
@@ -158,14 +158,15 @@ def self_normalising(network: Network, activation: Any = None, parameters: str =
     """Give every activation mean 0 and variance 1 under inputs of mean 0 and variance 1: the fixed point that SELU has.
 
     Two free constants meet the two conditions E phi = 0 and E phi^2 = 1 at q = 1, each in closed form. ``parameters="shift"``: output scale
-    and output shift, possible for every activation that varies. ``parameters="halves"``: output scale and the scale of the negative half
-    (elu gives SELU), for activations that vanish at 0 and have means of opposite sign on the two halves; nothing is added to the outputs,
-    and the slope at x > 0 and x < 0 differ. ``input_scale`` (default 1) multiplies inputs first; it moves C'(1) and Q'(1).
+    and output shift, possible for every activation that is not linear. ``parameters="halves"``: output scale and the scale of the
+    negative half (elu gives SELU), for activations that vanish at 0 and have means of opposite sign on the two halves; nothing is added
+    to the outputs, and the slope at x > 0 and x < 0 differ. ``input_scale`` (default 1) multiplies inputs first; it moves C'(1) and Q'(1).
 
-    The C map slope C'(1) >= 1 is what it is, so C_f'(1) grows exponentially with depth; DKS bounds it. ``stability`` holds the Jacobian of
+    The C map slope C'(1) >= 1 is what it is, so C_f'(1) grows exponentially with depth; DKS bounds it. It is infinite for activations
+    that jump (sign), which have mean 0 and variance 1 all the same; an assumption says so. ``stability`` holds the Jacobian of
     the map (mean, variance) -> (mean, variance) and its eigenvalues; a warning names activations whose fixed point repels.
 
-    Returns: a :class:`SelfNormalising`. Raises: KcalcError for bad input and activations that jump or are linear; UnreachableTarget where
+    Returns: a :class:`SelfNormalising`. Raises: KcalcError for bad input and linear activations; UnreachableTarget where
     no positive scale of the negative half will do.
     """
     if not isinstance(parameters, str) or parameters not in PARAMETERS:
@@ -181,22 +182,31 @@ def self_normalising(network: Network, activation: Any = None, parameters: str =
     shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
     check_fresh(shaped)
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
-    repelling = [phi.name for phi, k in solved.items() if stability(k.transformed).attractive is False]
-    notes = [Assumption("network", f"the fixed point repels for {', '.join(repelling)}: variances drift away from 1 with depth")]
+    notes = [Assumption("network", text) for text in _consequences(solved)]
     options = {"parameters": parameters} | ({} if scale == 1 else {"input_scale": float(scale)})
     return SelfNormalising(
         "self_normalising", options, network, shaped, ConstantsTable(by_node), {"E phi": 0.0, "Q(1)": 1.0}, {"Q_f(1)": 1.0},
-        (*changes, *edits), warnings=tuple(notes if repelling else ()),
+        (*changes, *edits), warnings=tuple(notes),
     )  # fmt: skip
 
 
+def _consequences(solved: dict[Activation, Constants]) -> Iterator[str]:
+    """What to know of activations whose fixed point repels, and of those that jump."""
+    repelling = [phi.name for phi, k in solved.items() if stability(k.transformed).attractive is False]
+    if repelling:
+        yield f"the fixed point repels for {', '.join(repelling)}: variances drift away from 1 with depth"
+    jumping = [phi.name for phi in solved if any(phi.jump_sizes(0))]
+    if jumping:
+        yield f"C'(1) is infinite for {', '.join(jumping)} (jumps): nearly equal inputs part at once"
+
+
 def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
-    """gamma = 1/std and delta = -mean of phi(input_scale x). Raises: KcalcError for activations that jump or are linear."""
-    check_shapeable(phi)
+    """gamma = 1/std and delta = -mean of phi(input_scale x). Raises: KcalcError for activations that are linear or do not vary."""
+    check_nonlinear(phi)
     square, mean = float(phi.second_moment(input_scale**2)), float(phi.mean(input_scale**2))
     variance = square - mean**2
     if variance < 0.1 * square:  # digits cancel
-        m = settled(phi, math.log(input_scale), 0.0)
+        m = _centred(phi, input_scale)
         variance, mean = m.variance, m.mean
     if not variance > 0:
         raise KcalcError(f"{phi.name}({input_scale:g} x) does not vary under x ~ N(0, 1), to double precision; choose another input_scale")
@@ -205,13 +215,24 @@ def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
     return Constants(phi, None if input_scale == 1 else input_scale, None, 1 / deviation, delta)
 
 
+def _centred(phi: Activation, input_scale: float) -> Moments:
+    """Mean and variance, never subtracted, at the first fineness that the next one confirms; phi may jump."""
+    last = moments(phi, math.log(input_scale), 0.0, 0)
+    for fineness in range(1, FINEST + 1):
+        m = moments(phi, math.log(input_scale), 0.0, fineness)
+        if abs(m.variance - last.variance) <= (1e-14 if fineness < 3 else 1e-13) * m.variance:
+            return m
+        last = m
+    raise KcalcError(f"activation {phi.name!r} varies too fast (or grows too fast) at input scale {input_scale:.6g}")
+
+
 def halved(phi: Activation, input_scale: float = 1.0) -> HalvesConstants:
     """alpha = -E[phi; x > 0] / E[phi; x < 0] and gamma = (E[phi^2; x > 0] + alpha^2 E[phi^2; x < 0])^(-1/2), of phi(input_scale x).
 
-    Raises: KcalcError for activations that jump or are linear, or do not vanish at 0; UnreachableTarget where alpha would not be positive,
+    Raises: KcalcError for activations that are linear or do not vanish at 0; UnreachableTarget where alpha would not be positive,
     or makes phi linear.
     """
-    check_shapeable(phi)
+    check_nonlinear(phi)
     scaled_halves(phi, 1)
     (up, up_square), (down, down_square) = _half_moments(phi, input_scale)
     means = f"its means are {up:.6g} over x > 0 and {down:.6g} over x < 0"
@@ -223,7 +244,7 @@ def halved(phi: Activation, input_scale: float = 1.0) -> HalvesConstants:
             f"no positive scale of the negative half gives {phi.name} mean 0: {means}, so it would be {alpha:.6g}; use parameters='shift'"
         )
     try:
-        check_shapeable(scaled_halves(phi, alpha))
+        check_nonlinear(scaled_halves(phi, alpha))
     except KcalcError:
         raise UnreachableTarget(
             f"the only scale of the negative half that gives {phi.name} mean 0 is {alpha:.6g}, which makes it linear; "

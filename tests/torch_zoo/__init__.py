@@ -1,8 +1,8 @@
 """PyTorch models as users write them, each with the network that it is, written by hand."""
 
-from . import convolutional, perceptrons, reported
+from . import convolutional, perceptrons, reported, signals
 from .convolutional import ResNetV2
 from .twin import ZOO
 
 REPORTED = ("highway", "transformer_block", "shared_weights")
-__all__ = ["REPORTED", "ZOO", "ResNetV2", "convolutional", "perceptrons", "reported"]
+__all__ = ["REPORTED", "ZOO", "ResNetV2", "convolutional", "perceptrons", "reported", "signals"]

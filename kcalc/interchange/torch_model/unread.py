@@ -42,7 +42,6 @@ REASONS: dict[str, tuple[str, str]] = {
     "split": ("a split", PARTS), "split_with_sizes": ("a split", PARTS), "chunk": ("a split", PARTS), "unbind": ("a split", PARTS),
     "tensor_split": ("a split", PARTS), "select": ("one location or channel", PARTS),
     "stack": ("a stack", "arrays are put side by side along a new axis; concatenate the channels instead"),
-    "roll": ("roll", "locations are shifted around the edge"), "flip": ("flip", "locations change places"),
     "grid_sampler": ("grid sampling", "the locations that are read depend on the input"),
     "linalg_vector_norm": ("a norm", "a length over an axis; use nn.RMSNorm for normalisation by length"),
     "norm": ("a norm", "a length over an axis; use nn.RMSNorm for normalisation by length"),
@@ -62,6 +61,21 @@ def _report(what: str, reason: str) -> Callable[[Walker, Call], Any]:
     return lambda walker, call: walker.unread(call, what, reason)
 
 
+def moved(walker: Walker, call: Call) -> Any:
+    """roll and flip: what changes places depends on the axes."""
+    source = call["self"] if call["self"] is not None else call["input"]
+    rank, dims = len(source.shape), call["dims"]
+    axes = {int(d) % rank for d in (dims if isinstance(dims, list | tuple) else [dims] if dims is not None else [])}
+    if not axes:
+        what = "entries" if rank > 1 else "channels"  # torch.roll without dims: of the array read as one row
+    elif 0 in axes and rank > 1:
+        what = "examples"
+    else:
+        what = "channels" if rank <= 2 else f"channels or locations (axis {', '.join(map(str, sorted(axes)))} of {rank})"
+    around = ", around the edge" if call.kind == "roll" else ""
+    return walker.unread(call, call.kind, f"{what} change places{around}, which kernel maps do not follow")
+
+
 def handlers() -> Mapping[str, Handler]:
     """{operator: handler} of this file."""
-    return {name: _report(*entry) for name, entry in REASONS.items()}
+    return {name: _report(*entry) for name, entry in REASONS.items()} | {"roll": moved, "flip": moved}

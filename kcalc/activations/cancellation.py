@@ -1,0 +1,91 @@
+"""Smooth expressions near 0 with all their digits: ``exp(x) - 1``, ``log(1 + x)``, ``x - tanh(x)`` lose them as they stand.
+
+Expressions are written with expm1 and log1p where that helps. What still cancels near 0, as comparison with many digits shows, is evaluated
+by its Taylor series there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+import numpy as np
+import sympy as sp
+
+from kcalc.threads import alone, decimal_digits, lambdify
+
+Array = np.ndarray
+
+PROBES = (1e-3, 1e-6, -1e-3, -1e-6)
+KEPT = 1e-13  # relative error at the probes up to which an expression stands as it is
+LARGE = 1e-2  # at 0: what cancels beside so large a value does no harm
+ORDER, DIGITS = 36, 60
+RADII = (0.25, 0.1, 0.03, 0.01)
+NOISE = 1e-25  # Taylor coefficients below it are 0 but for rounding
+
+
+@dataclass(frozen=True)
+class NearZero:
+    """Taylor coefficients that hold for ``|x| < radius``."""
+
+    radius: float
+    coefficients: tuple[float, ...]
+
+    def __call__(self, x: Any) -> Any:
+        """The polynomial at NumPy or JAX arrays, by Horner's rule."""
+        total = x * 0 + self.coefficients[-1]
+        for coefficient in self.coefficients[-2::-1]:
+            total = total * x + coefficient
+        return total
+
+
+def kept(piece: sp.Expr) -> sp.Expr:
+    """The expression with expm1 and log1p where it has them."""
+    if isinstance(piece, sp.Piecewise):  # branches that are one function, written in two ways so that neither overflows, must stay two
+        return sp.Piecewise(*((kept(branch), condition) for branch, condition in piece.args), evaluate=False)
+    if not piece.has(sp.exp, sp.log) or piece.has(sp.Piecewise):
+        return piece
+    from sympy.codegen.cfunctions import expm1, log1p
+    from sympy.codegen.rewriting import expm1_opt, optimize
+
+    written = optimize(piece, [expm1_opt]).replace(_of_one_and_more, lambda part: log1p(part.args[0] - 1))
+    return written if written.has(expm1, log1p) else piece
+
+
+def _of_one_and_more(part: sp.Basic) -> bool:
+    return isinstance(part, sp.log) and part.args[0].as_coeff_Add()[0] == 1
+
+
+@alone
+def near_zero(piece: sp.Expr, function: Callable[[Array], Array]) -> NearZero | None:
+    """The series of ``piece`` where ``function``, its values as floats, has lost digits near 0; None where it has not, or has no series."""
+    if len(piece.free_symbols) != 1 or piece.is_polynomial(*piece.free_symbols):
+        return None
+    found = function(np.array(PROBES))
+    if not np.isfinite(found).all() or np.abs(found).min() > LARGE:
+        return None
+    exact = lambdify(list(piece.free_symbols), piece, modules="mpmath")
+    try:
+        with decimal_digits(DIGITS):
+            if all(_close(value, exact(mpmath.mpf(point)), KEPT) for value, point in zip(found.tolist(), PROBES, strict=True)):
+                return None
+            return _series(exact)
+    except (TypeError, ValueError, ArithmeticError, NotImplementedError, mpmath.libmp.NoConvergence):
+        return None
+
+
+def _series(exact: Callable[[Any], Any]) -> NearZero | None:
+    taylor = [float(mpmath.re(a)) for a in mpmath.taylor(exact, 0, ORDER)]
+    coefficients = tuple(0.0 if abs(a) < NOISE else a for a in taylor)
+    for radius in RADII:
+        found = NearZero(radius, coefficients)
+        points = [sign * radius * part for sign in (1, -1) for part in (1, 0.6, 0.01)]
+        if all(_close(found(point), exact(mpmath.mpf(point)), 1e-15) for point in points):
+            return found
+    return None
+
+
+def _close(value: float, exact: Any, tolerance: float) -> bool:
+    return abs(mpmath.mpf(value) - exact) <= tolerance * abs(exact)
