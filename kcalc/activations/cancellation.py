@@ -43,14 +43,15 @@ class NearZero:
 
 def kept(piece: sp.Expr) -> sp.Expr:
     """The expression with expm1 and log1p where it has them."""
+    branches: Any = piece.args
     if isinstance(piece, sp.Piecewise):  # branches that are one function, written in two ways so that neither overflows, must stay two
-        return sp.Piecewise(*((kept(branch), condition) for branch, condition in piece.args), evaluate=False)
+        return sp.Piecewise(*((kept(branch), condition) for branch, condition in branches), evaluate=False)
     if not piece.has(sp.exp, sp.log) or piece.has(sp.Piecewise):
         return piece
     from sympy.codegen.cfunctions import expm1, log1p
     from sympy.codegen.rewriting import expm1_opt, optimize
 
-    written = optimize(piece, [expm1_opt]).replace(_of_one_and_more, lambda part: log1p(part.args[0] - 1))
+    written: Any = optimize(piece, [expm1_opt]).replace(_of_one_and_more, lambda part: log1p(part.args[0] - 1))
     return written if written.has(expm1, log1p) else piece
 
 
@@ -72,7 +73,7 @@ def near_zero(piece: sp.Expr, function: Callable[[Array], Array]) -> NearZero | 
             if all(_close(value, exact(mpmath.mpf(point)), KEPT) for value, point in zip(found.tolist(), PROBES, strict=True)):
                 return None
             return _series(exact)
-    except (TypeError, ValueError, ArithmeticError, NotImplementedError, mpmath.libmp.NoConvergence):
+    except (TypeError, ValueError, ArithmeticError, NotImplementedError, mpmath.mp.NoConvergence):
         return None
 
 

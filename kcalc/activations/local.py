@@ -69,6 +69,7 @@ class LocalMaps:
     """The kernel quantities; mixed into :class:`kcalc.activations.Activation`, which supplies the function itself."""
 
     name: str
+    degree: int | None
 
     closed_in_numpy: bool = False
     """Whether the closed forms keep relative accuracy in floating point at every gap (else NumPy integrates)."""
