@@ -49,14 +49,32 @@ def kept(piece: sp.Expr) -> sp.Expr:
     if not piece.has(sp.exp, sp.log) or piece.has(sp.Piecewise):
         return piece
     from sympy.codegen.cfunctions import expm1, log1p
-    from sympy.codegen.rewriting import expm1_opt, optimize
 
-    written: Any = optimize(piece, [expm1_opt]).replace(_of_one_and_more, lambda part: log1p(part.args[0] - 1))
+    written: Any = piece.replace(_less_one, _as_expm1).replace(_of_one_and_more, lambda part: log1p(part.args[0] - 1))
     return written if written.has(expm1, log1p) else piece
 
 
 def _of_one_and_more(part: sp.Basic) -> bool:
     return isinstance(part, sp.log) and part.args[0].as_coeff_Add()[0] == 1
+
+
+def _less_one(part: sp.Basic) -> bool:
+    """Whether a sum has ``-k exp(u)`` beside its number k."""
+    return isinstance(part, sp.Add) and part.args[0].is_Number and any(_is_exponential(term, -part.args[0]) for term in part.args[1:])
+
+
+def _as_expm1(total: sp.Add) -> sp.Expr:
+    from sympy.codegen.cfunctions import expm1
+
+    number, *terms = total.args
+    which = next(i for i, term in enumerate(terms) if _is_exponential(term, -number))
+    exponential = terms.pop(which).as_coeff_Mul()[1]
+    return sp.Add(*terms, -number * expm1(exponential.args[0]))
+
+
+def _is_exponential(term: Any, coefficient: Any) -> bool:
+    found, rest = term.as_coeff_Mul()
+    return isinstance(rest, sp.exp) and found == coefficient
 
 
 @alone
