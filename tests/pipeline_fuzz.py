@@ -315,7 +315,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200, help="networks")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--start", type=int, default=0, help="go on after as many networks")
+    parser.add_argument("--start", type=int, default=0, help="leave out so many of them, done before")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--thin", type=int, default=1, help="shape, export and run every so many networks alone")
     options = parser.parse_args()

@@ -10,6 +10,7 @@ from typing import Any
 import sympy as sp
 
 from .. import layers as L
+from ..arguments import as_number
 from ..combinators import Piece, chain, repeat, residual, residual_weights
 from ..errors import KcalcError, unknown
 from ..network import Network, Step
@@ -261,7 +262,7 @@ def preconditioned_block(
     """
     for count in (inputs, outputs, width):
         _channels(count)
-    pooled = sp.sympify(L.as_number(pool_correlation, "pool_correlation"), strict=True)
+    pooled = sp.sympify(as_number(pool_correlation, "pool_correlation"), strict=True)
     alpha, beta = (sp.sympify(w, strict=True) for w in residual_weights(shortcut_weight, residual_weight) or (HALF, HALF))
     if alpha == 0:
         raise KcalcError("a block without shortcut is no residual block: give shortcut_weight > 0")

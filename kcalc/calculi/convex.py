@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import sympy as sp
 
 from .. import layers as L
+from ..arguments import as_number
 from ..compose import fold, no_rule, require_network
 from ..errors import KcalcError
 from ..maps import Assumption
@@ -45,7 +46,7 @@ class ConvexCalculus(ABC, Generic[State]):
             self.q, self.normalisations = _true_values(network, q)
         for node, value in (self.q or {}).items():
             network.layer(node)  # refuses what is no node
-            if _exact(L.as_number(value, f"q[{node!r}]")).is_positive is False:
+            if _exact(as_number(value, f"q[{node!r}]")).is_positive is False:
                 raise KcalcError(f"q values must be positive, got {value} at {node!r}")
 
     @abstractmethod
@@ -188,7 +189,7 @@ def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[
     """q values of all nodes, and the slopes of the LayerNorms and standardised weights where they exceed 1."""
     from .global_maps import q_and_mean_values
 
-    values = q_and_mean_values(network, L.as_number(q, "q"))
+    values = q_and_mean_values(network, as_number(q, "q"))
     slopes: dict[Node, sp.Expr] = {}
     for node in _centring(network):
         square, mean = values[network.parents(node)[0]]

@@ -11,6 +11,7 @@ from typing import Any
 from .. import layers as L
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
+from ..arguments import as_number
 from ..errors import KcalcError, glimpse, unknown
 from ..interchange.read import read
 from ..interchange.reading import Reading
@@ -129,7 +130,7 @@ def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
         if name not in allowed:
             raise unknown(f"target of method {glimpse(method)}", name, allowed or ["(it takes none)"])
         low, high = DOMAINS.get(name, (-math.inf, math.inf))
-        if name in DOMAINS and not (low < L.as_number(value, name) < high):
+        if name in DOMAINS and not (low < as_number(value, name) < high):
             above = "" if high == math.inf else f" and < {high:g}"
             raise KcalcError(f"{name} must be > {low:g}{above}, got {value}")
 

@@ -15,6 +15,7 @@ import numpy as np
 from .. import layers as L
 from ..activations import Activation
 from ..activations import activation as resolve
+from ..arguments import as_number
 from ..errors import KcalcError, UnreachableTarget
 from ..expectations.quadrature import Array
 from ..maps import Assumption
@@ -71,7 +72,7 @@ def edge(activation: Any, q: float | None = None, sigma_b: float | None = None, 
 
 
 def _number(value: Any, name: str) -> float:
-    number = L.as_number(value, name)
+    number = as_number(value, name)
     if getattr(number, "free_symbols", None) or number < 0 or (number == 0 and name != "sigma_b"):
         raise KcalcError(f"{name} must be a number {'>= 0' if name == 'sigma_b' else '> 0'}, got {value}")
     if number > LARGEST_SIGMA:

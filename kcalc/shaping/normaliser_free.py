@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import layers as L
 from ..activations import Activation
+from ..arguments import as_number
 from ..calculi.global_maps import q_map, q_values
 from ..errors import KcalcError
 from ..maps import Assumption
@@ -80,7 +81,7 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
     Returns: a NormaliserFree. Raises: KcalcError for alpha <= 0, activations that are linear, constant or jump, depthwise convolutions
     with ``standardise=True``, and networks that cannot be shaped.
     """
-    strength: Any = L.as_number(alpha, "alpha")
+    strength: Any = as_number(alpha, "alpha")
     if getattr(strength, "free_symbols", None) or not strength > 0:
         raise KcalcError(f"alpha is the strength of the residual branches and must be a number > 0, got {alpha}")
     standardise = truth(standardise, "standardise")
