@@ -48,7 +48,7 @@ class Gelu(Kernel):
         return gamma / (first if q1 == q2 else sp.sqrt(first * second))
 
     def _top(self, q1: Number, q2: Number, field: Field) -> Number:
-        root, at_one = q1 if q1 is q2 else field.sqrt(q1) * field.sqrt(q2), field.sqrt(1 + (q1 + q2))
+        root, at_one = q1 if q1 is q2 else field.sqrt(q1 * q2), field.sqrt(1 + (q1 + q2))
         tail = root * (at_one + 1 / at_one) / (1 + q1) / (1 + q2)
         return root * (field.pi / 2 + field.atan(root / at_one) + tail) / (2 * field.pi)
 
@@ -116,7 +116,6 @@ _LOGCOSH = sp.Piecewise(
     (sp.log(1 + 2 * sp.sinh(X / 2) ** 2), X < 1),
     (X + sp.log(1 + sp.exp(-2 * X)) - sp.log(2), True),
 )
-_BENTID = X + X**2 / (2 * (sp.sqrt(X**2 + 1) + 1)), 1 + X / (2 * sp.sqrt(X**2 + 1))
 _SELU_ALPHA, _SELU_SCALE = sp.Float("1.6732632423543772848170429916717", 32), sp.Float("1.0507009873554804934193349852946", 32)
 
 register(Activation("softplus", sp.log(1 + sp.exp(X)), stable=(_SOFTPLUS, _SIGMOID)), source="Dugas, Bengio, Belisle, Nadeau, Garcia 2001")
@@ -136,8 +135,6 @@ register(exponential_linear("elu"), source="Clevert, Unterthiner, Hochreiter 201
 register(exponential_linear("selu", _SELU_ALPHA, _SELU_SCALE), source="Klambauer, Unterthiner, Mayr, Hochreiter 2017")
 register(celu(1, "celu"), source="Barron 2017; alpha = 1, which is elu")
 register(Activation("asinh", sp.asinh(X)), "arcsinh", source="Burbidge, Magee, Robb 1988 (as a transformation)")
-register(
-    Activation("bentid", (sp.sqrt(X**2 + 1) - 1) / 2 + X, stable=_BENTID), "bent_identity", source="folklore; a relative of squareplus"
-)
+register(Activation("bentid", (sp.sqrt(X**2 + 1) - 1) / 2 + X), "bent_identity", source="folklore; a relative of squareplus")
 register(Activation("squareplus", (X + sp.sqrt(X**2 + 4)) / 2), source="Barron 2021")
 register(Activation("logcosh", sp.log(sp.cosh(X)), stable=(_LOGCOSH, sp.tanh(X))), "log_cosh", source="Hyvarinen 1999 (contrast function)")
