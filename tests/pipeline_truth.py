@@ -85,6 +85,7 @@ FORMS: dict[str, Function] = {name: function for name, (_, function) in TYPED.it
     "rbf": Function((piece(sp.sin(x) + sp.cos(x)),), poles=NEAR),
     "gaussian": Function((piece(sp.exp(-(x**2))),), poles=((0.0, 1.0),)),
     "snake": Function((piece(x + sp.sin(x) ** 2),), poles=((0.0, 1.0),)),
+    "celu(2)": Function((piece(2 * (sp.exp(x / 2) - 1)), line_piece(1)), (0.0,)),
 }
 """Activations as functions in pieces, for where they have been transformed."""
 
