@@ -95,7 +95,10 @@ class SecondMoments:
         if isinstance(a, Jet) or isinstance(b, Jet):
             return self.root(a * b)
         if self.field is NUMPY:
-            return np.where(a == b, a, np.sqrt(a) * np.sqrt(b))[()]
+            with np.errstate(all="ignore"):
+                product = np.asarray(a * b)
+            whole = (product > 1e-290) & (product < 1e290)  # else digits or all of it are lost
+            return np.where(a == b, a, np.where(whole, np.sqrt(np.where(whole, product, 1.0)), np.sqrt(a) * np.sqrt(b)))[()]
         if is_jax(a) or is_jax(b):
             return self.root(a * b)
         return a if a == b else self.root(a * b)
