@@ -204,7 +204,7 @@ def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
     form = forms.get(len(values))
     if form is None:
         raise KcalcError(f"{name} has no closed form; evaluate the map itself with numbers")
-    return form(*values)
+    return form(*map(mpmath.mpf, values))  # numbers of Python would be divided as floats
 
 
 def _display_names(entry: Sequence[sp.Symbol], stages: Sequence[Stage]) -> dict[sp.Symbol, sp.Symbol]:

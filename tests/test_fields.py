@@ -33,6 +33,11 @@ def test_free_symbols_name_themselves_and_the_remedy(field):
         field.number(sp.Symbol("w") * 2)
 
 
+@pytest.mark.parametrize("field", [NUMPY, mpmath_field(20)])
+def test_gaps_that_rounding_carried_out_come_back(field):
+    assert [float(field.clipped(field.number(u))) for u in (-1e-31, 0, 0.5, 2, 2 + 1e-12)] == [0, 0, 0.5, 2, 2]
+
+
 def test_sympy_numbers_stay_exact():
     assert SYMPY.number(Fraction(1, 3)) == sp.Rational(1, 3)
     assert SYMPY.number(2.0) == sp.Integer(2)

@@ -219,6 +219,14 @@ def test_closed_forms_of_maps_of_maps_are_what_the_recursion_gives() -> None:
             assert abs(mpmath.mpf(closed.xreplace(point).evalf(30)) - composition.evaluate(point, 30)) < 1e-25
 
 
+def test_whole_numbers_of_q_keep_all_digits() -> None:
+    """C of erf at q = 45, where Python's own division of whole numbers has 16 digits: asin(90 c / 91) / asin(90 / 91) [Williams 1997]."""
+    net = kc.Network.from_steps([("x", L.Input(), ()), ("a", L.Affine(sigma_w=3), ("x",)), ("f", L.Nonlinear("erf"), ("a",))])
+    found = kc.c_map(net).symbolic(5).evaluate({"c": mpmath.mpf(-0.375)}, 30)
+    with mpmath.workdps(40):
+        assert abs(found / (mpmath.asin(-mpmath.mpf(90) * 3 / 8 / 91) / mpmath.asin(mpmath.mpf(90) / 91)) - 1) < 1e-29
+
+
 def test_symbols_ask_for_subs() -> None:
     net = A.resnet_v2(50, residual_weight=sp.Symbol("w", positive=True))
     C = kc.c_map(net)

@@ -12,9 +12,9 @@ from shaping_oracle import truth
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.shaping.base import simply_fresh
 from kcalc.shaping.conditions import CurvatureSystem, SlopeSystem
 from kcalc.shaping.dks import constants_for
+from kcalc.shaping.fresh import simply_fresh
 from kcalc.shaping.moments import moments
 from kcalc.shaping.search import solve, solve_all
 from kcalc.shaping.solutions import mirrors

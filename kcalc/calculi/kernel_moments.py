@@ -113,9 +113,7 @@ class KernelMoments:
         """Keep rounding from carrying c out of [-1, 1]."""
         if not self.follow_c:
             return 0
-        if self.field is NUMPY:
-            return Jet((np.clip(gap.value, 0.0, 2.0), *gap.coefficients[1:]))
-        return gap
+        return Jet((self.field.clipped(gap.value), *gap.coefficients[1:]))
 
     def _checked(self, pair: Pair, node: Node) -> Pair:
         check_q(self.field, pair.moments.q1, node)

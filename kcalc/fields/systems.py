@@ -99,6 +99,10 @@ class Field(ABC):
         """c = 1 - u."""
         return 1 - gap
 
+    def clipped(self, gap: Number) -> Number:
+        """The gap u = 1 - c put back into [0, 2] where rounding has carried it out; numbers that are not rounded stay as they are."""
+        return gap
+
     def angle(self, gap: Number) -> Number:
         """theta = arccos(1 - u) = 2 asin sqrt(u/2), accurate however small the gap u in [0, 2] is."""
         return 2 * self.asin(self.sqrt(gap / 2))
@@ -194,6 +198,9 @@ class _Numpy(Field):
             raise _refuse("array", "it contains nan or infinite values")
         return out
 
+    def clipped(self, gap: Number) -> Number:
+        return np.clip(gap, 0.0, 2.0)
+
     def angle(self, gap: Number) -> Number:
         """2 atan2(sqrt u, sqrt(2 - u)): relatively accurate for u, and pi - theta for 2 - u, however small."""
         return 2 * np.arctan2(np.sqrt(gap), np.sqrt(2 - gap))
@@ -240,6 +247,9 @@ class _Mpmath(Field):
         if lost > bits:
             return x + x * x / 2
         return self.context.make_mpf(mpf_sub(mpf_exp(x._mpf_, bits + max(lost, 0) + 10), fone, bits, "n"))
+
+    def clipped(self, gap: Number) -> Number:
+        return min(max(gap, self.context.zero), self.context.mpf(2))
 
     def sine_excess(self, gap: Number) -> Number:
         """As written where t is large, else sum_n (-1)^(n+1) 2n t^(2n+1)/(2n+1)!, of which the difference would lose the first digits."""

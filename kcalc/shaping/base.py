@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import layers as L
 from ..activations import Activation
 from ..calculi.global_maps import c_map, q_map
-from ..errors import FreshnessError, KcalcError
+from ..errors import KcalcError
 from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
 from ..printing import html_table, plain
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 Node = Hashable
 SCHEMA = "kcalc.shaping/1"
-PASSING = (L.Identity, L.Flatten, L.Pool)
 AT_TOKENS = "Q(1) at tokens"
 
 
@@ -281,46 +279,3 @@ def prepared(
     scales = out.nodes_of(L.Scale)
     changes.extend(f"{node}: scalar multiplication removed" for node in scales)
     return (out.without(scales) if scales else out), tuple(changes)
-
-
-def check_fresh(network: Network) -> None:
-    """Refuse networks on which local conditions do not add up: every activation must see a fresh Gaussian, addends be independent.
-
-    Raises: FreshnessError naming the node, also where the kernel calculus handles it exactly by fusing or cross terms.
-    """
-    network = unmixed(network)
-    if simply_fresh(network):
-        return
-    for assumption in c_map(network).assumptions:
-        if assumption.kind == "exact":
-            raise FreshnessError(
-                f"node {assumption.node!r} cannot be shaped by local conditions: {assumption.text}; "
-                "end all addends of a Sum but one in their own Affine, and put an Affine between activations"
-            )
-
-
-def simply_fresh(network: Network) -> bool:
-    """Whether freshness shows in the shape of the graph alone: every activation reads its own Affine, or a Sum of fresh feature maps of
-    which all but one come from Affine layers that nothing else reads. False where only the kernel calculus can tell.
-    """
-    readers: Counter[Node] = Counter(parent for _, _, parents in network.steps() for parent in parents)
-    gaussian: dict[Node, bool] = {}
-    own: dict[Node, bool] = {}  # ends in weights that reach the reader along this way only
-    for node, layer, parents in network.steps():
-        if isinstance(layer, L.Affine):
-            gaussian[node], own[node] = True, readers[node] == 1
-        elif isinstance(layer, PASSING):
-            gaussian[node], own[node] = gaussian[parents[0]], own[parents[0]] and readers[node] == 1
-        elif isinstance(layer, L.Sum):
-            if sum(not own[parent] for parent in parents) > 1:
-                return False
-            gaussian[node], own[node] = all(gaussian[parent] for parent in parents), False
-        elif isinstance(layer, L.Nonlinear):
-            if not gaussian[parents[0]]:
-                return False
-            gaussian[node] = own[node] = False
-        elif isinstance(layer, L.Input):
-            gaussian[node] = own[node] = False
-        else:
-            return False
-    return True

@@ -19,9 +19,10 @@ from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_slope
 from ..subnetworks.slope_maxima import MaximalSlope
-from .base import AT_TOKENS, Shaping, check_fresh, prepared, replace_activations
+from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants, ConstantsTable
+from .fresh import check_fresh
 from .measure import local_values
 from .search import check_shapeable, default_end, solve, solve_least, solve_scale
 from .solver import ACCEPTED

@@ -21,8 +21,9 @@ from ..expectations.quadrature import Array
 from ..maps import Assumption
 from ..network import Network, concat_channels, sum_weights
 from ..threads import cached_property
-from .base import Shaping, check_fresh, prepared
+from .base import Shaping, prepared
 from .constants import Constants, ConstantsTable
+from .fresh import check_fresh
 from .moments import settled
 from .search import check_shapeable
 

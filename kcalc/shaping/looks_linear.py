@@ -20,8 +20,9 @@ from ..layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
 from ..maps import Assumption
 from ..network import Network
 from ..threads import cached_property
-from .base import Shaping, check_fresh, prepared, replace_activations
+from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
+from .fresh import check_fresh
 from .search import check_shapeable
 
 Node = Any

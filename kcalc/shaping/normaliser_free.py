@@ -21,8 +21,9 @@ from ..maps import Assumption
 from ..network import Network, Step
 from ..plain_arguments import truth
 from ..threads import cached_property
-from .base import Shaping, check_fresh, prepared, replace_activations
+from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
+from .fresh import check_fresh
 from .measure import local_values
 from .moments import settled
 from .residual_blocks import PASSING, ResidualBlock, residual_blocks, with_residual_weights
@@ -78,6 +79,8 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
     ``False`` takes ``gamma = 1/sqrt(E phi(x)^2)`` and leaves the weights as they are. Normalisation layers are removed; the weights of
     residual sums (see :func:`kcalc.shaping.residual_blocks`) are replaced, other sums must be normalised.
 
+    An output that ends in activations, with no Affine behind them, keeps their means: its q is not 1, and an assumption says so.
+
     Returns: a NormaliserFree. Raises: KcalcError for alpha <= 0, activations that are linear, constant or jump, depthwise convolutions
     with ``standardise=True``, and networks that cannot be shaped.
     """
@@ -109,12 +112,21 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
     edits += [f"{node}: weights standardised (mean 0 over the fan-in)" for node in shaped.nodes_of(L.Affine) if standardise]
     edits += [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     local = {VARIANCE if standardise else "Q(1)": 1.0}
+    ended = _ended_off(shaped)
+    whole = {} if ended else {"Q_f(1)": 1.0}
     return NormaliserFree(
         "nf", {"alpha": strength, "standardise": standardise}, network, shaped, ConstantsTable(by_node), local,
-        {"Q_f(1)": 1.0, STREAM: 1.0, SAME: 0.0}, (*changes, *edits, f"network: {PUBLISHED}"),
-        warnings=(Assumption("network", PUBLISHED),), unnormalised=published,
+        whole | {STREAM: 1.0, SAME: 0.0}, (*changes, *edits, f"network: {PUBLISHED}"),
+        warnings=(Assumption("network", PUBLISHED), *ended), unnormalised=published,
         betas={b.node: math.sqrt(variances[b.entry]) for b in blocks}, variances={b.node: variances[b.node] for b in blocks},
     )  # fmt: skip
+
+
+def _ended_off(network: Network) -> tuple[Assumption, ...]:
+    """A note for every output whose q value is not 1, because activations with means end it."""
+    values = q_values(network)
+    off = {node: values[node] for node in network.outputs if abs(values[node] - 1) > OFF}
+    return tuple(Assumption(node, f"an output that ends in activations with means: q = {q:.6g} there, not 1") for node, q in off.items())
 
 
 def exact_gamma(phi: Activation, centred: bool = True) -> float:

@@ -14,8 +14,9 @@ from ..layers import Affine, Nonlinear
 from ..maps import Assumption
 from ..network import Network
 from ..threads import cached_property
-from .base import Shaping, check_fresh, prepared, replace_activations
+from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
+from .fresh import check_fresh, check_sums
 
 Node = Any
 
@@ -24,7 +25,7 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
     """Scale every activation so that Q(1) = 1, and no more: the ablation of DKS without conditions on C. [DKS sec. 28.7]
 
     ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are what they are.
-    Raises: KcalcError for activations that vanish and for networks that cannot be shaped.
+    Raises: KcalcError for activations that vanish, sums in which the means of activations meet, and networks that cannot be shaped.
     """
     plain, changes = prepared(network, activation)
     by_node: dict[Node, Constants] = {}
@@ -33,6 +34,7 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
             by_node[node] = Constants(layer.activation, output_scale=float(layer.activation.second_moment(1.0)) ** -0.5)
     shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
     check_fresh(shaped)
+    check_sums(shaped, "Q_f(1) = 1")
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     return Shaping(
         "normalisation", {}, network, shaped, ConstantsTable(by_node), {"Q(1)": 1.0}, {"Q_f(1)": 1.0}, (*changes, *edits),

@@ -25,8 +25,9 @@ from ..layers import Nonlinear
 from ..maps import Assumption
 from ..network import Network
 from ..threads import cached_property
-from .base import Shaping, check_fresh, prepared, replace_activations
+from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
+from .fresh import check_fresh
 from .measure import local_values
 from .moments import FINEST, Moments, moments, panels
 from .search import check_nonlinear

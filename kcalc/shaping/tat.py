@@ -13,9 +13,10 @@ from ..layers import Nonlinear
 from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_c_value, maximal_curvature
-from .base import AT_TOKENS, Shaping, check_fresh, prepared, replace_activations
+from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import CurvatureSystem, OutOfReach, inwards
 from .constants import Constants, ConstantsTable
+from .fresh import check_fresh, check_sums
 from .norms import refuse_means
 from .search import check_shapeable, default_end, solve
 from .tokens import Tokens, read_tokens, token_options, unmixed, with_tokens
@@ -41,7 +42,8 @@ def tat(
     ``tokens``, ``token_rows``: for networks with TokenMix, as in :func:`dks`.
 
     The activations have means, so that a LayerNorm or GroupNorm may only read what ends in weights (an Affine, sums and pools of them):
-    one that reads an activation has slope q / (q - mean^2) > 1 and is refused. An RMSNorm may stand anywhere.
+    one that reads an activation has slope q / (q - mean^2) > 1 and is refused. An RMSNorm may stand anywhere. For the same reason a Sum
+    of which more than one addend ends in an activation is refused: their means meet.
 
     Returns: a Shaping. Raises: KcalcError for bad targets, activations that do not fit and norms that read means; UnreachableTarget where
     the network is too shallow for ``eta``, or no constants give ``tau``, naming the nearest target.
@@ -84,8 +86,10 @@ def _tailored(
     nodes = plain.nodes_of(Nonlinear)
     by_node = {node: Constants(_activation(plain, node), output_scale=scale, negative_slope=slope) for node in nodes}
     shaped, edited = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), tokens, rows)
+    promise = f"C'(1) = 1 and eta = {eta:g}"
     check_fresh(shaped)
-    refuse_means(shaped, f"C'(1) = 1 and eta = {eta:g}", CENTRES)
+    check_sums(shaped, promise)
+    refuse_means(shaped, promise, CENTRES)
     edits = [f"{node}: {k.activation.name} -> {scale:.6g}*leaky_relu(x, negative slope {slope:.6g})" for node, k in by_node.items()]
     note = Assumption(
         "network", f"eta bounds the c value that subnetworks give to orthogonal inputs; negative slope {slope:.10g} everywhere"
@@ -138,8 +142,10 @@ def _smooth(
         raise UnreachableTarget(f"{error}, which is tau = {near} in this network (asked for: {tau:.9g})") from None
     by_node = {node: solved[_activation(plain, node)] for node in plain.nodes_of(Nonlinear)}
     shaped, edited = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), tokens, rows)
+    promise = f"C'(1) = 1 and tau = {tau:g}"
     check_fresh(shaped)
-    refuse_means(shaped, f"C'(1) = 1 and tau = {tau:g}", CENTRES)
+    check_sums(shaped, promise)
+    refuse_means(shaped, promise, CENTRES)
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
     systems = {phi.name: curvature_systems(phi, curvature) for phi in kinds}

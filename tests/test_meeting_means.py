@@ -1,0 +1,85 @@
+"""Sums of activations whose means are not 0, under every shaping method: refused, or the q they make is the one that is promised."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+L = kc.layers
+WIDTH, DRAWS = 400, 60
+POINTS = np.polynomial.hermite_e.hermegauss(120)
+
+
+def adding(phi: str, behind: bool = False, affine: bool = False) -> kc.Network:
+    """``.6 f + .8 g`` of two activations of which the second reads the first; ``affine``: with weights of its own behind the second."""
+    steps: list = [
+        ("x", L.Input(WIDTH), ()), ("a", L.Affine(WIDTH), ("x",)), ("f", L.Nonlinear(phi), ("a",)),
+        ("b", L.Affine(WIDTH), ("f",)), ("g", L.Nonlinear(phi), ("b",)),
+    ]  # fmt: skip
+    last = "g"
+    if affine:
+        steps.append(("w", L.Affine(WIDTH), ("g",)))
+        last = "w"
+    steps.append(("s", L.Sum((0.6, 0.8)), ("f", last)))
+    if behind:
+        steps += [("o", L.Affine(WIDTH), ("s",)), ("p", L.Nonlinear(phi), ("o",)), ("e", L.Affine(WIDTH), ("p",))]
+    return kc.Network.from_steps(steps)
+
+
+@pytest.mark.parametrize(
+    ("phi", "method", "options"),
+    [
+        ("gelu", "tat", {}), ("tanh", "tat", {"tau": 0.1}), ("relu", "tat", {"eta": 0.3}), ("softplus", "normalisation", {}),
+        ("relu", "residual_weights", {}), ("gelu", "residual_weights", {"scheme": "common", "shortcut_weight": 0.5}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("behind", [False, True])
+def test_means_that_meet_are_refused(phi: str, method: str, options: dict, behind: bool) -> None:
+    with pytest.raises(kc.KcalcError, match=r"Sum at node 's'.*means meet.*own Affine.*method='dks'"):
+        kc.shape(adding(phi, behind), method=method, **options)
+
+
+@pytest.mark.parametrize(("phi", "method", "options"), [("gelu", "tat", {}), ("relu", "tat", {"eta": 0.3}), ("softplus", "normalisation", {})])
+def test_one_affine_is_the_remedy(phi: str, method: str, options: dict) -> None:
+    shaped = kc.shape(adding(phi, affine=True), method=method, **options)
+    assert shaped.residuals["Q_f(1)"] < 1e-12
+
+
+@pytest.mark.parametrize(("phi", "method"), [("gelu", "dks"), ("relu", "dks"), ("gelu", "self_normalising"), ("tanh", "normalisation")])
+def test_activations_of_mean_0_may_be_added(phi: str, method: str) -> None:
+    shaped = kc.shape(adding(phi, behind=True), method=method)
+    assert shaped.residuals["Q_f(1)"] < 1e-12
+    assert abs(kc.node_values(shaped.network)["s"][0] - 1) < 1e-12
+
+
+def test_the_q_that_a_refusal_names_is_that_of_drawn_networks() -> None:
+    """q of the Sum in normalised softplus networks, 60 draws of width 400."""
+    with pytest.raises(kc.KcalcError) as refused:
+        kc.shape(adding("softplus"), method="normalisation")
+    named = float(str(refused.value).split("q is ")[1].split()[0])
+    nodes, weights = POINTS[0], POINTS[1] / math.sqrt(2 * math.pi)
+    scale = 1 / math.sqrt(weights @ np.logaddexp(0, nodes) ** 2)
+    rng = np.random.default_rng(5)
+    found = []
+    for _ in range(DRAWS):
+        f = scale * np.logaddexp(0, rng.standard_normal(WIDTH))
+        g = scale * np.logaddexp(0, rng.standard_normal((WIDTH, WIDTH)) @ f / math.sqrt(WIDTH))
+        found.append(np.mean((0.6 * f + 0.8 * g) ** 2))
+    error = np.std(found) / math.sqrt(DRAWS)
+    assert abs(np.mean(found) - named) < 4 * error + 5e-3  # q of f scatters by 1/width
+    assert named - 1 > 20 * error
+
+
+def test_an_output_that_keeps_its_mean_says_so_when_normaliser_free() -> None:
+    shaped = kc.shape(adding("relu"), method="nf")
+    assert "Q_f(1)" not in shaped.global_targets
+    note = next(a for a in shaped.assumptions if a.node == "s")
+    mean = math.sqrt(1 / (2 * math.pi)) / math.sqrt(0.5 - 0.5 / math.pi)  # both see q = 1, for standardised weights take no means
+    along, through = 1 / math.sqrt(1.04), 0.2 / math.sqrt(1.04)
+    wanted = 1 + mean**2 * (along + through) ** 2
+    assert f"q = {wanted:.6g}" in note.text
+    assert kc.shape(adding("relu", behind=True), method="nf").global_targets["Q_f(1)"] == 1
