@@ -43,7 +43,9 @@ def test_means_that_meet_are_refused(phi: str, method: str, options: dict, behin
         kc.shape(adding(phi, behind), method=method, **options)
 
 
-@pytest.mark.parametrize(("phi", "method", "options"), [("gelu", "tat", {}), ("relu", "tat", {"eta": 0.3}), ("softplus", "normalisation", {})])
+@pytest.mark.parametrize(
+    ("phi", "method", "options"), [("gelu", "tat", {}), ("relu", "tat", {"eta": 0.3}), ("softplus", "normalisation", {})]
+)
 def test_one_affine_is_the_remedy(phi: str, method: str, options: dict) -> None:
     shaped = kc.shape(adding(phi, affine=True), method=method, **options)
     assert shaped.residuals["Q_f(1)"] < 1e-12
@@ -72,6 +74,16 @@ def test_the_q_that_a_refusal_names_is_that_of_drawn_networks() -> None:
     error = np.std(found) / math.sqrt(DRAWS)
     assert abs(np.mean(found) - named) < 4 * error + 5e-3  # q of f scatters by 1/width
     assert named - 1 > 20 * error
+
+
+@pytest.mark.parametrize("phi", ["relu", "tanh"])
+def test_on_the_edge_of_chaos_outputs_that_no_affine_ends_are_no_promise(phi: str) -> None:
+    bare = adding(phi)
+    ended = kc.Network.from_steps([*(step for step in bare.steps() if step[0] != "s"), ("o", L.Affine(WIDTH), ("g",))])
+    assert "Q_f(1)" not in kc.shape(bare, method="eoc").global_targets
+    assert any(a.node == "s" and "no Affine ends" in a.text for a in kc.shape(bare, method="eoc").assumptions)
+    shaped = kc.shape(ended, method="eoc", q=0.5)
+    assert shaped.global_targets == {"Q_f(1)": 0.5} and shaped.residuals["Q_f(1)"] < 1e-12
 
 
 def test_an_output_that_keeps_its_mean_says_so_when_normaliser_free() -> None:

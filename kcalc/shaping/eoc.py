@@ -219,6 +219,7 @@ def eoc(
     ``sigma_b``, ``sigma_w`` or ``q`` (= q*) chooses the point of the edge; the default is sigma_b = 0 for activations of degree one, else
     q* = 1. Several activations share q*, so that only ``q`` can choose for them. An Affine after an activation has that activation's
     sigma_w and sigma_b; the first one after an input sigma_w^2 = q* - sigma_b^2; others keep q as it is (1, 0). ``changes`` lists all.
+    An output that ends in an activation has the q of its values, which an assumption says.
 
     Unlike DKS and TAT this returns sigma_w and sigma_b in the Affine layers and leaves the activations alone.
     Raises: KcalcError for bad input, UnreachableTarget where the edge has no such point, FreshnessError as for the other methods.
@@ -235,7 +236,7 @@ def eoc(
     layers, edits, mixed = _affines(plain, points, level)
     check_fresh(plain)
     shaped = plain.map_layers(lambda node, layer: layers.get(node, layer))
-    _check_level(shaped, points, level)
+    others = _check_level(shaped, points, level)
     by_node = {
         node: Constants(point.activation, sigma_w=point.sigma_w, sigma_b=point.sigma_b)
         for node in plain.nodes_of(L.Nonlinear)
@@ -245,12 +246,13 @@ def eoc(
     for phi, point in points.items():
         if point.attractive is False:
             notes.append(Assumption("network", f"q* = {point.q:.6g} repels for {phi.name}: rounding and finite width grow away from it"))
+    notes += [Assumption(node, f"an output that no Affine ends: its q is not q* = {level:.6g}") for node in others]
     if mixed:
         text = f"reads a Concat of parts of several kinds: sigma_w keeps q*, slopes from the parts are not exactly 1 ({len(mixed)} nodes)"
         notes.append(Assumption(mixed[0], text, "heuristic"))
     chosen = {name: float(value) for name, value in (("q", q), ("sigma_b", sigma_b), ("sigma_w", sigma_w)) if value is not None}
     return EdgeShaping(
-        "eoc", chosen, network, shaped, ConstantsTable(by_node), {"chi_1": 1.0, "q*": level}, {"Q_f(1)": level},
+        "eoc", chosen, network, shaped, ConstantsTable(by_node), {"chi_1": 1.0, "q*": level}, {} if others else {"Q_f(1)": level},
         (*changes, *edits), warnings=tuple(notes), edges=tuple(points.values()),
     )  # fmt: skip
 
@@ -300,9 +302,9 @@ def _affines(network: Network, points: dict[Activation, Edge], level: float) -> 
     return layers, edits, mixed
 
 
-def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) -> None:
+def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) -> tuple[Any, ...]:
     """Refuse a network in which an activation does not see q*. Layer by layer from exact values, so that a q* that repels makes no errors
-    grow. Raises: KcalcError naming the activation and what sets its q.
+    grow. Returns: the outputs of other q. Raises: KcalcError naming the activation and what sets its q.
     """
     q: dict[Any, float] = {}
     source: dict[Any, Any] = {}  # what set the q that a node hands on
@@ -331,6 +333,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
             q[node] = math.fsum(float(k) / total * q[p] for k, p in zip(channels[node], parents, strict=True))
         else:
             q[node] = 1.0 if isinstance(layer, NORMS) else read
+    return tuple(node for node in shaped.outputs if abs(q[node] / level - 1) > KEPT)
 
 
 def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[Any, float]]:
