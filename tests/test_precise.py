@@ -109,7 +109,7 @@ def test_derivatives_of_the_density_in_c(c: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("gap", "q1", "q2", "order"),
-    [(2.0**-12, 1.0, 1.0, 1), (0.5, 1.0, 2.25, 1), (2.0, 1.0, 0.25, 0), (2.0**-12, 1.0, 2.25, 2), (2 - 2.0**-12, 1.0, 1.0, 2)],
+    [(2.0, 1.0, 0.25, 0), (2.0**-12, 1.0, 1.0, 1), (0.5, 1.0, 2.25, 1), (2.0**-12, 1.0, 2.25, 2), (2 - 2.0**-12, 1.0, 1.0, 2)],
 )
 def test_taylor_coefficients(gap: float, q1: float, q2: float, order: int) -> None:
     """By Hermite series, and so close to c = 1 or -1 that none serves."""
