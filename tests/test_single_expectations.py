@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy as sp
 from flint import arb, arb_poly
 from gaussian_pieces import BENT, ELU, MIRROR, MIXED, STEPS, Given, Pieces, at_end, digits, hermite, product, wave, weighted
 
-from kcalc.expectations import single
+import kcalc as kc
+from kcalc.activations import X
+from kcalc.expectations import q_series, single
 from kcalc.expectations.corners import Corners, Jumps
 from kcalc.expectations.endzones import Chebyshev
 from kcalc.expectations.quadrature import Profile, Rule
@@ -58,12 +61,12 @@ def test_series_in_q(f: Pieces) -> None:
     q, order, one = 0.75, 3, [hermite(0)]
     for power in (1, 2, 3):
         wanted = series(lambda t, power=power: weighted(f, 0, t.sqrt(), one, power)[0], q, order)
-        assert single.moment_series(f, power, q, order) == pytest.approx(wanted, rel=1e-12, abs=1e-13)
+        assert q_series.moment_series(f, power, q, order) == pytest.approx(wanted, rel=1e-12, abs=1e-13)
     wanted = series(lambda t: weighted(f, 0, t.sqrt(), [hermite(1)])[0] / t.sqrt(), q, order)
-    assert single.slope_series(f, q, order) == pytest.approx(wanted, rel=1e-12, abs=1e-13)
+    assert q_series.slope_series(f, q, order) == pytest.approx(wanted, rel=1e-12, abs=1e-13)
     other = BENT
     wanted = series(lambda t: weighted(product(f, other), 0, t.sqrt(), one)[0], q, order)
-    assert single.product_series(f, other, q, order) == pytest.approx(wanted, rel=1e-12, abs=1e-13)
+    assert q_series.product_series(f, other, q, order) == pytest.approx(wanted, rel=1e-12, abs=1e-13)
 
 
 @pytest.mark.parametrize(("f", "g"), [(STEPS, BENT), (BENT, MIRROR), (ELU, ELU), (MIXED, MIXED), (SMOOTH, MIRROR)], ids=lambda f: f.name)
@@ -221,3 +224,38 @@ def test_a_wave_does_not_come_back_as_a_slower_one(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("kind", [single.Hermite, Rule, Chebyshev, Jumps, Corners])
 def test_what_caches_share_cannot_be_changed(kind: Any) -> None:
     assert is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+# -- derivatives in q where q is small ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("q", [1e-14, 1e-10, 1e-6, 1e-3])
+def test_derivatives_in_q_keep_their_digits_at_small_q(q: float) -> None:
+    """By Taylor series: sigmoid^2 = 1/4 + x/4 + x^2/16 - x^3/48 - x^4/96 + ... + 17 x^6/11520 ...,
+    tanh^2 = x^2 - 2 x^4/3 + 17 x^6/45 - 62 x^8/315 ...; odd powers have mean 0."""
+    small = 300 * q  # of the terms left out, and relative
+    sigmoid, tanh = kc.activation("sigmoid").q_map, kc.activation("tanh").q_map
+    for order, wanted in ((1, 1 / 16), (2, -1 / 16), (3, 17 / 128)):
+        assert sigmoid.derivative(order)(q) == pytest.approx(wanted, rel=small + 1e-13)
+    for order, wanted in ((1, 1 - 4 * q), (2, -4 + 34 * q), (3, 34 - 496 * q)):
+        assert tanh.derivative(order)(q) == pytest.approx(wanted, rel=1e4 * q * q + 1e-12)
+
+
+def test_kinks_and_jumps_at_small_q() -> None:
+    """(|x| + 1)^2 has Q = q + 2 sqrt(2 q/pi) + 1; relu has Q = q/2; a step at x has Q' = x exp(-x^2/2q) / (2 sqrt(2 pi q^3))."""
+    bent = kc.activation(sp.Abs(X) + 1).q_map
+    q, root = 1e-10, math.sqrt(2 / math.pi)
+    found = [float(bent.derivative(order)(q)) for order in (1, 2, 3)]
+    assert found == pytest.approx([1 + root * q**-0.5, -root * q**-1.5 / 2, 3 * root * q**-2.5 / 4], rel=1e-12)
+    relu = kc.activation("relu").q_map
+    assert [relu.derivative(order)(q) for order in (1, 2, 3)] == pytest.approx([0.5, 0, 0], abs=1e-15)
+    step = kc.activation(sp.Heaviside(X - sp.Rational(1, 10**5), 0)).q_map
+    wanted = 1e-5 * math.exp(-1e-10 / (2 * q)) / (2 * math.sqrt(2 * math.pi * q**3))
+    assert step.derivative(1)(q) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_callables_whose_derivatives_are_lost_are_refused() -> None:
+    phi = kc.activation(lambda x: np.tanh(x))
+    assert phi.q_map.derivative(1)(1e-8) == pytest.approx(1, rel=1e-7)
+    with pytest.raises(kc.KcalcError, match=r"order 3 in q .* loses its digits at q = 1e-08"):
+        phi.q_map.derivative(3)(1e-8)

@@ -18,6 +18,7 @@ from kcalc.activations import truncated
 from kcalc.activations.local_map import LocalCMap, LocalQMap
 from kcalc.arguments import TINY, derivative_order
 from kcalc.errors import KcalcError, glimpse
+from kcalc.expectations import q_series
 from kcalc.expectations import single as expectations
 from kcalc.expectations.pairs import pair_map
 from kcalc.expectations.quadrature import Array
@@ -152,15 +153,15 @@ class LocalMaps:
 
     def q_series(self, q: object, power: int, order: int) -> tuple[Array, ...]:
         """Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``; power 1 is the mean, 2 is Q.  NumPy only."""
-        return self._series(lambda value: expectations.moment_series(self, power, value, order), q)
+        return self._series(lambda value: q_series.moment_series(self, power, value, order), q)
 
     def mean_slope_series(self, q: object, order: int) -> tuple[Array, ...]:
         """Taylor coefficients in q of E phi'(sqrt(q) z).  NumPy only."""
-        return self._series(lambda value: expectations.slope_series(self, value, order), q)
+        return self._series(lambda value: q_series.slope_series(self, value, order), q)
 
     def q_product_series(self, other: Any, q: object, order: int) -> tuple[Array, ...]:
         """Taylor coefficients in q of E[phi(sqrt(q) z) psi(sqrt(q) z)], ``other`` being psi.  NumPy only."""
-        return self._series(lambda value: expectations.product_series(self, other, value, order), q)
+        return self._series(lambda value: q_series.product_series(self, other, value, order), q)
 
     @staticmethod
     def _series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[Array, ...]:

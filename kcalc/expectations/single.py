@@ -1,4 +1,4 @@
-"""Gaussian expectations of one function: moments, their q derivative, and Hermite coefficients.
+"""Gaussian expectations of one function: moments, the q derivative of Q, and Hermite coefficients.
 
 Everything here is float64 with errors at rounding level; u = sqrt(q) z with z standard normal throughout.
 """
@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -68,44 +67,6 @@ def _square_jumps(profile: Profile) -> list[tuple[float, float]]:
             right = float(phi(np.array([np.nextafter(k, math.inf)]))[0])
             out.append((k, jump * (2 * right - jump)))
     return out
-
-
-@lru_cache(maxsize=4096)
-def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[float, ...]:
-    """Taylor coefficients in q of E phi(u)^power."""
-    nodes = rule(profile, q)
-    return _q_series(profile.numeric(0)(math.sqrt(q) * nodes.z) ** power, nodes, q, order)
-
-
-@lru_cache(maxsize=4096)
-def product_series(phi: Profile, psi: Profile, q: float, order: int) -> tuple[float, ...]:
-    """Taylor coefficients in q of E[phi(u) psi(u)]."""
-    nodes = normal_rule(split(joint_edges(phi, q, psi, q, 1), 1.0))
-    u = math.sqrt(q) * nodes.z
-    return _q_series(phi.numeric(0)(u) * psi.numeric(0)(u), nodes, q, order)
-
-
-@lru_cache(maxsize=4096)
-def slope_series(profile: Profile, q: float, order: int) -> tuple[float, ...]:
-    """Taylor coefficients in q of E phi'(u), by E[phi' He_n(z)] = E[phi He_(n+1)(z)] / sqrt(q)."""
-    nodes = rule(profile, q)
-    values = profile.numeric(0)(math.sqrt(q) * nodes.z)
-    return _q_series(values / math.sqrt(q), nodes, q, order, first=1)
-
-
-def _q_series(values: Array, nodes: Any, q: float, order: int, first: int = 0) -> tuple[float, ...]:
-    """E[f(u) He_(2k + first)(z)] / ((2q)^k k!) for k = 0 ... order, f given at the nodes.
-
-    The derivatives in q fall on the Gaussian, so that kinks and jumps of f need no care.
-    """
-    weighted = nodes.w * values
-    previous, current, out = np.zeros_like(nodes.z), np.ones_like(nodes.z), []
-    for n in range(2 * order + first + 1):
-        k, odd = divmod(n - first, 2)
-        if k >= 0 and not odd:
-            out.append(float(weighted @ current) / ((2 * q) ** k * math.factorial(k)))
-        previous, current = current, nodes.z * current - n * previous
-    return tuple(out)
 
 
 def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, sign: int = 1) -> float:

@@ -16,6 +16,7 @@ from ..errors import KcalcError, glimpse
 from ..layers import Input, Layer, Nonlinear, Opaque, Scale
 from .fusion import Fixed, Gone, Unary, is_affine, linear_factor, plain, recognised
 from .layout import channel_axes, guessed_axes
+from .noting import biased
 from .ownership import Owners
 from .reading import Note
 from .trace import Entry, Op, Trace
@@ -36,6 +37,8 @@ class Builder:
         self.layers: dict[str, tuple[Layer, tuple[str, ...]]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.notes: list[Note] = []
+        self.of_biases: list[Note] = []  # that have means, which only activations and norms tell from others
+        self.epsilons: dict[str, float] = {}  # of norms
         self.owners = Owners()
         self.tokens: dict[str, int] = {}  # the axis along which a node mixes locations
         self._made: dict[tuple[str, Any], str] = {}
@@ -100,6 +103,14 @@ class Builder:
         self.note(op.name, "not read", f"{glimpse(expr)}: {reason}")
         self.node(op, Opaque("activation", reason), [source])
         return op.name
+
+    def sigma_b(self, node: str, values: Any) -> float:
+        """The root mean square of the biases of an Affine, whose mean is noted."""
+        if self.sigmas and biased(values):
+            numbers = np.asarray(values, dtype=np.float64)
+            text = f"its biases have mean {numbers.mean():.4g}; read as Gaussian ones of mean 0 and the same root mean square"
+            self.of_biases.append(Note(node, "approximate", text, self.by_name[node].source if node in self.by_name else ""))
+        return self.spread(values)
 
     def spread(self, values: Any) -> float:
         """The root mean square of some weights; 0 where their sizes are not read."""

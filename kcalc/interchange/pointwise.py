@@ -134,9 +134,10 @@ class Elementwise(Builder):
             and maps[0].expr == X
             and isinstance(layer, L.Affine)
             and not layer.bias
+            and not (fixed.number is not None and fixed.held.parameter is None)
             and self._alone(source, place)
         ):
-            self.layers[source] = (replace(layer, bias=True, sigma_b=self.spread(fixed.held.value)), self.layers[source][1])
+            self.layers[source] = (replace(layer, bias=True, sigma_b=self.sigma_b(source, fixed.held.value)), self.layers[source][1])
             return maps[0]
         if fixed.number is not None:
             return None

@@ -18,6 +18,7 @@ from .builder import Form
 from .fusion import Fixed, Gone, Unary, plain, tidied
 from .geometry import affine_padding, extent
 from .layout import adds_channels, reshaped_axis
+from .noting import about_epsilons, placed
 from .ownership import has_mean, is_standardised
 from .pointwise import Elementwise
 from .pooling import pool_layer
@@ -72,7 +73,9 @@ ACTUAL = "it acts along the locations: its weights are read as the numbers that 
 UNLIKE = "it puts together a feature map and the same one with its locations transposed, and they depend on each other in other places"
 CROSSED = "it puts together feature maps of which one has channels where another has locations; transpose one of them"
 DISPLACED = "its windows lie over locations that the model arranged anew, by a reshape or a transposition, which the network leaves out"
-BIASES = "biases are taken as Gaussian, with the standard deviation of those read; uniform ones differ a little behind activations"
+BIASES = (
+    "biases are taken as Gaussian ones of mean 0 and the root mean square of those read; uniform ones differ a little behind activations"
+)
 
 
 class Recogniser(Elementwise):
@@ -129,7 +132,7 @@ class Recogniser(Elementwise):
             groups=op.groups,
             bias=has_bias,
             sigma_w=self._sigma_w(op),
-            sigma_b=self.spread(op.bias) if has_bias else 0,
+            sigma_b=self.sigma_b(op.name, op.bias) if op.bias is not None else 0,
             standardised=op.standardised or (self.sigmas and is_standardised(op)),
         )
         return self.node(op, layer, [parent])
@@ -194,6 +197,10 @@ class Recogniser(Elementwise):
             )
         if self._trained(op):
             self.note(op.name, "approximate", "its gains or biases are not 1 and 0; they are left out")
+        if op.kind != "batch":
+            self.epsilons[op.name] = float(op.epsilon)
+        elif self.sigmas and op.running is not None and not all(np.allclose(a, b) for a, b in zip(op.running, (0, 1), strict=True)):
+            self.note(op.name, "approximate", "in evaluation it takes the mean and variance that it has stored; read as it is in training")
         return self.node(op, layer, [parent])
 
     def _trained(self, op: Normalise) -> bool:
@@ -288,7 +295,9 @@ class Recogniser(Elementwise):
             remarks = (*remarks, BIASES)
         if self.trace.path_only:
             self.notes += [Note(end, "approximate", "only the path that the example inputs took was read") for end in network.outputs]
-        moved = [replace(note, node=gone.get(str(note.node), note.node)) for note in self.notes]
-        notes = tuple(note for note in moved if note.node in network)
+        ends_in_biases = {node for node in network.outputs if not any(node in parents for _, _, parents in network.steps())}
+        told = [*self.notes, *(note for note in self.of_biases if note.node not in ends_in_biases)]
+        moved = [replace(note, node=gone.get(str(note.node), note.node)) for note in told]
+        notes = (*placed(moved, self.trace.ops, network), *about_epsilons(network, self.epsilons))
         sources = {node: self.by_name[str(node)].source for node in network if str(node) in self.by_name}
         return Reading(self.trace.framework, network, notes, sources, remarks, self.trace)
