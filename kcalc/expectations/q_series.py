@@ -18,7 +18,7 @@ from kcalc.expectations.quadrature import Array, Profile, Rule, normal_rule, rul
 from kcalc.expectations.single import joint_edges
 
 ROUNDED = 1e-12  # of a coefficient: where more may be lost by the first formula, the second one is asked too
-LOST = 1e-7  # of a coefficient, or of the expectation itself: what nothing makes better is refused
+LOST = 1e-7  # of a coefficient, or of E |f| itself: what nothing makes better is refused
 MOST = 12  # derivatives of f; expressions of higher ones grow beyond use
 EPS = float(np.finfo(float).eps)
 TINY = 1e-290  # what a function has made of the least double beside a kink at 0
@@ -47,13 +47,13 @@ def _series(factors: Factors, nodes: Rule, q: float, order: int, first: int = 0)
     """E D^(2k + first) f(u) / (2^k k!) for k = 0 ... order, f the product of the factors."""
     u = math.sqrt(q) * nodes.z
     weighted = nodes.w * math.prod(factor.numeric(0)(u) for factor in factors)
+    scale = float(np.abs(weighted).sum())
     previous, current, out = np.zeros_like(nodes.z), np.ones_like(nodes.z), list[float]()
     for n in range(2 * order + first + 1):
         k, odd = divmod(n - first, 2)
         if k >= 0 and not odd:
             size = q ** (k + first / 2) * 2**k * math.factorial(k)
             found, error = float(weighted @ current) / size, EPS * float(np.abs(weighted) @ np.abs(current)) / size
-            scale = abs(out[0]) if out else 0.0
             out.append(found if error <= ROUNDED * abs(found) else _steadier(factors, u, nodes.w, q, n, k, (found, error), scale))
         previous, current = current, nodes.z * current - n * previous
     return tuple(out)
