@@ -73,6 +73,7 @@ ACTUAL = "it acts along the locations: its weights are read as the numbers that 
 UNLIKE = "it puts together a feature map and the same one with its locations transposed, and they depend on each other in other places"
 CROSSED = "it puts together feature maps of which one has channels where another has locations; transpose one of them"
 DISPLACED = "its windows lie over locations that the model arranged anew, by a reshape or a transposition, which the network leaves out"
+COPY = " (a copy, if not tied: draw them anew, or read with sigmas=False)"
 BIASES = (
     "biases are taken as Gaussian ones of mean 0 and the root mean square of those read; uniform ones differ a little behind activations"
 )
@@ -108,9 +109,11 @@ class Recogniser(Elementwise):
         axis, before = self.axes[op.reads[0]], self.by_name[op.reads[0]].shape
         if axis is not None and axis != op.axis:
             return self._along_locations(op, axis, before)
-        first = self.owners.sharing(op) or (self.owners.twin(op) if self.sigmas else None)
-        if first is not None:
-            return self.opaque(op, "shared weights", f"its weights are those of {first!r}, and the calculus takes every layer's as its own")
+        first = self.owners.sharing(op)
+        twin = self.owners.twin(op) if first is None and self.sigmas else None
+        if first is not None or twin is not None:
+            reason = f"its weights are those of {first or twin!r}{COPY if twin else ''}, and the calculus takes every layer's as its own"
+            return self.opaque(op, "shared weights", reason)
         parent = self.label(op.reads[0])
         sizes = [k for i, k in enumerate(before) if i not in (0, op.axis)][-len(op.kernel) or len(before) :]
         stride = op.stride or (1,) * len(op.kernel)
