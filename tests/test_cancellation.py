@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import mpmath
 import numpy as np
 import pytest
@@ -74,3 +76,19 @@ def test_jax_functions_keep_the_digits_of_single_precision(name: str) -> None:
     np.testing.assert_allclose(found, truth, rtol=1e-6)
     slopes = np.asarray(jax.vmap(jax.grad(phi))(jax.numpy.asarray(points, dtype="float32")))
     np.testing.assert_allclose(slopes, phi.numeric(1)(points), rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("q", [10.0, 80.0, 130.0, 162.0])
+def test_exponentials_at_large_q(q: float) -> None:
+    """C = exp(-q (1 - c)), also where Q = exp(2 q) is far beyond what may be multiplied four times."""
+    found = kc.activation("exp").c_map([0.625, 1 - 1e-9], q)
+    assert found == pytest.approx([math.exp(-0.375 * q), math.exp(-1e-9 * q)], rel=1e-7, abs=1e-15)
+
+
+@pytest.mark.parametrize("expr", [x + sp.exp(x), sp.cosh(x)])
+def test_what_overflows_is_refused_and_no_cosine_of_1(expr: sp.Expr) -> None:
+    phi = kc.activation(expr)
+    assert phi.c_map(0.625, 40.0) == pytest.approx(math.exp(-15), rel=1e-6)
+    for call in (phi.c_map, lambda c, q: phi.c_map(c, q, 1.0), lambda c, q: phi.second_moment(q), lambda c, q: phi.cross(phi, q, q, c)):
+        with pytest.raises(kc.KcalcError, match=r"beyond double precision.*q = 162|q = 162.*beyond double precision"):
+            call(0.625, 162.0)

@@ -32,6 +32,7 @@ from kcalc.plain_arguments import whole
 from kcalc.threads import cached_property
 
 EXTREME = 1e70  # products of four such numbers, or of their inverses, are doubles of full precision
+LARGEST = 1e150  # products of two are
 
 
 def _positive(q: Array) -> Array:
@@ -182,7 +183,9 @@ class LocalMaps:
             if exact is not None and not small:
                 return _finite(self.name, flat, np.broadcast_to(np.asarray(exact, dtype=float), flat.shape))[()]
             unique, inverse = np.unique(flat, return_inverse=True)
-            return np.array([integrate(self, float(value)) for value in unique])[inverse].reshape(flat.shape)[()]
+            with np.errstate(over="ignore"):
+                found = np.array([integrate(self, float(value)) for value in unique])
+            return _finite(self.name, unique, found)[inverse].reshape(flat.shape)[()]
         if field.name == "jax":
             from kcalc.activations import jax_maps
 
@@ -287,7 +290,8 @@ class LocalMaps:
         """Whether q and Q(q) are so far from the ends of double precision that closed forms may take products of several."""
         with np.errstate(all="ignore"):
             power = self._closed_second_moment(q, NUMPY)
-        return all(bool(np.all((size > 1 / EXTREME) & (size < EXTREME))) for size in (q, power) if size is not None)
+        ranges = ((q, EXTREME), (power, LARGEST))
+        return all(bool(np.all((size > 1 / EXTREME) & (size < most))) for size, most in ranges if size is not None)
 
     def _normalised(self, gap: Array, rest: Array, q1: float, q2: float, order: int) -> list[Array]:
         """The Taylor coefficients of C for one pair of q values."""
@@ -308,9 +312,13 @@ class LocalMaps:
         pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
         for index in range(pairs.shape[1]):
             here = inverse.ravel() == index
-            gamma = pair_map(self, float(pairs[0, index]), other, float(pairs[1, index]))  # type: ignore[arg-type]
-            out[0, here] = gamma.at_one
-            out[1:, here] = gamma.taylor(gap.ravel()[here], order)
+            with np.errstate(over="ignore"):
+                gamma = pair_map(self, float(pairs[0, index]), other, float(pairs[1, index]))  # type: ignore[arg-type]
+                out[0, here] = gamma.at_one
+                out[1:, here] = gamma.taylor(gap.ravel()[here], order)
+            if not np.isfinite(out[:2, here]).all():
+                names = " and ".join(dict.fromkeys((self.name, other.name)))
+                raise KcalcError(f"the cross moment of {names} is beyond double precision at q = {float(pairs[:, index].max()):g}")
         return tuple(part.reshape(gap.shape)[()] for part in out)
 
     def cross(self, other: Any, q1: Any = 1.0, q2: Any = 1.0, c: object = 0.0, order: int = 0) -> tuple[Number, ...]:

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from kcalc.errors import KcalcError
 from kcalc.expectations.quadrature import DEPTH, Array, Profile, Rule, normal_density, normal_rule, rule, split, z_edges
 
 MAX_TERMS = 640
@@ -189,13 +190,17 @@ def hermite(profile: Profile, q: float) -> Hermite:
     """Hermite coefficients of phi(sqrt(q) .), computed on phi - E phi so that small ones keep their relative accuracy.
 
     Functions without kinks are sampled on an equidistant grid, whose Hermite functions are kept from one q to the next.
+    Raises: KcalcError where the variance, or a square on the way to it, is beyond double precision.
     """
-    sampled = _grid(profile, q)
-    nodes = rule(profile, q) if sampled is None else sampled[0].nodes
-    values = profile.numeric(0)(math.sqrt(q) * nodes.z) if sampled is None else sampled[1]
-    average = float(nodes.w @ values)
-    centred = values - average
-    variance = float(nodes.w @ centred**2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sampled = _grid(profile, q)
+        nodes = rule(profile, q) if sampled is None else sampled[0].nodes
+        values = profile.numeric(0)(math.sqrt(q) * nodes.z) if sampled is None else sampled[1]
+        average = float(nodes.w @ values)
+        centred = values - average
+        variance = float(nodes.w @ centred**2)
+    if not math.isfinite(variance):
+        raise KcalcError(f"activation {profile.name!r}: a moment at q = {q:g} is beyond double precision")
     if sampled is None:
         half = np.exp(-(nodes.z**2) / 4)
         blocks = _recurrence(nodes.z, half, np.where(half > 1e-150, nodes.w / np.maximum(half, 1e-150), 0.0) * centred)
