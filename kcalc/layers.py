@@ -18,7 +18,7 @@ import sympy as sp
 from .activations import Activation, activation
 from .arguments import as_number
 from .errors import KcalcError, glimpse
-from .plain_arguments import LARGEST, choice, extents, items, truth, whole
+from .plain_arguments import LARGEST, choice, extents, items, truth, utf8, whole
 
 __all__ = [
     "KINDS", "Affine", "BatchNorm", "Concat", "Dropout", "Flatten", "GroupNorm", "Identity", "Input", "Layer", "LayerNorm", "Nonlinear",
@@ -364,6 +364,8 @@ class Opaque(Layer):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.reason, str):
             raise _fail(self, "name and reason must be text")
+        utf8(self.name, "Opaque: name")
+        utf8(self.reason, "Opaque: reason")
 
 
 def _symbolic(value: Any) -> bool:

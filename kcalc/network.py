@@ -212,7 +212,7 @@ class Network:
     def without_normalization(self) -> Network:
         """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers; ``.removed`` lists their nodes.
 
-        Affine layers that had no bias because a normalisation followed get one, sigma_b = 0.
+        Affine layers that had no bias because a normalisation followed get one, sigma_b = 0. Outputs move as :meth:`without` says.
         """
         dropped = {node for kind in (L.BatchNorm, L.LayerNorm, L.RMSNorm, L.GroupNorm) for node in self.nodes_of(kind)}
         bare = {self._parents[node][0] for node in dropped}
@@ -230,6 +230,8 @@ class Network:
 
     def without(self, dropped: Iterable[Node]) -> Network:
         """The network with one-input nodes bypassed: their readers read their input instead.
+
+        What a bypassed output read is an output in its place; outputs that come to lie on one node are one output.
 
         Raises: GraphError for a node with several inputs, KcalcError for one that is not there.
         """

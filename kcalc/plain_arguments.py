@@ -52,9 +52,22 @@ def truth(value: Any, what: str) -> bool:
 
 
 def text(value: Any, what: str, empty: bool = False) -> str:
-    """Text, which may be empty or not. Raises: KcalcError otherwise."""
+    """Text, which may be empty or not. Raises: KcalcError otherwise, and for what UTF-8 cannot hold."""
     if not isinstance(value, str) or not (value or empty):
         raise KcalcError(f"{what} must be text{'' if empty else ' that is not empty'}, got {glimpse(value)}")
+    return utf8(value, what)
+
+
+def utf8(value: str, what: str) -> str:
+    """Text that can be printed and written to a file. Raises: KcalcError for half of a surrogate pair, which UTF-8 has no bytes for."""
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            half = value[error.start]
+            raise KcalcError(
+                f"{what} {glimpse(value)} holds {half!r}, which is half a character and no text in UTF-8; leave it out"
+            ) from None
     return value
 
 

@@ -9,6 +9,7 @@ import networkx as nx
 
 from .errors import GraphError, glimpse
 from .layers import Affine, Concat, Flatten, Input, Layer, Opaque, Sum
+from .plain_arguments import utf8
 
 Node = Hashable
 Step = tuple[Node, Layer, tuple[Node, ...]]
@@ -68,6 +69,8 @@ def _parents(graph: nx.DiGraph, node: Node, layer: Layer) -> tuple[Node, ...]:
 
 
 def _check_layer(node: Node, layer: object) -> None:
+    if isinstance(node, str):
+        utf8(node, "node label")
     if not isinstance(layer, Layer):
         hint = "; pass an instance, not the class" if isinstance(layer, type) else ""
         raise GraphError(f"node {node!r} has layer={glimpse(layer)}, which is not a kcalc layer{hint}")

@@ -18,6 +18,7 @@ from thinning import mostly_slow
 import kcalc as kc
 from kcalc import layers as kl
 from kcalc.interchange.jax_model import apply_jax
+from kcalc.interchange.jax_model.initial import generator
 from kcalc.interchange.read import read
 
 
@@ -214,6 +215,26 @@ def test_linen_equinox_and_keras():
     new.compile(optimizer="sgd", loss="mse")
     new.fit(np.asarray(x), np.zeros((3, 2)), epochs=1, verbose=0)
     assert not np.allclose(new(x), wanted, atol=1e-5)
+
+
+def test_weights_are_not_the_numbers_that_numpy_gives_users():
+    params = {"w": jnp.zeros((64, 64)), "u": jnp.zeros((64, 64))}
+
+    def model(p, x):
+        return jnp.tanh(x @ p["w"]) @ p["u"]
+
+    r = read(model, params, jnp.ones((1, 64)))
+    s = shaped(r)
+    x = np.random.default_rng(0).normal(size=(64, 64))
+    function, new = apply_jax(model, r, s, weights="gaussian_delta")
+    correlations = [np.corrcoef(x.ravel(), np.asarray(w).ravel())[0, 1] for leaf in new.values() for w in (leaf, leaf.T)]
+    assert max(np.abs(correlations)) < 5 / 64
+    assert function(new, x).var() == pytest.approx(1, abs=0.1)
+    starts = {tuple(np.random.default_rng(n).normal(size=3)) for n in range(200)}
+    keys = [*range(-100, 100), *map(jax.random.key, range(100))]
+    drawn = [tuple(generator(key).normal(size=3)) for key in keys]
+    assert not starts & set(drawn)
+    assert len(set(drawn[:200])) == 200
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,8 @@ from kcalc.cli import main
 from kcalc.cli.maps import slopes_text
 from kcalc.cli.models import python_object
 from kcalc.cli.networks import Named
+
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -34,6 +38,36 @@ def test_shape_prints_constants_and_residuals(capsys: pytest.CaptureFixture[str]
     assert f"{k.alpha:.10g}" in out
     for word in ("alpha", "residual", "C_f'(1)", "assumptions", "heuristic"):
         assert word in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize("arguments", [["maps", "vanilla-5"], ["--help"]])
+def test_a_full_disk_is_one_line_and_exit_status_2(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "kcalc", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, env=BUFFERED)
+    assert done.returncode == 2
+    assert done.stderr.startswith("kcalc: cannot write to standard output: No space left on device; ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_output_that_nobody_reads_or_that_is_closed_is_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        done = subprocess.run([sys.executable, "-m", "kcalc", "--version"], stdout=pipe, stderr=subprocess.PIPE, text=True, env=BUFFERED)
+    assert (done.returncode, done.stderr) == (0, "")
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["read", tapped(tmp_path / "net.json")]) == 0
+
+
+def test_text_that_the_output_cannot_hold_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = kc.load_json(tapped(tmp_path / "net.json"))
+    kc.save_json(net.relabelled({"x": "größe"}), tmp_path / "net.json")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    assert main(["read", str(tmp_path / "net.json")]) == 2
+    assert capsys.readouterr().err == "kcalc: standard output in ascii has no '\\xf6'; set PYTHONIOENCODING=utf-8:backslashreplace\n"
 
 
 def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:

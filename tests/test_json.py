@@ -107,6 +107,14 @@ BAD = {
     "missing activation": (lambda d: d["nodes"][2]["layer"].pop("activation"), "needs activation"),
     "wrong arity": (lambda d: d["nodes"][1].update(reads=[]), "0 inputs"),
     "outputs": (lambda d: d.update(outputs=["zz"]), "zz"),
+    "half a character as id": (lambda d: d["nodes"][1].update(id="\ud800"), r"node label '\\ud800' holds .* leave it out"),
+    "half a character as name": (
+        lambda d: d["nodes"][2].update(layer={"type": "Nonlinear", "activation": {"name": "f\udfff", "expr": {"symbol": "x"}}}),
+        r"the name 'f\\udfff' holds '\\udfff'.* leave it out",
+    ),
+    "half a character as reason": (
+        lambda d: d["nodes"][2].update(layer={"type": "Opaque", "name": "f", "reason": "\ud800"}), "Opaque: reason .* leave it out"
+    ),
 }  # fmt: skip
 
 
@@ -126,7 +134,7 @@ def test_hostile_documents_are_refused(name: str) -> None:
         (b"\xff\xfe\x00", "UTF-8"),
         (b"[" * 100_000, "deeply|not valid"),
         (b"", "not valid JSON"),
-        (b"1" * 5000, "not valid JSON|JSON object"),
+        (b"1" * 5000, r"net\.json holds a whole number of more than 4300 digits, far beyond any that a network has; correct it$"),
     ],
 )
 def test_broken_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -196,6 +204,18 @@ def test_a_registered_name_belongs_to_its_function() -> None:
     wrong = kc.chain(kc.layers.Input(), kc.layers.Nonlinear(kc.activation(sp.sin(x), name="tanh")))
     with pytest.raises(kc.KcalcError, match="rename it"):
         network_to_dict(wrong)
+
+
+def test_text_of_networks_is_utf8(tmp_path: Path) -> None:
+    file = tmp_path / "net.json"
+    kc.save_json(A.vanilla(1).relabelled({"input": "Größe 🙂"}), file)
+    assert "\\ud83d" in file.read_text()
+    assert kc.load_json(file).inputs == ("Größe 🙂",)
+    file.write_text(file.read_text().replace("\\ude42", ""))
+    with pytest.raises(kc.KcalcError, match=r"^node label 'Größe \\ud83d' holds '\\ud83d'"):
+        kc.load_json(file)
+    with pytest.raises(kc.KcalcError, match="the activation's name"):
+        kc.activation("tanh", name="\udc00")
 
 
 def test_a_key_given_twice_is_refused() -> None:

@@ -221,6 +221,14 @@ def test_without_normalization_lists_what_it_removed() -> None:
     assert net.removed == ()
 
 
+def test_what_a_removed_output_read_is_an_output() -> None:
+    steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("a",)), ("n", L.LayerNorm(), ("a",))]
+    net = kc.Network.from_steps([*steps, ("r", L.RMSNorm(), ("n",))])
+    assert net.outputs == ("b", "r") and net.without_normalization().outputs == ("a", "b")
+    both = kc.Network.from_steps([*steps, ("r", L.RMSNorm(), ("b",))], ["b", "n", "r"])
+    assert both.without_normalization().outputs == ("a", "b")
+
+
 def test_features_follow_the_layers() -> None:
     net = kc.architectures.densenet(3, growth=4)
     assert net.features["concat_3"] == 20

@@ -127,6 +127,39 @@ def test_shared_layers_and_errors():
         read(CNN(jax.random.key(0)))
 
 
+def test_shapes_have_the_examples_first():
+    model, whole = CNN(jax.random.key(0)), jnp.ones((3, 8, 8))
+    assert read(model, (2, 3, 8, 8)).network == read(model, whole).network
+    mlp = eqx.nn.MLP(8, 2, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
+    reading = read(mlp, (7, 8))
+    assert reading.network == read(mlp, jnp.ones(8)).network
+    new = kc.shape(reading.network, method="dks").apply_to(mlp)
+    assert new(jnp.ones(8)).shape == (2,)
+
+
+def test_an_axis_too_much_or_too_few_is_named():
+    mlp = eqx.nn.MLP(8, 2, 4, 1, key=jax.random.key(0))
+
+    class Batched(eqx.Module):
+        inner: eqx.nn.MLP
+
+        def __call__(self, x):
+            return jax.vmap(self.inner)(x)
+
+    assert len(read(Batched(mlp), jnp.ones((5, 8))).network) == len(read(Batched(mlp), (1, 5, 8)).network) == 4
+    for model, given, words in (
+        (mlp, jnp.ones((5, 8)), r"it takes one example at a time, without an axis of examples: give x\[0\], or the shape \(5, 8\)$"),
+        (Batched(mlp), (5, 8), r"one example of the shape \(5, 8\): the examples come first in a shape, give \(1, 5, 8\)$"),
+        (mlp, jnp.ones((5, 9)), "cannot be traced with these inputs: TypeError[^;]*$"),
+        (mlp, (5, 9), "cannot be traced with these inputs: TypeError[^;]*$"),
+        (mlp, (5, -1), "positive"),
+    ):
+        with pytest.raises(kc.KcalcError, match=words):
+            read(model, given)
+    with pytest.raises(kc.KcalcError, match=r"one example as an array, kc.read\(model, x\[0\]\), or a shape with the examples first"):
+        read(mlp)
+
+
 @pytest.mark.slow
 def test_predicted_q_and_c_values_of_wide_layers(every: int):
     """Weights and biases uniform on +-1/sqrt(fan_in), as Equinox draws them: 20 models of width 1024 (512 where --every thins)."""

@@ -239,6 +239,16 @@ def test_linen():
         read(model, x)
 
 
+def test_shapes_serve_as_examples(resnet):
+    assert read(resnet, (2, 16, 16, 3)).network == read(resnet, jnp.ones((2, 16, 16, 3))).network
+    dense = nn.Dense(4)
+    variables = dense.init(jax.random.key(0), jnp.ones((2, 3)))
+    assert read((dense, variables), (2, 3)).network == read(dense, variables, jnp.ones((2, 3))).network
+    for bad, words in (((2, 0), "positive"), ((10**12, 3), "example input 1: an array of the shape .* too large"), ((2, 5), "be traced")):
+        with pytest.raises(kc.KcalcError, match=words):
+            read(dense, variables, bad)
+
+
 def test_linen_scan_over_layers():
     class Layer(nn.Module):
         @nn.compact

@@ -51,6 +51,30 @@ def test_other_precisions():
     assert r.network.layer(r.network.outputs[0]) == kl.Nonlinear("gelu")
 
 
+def test_shapes_serve_as_examples():
+    params = {"w": jnp.ones((3, 4), jnp.bfloat16), "v": jnp.ones((2, 4), jnp.bfloat16)}
+
+    def model(p, a, b):
+        assert a.dtype == b.dtype == jnp.bfloat16
+        return jnp.tanh(a @ p["w"] + b @ p["v"])
+
+    arrays = [jnp.ones((5, 3), jnp.bfloat16), jnp.ones((5, 2), jnp.bfloat16)]
+    assert read(model, params, (5, 3), (5, 2)).network == read(model, params, *arrays).network
+    in_one = read(lambda p, x: model(p, x["a"], x["b"]), params, {"a": (5, 3), "b": [5, 2]})
+    assert set(in_one.network.inputs) == {"x.a", "x.b"}
+    assert len(read(lambda a, b: jnp.tanh(a) + b, (5, 3), (5, 3)).network.inputs) == 2
+    assert read(lambda x: jnp.tanh(x.reshape(-1, 3)), (5, 3)).network == read(lambda x: jnp.tanh(x), jnp.ones((5, 3))).network
+
+
+def test_a_tuple_beside_an_array_is_a_setting():
+    def model(p, x, sizes):
+        return jnp.tanh(x.reshape(*sizes) @ p["w"])
+
+    assert layers_of(read(model, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)), (2, 3))) == ["Input", "Affine", "Nonlinear"]
+    with pytest.raises(kc.KcalcError, match=r"\(2, 4\) stays as it is beside an array: give arrays for all inputs, or shapes for all"):
+        read(lambda p, a, b: a @ p["w"] + b, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)), (2, 4))
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

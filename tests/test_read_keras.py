@@ -114,6 +114,7 @@ def test_errors():
     with pytest.raises(kc.KcalcError, match="not fixed"):
         read(open_size)
     assert len(read(open_size, jnp.ones((1, 8, 8, 3))).network) == 2
+    assert read(open_size, (1, 8, 8, 3)).network == read(open_size, jnp.ones((1, 8, 8, 3))).network
 
 
 @pytest.mark.slow

@@ -107,6 +107,8 @@ INPUTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no shape": (two, {"examples": [3, 4]}, "example array or a shape"),
     "truth": (two, {"shapes": {"x": (True, 3)}}, "positive whole numbers"),
     "empty": (two, {"shapes": {"x": ()}}, "positive whole numbers"),
+    "large": (two, {"shapes": {"x": (10**12, 3)}}, r"the input 'x': an array of the shape \(1000000000000, 3\) is too large"),
+    "larger": (two, {"examples": [(2**62, 3), (2, 3)]}, "too large for an example; give a smaller one"),
     "longer": (two, {"shapes": {"x": (2, 3, 1)}}, r"has the shape \(2, 3\), got an example of shape \(2, 3, 1\)"),
 }
 

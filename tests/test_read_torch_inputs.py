@@ -54,6 +54,25 @@ def test_inputs_without_any_tensor() -> None:
         read(Choosing(), {X})
 
 
+@pytest.mark.parametrize("shape", [(10**12, 4), (10**30, 4), (2**30, 2**30), [2**31, 6]])
+def test_shapes_for_which_there_is_no_memory(shape: Any) -> None:
+    with pytest.raises(kc.KcalcError, match=r"example input 1: an array of the shape \(.* is too large for an example; give a smaller one"):
+        read(nn.Linear(6, 4), shape)
+
+
+def test_shapes_that_this_machine_has_no_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(torch, "randn", full)
+    with pytest.raises(kc.KcalcError, match=r"shape \(1000, 6\) is too large"):
+        read(nn.Linear(6, 4), (1000, 6))
+
+
+def test_shapes_of_whole_numbers_of_numpy() -> None:
+    assert read(nn.Linear(6, 4), (np.int64(2), np.int32(6))).network.features["input"] == 6
+
+
 def test_an_operator_called_in_an_unusual_way_is_reported_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     own = reader.HANDLERS["tanh"]
 

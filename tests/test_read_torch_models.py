@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -265,6 +267,12 @@ class Locked(nn.Module):
         return self.a(x)
 
 
+@dataclass
+class Found:
+    logits: Any
+    cache: Any = None
+
+
 class Constant(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -284,6 +292,8 @@ def test_errors_stand_alone() -> None:
         (linear, (object(),), r"must be a tensor, an array or a shape"),
         (linear, (np.array(["a"]),), r"must hold numbers"),
         (linear, ((2, 6), (2, 6)), r"could not be traced"),
+        (Fn(Found), ((2, 6),), "the model runs, but returns an object of class Found, .* wrap it in a torch.nn.Module"),
+        (Fn(lambda y: {"y": y, "cache": [SimpleNamespace(y=y)]}), ((2, 6),), "returns an object of class SimpleNamespace"),
         (Broken(), ((2, 6),), r"could not be traced at test_read_torch_models.py:\d+ in forward: RuntimeError: the cable is out"),
         (Locked(), ((2, 6),), r"cannot be copied"),
         (Constant(), ((2, 6),), r"no output of the model depends on its inputs"),

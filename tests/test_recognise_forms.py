@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -314,3 +315,32 @@ SAME = {
 def test_locations_in_their_own_arrangement_are_exact(case: str) -> None:
     tape = Tape(2, 8, 6, 6)
     assert tape.read(SAME[case](tape, tape.conv("x", 8))).fidelity.level == "exact"
+
+
+def bent(right: int) -> Callable[[Any], Any]:
+    return lambda x: sp.Piecewise((sp.exp(x) / 10 - sp.Rational(1, 10), x < 0), (right * x, True))
+
+
+def test_activations_whose_expressions_are_no_names_are_called_after_their_nodes() -> None:
+    tape = Tape(2, 6)
+    first = tape.apply(bent(1), tape.dense("x", 6), label="act/one")
+    second = tape.apply(bent(2), tape.dense(first, 6), label="act")
+    third = tape.apply(bent(1), tape.dense(second, 6), label="act")
+    short = tape.apply(lambda x: x + sp.sin(x), tape.dense(third, 6))
+    reading = tape.read(tape.dense(short, 3))
+    names = [layer.activation.name for layer in layers_of(reading) if isinstance(layer, L.Nonlinear)]
+    assert names == ["phi_act_one", "phi_act", "phi_act_one", "x + sin(x)"]
+    assert reading.network.layer(first) == reading.network.layer(third) == L.Nonlinear(bent(1)(kc.activations.X))
+    assert "phi_act is Piecewise((exp(x)/10 - 1/10, x < 0), (2*x, True))" in reading.remarks
+    shaped = kc.shape(reading.network, method="dks", zeta=4)
+    assert {"phi_act_one", "phi_act"} < set(shaped.constants)
+    assert "def phi_act_one_dks(" in shaped.export("numpy")
+
+
+def test_names_of_activations_are_distinct() -> None:
+    tape = Tape(2, 6)
+    end = tape.apply(bent(2), tape.dense(tape.apply(bent(1), tape.dense("x", 6), label="a/b"), 6), label="a:b")
+    names = [layer.activation.name for layer in layers_of(tape.read(end)) if isinstance(layer, L.Nonlinear)]
+    assert names == ["phi_a_b", "phi_a_b_"]
+    polynomial = tape.read(tape.apply(lambda x: sum(sp.Rational(k, 7) * x**k for k in range(1, 7)), tape.dense("x", 6), label="poly"))
+    assert polynomial.network.layer("poly").activation.name == "phi_poly"

@@ -21,12 +21,13 @@ from kcalc.activations.registry import by_name, entered, same_function
 from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations.quadrature import Array
 from kcalc.fields import NUMPY, SYMPY
-from kcalc.plain_arguments import items
+from kcalc.plain_arguments import items, utf8
 from kcalc.threads import cached_property
 
 _JUMPY = (sp.floor, sp.ceiling, sp.frac, sp.Mod, sp.DiracDelta)
 _UNFINISHED = (sp.Integral, sp.Derivative, sp.Sum, sp.Product, sp.Limit, sp.Subs)
 _LARGEST = sp.Float("1e300")
+NAME_LENGTH = 40  # characters of an expression that serve as its name
 _TELLING = ("positive", "negative", "nonnegative", "nonpositive", "integer", "nonzero", "imaginary", "not commutative")
 _FARTHER = np.concatenate([np.linspace(KINK_REACH, 3e2, 173), np.geomspace(3e2, 2e3, 60)])
 
@@ -47,6 +48,8 @@ def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None =
         return declare_growth(activation(spec, name, kinks), growth)
     if name is not None and not (isinstance(name, str) and name.strip()):
         raise KcalcError(f"name={glimpse(name)}: an activation's name is text")
+    if name is not None:
+        utf8(name, "the activation's name")
     if isinstance(spec, Activation | str):
         if kinks is not None:
             raise KcalcError("kinks are given with an expression or a callable, not with an activation that exists already")
@@ -158,7 +161,7 @@ def _check_symbol(symbol: Any) -> None:
 
 
 def _candidate(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | None) -> Activation:
-    label = name or str(expr)[:40]
+    label = name or str(expr)[:NAME_LENGTH]
     if expr.is_polynomial(X):
         return polynomial(expr, label)
     if given is not None:

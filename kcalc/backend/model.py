@@ -58,7 +58,8 @@ class Model(Shown):
         """Initial parameters.
 
         Parameters: ``key`` is ``jax.random.key(seed)`` or a whole number; ``x``, an example input (or {input: array}), gives the channels
-        of inputs that do not say them.  Raises: KcalcError where extents do not fit, naming the node.
+        of inputs that do not say them.  Data drawn from the same key would be the very numbers of the first weights: split it.
+        Raises: KcalcError where extents do not fit, naming the node.
         """
         import jax
 

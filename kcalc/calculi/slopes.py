@@ -61,9 +61,11 @@ class Slopes(ConvexCalculus[Monomial]):
     def _symbol(self, layer: Nonlinear) -> sp.Symbol:
         """One symbol per activation; activations that share a name are numbered in the order they come."""
         if layer.activation not in self.symbols:
-            name = layer.activation.name
-            same = sum(other.name == name for other in self.symbols)
-            self.symbols[layer.activation] = slope_of(f"{name}_{same + 1}" if same else name)
+            name, number = layer.activation.name, 2
+            symbol, taken = slope_of(name), set(self.symbols.values())
+            while symbol in taken:
+                symbol, number = slope_of(f"{name}_{number}"), number + 1
+            self.symbols[layer.activation] = symbol
         return self.symbols[layer.activation]
 
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[Monomial]) -> Monomial:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..errors import KcalcError
@@ -16,6 +18,7 @@ __all__ = ["COMMANDS", "main", "parser"]
 
 BAD_INPUT = 2
 LINE = 600  # characters
+FULL = {errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EBADF, getattr(errno, "EDQUOT", errno.ENOSPC)}
 FLAGS = {  # what errors say in Python, and the option that does it
     "net.without_normalization()": "--without-normalization",
     "net.normalised()": "--normalise-sums",
@@ -37,21 +40,50 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns: 0, what a command says of itself, or 2 with one line on standard error for bad input."""
-    options = parser().parse_args(arguments)
+    """Run the command line. Returns: 0, what a command says of itself, or 2 with one line on standard error for bad input.
+
+    The same where standard output cannot be written, on a full disk; a pipe that nobody reads any more is no mistake.
+    """
     try:
-        status = options.run(options)
-        sys.stdout.flush()
+        return _status(arguments)
+    except BrokenPipeError:
+        _close_output()
+        return 0
+    except UnicodeEncodeError as error:
+        character = error.object[error.start]
+        return _refused(f"standard output in {error.encoding} has no {character!a}; set PYTHONIOENCODING=utf-8:backslashreplace")
+    except OSError as error:
+        if error.filename is not None or error.errno not in FULL:
+            raise
+        _close_output()
+        return _refused(f"cannot write to standard output: {error.strerror or error}; make room there, or write to another place")
+
+
+def _status(arguments: Sequence[str] | None) -> int:
+    """What the command line comes to, its output written."""
+    try:
+        options = parser().parse_args(arguments)
+        return options.run(options) or 0
     except KcalcError as error:
-        text = one_line(str(error))
+        text = str(error)
         for spoken, flag in FLAGS.items():
             text = text.replace(spoken, flag)
-        print(f"kcalc: {text}", file=sys.stderr)
-        return BAD_INPUT
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
-    return status or 0
+        return _refused(text)
+    finally:
+        if sys.stdout is not None:  # None where it is closed
+            sys.stdout.flush()
+
+
+def _close_output() -> None:
+    """Close standard output: what it still holds cannot be written at the end of the process either."""
+    with suppress(OSError):
+        if sys.stdout is not None:
+            sys.stdout.close()
+
+
+def _refused(text: str) -> int:
+    print(f"kcalc: {one_line(text)}", file=sys.stderr)
+    return BAD_INPUT
 
 
 class _Parser(argparse.ArgumentParser):

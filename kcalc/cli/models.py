@@ -12,20 +12,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import KcalcError
+from ..errors import KcalcError, glimpse
+from ..interchange.example_shapes import example_shape
 from ..interchange.read import FORMATS, read
 from ..interchange.reading import Reading
 
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+LONGEST = 40  # digits of a size, more than any has
 MODEL_HELP = "an .onnx file, a network .json file, or module:attribute, a model (or a function that returns one) in a Python module"
 
 
 def sizes(text: str) -> tuple[int, ...]:
     """A shape from the command line, ``1,3,224,224``. Raises: argparse.ArgumentTypeError naming the text."""
-    parts = text.split(",")
-    if not all(part.strip().isascii() and part.strip().isdigit() and 0 < int(part) < 2**31 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is no shape; write positive whole numbers with commas, the examples first: 1,3,224,224")
-    return tuple(int(part) for part in parts)
+    parts = [part.strip().lstrip("0") for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"{glimpse(text)} is no shape; write positive whole numbers with commas, the examples first: 1,3,224,224"
+        )
+    try:
+        return example_shape([int(part[:LONGEST]) for part in parts], "--input")
+    except KcalcError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--input: ")) from None
 
 
 def input_option(command: argparse.ArgumentParser) -> None:

@@ -13,8 +13,10 @@ OPTIONS = {"torch": ("weights", "generator"), **dict.fromkeys(("jax", "flax", "e
 def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> Any:
     """A new model that computes ``shaping.network``, of the same framework as ``model``, which is left as it is.
 
-    ``example_inputs`` may be left out if this very object has been read before in this process. ``options`` are the framework's: for
-    PyTorch ``weights`` and ``generator``, see :func:`kcalc.interchange.torch_model.apply.apply_torch`.
+    ``example_inputs`` may be left out if this very object has been read before in this process. ``options``: ``weights``, and the source of
+    randomness, which is ``generator`` for PyTorch (None, the default: PyTorch's own, see
+    :func:`kcalc.interchange.torch_model.apply.apply_torch`) and ``key`` for JAX, Flax, Equinox and Keras (0, so that the weights are the
+    same every time, see :func:`kcalc.interchange.jax_model.apply.apply_jax`).
 
     Raises: KcalcError for models that cannot be read, frameworks without this service, and networks that are not made of the model's nodes.
     """

@@ -18,7 +18,7 @@ from ..errors import KcalcError, glimpse, unknown
 from ..files import write_whole
 from ..layers import KINDS, Layer
 from ..network import Network, require_network
-from ..plain_arguments import file_path
+from ..plain_arguments import file_path, utf8
 from .effort import check_effort
 from .expressions import TreeReader, to_tree
 
@@ -140,6 +140,7 @@ def _field(name: str, value: Any, where: str, reader: TreeReader) -> Any:
 def _activation(data: Any, where: str, reader: TreeReader) -> Activation:
     if not isinstance(data, dict) or not isinstance(data.get("name"), str) or len(data["name"]) > 200:
         raise KcalcError(f"{where}: an activation is an object with a name")
+    utf8(data["name"], f"{where}: the name")
     _only(data, ("name", "expr", "kinks", "negative_slope"), where)
     if "negative_slope" in data:
         return leaky_relu(reader.number(data["negative_slope"], where))
@@ -201,8 +202,17 @@ def parse_json(text: str, where: str) -> Any:
         raise KcalcError(f"{where} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise KcalcError(f"{where} is nested too deeply") from None
-    except ValueError as error:
-        raise KcalcError(f"{where} is not valid JSON: {str(error)[:100]}") from None
+    except _Refused as error:
+        raise KcalcError(f"{where} is not valid JSON: {error}") from None
+    except ValueError:  # Python reads no longer integers
+        most = sys.get_int_max_str_digits()
+        raise KcalcError(
+            f"{where} holds a whole number of more than {most} digits, far beyond any that a network has; correct it"
+        ) from None
+
+
+class _Refused(ValueError):
+    """What JSON proper does not allow, or leaves open."""
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -211,12 +221,12 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen = set[str]()
         double = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise ValueError(f"an object has the key {double[:40]!r} twice")
+        raise _Refused(f"an object has the key {double[:40]!r} twice")
     return found
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a finite number")
+    raise _Refused(f"{name} is not a finite number")
 
 
 def save_json(network: Network, path: str | os.PathLike[str]) -> None:
@@ -228,6 +238,7 @@ def write_json(data: Any, path: str | os.PathLike[str]) -> None:
     """Write plain data as JSON, atomically. Raises: KcalcError where the folder is missing or not writable."""
     text = json.dumps(data, indent=1, allow_nan=False, default=str) + "\n"
     if isinstance(path, str) and path == "-":
-        sys.stdout.write(text)
+        if sys.stdout is not None:  # None where it is closed
+            sys.stdout.write(text)
         return
     write_whole(file_path(path), text)

@@ -28,8 +28,10 @@ def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[
     model: a ``torch.nn.Module``, an Equinox or Flax module (for Flax Linen the module and its variables), a Keras 3 model, any JAX function
     with its parameters as the first example input, the path of an ONNX or a kcalc JSON file, an ``onnx.ModelProto``, or a network.
 
-    example_inputs: one array, or the shape of one as a tuple of integers with the examples first, for every input of the model. Keras
-    models and files know theirs; ``shapes`` gives an ONNX file's open dimensions, {input name: shape}.
+    example_inputs: one array, or the shape of one as a tuple of integers with the examples first, for every input of the model (for JAX
+    models shapes for all of them: beside an array a tuple is a setting). An Equinox module is called on one example, so that its array is
+    one, without an axis of examples; its shape has that axis, too. Keras models and files know theirs; ``shapes`` gives an ONNX file's open
+    dimensions, {input name: shape}.
 
     sigmas: weights give ``sigma_w = sqrt(fan_in mean W^2)``, biases ``sigma_b = sqrt(mean b^2)``: the standard deviations about 0 that the
     calculi take. False: 1 and 0 everywhere, the architecture alone.

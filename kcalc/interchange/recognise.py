@@ -13,6 +13,7 @@ from .. import layers as L
 from ..activations import X
 from ..errors import KcalcError
 from ..network import Network
+from .activation_names import with_short_names
 from .arrangement import clashing, crossed, displaced
 from .builder import Form
 from .fusion import Fixed, Gone, Unary, plain, tidied
@@ -293,7 +294,8 @@ class Recogniser(Elementwise):
         if all(isinstance(layer, L.Input) for _, layer, _ in steps):
             raise KcalcError(f"{self.trace.framework}: the model hands on its input and has no layers, so there is nothing to analyse")
         network = Network.from_steps(steps, list(dict.fromkeys(gone.get(end, end) for end in ends)))
-        remarks = self.trace.remarks
+        network, named = with_short_names(network)
+        remarks = (*self.trace.remarks, *named)
         if any(isinstance(layer, L.Affine) and layer.sigma_b for _, layer, _ in steps):
             remarks = (*remarks, BIASES)
         if self.trace.path_only:

@@ -193,8 +193,9 @@ class Shaping:
 
         Activations are the transformed ones, sums carry the normalised weights, normalisations that the shaped network lacks are removed,
         weights are drawn anew. ``model``: what :func:`kcalc.read` gave the network for (node labels must be the same); ``example_inputs``
-        may be left out if this very object was read before in this process. ``options`` depend on the framework:
-        ``weights="orthogonal_delta"`` (default), "gaussian_delta" or "keep", and the source of randomness.
+        may be left out if this very object was read before in this process. ``options``: ``weights``, "orthogonal_delta" (default),
+        "gaussian_delta" or "keep"; for PyTorch ``generator``, a ``torch.Generator`` (default None: PyTorch's global one, which
+        ``torch.manual_seed`` sets); for JAX, Flax, Equinox and Keras ``key``, a whole number or ``jax.random.key(seed)`` (default 0).
         Raises: KcalcError for models that cannot be read, and networks that are not made of the model's nodes.
         """
         from ..interchange.apply import apply_to

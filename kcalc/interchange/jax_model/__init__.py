@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import KcalcError
+from ..example_shapes import is_shape
 from ..trace import Trace
 from .apply import apply_jax
 from .functions import trace_jax
@@ -56,7 +57,7 @@ def _function(model: Any, inputs: tuple[Any, ...]) -> Trace:
 
     if not inputs:
         raise KcalcError("a JAX function is read with its parameters and an example input: kc.read(function, params, x)")
-    if len(inputs) == 1 or is_array(inputs[0]):
+    if len(inputs) == 1 or is_array(inputs[0]) or all(map(is_shape, inputs)):
         return trace_jax(model, None, inputs)
     return trace_jax(model, inputs[0], inputs[1:])
 

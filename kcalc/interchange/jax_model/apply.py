@@ -16,7 +16,8 @@ def apply_jax(model: Any, reading: Reading, shaping: Any, *, key: Any = 0, weigh
     """A new model that computes ``shaping.network``, of the same kind as ``model``, which is left as it is.
 
     model: what was read as ``reading``. shaping: has ``network``, whose nodes are some of ``reading.network``.
-    key: a whole number or ``jax.random.key(seed)``. weights: "orthogonal_delta" and "gaussian_delta" draw new weights with the sigma_w of
+    key: a whole number or ``jax.random.key(seed)``, the source of randomness; equal keys give equal weights, and none gives the numbers of
+    ``np.random.default_rng``. weights: "orthogonal_delta" and "gaussian_delta" draw new weights with the sigma_w of
     the shaped network (1) on the central tap of every kernel, biases become 0 (normal with sigma_b); "keep" takes those of the model.
 
     The parameters have the tree of the model's; those of normalisation that the network does not have stay in it unused, but for the

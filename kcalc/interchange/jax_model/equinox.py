@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import KcalcError
 from ..trace import Trace
-from .functions import parameter_names, traced
+from .functions import is_array, is_key, of_shapes, parameter_names, traced
 from .markers import dropped, normalised
 
 KINDS = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "Dropout")
@@ -30,7 +30,7 @@ def _is_state(value: Any) -> bool:
 
 
 def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
-    """An Equinox module called on one example; ``inputs`` hold one example each (and the state, where it has one).
+    """An Equinox module called on one example; ``inputs`` hold one example each (and the state, where it has one), or shapes of several.
 
     Raises: KcalcError where it cannot be traced.
     """
@@ -57,8 +57,41 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
         opened = [value.state if isinstance(value, Boxed) else value for value in values]
         return marked(*opened, **_missing_key(model, len(values)))
 
-    shown = [Boxed(value) if _is_state(value) else value for value in inputs]
-    return traced("equinox", "equinox", model, run, model, shown, parameter_names(type(model).__call__)[1:], channel_axis=1, single=True)
+    def trace(shown: Sequence[Any]) -> Trace:
+        names = parameter_names(type(model).__call__)[1:]
+        return traced("equinox", "equinox", model, run, model, shown, names, channel_axis=1, single=True)
+
+    given = [Boxed(value) if _is_state(value) else value for value in inputs]
+    try:
+        return trace(of_shapes(given, model, skipped=1))
+    except KcalcError as error:
+        if error.__cause__ is None:
+            raise
+        raise KcalcError(f"{error}{_hint(trace, given, model)}") from error.__cause__
+
+
+def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: Any) -> str:
+    """What to say where a module that cannot be called on its examples takes them with one axis more or less."""
+    import jax
+
+    whole = of_shapes(given, model)
+    one = jax.tree.map(lambda leaf: _example(leaf) if is_array(leaf) and not is_key(leaf) else leaf, whole)
+    shape = next((tuple(leaf.shape) for leaf in jax.tree.leaves(whole) if is_array(leaf) and not is_key(leaf)), ())
+    from_shapes = any(old is not new for old, new in zip(given, whole, strict=True))
+    try:
+        trace(whole if from_shapes else one)
+    except KcalcError:
+        return ""
+    if from_shapes:
+        return f"; it takes one example of the shape {shape}: the examples come first in a shape, give {(1, *shape)}"
+    return f"; it takes one example at a time, without an axis of examples: give x[0], or the shape {shape}"
+
+
+def _example(array: Any) -> Any:
+    """The first of several examples, without its numbers."""
+    import jax
+
+    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
 
 
 def _nodes(model: Any, is_leaf: Callable[[Any], bool]) -> list[tuple[Any, Any]]:

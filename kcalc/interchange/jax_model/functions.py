@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ...errors import KcalcError
+from ..example_shapes import example_shape, is_shape
 from ..trace import Entry, Normalise, Trace
 from . import control, linear, moving, windows  # noqa: F401  # their rules register themselves
 from .finishing import finished, labels_of, require_output
@@ -65,7 +67,7 @@ def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequenc
     """``function(params, *example_inputs)`` as a trace; ``params`` None for functions of the inputs alone.
 
     Arrays among the parameters are named by their path in the tree; inputs are arrays with the examples on axis 0 (vectors: one example),
-    random keys, or anything else that the function takes and that stays as it is.
+    the shapes of all of them, random keys, or anything else that the function takes and that stays as it is.
     Raises: KcalcError where the function cannot be traced.
     """
     if params is None:
@@ -103,6 +105,7 @@ def traced(
     import jax
 
     leaves, tree, frozen = _leaves(params, rename)
+    inputs = of_shapes(inputs, params)
     flat, in_tree = jax.tree.flatten(tuple(inputs))
     places = [k for k, leaf in enumerate(flat) if is_array(leaf)]
     _check_inputs([flat[k] for k in places], framework)
@@ -124,7 +127,7 @@ def traced(
         except KcalcError:
             raise
         except Exception as error:  # whatever the user's code raises
-            raise KcalcError(f"{framework}: the model cannot be traced with these inputs: {_said(error)}") from error
+            raise KcalcError(f"{framework}: the model cannot be traced with these inputs: {_said(error)}{_beside(inputs)}") from error
     reader = Reader(labels_of(leaves), channel_axis, root)
     entries = _entries(reader, [_input_name(in_tree, flat, k, names) for k in examples], shown)
     args = [Known(np.asarray(leaf), frozenset((name,)), view=View(name)) for name, leaf in leaves.items()]
@@ -191,11 +194,37 @@ def is_key(leaf: Any) -> bool:
     return leaf.dtype == np.uint32 and tuple(leaf.shape) in ((2,), (4,))
 
 
+def of_shapes(inputs: Sequence[Any], params: Any, skipped: int = 0) -> tuple[Any, ...]:
+    """Inputs whose shapes, (2, 3), became arrays without numbers of the parameters' dtype, the first ``skipped`` axes left out.
+
+    Beside an array among the inputs a tuple of whole numbers is a setting, and stays as it is.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    if any(is_array(leaf) and not is_key(leaf) for leaf in jax.tree.leaves(inputs)):
+        return tuple(inputs)
+    dtypes = [leaf.dtype for leaf in jax.tree.leaves(params) if is_array(leaf) and not is_key(leaf)]
+    dtype = next((d for d in dtypes if jnp.issubdtype(d, jnp.floating)), jnp.zeros(()).dtype)
+
+    def shown(where: str, leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(example_shape(leaf, where)[skipped:], dtype) if is_shape(leaf) else leaf
+
+    return tuple(jax.tree.map(partial(shown, f"example input {i + 1}"), value, is_leaf=is_shape) for i, value in enumerate(inputs))
+
+
+def _beside(inputs: Sequence[Any]) -> str:
+    """What to say of shapes that were taken for settings."""
+    shape = next((value for value in inputs if is_shape(value)), None)
+    return f"; {shape} stays as it is beside an array: give arrays for all inputs, or shapes for all" if shape is not None else ""
+
+
 def _check_inputs(arrays: list[Any], framework: str) -> None:
     import jax.numpy as jnp
 
     if not any(not is_key(a) for a in arrays):
-        raise KcalcError(f"{framework}: give an example input, an array with the examples on axis 0: kc.read(model, x)")
+        form = "one example as an array, kc.read(model, x[0])" if framework == "equinox" else "an array with the examples on axis 0"
+        raise KcalcError(f"{framework}: give an example input, {form}, or a shape with the examples first, kc.read(model, (2, 64))")
     for array in arrays:
         if not is_key(array) and jnp.issubdtype(array.dtype, jnp.complexfloating):
             raise KcalcError(f"{framework}: inputs must be real, got {array.dtype}{list(array.shape)}")
@@ -227,4 +256,4 @@ def _entries(reader: Reader, names: list[str], shown: list[Any]) -> list[Ref]:
 
 def _said(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+    return f"{type(error).__name__}: {lines[0][:200].rstrip(' .') if lines else ''}"

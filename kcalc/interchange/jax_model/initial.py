@@ -13,6 +13,7 @@ from ..trace import Linear
 from .values import Recipe, View
 
 LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
+STREAM = 0x6B63616C63  # apart from default_rng(0) and its like, of which users make data: inputs must not be the numbers of the weights
 
 
 def checked_law(weights: Any) -> str:
@@ -23,19 +24,19 @@ def checked_law(weights: Any) -> str:
 
 
 def generator(key: Any) -> np.random.Generator:
-    """Random numbers from a whole number or a JAX key.  Raises: KcalcError for something else."""
+    """Random numbers of a stream of their own, from a whole number or a JAX key.  Raises: KcalcError for something else."""
     import jax
     import jax.numpy as jnp
 
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
-        return np.random.default_rng(abs(int(key)) * 2 + (int(key) < 0))
+        return np.random.default_rng([STREAM, abs(int(key)), int(int(key) < 0)])
     dtype = getattr(key, "dtype", None)
     if dtype is None or isinstance(key, np.generic):
         raise KcalcError(f"the key must be jax.random.key(seed) or a whole number, got {str(key)[:60]!r}")
     words: Any = jax.random.key_data(key) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else key
     if not np.issubdtype(words.dtype, np.unsignedinteger) or words.ndim != 1:
         raise KcalcError(f"the key must be one jax.random.key(seed) or a whole number, got an array {dtype}{list(words.shape)}")
-    return np.random.default_rng([int(word) for word in np.asarray(words)])
+    return np.random.default_rng([STREAM, *(int(word) for word in np.asarray(words))])
 
 
 def drawn(op: Linear, law: str, sigma_w: float, random: np.random.Generator) -> np.ndarray:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import KcalcError
+from ...errors import KcalcError, glimpse
+from ..example_shapes import example_shape
 from .limits import Limits
 
 OPEN_BATCH = 2  # stands for a batch of any size; 1 would look like an axis that can be dropped
@@ -21,7 +22,7 @@ def entry_shapes(graph: Any, examples: Sequence[Any], shapes: Any, limits: Limit
     inputs = [item for item in graph.input if item.name not in held]
     if not inputs:
         raise KcalcError("onnx: the model reads no input, so there is nothing to analyse")
-    told = _told([item.name for item in inputs], examples, shapes, limits)
+    told = _told([item.name for item in inputs], examples, shapes)
     found: dict[str, Shape] = {}
     for item in inputs:
         if item.name in found:
@@ -32,10 +33,10 @@ def entry_shapes(graph: Any, examples: Sequence[Any], shapes: Any, limits: Limit
     return found
 
 
-def _told(names: Sequence[str], examples: Sequence[Any], shapes: Any, limits: Limits) -> dict[str, Shape]:
+def _told(names: Sequence[str], examples: Sequence[Any], shapes: Any) -> dict[str, Shape]:
     if examples and len(examples) != len(names):
         raise KcalcError(f"onnx: the model has the inputs {', '.join(names)[:200]}; got {len(examples)} examples")
-    told = dict(zip(names, (_sizes(getattr(e, "shape", e), limits) for e in examples), strict=False))
+    told = {name: _sizes(name, getattr(e, "shape", e)) for name, e in zip(names, examples, strict=False)}
     if shapes is None:
         return told
     if not isinstance(shapes, Mapping):
@@ -45,19 +46,19 @@ def _told(names: Sequence[str], examples: Sequence[Any], shapes: Any, limits: Li
     for name, shape in shapes.items():
         if name not in names:
             raise KcalcError(f"onnx: the model has no input {str(name)[:80]!r}; its inputs are {', '.join(names)[:200]}")
-        told[name] = _sizes(shape, limits)
+        told[name] = _sizes(name, shape)
     return told
 
 
-def _sizes(shape: Any, limits: Limits) -> Shape:
+def _sizes(name: str, shape: Any) -> Shape:
     try:
         sizes = tuple(shape)
-        good = all(hasattr(k, "__index__") and not isinstance(k, bool) and 1 <= int(k) <= limits.extent for k in sizes)
+        good = all(hasattr(k, "__index__") and not isinstance(k, bool) and int(k) >= 1 for k in sizes)
     except TypeError:
         good, sizes = False, ()
     if not good or not sizes:
-        raise KcalcError(f"onnx: expected an example array or a shape of positive whole numbers, batch first, got {str(shape)[:60]}")
-    return tuple(int(k) for k in sizes)
+        raise KcalcError(f"onnx: expected an example array or a shape of positive whole numbers, batch first, got {glimpse(shape)}")
+    return example_shape(sizes, f"onnx: the input {name[:80]!r}")
 
 
 def _shape(item: Any, told: Shape | None) -> Shape:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...errors import KcalcError
 from ...threads import READING
+from ..example_shapes import example_shape, is_shape, too_large
 
 
 def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
@@ -40,8 +41,8 @@ def _argument(model: Any, example: Any, where: str) -> Any:
         return _checked(_tensor(model, np.asarray(example), where), where)
     if isinstance(example, Mapping):
         return {key: _argument(model, value, f"{where}[{key!r}]") for key, value in example.items()}
-    if isinstance(example, list | tuple) and example and all(isinstance(n, int) and not isinstance(n, bool) for n in example):
-        return _from_shape(model, tuple(example), where)
+    if is_shape(example):
+        return _from_shape(model, example_shape(example, where), where)
     if isinstance(example, list | tuple):
         return type(example)(_argument(model, value, f"{where}[{i}]") for i, value in enumerate(example))
     if example is None or isinstance(example, bool | int | float | str):
@@ -78,10 +79,12 @@ def _tensor(model: Any, array: np.ndarray, where: str) -> Any:
 def _from_shape(model: Any, shape: tuple[int, ...], where: str) -> Any:
     import torch
 
-    if any(n < 1 for n in shape):
-        raise KcalcError(f"{where}: the shape {shape} (batch included) must hold positive numbers")
     dtype, device = _habits(model)
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    try:
+        drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    except RuntimeError:  # there is no memory for it
+        raise too_large(shape, where) from None
+    return drawn.to(device, dtype)
 
 
 def copied(model: Any) -> Any:

@@ -25,7 +25,9 @@ def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
         filled = list(leaves)
         for i, tensor in zip(places, tensors, strict=True):
             filled[i] = tensor
-        return model(*pytree.tree_unflatten(filled, layout))
+        found = model(*pytree.tree_unflatten(filled, layout))
+        _check_outputs(pytree.tree_leaves(found))
+        return found
 
     events, handles = _watched(model)
     options: dict[str, Any] = {
@@ -51,6 +53,20 @@ def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
     labels = dict(zip(entries, _called(model, len(arguments), len(entries)), strict=False))
     outputs = nodes_in(next(node for node in graph.nodes if node.op == "output").args[0])
     return Captured(module, graph, held, entries, outputs, frozenset(parameters), (remark,), {}, labels)
+
+
+def _check_outputs(leaves: Sequence[Any]) -> None:
+    """Refuse objects among the outputs, in which tensors cannot be followed. Raises: KcalcError."""
+    import torch
+
+    known = (torch.Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+    foreign = next((leaf for leaf in leaves if not isinstance(leaf, known)), None)
+    if foreign is not None:
+        raise KcalcError(
+            f"the model runs, but returns an object of class {type(foreign).__name__}, and kcalc reads tensors (alone, or in tuples, lists "
+            "and dictionaries): wrap it in a torch.nn.Module whose forward returns its tensors only, or tell it to return such (models of "
+            "transformers: config.use_cache = False, config.return_dict = False)"
+        )
 
 
 def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
