@@ -95,3 +95,38 @@ def test_an_output_that_keeps_its_mean_says_so_when_normaliser_free() -> None:
     wanted = 1 + mean**2 * (along + through) ** 2
     assert f"q = {wanted:.6g}" in note.text
     assert kc.shape(adding("relu", behind=True), method="nf").global_targets["Q_f(1)"] == 1
+
+
+@pytest.mark.parametrize("phi", ["gelu", "relu"])
+@pytest.mark.parametrize("behind", [False, True])
+def test_without_standardised_weights_means_must_not_meet(phi: str, behind: bool) -> None:
+    with pytest.raises(kc.KcalcError, match=r"Sum at node 's'.*means meet.*own Affine.*standardise=True"):
+        kc.shape(adding(phi, behind), method="nf", standardise=False)
+    assert kc.shape(adding(phi, behind), method="nf").variances == {"s": pytest.approx(1.04, rel=1e-15)}
+    assert kc.shape(adding("tanh", behind), method="nf", standardise=False).variances == {"s": pytest.approx(1.04, rel=1e-15)}
+
+
+def test_variances_of_blocks_whose_shortcut_ends_in_an_activation() -> None:
+    """q = 1 + .2^2 behind the Sum, of which the mean of relu, 1/sqrt(pi) at Q(1) = 1, is no variance without standardised weights."""
+    shaped = kc.shape(adding("relu", affine=True), method="nf", standardise=False)
+    assert shaped.variances == {"s": pytest.approx(1.04 - 1 / math.pi, rel=1e-12)}
+    assert kc.q_values(shaped.unnormalised)["s"] == pytest.approx(1.04, rel=1e-14)
+    assert shaped.to_dict()["blocks"]["s"] == {"beta": 1.0, "variance": shaped.variances["s"]}
+    assert max(shaped.residuals.values()) < 1e-12
+    mean = 1 / math.sqrt(2 * math.pi) / math.sqrt(0.5 - 0.5 / math.pi)  # of relu / sqrt(Var relu), with weights that take it out
+    standardised = kc.shape(adding("relu", affine=True), method="nf")
+    assert standardised.variances == {"s": pytest.approx(1.04, rel=1e-15)}
+    assert kc.q_values(standardised.unnormalised)["s"] == pytest.approx(1.04 + mean**2, rel=1e-13)
+
+
+def test_an_affine_on_a_concatenation_of_different_means_is_named() -> None:
+    steps = [step for step in adding("relu", affine=True).steps() if step[0] != "s"]
+    steps += [("j", L.Concat((WIDTH, WIDTH)), ("a", "f")), ("s", L.Sum((0.6, 0.8)), ("j", "v"))]
+    steps += [
+        ("v", L.Affine(2 * WIDTH), ("g",)),
+        ("o", L.Affine(), ("s",)),
+        ("end", L.Sum((0.6, 0.8)), ("o", "u")),
+        ("u", L.Affine(), ("w",)),
+    ]
+    with pytest.raises(kc.KcalcError, match=r"node 'o' has q = 1\.\d+.*concatenation of feature maps with different means"):
+        kc.shape(kc.Network.from_steps(steps), method="nf")

@@ -188,6 +188,48 @@ def test_dks_of_gated_networks():
         kc.shape(net, "relu", method="tat")
 
 
+def stages(*activations: str) -> kc.Network:
+    """A gated residual block per activation."""
+    blocks = (kc.residual(gated(name, L.Affine()), shortcut_weight=0.9) for name in activations)
+    return kc.chain(L.Input(), L.Affine(), *blocks, L.Affine())
+
+
+@pytest.mark.parametrize("psi", [1.01, 1.3, 2.0])
+def test_residual_weights_for_a_slope_with_gates(psi: float) -> None:
+    """Every block has slope 1 - y + y (psi + 1), y the square of the residual weight."""
+    s = kc.shape(stages("relu", "relu", "relu"), method="residual_weights", scheme="slope", slope=4.0, local_slope=psi)
+    y = (4 ** (1 / 3) - 1) / psi
+    assert all(pair[1] ** 2 == pytest.approx(y, rel=1e-13) for pair in s.weights.values())
+    assert kc.maximal_slope(s.network)(psi) == pytest.approx(4.0, rel=1e-14)
+    assert max(s.residuals.values()) < 1e-13
+
+
+def test_slopes_of_gates_of_different_activations() -> None:
+    s = kc.shape(stages("tanh", "erf"), method="residual_weights", scheme="slope", slope=2.5)
+    z, w = np.polynomial.hermite_e.hermegauss(180)
+    tanh = w @ np.cosh(z) ** -4 / (w @ np.tanh(z) ** 2)
+    erf = w @ (4 / np.pi * np.exp(-2 * z * z)) / (w @ special.erf(z) ** 2)
+    y = next(iter(s.weights.values()))[1] ** 2
+    assert (1 + y * tanh) * (1 + y * erf) == pytest.approx(2.5, rel=1e-12)
+    assert max(s.residuals.values()) < 1e-13 and s.values["C_f'(1)"] == pytest.approx(2.5, rel=1e-12)
+    with pytest.raises(kc.UnreachableTarget, match=f"nearest is {(1 + tanh) * (1 + erf):.10g}"):
+        kc.shape(stages("tanh", "erf"), method="residual_weights", scheme="slope", slope=9.0)
+
+
+@pytest.mark.parametrize("phi", ["swish", "relu"])
+def test_normalised_gates_keep_q(phi: str) -> None:
+    s = kc.shape(stages(phi, phi), method="normalisation")
+    assert s.residuals["Q_f(1)"] < 1e-14
+    measured = simulate(s.network, 0.3, 1.0, 1.0, draws=16, width=8192, seed=1)
+    out = s.network.outputs[0]
+    assert max(measured[out].deviations(kc.node_values(s.network, 0.3)[out])) < 4.5
+    shared = network(
+        ("x", L.Input(), ()), ("u", L.Affine(), ("x",)), ("f", L.Nonlinear(phi), ("u",)), ("p", L.Product(), ("f", "u")),
+    )  # fmt: skip
+    with pytest.raises(kc.FreshnessError, match="node 'p'.*one Gaussian"):
+        kc.shape(shared, method="normalisation")
+
+
 # -- tangent kernels -----------------------------------------------------------------------------------------------------------------------
 
 

@@ -174,6 +174,29 @@ def test_layernorms_that_read_means_have_no_equivalent() -> None:
         residual_weights(biased)
 
 
+@pytest.mark.parametrize(("norm", "place"), [(L.RMSNorm(), "b"), (L.LayerNorm(), "n"), (L.RMSNorm(), "s"), (L.LayerNorm(), "x")])
+def test_a_norm_at_one_of_several_outputs(norm: L.Layer, place: str) -> None:
+    steps = [
+        ("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("n", L.Nonlinear("tanh"), ("a",)), ("b", L.Affine(), ("n",)),
+        ("s", L.Sum((0.6, 0.8)), ("a", "b")), ("ln", norm, (place,)), ("rms", L.RMSNorm(), ("ln",)),
+    ]  # fmt: skip
+    s = residual_weights(kc.Network.from_steps(steps, ["s", "ln", "rms"]))
+    assert set(s.network.outputs) == {"s", place} and max(s.residuals.values()) < 1e-14
+    kinds = (("ln", type(norm).__name__), ("rms", "RMSNorm"))
+    assert {f"{node}: {kind} removed; the output is {place!r} instead" for node, kind in kinds} < set(s.changes)
+    square = mpmath.quad(lambda x: mpmath.tanh(x) ** 2 * mpmath.npdf(x), [-13, -3, 0, 3, 13])  # q of b, that of a being 1
+    assert s.weights["s"][1] == pytest.approx(float(0.8 * mpmath.sqrt(square) / mpmath.sqrt(0.36 + 0.64 * square)), rel=1e-13)
+
+
+def test_a_norm_that_reads_means_is_missed_at_an_output_too() -> None:
+    steps = [
+        ("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("n", L.Nonlinear("relu"), ("a",)), ("b", L.Affine(), ("n",)),
+        ("s", L.Sum((0.6, 0.8)), ("a", "b")), ("ln", L.LayerNorm(), ("n",)),
+    ]  # fmt: skip
+    with pytest.raises(kc.KcalcError, match="no equivalent without LayerNorm"):
+        residual_weights(kc.Network.from_steps(steps))
+
+
 def test_de_smith_counts_blocks_through_the_network() -> None:
     s = residual_weights(A.resnet_v2(50), "relu", "de_smith")
     assert np.allclose([pair[1] for pair in s.weights.values()], [1 / math.sqrt(k + 1) for k in range(1, 17)], rtol=1e-15)

@@ -205,6 +205,8 @@ def test_one_symbol_per_activation():
     same_name = [kc.activation(sp.tanh(k * x), name="half") for k in (1, 2)]
     found = slope_polynomial(kc.chain(*map(Nonlinear, same_name)), symbols_by_activation=True)
     assert found == kc.symbols.slope_of("half") * kc.symbols.slope_of("half_2")
+    taken = [*same_name, kc.activation(sp.tanh(3 * x), name="half_2")]
+    assert len(slope_polynomial(kc.chain(*map(Nonlinear, taken)), symbols_by_activation=True).free_symbols) == 3
 
 
 def test_labels_and_insertion_order_do_not_matter():

@@ -22,6 +22,8 @@ OUTER = (-13.0, -7.0, -4.5, -3.0, -1.5, 0.0, 1.5, 3.0, 4.5, 7.0, 13.0)
 WITHIN = (-8.5, -4.5, -2.4, -0.8, 0.8, 2.4, 4.5, 8.5)
 LAYER = 9.0  # half width of the zone about a kink, in units of the spread of v about c u
 CUT = 1e-9
+CROWDS = (12, 24, 48, 96, 192)  # kinks: how many are taken, where there are more
+AT_ONCE = 1 << 23  # nodes in the plane
 
 
 class TracedMaps(ABC):
@@ -76,18 +78,22 @@ class TracedMaps(ABC):
 
         first, second = second_moments or (self.second_moment(q1), None if uniform else self.second_moment(q2))
         second = first if uniform else second
-        compute = partial(self._taylor, uniform=uniform)
-        return jax.checkpoint(compute)(jnp.asarray(gap), q1, q2, first, second)
+        if not self.kinked:
+            return jax.checkpoint(partial(self._series, uniform=uniform))(jnp.asarray(gap), q1, q2, first, second)
+        return _over_pairs(partial(self._planar, uniform=uniform), self, self, jnp.asarray(gap), q1, q2, first, second)
 
-    def _taylor(self, gap: Any, q1: Any, q2: Any, first: Any, second: Any, uniform: bool) -> tuple[Any, Any]:
+    def _series(self, gap: Any, q1: Any, q2: Any, first: Any, second: Any, uniform: bool) -> tuple[Any, Any]:
         import jax.numpy as jnp
 
-        if not self.kinked:
-            one = _coefficients(self, q1) / jnp.sqrt(first)
-            two = one if uniform else _coefficients(self, q2) / jnp.sqrt(second)
-            _, gain, slope, apart = _mehler(one, two, 1.0, 1 - gap, not uniform)
-            return apart + gap * gain, slope
-        u, v, weights = _plane(self, self, gap, q1, q2)
+        one = _coefficients(self, q1) / jnp.sqrt(first)
+        two = one if uniform else _coefficients(self, q2) / jnp.sqrt(second)
+        _, gain, slope, apart = _mehler(one, two, 1.0, 1 - gap, not uniform)
+        return apart + gap * gain, slope
+
+    def _planar(self, gap: Any, q1: Any, q2: Any, first: Any, second: Any, uniform: bool, most: int | None) -> tuple[Any, Any]:
+        import jax.numpy as jnp
+
+        u, v, weights = _plane(self, self, gap, q1, q2, most)
         norm = jnp.sqrt(first * second)
         slope = jnp.sum(self(u, 1) * self(v, 1) * weights, axis=(-1, -2)) * jnp.sqrt(q1 * q2) / norm
         scale1, scale2 = (jnp.sqrt(jnp.asarray(m) * 1.0)[..., None, None] for m in (first, second))
@@ -121,34 +127,34 @@ def cross_drop(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, top: Any, loss: A
 
         return jax.checkpoint(series)(q1, q2, jnp.asarray(1.0 if top is None else top), jnp.asarray(0.0 if loss is None else loss))
     if top is None:
-        return jax.checkpoint(partial(_alike, f, g))(q1, q2, jnp.asarray(0.0 if loss is None else loss))
-    whole = jax.checkpoint(partial(_crossed, f, g))(q1, q2, 1 - jnp.asarray(top))[0]
+        alike = partial(_alike, f, g, uniform=q1 is q2)
+        return _line_pair(f, g, q1, q2), *_over_pairs(alike, f, g, jnp.asarray(0.0 if loss is None else loss), q1, q2)
+    whole = _over_pairs(partial(_crossed, f, g), f, g, 1 - jnp.asarray(top), q1, q2)[0]
     if loss is None:
         return whole, 0.0, 0.0
-    less, slope = jax.checkpoint(partial(_crossed, f, g))(q1, q2, 1 - top + loss)
+    less, slope = _over_pairs(partial(_crossed, f, g), f, g, 1 - top + loss, q1, q2)
     return whole, whole - less, slope
 
 
-def _crossed(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, gap: Any) -> tuple[Any, Any]:
+def _crossed(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None) -> tuple[Any, Any]:
     """E f(u) g(v) and its derivative in the cosine, by the plane."""
     import jax.numpy as jnp
 
-    u, v, weights = _plane(f, g, gap, q1, q2)
+    u, v, weights = _plane(f, g, gap, q1, q2, most)
     slope = jnp.sum(f(u, 1) * g(v, 1) * weights, axis=(-1, -2)) * jnp.sqrt(q1 * q2)
     return jnp.sum(f(u) * g(v) * weights, axis=(-1, -2)), slope
 
 
-def _alike(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, gap: Any) -> tuple[Any, Any, Any]:
-    """The same of one Gaussian: its loss is ``E f(u) (g(u') - g(v))``, ``u'`` being u scaled to the variance of v."""
+def _alike(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, uniform: bool, most: int | None) -> tuple[Any, Any]:
+    """What one Gaussian loses, ``E f(u) (g(u') - g(v))``, ``u'`` being u scaled to the variance of v, and the derivative."""
     import jax.numpy as jnp
 
-    u, v, weights = _plane(f, g, gap, q1, q2)
+    u, v, weights = _plane(f, g, gap, q1, q2, most)
     slope = jnp.sum(f(u, 1) * g(v, 1) * weights, axis=(-1, -2)) * jnp.sqrt(q1 * q2)
-    whole = _line_pair(f, g, q1, q2)
-    if q1 is q2:  # E (f(u) - f(v)) (g(u) - g(v)) / 2 has all its digits
-        return whole, jnp.sum((f(u) - f(v)) * (g(u) - g(v)) * weights, axis=(-1, -2)) / 2, slope
+    if uniform:  # E (f(u) - f(v)) (g(u) - g(v)) / 2 has all its digits
+        return jnp.sum((f(u) - f(v)) * (g(u) - g(v)) * weights, axis=(-1, -2)) / 2, slope
     same = u * jnp.sqrt(q2 / q1)[..., None, None]
-    return whole, jnp.sum(f(u) * (g(same) - g(v)) * weights, axis=(-1, -2)), slope
+    return jnp.sum(f(u) * (g(same) - g(v)) * weights, axis=(-1, -2)), slope
 
 
 # -- one Gaussian ------------------------------------------------------------------------------------------------------------------------
@@ -182,9 +188,15 @@ def line_distance(f: TracedMaps, q1: Any, q2: Any, first: Any, second: Any) -> A
     return jnp.sum((f(one * z) / scale1 - f(two * z) / scale2) ** 2 * weight, axis=-1) / 2
 
 
-def _kinks(f: TracedMaps, spread: Any) -> Any:
-    """Where z makes f(spread z) kink, shape (..., kinks)."""
-    return f.kink_points() / spread
+def _kinks(f: TracedMaps, spread: Any, most: int | None = None) -> Any:
+    """Where z makes f(spread z) kink, shape (..., kinks); ``most``: how many of them, those nearest to 0."""
+    import jax
+    import jax.numpy as jnp
+
+    points = f.kink_points()
+    if most is not None and most < points.shape[0]:
+        points = points[jnp.argsort(jnp.abs(jax.lax.stop_gradient(points)))[:most]]
+    return points / spread
 
 
 def _panels(kinks: list[Any]) -> tuple[Any, Any]:
@@ -206,38 +218,67 @@ def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
     parts = [jnp.clip(jnp.broadcast_to(part, (*shape, part.shape[-1])), -reach, reach) for part in (fixed, *kinks)]
     whole = jax.lax.optimization_barrier(jnp.concatenate(parts, axis=-1))  # computed once, so that equal numbers stay equal
     held = jax.lax.stop_gradient(whole)
-    edges = jnp.sort(held, axis=-1)
-    for k in range(fixed.shape[-1], whole.shape[-1]):
-        edges = edges + jnp.where(edges == held[..., k, None], (whole - held)[..., k, None], 0.0)
-    return edges
+    edges, first = jnp.sort(held, axis=-1), fixed.shape[-1]
+    moved = jnp.where(edges[..., None] == held[..., None, first:], (whole - held)[..., None, first:], 0.0)
+    return edges + jnp.sum(moved, axis=-1)
 
 
 # -- two Gaussians: kinks ----------------------------------------------------------------------------------------------------------------
 
 
-def _plane(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any) -> tuple[Any, Any, Any]:
+def _over_pairs(compute: Any, f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, *more: Any) -> tuple[Any, Any]:
+    """``compute(gap, q1, q2, *more, most=...)``, integrals over the plane at all pairs.
+
+    Of many kinks (a periodic function has endless ones) those count that the Gaussians reach, which is known when the kernel runs: one of
+    a few sizes is chosen then. So many pairs at a time as memory bears.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    counts = [h.kink_points().shape[0] if h.kinked else 0 for h in (f, g)]
+    if max(counts) <= CROWDS[0]:
+        return jax.checkpoint(partial(compute, most=None))(gap, q1, q2, *more)
+    given = [jnp.asarray(v) * 1.0 for v in (gap, q1, q2, *more)]
+    shape = jnp.broadcast_shapes(*(v.shape for v in given))
+    flat = [jnp.broadcast_to(v, shape).ravel() for v in given]
+    sizes = [*(size for size in CROWDS if size < max(counts)), max(counts)]
+    reached = [jnp.sum(jnp.abs(_kinks(h, jnp.sqrt(jnp.max(q)))) <= REACH) for h, q in zip((f, g), flat[1:3], strict=True) if h.kinked]
+
+    def chunked(size: int) -> Any:
+        one, two = (min(size, count) for count in counts)
+        nodes = (len(OUTER) + one + 4 * two) * (len(WITHIN) + two) * NODES**2
+        body = jax.checkpoint(partial(compute, most=size))
+        return lambda arrays: jax.lax.map(lambda each: body(*each), arrays, batch_size=max(1, AT_ONCE // nodes))
+
+    chosen = jnp.searchsorted(jnp.asarray(sizes), jnp.max(jnp.stack(reached)))
+    first, second = jax.lax.switch(chosen, [chunked(size) for size in sizes], flat)
+    return first.reshape(shape), second.reshape(shape)
+
+
+def _plane(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None) -> tuple[Any, Any, Any]:
     """(u, v, weights), two axes of nodes last, ``u = sqrt(q1) x`` and ``v = sqrt(q2) (c x + s y)``; f is read at u, g at v."""
     import jax.numpy as jnp
 
     shape = jnp.broadcast_shapes(jnp.shape(gap), jnp.shape(q1), jnp.shape(q2))
     gap, one, two = (jnp.broadcast_to(jnp.asarray(v) * 1.0, shape)[..., None] for v in (gap, q1, q2))
     c, s, one, two = 1 - gap, jnp.sqrt(jnp.maximum(gap * (2 - gap), 1e-30)), jnp.sqrt(one), jnp.sqrt(two)
-    x, weight = _outer(f, g, c, s, one, two)
+    x, weight = _outer(f, g, c, s, one, two, most)
     x, weight, c, s, one, two = (v[..., None] for v in (x, weight, c, s, one, two))
-    y, inner = _gauss(_merged(jnp.asarray(WITHIN, x.dtype) + 0 * x, [(_kinks(g, two) - c * x) / s] if g.kinked else [], WITHIN[-1]), NODES)
+    below = [(_kinks(g, two, most) - c * x) / s] if g.kinked else []
+    y, inner = _gauss(_merged(jnp.asarray(WITHIN, x.dtype) + 0 * x, below, WITHIN[-1]), NODES)
     return one * x, two * (c * x + s * y), weight * inner
 
 
-def _outer(f: TracedMaps, g: TracedMaps, c: Any, s: Any, spread1: Any, spread2: Any) -> tuple[Any, Any]:
+def _outer(f: TracedMaps, g: TracedMaps, c: Any, s: Any, spread1: Any, spread2: Any, most: int | None) -> tuple[Any, Any]:
     """Nodes in x: split at the kinks of f(u), and about those of the mean of v in a zone as wide as v's spread."""
     import jax.numpy as jnp
 
     edges = [jnp.asarray(OUTER, s.dtype) + 0 * s]
     if g.kinked:
         safe = jnp.where(jnp.abs(c) < 1e-3, jnp.where(c < 0, -1e-3, 1e-3), c)
-        centre, zone = _kinks(g, spread2) / safe, LAYER * s / jnp.abs(safe)
+        centre, zone = _kinks(g, spread2, most) / safe, LAYER * s / jnp.abs(safe)
         edges += [centre + k * zone for k in (-1, -1 / 3, 1 / 3, 1)]
-    return _gauss(_merged(jnp.concatenate(edges, axis=-1), [_kinks(f, spread1)] if f.kinked else [], REACH), NODES)
+    return _gauss(_merged(jnp.concatenate(edges, axis=-1), [_kinks(f, spread1, most)] if f.kinked else [], REACH), NODES)
 
 
 @lru_cache(maxsize=8)

@@ -38,6 +38,9 @@ class _LogSlopes(ConvexCalculus[float]):
     def nonlinear(self, layer: Nonlinear, node: Node, state: float) -> float:
         return state + self.logs[layer.activation]
 
+    def normalise(self, slope: sp.Expr, state: float) -> float:
+        return state + math.log(float(slope))
+
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[float]) -> float:
         return _mixed([float(share) for share in shares], states)
 

@@ -59,11 +59,12 @@ def simply_fresh(network: Network) -> bool:
     return True
 
 
-def check_sums(network: Network, promise: str) -> None:
+def check_sums(network: Network, promise: str, instead: str = "use method='dks', which gives activations mean 0") -> None:
     """Refuse a shaped network in which the channel means of addends meet: ``q = sum_i w_i^2 q_i`` must hold at every Sum.
 
     Addends that end in activations are independent given their means, which :func:`check_fresh` lets pass; where two of them have
-    means ``m_i``, ``2 w_1 w_2 m_1 m_2`` is added to q. ``promise``: what would not hold. Raises: KcalcError naming the node and remedies.
+    means ``m_i``, ``2 w_1 w_2 m_1 m_2`` is added to q. ``promise``: what would not hold; ``instead``: what to do but end addends in an
+    Affine. Raises: KcalcError naming the node and remedies.
     """
     network = unmixed(network)
     if simply_fresh(network):
@@ -76,6 +77,5 @@ def check_sums(network: Network, promise: str) -> None:
             met = values[node][0]
             raise KcalcError(
                 f"the Sum at node {node!r} adds activations whose means are not 0 after shaping: the means meet, and q is {met:.6g} "
-                f"instead of {alone:.6g}, so that {promise} would not hold; end all addends but one in their own Affine, or use "
-                "method='dks', which gives activations mean 0"
+                f"instead of {alone:.6g}, so that {promise} would not hold; end all addends but one in their own Affine, or {instead}"
             )

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from ..arguments import as_number
 from ..calculi.global_maps import c_map, q_map
 from ..errors import KcalcError
-from ..maps import Assumption
+from ..maps import Assumption, FixedPoint, QMap
 from ..network import Network
 from ..printing import Shown
 from ..subnetworks import maximal_curvature
+
+STEPS = 300  # blocks that q values are followed through
+ARRIVED = 1e-9  # how near to a fixed point, in log q, they have arrived
+EDGE = 1e-9  # by how much the size of a slope may exceed 1 for rounding
+BETWEEN = 65
+ROUNDED = 1e-13
 
 
 @dataclass(frozen=True)
 class DepthLimit(Shown):
     """What many copies of a block do to q and to c values: q* and c*, the slopes there, and the depths over which they are approached.
 
-    ``rate`` is C'(c*), ``q_rate`` Q'(q*); distances shrink by that factor per block. ``xi_c = -1/log rate`` and ``xi_q`` count blocks;
-    they are infinite where the slope is 1 (slower than any exponential).
+    ``rate`` is C'(c*), ``q_rate`` Q'(q*); distances shrink by that factor per block. ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks;
+    they are infinite where the slope is 1 or -1 (slower than any exponential), and xi_q where a q that Q keeps repels all others.
     """
 
     q: float
@@ -49,11 +58,12 @@ def _length(rate: float) -> float:
 
 
 def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
-    """The limit of ever more copies of ``block`` (one input, one output) for inputs of q value ``q`` and any c < 1.
+    """The limit of ever more copies of ``block`` (one input, one output) for inputs of q value ``q`` and any c in (-1, 1).
 
-    q* is the attracting fixed point of Q on the side that ``q`` moves to, or ``q`` itself where Q keeps it; c* the fixed point of C at q*
-    with slope <= 1, which is unique in [0, 1]. [DKS App. C]
-    Raises: KcalcError for several inputs or outputs, bad q, or q values that grow or vanish without end.
+    q* is the fixed point of Q, attracting or of slope 1 or -1, that repeated blocks lead ``q`` to, or ``q`` itself where Q keeps it; c* the
+    fixed point of C at q* with slope <= 1, which is unique in [0, 1]. [DKS App. C] Opposite inputs, c = -1, may stay so (odd maps) or
+    become equal (even maps).
+    Raises: KcalcError for several inputs or outputs, bad q, or q values that grow or vanish without end, alternate or never settle.
     """
     if not isinstance(block, Network):
         raise KcalcError(f"depth_limit needs a kcalc.Network, got {type(block).__name__}")
@@ -64,14 +74,22 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
         raise KcalcError(f"q is a mean square and must be > 0, got {q}")
     level, q_rate = _q_limit(block, float(value))
     cosines = c_map(block)
+    notes = (*cosines.assumptions, *_about_kept(level, q_rate))
     points = [p for p in cosines.fixed_points(level) if p.value >= -1e-12]
     if not points:  # C is the identity, or 1 repels nothing: every c stays, or c -> 1
         identity = abs(float(cosines(0.5, level)) - 0.5) < 1e-12
         if identity:
             raise KcalcError("the block's C map is the identity at q*: every c value stays where it is")
-        return DepthLimit(level, 1.0, float(cosines.derivative(1)(1.0, level)), q_rate, cosines.assumptions)
+        return DepthLimit(level, 1.0, float(cosines.derivative(1)(1.0, level)), q_rate, notes)
     best = min(points, key=lambda p: abs(p.slope))
-    return DepthLimit(level, best.value, best.slope, q_rate, cosines.assumptions)
+    return DepthLimit(level, best.value, best.slope, q_rate, notes)
+
+
+def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:
+    """What to know of a q value that Q keeps and that repels all others."""
+    if abs(rate) <= 1 + EDGE:
+        return ()
+    return (Assumption("network", f"Q keeps q = {q:g}, but repels others: its slope there is {rate:.6g}, so that any other q moves away"),)
 
 
 def _q_limit(block: Network, q: float) -> tuple[float, float]:
@@ -80,13 +98,47 @@ def _q_limit(block: Network, q: float) -> tuple[float, float]:
     if abs(after / q - 1) < 1e-13:
         return q, float(squares.derivative(1)(q))
     points = squares.fixed_points()
-    ahead = [p for p in points if (p.value > q) == (after > q)]
-    if not ahead:
-        raise KcalcError(
-            f"q values {'grow' if after > q else 'shrink'} without end: Q has no fixed point {'above' if after > q else 'below'} q = {q:g}"
-        )
-    found = min(ahead, key=lambda p: abs(math.log(p.value / q)))
+    found = _settled(squares, points, [q, after])
     return found.value, found.slope
+
+
+def _settled(squares: QMap, points: Sequence[FixedPoint], trail: list[float]) -> FixedPoint:
+    """The fixed point that iterates of Q lead to. Raises: KcalcError where they alternate or do not settle."""
+    bearable = [p for p in points if abs(p.slope) <= 1 + EDGE]
+    for _ in range(STEPS):
+        found = next((p for p in bearable if abs(math.log(trail[-1] / p.value)) < ARRIVED), None)
+        if found is not None:
+            return found
+        here, after = trail[-2:]
+        if not any((p.value > here) == (after > here) for p in points):
+            way, side = ("grow", "above") if after > here else ("shrink", "below")
+            raise KcalcError(f"q values {way} without end: Q has no fixed point {side} q = {here:g}")
+        trail.append(float(squares(after)))
+        first, second, third = (math.log(value) for value in trail[-3:])
+        if abs(third - first) < ARRIVED * abs(second - first):
+            raise _unsettled(points, trail[0], f"they alternate between {min(trail[-2:]):.6g} and {max(trail[-2:]):.6g}")
+    slow = next((p for p in bearable if _approached(squares, p, trail)), None)
+    if slow is None:
+        late = trail[-STEPS // 2 :]
+        raise _unsettled(points, trail[0], f"after {STEPS} blocks they are still between {min(late):.6g} and {max(late):.6g}")
+    return slow
+
+
+def _approached(squares: QMap, point: FixedPoint, trail: Sequence[float]) -> bool:
+    """Whether iterates that have not arrived will: Q (or Q twice, where they change sides) increases and leads on all the way there."""
+    before, last = (math.log(value / point.value) for value in trail[-2:])
+    between = point.value * np.exp(last * np.linspace(1, 0, BETWEEN)[:-1])
+    after = squares(between) if before * last > 0 else squares(squares(between))
+    far, near = (np.log(values / point.value) * math.copysign(1, last) for values in (between, after))
+    return bool(np.all(near < far + ROUNDED) and np.all(np.diff(near) < ROUNDED))
+
+
+def _unsettled(points: Sequence[FixedPoint], q: float, what: str) -> KcalcError:
+    known = ", ".join(f"q = {p.value:.6g} with slope {p.slope:.6g}" for p in points)
+    return KcalcError(
+        f"q values from q = {q:g} on have no limit: {what}, away from what Q keeps ({known}; slopes beyond 1 and -1 repel); "
+        "take a smaller sigma_w, or follow kc.q_map(block) itself"
+    )
 
 
 # -- the flow of tailored ReLUs ----------------------------------------------------------------------------------------------------------

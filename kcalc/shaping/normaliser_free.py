@@ -15,7 +15,7 @@ from typing import Any
 from .. import layers as L
 from ..activations import Activation
 from ..arguments import as_number
-from ..calculi.global_maps import q_map, q_values
+from ..calculi.global_maps import q_and_mean_values, q_map, q_values
 from ..errors import KcalcError
 from ..maps import Assumption
 from ..network import Network, Step
@@ -23,9 +23,10 @@ from ..plain_arguments import truth
 from ..threads import cached_property
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
-from .fresh import check_fresh
+from .fresh import check_fresh, check_sums
 from .measure import local_values
 from .moments import settled
+from .norms import removals
 from .residual_blocks import PASSING, ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import apart, grown_weights, stream_variances
 from .search import check_shapeable
@@ -41,8 +42,8 @@ class NormaliserFree(Shaping):
     """A normaliser-free network.
 
     ``network`` has normalised sums (no scalars); ``unnormalised`` is the same function as published, sums ``shortcut + alpha branch`` and
-    ``Scale(1/beta)`` before what reads them. ``betas`` are by Sum node, beta_l at the entry of the block; ``variances`` are those of
-    the blocks' outputs in ``unnormalised``.
+    ``Scale(1/beta)`` before what reads them. ``betas`` are by Sum node, beta_l at the entry of the block: the root of the variance there,
+    of the mean square with ``standardise=False``. ``variances``, over the channels, are those of the blocks' outputs in ``unnormalised``.
     """
 
     unnormalised: Network = None  # pyright: ignore[reportAssignmentType]  # dataclass fields after ones with defaults need one
@@ -59,7 +60,7 @@ class NormaliserFree(Shaping):
             condition = next(iter(self.targets))
             if condition not in out or abs(found - 1) > abs(out[condition] - 1):
                 out[condition] = found
-        out[STREAM] = worst_q(self.unnormalised)
+        out[STREAM] = worst_q(self.unnormalised)[1]
         out[SAME] = apart(self.unnormalised, self.network)
         if len(self.network.outputs) == 1:
             out["Q_f(1)"] = float(q_map(self.network)(1.0))
@@ -76,13 +77,14 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
 
     ``alpha`` > 0 is the strength of the residual branches. ``standardise=True`` gives every Affine standardised weights, of mean 0 over
     the fan-in, so that the mean of the activations drops out, C(0) = 0 after every layer, and q = 1 before every activation;
-    ``False`` takes ``gamma = 1/sqrt(E phi(x)^2)`` and leaves the weights as they are. Normalisation layers are removed; the weights of
-    residual sums (see :func:`kcalc.shaping.residual_blocks`) are replaced, other sums must be normalised.
+    ``False`` takes ``gamma = 1/sqrt(E phi(x)^2)`` and leaves the weights as they are; means of activations must not meet in a Sum then.
+    Normalisation layers are removed; the weights of residual sums (see :func:`kcalc.shaping.residual_blocks`) are replaced, other sums
+    must be normalised.
 
     An output that ends in activations, with no Affine behind them, keeps their means: its q is not 1, and an assumption says so.
 
     Returns: a NormaliserFree. Raises: KcalcError for alpha <= 0, activations that are linear, constant or jump, depthwise convolutions
-    with ``standardise=True``, and networks that cannot be shaped.
+    with ``standardise=True``, sums in which the means of activations meet without it, and networks that cannot be shaped.
     """
     strength: Any = as_number(alpha, "alpha")
     if getattr(strength, "free_symbols", None) or not strength > 0:
@@ -101,13 +103,16 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
     by_node = _constants(plain, standardise)
     shaped = _standardised(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), standardise)
     check_fresh(shaped)
+    if not standardise:
+        check_sums(shaped, "q = 1 before every activation", "keep standardise=True, which takes means out of what the weights read")
     published = unnormalised(shaped, residual_blocks(shaped), strength)
-    if not abs(worst_q(published) - 1) <= OFF:
+    node, q = worst_q(published)
+    if not abs(q - 1) <= OFF:
         raise KcalcError(
-            "some activation does not see q = 1: an Affine reads a concatenation of feature maps with different means; "
-            "put an Affine on its parts"
+            f"node {node!r} has q = {q:.6g}, not the 1 that activations must see: an Affine reads a concatenation of feature maps with "
+            "different means; put an Affine on its parts"
         )
-    edits = [f"{node}: {type(network.layer(node)).__name__} removed" for node in norms]
+    edits = removals(network, norms)
     edits += [f"{b.node}: shortcut weight {weights[b.node][0]:.10g}, residual weight {weights[b.node][1]:.10g}" for b in blocks]
     edits += [f"{node}: weights standardised (mean 0 over the fan-in)" for node in shaped.nodes_of(L.Affine) if standardise]
     edits += [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
@@ -118,8 +123,16 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
         "nf", {"alpha": strength, "standardise": standardise}, network, shaped, ConstantsTable(by_node), local,
         whole | {STREAM: 1.0, SAME: 0.0}, (*changes, *edits, f"network: {PUBLISHED}"),
         warnings=(Assumption("network", PUBLISHED), *ended), unnormalised=published,
-        betas={b.node: math.sqrt(variances[b.entry]) for b in blocks}, variances={b.node: variances[b.node] for b in blocks},
+        betas={b.node: math.sqrt(variances[b.entry]) for b in blocks},
+        variances=_reached(published, {b.node: variances[b.node] for b in blocks}),
     )  # fmt: skip
+
+
+def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
+    """The variances ``q - m^2`` at nodes: as told by the closed form where that holds, which it does not where mean squares were kept."""
+    values = q_and_mean_values(published) if told else {}
+    found = {node: values[node][0] - values[node][1] ** 2 for node in told}
+    return {node: told[node] if abs(found[node] / told[node] - 1) <= OFF else found[node] for node in told}
 
 
 def _ended_off(network: Network) -> tuple[Assumption, ...]:
@@ -187,7 +200,8 @@ def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: flo
     return Network.from_steps(steps, network.outputs)
 
 
-def worst_q(network: Network) -> float:
-    """The q value before an activation that is farthest from 1."""
+def worst_q(network: Network) -> tuple[Node, float]:
+    """The node that an activation reads, or Affine, whose q value is farthest from 1, and that value."""
     values = q_values(network)
-    return max((values[network.parents(node)[0]] for node in network.nodes_of(L.Nonlinear)), key=lambda q: abs(q - 1))
+    nodes = [*(network.parents(node)[0] for node in network.nodes_of(L.Nonlinear)), *network.nodes_of(L.Affine)]
+    return max(((node, float(values[node])) for node in nodes), key=lambda pair: abs(pair[1] - 1))

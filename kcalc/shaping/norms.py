@@ -6,7 +6,7 @@ the slope polynomials and the maximal c values that targets are turned into loca
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from .. import layers as L
 from ..calculi.global_maps import q_and_mean_values
@@ -28,6 +28,20 @@ def norm_slopes(network: Network) -> dict[Node, float]:
     read = {node: values[network.parents(node)[0]] for node in norms}
     slopes = {node: square / (square - mean * mean) for node, (square, mean) in read.items()}
     return {node: slope for node, slope in slopes.items() if slope > 1 + CENTRED}
+
+
+def removals(network: Network, norms: Sequence[Node]) -> list[str]:
+    """What is said of norms taken out by ``network.without_normalization()``, with where an output is then."""
+    texts: list[str] = []
+    for node in norms:
+        text = f"{node}: {type(network.layer(node)).__name__} removed"
+        if node in network.outputs:
+            (place,) = network.parents(node)
+            while place in norms:
+                (place,) = network.parents(place)
+            text += f"; the output is {place!r} instead"
+        texts.append(text)
+    return texts
 
 
 def true_q(network: Network) -> float | None:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -23,13 +21,13 @@ from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
 from ..layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, sum_weights
-from ..subnetworks import maximal, maximal_slope
+from ..subnetworks import maximal_slope
 from ..threads import cached_property
 from .base import Shaping, replace_activations
 from .block_slopes import common_weights
 from .measure import local_values
 from .moments import settled
-from .norms import norm_slopes, refuse_means, true_q
+from .norms import norm_slopes, refuse_means, removals, true_q
 from .residual_blocks import PASSING, ResidualBlock, require_blocks, residual_blocks, with_residual_weights
 from .scales import normalisation
 
@@ -87,11 +85,8 @@ class ResidualShaping(Shaping):
         """The greatest slope by the library's maximal slope function, at slopes measured in 30 digits (or those given)."""
         if self.options.get("local_slope") is not None:
             return float(maximal_slope(self.network)(self.options["local_slope"]))
-        slopes = {node: float(local_values(k.transformed)["C'(1)"]) for node, k in self.constants.by_node.items()}
-        if len(set(slopes.values())) == 1:
-            return float(maximal_slope(self.network, true_q(self.network))(next(iter(slopes.values()))))
-        steps = {node: partial(mul, slope) for node, slope in slopes.items()}
-        return float(maximal(self.network, steps, true_q(self.network))(1.0))
+        mu = maximal_slope(self.network, true_q(self.network), symbols_by_activation=True)
+        return float(mu({str(symbol): max(float(local_values(phi)["C'(1)"]), 1.0) for phi, symbol in mu.symbols_of.items()}))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, with a versioned schema."""
@@ -125,7 +120,7 @@ def residual_weights(
     removed = network.nodes_of(LayerNorm) + network.nodes_of(RMSNorm) if scheme == "layernorm_equivalent" else ()
     if removed:
         weighted = _without_norms(_with(network, activation))
-        edits = [f"{node}: {type(network.layer(node)).__name__} removed" for node in removed]
+        edits = removals(network, removed)
     else:
         try:
             weights = _weights(scheme, options, network, blocks, activation)
@@ -292,11 +287,24 @@ def _without_norms(network: Network) -> Network:
 
 
 def apart(one: Network, other: Network) -> float:
-    """The greatest difference of two C maps over a few c values."""
-    first, second = (c_map(network)(np.array(GRID)) for network in (one, other))
-    if isinstance(first, Mapping):
-        return max(float(np.max(np.abs(first[node] - second[node]))) for node in one.outputs)
-    return float(np.max(np.abs(first - second)))
+    """The greatest difference of two C maps over a few c values, at every output of ``other``.
+
+    Where ``one`` is ``other`` with layers bypassed, an output that is gone is compared at what it read.
+    """
+
+    def kept(node: Node) -> Node:
+        while node not in one:
+            (node,) = other.parents(node)
+        return node
+
+    first, second = (_by_output(network) for network in (one, other))
+    return max(float(np.max(np.abs(first[kept(node)] - second[node]))) for node in other.outputs)
+
+
+def _by_output(network: Network) -> Mapping[Node, Any]:
+    """The C map of every output over a few c values."""
+    values = c_map(network)(np.array(GRID))
+    return values if isinstance(values, Mapping) else {network.outputs[0]: values}
 
 
 def shortcuts_alone(network: Network) -> Network:

@@ -25,9 +25,10 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
     """Scale every activation so that Q(1) = 1, and no more: the ablation of DKS without conditions on C. [DKS sec. 28.7]
 
     ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are what they are.
+    A Product of independent branches keeps q = 1 too.
     Raises: KcalcError for activations that vanish, sums in which the means of activations meet, and networks that cannot be shaped.
     """
-    plain, changes = prepared(network, activation)
+    plain, changes = prepared(network, activation, products=True)
     by_node: dict[Node, Constants] = {}
     for node, layer, _ in plain.steps():
         if isinstance(layer, Nonlinear):

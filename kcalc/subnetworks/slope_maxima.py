@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import sympy as sp
 
+from ..activations import Activation
 from ..arguments import one_number, real_array
 from ..calculi.factored import ONE, Array, Factors, LogProgram, Monomial
 from ..calculi.slopes import Slopes, polynomial_texts
@@ -134,6 +136,11 @@ class MaximalSlope:
     def symbols(self) -> tuple[sp.Symbol, ...]:
         """The slope symbols in the pieces."""
         return tuple(entry for entry in self._factors.table if isinstance(entry, sp.Symbol))
+
+    @property
+    def symbols_of(self) -> Mapping[Activation, sp.Symbol]:
+        """The slope symbol of every activation, where each has its own."""
+        return MappingProxyType(self._set.calculus.symbols)
 
     def __call__(self, psi: Any) -> Any:
         """``mu(psi)``, elementwise. Raises: KcalcError for psi < 1 and for symbols in mixing weights."""
