@@ -329,3 +329,48 @@ def test_the_level_of_rows_under_a_trace_is_what_the_caller_says() -> None:
     seen: list[Any] = []
     jax.jit(lambda s: seen.append(common_level([s], None, True)) or s)(sizes[0])
     assert seen == [None]
+
+
+def sine_arches(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(NNGP, NTK) of ``|sin|`` between two Affine layers for all pairs: |sin t| = 2/pi - 4/pi sum_k cos(2 k t) / (4 k^2 - 1)."""
+    k = np.arange(1, 200)
+    weights, w = 4 / np.pi / (4 * k**2 - 1), 2.0 * k
+    below = a @ b.T / a.shape[1]
+    one, two = (-(w**2) * (rows * rows).mean(axis=1)[:, None] / 2 for rows in (a, b))  # logs of what cos(2 k u) is on average
+    damped, exponent = one[:, None, :, None] + two[None, :, None, :], below[:, :, None, None] * w[:, None] * w
+    plus, minus = np.exp(damped + exponent), np.exp(damped - exponent)
+    joint = np.einsum("k,l,abkl->ab", weights, weights, (plus + minus) / 2)
+    nngp = 4 / np.pi**2 - 2 / np.pi * ((np.exp(one) @ weights)[:, None] + np.exp(two) @ weights) + joint
+    slope = np.einsum("k,l,abkl->ab", weights * w, weights * w, (plus - minus) / 2)
+    return nngp, nngp + below * slope
+
+
+def test_kinks_without_end_by_their_fourier_series() -> None:
+    """A kink at every multiple of pi, of which few are within reach of the rows."""
+    kernel = kc.learnable_kernel(kc.chain(L.Affine(), N("sin"), N("abs"), L.Affine()))
+    rows = np.random.default_rng(0).normal(size=(3, 3))
+    found = kernel({}, rows, kind="both")
+    off = ~np.eye(3, dtype=bool)  # on the diagonal the series of the slopes is slow
+    for one, want in zip(found, sine_arches(rows, rows), strict=True):
+        np.testing.assert_allclose(np.asarray(one)[off], want[off], rtol=1e-11)
+    nngp, tangent = kc.ntk(kernel.network).nngp.matrix(rows), kc.ntk(kernel.network).matrix(rows)
+    np.testing.assert_allclose(np.asarray(found[0]), nngp, rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(found[1]), tangent, rtol=1e-12)
+    with pytest.raises(kc.KcalcError, match=r"endless kinks are not known; use smaller rows"):
+        kernel({}, 25 * rows)
+
+
+@pytest.mark.slow
+def test_more_kinks_within_reach_and_slopes_of_them() -> None:
+    kernel = kc.learnable_kernel(kc.chain(L.Affine(), N("sin"), N("relu"), L.Affine()))
+    arches = kc.learnable_kernel(kc.chain(L.Affine(), N("sin"), N("abs"), L.Affine()))
+    rows = np.array([[4.0, 1.0, -3.0], [2.0, 5.0, -1.0]])  # q about 10: 27 kinks
+    want = sine_arches(rows, rows)
+    np.testing.assert_allclose(np.asarray(arches({}, rows, kind="nngp"))[0, 1], want[0][0, 1], rtol=1e-11)
+    k = rows @ rows.T / 3
+    odd = np.exp(-(k[0, 0] + k[1, 1]) / 2) * np.sinh(k[0, 1])  # relu(sin) = (sin + |sin|) / 2, of which one is odd and one even
+    np.testing.assert_allclose(np.asarray(kernel({}, rows, kind="nngp"))[0, 1], (want[0][0, 1] + odd) / 4, rtol=1e-11)
+    with jax.enable_x64(True):
+        slope = jax.grad(lambda s: kernel({"sigma_w": {"affine_1": s}}, jnp.asarray(rows / 3))[0, 1])(jnp.asarray(1.0))
+    around = [kc.ntk(kc.chain(L.Affine(sigma_w=s), N("sin"), N("relu"), L.Affine())).matrix(rows / 3)[0, 1] for s in (1 - 1e-5, 1 + 1e-5)]
+    assert float(slope) == pytest.approx((around[1] - around[0]) / 2e-5, rel=1e-6)

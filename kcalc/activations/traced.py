@@ -12,8 +12,9 @@ from typing import Any
 
 from kcalc.activations.base import Activation, Transformed
 from kcalc.activations.jax_function import jax_function
+from kcalc.activations.pieces import KINK_REACH
 from kcalc.activations.traced_linear import NAMES, LinearMaps, linear_pieces
-from kcalc.activations.traced_rules import TracedMaps, cross, cross_alike, cross_drop
+from kcalc.activations.traced_rules import CROWDS, TracedMaps, cross, cross_alike, cross_drop
 from kcalc.errors import KcalcError
 
 __all__ = ["NAMES", "FusedActivation", "TracedActivation", "TracedMaps", "cross", "cross_alike", "cross_drop", "split", "traced"]
@@ -46,6 +47,11 @@ class TracedActivation(TracedMaps):
     def kinked(self) -> bool:
         return bool(self.phi.kinks)
 
+    @property
+    def endless(self) -> bool:
+        points = self.phi.kink_points
+        return len(points) > CROWDS[0] and max(map(abs, points)) > 0.9 * KINK_REACH
+
     def kink_points(self) -> Any:
         import jax.numpy as jnp
 
@@ -77,6 +83,10 @@ class FusedActivation(TracedMaps):
     @property
     def kinked(self) -> bool:
         return any(f.kinked for _, f, _ in self.terms)
+
+    @property
+    def endless(self) -> bool:
+        return any(f.endless for _, f, _ in self.terms)
 
     def kink_points(self) -> Any:
         import jax.numpy as jnp

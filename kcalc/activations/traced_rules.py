@@ -44,6 +44,11 @@ class TracedMaps(ABC):
     def kink_points(self) -> Any:
         """The kinks, shape (kinks,), in any order."""
 
+    @property
+    def endless(self) -> bool:
+        """Whether there are more kinks beyond those known, as of |sin x|."""
+        return False
+
     @abstractmethod
     def rescaled(self, scale: Any) -> TracedMaps:
         """x -> f(scale x)."""
@@ -127,8 +132,7 @@ def cross_drop(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, top: Any, loss: A
 
         return jax.checkpoint(series)(q1, q2, jnp.asarray(1.0 if top is None else top), jnp.asarray(0.0 if loss is None else loss))
     if top is None:
-        alike = partial(_alike, f, g, uniform=q1 is q2)
-        return _line_pair(f, g, q1, q2), *_over_pairs(alike, f, g, jnp.asarray(0.0 if loss is None else loss), q1, q2)
+        return _line_pair(f, g, q1, q2), *_over_pairs(partial(_alike, f, g), f, g, jnp.asarray(0.0 if loss is None else loss), q1, q2)
     whole = _over_pairs(partial(_crossed, f, g), f, g, 1 - jnp.asarray(top), q1, q2)[0]
     if loss is None:
         return whole, 0.0, 0.0
@@ -145,14 +149,15 @@ def _crossed(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int
     return jnp.sum(f(u) * g(v) * weights, axis=(-1, -2)), slope
 
 
-def _alike(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, uniform: bool, most: int | None) -> tuple[Any, Any]:
-    """What one Gaussian loses, ``E f(u) (g(u') - g(v))``, ``u'`` being u scaled to the variance of v, and the derivative."""
+def _alike(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None) -> tuple[Any, Any]:
+    """What one Gaussian loses, ``E f(u) (g(u') - g(v))``, ``u'`` being u scaled to the variance of v, and the derivative.
+
+    The plane is split where f(u) and g(v) have kinks, and not where f(v) has them.
+    """
     import jax.numpy as jnp
 
     u, v, weights = _plane(f, g, gap, q1, q2, most)
     slope = jnp.sum(f(u, 1) * g(v, 1) * weights, axis=(-1, -2)) * jnp.sqrt(q1 * q2)
-    if uniform:  # E (f(u) - f(v)) (g(u) - g(v)) / 2 has all its digits
-        return jnp.sum((f(u) - f(v)) * (g(u) - g(v)) * weights, axis=(-1, -2)) / 2, slope
     same = u * jnp.sqrt(q2 / q1)[..., None, None]
     return jnp.sum(f(u) * (g(same) - g(v)) * weights, axis=(-1, -2)), slope
 
@@ -230,7 +235,7 @@ def _over_pairs(compute: Any, f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q
     """``compute(gap, q1, q2, *more, most=...)``, integrals over the plane at all pairs.
 
     Of many kinks (a periodic function has endless ones) those count that the Gaussians reach, which is known when the kernel runs: one of
-    a few sizes is chosen then. So many pairs at a time as memory bears.
+    a few sizes is chosen then; nan where endless kinks are not known so far out. So many pairs at a time as memory bears.
     """
     import jax
     import jax.numpy as jnp
@@ -252,6 +257,10 @@ def _over_pairs(compute: Any, f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q
 
     chosen = jnp.searchsorted(jnp.asarray(sizes), jnp.max(jnp.stack(reached)))
     first, second = jax.lax.switch(chosen, [chunked(size) for size in sizes], flat)
+    for h, q in zip((f, g), flat[1:3], strict=True):
+        if h.endless:
+            known = jnp.max(jnp.abs(jax.lax.stop_gradient(h.kink_points()))) >= WITHIN[-1] * jnp.sqrt(q)
+            first, second = jnp.where(known, first, jnp.nan), jnp.where(known, second, jnp.nan)
     return first.reshape(shape), second.reshape(shape)
 
 

@@ -213,8 +213,8 @@ class LearnableKernel(Shown):
             return
         names = sorted({self.network.layer(node).activation.name for node in self.network.nodes_of(Nonlinear)})  # type: ignore[attr-defined]
         raise KcalcError(
-            f"the kernel is not finite: q values leave the range of the floats, or the Hermite series of an activation "
-            f"({', '.join(names)}) is too long at them; use smaller rows, sigma_w or input_scale, or kc.ntk"
+            f"the kernel is not finite: q values leave the range of the floats, or at them the Hermite series of an activation "
+            f"({', '.join(names)}) is too long or its endless kinks are not known; use smaller rows, sigma_w or input_scale, or kc.ntk"
         )
 
     @property
