@@ -61,9 +61,9 @@ class ConvexCalculus(ABC, Generic[State]):
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[State]) -> State:
         """The convex combination of states; ``shares`` sum to one."""
 
+    @abstractmethod
     def normalise(self, slope: sp.Expr, state: State) -> State:
         """A LayerNorm (or standardised weights) of slope ``slope`` > 1, as a map ``c -> 1 - slope (1 - c)``."""
-        raise NotImplementedError
 
     def multiply(self, states: Sequence[State]) -> State:
         """The product of C maps, by default by its slope at 1: the sum of theirs, ``k`` times their mean."""
