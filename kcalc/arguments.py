@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import sympy as sp
 
 from .errors import KcalcError, glimpse, unknown
-from .fields import NUMPY
+from .fields import NUMPY, SYMPY
 from .plain_arguments import is_key, whole
 
 Node = Hashable
@@ -22,6 +23,9 @@ ROUNDING = 1e-12
 EXACT = sp.Basic | Fraction | Decimal | mpmath.mpf | int
 TINY = float(np.finfo(float).tiny)  # below it numbers lose digits
 MOST_COEFFICIENTS = 10**6
+
+
+MEANT = {"c": "a c value", "theta": "an angle", "psi": "a slope", "kappa": "a curvature"}
 
 
 def real_array(value: Any, what: str) -> Array:
@@ -146,6 +150,41 @@ def one_q(q: Any, what: str = "q") -> float:
     if array.ndim:
         raise KcalcError(f"{what} must be one number here, got {glimpse(q)}")
     return float(array)
+
+
+def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbol] = ()) -> sp.Expr:
+    """A q value as a SymPy number or expression.
+
+    ``what`` and ``signature`` are the names of the argument and of the call, for messages;
+    ``cosines`` are symbols of c values in the formula, beside those of ``kc.symbols``.
+    Raises: KcalcError for values that are not positive, and for symbols of other quantities.
+    """
+    q = SYMPY.number(value)
+    if q.is_real is False or q.is_nonpositive:
+        raise KcalcError(f"{what} is a mean square and must be > 0, got {glimpse(value)}")
+    meant = MEANT | {symbol.name: "a c value" for symbol in cosines}
+    for name in sorted(str(symbol) for symbol in q.free_symbols if str(symbol) in meant):
+        raise KcalcError(
+            f"{what} = {glimpse(value)}: the symbol {name} is {meant[name]}, but {signature} takes "
+            "the mean squares of inputs there, numbers or symbols such as kc.symbols.q"
+        )
+    return q
+
+
+def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp.Symbol, ...]:
+    """``own``, the arguments of a formula, and the other symbols in it, sorted by name.
+
+    Raises: KcalcError where two of them have one name.
+    """
+    every = (*own, *sorted(others, key=str))
+    names = Counter(sp.latex(symbol) for symbol in every)
+    twice = next((symbol for symbol in every if names[sp.latex(symbol)] > 1), None)
+    if twice is not None:
+        raise KcalcError(
+            f"two quantities of one formula have the name {twice}; rename the symbol of a layer, "
+            f"net.subs({{'{twice}': sympy.Symbol(...)}}), or the input, net.relabelled(...)"
+        )
+    return every
 
 
 def series_length(n: Any) -> int:

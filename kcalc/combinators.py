@@ -6,6 +6,7 @@ A piece is a layer or a one-input, one-output network; its own Input stands for 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -15,11 +16,12 @@ from .arguments import as_number
 from .errors import GraphError, KcalcError, glimpse
 from .layers import Input, Layer, Sum
 from .network import Network, Step
+from .notes import Note
 from .plain_arguments import whole
 
 Node = Hashable
 Piece = Layer | Network
-MOST_COPIES = 10**6
+DEEPEST = 10**6  # layers or blocks that any builder repeats
 
 
 def chain(*pieces: Piece) -> Network:
@@ -46,7 +48,7 @@ def chain(*pieces: Piece) -> Network:
 
 def repeat(block: Piece, n: int) -> Network:
     """``n`` copies of a piece in a row, each with weights of its own."""
-    return chain(*[block] * whole(n, "the number of copies", 1, MOST_COPIES))
+    return chain(*[block] * whole(n, "the number of copies", 1, DEEPEST))
 
 
 def residual(branch: Piece, shortcut_weight: Any = None, residual_weight: Any = None, shortcut: Piece | None = None) -> Network:
@@ -106,6 +108,7 @@ class _Builder:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
+        self.notes: list[Note] = []
         self.counters: dict[str, Any] = {}
 
     def add(self, layer: Layer, parents: tuple[Node, ...]) -> Node:
@@ -136,9 +139,10 @@ class _Builder:
                 names[node] = tail
             else:
                 names[node] = self.add(layer, tuple(names[p] for p in parents))
+        self.notes += [replace(note, node=names.get(note.node, note.node)) for note in piece.notes]
         return names[piece.outputs[0]]
 
     def network(self) -> Network:
         if len(self.steps) == 1:
             raise GraphError("a network of an Input alone does nothing; add a layer")
-        return Network.from_steps(self.steps)
+        return Network.from_steps(self.steps).with_notes(self.notes)

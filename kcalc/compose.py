@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from .errors import NoRule
-from .layers import Layer
+from .errors import FreshnessError, NoRule
+from .layers import Affine, Layer, Nonlinear
 from .network import Network, require_network
 
 State = TypeVar("State")
@@ -31,8 +31,28 @@ def fold(network: Network, calculus: Calculus, inputs: Mapping[Hashable, State])
     rule = calculus.rule  # looked up once: a dispatching method is made anew at every look
     states: dict[Hashable, State] = {}
     for node, layer, parents in network.steps():
-        states[node] = inputs[node] if node in inputs else rule(layer, node, [states[p] for p in parents])
+        try:
+            states[node] = inputs[node] if node in inputs else rule(layer, node, [states[p] for p in parents])
+        except FreshnessError as error:
+            if isinstance(layer, Nonlinear) and _reads_others_preactivated(network, node):
+                raise FreshnessError(f"{error.message} (net.preactivated() rewrites the ResNet as V2)", error.option) from None
+            raise
     return states
+
+
+def _reads_others_preactivated(network: Network, node: Hashable) -> bool:
+    """Whether in ``network.preactivated()`` other nodes lie between an activation and the weights before it."""
+    other, waiting = network.preactivated(), [node]
+    seen = set(waiting)
+    while waiting:
+        here = waiting.pop()
+        parents = network.parents(here)
+        if other.parents(here) != parents:
+            return True
+        fresh = [p for p in parents if p not in seen and not isinstance(network.layer(p), Affine)]
+        seen.update(fresh)
+        waiting.extend(fresh)
+    return False
 
 
 def fold_back(
@@ -58,17 +78,20 @@ def no_rule(calculus: str, layer: Any, node: Hashable) -> NoRule:
     """The error of a calculus without a rule for a layer, naming the nearest rewrite."""
     kind = type(layer).__name__
     rewrite = REWRITES.get(kind, "replace the layer by one that the calculus knows")
+    if kind == "BatchNorm" and calculus in KERNELS:
+        rewrite += ", use LayerNorm, or approximate a large batch with kc.large_batch(net)"
     reason = f" ({layer.name}: {layer.reason})" if kind == "Opaque" else ""
     return NoRule(f"node {node!r}: {calculus} have no rule for {kind}{reason}; {rewrite}")
 
 
+KERNELS = ("kernel maps", "gradients")  # the calculi that know LayerNorm, and BatchNorm of a large batch
 REWRITES = {
     "BatchNorm": "it couples the examples of a batch; drop it with net.without_normalization() and normalise the sums "
-    "with net.normalised(), use LayerNorm, or approximate a large batch with kc.large_batch(net)",
+    "with net.normalised()",
     "GroupNorm": "its statistics run over locations too; drop it with net.without_normalization() and normalise the sums "
-    "with net.normalised(), or use LayerNorm",
-    "TokenMix": "what it makes of c values depends on those between tokens; follow pairs of tokens with spatial='exact' and "
-    "image_shape=(tokens,)",
+    "with net.normalised()",
+    "TokenMix": "what it makes of c values depends on those between tokens; follow pairs of tokens with "
+    "kc.c_map(net, spatial='exact', image_shape=(tokens,))",
     "Product": "rewrite the gate as one activation of a single pre-activation where it is one, or cut the network there",
     "Opaque": "replace the node by layers that kcalc knows, or analyse the parts before and after it",
 }

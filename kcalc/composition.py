@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,13 @@ import mpmath
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
+from .arguments import derivative_order
 from .errors import KcalcError
 from .fields import mpmath_field
+from .formulas import activation_definition, latex, local_definition, result_name
 from .plain_arguments import mapping
+from .plain_arguments import text as plain_text
+from .printing import latex_text
 from .repetition import repetition
 from .threads import decimal_digits, lambdify
 
@@ -51,10 +55,18 @@ class LocalFunction:
     activation: Any
 
     def latex(self) -> str:
-        """``name(arguments) = closed form``, or a pointer to the activation."""
-        head = sp.latex(self.function(*self.arguments))
-        body = sp.latex(self.closed) if self.closed is not None else rf"\text{{local map of }}\; {sp.latex(self.activation.expr)}"
-        return f"{head} = {body}"
+        """``name(arguments) = closed form``, or the Gaussian integral."""
+        return local_definition(str(self.function), self.arguments, self.closed, self.activation)
+
+    @property
+    def letter(self) -> str:
+        """``C``, ``Q``, ``M``, or ``DC`` and the like for derivatives."""
+        return str(self.function).split("_", 1)[0]
+
+    @property
+    def own_name(self) -> str:
+        """The name of the activation in the formula."""
+        return str(self.function).split("_", 1)[1]
 
 
 @dataclass(frozen=True)
@@ -75,9 +87,35 @@ class Composition:
         """All definitions in order."""
         return tuple(item for stage in self.stages for item in stage.definitions)
 
+    def pruned(self) -> Composition:
+        """With the local maps alone that occur, and Q of those that are Gaussian integrals over it."""
+        expressions = (self.result, *(expr for _, expr in self.definitions))
+        used = {call.func for expr in expressions for call in expr.atoms(AppliedUndef)}
+        integrals = {f.activation for f in self.functions if f.function in used and f.closed is None}
+        kept = (f for f in self.functions if f.function in used or (f.letter == "Q" and f.activation in integrals))
+        return replace(self, functions=tuple(kept))
+
+    def derivative(self, order: int = 1) -> Composition:
+        """The derivative in the first argument, a composition with a dot over a name for each derivative of its value.
+
+        Raises: KcalcError for orders beyond 4.
+        """
+        return differentiated(self, order)
+
     @property
     def closed_form(self) -> sp.Expr | None:
-        """One SymPy expression, or None where a map has no closed form or the expression would be a wall."""
+        """One SymPy expression, or None for the reason in ``closed_form_obstacle``."""
+        found = self._closed()
+        return None if isinstance(found, str) else found
+
+    @property
+    def closed_form_obstacle(self) -> str | None:
+        """The reason why ``closed_form`` is None; None where there is a closed form."""
+        found = self._closed()
+        return found if isinstance(found, str) else None
+
+    def _closed(self) -> sp.Expr | str:
+        """The closed form, or the reason why there is none."""
         table: dict[Any, Any] = {}
         sizes: dict[sp.Symbol, int] = {}
 
@@ -87,12 +125,17 @@ class Composition:
         for symbol, named in (*self.definitions, (sp.Dummy("result"), self.result)):
             expr = self._opened(named)
             if expr is None:
-                return None
+                return self._without_closed_form(named)
             sizes[symbol] = size(expr)
             if sizes[symbol] > CLOSED_SIZE:
-                return None
+                return f"as one expression it has more than {CLOSED_SIZE} terms and operations; read .expr, where its parts are named"
             table[symbol] = expr.xreplace(table)
         return table[symbol]
+
+    def _without_closed_form(self, expr: sp.Expr) -> str:
+        names = {call.func for call in expr.atoms(AppliedUndef)}
+        local = next(f for f in self.functions if f.closed is None and f.function in names)
+        return f"the activation {local.activation.name!r} has no closed form of its {local.letter} map; .expr has the Gaussian integral"
 
     def _opened(self, expr: Any) -> Any:
         """The expression with local maps replaced by their closed forms; None where one has none."""
@@ -163,25 +206,40 @@ class Composition:
             entry = self.arguments if start == 0 else self.stages[start - 1].exits
             rename = _display_names(entry, stages) if count > 1 else {}
             named = [(s.xreplace(rename), e.xreplace(rename)) for stage in stages for s, e in stage.definitions]
-            lines = [f"{sp.latex(symbol)} = {sp.latex(expr)}" for symbol, expr in named]
+            lines = [f"{latex(symbol)} = {latex(expr)}" for symbol, expr in named]
             out.append((r",\; ".join(lines), count))
         return out
 
-    def latex(self) -> str:
-        """The composition as a LaTeX array: one row per definition, repeated ones with their count."""
+    def latex(self, remark: str = "") -> str:
+        """The composition as a LaTeX array, to be set with amsmath: one row per definition, repeated ones with their count.
+
+        ``remark``: a text that goes below the formula, with a dagger at the result.
+        """
+        remark = plain_text(remark, "remark", empty=True)
         rows = []
         for text, count in self.rows():
             rows.append(text if count == 1 else rf"\bigl[\,{text}\,\bigr]^{{\circ {count}}}")
-        name = rf"\mathcal{{{self.letter}}}" if len(self.letter) == 1 else rf"\{self.letter}"  # a Greek letter by its name
-        closing = f"{name} = {sp.latex(self.result)}"
-        rows = [*(f.latex() for f in self.functions), *rows, closing]
+        mark = r"^{\dagger}" if remark else ""
+        closing = f"{result_name(self.letter)}{mark} = {latex(self.result)}"
+        rows = [*self._activations(), *(f.latex() for f in self.functions), *rows, closing]
+        if remark:
+            rows.append(rf"{{}}^{{\dagger}}\,\text{{{latex_text(remark)}}}")
         return closing if len(rows) == 1 else r"\begin{array}{l}" + r"\\ ".join(rows) + r"\end{array}"
 
-    def shown(self) -> str | None:
+    def _activations(self) -> list[str]:
+        """Definitions of the activations that stand in Gaussian integrals by a letter."""
+        unknown = {f.own_name: f.activation for f in self.functions if f.closed is None}
+        return [text for name, phi in unknown.items() if (text := activation_definition(name, phi))]
+
+    def _latex(self, printer: Any) -> str:
+        """What :func:`sympy.latex` prints."""
+        return self.latex()
+
+    def shown(self, remark: str = "") -> str | None:
         """The LaTeX array for a notebook; None where it is too long to read and to set, as in densely connected networks."""
         stages = (stage for start, period, _ in self._runs() for stage in self.stages[start : start + period])
         symbols = sum(1 for stage in stages for _, expr in stage.definitions for _ in sp.preorder_traversal(expr))
-        return self.latex() if symbols <= MOST_SYMBOLS else None
+        return self.latex(remark) if symbols <= MOST_SYMBOLS else None
 
     def _repr_latex_(self) -> str | None:
         text = self.shown()
@@ -199,6 +257,56 @@ class Composition:
         return f"Composition({self.letter}({', '.join(map(str, self.arguments))}), {len(self.definitions)} definitions)"
 
 
+class Formula:
+    """The habits of a result with a symbolic form ``expr``: a composition, or {output: composition}."""
+
+    expr: Any
+
+    @property
+    def closed_form(self) -> sp.Expr | Any:
+        """The result as one SymPy expression; None where there is none, for the reason in ``closed_form_obstacle``."""
+        return self.expr.closed_form if isinstance(self.expr, Composition) else None
+
+    @property
+    def closed_form_obstacle(self) -> str | None:
+        """The reason why ``closed_form`` is None; None where there is a closed form."""
+        composition = self.expr
+        if isinstance(composition, Composition):
+            return composition.closed_form_obstacle
+        return f"there are {len(composition)} outputs; ask .expr[output].closed_form"
+
+    def latex(self) -> str:
+        """The formula in LaTeX, to be set in mathematics mode with amsmath; several outputs one below the other.
+
+        A dagger and a last line say where it is heuristic. Raises: KcalcError where there is no symbolic form.
+        """
+        composition = self.expr
+        if isinstance(composition, Composition):
+            return composition.latex(self._remark())
+        return _stacked({node: part.latex(self._remark()) for node, part in composition.items()})
+
+    def _remark(self) -> str:
+        notes = [note for note in getattr(self, "assumptions", ()) if note.kind == "heuristic"]
+        return f"heuristic: {notes[0].node}: {notes[0].text}" if notes else ""
+
+    def _repr_latex_(self) -> str | None:
+        try:
+            composition = self.expr
+        except KcalcError:  # no symbolic form: a notebook shows the plain repr instead
+            return None
+        if isinstance(composition, Composition):
+            text = composition.shown(self._remark())
+        else:
+            parts = {node: part.shown(self._remark()) for node, part in composition.items()}
+            text = None if None in parts.values() else _stacked(parts)
+        return None if text is None else f"${text}$"
+
+
+def _stacked(parts: Mapping[Any, Any]) -> str:
+    rows = r"\\ ".join(rf"\text{{{latex_text(node)}}}: {text}" for node, text in parts.items())
+    return rf"\begin{{array}}{{l}}{rows}\end{{array}}"
+
+
 def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
     """A local map at numbers. Raises: KcalcError where it has no closed form."""
     form = forms.get(len(values))
@@ -213,5 +321,81 @@ def _display_names(entry: Sequence[sp.Symbol], stages: Sequence[Stage]) -> dict[
     last = stages[-1].exits
     for i, symbol in enumerate(s for stage in stages for s, _ in stage.definitions):
         letter = symbol.name.split("_")[0]
-        table[symbol] = sp.Symbol(f"{letter}'") if symbol in last else sp.Symbol(f"{letter}_{{{'abcdefghijklmnop'[i % 16]}}}")
+        table[symbol] = sp.Symbol(f"{letter}prime" if symbol in last else f"{letter}_{{{suffix(i)}}}")
     return table
+
+
+def suffix(number: int) -> str:
+    """``a`` ... ``z``, ``a1`` ... ``z1``, ``a2`` ... for 0, 1, 2 ..."""
+    return "abcdefghijklmnopqrstuvwxyz"[number % 26] + str(number // 26 or "")
+
+
+# -- derivatives ----------------------------------------------------------------------------------------------------------------------
+
+DOTS = ("", "dot", "ddot", "dddot", "ddddot")
+
+
+def differentiated(composition: Composition, order: int) -> Composition:
+    """The derivative of the given order in the first argument. Raises: KcalcError for orders that have no sign."""
+    if derivative_order(order) >= len(DOTS):
+        raise KcalcError(f"formulas of derivatives go up to order {len(DOTS) - 1}, got {order}; call the derivative with numbers")
+    rate = _Rate(composition)
+    stages = tuple(rate.stage(stage, order) for stage in composition.stages)
+    result = composition.result
+    for _ in range(order):
+        result = rate(result)
+    letter = composition.letter if not order else f"D{order if order > 1 else ''}{composition.letter}"
+    return Composition(composition.arguments, stages, result, letter, tuple(rate.functions.values())).pruned()
+
+
+class _Rate:
+    """d/dx of expressions in the values of a composition, x its first argument."""
+
+    def __init__(self, composition: Composition) -> None:
+        self.rates: dict[Any, Any] = {composition.arguments[0]: sp.S.One}
+        self.functions = {(f.function, len(f.arguments)): f for f in composition.functions}
+
+    def stage(self, stage: Stage, order: int) -> Stage:
+        """The stage with the derivatives of its values up to an order."""
+        definitions: list[Any] = []
+        exits: list[Any] = list(stage.exits)
+        for symbol, expr in stage.definitions:
+            definitions.append((symbol, expr))
+            letter, _, index = symbol.name.partition("_")
+            last = symbol
+            for dots in DOTS[1 : order + 1]:
+                expr = self(expr)
+                named = expr if expr.is_Atom else sp.Symbol(f"{letter}{dots}_{index}", real=True)
+                self.rates[last], last = named, named
+                if expr.is_Atom:
+                    break
+                definitions.append((named, expr))
+                if symbol in stage.exits:
+                    exits.append(named)
+        return Stage(tuple(definitions), tuple(exits))
+
+    def __call__(self, expr: Any) -> Any:
+        calls: dict[Any, Any] = {call: sp.Dummy() for call in expr.atoms(AppliedUndef)}
+        plain = expr.xreplace(calls)  # from the outside in: calls inside of calls stay in them
+        back: dict[Any, Any] = {dummy: call for call, dummy in calls.items()}
+        parts = []
+        for symbol in plain.free_symbols:
+            rate = self._rate_of_call(back[symbol]) if symbol in back else self.rates.get(symbol, sp.S.Zero)
+            parts.append(sp.diff(plain, symbol) * rate)
+        return sp.Add(*parts).xreplace(back)
+
+    def _rate_of_call(self, call: Any) -> Any:
+        first, *others = call.args
+        if any(self(other) != 0 for other in others):
+            raise KcalcError(f"{call.func} depends on the argument through several of its values: its derivative has no formula here")
+        inner = self(first)
+        return sp.S.Zero if inner == 0 else self._derived(call)(*call.args) * inner
+
+    def _derived(self, call: Any) -> Any:
+        """The derivative of a local map in its first argument, as a local map of its own."""
+        local = self.functions[call.func, len(call.args)]
+        order, letter = (1, local.letter) if not local.letter.startswith("D") else (int(local.letter[1:-1] or 1) + 1, local.letter[-1])
+        function = sp.Function(f"D{order if order > 1 else ''}{letter}_{local.own_name}")
+        closed = None if local.closed is None else sp.diff(local.closed, local.arguments[0])
+        self.functions.setdefault((function, len(call.args)), replace(local, function=function, closed=closed))
+        return function

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 LISTED = 6  # names that an error lists where none is near
 MANY = 1000  # names that are compared however far they are
@@ -22,7 +23,23 @@ class NoRule(KcalcError):
 
 
 class FreshnessError(KcalcError):
-    """A kernel rule's hypothesis (fresh Gaussian pre-activation, independent addends) does not hold."""
+    """A kernel rule's hypothesis (fresh Gaussian pre-activation, independent addends) does not hold.
+
+    ``option``: what ``assume_independent=True`` would do about it, said by functions that take it; ``message`` is the text without that.
+    """
+
+    def __init__(self, message: str, option: str = "") -> None:
+        super().__init__(f"{message}{option}")
+        self.message, self.option = message, option
+
+
+@contextmanager
+def without_option() -> Iterator[None]:
+    """For functions that take no ``assume_independent``: refusals of freshness do not name it."""
+    try:
+        yield
+    except FreshnessError as error:
+        raise FreshnessError(error.message) from None
 
 
 class UnreachableTarget(KcalcError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,6 +28,7 @@ __all__ = [
 Number = Any
 MANY = math.inf
 SMALL = 1e-150  # numbers whose squares are told from 0 with some room
+SHOWN = 16  # numbers of a matrix that are printed
 
 
 def _fail(layer: object, message: str) -> KcalcError:
@@ -81,14 +82,12 @@ class Layer:
 
     def subs(self, values: dict[Any, Any]) -> Layer:
         """The layer with SymPy symbols replaced; ``values`` maps symbols to numbers."""
-        changes: dict[str, Any] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, tuple):
-                changes[item.name] = tuple(v.subs(values) if isinstance(v, sp.Basic) else v for v in value)
-            elif isinstance(value, sp.Basic):
-                changes[item.name] = value.subs(values)
-        return type(self)(**{item.name: changes.get(item.name, getattr(self, item.name)) for item in fields(self)})
+        return self.mapped(lambda value: value.subs(values) if isinstance(value, sp.Basic) else value)
+
+    def mapped(self, change: Callable[[Any], Any]) -> Layer:
+        """The layer with ``change`` applied to the value of every field, to each entry of a tuple."""
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        return type(self)(**{name: tuple(map(change, v)) if isinstance(v, tuple) else change(v) for name, v in given.items()})
 
 
 @dataclass(frozen=True)
@@ -294,6 +293,11 @@ class TokenMix(Layer):
             )
         object.__setattr__(self, "matrix", tuple(map(tuple, array.tolist())))
 
+    def __repr__(self) -> str:
+        rows, columns = len(self.matrix), len(self.matrix[0])
+        shown = self.matrix if rows * columns <= SHOWN else f"<{rows} x {columns} numbers>"
+        return f"TokenMix(matrix={shown})"
+
     @property
     def array(self) -> np.ndarray:
         """The matrix, (T, S)."""
@@ -330,6 +334,11 @@ class Pool(Layer):
         _extent(self, "window", optional=True)
         _extent(self, "stride", optional=True)
 
+    @property
+    def mixes(self) -> bool:
+        """Whether a window holds several locations."""
+        return self.window is None or set(np.atleast_1d(self.window)) != {1}
+
 
 @dataclass(frozen=True)
 class Dropout(Layer):
@@ -355,10 +364,14 @@ class Identity(Layer):
 
 @dataclass(frozen=True)
 class Opaque(Layer):
-    """Something a reader did not understand: its ``name`` and the ``reason``. Every calculus refuses it."""
+    """Something a reader did not understand: its ``name`` and the ``reason``. Every calculus refuses it.
+
+    ``features``: the number of channels that it emits (None: not said).
+    """
 
     name: str
     reason: str
+    features: int | Any = None  # a whole number or a symbol
     arity: ClassVar[tuple[float, float]] = (1, MANY)
 
     def __post_init__(self) -> None:
@@ -366,6 +379,7 @@ class Opaque(Layer):
             raise _fail(self, "name and reason must be text")
         utf8(self.name, "Opaque: name")
         utf8(self.reason, "Opaque: reason")
+        _count(self, "features", optional=True)
 
 
 def _symbolic(value: Any) -> bool:

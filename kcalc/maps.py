@@ -29,15 +29,14 @@ from .arguments import (
     series_length,
     single_precision,
 )
+from .composition import Composition, Formula
 from .errors import KcalcError, glimpse
 from .fields.gaps import Gap
 from .fields.jets import Jet
-from .printing import Shown, latex_text
+from .printing import Shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from .composition import Composition
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def _snapped(value: float) -> float:
     return 0.0 if abs(value) < 1e-12 else value
 
 
-class KernelMap(ABC):
+class KernelMap(Formula, ABC):
     """What Q maps and C maps share."""
 
     name: str
@@ -93,26 +92,14 @@ class KernelMap(ABC):
         return any(a.kind == "heuristic" for a in self.assumptions)
 
     @property
-    @abstractmethod
-    def expr(self) -> Composition | dict[Node, Composition]:
-        """The symbolic form as a named composition, at uniform input q = 1 for a C map."""
+    def _titled(self) -> str:
+        """The name, and that the map is heuristic where it is."""
+        return f"{self.name}, heuristic" if self.heuristic else self.name
 
     @property
-    def closed_form(self) -> sp.Expr | Any:
-        """The map as one SymPy expression, or None if an activation has no closed form or the expression is a wall."""
-        composition = self.expr
-        return None if isinstance(composition, dict) else composition.closed_form
-
-    def _repr_latex_(self) -> str | None:
-        try:
-            composition = self.expr
-        except KcalcError:  # no symbolic form: a notebook shows the plain repr instead
-            return None
-        if not isinstance(composition, dict):
-            return composition._repr_latex_()
-        parts = {node: part.shown() for node, part in composition.items()}
-        rows = r"\\ ".join(rf"\text{{{node}}}: {text}" for node, text in parts.items())
-        return None if None in parts.values() else rf"$\begin{{array}}{{l}}{rows}\end{{array}}$"
+    @abstractmethod
+    def expr(self) -> Composition | dict[Node, Composition]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The symbolic form as a named composition, at uniform input q = 1 for a C map."""
 
     def _values(self, given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
         return per_input(self.inputs)(given, convert, what)
@@ -254,7 +241,7 @@ class CMap(KernelMap):
         return {"map": self.name, "c": c.tolist(), "C": sampled, "assumptions": _plain(self.assumptions)}
 
     def __repr__(self) -> str:
-        return f"CMap({self.name})"
+        return f"CMap({self._titled})"
 
 
 @dataclass(frozen=True)
@@ -271,7 +258,7 @@ class GapAt:
         return np.broadcast_to(np.asarray(jets[self.output].value, dtype=float), gap.shape)
 
 
-class MapDerivative:
+class MapDerivative(Formula):
     """What the derivatives of C and of Q maps have in common: ``base``, the map, and ``order``."""
 
     base: Any
@@ -287,11 +274,13 @@ class MapDerivative:
         return {"derivative_of": self.base.name, "order": self.order, "assumptions": _plain(self.assumptions)}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.base.name}, order {self.order})"
+        return f"{type(self).__name__}({self.base._titled}, order {self.order})"
 
-    def _repr_latex_(self) -> str:
-        letter = r"\mathcal{C}" if isinstance(self, CMapDerivative) else r"\mathcal{Q}"
-        return rf"${letter}^{{({self.order})}}\ \text{{of}}\ \texttt{{{latex_text(self.base.name)}}}$"
+    @property
+    def expr(self) -> Composition | dict[Node, Composition]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The derivative at uniform input q = 1 (of a C map) as a named composition. Raises: KcalcError for orders beyond 4."""
+        whole = self.base.expr
+        return {n: part.derivative(self.order) for n, part in whole.items()} if isinstance(whole, dict) else whole.derivative(self.order)
 
 
 @dataclass(frozen=True, repr=False)
@@ -377,7 +366,7 @@ class QMap(KernelMap):
         return {"map": self.name, "q": q.tolist(), "Q": sampled, "assumptions": _plain(self.assumptions)}
 
     def __repr__(self) -> str:
-        return f"QMap({self.name})"
+        return f"QMap({self._titled})"
 
 
 @dataclass(frozen=True, repr=False)

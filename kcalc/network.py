@@ -13,7 +13,10 @@ import sympy as sp
 from . import layers as L
 from .blocks import Block, cut_nodes, find_blocks, same_structure
 from .errors import GraphError, KcalcError, glimpse, unknown
-from .plain_arguments import is_key, items, mapping
+from .frozen_graph import frozen_graph, notes_of
+from .maps import Assumption
+from .notes import CARRIED, Note
+from .plain_arguments import is_key, items, mapping, text
 from .preactivation import preactivated_steps
 from .threads import cached_property
 from .validation import Step, check_outputs, infer_features, ordered_nodes, read_nodes, read_steps, readers_of
@@ -24,27 +27,14 @@ if TYPE_CHECKING:
 Node = Hashable
 
 
-class FrozenAttributes(dict[str, Any]):
-    """The attributes of a node or edge of a frozen graph; ``copy()`` gives an ordinary dictionary."""
-
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("the graph of a network is frozen; change a copy, net.graph.copy(), and make a new Network of it")
-
-    __setitem__ = __delitem__ = __ior__ = pop = popitem = clear = update = setdefault = _refuse  # pyright: ignore
-
-    def copy(self) -> dict[str, Any]:
-        return dict(self)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
-
-
 class Network:
     """A directed acyclic graph whose nodes carry a ``layer`` and whose edges carry a ``slot``.
 
     Parameters: ``graph``, an ``nx.DiGraph`` with a node attribute ``layer``; an edge attribute ``slot`` orders the
     inputs of a node (optional where there is one; a tuple of slots where one node is read twice, as in ``x + x``).
     ``outputs`` declares the output nodes; by default all nodes that nothing reads. Every node has weights of its own.
+    ``notes`` say where a network that was read from a model differs from it; results have them among their
+    ``assumptions``, and networks made of this one keep them. They are no part of equality.
 
     Raises: GraphError for a cycle, a node without a layer, a wrong number of inputs, missing or doubled slots, an
     input nothing reads, a dangling node, or channel counts that do not fit.
@@ -53,6 +43,7 @@ class Network:
     def __init__(self, graph: nx.DiGraph, outputs: Iterable[Node] | None = None) -> None:
         layers, parents = read_nodes(graph)
         self._settle(layers, parents, graph._succ, outputs)  # pyright: ignore  # views are several times slower
+        self.notes = notes_of(graph)
 
     @classmethod
     def from_steps(cls, steps: Iterable[Step], outputs: Iterable[Node] | None = None) -> Network:
@@ -78,6 +69,8 @@ class Network:
         self._parents: dict[Node, tuple[Node, ...]] = {node: parents[node] for node in order}
         self.outputs: tuple[Node, ...] = check_outputs(self._layers, readers, outputs)
         self.removed: tuple[Node, ...] = ()
+        self.notes: tuple[Note, ...] = ()
+        self.name: str = ""
         self._features = infer_features(self.steps())
 
     # -- looking ---------------------------------------------------------------------------------------------------
@@ -85,13 +78,7 @@ class Network:
     @cached_property
     def graph(self) -> nx.DiGraph:
         """The graph itself, frozen (attributes too); ``graph.copy()`` is free to change."""
-        graph: Any = graph_of(self.steps())
-        for node in graph:
-            graph._node[node] = FrozenAttributes(graph._node[node])
-            for reader in graph._succ[node]:
-                frozen = FrozenAttributes(graph._succ[node][reader])
-                graph._succ[node][reader] = graph._pred[reader][node] = frozen
-        return nx.freeze(graph)
+        return frozen_graph(self.steps(), self.notes)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -178,9 +165,32 @@ class Network:
         return self._kept(other)
 
     def _kept(self, other: Network) -> Network:
-        """Another network, with the record of what was removed from this one."""
-        other.removed = self.removed
+        """Another network, with the record of what was removed from this one, its notes and its name."""
+        other.removed, other.notes, other.name = self.removed, self.notes, self.name
         return other
+
+    def with_notes(self, notes: Iterable[Note]) -> Network:
+        """The network with other notes on how it differs from a model; ``with_notes([])`` drops them.
+
+        Raises: KcalcError for what is no :class:`kcalc.interchange.reading.Note`.
+        """
+        given = items(notes, "notes")
+        if not all(isinstance(note, Note) for note in given):
+            raise KcalcError("notes are those of a reading, r.notes, or of another network, net.notes; [] leaves them out")
+        other = self._same_structure(self._layers)
+        other.notes = tuple(note for note in given if note.level in CARRIED)
+        return other
+
+    def named(self, name: str) -> Network:
+        """The network under a name, which legends of plots and ``repr`` of maps show. Raises: KcalcError for a name that is no text."""
+        other = self.with_notes(self.notes)
+        other.name = text(name, "the name of a network", empty=True)
+        return other
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The notes as what every result of the network takes for granted."""
+        return tuple(note.assumption for note in self.notes if CARRIED[note.level])
 
     def subs(self, values: Mapping[Any, Any]) -> Network:
         """The network with SymPy symbols (or their names) in its layers replaced by numbers."""
@@ -203,7 +213,9 @@ class Network:
             self._check_nodes(mapping(names, "names"))
         new = {node: names(node) if callable(names) else names.get(node, node) for node in self._layers}
         steps = ((new[node], layer, tuple(new[p] for p in parents)) for node, layer, parents in self.steps())
-        return Network.from_steps(steps, [new[node] for node in self.outputs])
+        network = Network.from_steps(steps, [new[node] for node in self.outputs])
+        moved = (replace(note, node=new.get(note.node, note.node)) for note in self.notes)
+        return network.with_notes(moved)
 
     def normalised(self) -> Network:
         """The network with the weights of every Sum divided by ``sqrt(sum_i w_i^2)``."""
@@ -231,7 +243,8 @@ class Network:
     def without(self, dropped: Iterable[Node]) -> Network:
         """The network with one-input nodes bypassed: their readers read their input instead.
 
-        What a bypassed output read is an output in its place; outputs that come to lie on one node are one output.
+        What a bypassed output read is an output in its place; outputs that come to lie on one node are one output. Notes
+        on how a bypassed layer differs from a model go with it; those on positions stay, for all that follows has them.
 
         Raises: GraphError for a node with several inputs, KcalcError for one that is not there.
         """
@@ -244,7 +257,9 @@ class Network:
                 raise GraphError(f"node {node!r} has {len(parents)} inputs, so it cannot be bypassed")
             source[node] = source[parents[0]] if node in dropped else node
         steps = ((node, layer, tuple(source[p] for p in parents)) for node, layer, parents in self.steps() if node not in dropped)
-        return Network.from_steps(steps, dict.fromkeys(source[node] for node in self.outputs))
+        network = Network.from_steps(steps, dict.fromkeys(source[node] for node in self.outputs))
+        kept = (n for n in self.notes if n.level == "locations" or n.node not in dropped)
+        return network.with_notes(kept)
 
     # -- habits ----------------------------------------------------------------------------------------------------
 
@@ -268,7 +283,7 @@ class Network:
         return hash(self._key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (tuple(self.steps()), self.outputs, self.removed)
+        return _rebuild, (tuple(self.steps()), self.outputs, self.removed, self.notes, self.name)
 
     def __repr__(self) -> str:
         ends = f"{_names(self.inputs)} -> {_names(self.outputs)}"
@@ -305,30 +320,15 @@ def chosen_output(network: Network, output: Node = None) -> Node:
     return output
 
 
-def _rebuild(steps: Sequence[Step], outputs: Sequence[Node], removed: tuple[Node, ...]) -> Network:
+def _rebuild(steps: Sequence[Step], outputs: Sequence[Node], removed: tuple[Node, ...], notes: tuple[Note, ...], name: str) -> Network:
     network = Network.from_steps(steps, outputs)
-    network.removed = removed
+    network.removed, network.notes, network.name = removed, notes, name
     return network
 
 
 def _names(nodes: Sequence[Node]) -> str:
     shown = ", ".join(map(str, nodes[:4]))
     return shown + ", ..." if len(nodes) > 4 else shown
-
-
-def graph_of(steps: Iterable[Step]) -> nx.DiGraph:
-    """The ``nx.DiGraph`` of a network's (node, layer, parents in slot order) triples."""
-    graph = nx.DiGraph()
-    triples = list(steps)
-    for node, layer, _ in triples:
-        graph.add_node(node, layer=layer)
-    for node, _, parents in triples:
-        slots: dict[Node, list[int]] = {}
-        for slot, parent in enumerate(parents):
-            slots.setdefault(parent, []).append(slot)
-        for parent, taken in slots.items():
-            graph.add_edge(parent, node, slot=taken[0] if len(taken) == 1 else tuple(taken))
-    return graph
 
 
 def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:

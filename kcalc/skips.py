@@ -7,6 +7,7 @@ shifts the singular values of the block's Jacobian upwards. [MacDonald et al. 20
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import sympy as sp
@@ -93,7 +94,8 @@ def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
             total = (node, "sum")
             steps += [*added, (total, L.Sum(), (added[-1][0], node))]
             source[node] = total
-    return Network.from_steps(steps, [source.get(n, n) for n in network.outputs])
+    made = Network.from_steps(steps, [source.get(n, n) for n in network.outputs])
+    return made.with_notes(network.notes)
 
 
 def _average(network: Network, node: Node, read: Node) -> list[Step]:
@@ -140,6 +142,7 @@ def skip_network(
     channels: int = 1,
     batch_norm: bool = True,
     sigma_w: Any = 1,
+    sigma_b: Any = 0,
 ) -> Network:
     """Six convolutions of which 2-3 and 5-6 may be residual blocks, the second with a projection. [MacDonald et al. 2023, sec. 6.2]
 
@@ -153,18 +156,20 @@ def skip_network(
         raise KcalcError(f"image_shape must be two even numbers, got {glimpse(image_shape)}")
     width, normed = whole(width, "width", 1), truth(batch_norm, "batch_norm")
 
+    affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
+
     def layer(features: int, stride: int = 1) -> Network:
         normalise: list[Piece] = [L.BatchNorm()] if normed else []
-        return chain(L.Affine(features, kernel=3, stride=stride, sigma_w=sigma_w), *normalise, L.Nonlinear(activation))
+        return chain(affine(features, kernel=3, stride=stride), *normalise, L.Nonlinear(activation))
 
     first, second = chain(layer(width), layer(width)), chain(layer(2 * width, 2), layer(2 * width))
     plain = skips == "none"
-    project = L.Affine(2 * width, stride=2, sigma_w=sigma_w)
+    project = affine(2 * width, stride=2)
     body: list[Piece] = [
         layer(width),
         first if plain else residual(first),
         layer(width),
         second if plain else residual(second, shortcut=project),
     ]
-    network = chain(L.Input(channels, sides), *body, L.Pool("mean"), L.Flatten(), L.Affine(classes, sigma_w=sigma_w))
+    network = chain(L.Input(channels, sides), *body, L.Pool("mean"), L.Flatten(), affine(classes))
     return averaging_shortcuts(network) if skips == "average" else network

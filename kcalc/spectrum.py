@@ -72,11 +72,11 @@ class Spectrum(Shown):
         """2 / lambda_max: gradient descent on the summed square loss converges below it. [DKS sec. 24.2]"""
         return 2 / self.largest
 
-    def plot(self, ax: Axes | None = None, label: str | None = None) -> Axes:
+    def plot(self, ax: Axes | None = None, label: str | None = None, **line: Any) -> Axes:
         """Draw lambda_i / lambda_max over the rank i on logarithmic axes; see :func:`kcalc.plotting.kernels.spectra`."""
         from .plotting import kernels as kernel_plots
 
-        return kernel_plots.spectra({"" if label is None else text(label, "label", empty=True): self}, ax=ax)
+        return kernel_plots.spectra({"" if label is None else text(label, "label", empty=True): self}, ax=ax, **line)
 
     def to_dict(self) -> dict[str, Any]:
         """Eigenvalues and what follows from them, as plain data; an infinite condition number is None."""

@@ -204,14 +204,14 @@ def infer_features(steps: Iterable[Step]) -> Features:
     features: Features = {}
     for node, layer, parents in steps:
         known = [features[p] for p in parents]
-        if isinstance(layer, Input):
+        if isinstance(layer, Input | Opaque):
             features[node] = layer.features
         elif isinstance(layer, Affine):
             features[node] = layer.features
             _check_groups(node, layer, known[0])
         elif isinstance(layer, Concat):
             features[node] = _concatenated(node, layer, parents, known)
-        elif isinstance(layer, Flatten | Opaque):
+        elif isinstance(layer, Flatten):
             features[node] = None
         else:
             counts = {k for k in known if k is not None}

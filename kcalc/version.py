@@ -1,3 +1,3 @@
 """The version, which built files carry."""
 
-__version__ = "0.1.0"
+__version__ = "0.1.1"

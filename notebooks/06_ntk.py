@@ -113,16 +113,16 @@ kernels = {name: kc.ntk(net) for name, net in networks.items()}
 
 # %%
 regimes = {name: K.regime(c=0.5) for name, K in kernels.items()}
-print(f"{'':16s} {'regime':11s} {'C_f´(1)':>9s} {'C_f(0)':>8s} {'alpha-bar':>10s}   layers without end")
+print(f"{'':16s} {'regime':14s} {'C_f´(1)':>9s} {'C_f(0)':>8s} {'alpha-bar':>10s}   layers without end")
 for name, regime in regimes.items():
     numbers = f"{regime.slope:9.3g} {abs(regime.level):8.4f} {abs(regime.alpha_bar):10.4f}"
-    print(f"{name:16s} {regime.kind:11s} {numbers}   {regime.limit.alpha_bar:.3f}")
+    print(f"{name:16s} {regime.kind:14s} {numbers}   {regime.limit.alpha_bar:.3f}")
 
 # %% [markdown]
 # - *Exploding*: the kernel of any two different images is nothing against that of an image with itself, $\Theta \approx \mathrm{const}\cdot I$.
 # - *Collapsing*: all images look alike, $\Theta \approx \mathrm{const}\cdot E$ with $E$ the matrix of ones.
 # - *Edge*: $\Theta \approx D\,(I + \bar\alpha(E - I))$, and $\bar\alpha \to 1/4$ for activations with a kink ($1/3$ for smooth ones): a bit of both.
-# - *Shaped*: the kernel is still a function of the images. (The last column is what would come of *these* layers if they were repeated without end; a deeper network would be shaped anew.)
+# - *Data-dependent*: the kernel is still a function of the images. (The last column is what would come of *these* layers if they were repeated without end; a deeper network would be shaped anew.)
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(7.8, 3.4), layout="constrained")
@@ -131,7 +131,7 @@ for name, K in kernels.items():
     regime = regimes[name]
     place = (np.arange(100) + 1) / 100
     axes[1].plot(place, list(regime.alphas.values()), color=colors[name])
-    if regime.kind != "shaped":
+    if regime.kind != "data-dependent":
         label = "layers without end" if name == "ReLU, He" else None
         axes[1].plot(place, regime.limit.alphas, color="k", lw=0.9, ls=(0, (4, 3)), label=label)
 axes[0].set(xlabel="c value of two inputs", ylabel=r"$\Theta(c)\,/\,\Theta(1)$")

@@ -200,6 +200,9 @@ METHODS: dict[str, Callable[[], Good]] = {
     "histogram": lambda: good(),
     "CMap.plot": lambda: good(labels="m", points=21, looks=None),
     "QMap.plot": lambda: good(labels="m", low=0.5, high=2.0, points=21),
+    "Network.named": lambda: good("two layers"),
+    "latex": lambda: good(),
+    "shown": lambda: good(),
     "Network.draw": lambda: good(regions=None, labels=True, max_nodes=40, collapse=None, columns=None, legend=True),
     # networks
     "Network.isomorphic": lambda: good(vanilla()),
@@ -209,6 +212,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     "Network.nodes_of": lambda: good(L.Affine),
     "Network.relabelled": lambda: good({"affine_1": "first"}),
     "Network.subs": lambda: good({}),
+    "Network.with_notes": lambda: good([]),
     "Network.without": lambda: good([]),
     "Network.from_steps": lambda: good(list(vanilla().steps())),
     # activations
@@ -294,6 +298,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     "KernelCheck.statistic": lambda: good(),
     "KernelCheck.table_of": lambda: good(),
     "Report.__getitem__": lambda: good("DKS-suo"),
+    "Report.details": lambda: good(),
     "Comparison.best_rate": lambda: good("relu"),
     "Comparison.curve": lambda: good("relu"),
     "Comparison.of": lambda: good("relu"),

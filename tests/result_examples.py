@@ -102,7 +102,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "kernel_regression": lambda: kc.kernel_regression(ntk(), *data(), ridge=0.1),
     "learnable_kernel": lambda: kc.learnable_kernel(A.vanilla(2)),
     "lsuv": lambda: kc.lsuv(*model()),
-    "maximal": lambda: kc.maximal(residual(), lambda psi: psi),
+    "maximal": lambda: kc.maximal(residual(), kc.activation("relu").c_map),
     "maximal_c_value": lambda: kc.maximal_c_value(residual()),
     "maximal_curvature": lambda: kc.maximal_curvature(residual()),
     "maximal_slope": lambda: kc.maximal_slope(residual()),

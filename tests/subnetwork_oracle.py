@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Hashable, Mapping
 from fractions import Fraction
@@ -12,26 +13,31 @@ import numpy as np
 import sympy as sp
 
 import kcalc as kc
-from kcalc.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Sum
+from kcalc.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Product, Sum
 
 Node = Hashable
 Pairs = dict[frozenset[Node], tuple[Node, Node]]
 MOST = 11
 
 
-def random_network(seed: int) -> kc.Network:
-    """Up to eleven layers: chains, sums and concatenations (maps read twice too) with rational weights, 1-3 inputs, extra heads."""
+def random_network(seed: int, products: bool = False) -> kc.Network:
+    """Up to eleven layers: chains, sums and concatenations (maps read twice too), rational weights.
+
+    1-3 inputs, extra heads; with ``products``, Products too.
+    """
     rng = random.Random(seed)
+    kinds = ["affine", "norm", "phi", "phi", "phi", "sum", "sum", "concat"]
+    kinds += ["product"] * 3 * products
     while True:
         try:
-            net = _draw(rng)
+            net = _draw(rng, kinds)
             mix_shares(net)
             return net
         except (kc.GraphError, TypeError):  # widths that do not fit
             continue
 
 
-def _draw(rng: random.Random) -> kc.Network:
+def _draw(rng: random.Random, kinds: list[str]) -> kc.Network:
     inputs = rng.choice([1, 1, 1, 2, 3])
     steps: list[Any] = [(f"x{i}", Input(), ()) for i in range(inputs)]
     local = rng.random()
@@ -39,15 +45,18 @@ def _draw(rng: random.Random) -> kc.Network:
         nodes = [step[0] for step in steps]
         unread = [n for n in nodes if not any(n in step[2] for step in steps)]
         recent = nodes[-3:] if rng.random() < local else nodes
-        kind = rng.choice(["affine", "norm", "phi", "phi", "phi", "sum", "sum", "concat"])
-        count = 1 if kind in ("affine", "norm", "phi") else rng.choice([1, 2, 2, 3])
+        kind = rng.choice(kinds)
+        few = [2, 2, 3] if kind == "product" else [1, 2, 2, 3]
+        count = 1 if kind in ("affine", "norm", "phi") else rng.choice(few)
         parents = tuple(rng.choice(unread if unread and rng.random() < 0.6 else recent) for _ in range(count))
         if kind == "sum":
             layer: Any = Sum(rng.choice([None, tuple(sp.Rational(rng.randint(1, 4), rng.randint(1, 3)) for _ in parents)]))
         elif kind == "concat":
             layer = Concat(rng.choice([None, tuple(rng.randint(1, 5) for _ in parents)]))
         else:
-            layer = {"affine": Affine(), "norm": LayerNorm(), "phi": Nonlinear(rng.choice(["relu", "tanh"]))}[kind]
+            phi = Nonlinear(rng.choice(["relu", "tanh"]))
+            plain = {"product": Product(), "affine": Affine(), "norm": LayerNorm(), "phi": phi}
+            layer = plain[kind]
         steps.append((f"n{i}", layer, parents))
     read = {parent for step in steps for parent in step[2]}
     idle = tuple(f"x{i}" for i in range(inputs) if f"x{i}" not in read)
@@ -93,6 +102,8 @@ def read_forward(net: kc.Network, members: frozenset[Node], entry: Node, start: 
                 values[node] = r(inputs[0], node)
             elif isinstance(layer, Sum | Concat):
                 values[node] = sum(number(s) * v for s, v in zip(shares[node], inputs, strict=True))
+            elif isinstance(layer, Product):
+                values[node] = math.prod(inputs)
             else:
                 values[node] = inputs[0]
     return values

@@ -27,8 +27,16 @@ P = {name: jnp.asarray(R.standard_normal(shape) / np.sqrt(np.prod(shape[:-1])), 
 FLAT, IMAGE = (2, 6), (2, 6, 6, 3)
 
 
-def conv(x: Any, w: Any) -> Any:
-    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+def conv(x: Any, w: Any, padding: str = "SAME") -> Any:
+    return lax.conv_general_dilated(x, w, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def padded(x: Any, mode: str) -> Any:
+    return jnp.pad(x, ((0, 0), (1, 1), (2, 0), (0, 0)), mode=mode)
+
+
+def windows_of_nine(x: Any) -> Any:
+    return lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
 
 
 def row(x: Any, w: Any) -> Any:
@@ -59,6 +67,10 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "rms norm": (lambda p, x: norm(x @ p["w"], centre=False) @ p["u"], FLAT),
     "one group": (lambda p, x: norm(conv(x, p["k"]), (1, 2, 3)) @ p["u"], IMAGE),
     "mean pool": (lambda p, x: mean_pool(conv(x, p["k"])), IMAGE),
+    "mean that counts zeros": (lambda p, x: windows_of_nine(conv(x, p["k"])) / 9, IMAGE),
+    "wrapped": (lambda p, x: conv(padded(x, "wrap"), p["k"], "VALID"), IMAGE),
+    "reflected": (lambda p, x: conv(padded(x, "reflect"), p["k"], "VALID"), IMAGE),
+    "replicated": (lambda p, x: conv(padded(x, "edge"), p["k"], "VALID"), IMAGE),
     "flattened": (lambda p, x: flat_pool(jnp.tanh(conv(x, p["k"]))).reshape(2, -1) @ p["f"], IMAGE),
     "an input reshaped": (lambda p, x: jnp.tanh(x.reshape(2, 6) @ p["w"]) @ p["u"], (2, 2, 3)),
     "an input scaled": (lambda p, x: jnp.tanh((2 * x - 1) @ p["w"]), FLAT),

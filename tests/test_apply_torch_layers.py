@@ -43,6 +43,8 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         IMAGE,
     ),
     "mean of padded": (lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 3, 2, 1, count_include_pad=False), IMAGE),
+    "mean that counts zeros": (lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 3, 2, 1), IMAGE),
+    "mean that counts zeros, one window more": (lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 3, 2, 1, ceil_mode=True), IMAGE),
     "uneven maximum": (lambda m, x: F.max_pool2d(conv(m, x).tanh(), 3, 2, ceil_mode=True), IMAGE),
     "windows": (lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 2), IMAGE),
     "upsampled": (lambda m, x: F.interpolate(conv(m, x).tanh(), scale_factor=2), IMAGE),

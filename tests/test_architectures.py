@@ -157,7 +157,7 @@ def test_a_downsampling_block_takes_odd_images() -> None:
 def test_unknown_options_are_refused_at_the_call(name: str) -> None:
     build = getattr(A, name)
     needed = {key: 1 for key, p in inspect.signature(build).parameters.items() if p.default is p.empty}
-    for option in ("sigma_b", "nonsense"):
+    for option in ("sigma_c", "nonsense"):
         with pytest.raises(TypeError, match=f"{name}.* unexpected keyword argument '{option}'") as refusal:
             build(**needed, **{option: 1})
         assert len(refusal.traceback) == 1, "raised inside of kcalc"
@@ -170,3 +170,51 @@ def test_arrays_and_ragged_rows_as_options() -> None:
         A.preconditioned_block(8, 8, 8, downsample=True, padding=np.array([-1, 2]))
     by_array, by_tuple = (A.preconditioned_block(8, 8, 8, downsample=True, padding=p) for p in (np.array([1, 1]), (1, 1)))
     assert by_array == by_tuple
+
+
+BIASED = {
+    "vanilla": A.vanilla,
+    "rescaled_resnet": A.rescaled_resnet,
+    "lenet": lambda depth, **sigmas: A.lenet("tanh", **sigmas),
+    "alexnet": lambda depth, **sigmas: A.alexnet("tanh", **sigmas),
+    "skip_network": lambda depth, **sigmas: kc.skip_network(activation="tanh", **sigmas),
+}
+
+
+@pytest.mark.parametrize("build", BIASED.values(), ids=list(BIASED))
+def test_builders_take_biases_with_weights(build) -> None:
+    for sigmas in ({"sigma_b": 0.3}, {"sigma_w": 1.2, "sigma_b": w}, {"sigma_w": 1.2}):
+        net = build(3, **sigmas)
+        layers = [net.layer(node) for node in net.nodes_of(L.Affine)]
+        assert {layer.sigma_w for layer in layers} == {sigmas.get("sigma_w", 1)}
+        assert {layer.sigma_b for layer in layers} == {sigmas.get("sigma_b", 0)}
+    assert build(3, sigma_b=0) == build(3)
+    for wrong in ("a", None, float("nan")):
+        with pytest.raises(kc.KcalcError, match="sigma_b"):
+            build(3, sigma_b=wrong)
+
+
+def test_builders_that_take_weights_take_biases() -> None:
+    makers = [getattr(A, name) for name in A.__all__ if inspect.isfunction(getattr(A, name))]
+    makers.append(kc.skip_network)
+    for make in makers:
+        names = inspect.signature(make).parameters
+        assert ("sigma_w" in names) == ("sigma_b" in names), make
+
+
+def test_a_biased_chain_follows_the_mean_field_recursion() -> None:
+    """q <- sigma_w^2 E tanh(sqrt(q) z)^2 + sigma_b^2, readout included. [Poole et al. 2016]"""
+    x = np.linspace(-12, 12, 401)  # the trapezoidal rule
+    z, y, density = x[:, None], x[None, :], np.exp(-(x**2) / 2)
+    product = np.outer(density, density) / density.sum() ** 2
+    weight, bias, covariance, q = 1.5**2, 0.4**2, 0.3, 1.0
+    covariance, q = weight * covariance + bias, weight * q + bias
+    for _ in range(3):
+        c = covariance / q
+        first = np.tanh(np.sqrt(q) * z)
+        second = np.tanh(np.sqrt(q) * (c * z + np.sqrt(1 - c * c) * y))
+        covariance = weight * np.sum(product * first * second) + bias
+        q = weight * np.sum(product * first**2) + bias
+    net = A.vanilla(3, "tanh", sigma_w=1.5, sigma_b=0.4)
+    assert float(kc.q_map(net)(1.0)) == pytest.approx(q, rel=1e-12)
+    assert float(kc.c_map(net)(0.3)) == pytest.approx(covariance / q, rel=1e-12)

@@ -358,3 +358,12 @@ def test_long_formulas_break_between_terms_and_primes_are_seen() -> None:
 
 def test_statements_read_as_text() -> None:
     assert plain(r"$\max_{c}|C(c)-c| \le 2\,(1-C'(0))$") == "max_c|C(c)-c| <= 2 (1-C'(0))"
+
+
+def test_a_named_claim_is_printed_whole_with_its_evidence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--claim", "DKS-prop20", "--processes", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "printed: |C_f'(c)| <=" in text and "holds instead:" in text and "..." not in text
+    finding = kc.claims.verify(["DKS-prop20"], processes=1)["DKS-prop20"]
+    assert text.count("\n  - ") == len(finding.evidence) > 2
+    assert "- fails, counterexample, printed form:" in text and "1 claim:" in text

@@ -31,12 +31,26 @@ def test_fluctuations(capsys, tmp_path):
     assert (tmp_path / "f.svg").exists()
 
 
+def test_the_mean_square_of_the_input(capsys):
+    """He's layers keep q: 20 channels of q = 1 have |y|^2 = 20, of |x|^2 = 1 they have 1."""
+    chain = ("vanilla-6", "--features", "20", "--sigma-w", "1.4142135623730951")
+    for options, size, mean in (((), "|x|^2 = 1, q = 0.05", "2"), (("--q", "1"), "|x|^2 = 20, q = 1", "40")):
+        run(*chain, *options)
+        shown = capsys.readouterr().out
+        assert size in shown and shown.split("|y|^2 at the output")[1].split()[0] == mean
+    run(*chain, "--fluctuations", "--q", "3")
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("q ")] == ["3", "6"]
+    run(*chain, "--fluctuations")
+    assert "the inputs have q = 1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("vanilla-3",), "features N"), (("vanilla-3", "--features", "0"), "whole number"), (("vanilla-3", "--features", "5", "--weights", "orthogonal"), "fluctuations"),  # noqa: E501
         (("vanilla-3", "--features", "5", "--c", "0.5"), "--fluctuations"), (("vanilla-3", "--features", "5", "--activation", "tanh"), "tanh"),  # noqa: E501
         (("vanilla-3", "--features", "5", "--weights", "gausian"), "gaussian"),
+        (("vanilla-3", "--features", "5", "--q", "0"), "> 0"),
     ],
 )  # fmt: skip
 def test_bad_input(arguments, message):

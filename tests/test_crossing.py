@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mpmath
 import numpy as np
 import pytest
@@ -92,7 +94,14 @@ def test_learnable_kernels_of_equal_rows_have_all_digits_behind_norms() -> None:
     np.testing.assert_allclose(np.diag(found), (1 / np.sqrt(q) - 1) ** 2 * q / 2 + q, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("scale", "why"), [(1e-5, "leaves too few digits"), (1e-9, "channels are all equal")])
+REFUSED = [
+    (1e-5, "variance over channels is less than 1e-08 of its q, of which double precision"),
+    (1e-7, "variance over channels is 0, or less than 1e-14 of its q and not to be told from 0"),
+    (1e-9, "variance over channels is 0, or less than 1e-14 of its q and not to be told from 0"),
+]
+
+
+@pytest.mark.parametrize(("scale", "why"), REFUSED, ids=["1e-5", "1e-7", "1e-9"])
 def test_norms_of_what_hardly_varies_are_refused(scale: float, why: str) -> None:
     """sigmoid of small numbers: mean 1/2, variance scale^2 / 16, the difference of nearly equal doubles."""
     steps = [L.Input(), L.Affine(sigma_w=scale), L.Nonlinear("sigmoid"), L.LayerNorm(), L.Affine()]
@@ -102,3 +111,65 @@ def test_norms_of_what_hardly_varies_are_refused(scale: float, why: str) -> None
     with pytest.raises(kc.KcalcError, match=why):
         fine(0.5, q1=scale**2)
     assert float(fine.ball(0.5, q1=scale**2, digits=40).mid) == pytest.approx(0.5, rel=1e-9)
+
+
+def sigmoid_kernel(one: float, two: float, c: float) -> tuple[Any, Any, Any]:
+    """(variance, variance, correlation) of sigmoids of Gaussians of cosine c, by Hermite series.
+
+    1/(1 + exp(-x)) is 1/2 and the odd function tanh(x/2)/2, whose coefficient over the half line is half.
+    """
+
+    def coefficients(size: float) -> list[Any]:
+        def integrand(z: Any) -> Any:
+            return mpmath.npdf(z) * mpmath.tanh(size * z / 2)
+
+        return [
+            mpmath.quad(lambda z, n=n: integrand(z) * mpmath.hermite(n, z / mpmath.sqrt(2)), [0, 4, 12])
+            / mpmath.sqrt(mpmath.mpf(2) ** n * mpmath.factorial(n))
+            for n in (1, 3, 5)
+        ]
+
+    rows = [coefficients(size) for size in (one, two)]
+    variances = [mpmath.fsum(a * a for a in row) for row in rows]
+    terms = zip(*rows, (1, 3, 5), strict=True)
+    cross = mpmath.fsum(a * b * mpmath.mpf(c) ** n for a, b, n in terms)
+    return *variances, cross / mpmath.sqrt(variances[0] * variances[1])
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1e-3])
+def test_norms_of_what_varies_little_keep_their_digits(scale: float) -> None:
+    """Of sigmoids of small numbers, whose variance is 6e-6 and 6e-8 beside a q of 1/4."""
+    layers = [L.Input(), L.Affine(sigma_w=scale), L.Nonlinear("sigmoid")]
+    normed = kc.chain(*layers, L.LayerNorm())
+    C = kc.c_map(normed)
+    with mpmath.workdps(30):
+        variance, _, even = sigmoid_kernel(scale, scale * 1.5, 0.3)
+        same = sigmoid_kernel(scale, scale, -0.7)[2]
+        second = mpmath.mpf("0.25") + variance
+    assert float(C(-0.7)) == pytest.approx(float(same), rel=1e-15)
+    assert float(C(0.3, 1, 2.25)) == pytest.approx(float(even), rel=5e-15)
+    kernel = kc.ntk(kc.chain(normed, L.Affine()))
+    assert float(kernel.nngp(-0.7)) == pytest.approx(float(same), rel=1e-15)
+    scaled = kc.chain(*layers, L.Scale(-3), L.LayerNorm())
+    assert float(kc.c_map(scaled)(-0.7)) == pytest.approx(float(same), rel=1e-15)
+    standardised = kc.chain(*layers, L.Affine(standardised=True, sigma_w=2))
+    assert float(kc.c_map(standardised)(-0.7)) == pytest.approx(float(same), rel=1e-15)
+    assert float(kc.q_map(standardised)(1.0)) == pytest.approx(4 * float(variance), rel=1e-12)
+    slope = kc.slope_polynomial(normed, q=1.0) / kc.symbols.psi
+    assert float(slope) == pytest.approx(float(second / variance), rel=1e-12)
+    assert kc.gradients(normed).nodes["nonlinear_1"] == pytest.approx(1 / float(variance), rel=1e-12)
+    assert not any("digits" in note.text for note in C.assumptions)
+
+
+def test_norms_that_lose_digits_say_so() -> None:
+    """The variance of a sum of two sigmoids is taken as a difference."""
+    scale = 1e-3
+    steps: list[Any] = [("x", L.Input(), ())]
+    for k in "ab":
+        steps += [(k, L.Affine(sigma_w=scale), ("x",)), (f"s{k}", L.Nonlinear("sigmoid"), (k,))]
+    steps += [("sum", L.Sum(), ("sa", "sb")), ("n", L.LayerNorm(), ("sum",))]
+    C = kc.c_map(kc.Network.from_steps(steps))
+    (digits,) = (int(note.text.split()[-2]) for note in C.assumptions if note.node == "n")
+    with mpmath.workdps(40):
+        truth = float(sigmoid_kernel(scale, scale, 0.3)[2])
+    assert 7 <= digits <= 10 and abs(float(C(0.3)) / truth - 1) < 10.0**-digits

@@ -11,6 +11,11 @@ from scipy import integrate
 from thinning import mostly_slow
 
 import kcalc as kc
+from kcalc.calculi import global_maps
+from kcalc.calculi.global_maps import end_values
+from kcalc.cli import main
+from kcalc.compose import fold
+from kcalc.expectations import quadrature
 
 L, A = kc.layers, kc.architectures
 x = sp.Symbol("x")
@@ -192,3 +197,24 @@ def test_shape_refuses_what_is_no_network() -> None:
 def test_unknown_constants_name_the_known_ones() -> None:
     with pytest.raises(kc.KcalcError, match="tanh"):
         kc.shape(A.vanilla(3), "tanh").constants["tan"]
+
+
+def test_a_deep_network_is_read_twice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once to try its hypotheses, once for both global values; q values that wander in the last digit need one set of nodes."""
+    folds: list[int] = []
+    monkeypatch.setattr(global_maps, "fold", lambda network, *given: folds.append(len(network)) or fold(network, *given))
+    before = quadrature._rule.cache_info().misses
+    assert main(["shape", "vanilla-1500", "--activation", "tanh", "--method", "dks", "--zeta", "1.37"]) == 0
+    assert folds == [3002] * 2
+    assert quadrature._rule.cache_info().misses - before < 200
+    words = capsys.readouterr().out
+    assert "Q_f(1)" in words and "C_f'(1)" in words
+
+
+def test_end_values_are_those_of_the_maps() -> None:
+    for network in (
+        kc.architectures.vanilla(7, activation="swish"),
+        kc.architectures.resnet_v2(50, activation="tanh", shortcut_weight=0.8),
+    ):
+        size, slope = end_values(network)
+        assert (size, slope) == (kc.q_map(network)(1.0), kc.c_map(network).derivative(1)(1.0))

@@ -33,6 +33,7 @@ NETWORKS = {
     "all layers": kc.chain(
         L.Input(3, (8, 8)), L.Affine(4, kernel=(3, 5), stride=2, padding=(1, 2), groups=1, bias=False), L.BatchNorm(), L.Pool("max", 2, 2),
         L.Dropout(0.5), L.Flatten(), L.Identity(), L.RMSNorm(), L.LayerNorm(), L.Scale(sp.Rational(1, 3)), L.Opaque("attention", "unread"),
+        L.Opaque("lookup", "unread", 12),
     ),
 }  # fmt: skip
 

@@ -173,7 +173,7 @@ def test_norms_over_one_channel_are_refused(norm: Any) -> None:
     with pytest.raises(kc.KcalcError, match="'n' normalises over a single channel"):
         kc.c_map(net(("w", L.Affine(1), "x"), ("f", L.Nonlinear("relu"), "w"), ("n", norm, "f"), features=3))
     kc.c_map(net(("w", L.Affine(2), "x"), ("f", L.Nonlinear("relu"), "w"), ("n", norm, "f"), features=3))
-    with pytest.raises(kc.KcalcError, match="'n' normalises a feature map whose channels are all equal"):
+    with pytest.raises(kc.KcalcError, match="'n' normalises a feature map whose variance over channels is 0, or less"):
         kc.c_map(
             net(("w", L.Affine(2), "x"), ("f", L.Nonlinear("sign"), "w"), ("p", L.Product(), "f f"), ("n", L.LayerNorm(), "p"), features=3)
         )
@@ -306,3 +306,23 @@ def test_stages_carry_all_that_later_ones_read(kind: str) -> None:
         value = {"c": 0.3, **dict.fromkeys(map(str, free), 0.8)}
         numbers = network.subs({str(s): 0.8 for s in free}) if free else network
         assert float(composition.evaluate(value)) == pytest.approx(kc.c_map(numbers)(0.3), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("layer", "beyond"),
+    [
+        (L.Affine(kernel=3, padding=1), False),
+        (L.Affine(kernel=3, padding=2), True),
+        (L.Affine(padding=1), True),
+        (L.Affine(kernel=(5, 3), padding=(2, 1)), False),
+        (L.Affine(kernel=(5, 3), padding=2), True),
+        (L.Affine(kernel=2, padding=1), True),
+        (L.Affine(kernel=2, padding="circular"), False),
+    ],
+)
+def test_padding_beyond_half_a_window_is_a_heuristic(layer: Any, beyond: bool) -> None:
+    """Some locations read zeros alone at the centre tap: their q is sigma_b^2 = 0, where kernel maps say 1."""
+    net = kc.chain(L.Input(3), layer)
+    q = kc.c_map(net, spatial="exact", image_shape=(4, 4), weights="delta").q_values(np.ones((1, 4, 4, 3)))["affine_1"]
+    assert bool(q.min() == 0) == beyond
+    assert kc.c_map(net).heuristic == kc.ntk(net).heuristic == beyond

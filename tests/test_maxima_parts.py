@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.layers import Affine, GroupNorm, Input, LayerNorm, Nonlinear
+from kcalc.layers import Affine, GroupNorm, Input, LayerNorm, Nonlinear, Product
 from kcalc.subnetworks import maximal, maximal_c_value
-from kcalc.subnetworks.maxima import _check_monotone, leaky_relu_map
+from kcalc.subnetworks.leaky_relus import leaky_relu_map
+from kcalc.subnetworks.maxima import _check_monotone
 
 MP = mpmath.MPContext()
 MP.dps = 50
@@ -41,7 +42,7 @@ def test_active_is_an_interval_that_attains_the_maximum_and_cannot_be_extended(s
         assert values[i, j] == top
         assert j == 5 or values[i, j + 1] != top
         assert i == 0 or values[i - 1, j] != top or chosen[i - 1](x) < x
-    assert found.to_dict()["subnetworks"] == len(found._exits) <= 5
+    assert found.to_dict()["subnetworks"] == len(found._sweep.exits) <= 5
 
 
 def test_a_function_that_decreases_is_named_with_its_values() -> None:
@@ -75,14 +76,30 @@ def test_what_r_returns_has_the_shape_it_was_given() -> None:
         maximal(net, lambda x: np.ones(3))(np.array([0.1, 0.2]))
 
 
-def test_products_of_negative_c_values_are_refused() -> None:
-    L = kc.layers
-    net = kc.Network.from_steps([("x", L.Input(), ()), ("a", Affine(), ("x",)), ("b", Affine(), ("x",)), ("p", L.Product(), ("a", "b"))])
+def test_a_product_of_negative_c_values_is_positive() -> None:
+    factors = [("a", Affine(), ("x",)), ("b", Affine(), ("x",))]
+    net = kc.Network.from_steps([("x", Input(), ()), *factors, ("p", Product(), ("a", "b"))])
     found = maximal(net, lambda x: x)
     assert found(0.5) == 0.5 and found(0.0) == 0.0
     assert found.active(0.5).layers in (("a",), ("b",))
-    with pytest.raises(kc.KcalcError, match="negative c values"):
-        found(-0.5)
+    assert found(-0.5) == 0.25 and set(found.active(-0.5).layers) == {"a", "b", "p"}
+    assert found([-0.5, 0.5, -1.0]) == pytest.approx([0.25, 0.5, 1.0], rel=0, abs=0)
+    assert found.inverse(0.49, -1.0, 0.0) == pytest.approx(-0.7, rel=1e-14)
+    with pytest.raises(kc.UnreachableTarget, match=r"from 1 to 0 on \[-1.0, 0.0\], and 1.5 is not"):
+        found.inverse(1.5, -1.0, 0.0)
+
+
+@pytest.mark.parametrize(("x", "r", "layers"), [
+    (-0.5, lambda c: leaky(0, c), "uvp"),  # r(x) = .109 > 0 > x
+    (0.0, lambda x: 0.5 * x - 0.5, "ahuvp"),  # the product reads r(x) < 0, though x >= 0
+    (0.2, lambda x: 1.5 * x - 0.8, "ahuvp"),
+])  # fmt: skip
+def test_a_product_of_the_least_factors_may_be_greatest(x: float, r: Any, layers: str) -> None:
+    steps = [("x", Input(), ()), ("a", Affine(), ("x",)), ("h", Nonlinear("tanh"), ("a",))]
+    steps += [("u", Affine(), ("h",)), ("v", Affine(), ("h",)), ("p", Product(), ("u", "v"))]
+    found = maximal(kc.Network.from_steps(steps), r)
+    assert found(x) == pytest.approx(0.25, rel=1e-15)
+    assert sorted(found.active(x).layers) == sorted(layers)
 
 
 @pytest.mark.parametrize("target", [0.0, 0.3, 1.0])

@@ -262,8 +262,12 @@ def test_factors_of_a_relu_layer() -> None:
     assert sp.simplify(found.fourth_factor - ALPHA**4 * (N + 5) / N) == sp.simplify(found.minus_factor - ALPHA**4 * (N - 1) / N) == 0
     assert sp.simplify(found.relative_factor - (N + 5) / N) == 0 and sp.simplify(found.relative - ((1 + 5 / N) ** 3 - 1)) == 0
     assert found.to_dict()["mean_factor"] == "alpha**2" and found.to_dict()["layers"]["affine_1"]["second"] == "1"
-    assert repr(found) == "DepthMoments(3 nodes, depth 3, mean factor alpha**2)" and r"\left(\alpha^{2}\right)^{3}" in found._repr_latex_()
-    assert [note.node for note in found.assumptions] == [note.node for note in found.stability(ALPHA).assumptions] == ["block"]
+    assert (
+        repr(found) == "DepthMoments(3 nodes, depth 3, input |x|^2 = 1, q = 1/n, mean factor alpha**2)"
+        and r"\left(\alpha^{2}\right)^{3}" in found._repr_latex_()
+    )
+    assert [note.node for note in found.assumptions] == ["block", "block"]
+    assert [note.node for note in found.stability(ALPHA).assumptions] == ["block", "block"]
     k = sp.Symbol("k", integer=True, positive=True)
     values = {N: 4, ALPHA: sp.Rational(4, 5)}
     general = found.jacobian("affine_1", k)

@@ -305,7 +305,7 @@ def texts(found: Any) -> list[tuple[Any, str, str]]:
 
 
 def test_what_moments_assume() -> None:
-    exact = ("network", "exact at these widths, for independent symmetric weights; the input has |x|^2 = 1", "exact")
+    exact = ("network", "exact at these widths, for independent symmetric weights; the input has |x|^2 = 1, q = 0.333333", "exact")
     biases = ("network", "biases start at 0, and |J|^2 counts weights only", "convention")
     dropout = ("d", "dropout is the identity (evaluation)", "convention")
     plain = net(("W", Affine(3, bias=False), ("x",)))
@@ -313,7 +313,7 @@ def test_what_moments_assume() -> None:
     biased = net(("W", Affine(3), ("x",)), ("d", Dropout(0.1), ("W",)), ("V", Affine(3, bias=False), ("d",)))
     assert texts(moments(biased)) == [exact, ("network", "weights are gaussian", "convention"), dropout, biases]
     assert texts(moments(biased, jacobian=False)) == [exact, ("network", "weights are gaussian", "convention"), dropout]
-    fourth = "the input has sum x_i^4 = {} ({}), which matters for weights that are not Gaussian"
+    fourth = "the input has sum x_i^4 / |x|^4 = {} ({}), which matters for weights that are not Gaussian"
     assert texts(moments(biased, weights={"V": "uniform"})) == [
         exact, ("W", "weights are gaussian", "convention"), ("V", "weights are uniform", "convention"),
         ("x", fourth.format("1/3", "all |x_i| equal"), "convention"), dropout, biases,

@@ -196,7 +196,8 @@ def relu_block(sigma_w: Any, width: Any = n) -> Network:
 
 def test_depth_stability_says_what_it_found() -> None:
     text = str(moments_at_depth(relu_block(sp.sqrt(2) * alpha), 3))
-    assert text.splitlines()[0] == "E|y|^2 = (alpha**2)^(3)" and text.splitlines()[1].endswith("^(3)")
+    assert text.splitlines()[0] == "E|y|^2 = |x|^2 (alpha**2)^(3)"
+    assert text.splitlines()[1].endswith("^(3)")
     found = depth_stability(relu_block(sp.sqrt(2) * alpha), alpha)
     assert found.critical == (1,) and sp.simplify(found.rate - sp.log(1 + 5 / n)) == 0 and found.bounded is None
     assert "the mean is kept at alpha = 1; there log E|y|^4 grows by" in str(found)

@@ -232,6 +232,14 @@ def test_what_a_removed_output_read_is_an_output() -> None:
 def test_features_follow_the_layers() -> None:
     net = kc.architectures.densenet(3, growth=4)
     assert net.features["concat_3"] == 20
+    net = kc.Network.from_steps([
+        ("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("o", L.Opaque("lookup", "rows of a table", 12), ("x",)),
+        ("u", L.Opaque("lookup", "rows of a table"), ("x",)), ("c", L.Concat(), ("a", "o")),
+    ], ["c", "u"])  # fmt: skip
+    assert (net.features["o"], net.features["u"], net.features["c"]) == (12, None, 16)
+    assert net.layer("o") != net.layer("u")
+    with pytest.raises(kc.GraphError, match="different widths"):
+        kc.Network.from_steps([*((n, net.layer(n), net.parents(n)) for n in "xao"), ("s", L.Sum(), ("a", "o"))])
     with pytest.raises(kc.KcalcError, match="says 5 channels"):
         kc.Network.from_steps([("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("c", L.Concat((5, 4)), ("a", "a"))])
 
@@ -261,6 +269,7 @@ def test_features_follow_the_layers() -> None:
         (lambda: L.Nonlinear("rleu"), "unknown activation.*relu"),
         (lambda: L.Input(features=0), "features"),
         (lambda: L.Opaque(1, "x"), "text"),
+        (lambda: L.Opaque("a", "b", 0), "features must be a positive integer"),
     ],
 )
 def test_bad_layers_are_refused(make, message: str) -> None:

@@ -74,7 +74,7 @@ def test_repetition_is_folded_and_activations_without_closed_forms_keep_a_name()
     text = str(kc.ntk(A.vanilla(30, activation="relu", sigma_w=2**0.5)).expr)
     assert "29 times" in text and len(text) < 500
     composition = kc.ntk(A.vanilla(3, activation="tanh")).expr
-    assert "D_tanh" in str(composition)
+    assert "DC_tanh" in str(composition)
     with pytest.raises(kc.KcalcError, match="no closed form"):
         composition.evaluate({"c": 0.5})
     assert kc.ntk(A.vanilla(3, activation="tanh")).closed_form is None

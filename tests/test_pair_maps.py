@@ -8,16 +8,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 from flint import arb
-from gaussian_pieces import BENT, ELU, MIRROR, MIXED, STEPS, Pieces, at_end, digits, hermite, plane, weighted
+from gaussian_pieces import BENT, ELU, MIRROR, MIXED, STEPS, Pieces, at_end, digits, hermite, plane, wave, weighted
 
 from kcalc.activations import activation
 from kcalc.errors import KcalcError
-from kcalc.expectations import pairs
+from kcalc.expectations import pairs, single
 from kcalc.expectations.endzones import ZONE
 from kcalc.expectations.pairs import PairMap, pair_map
+from kcalc.expectations.single import LONGEST
 
 GAPS = np.array([0.0, 1e-14, 1e-7, 0.01, 0.3, 1.0, 1.4, 1.99, 2.0])
 FUNCTIONS = {f.name: f for f in (STEPS, BENT, MIXED, MIRROR, ELU)}
@@ -254,3 +256,26 @@ def test_how_many_terms_matter() -> None:
 
 def test_maps_are_kept() -> None:
     assert pair_map(STEPS, 1.0, BENT, 2.0) is pair_map(STEPS, 1.0, BENT, 2.0) is not pair_map(BENT, 1.0, STEPS, 2.0)
+
+
+def test_waves_at_q_values_of_unlike_length() -> None:
+    """cos(w x + p): e^(-m) (cos^2 p cosh k + sin^2 p sinh k), k = w^2 c sqrt(q1 q2), m = w^2 (q1 + q2)/2; 400 to 7700 terms."""
+    f = wave(30.0, 0.3)
+    with mpmath.workdps(40):
+        even, odd = mpmath.cos(0.3) ** 2, mpmath.sin(0.3) ** 2
+        for q1, q2 in ((0.02, 0.02), (0.5, 0.5), (0.51, 0.56), (1.0, 1.03), (0.3, 0.6), (3.0, 3.0), (8.0, 8.0)):
+            found = PairMap(f, q1, f, q2)
+            assert found.complete and found.products.size <= LONGEST
+            k, scale = 900 * mpmath.sqrt(mpmath.mpf(q1) * q2), mpmath.exp(-450 * (mpmath.mpf(q1) + q2))
+            for gap in (1e-12, 1e-7, 1e-3, 0.05, 1.0, 1.999):
+                c = 1 - mpmath.mpf(gap)
+                wanted = even * (mpmath.cosh(k) - mpmath.cosh(c * k)) + odd * (mpmath.sinh(k) - mpmath.sinh(c * k))
+                assert found.taylor(np.array([gap]), 0)[0][0] == pytest.approx(float(scale * wanted), rel=1e-11)
+
+
+def test_a_series_that_ends_beside_one_that_is_cut() -> None:
+    """What counts is the shorter one: of 1500 terms and 640 that are not all, 640 are no whole."""
+    ends, cut = wave(34.0, 0.3), STEPS
+    assert single.hermite(ends, 1.0).complete and single.hermite(ends, 1.0).coefficients.size > single.MAX_TERMS
+    assert not single.hermite(cut, 1.0).complete
+    assert not PairMap(ends, 1.0, cut, 1.0).complete and not PairMap(cut, 1.0, ends, 1.0).complete

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 import kcalc as kc
 from kcalc import KcalcError, activation, plotting
 from kcalc.plotting import drawing, graph_layout, layered
+from kcalc.plotting.frame import GREY
 
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 
@@ -237,3 +238,40 @@ def test_save_is_atomic(tmp_path: Path, error):
 def test_importing_does_not_import_matplotlib(module):
     at_import = [node for node in ast.parse(Path(module.__file__).read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert not any("matplotlib" in ast.unparse(node) for node in at_import)
+
+
+# -- keywords of matplotlib lines, marks -----------------------------------------------------------------------------------
+
+
+def test_plots_take_keywords_of_matplotlib_lines():
+    C, K = kc.c_map(kc.architectures.vanilla(2, "erf")), kc.ntk(kc.architectures.vanilla(2, "erf"))
+    ax = C.plot(label="two layers", color="red", ls=":", lw=3)
+    (curve,) = [line for line in ax.lines if line.get_gid() == "map"]
+    assert (curve.get_label(), curve.get_color(), curve.get_linestyle(), curve.get_linewidth()) == ("two layers", "red", ":", 3)
+    C.plot(ax=ax, label="again", alpha=0.5)
+    assert [line.get_label() for line in ax.lines if line.get_gid() == "map"] == ["two layers", "again"]
+    assert kc.q_map(kc.architectures.vanilla(2, "erf")).plot(label="Q", color="blue").lines[1].get_color() == "blue"
+    assert K.plot(label="kernel", linestyle="--").lines[0].get_label() == "kernel"
+    assert kc.gradients(kc.architectures.vanilla(3, "tanh")).plot(color="green").lines[0].get_color() == "green"
+    with pytest.raises(kc.KcalcError, match="colour.*label=, color=, ls="):
+        C.plot(colour="red")
+    with pytest.raises(kc.KcalcError, match="not both"):
+        plotting.c_maps([C], labels=["a"], label="b")
+
+
+def test_fixed_points_that_maps_share_are_one_grey_mark():
+    ax = plotting.c_maps({f"depth {n}": relu_map(n) for n in (1, 10, 100)})
+    marks = [line for line in ax.lines if str(line.get_gid()).startswith("fixed point")]
+    assert len(marks) == 1 and marks[0].get_color() == GREY
+    ax = plotting.c_maps({"shaped": lambda c, q1, q2: 0.1 * c + 0.9 * c**3, "relu": relu_map(2)})
+    at_one = [line for line in ax.lines if str(line.get_gid()).startswith("fixed point") and line.get_xdata()[0] > 0.9]
+    assert sorted(line.get_gid() for line in at_one) == ["fixed point, repelling", "fixed point, undecided"]
+    places = [line.get_transform().transform((1.0, 1.0)) for line in at_one]
+    assert np.hypot(*(places[0] - places[1])) > 8  # beside one another
+
+
+def test_legends_say_what_is_heuristic():
+    L = kc.layers
+    v1 = kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"))), L.Nonlinear("relu"), L.Affine())
+    ax = kc.c_map(v1, assume_independent=True).plot(label="V1")
+    assert [line.get_label() for line in ax.lines if line.get_gid() == "map"] == ["V1, heuristic"]

@@ -159,7 +159,7 @@ def floats(network):
 def test_residual_convolutions_with_weighted_sums():
     r = architecture(residual, conv_params(), jnp.ones((2, 8, 8, 3)))
     assert floats(r.network).isomorphic(floats(residual_twin()))
-    assert r.fidelity.level == "exact"
+    assert r.fidelity.level == "pooling"
 
 
 def test_channels_first_and_wrappers_read_the_same():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from trace_values import values_of
 
-import kcalc as kc
 from kcalc.interchange.read import read
 
 jax = pytest.importorskip("jax")
@@ -166,7 +165,6 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "windows with holes": (lambda p, x: windows(x, (1, 2, 2, 1), window_dilation=(1, 2, 2, 1)), IMAGE, "windows have gaps"),
     "windows of examples": (lambda p, x: windows(x, (2, 1, 1, 1)), IMAGE, "more than locations"),
     "windows of all": (lambda p, x: windows(x, (1, 2, 2, 2)), IMAGE, "more than locations"),
-    "mean that counts zeros": (lambda p, x: windows(x, (1, 3, 3, 1), padding="SAME", best=False) / 9, IMAGE, ""),
     "random factors": (lambda p, x: x * jax.random.normal(jax.random.key(0), x.shape), FLAT, "no dropout mask"),
     "random choice": (lambda p, x: jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, x.shape), x, 2 * x), FLAT, "chooses between"),
     "long": (lambda p, x: lax.fori_loop(0, 10**6, lambda i, h: jnp.tanh(h @ p["u"]), x), FLAT, "unrolled up to"),
@@ -203,6 +201,11 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
 }
 
 
+def test_a_mean_that_counts_zeros_is_noted() -> None:
+    reading = read(lambda p, x: windows(x, (1, 3, 3, 1), padding="SAME", best=False) / 9 @ p["u"][:3], P, jnp.ones(IMAGE))
+    assert any("count the zeros put around the image" in note.text for note in reading.network.notes)
+
+
 @pytest.mark.parametrize("name", UNREAD)
 def test_what_has_no_rule_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kcalc.interchange.jax_model.control.LONGEST", 20)  # turns of a loop that are unrolled
@@ -213,6 +216,19 @@ def test_what_has_no_rule_is_said(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert all(note.text for note in reading.notes)
 
 
-def test_complex_numbers_are_refused() -> None:
-    with pytest.raises(kc.KcalcError, match="complex numbers"):
-        read(lambda p, x: jnp.abs(x * 1j), P, jnp.ones(FLAT))
+COMPLEX: dict[str, Any] = {
+    "a factor": lambda p, x: jnp.abs(x * 1j),
+    "in a function of its own": lambda p, x: jax.jit(lambda h: jnp.real(jnp.exp(1j * h)))(x @ p["u"]),
+    "factors of channels": lambda p, x: ((x @ p["u"]) * jnp.linspace(0, 1j, 6)).real,
+    "weights": lambda p, x: jnp.tanh((x @ (p["u"] + 1j * p["u"][::-1])).real),
+    "biases": lambda p, x: jnp.tanh((x @ p["u"] + 1j * p["u"][0]).real),
+    "a transform": lambda p, x: jnp.fft.fft(x @ p["u"]).real,
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_numbers_are_not_read(name: str) -> None:
+    reading = read(COMPLEX[name], P, jnp.ones(FLAT))
+    assert reading.fidelity.level == "not read"
+    if name != "a transform":
+        assert any("complex numbers" in note.text for note in reading.notes)

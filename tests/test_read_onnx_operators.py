@@ -235,9 +235,9 @@ def test_what_has_no_rule_is_said_and_has_the_shape_of_onnxruntime(name: str) ->
     assert read(proto).fidelity.level == "not read"
 
 
-def test_a_mean_that_counts_zeros_is_remarked() -> None:
+def test_a_mean_that_counts_zeros_is_noted() -> None:
     reading = read(proto_of(case("AveragePool", "x", SQUARE, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)))
-    assert any("counts the zeros around the image" in remark for remark in reading.remarks)
+    assert any("count the zeros put around the image" in note.text for note in reading.network.notes)
 
 
 def test_quantised_products_are_named_once_the_file_tells_their_shapes() -> None:

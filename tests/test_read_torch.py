@@ -157,7 +157,7 @@ def test_padding_in_front_of_a_convolution_is_its_own() -> None:
     assert read(model, (1, 3, 8, 8)).network.layer("1").padding == "same"
     other = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), nn.ReLU())
     found = read(other, (1, 3, 8, 8))
-    assert any("reflect padding" in remark for remark in found.remarks)
+    assert any("reflect padding" in note.text for note in found.network.notes)
     assert found.network.layer("0").padding == "same"
 
 

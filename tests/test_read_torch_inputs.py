@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from torch import nn  # noqa: E402
 
 from kcalc.interchange.torch_model import is_torch, reader  # noqa: E402
 from kcalc.interchange.torch_model.walker import Walker  # noqa: E402
+from kcalc.interchange.trace import Linear  # noqa: E402
 
 X = torch.randn((2, 6), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
@@ -120,3 +122,48 @@ def test_graphs_in_the_graph(name: str) -> None:
         truth = module(X).numpy()
     (got,) = values_of(read(module, X, sigmas=False).trace, X.numpy())
     assert got == pytest.approx(truth, rel=1e-10)
+
+
+class Branching(nn.Module):
+    """A layer behind a branch on the input, which is recorded in one run instead of exported; and a tensor that is no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.held = nn.Linear(6, 6), [torch.randn(6, 6)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layer(x if x.sum() > 0 else -x)) @ self.held[0]
+
+
+@pytest.mark.parametrize("kind", ["exported", "recorded", "program"])
+def test_readings_keep_the_weights_that_they_read(kind: str) -> None:
+    model: Any = Branching() if kind == "recorded" else nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+    given = torch.export.export(model, (X.float(),)) if kind == "program" else model
+    found = read(given, *(() if kind == "program" else (X.float(),)))
+    assert found.trace is not None
+    weights = [op.weight for op in found.trace.ops if isinstance(op, Linear)]
+    before = [weight.copy() for weight in weights]
+    own = [*model.parameters(), *(given.state_dict.values() if kind == "program" else ()), *getattr(model, "held", ())]
+    with torch.no_grad():
+        for tensor in own:
+            tensor.mul_(0)
+    assert len(weights) == (2 if kind == "recorded" else 1)
+    assert all(np.any(a) and np.array_equal(a, b) for a, b in zip(weights, before, strict=True))
+
+
+def test_parameters_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(300, 200), nn.Tanh(), nn.Linear(200, 100))
+    copied: list[int] = []
+    clone = torch.Tensor.clone
+    monkeypatch.setattr(torch.Tensor, "clone", lambda t, **options: copied.append(t.numel()) or clone(t, **options))
+    read(model, (2, 300))
+    assert sum(n for n in copied if n >= 20_000) == 300 * 200 + 200 * 100
+
+
+def test_no_other_reader_is_loaded_for_a_torch_model() -> None:
+    code = (
+        "import sys, torch, kcalc as kc; kc.read(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()), (2, 4)); "
+        "print([name for name in sys.modules if name.startswith(('kcalc.interchange.onnx', 'kcalc.interchange.jax'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -57,7 +57,7 @@ CASES: dict[str, tuple[list[Any], list[int], list[Any], str, str]] = {
         IMAGE,
         [L.Input(3, (6, 6)), L.Affine(4, 3, bias=False)],
         "is read as 'same'",
-        "locations",
+        "approximate",
     ),
 }
 

@@ -42,7 +42,7 @@ def test_alpha_bar_of_relu() -> None:
     for depth, one in found.items():
         assert one.alpha_bar == pytest.approx(relu_ratio(depth), rel=1e-11)
         assert one.predicted_alpha_bar == 0.25 and one.limit is not None and one.limit.diagonal == pytest.approx(one.diagonal, rel=1e-12)
-    assert round(found[100].alpha_bar, 3) == 0.273 and found[100].kind == "edge" and found[25].kind == "shaped"
+    assert round(found[100].alpha_bar, 3) == 0.273 and found[100].kind == "edge" and found[25].kind == "data-dependent"
     gaps = [found[depth].alpha_bar - 0.25 for depth in (25, 100, 400)]
     assert gaps[0] > 2 * gaps[1] > 5 * gaps[2] > 0
 
@@ -59,7 +59,11 @@ def test_alpha_bar_of_smooth_activations() -> None:
         assert found[depth].predicted_alpha_bar == pytest.approx(1 / 3)
         assert found[depth].limit.slope == pytest.approx(1, abs=1e-9)  # type: ignore[union-attr]
     gaps = [abs(found[depth].alpha_bar - 1 / 3) for depth in (25, 100, 400)]
-    assert gaps[0] > 1.8 * gaps[1] > 3.6 * gaps[2] and gaps[2] < 0.01 and [found[d].kind for d in found] == ["shaped", "shaped", "edge"]
+    assert (
+        gaps[0] > 1.8 * gaps[1] > 3.6 * gaps[2]
+        and gaps[2] < 0.01
+        and [found[d].kind for d in found] == ["data-dependent", "data-dependent", "edge"]
+    )
 
 
 def test_layer_profiles_at_the_edge() -> None:
@@ -100,7 +104,14 @@ def test_exploding_odd() -> None:
 @pytest.mark.parametrize(("activation", "method"), [("tanh", "dks"), ("relu", "tat"), ("softplus", "dks")])
 def test_shaped(activation: str, method: str) -> None:
     one = kc.ntk(kc.shape(A.vanilla(99), activation, method).network).regime()
-    assert one.kind == "shaped" and "shaped" in repr(one)
+    assert one.kind == "data-dependent" and "Regime(data-dependent: " in repr(one)
+
+
+def test_a_shallow_network_is_data_dependent_too() -> None:
+    """Four tanh layers that no method has shaped."""
+    one = kc.ntk(A.vanilla(4, "tanh")).regime()
+    assert repr(one).startswith("Regime(data-dependent: ") and "data-dependent" in str(one)
+    assert one.to_dict()["kind"] == "data-dependent"
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "softplus", "swish"])

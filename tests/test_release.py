@@ -45,6 +45,17 @@ def test_the_oldest_versions_are_the_lower_bounds() -> None:
     assert all(pinned[name] == pinned[other] for name, other in NEEDED_BY.items())
 
 
+def test_a_package_has_one_requirement_whatever_extra_asks_for_it() -> None:
+    """So that the tests run with what users of an extra install."""
+    optional = PROJECT["project"]["optional-dependencies"]
+    lines = {*PROJECT["project"]["dependencies"], *(line for extra in optional.values() for line in extra)}
+    named = [re.split(r"[^\w-]", line)[0] for line in lines]
+    assert {line for name, line in zip(named, lines, strict=True) if name != "kcalc" and named.count(name) > 1} == set()
+    for extra in ("torch", "onnx", "flax", "equinox", "keras"):
+        assert re.search(rf"[\[,]{extra}[,\]]", optional["test"][0]), f"the test extra takes kcalc[{extra}]"
+        assert not any("==" in line for line in optional[extra]), "an exact version would replace the one that a user has"
+
+
 def test_one_version() -> None:
     """Written in kcalc/version.py; the built package reads it there, as the documentation does; the rest says the same."""
     tree = ast.parse((ROOT / "kcalc" / "version.py").read_text(encoding="utf-8"))

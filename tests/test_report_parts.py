@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy as sp
 
 import kcalc as kc
+from kcalc.activations import X
+from kcalc.expectations.endzones import EndZone
 from kcalc.report import sections
 from kcalc.report.explorer import _touched
 from kcalc.report.kernels import POINTS, Kernel, kernel, meaning
-from kcalc.report.local_tables import levels_needed
+from kcalc.report.local_tables import levels_needed, raw_table
 from kcalc.report.program import Step, compiled
 from kcalc.report.replay import Group, _apply, _rows, exact, run
 from kcalc.report.traces import Trace, trace, verdict
@@ -114,3 +117,36 @@ def test_some_sums_without_weights_are_counted() -> None:
     found: Any = SimpleNamespace(program=compiled(kc.chain(L.Input(), L.Affine(), *blocks, *ends)))
     assert "Before shaping 1 of 2 sums have no pair of weights, and stay as they are" in _touched(found)
     assert "Before shaping" not in _touched(SimpleNamespace(program=None))  # type: ignore[arg-type]
+
+
+def test_pages_of_mixers_hold_no_matrices() -> None:
+    """24 blocks with token weights of their own, 196 x 196 and there and back over 98: a page of words, not of a million numbers."""
+    rng, places, before = np.random.default_rng(0), 196, "e"
+    steps: list[Any] = [("x", kc.layers.Input(16, (places,)), ()), ("e", kc.layers.Affine(16), ("x",))]
+    for i in range(24):
+        matrices = [rng.standard_normal(shape) / 14 for shape in ((98, places), (places, 98))]
+        steps += [
+            (f"n{i}", kc.layers.LayerNorm(), (before,)), (f"t{i}", kc.layers.TokenMix(matrices[0]), (f"n{i}",)),
+            (f"g{i}", kc.layers.Nonlinear("gelu"), (f"t{i}",)), (f"u{i}", kc.layers.TokenMix(matrices[1]), (f"g{i}",)),
+            (f"s{i}", kc.layers.Sum(), (before, f"u{i}")),
+        ]  # fmt: skip
+        before = f"s{i}"
+    page = kc.report(kc.Network.from_steps([*steps, ("y", kc.layers.Affine(3), (before,))])).html
+    assert len(page.encode()) < 1_000_000
+    assert "TokenMix(matrix=&lt;98 x 196 numbers&gt;)" in page or "<98 x 196 numbers>" in page.replace("\\u003c", "<").replace(
+        "\\u003e", ">"
+    )
+
+
+@pytest.mark.parametrize("expr", [sp.sin(30 * X), sp.cos(60 * X), sp.sin(30 * X + 1), sp.sin(30 * X) + X / 10])
+def test_tables_of_waves_need_no_integrals_near_the_ends(expr: sp.Expr, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed forms or Hermite series serve every c, at q values where end zones took minutes."""
+    monkeypatch.setattr(EndZone, "_derivative_at", lambda *_: pytest.fail("an end zone is integrated"))
+    phi = kc.activation(expr)
+    for q in (1e-3, 0.05, 0.5, 1.0, 8.0):
+        c = np.array([1 - 1e-6, 0.99, 0.3, -0.9, -1 + 1e-9])
+        assert np.all(np.isfinite(phi.taylor(1 - c, q, order=1)))
+    table = raw_table(phi, 2.0**-9, 2.0**-7)
+    theta = np.array([0.1, 1.3, 2.9])
+    wanted = phi.taylor(2 * np.sin(theta / 2) ** 2, 0.005)[0] / (2 * np.sin(theta / 2) ** 2)
+    assert table.ratio_at(theta, math.log(0.005)) == pytest.approx(wanted, abs=1e-9)

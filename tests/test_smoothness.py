@@ -314,11 +314,10 @@ def test_deep_networks_do_not_overflow_and_results_are_plain_data() -> None:
     assert "<table>" in s._repr_html_() and "\n" not in repr(s)
 
 
-def test_pre_activations_beyond_what_is_proven_are_said() -> None:
+def test_bounds_hold_however_large_pre_activations_may_be() -> None:
     deep = kc.chain(L.Input(2), *[kc.chain(L.Affine(2), L.Nonlinear(kc.activation("softplus")))] * 200)
     s = smoothness(deep, radius=3.0, loss="cross_entropy")
-    assert any(a.kind == "heuristic" and "1e+60" in a.text for a in s.notes)
-    assert not any("1e+60" in a.text for a in smoothness(small(), radius=3.0).notes)
+    assert math.isfinite(s.log_beta) and not any(a.kind == "heuristic" for a in s.notes)
 
 
 def test_several_inputs_and_outputs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,29 @@ def test_pooling_cut_by_the_border_averages_what_is_there() -> None:
     q = np.einsum("aap->ap", k)
     expected = (2 / np.pi * np.arcsin(2 * k / np.sqrt((1 + 2 * q[:, None]) * (1 + 2 * q)))).mean(axis=-1)
     np.testing.assert_allclose(kc.ntk(net, spatial="exact").nngp.matrix(x), expected, rtol=0, atol=1e-15)
+
+
+def test_padding_of_single_taps_warns_of_nothing() -> None:
+    """A padded 1 x 1 layer is 0 at the 14 new locations of 20, where correlations are 0 / 0.
+
+    One channel, so that all correlations are 1 or -1: E relu(w s) relu(w t) is st/2 for numbers of
+    one sign and 0 for others, and the tangent kernel of each layer is the same.
+    """
+    padded = L.Affine(4, kernel=1, padding=1, bias=False)
+    steps: list[Any] = [("x", L.Input(1), ()), ("a", padded, ("x",)), ("b", padded, ("x",))]
+    steps += [("c", L.Concat(), ("a", "b")), ("r", L.Nonlinear("relu"), ("c",))]
+    steps += [("g", L.Affine(3, bias=False), ("r",)), ("p", L.Pool("mean"), ("g",))]
+    steps += [("out", L.Affine(1, bias=False), ("p",))]
+    X = np.random.default_rng(0).normal(size=(3, 2, 3, 1))
+    X[1, 0] = 0.0
+    K = kc.ntk(kc.Network.from_steps(steps), spatial="exact", image_shape=(2, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nngp, tangent = K.nngp.matrix(X), K.matrix(X)
+        cosines = kc.c_map(K.network, spatial="exact", image_shape=(2, 3))(X)
+    above, below = (np.maximum(sign * X, 0).sum(axis=(1, 2, 3)) for sign in (1, -1))
+    truth = (np.outer(above, above) + np.outer(below, below)) / 2 / 20**2
+    np.testing.assert_allclose(nngp, truth, rtol=CORNER * 5)
+    np.testing.assert_allclose(tangent, 3 * truth, rtol=CORNER * 5)
+    size = np.sqrt(np.diag(truth))
+    np.testing.assert_allclose(cosines, truth / np.outer(size, size), rtol=CORNER * 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import mpmath
 import numpy as np
@@ -49,6 +50,18 @@ def test_plain_networks_need_thirteen_layers_for_nine_tenths() -> None:
         kc.shape(A.vanilla(12), method="tat", eta=0.9)
     assert plain_c_value(0.0, 12) == pytest.approx(0.897148, abs=1e-6)
     assert kc.shape(A.vanilla(13), method="tat", eta=0.9).constants["relu"].negative_slope > 0
+
+
+def test_the_depth_that_a_target_needs_is_right_however_near_to_one_it_is() -> None:
+    eta = 1 - 2e-6
+    with pytest.raises(kc.UnreachableTarget, match=r"^eta = 0\.999998 is not reachable.*needs (\d+) layers") as refused:
+        kc.shape(A.vanilla(12), method="tat", eta=eta)
+    depth = int(re.findall(r"needs (\d+) layers", str(refused.value))[0])
+    assert plain_c_value(0.0, depth - 1) < eta <= plain_c_value(0.0, depth)
+    with pytest.raises(kc.UnreachableTarget, match="needs more than 1000000 layers"):
+        kc.shape(A.vanilla(12), method="tat", eta=1 - 1e-13)
+    with pytest.raises(kc.KcalcError, match="<= 1000000, got 1000001"):
+        A.vanilla(1000001)
 
 
 def test_the_largest_eta_gives_a_relu() -> None:

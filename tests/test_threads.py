@@ -272,6 +272,8 @@ def used() -> dict[str, Any]:
         "gain": kc.gain("swish"),
         "expression": kc.ntk(a.vanilla(2, "relu")).expr,
         "model": kc.to_jax(shaped, features=8),
+        "regression": kc.kernel_regression(kc.ntk(net), np.eye(3), np.arange(3.0), ridge=0.1),
+        "process": kc.gaussian_process(kc.ntk(net).nngp, np.eye(3), np.arange(3.0), noise=0.1),
     }
     for thing in things.values():
         asked(thing)
@@ -285,6 +287,8 @@ def asked(thing: Any) -> str:
         numbers = [thing(0.3), thing.c_map(0.3), thing.kinks, thing == pickle.loads(pickle.dumps(thing)), thing in {thing: 1}]
     elif isinstance(thing, kc.Network):
         numbers = [len(thing.blocks()), thing.graph.number_of_edges(), {thing: 1}[pickle.loads(pickle.dumps(thing))], kc.c_map(thing)(0.3)]
+    elif hasattr(thing, "leave_one_out"):
+        numbers = [thing.predict(np.ones((1, 3))).tolist(), thing.leave_one_out().tolist()]
     elif callable(thing):
         numbers = [thing(1.2), thing.inverse(1.3)] if hasattr(thing, "inverse") else [thing(0.7), thing(np.array([0.2, 0.9]))]
     return f"{thing} {numbers!r}"

@@ -316,3 +316,9 @@ def test_a_factor_beside_its_product_at_every_location():
 def test_an_input_as_a_factor_says_what_it_takes_for_granted():
     net = network(("x", L.Input(), ()), ("v", L.Affine(), ("x",)), ("p", L.Product(), ("x", "v")), ("s", L.Sum(), ("p", "v")))
     assert any("input has channel mean 0" in note.text for note in kc.c_map(net).assumptions)
+
+
+def test_great_matrices_print_as_their_size():
+    assert repr(L.TokenMix(np.ones((196, 100)))) == "TokenMix(matrix=<196 x 100 numbers>)"
+    assert repr(L.TokenMix([[0.5, 0.5]])) == "TokenMix(matrix=((0.5, 0.5),))"
+    assert repr(L.TokenMix(np.eye(4))).count("1.0") == 4

@@ -16,7 +16,7 @@ import sympy as sp
 
 from kcalc.activations import truncated
 from kcalc.activations.local_map import LocalCMap, LocalQMap
-from kcalc.arguments import TINY, derivative_order
+from kcalc.arguments import TINY, derivative_order, symbolic_q
 from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations import q_series
 from kcalc.expectations import single as expectations
@@ -28,6 +28,7 @@ from kcalc.fields.balls import BallField
 from kcalc.fields.gaps import Gap
 from kcalc.fields.jets import Jet, JetField
 from kcalc.fields.systems import as_field
+from kcalc.formulas import formula_name
 from kcalc.plain_arguments import whole
 from kcalc.threads import cached_property
 
@@ -36,21 +37,30 @@ LARGEST = 1e150  # products of two are
 
 
 def _positive(q: Array) -> Array:
-    if not np.all(q >= TINY):
-        if not np.all(q > 0):
+    if not (q >= TINY).all():  # np.all is several times slower for the single numbers of deep networks
+        if not (q > 0).all():
             raise KcalcError(f"q = {np.min(q):g}: a q value is a mean square and must be positive")
         raise KcalcError(f"q = {np.min(q)} has too few digits in double precision; give at least {TINY:.3g}")
     return q
 
 
 def _finite(name: str, q: Array, value: Array) -> Array:
-    if not np.all(np.isfinite(value)):
+    if not np.isfinite(value).all():
         raise KcalcError(f"activation {name!r}: a moment at q = {q[~np.isfinite(value)].flat[0]:g} is beyond double precision")
     return value
 
 
+def _distinct(columns: Array) -> tuple[Array, Any]:
+    """The distinct columns of an array (rows, n), and for every column which of them it is."""
+    if (columns == columns[:, :1]).all():
+        return columns[:, :1], np.zeros(columns.shape[1], dtype=int)
+    axis = None if len(columns) == 1 else 1  # of one row numpy sorts the numbers, not the columns
+    found, which = np.unique(columns, axis=axis, return_inverse=True)
+    return found.reshape(len(columns), -1), which.ravel()
+
+
 def _unit_gap(gap: Array) -> Array:
-    if np.any(gap < -1e-12) or np.any(gap > 2 + 1e-12):
+    if ((gap < -1e-12) | (gap > 2 + 1e-12)).any():
         worst = gap.flat[np.argmax(np.abs(gap - 1))]
         raise KcalcError(f"c = {1 - worst:.17g}: a c value is a cosine and must lie in [-1, 1]")
     return np.clip(gap, 0.0, 2.0)
@@ -116,7 +126,7 @@ class LocalMaps:
 
     def q_expr(self, q: object = 1) -> sp.Expr | None:
         """Q(q) in SymPy, for a number or a positive symbol q; None where no closed form is known."""
-        return self._closed_second_moment(SYMPY.number(q), SYMPY)
+        return self._closed_second_moment(symbolic_q(q, "q", "q_expr(q=1)"), SYMPY)
 
     def c_expr(self, c: object, q1: object = 1, q2: object = None) -> sp.Expr | None:
         """C(c, q1, q2) in SymPy as the textbooks write it, q2 = None meaning q1; None where no closed form is known."""
@@ -167,9 +177,9 @@ class LocalMaps:
     @staticmethod
     def _series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[Array, ...]:
         flat = _positive(np.asarray(NUMPY.number(q), dtype=float))
-        unique, inverse = np.unique(flat, return_inverse=True)
+        (unique,), inverse = _distinct(flat.reshape(1, -1))
         rows = np.array([integrate(float(value)) for value in unique])
-        return tuple(column[inverse.ravel()].reshape(flat.shape)[()] for column in rows.T)
+        return tuple(column[inverse].reshape(flat.shape)[()] for column in rows.T)
 
     def _moment(
         self, letter: str, closed: Callable[[Number, Field], Number | None], integrate: Callable[..., float], q: object, field: Field
@@ -182,7 +192,7 @@ class LocalMaps:
             small = self.degree is None and bool(np.any(flat < 1 / EXTREME))  # where closed forms take powers of q, which vanish
             if exact is not None and not small:
                 return _finite(self.name, flat, np.broadcast_to(np.asarray(exact, dtype=float), flat.shape))[()]
-            unique, inverse = np.unique(flat, return_inverse=True)
+            (unique,), inverse = _distinct(flat.reshape(1, -1))
             with np.errstate(over="ignore"):
                 found = np.array([integrate(self, float(value)) for value in unique])
             return _finite(self.name, unique, found)[inverse].reshape(flat.shape)[()]
@@ -198,7 +208,7 @@ class LocalMaps:
         if exact is not None:
             return exact
         if field is SYMPY:
-            return sp.Function(f"{letter}_{self.name}")(q)
+            return sp.Function(f"{letter}_{formula_name(self.name)}")(q)
         return self._high_precision(integrate.__name__, q, field)
 
     def _high_precision(self, quantity: str, q: Number, field: Field) -> Number:
@@ -261,7 +271,8 @@ class LocalMaps:
         c = sp.Symbol("c", real=True)
         uniform = q1 == q2 == 1
         closed = self._closed_gap(1 - c, q1, q2, SYMPY)
-        value = sp.Function(f"C_{self.name}")(*((c,) if uniform else (c, q1, q2))) if closed is None else sp.expand(1 - closed)
+        unknown = sp.Function(f"C_{formula_name(self.name)}")(*((c,) if uniform else (c, q1, q2)))
+        value = unknown if closed is None else sp.expand(1 - closed)
         here = SYMPY.cosine(gap)
         derivatives = [sp.diff(value, c, k).subs(c, here) / sp.factorial(k) for k in range(1, order + 1)]
         return (1 - value.subs(c, here), *derivatives)
@@ -279,9 +290,9 @@ class LocalMaps:
                     raise KcalcError(f"the C map of {self.name!r} is beyond double precision at so large a q; use c_map.ball")
                 return tuple(np.broadcast_to(np.asarray(part), gap.shape)[()] for part in (np.maximum(exact[0], 0.0), *exact[1:]))
         out = np.empty((order + 1, gap.size))
-        pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
+        pairs, inverse = _distinct(np.stack([q1.ravel(), q2.ravel()]))
         for index in range(pairs.shape[1]):
-            here = inverse.ravel() == index
+            here = inverse == index
             one, two = float(pairs[0, index]), float(pairs[1, index])
             out[:, here] = self._normalised(gap.ravel()[here], rest.ravel()[here], one, two, order)
         return tuple(part.reshape(gap.shape)[()] for part in out)
@@ -309,9 +320,9 @@ class LocalMaps:
             raise KcalcError(f"expected an activation, got {glimpse(other)}; make one with kc.activation")
         gap, q1, q2 = _broadcast(gap, q1, q2)
         out = np.empty((order + 2, gap.size))
-        pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
+        pairs, inverse = _distinct(np.stack([q1.ravel(), q2.ravel()]))
         for index in range(pairs.shape[1]):
-            here = inverse.ravel() == index
+            here = inverse == index
             with np.errstate(over="ignore"):
                 gamma = pair_map(self, float(pairs[0, index]), other, float(pairs[1, index]))  # type: ignore[arg-type]
                 out[0, here] = gamma.at_one

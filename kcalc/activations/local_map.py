@@ -9,9 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import sympy as sp
+from sympy.core.function import AppliedUndef
 
 from kcalc import symbols
-from kcalc.arguments import one_q, pair_arrays, series_length
+from kcalc.arguments import formula_symbols, one_q, pair_arrays, series_length, symbolic_q
 from kcalc.composition import Composition, LocalFunction
 from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations.pairs import pair_map
@@ -21,9 +23,11 @@ from kcalc.expectations.smoothing import smoothed
 from kcalc.fields import NUMPY, SYMPY
 from kcalc.fields.jax_field import is_jax
 from kcalc.fields.jets import Jet, JetField
+from kcalc.formulas import formula_name
 from kcalc.maps import Assumption, CMap, QMap
 
 Node = Any
+SYMBOLIC = "symbolic(q1=1, q2=None)"
 
 
 class LocalCMap(CMap):
@@ -62,18 +66,26 @@ class LocalCMap(CMap):
         return self.symbolic()
 
     def symbolic(self, q1: Any = 1, q2: Any = None) -> Composition:
-        """The map in ``kc.symbols.c`` at q values that are numbers or SymPy expressions; ``q2=None`` means ``q1``."""
-        one = SYMPY.number(q1)
-        two = one if q2 is None else SYMPY.number(q2)
-        if one.is_nonpositive or two.is_nonpositive:
-            raise KcalcError(f"q values are mean squares and must be > 0, got {one}, {two}")
-        extra: Any = sorted((one.free_symbols | two.free_symbols) - {symbols.c}, key=str)
+        """The map in ``kc.symbols.c`` at q values, numbers or SymPy expressions (``q2=None``: q1).
+
+        Raises: KcalcError for q values that are not positive or have symbols of other quantities.
+        """
+        one = symbolic_q(q1, "q1", SYMBOLIC)
+        two = one if q2 is None else symbolic_q(q2, "q2", SYMBOLIC)
+        arguments = formula_symbols((symbols.c,), one.free_symbols | two.free_symbols)
         value = self.activation.c_expr(symbols.c, one, two)
         functions: tuple[LocalFunction, ...] = ()
         if value is None:
             value = SYMPY.cosine(self.activation.taylor(1 - symbols.c, one, two, 0, SYMPY)[0])
-            functions = (LocalFunction(value.func, value.args, None, self.activation),)  # type: ignore[arg-type]
-        return Composition((symbols.c, *extra), (), value, "C", functions)
+            level = self._level(symbols.q)
+            functions = (level, LocalFunction(value.func, value.args, None, self.activation))  # type: ignore[arg-type]
+        return Composition(arguments, (), value, "C", functions)
+
+    def _level(self, q: sp.Symbol) -> LocalFunction:
+        """Q(q), which the Gaussian integral of C divides by."""
+        value = self.activation.second_moment(q, SYMPY)
+        closed = None if value.atoms(AppliedUndef) else value
+        return LocalFunction(sp.Function(f"Q_{formula_name(self.name)}"), (q,), closed, self.activation)
 
     def series(self, n: int, q: Any = 1) -> Array:
         """b_0 ... b_(n-1) of C(c) = sum_n b_n c^n at q1 = q2 = q: b_n = a_n^2/Q >= 0, a_n = E[phi(sqrt(q) z) h_n(z)], sum b_n = 1.

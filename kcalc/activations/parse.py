@@ -18,6 +18,7 @@ from kcalc.activations.pieces import CORNERED, KINK_REACH, compile_pieces, resol
 from kcalc.activations.polynomial import polynomial
 from kcalc.activations.rectifiers import abrelu
 from kcalc.activations.registry import by_name, entered, same_function
+from kcalc.activations.rescaled import rescaled
 from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations.quadrature import Array
 from kcalc.fields import NUMPY, SYMPY
@@ -103,7 +104,7 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
     known = _known(candidate)
     if known is not None:
         return known if name is None else replace(known, name=name)
-    return _as_rectifier(candidate) or candidate
+    return _as_rectifier(candidate) or rescaled(candidate, entered()) or candidate
 
 
 def _as_rectifier(candidate: Activation) -> Activation | None:

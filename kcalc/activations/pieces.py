@@ -13,20 +13,24 @@ import numpy as np
 import sympy as sp
 
 from kcalc.activations.cancellation import NearZero, kept, near_zero
+from kcalc.activations.wide import compile_wide
+from kcalc.certified.evaluate import compile_smooth
+from kcalc.certified.programs import CORNERED
 from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations.quadrature import Array
 from kcalc.fields import SYMPY
+from kcalc.fields.balls import working
 from kcalc.threads import alone, decimal_digits, lambdify
 
 X = sp.Symbol("x", real=True)
 """The one canonical symbol of every activation."""
 
-CORNERED = (sp.Piecewise, sp.Abs, sp.Max, sp.Min, sp.Heaviside, sp.sign)
 MOST_KINKS = 500
 KINK_REACH = 128
 """How far out kinks of functions that are not polynomials are looked for: as far as inputs of q = 100 reach."""
 _SOUGHT = KINK_REACH + 2
 _DIGITS = 50
+_BALL_BITS = (200, 1200)  # the latter enclose what underflows
 _FEW = 20  # kinks: their jumps are exact
 _ISOLATED = 8  # sign changes beyond KINK_REACH: more than these are an oscillation, seen at random
 _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, sp.Ci, sp.LambertW)
@@ -340,7 +344,7 @@ def _compile(piece: sp.Expr, patient: bool = True) -> Callable[[Array], Array]:
             out[near] = series(x[near])
         broken = ~np.isfinite(out)
         if patient and broken.any():
-            out[broken] = [_exact_value(piece, point) for point in x[broken]]
+            out[broken] = _exact_values(piece, x[broken])
         return out
 
     return values
@@ -370,6 +374,36 @@ def series_near_zero(piece: sp.Expr) -> NearZero | None:
 
 def _real(values: Any) -> Any:
     return np.where(np.imag(values) == 0, np.real(values), np.nan) if np.iscomplexobj(values) else values
+
+
+def _exact_values(piece: sp.Expr, points: Array) -> Array:
+    """``piece`` at points without overflow in between: by wide floats, else balls, else SymPy."""
+    if piece.has(sp.I):  # real, if at all, after SymPy has simplified it
+        return np.array([_exact_value(piece, point) for point in points])
+    try:
+        out = np.array(compile_wide(piece, X)(points))
+    except KcalcError:
+        out = np.full(points.shape, np.nan)
+    for index in np.flatnonzero(np.isnan(out)).tolist():
+        value = _by_ball(piece, points[index])
+        out[index] = _exact_value(piece, points[index]) if value is None else value
+    return out
+
+
+def _by_ball(piece: sp.Expr, point: float) -> float | None:
+    """``piece`` at a point from an enclosure; None where there is no narrow one."""
+    from flint import arb
+
+    try:
+        smooth = compile_smooth(piece).real
+    except KcalcError:
+        return None
+    for bits in _BALL_BITS:
+        with working(bits):
+            ball = smooth(arb(float(point)))
+            if ball.is_finite() and (ball.rel_accuracy_bits() > 60 or ball.abs_upper() < 1e-300):
+                return float(ball)
+    return None
 
 
 @alone

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kcalc.activations.base import Activation, Transformed
+from kcalc.activations.base import Activation
 from kcalc.activations.jax_function import jax_function
 from kcalc.activations.pieces import KINK_REACH
 from kcalc.activations.traced_linear import NAMES, LinearMaps, linear_pieces
@@ -115,6 +115,6 @@ def traced(activation: Activation, constants: Mapping[str, Any]) -> TracedMaps:
 
 def split(activation: Activation) -> tuple[Activation, dict[str, float]]:
     """The activation before its transformation, and the constants of that as floats."""
-    if isinstance(activation, Transformed):
-        return activation.original, {name: float(getattr(activation.constants, name)) for name in NAMES}
+    if activation.transformation is not None:
+        return activation.base, {name: float(getattr(activation.transformation, name)) for name in NAMES}
     return activation, dict(zip(NAMES, (1.0, 0.0, 1.0, 0.0), strict=True))

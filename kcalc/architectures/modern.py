@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from .. import layers as L
-from ..combinators import Piece, chain, repeat, residual
+from ..combinators import DEEPEST, Piece, chain, repeat, residual
 from ..errors import KcalcError, unknown
 from ..network import Network
 from ..plain_arguments import truth, whole
-from .papers import DEEPEST, HALF
+from .papers import HALF
+from .titles import titled
 
 NORMS: dict[str | None, tuple[Piece, ...]] = {None: (), "rms": (L.RMSNorm(),), "layer": (L.LayerNorm(),)}
 
@@ -34,8 +35,16 @@ def gated_mlp(
     Returns: a Network. Raises: KcalcError for an unknown norm or no whole number of blocks. [Shazeer 2020, "GLU variants"]
     """
     branch = chain(*_norm(norm), _gate(activation, features if hidden is None else hidden), L.Affine(features))
-    return chain(
-        L.Input(features), L.Affine(features), repeat(residual(branch, shortcut_weight), _blocks(blocks)), *_norm(norm), L.Affine(features)
+    return titled(
+        "gated-mlp",
+        chain(
+            L.Input(features),
+            L.Affine(features),
+            repeat(residual(branch, shortcut_weight), _blocks(blocks)),
+            *_norm(norm),
+            L.Affine(features),
+        ),
+        blocks,
     )
 
 
@@ -66,10 +75,10 @@ def convnext(
         L.Nonlinear(activation),
         L.Affine(features),
     )
-    return chain(
+    return titled("convnext", chain(
         L.Input(3, image_shape), L.Affine(features, kernel=patch, stride=patch), repeat(residual(branch, shortcut_weight), _blocks(blocks)),
         L.Pool("mean"), L.Flatten(), L.LayerNorm(), L.Affine(classes),
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def transformer(
@@ -99,7 +108,11 @@ def transformer(
         attention = chain(*_norm(norm), L.Affine(features), L.TokenMix(matrix), L.Affine(features))
         return chain(residual(attention, shortcut_weight), mlp)
 
-    return chain(L.Input(features), L.Affine(features), *map(block, _matrices(mixing, _blocks(blocks))), *_norm(norm), L.Affine(features))
+    return titled(
+        "transformer",
+        chain(L.Input(features), L.Affine(features), *map(block, _matrices(mixing, _blocks(blocks))), *_norm(norm), L.Affine(features)),
+        blocks,
+    )
 
 
 def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:

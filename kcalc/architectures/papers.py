@@ -1,23 +1,25 @@
 """Builders of the architectures that the papers analyse.
 
 All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise; none hides a gain.
+``sigma_w`` and ``sigma_b`` are those of all Affine layers: Var W = sigma_w^2/fan_in, Var b = sigma_b^2.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import sympy as sp
 
 from .. import layers as L
 from ..arguments import as_number
-from ..combinators import Piece, chain, repeat, residual, residual_weights
+from ..combinators import DEEPEST, Piece, chain, repeat, residual, residual_weights
 from ..errors import KcalcError, unknown
 from ..network import Network, Step
 from ..plain_arguments import truth, whole
+from .titles import titled
 
 HALF = sp.sqrt(2) / 2
-DEEPEST = 10**6
 STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
@@ -31,25 +33,42 @@ def _stages(depth: Any) -> tuple[int, ...]:
     return STAGES[depth]
 
 
-def vanilla(depth: int, activation: Any = "relu", features: int | None = None, sigma_w: Any = 1, readout: bool = True) -> Network:
-    """``depth`` combined layers (Affine, then activation), then a readout Affine unless ``readout=False``."""
+def vanilla(
+    depth: int,
+    activation: Any = "relu",
+    features: int | None = None,
+    sigma_w: Any = 1,
+    readout: bool = True,
+    sigma_b: Any = 0,
+) -> Network:
+    """``depth`` combined layers (Affine, then activation), then a readout Affine if ``readout``.
+
+    All Affine layers, the readout too, have Var W = sigma_w^2 / fan_in and Var b = sigma_b^2.
+    """
     if getattr(depth, "free_symbols", None):
         raise KcalcError(f"a graph has a whole number of layers, and {depth} is a symbol: see kc.vanilla_maps(activation, {depth})")
-    layer = chain(L.Affine(features, sigma_w=sigma_w), L.Nonlinear(activation))
-    body = [repeat(layer, _depth(depth))]
-    return chain(L.Input(features), *body, *([L.Affine(features, sigma_w=sigma_w)] if truth(readout, "readout") else []))
+    affine = L.Affine(features, sigma_w=sigma_w, sigma_b=sigma_b)
+    body = repeat(chain(affine, L.Nonlinear(activation)), _depth(depth))
+    return titled("vanilla", chain(L.Input(features), body, *([affine] if truth(readout, "readout") else [])), depth)
 
 
 def rescaled_resnet(
-    blocks: int, branch_depth: int = 3, shortcut_weight: Any = HALF, activation: Any = "relu", features: int | None = None, sigma_w: Any = 1
+    blocks: int,
+    branch_depth: int = 3,
+    shortcut_weight: Any = HALF,
+    activation: Any = "relu",
+    features: int | None = None,
+    sigma_w: Any = 1,
+    sigma_b: Any = 0,
 ) -> Network:
     """An Affine, then ``blocks`` residual blocks with identity shortcuts and normalised sums.
 
     A branch is ``branch_depth`` times (activation, Affine). ``shortcut_weight`` is TAT's ``w``. [TAT App. B.5]
     """
-    layer = chain(L.Nonlinear(activation), L.Affine(features, sigma_w=sigma_w))
-    block = residual(repeat(layer, _depth(branch_depth, name="branch_depth")), shortcut_weight)
-    return chain(L.Input(features), L.Affine(features, sigma_w=sigma_w), repeat(block, _depth(blocks, name="blocks")))
+    affine = L.Affine(features, sigma_w=sigma_w, sigma_b=sigma_b)
+    layer, length = chain(L.Nonlinear(activation), affine), _depth(branch_depth, name="branch_depth")
+    block = residual(repeat(layer, length), shortcut_weight)
+    return titled("rescaled-resnet", chain(L.Input(features), affine, repeat(block, _depth(blocks, name="blocks"))), blocks)
 
 
 def resnet_v2(
@@ -74,10 +93,10 @@ def resnet_v2(
         shortcut = _combined(activation, L.Affine(out, stride=stride))
         stages.append(residual(transition, *weights, shortcut=shortcut))
         stages.append(repeat(residual(_bottleneck(activation, width, out, 1), *weights), blocks - 1))
-    return chain(
+    return titled("resnet-v2", chain(
         L.Input(3, image_shape), L.Affine(64, kernel=7, stride=2), L.Pool("max", 3, 2, "same"), *stages,
         L.Nonlinear(activation), L.Pool("mean"), L.Flatten(), L.Affine(classes),
-    )  # fmt: skip
+    ), depth)  # fmt: skip
 
 
 def _weights(shortcut_weight: Any, residual_weight: Any) -> tuple[Any, Any]:
@@ -122,9 +141,9 @@ def wide_resnet(
         stages.append(residual(_basic(activation, out, stride), *weights, shortcut=shortcut))
         if depth > 10:
             stages.append(repeat(residual(_basic(activation, out, 1), *weights), (depth - 4) // 6 - 1))
-    return chain(
+    return titled("wide-resnet", chain(
         L.Input(3, image_shape), L.Affine(16, kernel=3), *stages, L.Nonlinear(activation), L.Pool("mean"), L.Flatten(), L.Affine(classes)
-    )  # fmt: skip
+    ), depth)  # fmt: skip
 
 
 def _basic(activation: Any, out: int, stride: int) -> Network:
@@ -156,10 +175,10 @@ def layernorm_resnet(
         width, out, stride = 64 * 2**number, 256 * 2**number, 1 if number == 0 else 2
         stages.append(residual(branch(width, out, stride), shortcut=combined(L.Affine(out, stride=stride, sigma_w=gain))))
         stages.append(repeat(residual(branch(width, out, 1)), blocks - 1))
-    return chain(
+    return titled("layernorm-resnet", chain(
         L.Input(3, image_shape), L.Affine(64, kernel=7, stride=2), L.Pool("max", 3, 2, "same"), *stages,
         L.LayerNorm(), L.Nonlinear(activation), L.Pool("mean"), L.Flatten(), L.Affine(classes, sigma_w=gain),
-    )  # fmt: skip
+    ), depth)  # fmt: skip
 
 
 def densenet(layers: int, activation: Any = "relu", growth: int | None = 32, readout: bool = True) -> Network:
@@ -182,35 +201,41 @@ def densenet(layers: int, activation: Any = "relu", growth: int | None = 32, rea
     steps.append(("phi_out", L.Nonlinear(activation), (tail,)))
     if truth(readout, "readout"):
         steps.append(("readout", L.Affine(), ("phi_out",)))
-    return Network.from_steps(steps)
+    return titled("densenet", Network.from_steps(steps), layers)
 
 
 # -- strided and preconditioned networks of the scaling calculus ---------------------------------------------------------------------------
 
 
 def lenet(
-    activation: Any = "relu", classes: int = 10, channels: int = 1, image_shape: tuple[int, int] | None = (32, 32), sigma_w: Any = 1
+    activation: Any = "relu",
+    classes: int = 10,
+    channels: int = 1,
+    image_shape: tuple[int, int] | None = (32, 32),
+    sigma_w: Any = 1,
+    sigma_b: Any = 0,
 ) -> Network:
     """LeNet-5 with strides in place of pooling: two 5 x 5 convolutions of stride 2, then 120 and 84 features. [Scaling sec. 5]"""
-    layers = [
-        L.Affine(6, kernel=5, stride=2, padding="valid", sigma_w=sigma_w),
-        L.Affine(16, kernel=5, stride=2, padding="valid", sigma_w=sigma_w),
-    ]
-    dense = [L.Affine(120, sigma_w=sigma_w), L.Affine(84, sigma_w=sigma_w)]
-    return _alternating(L.Input(channels, image_shape), activation, layers, [*dense, L.Affine(classes, sigma_w=sigma_w)])
+    affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
+    layers = [affine(features, kernel=5, stride=2, padding="valid") for features in (6, 16)]
+    dense = [affine(features) for features in (120, 84, classes)]
+    return titled("lenet", _alternating(L.Input(channels, image_shape), activation, layers, dense))
 
 
 def alexnet(
-    activation: Any = "relu", classes: int = 1000, image_shape: tuple[int, int] | None = (224, 224), hidden: int = 4096, sigma_w: Any = 1
+    activation: Any = "relu",
+    classes: int = 1000,
+    image_shape: tuple[int, int] | None = (224, 224),
+    hidden: int = 4096,
+    sigma_w: Any = 1,
+    sigma_b: Any = 0,
 ) -> Network:
     """AlexNet with the strides of its poolings given to the convolutions before them (kernels 11, 5, 3, 3, 3). [Scaling sec. 10]"""
-
-    def convolution(features: int, kernel: int, stride: int) -> L.Affine:
-        return L.Affine(features, kernel=kernel, stride=stride, padding=kernel // 2, sigma_w=sigma_w)
-
-    layers = [convolution(64, 11, 8), convolution(192, 5, 2), convolution(384, 3, 1), convolution(256, 3, 1), convolution(256, 3, 2)]
-    dense = [L.Affine(hidden, sigma_w=sigma_w), L.Affine(hidden, sigma_w=sigma_w), L.Affine(classes, sigma_w=sigma_w)]
-    return _alternating(L.Input(3, image_shape), activation, layers, dense)
+    affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
+    sizes = ((64, 11, 8), (192, 5, 2), (384, 3, 1), (256, 3, 1), (256, 3, 2))
+    layers = [affine(k, kernel=side, stride=stride, padding=side // 2) for k, side, stride in sizes]
+    dense = [affine(features) for features in (hidden, hidden, classes)]
+    return titled("alexnet", _alternating(L.Input(3, image_shape), activation, layers, dense))
 
 
 def _alternating(entry: L.Input, activation: Any, convolutions: list[L.Affine], dense: list[L.Affine]) -> Network:
@@ -283,7 +308,7 @@ def preconditioned_block(
         lost = (1 + 3 * pooled) / 4
         window = "valid" if isinstance(padding, str) and padding == "valid" else "same"
         along = [L.Pool("mean", 2, 2, window), along[0], L.Scale(1 / sp.sqrt(alpha * lost))]
-    return residual(branch, alpha, beta, shortcut=chain(*along))
+    return titled("preconditioned-block", residual(branch, alpha, beta, shortcut=chain(*along)))
 
 
 def preactivation_resnet50(
@@ -313,4 +338,4 @@ def preactivation_resnet50(
         inputs = 4 * inside
     relu: Any = "relu"
     ends = [L.Nonlinear(relu), L.Scale(sp.sqrt(2)), L.Pool("mean"), L.Flatten(), _geometric(inputs, classes, 1, 1)]
-    return chain(*pieces, *ends, *([] if output_scale is None else [L.Scale(output_scale)]))
+    return titled("preactivation-resnet50", chain(*pieces, *ends, *([] if output_scale is None else [L.Scale(output_scale)])))

@@ -57,4 +57,5 @@ def mirrored_network(shaping: Shaping) -> tuple[Network, dict[Node, Initialiser]
                 f"node {node!r} ({type(layer).__name__}) reads the pair at {source!r}, whose halves it would mix up; "
                 "put an Affine between them"
             )
-    return Network.from_steps(steps, shaping.network.outputs), laws
+    mirrored = Network.from_steps(steps, shaping.network.outputs)
+    return mirrored.with_notes(shaping.network.notes), laws

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..arguments import raw_array
 from ..calculi.arrays import Shape
+from ..calculi.checks import refuse_displaced
 from ..calculi.widths import given_widths
 from ..compose import fold, require_network
 from ..errors import KcalcError, glimpse
@@ -51,6 +52,10 @@ class Model(Shown):
     trainable_norms: bool = False
     _plans: dict[Any, Plan] = field(default_factory=dict, repr=False)
     _compiled: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without compiled functions, which belong to this process."""
+        return {**self.__dict__, "_compiled": {}}
 
     # -- the functions ---------------------------------------------------------------------------------------------------------------
 
@@ -251,14 +256,15 @@ class Model(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Where kernel maps do not describe this model, node by node (known once inputs are: after ``init`` or ``apply``)."""
+        """Where kernel maps do not describe this model, node by node (known once inputs are: after ``init`` or
+        ``apply``), and where its network differs from a model that was read."""
         plan = next(reversed(self._plans.values())) if self._plans else self.plan()
         found = [
             Assumption(node, f"{plan.laws[node].name} weights of shape {fan.shape} are not those kernel maps assume", "heuristic")
             for node, fan in plan.fans.items()
             if not describes_theory(plan.laws[node], fan)
         ]
-        return tuple(found)
+        return (*self.network.assumptions, *found)
 
     def to_dict(self) -> dict[str, Any]:
         """Widths, laws of the weights and settings, as plain data."""
@@ -304,9 +310,11 @@ def to_jax(
 
     Isomorphic consecutive blocks run as one scan with stacked parameters, so that compilation does not take longer for deeper networks;
     initial weights and outputs are those of the unrolled network.
-    Raises: KcalcError for symbols, unknown names, nodes or laws, extents that do not fit, and layers that arrays cannot run.
+    Raises: KcalcError for symbols, unknown names, nodes or laws, extents that do not fit, layers that arrays cannot
+    run, and networks whose positions are not those of the model that they were read from.
     """
     source, own_laws = _source(network)
+    refuse_displaced(source, "outputs for images")
     if source.free_symbols:
         named = ", ".join(sorted(symbol.name for symbol in source.free_symbols))
         raise KcalcError(f"the network has symbols ({named}); give them numbers with net.subs({{...}})")

@@ -81,4 +81,4 @@ def _extended(network: Network, factors: dict[Node, float]) -> Network:
             name += "'"
         steps.append((name, Scale(factors[node]), (node,)))
         outputs.append(name)
-    return Network.from_steps(steps, outputs)
+    return Network.from_steps(steps, outputs).with_notes(network.notes)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arguments import one_number, one_q
 from ..compose import fold, require_network
-from ..errors import KcalcError, glimpse
+from ..errors import KcalcError, glimpse, without_option
 from ..fields import NUMPY
 from ..fields.jets import Jet
 from ..layers import BatchNorm, Layer
@@ -40,6 +40,7 @@ class Batches(Kernel):
         return super().rule(layer, node, inputs)
 
 
+@without_option()
 def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
     """The network with ``batch_c`` at every BatchNorm, for a large batch of inputs of mean square ``q`` and pairwise c value ``c``.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -15,6 +15,8 @@ from ..errors import KcalcError
 from ..fields import NUMPY, SYMPY
 from ..fields.jax_field import is_jax
 from ..fields.jets import Jet
+from ..network import Network
+from ..notes import read_at
 
 Number = Any
 Node = Hashable
@@ -24,6 +26,35 @@ CANCELLED = 1e-8
 
 EQUAL = 1e-14
 """Of q: what is left of a variance of 0."""
+
+
+def refuse_displaced(network: Network, what: str) -> None:
+    """Refuse a network whose strides, windows or sizes are not those of the model that was read.
+
+    ``what`` computes with positions. Raises: KcalcError naming the node, how it differs, and remedies.
+    """
+    for note in network.notes:
+        if note.level == "locations":
+            raise KcalcError(
+                f"node {note.node!r}: {note.text}, so that positions here are not the model's, and "
+                f"{what} would be those of another one; kc.c_map(net) and kc.ntk(net) use no positions; "
+                "net.with_notes([]) takes the network's own positions for the model's"
+            )
+
+
+def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]]) -> None:
+    """Refuse images of other ``shapes``, {input: shape}, than a network was read for.
+
+    The model may have other paddings and windows there. Raises: KcalcError naming the input and remedies.
+    """
+    for note in network.notes:
+        shape = shapes.get(note.node) if note.level == "exact" else None
+        if shape is not None and note != read_at(note.node, tuple(shape)):
+            raise KcalcError(
+                f"the input {note.node!r} has images of {shape} here, but was {note.text}: the model may "
+                "have other paddings and windows at another size; read it at that size, or drop the note "
+                "with net.with_notes([])"
+            )
 
 
 def check_q(field: Any, q: Number, node: Node) -> None:
@@ -41,23 +72,30 @@ def check_q(field: Any, q: Number, node: Node) -> None:
         bad = plain_values[~good].ravel()[0]
         raise KcalcError(
             f"node {node!r} has q = {bad}: q values must stay positive and finite; they explode or vanish before this node "
-            "(kc.gain(activation) gives the sigma_w that keeps q), or its addends cancel"
+            "(kc.gain(activation) gives the sigma_w that keeps q)"
         )
 
 
 def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
-    """Refuse to normalise what has no variance over channels, or one whose digits are gone, naming the node."""
+    """Refuse to normalise channels whose variance is 0 or has lost its digits, naming the node."""
     value, scale = (v.value if isinstance(v, Jet) else v for v in (var, q))
     if is_jax(value):
         return
-    if field is NUMPY and np.any(np.asarray((value <= CANCELLED * scale) & (value > EQUAL * scale))):
-        raise KcalcError(
-            f"node {node!r} normalises a feature map whose variance over channels is less than {CANCELLED:g} of its q, which leaves "
-            "too few digits of it; take larger inputs or weights, or ask the map's ball(...) for certified digits"
-        )
-    bad = value == 0 if field is SYMPY else np.any(np.asarray(value <= EQUAL * scale)) if field is NUMPY else not value > 0
-    if bad:
-        raise KcalcError(f"node {node!r} normalises a feature map whose channels are all equal, so its variance is 0")
+    what = f"node {node!r} normalises a feature map whose"
+    if field is SYMPY:
+        if value == 0:
+            raise KcalcError(f"{what} channels are all equal, so that its variance is 0")
+    elif field is not NUMPY:
+        if not value > 0:
+            close = "variance over channels is 0, or too close to it for so many digits"
+            raise KcalcError(f"{what} {close}; ask for more digits")
+    elif np.any(np.asarray(value <= CANCELLED * scale)):
+        remedy = "take larger inputs or weights, or ask the map's ball(...) for certified digits"
+        why = f"less than {CANCELLED:g} of its q, of which double precision leaves too few digits"
+        if np.any(np.asarray(value <= EQUAL * scale)):
+            why = f"0, or less than {EQUAL:g} of its q and not to be told from 0 in double precision"
+            remedy = f"remove the normalisation if all channels are equal; else {remedy}"
+        raise KcalcError(f"{what} variance over channels is {why}; {remedy}")
 
 
 def plain(value: Number) -> bool:

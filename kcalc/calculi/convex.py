@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 import sympy as sp
 
 from .. import layers as L
-from ..arguments import as_number
+from .. import symbols
+from ..arguments import as_number, formula_symbols, symbolic_q
 from ..compose import fold, no_rule, require_network
 from ..errors import KcalcError
 from ..maps import Assumption
@@ -38,6 +39,7 @@ class ConvexCalculus(ABC, Generic[State]):
 
     def __init__(self, network: Network, q: Any = None) -> None:
         require_network(network)
+        formula_symbols((symbols.psi,), network.free_symbols)
         self.network = network
         self.q: Mapping[Node, Any] | None = q if q is None or isinstance(q, Mapping) else None
         self.normalisations: Mapping[Node, sp.Expr] = {}
@@ -46,8 +48,7 @@ class ConvexCalculus(ABC, Generic[State]):
             self.q, self.normalisations = _true_values(network, q)
         for node, value in (self.q or {}).items():
             network.layer(node)  # refuses what is no node
-            if _exact(as_number(value, f"q[{node!r}]")).is_positive is False:
-                raise KcalcError(f"q values must be positive, got {value} at {node!r}")
+            symbolic_q(as_number(value, f"q[{node!r}]"), f"q[{node!r}]", "q={node: q value}")
 
     @abstractmethod
     def start(self) -> State:
@@ -147,7 +148,7 @@ class ConvexCalculus(ABC, Generic[State]):
             elif not self._true and meaning[self.network.parents(node)[0]]:
                 text = f"C(0) = 0 is taken for what this {kind} reads, so that its slope is 1 (it is larger otherwise; q=1.0 computes it)"
                 found.append(Assumption(node, text))
-        return tuple(found)
+        return (*found, *self.network.assumptions)
 
     @cached_property
     def _channels(self) -> dict[Node, tuple[Any, ...]]:
@@ -187,13 +188,13 @@ class _Means:
 
 def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[Node, sp.Expr]]:
     """q values of all nodes, and the slopes of the LayerNorms and standardised weights where they exceed 1."""
-    from .global_maps import q_and_mean_values
+    from .global_maps import q_and_variances
 
-    values = q_and_mean_values(network, as_number(q, "q"))
+    values = q_and_variances(network, as_number(q, "q"))
     slopes: dict[Node, sp.Expr] = {}
     for node in _centring(network):
-        square, mean = values[network.parents(node)[0]]
-        slope = square / (square - mean * mean)
+        square, variance = values[network.parents(node)[0]]
+        slope = square / variance
         if slope > 1 + 1e-14:
             slopes[node] = _rounded(sp.Float(slope))
     return {node: square for node, (square, _) in values.items()}, slopes

@@ -12,11 +12,11 @@ from ..arguments import cosine_array, one_q, per_input, q_array
 from ..compose import fold
 from ..composition import Composition
 from ..fields import NUMPY
+from ..fields.gaps import Gap
 from ..fields.jets import Jet
 from ..maps import Assumption, CMap, KernelMap, QMap
 from ..network import Network, channel_widths, concat_channels, require_network
 from ..plain_arguments import truth
-from ..threads import cached_property
 from .channels import Channels
 from .kernel import Kernel
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
@@ -68,12 +68,24 @@ def q_values(network: Network, q: Any = 1, assume_independent: bool = False) -> 
     return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
 
 
-def q_and_mean_values(network: Network, q: Any = 1) -> dict[Node, tuple[float, float]]:
-    """(q value, channel mean) of every node for uniform input q (a number, or {input: number})."""
+def q_and_variances(network: Network, q: Any = 1) -> dict[Node, tuple[float, float]]:
+    """(q value, variance over channels) of every node for uniform input q, a number or {input: number}."""
     reading = _Reading(network, False)
     given = per_input(network.inputs)(q, lambda v: q_array(v, "q"), "q")
     states = reading.run(NUMPY, given, None, None)
-    return {node: (float(reading.kernel.whole(state)[0]), reading.kernel.mean(state)) for node, state in states.items()}
+    kernel = reading.kernel
+    sizes = {node: float(kernel.whole(state)[0]) for node, state in states.items()}
+    return {node: (sizes[node], kernel.variance(state)) for node, state in states.items()}
+
+
+def end_values(network: Network) -> tuple[float, float]:
+    """(Q, C'(1)) at the output of a network of one output for inputs of q = 1, by one fold."""
+    reading = c_map(network)._reading
+    inputs, one = network.inputs, np.asarray(1.0)
+    gap = Jet.variable(Gap.from_cosine(one), 1, -1.0)
+    states = reading.run(NUMPY, dict.fromkeys(inputs, one), None, dict.fromkeys(inputs, gap))
+    q, _, end = reading.kernel.whole(states[network.outputs[0]])
+    return float(q), -float(end.coefficients[1])
 
 
 def node_values(
@@ -114,9 +126,16 @@ class _Reading:
         with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
             return fold(self.network, kernel, inputs)
 
-    @cached_property
+    @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Those of one trial reading: at numbers where there are numbers, else symbolically."""
+        """Those of one trial reading, kept by the network: a deep one is asked for several maps."""
+        known = self.network.__dict__.setdefault("_kernel_assumptions", {})
+        if self.assume not in known:
+            known[self.assume] = self._tried()
+        return known[self.assume]
+
+    def _tried(self) -> tuple[Assumption, ...]:
+        """The assumptions of a trial reading, at numbers where there are numbers, else symbolically."""
         if self.network.free_symbols:
             notes = symbolic_notes(self.network, self.assume)
         else:
@@ -128,7 +147,7 @@ class _Reading:
                 self.run(NUMPY, one, two, dict.fromkeys(inputs, Jet((np.asarray(0.5),))))
                 notes = tuple(dict.fromkeys((*notes, *self.kernel.notes.values())))
         width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
-        return (width, *notes)
+        return (width, *self.network.assumptions, *notes)
 
 
 class _OfNetwork(KernelMap):
@@ -136,7 +155,7 @@ class _OfNetwork(KernelMap):
         self._reading = _Reading(network, assume_independent)
         self.network = network
         self.inputs, self.outputs = network.inputs, network.outputs
-        self.name = f"{len(network)} nodes"
+        self.name = network.name or f"{len(network)} nodes"
         self._assumptions = self._reading.assumptions
 
     @property
@@ -164,7 +183,10 @@ class NetworkCMap(_OfNetwork, CMap):
     def symbolic(self, q1: Any = 1, q2: Any = None) -> Composition | dict[Node, Composition]:
         """The map as a named composition in the symbol ``c`` (one ``c_input`` each where there are several inputs).
 
-        ``q1``, ``q2`` are numbers or SymPy expressions, ``q2=None`` meaning ``q1``.
+        ``q1``, ``q2`` are the q values of the inputs, numbers or SymPy expressions, ``q2=None``
+        meaning ``q1``. Stages are named ``q_k``, ``p_k`` (q values of the two inputs) and ``c_k``.
+        Raises: KcalcError for symbols of other quantities, such as ``kc.symbols.c``, and where a
+        symbol of a layer has the name of an argument.
         """
         return symbolic_map(self.network, q1, q2, "C", self._reading.assume)
 

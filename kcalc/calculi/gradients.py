@@ -24,6 +24,7 @@ from ..maps import Assumption
 from ..network import Network, chosen_output, sum_weights
 from ..printing import html_table, text_table
 from .channels import Channels
+from .kernel_moments import KernelMoments
 from .ntk import TangentReading
 from .tangent import refuse_jumps
 
@@ -55,11 +56,11 @@ class Gradients:
         values = [self.nodes[node] for node in self.weights if self.nodes[node] > 0]
         return max(values) / min(values) if values else float("nan")
 
-    def plot(self, ax: Axes | None = None) -> Axes:
+    def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
         """Draw the values over the network's nodes in order, on a logarithmic scale."""
         from ..plotting.kernels import gradient_trace
 
-        return gradient_trace(self, ax=ax)
+        return gradient_trace(self, ax=ax, **line)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -98,7 +99,8 @@ def gradients(network: Network, q: Any = 1, output: Node = None, assume_independ
     zero = dict.fromkeys(network.inputs, np.asarray(0.0))
     kernel, states = reading.run(NUMPY, zero, given, None, {})
     simple = not any(note.kind == "exact" for note in kernel.notes.values())
-    totals = _backward(network, states, chosen) if simple else _forward(network, reading, given, chosen)
+    backward = Backward(kernel, states)
+    totals = _backward(network, backward, chosen) if simple else _forward(network, reading, given, chosen)
     levels = {node: float(kernel.whole(state)[0]) for node, state in states.items()}
     weights = {node: levels[node] * totals[node] for node in network.nodes_of(L.Affine) if node in totals}
     notes = reading.assumptions
@@ -118,8 +120,8 @@ class Backward:
     ``states`` are those of the kernel calculus at c = 1. A message is d K_out / d K_g for every group g of a node's channels.
     """
 
-    def __init__(self, states: Mapping[Node, Channels]) -> None:
-        self.states = states
+    def __init__(self, kernel: KernelMoments, states: Mapping[Node, Channels]) -> None:
+        self.kernel, self.states = kernel, states
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
@@ -192,9 +194,9 @@ class Backward:
     @rule.register(L.RMSNorm)
     def _(self, layer: L.LayerNorm | L.GroupNorm | L.RMSNorm, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
         below = self.states[parents[0]]
-        q = sum(float(share) * float(pair.moments.q1) for share, pair in below.groups)
-        mean = sum(float(share) * float(pair.moments.mean1) for share, pair in below.groups) if not isinstance(layer, L.RMSNorm) else 0.0
-        return [[m / (q - mean * mean) for m in message]]
+        whole = isinstance(layer, L.RMSNorm)
+        size = float(self.kernel.whole(below)[0]) if whole else self.kernel.variance(below)
+        return [[m / size for m in message]]
 
     @rule.register(L.Identity)
     @rule.register(L.Flatten)
@@ -226,11 +228,16 @@ def _mean_chi(network: Network, node: Node, states: Mapping[Node, Channels]) -> 
     return sum(float(share) * _chi(layer, node, pair.moments.q1) for share, pair in below.groups)
 
 
-def _backward(network: Network, states: Mapping[Node, Channels], output: Node) -> dict[Node, float]:
+def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, float]:
     """{node: value} of all nodes, those that do not reach the output 0."""
+    states = backward.states
     start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
     start[output] = [float(share) for share, _ in states[output].groups]
-    messages = fold_back(network, Backward(states).rule, start, lambda one, two: [a + b for a, b in zip(one, two, strict=True)])
+
+    def added(one: Groups, two: Groups) -> Groups:
+        return [a + b for a, b in zip(one, two, strict=True)]
+
+    messages = fold_back(network, backward.rule, start, added)
     return {node: sum(message) for node, message in messages.items()}
 
 

@@ -28,6 +28,10 @@ Node = Hashable
 ALIKE = "statistics over locations: all locations are taken to have one q value and one mean (exact where they do)"
 BATCH = "batch normalisation of a large batch whose examples all have the same q value and pairwise c value here (kc.large_batch)"
 LOCATIONS = "convolutions are Delta-initialised: only the centre tap is non-zero [DKS sec. 5.3]"
+BEYOND = (
+    "the padding is wider than half of the window, so that some locations read zeros at any one tap and "
+    "hold biases alone; all locations are taken to read the image"
+)
 POOLING = {
     "max": "max pooling is treated as the identity (exact when the pooled locations agree) [DKS sec. 20.2]",
     "mean": "mean pooling is treated as the identity, as if it were weighted mean pooling [DKS sec. 20.1]",
@@ -50,6 +54,8 @@ class Kernel(KernelActivations):
         (below,) = inputs
         if layer.kernel not in (1, (1, 1)):
             self.note(node, LOCATIONS, "convention")
+        if _reaches_beyond(layer):
+            self.note(node, BEYOND)
         scale, shift = self._sigmas(layer, node)
         weight, bias = scale * scale, shift * shift
         gaussian = self._grouped(layer, node, below)
@@ -81,7 +87,7 @@ class Kernel(KernelActivations):
                 return self._checked(self.algebra.weighted_sum(pairs, weights, node), node)
             except FreshnessError as error:
                 if not self.assume_independent:
-                    raise FreshnessError(f"{error}; or pass assume_independent=True to treat the addends as independent") from None
+                    raise FreshnessError(error.message, "; or pass assume_independent=True to treat the addends as independent") from None
             self.note(node, "the addends are treated as independent and centred, which they are not")
             parts = [self.algebra.own(p.moments).times(w * w) for p, w in zip(pairs, weights, strict=True)]
             q1, q2, gap = self._mixed(parts, node)
@@ -182,7 +188,8 @@ class Kernel(KernelActivations):
 
     @rule.register
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Channels]) -> Channels:
-        self.note(node, POOLING[layer.kind])
+        if layer.mixes:
+            self.note(node, POOLING[layer.kind])
         return inputs[0]
 
     @rule.register
@@ -198,3 +205,13 @@ class Kernel(KernelActivations):
     @rule.register
     def _(self, layer: L.Input, node: Node, inputs: Sequence[Channels]) -> Channels:
         raise KcalcError(f"no value is given for the input {node!r}; give one for every input, {{input: value}}")
+
+
+def _reaches_beyond(layer: L.Affine) -> bool:
+    """Whether no tap reads the image both at the first and at the last output (for strides of 1)."""
+    if isinstance(layer.padding, str):
+        return False
+    pads = layer.padding if isinstance(layer.padding, tuple) else (layer.padding,)
+    taps = layer.kernel if isinstance(layer.kernel, tuple) else (layer.kernel,)
+    pads, taps = (v * max(len(pads), len(taps)) if len(v) == 1 else v for v in (pads, taps))
+    return any(2 * pad > tap - 1 for pad, tap in zip(pads, taps, strict=False))

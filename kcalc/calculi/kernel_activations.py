@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from ..activations import Activation, activation, combine, multiply
 from ..errors import FreshnessError
+from ..fields import NUMPY
 from ..fields.jets import Jet
 from .atoms import Atom, Pair, opened
 from .checks import is_one, plain
@@ -18,6 +19,7 @@ from .second_moments import Moments, agree, is_zero
 
 Number = Any
 Node = Hashable
+KEPT = 1024
 
 
 @dataclass
@@ -27,6 +29,7 @@ class KernelActivations(KernelMoments):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._posts: dict[Any, Pair] = {}
+        self._maps: dict[Any, Any] = {}  # local maps at numbers met before, as in deep networks
 
     def _activated(self, phi: Activation, pair: Pair, node: Node) -> Pair:
         """phi of a centred Gaussian; of a function of one Gaussian, the two fused; otherwise refused."""
@@ -40,7 +43,8 @@ class KernelActivations(KernelMoments):
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian pre-activation; put an Affine layer "
-                "in front of it (net.preactivated() rewrites a ResNet as V2), or pass assume_independent=True to treat it as Gaussian"
+                "in front of it",
+                ", or pass assume_independent=True to treat it as Gaussian",
             )
         self.note(node, f"{phi.name} sees {self._describe(pair)}, treated as a centred Gaussian of the same q and c")
         return self._post(phi, Atom(node, replace(pair.moments, mean1=0, mean2=0), self._bit(), True), 1, node)
@@ -82,13 +86,28 @@ class KernelActivations(KernelMoments):
     def _local_q(self, phi: Activation, q: Number) -> tuple[Number, Number]:
         if isinstance(q, Jet):
             return q.compose(phi.q_series(q.value, 2, q.order)), q.compose(phi.q_series(q.value, 1, q.order))
-        return phi.second_moment(q, self.field), phi.mean(q, self.field)
+        return self._kept((phi, q), lambda: (phi.second_moment(q, self.field), phi.mean(q, self.field)))
 
     def _local_gap(self, phi: Activation, gap: Number, q1: Number, q2: Number) -> Number:
         if not self.follow_c:
             return 0
-        series = phi.taylor(gap.value, q1, q2, gap.order, self.field)
+        series = self._kept((phi, q1, q2, gap.value, gap.order), lambda: phi.taylor(gap.value, q1, q2, gap.order, self.field))
         return (-gap).compose([series[0], *(-a for a in series[1:])])
+
+    def _kept(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """``make()``, computed once for an activation and floating-point numbers.
+
+        It is computed every time for arrays and for numbers of other fields.
+        """
+        phi, *numbers = key
+        if self.field is not NUMPY or not all(isinstance(n, float | int) or (type(n) is np.ndarray and n.ndim == 0) for n in numbers):
+            return make()
+        place = (phi, *map(float, numbers))
+        if place not in self._maps:
+            if len(self._maps) >= KEPT:
+                self._maps.clear()
+            self._maps[place] = make()
+        return self._maps[place]
 
     def _fusion(self, phi: Activation, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
         """phi after a function of one Gaussian as one activation of that Gaussian, if that is what it sees."""
@@ -138,7 +157,8 @@ class KernelActivations(KernelMoments):
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r} multiplies feature maps that share weights ({', '.join(self._describe(p) for p in pairs)}); put an Affine "
-                "layer on all of them but one, or pass assume_independent=True to treat the factors as independent"
+                "layer on all of them but one",
+                ", or pass assume_independent=True to treat the factors as independent",
             )
         self.note(node, "the factors are treated as independent, which they are not")
         return self.algebra.independent_product(pairs, node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,8 +21,10 @@ from .freshness import Algebra
 from .second_moments import Moments, Part, is_zero
 
 Number = Any
+Two = tuple[Number, Number]
 Node = Hashable
 FEW = 64  # channels per group under which a grouped convolution is far from Gaussian
+SMALL = 1e-3  # of q: a variance over channels below it is not taken as the difference q - mean^2
 
 
 @dataclass
@@ -86,9 +89,59 @@ class KernelMoments:
         if is_zero(mean1) and is_zero(mean2):
             return self._parts(state)
         q1, q2, _ = self.algebra.mix(self._parts(state))
-        for q, mean in ((q1, mean1), (q2, mean2)):
-            check_variance(self.field, q - mean * mean, q, node)
+        centred = self._about_mean(state, (q1, q2), (mean1, mean2), node)
+        if centred is not None:
+            return [self.algebra.own(centred)]
         return [*self._parts(state), Part.of_means(mean1, mean2, sign=-1)]
+
+    def _about_mean(self, state: Channels, q: Two, mean: Two, node: Node) -> Moments | None:
+        """The moments about the channel means where differences would lose digits, else None.
+
+        Raises: KcalcError where the differences ``q - mean^2`` have too few digits.
+        """
+        left = [size - m * m for size, m in zip(q, mean, strict=True)]
+        for variance, size in zip(left, q, strict=True):
+            check_variance(self.field, variance, size, node)
+        if self.field is not NUMPY or isinstance(left[0], Jet):
+            return None
+        share = min(float(np.min(variance / size)) for variance, size in zip(left, q, strict=True))
+        if share > SMALL:
+            return None
+        found = self._centred_activation(state)
+        if found is None:
+            digits = f"c values keep about {int(15 + math.log10(share))} digits"
+            text = f"the variance over channels is {share:.1g} of q: {digits}"
+            self.note(node, text, "convention")
+        return found
+
+    def _centred_activation(self, state: Channels) -> Moments | None:
+        """The moments of one activation of a Gaussian about its mean; None for other channels.
+
+        The variance is ``Q (1 - C(0))`` of the local maps, and with ``J = sqrt(q1 q2)``, the means
+        ``m_j`` and the standard deviations ``s_j``
+        ``1 - c = (J gap - (m1 s2 - m2 s1)^2 / (J + m1 m2 + s1 s2)) / (s1 s2)``.
+        """
+        terms = state.pairs[0].terms
+        if len(terms) != 1 or len(state.groups) > 1:
+            return None
+        (term,) = terms
+        atom, m = term.atom, term.atom.moments
+        if atom.activation is None or atom.source is None:
+            return None
+        if not np.all(np.asarray(term.a1 * term.a2) > 0):
+            return None
+        square, phi, source = atom.scale * atom.scale, atom.activation, atom.source.moments
+        one, two = (phi.taylor(np.ones(()), square * q, None, 0)[0] for q in (source.q1, source.q2))
+        var1, var2 = m.q1 * one, m.q2 * two
+        if not self.follow_c:
+            gap: Number = 0
+        elif self.uniform:
+            gap = m.gap * (1 / one)
+        else:
+            joint, left = self.algebra.geometric(m.q1, m.q2), self.algebra.geometric(var1, var2)
+            apart = (m.mean1 * np.sqrt(var2) - m.mean2 * np.sqrt(var1)) ** 2
+            gap = (m.gap * joint - apart / (joint + m.mean1 * m.mean2 + left)) * (1 / left)
+        return Moments(term.a1**2 * var1, term.a2**2 * var2, gap, 0, 0)
 
     def whole(self, state: Channels) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) over all channels of a feature map."""
@@ -98,9 +151,12 @@ class KernelMoments:
         q1, q2, gap = self.algebra.mix(self._parts(state))
         return q1, q2, self._clipped(gap)
 
-    def mean(self, state: Channels) -> float:
-        """The mean over all channels of a feature map, as a float."""
-        return float(state.average(_mean1, self.field))
+    def variance(self, state: Channels) -> float:
+        """The variance over all channels of a feature map, as a float."""
+        q, mean = float(self.whole(state)[0]), float(state.average(_mean1, self.field))
+        left = q - mean * mean
+        centred = self._centred_activation(state) if left < SMALL * q else None
+        return left if centred is None else float(centred.q1)
 
     def _mixed(self, parts: Sequence[Part], node: Node) -> tuple[Number, Number, Number]:
         q1, q2, gap = self.algebra.mix(parts)
@@ -143,10 +199,11 @@ class KernelMoments:
 
     def _divided(self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node) -> Channels:
         """``(f_j - mean_j) / sqrt(q_j - mean_j^2)``, every group alike."""
+        centred = self._about_mean(below, (q1, q2), (mean1, mean2), node)
+        if centred is not None:
+            return Channels.one(self._standardised(below.pairs[0], centred, node))
         var1 = q1 - mean1 * mean1
         var2 = var1 if self.uniform else q2 - mean2 * mean2
-        for var, q in ((var1, q1), (var2, q2)):
-            check_variance(self.field, var, q, node)
         s1 = 1 / self.algebra.root(var1)
         s2 = s1 if self.uniform else 1 / self.algebra.root(var2)
         t1, t2 = (0 if is_zero(mean) else -mean * scale for mean, scale in ((mean1, s1), (mean2, s2)))
@@ -156,6 +213,15 @@ class KernelMoments:
             moments = replace(out.pairs[0].moments, q1=one, q2=one if self.uniform else q2 * 0 + 1)
             return Channels.one(replace(out.pairs[0], moments=moments))
         return out
+
+    def _standardised(self, pair: Pair, centred: Moments, node: Node) -> Pair:
+        """One activation less its mean, of moments ``centred``, over its standard deviation."""
+        (term,) = pair.terms
+        s1, s2 = term.a1 / np.sqrt(centred.q1), term.a2 / np.sqrt(centred.q2)
+        one, m = centred.q1 * 0 + 1, term.atom.moments
+        moments = Moments(one, one if self.uniform else centred.q2 * 0 + 1, centred.gap, 0, 0)
+        made = Pair(moments, (Term(s1, s2, term.atom),), -s1 * m.mean1, -s2 * m.mean2, pair.window)
+        return self._checked(made, node)
 
     def _batched(self, pair: Pair, between: Number, node: Node) -> Pair:
         """One group of channels centred and divided by the statistics of a batch whose examples have the c value ``between``."""
@@ -198,7 +264,8 @@ class KernelMoments:
         if len(below.groups) > 1 and not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r} is a grouped Affine after a concatenation of unlike feature maps, so its groups differ; "
-                "put an Affine with groups=1 in between, or pass assume_independent=True"
+                "put an Affine with groups=1 in between",
+                ", or pass assume_independent=True",
             )
         if len(below.groups) > 1:
             self.note(node, "the groups of the convolution are treated as alike")

@@ -12,7 +12,7 @@ import numpy as np
 from ..activations.traced import split
 from ..arguments import real_array
 from ..compose import fold
-from ..errors import KcalcError
+from ..errors import KcalcError, without_option
 from ..fields.jax_field import is_jax, jax_field
 from ..fields.jets import Jet
 from ..gram.options import check_means, check_widths
@@ -45,6 +45,7 @@ Node = Hashable
 KINDS = ("ntk", "nngp", "both")
 
 
+@without_option()
 def learnable_kernel(network: Network, parameterization: str = "ntk", features: int | None = None) -> LearnableKernel:
     """The NNGP and NTK of a network as a differentiable JAX function of the data, sigma_w, sigma_b and activation constants.
 

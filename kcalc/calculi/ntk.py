@@ -8,11 +8,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-import sympy as sp
 
 from ..arguments import angle_array, cosine_array, finished, gap_balls, per_input, q_array, q_balls, series_length, single_precision
 from ..compose import fold, require_network
-from ..composition import Composition
+from ..composition import Composition, Formula
 from ..errors import FreshnessError, KcalcError, unknown
 from ..fields import NUMPY
 from ..fields.gaps import Gap
@@ -178,11 +177,11 @@ class TangentReading:
     @cached_property
     def _assumptions(self) -> tuple[Assumption, ...]:
         if self.network.free_symbols:
-            return ()
+            return self.network.assumptions
         half, one = np.asarray(0.5), np.asarray(1.0)
         kernel, _ = self.run(NUMPY, dict.fromkeys(self.network.inputs, half), dict.fromkeys(self.network.inputs, one), None)
         width = Assumption("network", "infinite width; independent weights of mean 0; the kernel at initialisation")
-        return (width, *kernel.notes.values())
+        return (width, *self.network.assumptions, *kernel.notes.values())
 
 
 def broadcast_shape(*arrays: Any) -> tuple[int, ...]:
@@ -198,7 +197,7 @@ def _orthogonal(gap: Mapping[Node, Any]) -> Array:
     return np.all(np.broadcast_arrays(*(np.asarray(value) == 1 for value in gap.values())), axis=0)
 
 
-class KernelFunction(OfReading, WithMatrices):
+class KernelFunction(OfReading, WithMatrices, Formula):
     """A kernel of two inputs as a function of their c and q values: covariances, not cosines.
 
     Call ``K(c, q1=1, q2=None)`` with numbers, arrays (broadcast) or {input: value}; ``q2=None`` means ``q1``.
@@ -249,25 +248,16 @@ class KernelFunction(OfReading, WithMatrices):
         """The kernel at uniform input q = 1 as a named composition: ``c_k`` are cosines, ``t_k`` tangents over q."""
         return self.symbolic()
 
-    @property
-    def closed_form(self) -> sp.Expr | Any:
-        """The kernel as one SymPy expression, or None where an activation has no closed form or the expression is a wall."""
-        composition = self.expr
-        return None if isinstance(composition, dict) else composition.closed_form
-
     def symbolic(self, q1: Any = 1, q2: Any = None) -> Composition | dict[Node, Composition]:
-        """The kernel as a named composition at numbers or SymPy expressions ``q1``, ``q2`` (None: ``q1``)."""
+        """The kernel as a named composition at numbers or SymPy expressions ``q1``, ``q2``.
+
+        ``q2=None`` means ``q1``.
+        Raises: KcalcError as for a C map's ``symbolic``.
+        """
         reading = self.reading
         found = symbolic_kernels(reading.network, q1, q2, self._seeds, reading.fan_in, reading.assume)
         out = {node: pair[self._part] for node, pair in found.items()}
         return next(iter(out.values())) if len(out) == 1 else out
-
-    def _repr_latex_(self) -> str | None:
-        try:
-            composition = self.expr
-        except KcalcError:  # no symbolic form: a notebook shows the plain repr instead
-            return None
-        return None if isinstance(composition, dict) else composition._repr_latex_()
 
     def ball(self, c: Any, q1: Any = 1, q2: Any = None, digits: int = 30) -> Any:
         """A certified enclosure of the kernel at single numbers (or {input: number}), ``digits`` decimal digits; proven, not estimated.
@@ -294,11 +284,12 @@ class KernelFunction(OfReading, WithMatrices):
         names = sorted({layer.activation.name for _, layer, _ in self.network.steps() if isinstance(layer, Nonlinear)})
         return f"{self.name} of node {node!r} with {', '.join(names) or 'no activation'} at q1 = {q1}, q2 = {q1 if q2 is None else q2}"
 
-    def plot(self, ax: Axes | None = None, q: Any = 1) -> Axes:
+    def plot(self, ax: Axes | None = None, q: Any = 1, **line: Any) -> Axes:
         """Draw the kernel over c in [-1, 1] for inputs of one q value."""
         from ..plotting.kernels import kernel_curves
 
-        return kernel_curves({self.name: self}, ax=ax, q=q)
+        label = f"{self.name}, {self.network.name}" if self.network.name else self.name
+        return kernel_curves({label: self}, ax=ax, q=q, **line)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, sampled values at q = 1 and assumptions, as plain data."""
@@ -329,7 +320,10 @@ class TangentKernel(KernelFunction):
         return "ntk" if self.reading.fan_in is None else "standard"
 
     def regime(self, c: float = 0.0, q: float = 1.0) -> Regime:
-        """Does depth make the kernel collapse, explode, sit at the edge, or leave it shaped? See :func:`kcalc.calculi.regime.regime`."""
+        """Does depth make the kernel collapse, explode or sit at the edge, or does it stay data-dependent?
+
+        See :func:`kcalc.calculi.regime.regime`.
+        """
         return regime(self, c, q)
 
     def by_layer(self, c: Any, q1: Any = 1, q2: Any = None) -> dict[Node, Any]:

@@ -1,4 +1,6 @@
-"""What depth does to the tangent kernel: collapsing, exploding, edge or shaped; predicted and measured. [DKS secs. 24.4-24.6, App. H]
+"""What depth does to the tangent kernel: collapsing, exploding, edge or data-dependent.
+
+Predicted and measured. [DKS secs. 24.4-24.6, App. H]
 
 With equal layers of slope ``chi = C'(1)`` the kernel of an ever deeper network tends to a degenerate one: constant for chi < 1,
 ``D q (I + alpha_bar (E - I))`` for chi = 1, a multiple of the identity, but for its last layers, for chi > 1.
@@ -107,7 +109,8 @@ class GramBound(Shown):
 class Regime(Shown):
     """What a network's depth makes of its tangent kernel; see :func:`regime`.
 
-    ``kind``: "collapsing", "exploding", "edge" or "shaped". ``slope`` = C_f'(1) and ``level`` = C_f(0) of the whole network decide it.
+    ``kind``: "collapsing", "exploding", "edge" or "data-dependent". ``slope`` = C_f'(1) and
+    ``level`` = C_f(0) of the whole network decide it.
     ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine node: Theta_i(c) / Theta_i(1)} are measured, ``diagonal`` = K(1) and
     ``off_diagonal`` = K(c) too. ``limit`` is what is predicted as depth grows, ``bound`` the distance to the Gram matrix; None where there
     is none, and ``notes`` say why. ``accuracy`` is what rounding does to ``alpha_bar``, absolutely; less than that prints as 0.
@@ -137,11 +140,11 @@ class Regime(Shown):
         """That of the limit; None where nothing is predicted."""
         return None if self.limit is None else self.limit.alpha_bar
 
-    def plot(self, ax: Axes | None = None) -> Axes:
+    def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
         """Draw the layers' ratios, measured and predicted; see :func:`kcalc.plotting.kernels.layer_profile`."""
         from ..plotting.kernels import layer_profile
 
-        return layer_profile({self.kind: self}, ax=ax)
+        return layer_profile({self.kind: self}, ax=ax, **line)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -187,7 +190,7 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
     - "exploding": C_f'(1) > 10; the kernel of different inputs vanishes against K(1).
     - "collapsing": C_f'(1) < 1/10; the kernel tells inputs apart no more.
     - "edge": neither, but C_f(0) > .98: orthogonal inputs come out alike, and K tends to D q (I + alpha_bar (E - I)).
-    - "shaped": none of these: at this depth the kernel still depends on the inputs.
+    - "data-dependent": none of these: at this depth the kernel still depends on the inputs.
 
     ``kind`` is measured at the given depth, for any network of one input and output. ``limit`` is predicted for chains of equal layers
     whose C map is the same in all of them; ``bound`` is there for chains in which every layer keeps c = 0 (DKS).
@@ -225,7 +228,7 @@ def kind(slope: float, level: float) -> str:
         return "exploding"
     if slope < 1 / STEEP:
         return "collapsing"
-    return "edge" if level > ALIKE else "shaped"
+    return "edge" if level > ALIKE else "data-dependent"
 
 
 # -- what is predicted -------------------------------------------------------------------------------------------------------------------

@@ -107,7 +107,9 @@ class SecondMoments:
         """The second moments of one feature map as a part."""
         joint = self.geometric(m.q1, m.q2)
         known = not self.uniform and (self.field is NUMPY or is_jax(m.q1)) and not isinstance(m.q1, Jet) and not isinstance(m.q2, Jet)
-        return Part(m.q1, m.q2, joint, m.gap * joint, joint / m.q1 if known else None)
+        with np.errstate(invalid="ignore"):  # 0 / 0 where a location is 0, as at padding
+            ratio = joint / m.q1 if known else None
+        return Part(m.q1, m.q2, joint, m.gap * joint, ratio)
 
     def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) of a sum of parts; the gap keeps its digits where both inputs have one q, or where all ratios are known."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -13,10 +12,14 @@ from sympy.core.function import AppliedUndef
 
 from .. import symbols
 from ..activations import Activation
+from ..activations.base import transform
+from ..activations.local_map import SYMBOLIC
+from ..arguments import formula_symbols, symbolic_q
 from ..compose import fold
-from ..composition import Composition, LocalFunction, Stage
+from ..composition import Composition, LocalFunction, Stage, suffix
 from ..fields import SYMPY
 from ..fields.jets import Jet
+from ..formulas import exact, formula_name, rounded
 from ..layers import Layer
 from ..maps import Assumption
 from ..network import Network, channel_widths, concat_channels
@@ -27,19 +30,18 @@ from .second_moments import Moments
 
 Node = Hashable
 NAMED_SIZE = 60
-Q1, Q2 = sp.symbols("q_1 q_2", positive=True)
+P = sp.Symbol("p", positive=True)  # the q value of the second input, as p_k in a composition
 
 
 def symbolic_map(network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool = False) -> Any:
     """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`, {output: composition} for several outputs."""
-    kernel, namer, states, arguments = _read(network, q1, q2, letter, assume_independent)
+    kernel, namer, states, own, others = _read(network, q1, q2, letter, assume_independent)
+    arguments = formula_symbols(own, others)
     parts = {}
     for node in network.outputs:
         whole_q, _, whole_gap = kernel.whole(states[node])
         value = whole_q if letter == "Q" else cosine(whole_gap.value)
-        used = {f.func for e in (value, *(e for stage in namer.stages for _, e in stage.definitions)) for f in e.atoms(AppliedUndef)}
-        functions = tuple(f for f in kernel.functions.values() if f.function in used)
-        parts[node] = Composition(arguments, tuple(namer.stages), value, letter, functions)
+        parts[node] = namer.composition(arguments, value, letter)
     return parts[network.outputs[0]] if len(parts) == 1 else parts
 
 
@@ -50,35 +52,79 @@ def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[
 
 def _read(
     network: Network, q1: Any, q2: Any, letter: str, assume: bool
-) -> tuple[NamingKernel, Namer, dict[Node, Channels], tuple[Any, ...]]:
-    many = len(network.inputs) > 1
+) -> tuple[NamingKernel, Namer, dict[Node, Channels], Sequence[sp.Symbol], set[Any]]:
+    """The kernel, what named its values, the states, the inputs' symbols and the other symbols."""
+    network = with_exact_numbers(network)
+    others: set[Any] = set(network.free_symbols)
     gap: dict[Node, Any]
     if letter == "C":
-        cosines = {n: sp.Symbol(f"c_{n}", real=True) if many else symbols.c for n in network.inputs}
-        first = {n: SYMPY.number(q1) for n in network.inputs}
-        arguments: tuple[Any, ...] = tuple(cosines.values())
+        cosines, one, two = cosine_inputs(network, q1, q2)
+        own = tuple(cosines.values())
+        first, second = dict.fromkeys(cosines, one), dict.fromkeys(cosines, two)
+        others = others | one.free_symbols | two.free_symbols
         gap = {n: Jet((1 - c,)) for n, c in cosines.items()}
     else:
-        first = {n: sp.Symbol(f"q_{n}", positive=True) if many else q1 for n in network.inputs}
-        arguments, gap = tuple(first.values()), dict.fromkeys(network.inputs, 0)
-    second = first if q2 is None else {n: SYMPY.number(q2) for n in network.inputs}
-    free = set().union(network.free_symbols, *(v.free_symbols for v in (*first.values(), *second.values())))
-    extra = sorted(free - set(arguments), key=str)
-    kernel = NamingKernel(SYMPY, second is first, letter == "C", concat_channels(network), assume, channel_widths(network))
-    namer = Namer(network, kernel)
+        first = second = input_symbols(network, "q", symbols.q)
+        own = tuple(first.values())
+        gap = dict.fromkeys(network.inputs, 0)
+    channels, widths = concat_channels(network), channel_widths(network)
+    kernel = NamingKernel(SYMPY, first == second, letter == "C", channels, assume, widths)
+    namer = Namer(network, kernel, {*own, *others})
     states = fold(network, namer, {n: kernel.start(n, first[n], second[n], gap[n]) for n in network.inputs})
     namer.finish()
-    return kernel, namer, states, (*arguments, *extra)
+    return kernel, namer, states, own, others
+
+
+def with_exact_numbers(network: Network) -> Network:
+    """The network with short decimal numbers as fractions: sigma_w = 1.5 becomes 3/2."""
+    return network.map_layers(lambda _, layer: layer.mapped(exact))
+
+
+def input_symbols(network: Network, letter: str, single: sp.Symbol) -> dict[Node, sp.Symbol]:
+    """{input: its symbol}: ``single`` for one input, ``letter_input`` for several."""
+    if len(network.inputs) == 1:
+        return {network.inputs[0]: single}
+    positive = single.is_positive
+    return {n: sp.Symbol(f"{letter}_{n}", real=True, positive=positive) for n in network.inputs}
+
+
+def cosine_inputs(network: Network, q1: Any, q2: Any) -> tuple[dict[Node, Any], sp.Expr, sp.Expr]:
+    """{input: its c value as a symbol}, and the q values of all inputs."""
+    cosines = input_symbols(network, "c", symbols.c)
+    one = symbolic_q(exact(q1), "q1", SYMBOLIC, cosines.values())
+    two = one if q2 is None else symbolic_q(exact(q2), "q2", SYMBOLIC, cosines.values())
+    return cosines, one, two
 
 
 def cosine(gap: sp.Expr) -> sp.Expr:
-    """``1 - gap``, over one denominator where the gap has one."""
+    """``1 - gap``: a mix sum_i a_i c_i where the gap is sum_i a_i (1 - c_i) with sum_i a_i = 1; over one denominator where it has one."""
+    mixed = _mixed(gap)
+    if mixed is not None:
+        return mixed
     if _nested(gap):
         gap = sp.cancel(gap)
     above, below = sp.fraction(gap)
     if below.is_number:
         return tidy(1 - gap)
     return sp.expand_mul(below - above) / below
+
+
+def _mixed(gap: sp.Expr) -> sp.Expr | None:
+    """sum_i a_i c_i for a gap sum_i a_i (1 - c_i) of two or more terms whose weights a_i add up to 1; None for other gaps."""
+    parts = [_weight_and_cosine(term) for term in sp.Add.make_args(gap)]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts) or len(parts) < 2 or sp.expand(sum(weight for weight, _ in known) - 1) != 0:
+        return None
+    return sp.Add(*(weight * value for weight, value in known))
+
+
+def _weight_and_cosine(term: sp.Expr) -> tuple[sp.Expr, sp.Expr] | None:
+    """(a, c) of a term a (1 - c), c a symbol or a local map."""
+    for factor in sp.Mul.make_args(term):
+        value = 1 - factor
+        if isinstance(value, sp.Symbol | AppliedUndef):
+            return term / factor, value
+    return None
 
 
 def _nested(expr: sp.Expr) -> bool:
@@ -99,9 +145,16 @@ class NamingKernel(Kernel):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.functions: dict[tuple[str, Activation], LocalFunction] = {}
+        self.reserved: frozenset[str] = frozenset()  # names of the network's own symbols
         self._names: dict[str, Activation] = {}
 
     def _local_q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
+        phi, scale = unscaled(phi)
+        second, mean = self._unit_q(phi, q)
+        return scale**2 * second, scale * mean
+
+    def _unit_q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
+        """E phi^2 and E phi at a q value, named."""
         second, mean = _closed_moments(phi)
         if sp.cancel(second / symbols.q).is_number:
             second = second.subs(symbols.q, q)
@@ -115,29 +168,50 @@ class NamingKernel(Kernel):
         if not self.follow_c:
             return 0
         c = cosine(gap.value)
+        phi, _ = unscaled(phi)
         uniform = q1 == q2
         closed, by_q = _closed_cosine(phi, uniform)
         if not by_q:
             return Jet((1 - self._function("C", phi, (symbols.c,), closed)(c),))
         if uniform:
             return Jet((1 - self._function("C", phi, (symbols.c, symbols.q), closed)(c, q1),))
-        return Jet((1 - self._function("C", phi, (symbols.c, Q1, Q2), closed)(c, q1, q2),))
+        return Jet((1 - self._function("C", phi, (symbols.c, symbols.q, P), closed)(c, q1, q2),))
 
     def _function(self, letter: str, phi: Activation, arguments: Sequence[sp.Symbol], closed: sp.Expr) -> Any:
         key = (letter + str(len(arguments)), phi)
         if key not in self.functions:
-            known = None if closed.atoms(AppliedUndef) else closed
-            self.functions[key] = LocalFunction(sp.Function(f"{letter}_{self._name(phi)}"), tuple(arguments), known, phi)
+            own = {symbol: self._parameter(symbol) for symbol in arguments}
+            known: Any = None if closed.atoms(AppliedUndef) else closed.xreplace(own)
+            function = sp.Function(f"{letter}_{self._name(phi)}")
+            self.functions[key] = LocalFunction(function, tuple(own.values()), known, phi)
+            if known is None and letter == "C":  # the Gaussian integral of C divides by Q
+                self._function("Q", phi, (symbols.q,), _closed_moments(phi)[0])
         return self.functions[key].function
+
+    def _parameter(self, symbol: sp.Symbol) -> sp.Symbol:
+        """The parameter of a local map: primed where the network has a symbol of its name."""
+        name = symbol.name
+        while sp.latex(sp.Symbol(name)) in self.reserved:
+            name += "'"
+        return symbol if name == symbol.name else sp.Symbol(name, **symbol.assumptions0)
 
     def _name(self, phi: Activation) -> str:
         """A short word for an activation, distinct from those of other activations."""
-        word = re.sub(r"[^A-Za-z0-9]+", "", re.split(r"[\[( ]", phi.name)[0]) or "phi"
+        word = formula_name(phi.name)
         number, name = 1, word
         while self._names.setdefault(name, phi) != phi:
             number += 1
             name = f"{word}{number}"
         return name
+
+
+def unscaled(phi: Activation) -> tuple[Activation, sp.Expr]:
+    """(psi, a) with phi = a psi, psi without an output scale."""
+    constants = phi.transformation
+    if constants is None or constants.output_scale == 1:
+        return phi, sp.S.One
+    kept = replace(constants, output_scale=sp.S.One)
+    return transform(phi.base, kept), constants.output_scale
 
 
 @lru_cache(maxsize=256)
@@ -149,7 +223,7 @@ def _closed_moments(phi: Activation) -> tuple[sp.Expr, sp.Expr]:
 @lru_cache(maxsize=256)
 def _closed_cosine(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
     """C as a function of ``symbols.c`` and q values, and whether it depends on q."""
-    two = (symbols.q, symbols.q) if uniform else (Q1, Q2)
+    two = (symbols.q, symbols.q) if uniform else (symbols.q, P)
     closed = tidy(1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0])
     return closed, bool(closed.free_symbols & set(two) or closed.atoms(AppliedUndef))
 
@@ -159,13 +233,14 @@ class Namer:
 
     long = NAMED_SIZE
 
-    def __init__(self, network: Network, kernel: NamingKernel) -> None:
+    def __init__(self, network: Network, kernel: NamingKernel, taken: Iterable[sp.Symbol]) -> None:
         self.cuts = set(network.cut_nodes())
         self.kernel = kernel
         self.stages: list[Stage] = []
         self.pending: list[tuple[sp.Symbol, sp.Expr]] = []
         self.count = 1
-        self.names: set[str] = set()
+        self.names = set(map(sp.latex, taken))
+        kernel.reserved = frozenset(map(sp.latex, network.free_symbols))
 
     def rule(self, layer: Layer, node: Node, inputs: list[Channels]) -> Channels:
         """The kernel's rule, its result renamed."""
@@ -184,12 +259,17 @@ class Namer:
             self.stages.append(Stage(tuple(self.pending), ()))
             self.pending = []
 
+    def composition(self, arguments: tuple[sp.Symbol, ...], value: sp.Expr, letter: str) -> Composition:
+        """The named value with the local maps that it and the definitions use."""
+        value = rounded(value)
+        return Composition(arguments, tuple(self.stages), value, letter, tuple(self.kernel.functions.values())).pruned()
+
     def _fresh_name(self, letter: str) -> str:
         """``c_7``, or ``c_{7a}``, ``c_{7b}`` ... where that is taken."""
         name, tail = f"{letter}_{self.count}", 0
-        while name in self.names:
-            name, tail = f"{letter}_{self.count}{'abcdefghijklmnopqrstuvwxyz'[tail % 26]}{tail // 26 or ''}", tail + 1
-        self.names.add(name)
+        while sp.latex(sp.Symbol(name)) in self.names:
+            name, tail = f"{letter}_{self.count}{suffix(tail)}", tail + 1
+        self.names.add(sp.latex(sp.Symbol(name)))
         return name
 
     @staticmethod
@@ -216,6 +296,7 @@ class Namer:
         return Jet((1 - self._name("c", cosine(gap.value), cut, real=True),))
 
     def _name(self, letter: str, expr: sp.Expr, cut: bool, **assumptions: bool) -> sp.Expr:
+        expr = rounded(expr)
         if isinstance(expr, sp.Symbol) or expr.is_Rational:
             return expr
         trivial = not expr.atoms(AppliedUndef) and sp.count_ops(expr) <= 3

@@ -45,19 +45,19 @@ def _certain(phi: Any, kink: sp.Expr, sides: tuple[sp.Expr, sp.Expr]) -> Callabl
 
 def _switches_exactly(expr: sp.Expr, kink: sp.Expr) -> bool:
     """Whether some Piecewise, Heaviside or sign switches at the exact binary value of the kink."""
-    point = _exact(kink)
+    point = rational(kink)
     levels: list[Any] = [part.args[0] for part in expr.atoms(sp.Heaviside, sp.sign, sp.Abs)]
     for part in expr.atoms(sp.Piecewise):
         relations = {r for _, condition in part.args for r in condition.atoms(sp.core.relational.Relational)}  # type: ignore[misc]
         levels += [r.lhs - r.rhs for r in relations]
     for level in levels:
         symbols = level.free_symbols
-        if len(symbols) == 1 and level.is_polynomial() and _exact(level).subs(symbols.pop(), point) == 0:
+        if len(symbols) == 1 and level.is_polynomial() and rational(level).subs(symbols.pop(), point) == 0:
             return True
     return False
 
 
-def _exact(expr: Any) -> Any:
+def rational(expr: Any) -> Any:
     """``expr`` with floats replaced by the fractions they are."""
     return expr.replace(lambda e: isinstance(e, sp.Float), lambda e: sp.Rational(*_ratio(e)))
 

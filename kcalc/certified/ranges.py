@@ -6,6 +6,7 @@ They decide what growth bounds need to know: whether a denominator stays away fr
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -20,6 +21,7 @@ Interval = tuple[float, float]
 ALL: Interval = (-math.inf, math.inf)
 _WIDEN = 1e-13  # relative; a few hundred times the error of any float operation or libm call
 _TINY = 1e-305
+_LARGEST = sys.float_info.max
 _CELLS = 64
 
 
@@ -36,7 +38,7 @@ def below(x: float) -> float:
 def _wide(low: float, high: float) -> Interval:
     if math.isnan(low) or math.isnan(high):
         return ALL
-    return below(low), above(high)
+    return min(below(low), _LARGEST), max(above(high), -_LARGEST)
 
 
 def constant(expr: sp.Expr) -> Interval:
@@ -48,27 +50,47 @@ def constant(expr: sp.Expr) -> Interval:
         return _wide(float(ball.lower()), float(ball.upper())) if ball.is_finite() else ALL
 
 
-def _times(a: Interval, b: Interval) -> Interval:
+def times(a: Interval, b: Interval) -> Interval:
     if a == (0.0, 0.0) or b == (0.0, 0.0):
         return 0.0, 0.0
     products = [0.0 if x == 0 or y == 0 else x * y for x in a for y in b]
     return _wide(min(products), max(products))
 
 
-def _plus(a: Interval, b: Interval) -> Interval:
+def plus(a: Interval, b: Interval) -> Interval:
     return _wide(a[0] + b[0], a[1] + b[1])
 
 
-def _whole_power(x: Interval, n: int) -> Interval:
+def meet(a: Interval, b: Interval) -> Interval:
+    """The intersection of two intervals that hold the same values."""
+    return max(a[0], b[0]), min(a[1], b[1])
+
+
+def hull(a: Interval, b: Interval) -> Interval:
+    """The smallest interval around both."""
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def real_power(x: Interval, p: Interval) -> Interval:
+    """x^p for x >= 0, of which negative parts are left out."""
+    if p[1] < 0:
+        return inverse(real_power(x, (-p[1], -p[0])))
+    if p[0] <= 0:
+        return (1.0, 1.0) if p == (0.0, 0.0) else (0.0, math.inf)
+    corners = [raised(max(end, 0.0), e) for end in x for e in p]
+    return max(0.0, below(min(corners))), above(max(corners))
+
+
+def whole_power(x: Interval, n: int) -> Interval:
     if n < 0:
-        return _inverse(_whole_power(x, -n))
-    ends = [_raised(end, n) for end in x]
+        return inverse(whole_power(x, -n))
+    ends = [raised(end, n) for end in x]
     if n % 2:
         return _wide(math.copysign(ends[0], x[0]), math.copysign(ends[1], x[1]))
     return (0.0, above(max(ends))) if x[0] < 0 < x[1] else _wide(min(ends), max(ends))
 
 
-def _inverse(x: Interval) -> Interval:
+def inverse(x: Interval) -> Interval:
     if x[0] > 0 or x[1] < 0:
         return _wide(1 / x[1], 1 / x[0])
     if x[0] == 0 and x[1] > 0:
@@ -76,7 +98,7 @@ def _inverse(x: Interval) -> Interval:
     return ALL
 
 
-def _raised(x: float, p: float) -> float:
+def raised(x: float, p: float) -> float:
     """|x|^p in the extended reals, p > 0."""
     try:
         return abs(x) ** p
@@ -84,7 +106,7 @@ def _raised(x: float, p: float) -> float:
         return math.inf
 
 
-def _exp(x: float) -> float:
+def bounded_exp(x: float) -> float:
     return math.inf if x > 709 else math.exp(x)
 
 
@@ -97,7 +119,7 @@ def _sinh(x: float) -> float:
 
 
 _INCREASING: dict[Any, Callable[[float], float]] = {
-    sp.exp: _exp,
+    sp.exp: bounded_exp,
     sp.log: _log,
     sp.tanh: math.tanh,
     sp.sinh: _sinh,
@@ -124,28 +146,25 @@ def _structural_span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) 
     """From the spans of the parts: a square is not negative, whatever it is the square of."""
     parts = [span(arg, symbol, low, high) for arg in expr.args]  # type: ignore[arg-type]
     if isinstance(expr, sp.Add | sp.Mul):
-        combine = _plus if isinstance(expr, sp.Add) else _times
+        combine = plus if isinstance(expr, sp.Add) else times
         total = parts[0]
         for part in parts[1:]:
             total = combine(total, part)
         return total
     if isinstance(expr, sp.Pow):
         return _power_span(expr, parts[0], parts[1])
-    return _function_span(type(expr), parts[0])
+    return function_span(type(expr), parts[0])
 
 
 def _power_span(expr: Any, base: Interval, exponent: Interval) -> Interval:
     if isinstance(expr.exp, sp.Integer):
-        return _whole_power(base, int(expr.exp))
-    if base[0] < 0 or exponent[0] == -math.inf or expr.exp.free_symbols:
+        return whole_power(base, int(expr.exp))
+    if base[0] < 0 or expr.exp.free_symbols:
         return ALL
-    if exponent[0] < 0:
-        return _inverse(_power_span(sp.Pow(expr.base, -expr.exp, evaluate=False), base, (-exponent[1], -exponent[0])))
-    corners = [_raised(x, p) for x in base for p in exponent]
-    return max(0.0, below(min(corners))), above(max(corners))
+    return real_power(base, exponent)
 
 
-def _function_span(kind: Any, x: Interval) -> Interval:
+def function_span(kind: Any, x: Interval) -> Interval:
     if kind in _INCREASING:
         f = _INCREASING[kind]
         return _wide(f(x[0]), f(x[1]))
@@ -165,7 +184,7 @@ def _polynomial_span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) 
     if any(c == ALL for c in coefficients) or _contains_zero(coefficients[0]):
         return ALL
     degree = len(coefficients) - 1
-    slopes = [_times(c, (float(degree - i), float(degree - i))) for i, c in enumerate(coefficients[:-1])]
+    slopes = [times(c, (float(degree - i), float(degree - i))) for i, c in enumerate(coefficients[:-1])]
     lead = min(abs(slopes[0][0]), abs(slopes[0][1]))
     radius = above(1 + max((max(abs(c[0]), abs(c[1])) for c in slopes[1:]), default=0.0) / lead)
     inner_low, inner_high = max(low, -radius), min(high, radius)
@@ -183,7 +202,7 @@ def _contains_zero(x: Interval) -> bool:
 def _horner(coefficients: list[Interval], x: Interval) -> Interval:
     total = coefficients[0]
     for c in coefficients[1:]:
-        total = _plus(_times(total, x), c)
+        total = plus(times(total, x), c)
     return total
 
 

@@ -102,6 +102,13 @@ class Claim(Shown):
         if (self.expected is Verdict.CAVEAT) != (self.caveat is not None):
             raise KcalcError(f"claim {self.id}: a caveat belongs to a claim that holds with one, and the other way round")
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A claim of a paper is pickled by its id: its check is a function of this package."""
+        from .registry import all, get
+
+        known = any(claim is self for claim in all())
+        return (get, (self.id,)) if known else super().__reduce_ex__(protocol)
+
     @property
     def stands(self) -> str:
         """The form that kcalc stands by: the corrected one where there is a correction or a caveat, else the printed one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from ..errors import unknown
 from ..plain_arguments import is_key
-from .claim import Verdict
+from .claim import PRINTED, Verdict
 from .finding import Finding
 
 TOLD = ("paper", "place", "statement", "corrected", "caveat", "hypotheses", "reason")
@@ -53,12 +54,17 @@ class Report:
         lines.insert(1, "-" * max(map(len, lines)))
         return "\n".join([*lines, "", self.summary])
 
+    def details(self) -> str:
+        """Every claim whole: the statement, its correction or caveat, the verdict, and the evidence line by line; then the summary."""
+        return "\n\n".join([*map(_detailed, self.findings), self.summary])
+
     @property
     def summary(self) -> str:
         """The counts, and every contradiction in a line."""
         open_ = sum(f.undecided for f in self.findings)
         counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.counts.items(), key=lambda item: -item[1]))
-        lines = [f"{len(self.findings)} claims: {counts} (budget {self.budget}, seed {self.seed}, {self.seconds:.0f} s)"]
+        number = f"{len(self.findings)} claim" + ("s" if len(self.findings) != 1 else "")
+        lines = [f"{number}: {counts} (budget {self.budget}, seed {self.seed}, {self.seconds:.0f} s)"]
         if open_:
             told = "claim is undecided that was" if open_ == 1 else "claims are undecided that were"
             lines.append(f"{open_} {told} decided before: the budget or the samples of this seed do not suffice")
@@ -90,6 +96,28 @@ class Report:
 
     def __repr__(self) -> str:
         return f"Report({self.summary.splitlines()[0]})"
+
+
+HEADS = {"statement": "printed", "corrected": "holds instead", "caveat": "only with", "hypotheses": "hypotheses", "reason": "not decided"}
+MARKS = {True: "holds", False: "fails", None: "open"}
+
+
+def _detailed(finding: Finding) -> str:
+    claim = finding.claim
+    told = {head: getattr(claim, name) for name, head in HEADS.items()}
+    lines = [f"{claim.id}  ({claim.paper}, {claim.place})"]
+    lines += [_paragraph(f"{head}: ", plain(text)) for head, text in told.items() if text]
+    lines.append(_paragraph("verdict: ", f"{finding.verdict} ({finding.seconds:.2f} s)"))
+    lines += [_paragraph("error: ", finding.error)] if finding.error else []
+    for item in finding.evidence:
+        form = "printed form" if item.about == PRINTED else "form that stands"
+        room = "" if item.margin is None else f"; margin {item.margin:.3g}"
+        lines.append(_paragraph(f"- {MARKS[item.holds]}, {item.method}, {form}: ", plain(item.what) + room))
+    return "\n".join(lines)
+
+
+def _paragraph(head: str, text: str) -> str:
+    return textwrap.fill(head + text, 110, initial_indent="  ", subsequent_indent="    ")
 
 
 SIGNS = {

@@ -9,21 +9,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..errors import KcalcError
+from ..errors import FreshnessError, KcalcError
 from ..version import __version__
 from . import gain, maps, moments, ntk, read, report, scaling, shape, smoothness, train, verify
 from .command import Command
+from .wording import Options, spoken
 
 __all__ = ["COMMANDS", "main", "parser"]
 
 BAD_INPUT = 2
 LINE = 600  # characters
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EBADF, getattr(errno, "EDQUOT", errno.ENOSPC)}
-FLAGS = {  # what errors say in Python, and the option that does it
-    "net.without_normalization()": "--without-normalization",
-    "net.normalised()": "--normalise-sums",
-    "net.preactivated()": "--preactivated",
-}
 COMMANDS: tuple[Command, ...] = (
     maps.COMMAND,
     shape.COMMAND,
@@ -61,14 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _status(arguments: Sequence[str] | None) -> int:
     """What the command line comes to, its output written."""
+    known: Options = {}
     try:
         options = parser().parse_args(arguments)
+        known = options.known
         return options.run(options) or 0
+    except FreshnessError as error:
+        return _refused(spoken(str(error) if "assume_independent" in known else error.message, known))
     except KcalcError as error:
-        text = str(error)
-        for spoken, flag in FLAGS.items():
-            text = text.replace(spoken, flag)
-        return _refused(text)
+        return _refused(spoken(str(error), known))
     finally:
         if sys.stdout is not None:  # None where it is closed
             sys.stdout.flush()
@@ -115,5 +112,5 @@ def parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter if "\n" in command.description else argparse.HelpFormatter,
         )  # fmt: skip
         command.options(verb)
-        verb.set_defaults(run=command.run)
+        verb.set_defaults(run=command.run, known={action.dest: action for action in verb._actions})
     return top

@@ -17,6 +17,7 @@ from .text import activation_names, assumption_lines, table
 EPILOG = """\
 examples:
   kcalc moments vanilla-20 --features 100 --sigma-w 1.41421356 --layers
+  kcalc moments vanilla-20 --features 100 --sigma-w 1.41421356 --q 1
   kcalc moments vanilla-30 --features 64 --activation tanh --method dks --fluctuations
 """
 
@@ -28,6 +29,8 @@ def _options(command: argparse.ArgumentParser) -> None:
     laws = ", ".join(LAWS)
     command.add_argument("--weights", default="gaussian", metavar="LAW", help=f"{laws}, a number (excess kurtosis), or orthogonal")
     command.add_argument("--sigma-w", type=number, metavar="S", help="sqrt(fan-in) times the standard deviation of all weights")
+    size = "mean square of the input; default 1 with --fluctuations, else 1/channels, so that |x|^2 = 1"
+    command.add_argument("--q", type=number, metavar="Q", help=size)
     command.add_argument("--method", choices=tuple(METHODS), help="shape the network first, with the method's default targets")
     command.add_argument("--fluctuations", action="store_true", help="leading order in 1/width, for any activation")
     command.add_argument("--c", type=number, metavar="C", help="with --fluctuations: also the variance of c for two inputs of this cosine")
@@ -44,10 +47,11 @@ def _run(options: argparse.Namespace) -> None:
         network = shape(network, method=options.method).network
     found: Moments | Fluctuations
     if options.fluctuations:
-        found = fluctuations(network, options.features, options.weights, c=options.c)
+        level = 1 if options.q is None else options.q
+        found = fluctuations(network, options.features, options.weights, q=level, c=options.c)
         lines = _fluctuation_lines(found)
     else:
-        found = moments(network, options.features, _law(options.weights))
+        found = moments(network, options.features, _law(options.weights), q=options.q)
         lines = _moment_lines(found)
     head = [named.title, f"activations: {', '.join(activation_names(network))}", ""]
     body = [*str(found).splitlines(), ""] if options.layers else []
@@ -67,7 +71,8 @@ def _law(text: str) -> str | float:
 
 def _moment_lines(found: Moments) -> list[str]:
     out = found.out
-    rows: list[tuple[str, ...]] = [("", "mean", "fourth", "variance", "variance / mean^2")]
+    titles = ("mean", "fourth", "variance", "variance / mean^2")
+    rows: list[tuple[str, ...]] = [(f"input: {found.input}", *titles)]
     rows.append(("|y|^2 at the output", *(out.text(name) for name in ("mean", "fourth", "variance", "relative"))))
     if found.jacobians:
         nodes = found.network.nodes_of(Affine)
@@ -81,6 +86,7 @@ def _fluctuation_lines(found: Fluctuations) -> list[str]:
     out = found.out
     rows = [
         ("", "value"),
+        ("q of the inputs", f"{found.q:.6g}"),
         ("q at the output", f"{out.q:.6g}"),
         ("Var q / q^2", f"{out.relative:.6g}"),
         ("Var log q", f"{out.log_variance:.6g}"),
@@ -92,7 +98,8 @@ def _fluctuation_lines(found: Fluctuations) -> list[str]:
 
 COMMAND = Command(
     "moments", "print how much a network of finite width fluctuates",
-    "Print exact means, fourth moments and variances of norms and Jacobians at finite width for an input of norm 1,\n"
-    "or with --fluctuations the variances of q and c values for any activation.",
+    "Print exact means, fourth moments and variances of norms and Jacobians at finite width, for an\n"
+    "input of norm 1 or of mean square Q; with --fluctuations the variances of q and c values for\n"
+    "any activation.",
     _options, _run, EPILOG,
 )  # fmt: skip

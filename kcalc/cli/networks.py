@@ -11,12 +11,12 @@ from typing import Any
 
 from .. import architectures
 from ..activations import activation, names
-from ..errors import KcalcError, glimpse, unknown
+from ..errors import KcalcError, unknown
 from ..layers import Affine, Input, Nonlinear, Sum
 from ..network import Network
 from ..shaping.base import replace_activations
 from .command import number
-from .models import input_option, is_model, model_named
+from .models import LONGEST, input_option, is_model, model_named
 
 EXAMPLES = (
     "vanilla-100",
@@ -134,10 +134,7 @@ def named_network(
     family = ALIASES.get(match[1], match[1]) if match else name
     if match is None or family not in FAMILIES:
         raise unknown("network", name, EXAMPLES)
-    depth = int(match[2]) if len(match[2]) < 8 else 10**8
-    if depth > 100_000:
-        raise KcalcError(f"{glimpse(name)} is deeper than 100000; build it in Python if you mean it")
-    return _built(family, depth, activation_name or ACTIVATIONS.get(family, "relu"), shortcut_weight)
+    return _built(family, int(match[2][:LONGEST]), activation_name or ACTIVATIONS.get(family, "relu"), shortcut_weight)
 
 
 def _from_model(name: str, activation_name: str | None, inputs: Sequence[tuple[int, ...]]) -> Named:

@@ -31,7 +31,9 @@ is undecided, 2 for bad input, 130 after an interruption, else 0.
 
 def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--paper", action="append", choices=tuple(PAPERS), help="claims of this paper only (may be given several times)")
-    command.add_argument("--claim", action="append", metavar="ID", help="this claim (may be given several times)")
+    command.add_argument(
+        "--claim", action="append", metavar="ID", help="this claim, whole and with its evidence (may be given several times)"
+    )
     command.add_argument("--budget", choices=BUDGETS, default="quick", help="how much to compute; default quick")
     command.add_argument("--seed", type=int, default=0, help="of the random numbers; default 0")
     command.add_argument("--processes", type=int, metavar="N", help="how many claims at once; default: one per processor")
@@ -51,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
             "nothing is kept; with --journal FILE the same command goes on where it was")  # fmt: skip
         print(f"kcalc: interrupted; {kept}", file=sys.stderr)
         return INTERRUPTED
-    print(report, file=sys.stderr if "-" in (options.json, options.html) else sys.stdout)
+    print(report.details() if options.claim else report, file=sys.stderr if "-" in (options.json, options.html) else sys.stdout)
     if options.json:
         _write(options.json, json.dumps(report.to_dict(), indent=1) + "\n")
     if options.html:

@@ -43,9 +43,10 @@ class PairMap:
         self.constant = first.mean * second.mean
         self.products = products[:needed]
         self._all = products, size, np.abs(first.coefficients[:terms]), np.abs(second.coefficients[:terms])
-        self._tails = (first.tail, second.tail)
-        nothing_hidden = math.sqrt(first.tail) * math.sqrt(second.tail) <= 1e-13 * size
-        self.complete = first.complete or second.complete or (needed < terms - 32 and nothing_hidden)
+        self._tails = tuple(found.tail + float(found.coefficients[terms:] @ found.coefficients[terms:]) for found in (first, second))
+        ends = any(found.complete and found.coefficients.size == terms for found in (first, second))
+        nothing_hidden = math.sqrt(self._tails[0]) * math.sqrt(self._tails[1]) <= 1e-13 * size
+        self.complete = ends or (needed < terms - 32 and nothing_hidden)
 
     @cached_property
     def at_one(self) -> float:
@@ -98,6 +99,8 @@ class PairMap:
 
         Raises KcalcError for orders above 2 where the Hermite series cannot deliver them.
         """
+        if self.complete and not (order and self.phi.kink_points and self.psi.kink_points):
+            return self._inside(gap, order)
         out = [np.empty_like(gap) for _ in range(order + 1)]
         theta, beyond = NUMPY.angle(gap), NUMPY.angle(2 - gap if rest is None else rest)
         upper = np.zeros(gap.shape, dtype=bool) if self.complete else theta < ZONE
@@ -138,8 +141,8 @@ class PairMap:
         c = 1 - gap
         terms = self._terms_needed(float(np.abs(c).max()))
         columns = self._matrix[:terms, : min(order, 2) + 1]
-        chunks = [_powers(part, terms) @ columns for part in np.array_split(c, max(1, c.size * terms // 2_000_000))]
-        values = np.concatenate(chunks)
+        parts = np.array_split(c, c.size * terms // 2_000_000) if c.size * terms > 4_000_000 else [c]
+        values = np.concatenate([_powers(part, terms) @ columns for part in parts])
         drop = gap * values[:, 0] + self._missing
         return [drop, *(values[:, i] for i in range(1, min(order, 2) + 1)), *(self._coefficient(c, k) for k in range(3, order + 1))]
 

@@ -221,7 +221,22 @@ def normal_rule(edges: Array) -> Rule:
     return Rule(z, w * normal_density(z))
 
 
-@lru_cache(maxsize=1024)
+def neighbour(profile: Profile, q: float) -> float:
+    """The q value, within 2^-30 q, whose quadrature nodes serve q: q itself for functions with kinks.
+
+    The q values of deep networks differ in their last digits, and share nodes by this.
+    """
+    if profile.kink_points:
+        return q
+    mantissa, exponent = math.frexp(q)
+    return math.ldexp(round(mantissa * 2**30), exponent - 30)
+
+
 def rule(profile: Profile, q: float) -> Rule:
     """The rule for E f(sqrt(q) z) with f built from phi, phi', phi'' and polynomials; panels no wider than 1 in z."""
+    return _rule(profile, neighbour(profile, q))
+
+
+@lru_cache(maxsize=1024)
+def _rule(profile: Profile, q: float) -> Rule:
     return normal_rule(split(z_edges(profile, q), 1.0))

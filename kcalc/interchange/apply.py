@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from ..errors import KcalcError, unknown
+from ..layers import BatchNorm, Dropout, GroupNorm, Identity, LayerNorm, Opaque, RMSNorm, Scale
+from ..network import Network
 from .read import last_reading, read
+from .reading import Reading, named
 
+Node = Hashable
 OPTIONS = {"torch": ("weights", "generator"), **dict.fromkeys(("jax", "flax", "equinox", "keras"), ("weights", "key"))}
+REMOVABLE = (BatchNorm, LayerNorm, RMSNorm, GroupNorm, Scale, Dropout, Identity)
 
 
 def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> Any:
@@ -18,7 +24,8 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     :func:`kcalc.interchange.torch_model.apply.apply_torch`) and ``key`` for JAX, Flax, Equinox and Keras (0, so that the weights are the
     same every time, see :func:`kcalc.interchange.jax_model.apply.apply_jax`).
 
-    Raises: KcalcError for models that cannot be read, frameworks without this service, and networks that are not made of the model's nodes.
+    Raises: KcalcError for models that cannot be read, frameworks without this service, networks that are not made of the model's nodes, and
+    networks that are a part of the model, which would lose the rest.
     """
     reading = None if example_inputs else last_reading(model)
     if reading is None and not example_inputs and not isinstance(model, str):
@@ -31,6 +38,8 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     for option in options:
         if known is not None and option not in known:
             raise unknown("option of apply_to", option, known)
+    if known is not None:
+        _check_whole(reading, shaping.network)
     if reading.framework == "torch":
         from .torch_model.apply import apply_torch
 
@@ -42,3 +51,29 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     raise KcalcError(
         f"a {type(model).__name__} ({reading.framework}) has no transformed twin; write the constants with shaping.export(...) instead"
     )
+
+
+def _check_whole(reading: Reading, network: Network) -> None:
+    """Refuse a network that does not lead from all inputs of the model to all its outputs. Raises: KcalcError naming what would be lost."""
+    whole = reading.network
+    if not all(node in whole for node in network):
+        return  # not the model's own nodes, which is refused where they are looked up
+    unread = [node for node in whole.nodes_of(Opaque) if node not in network or not isinstance(network.layer(node), Opaque)]
+    cut = [node for node in (*whole.inputs, *network.inputs) if node not in network.inputs or node not in whole.inputs]
+    cut += [node for node in whole.outputs if _continued(whole, network, node) not in network.outputs]
+    if unread or cut:
+        opaque = named([f"{node!r}: {layer.name}" for node in unread if isinstance(layer := whole.layer(node), Opaque)])
+        rest = named([repr(node) for node in dict.fromkeys(cut)])
+        lost = f"layers that were not read ({opaque})" if unread else f"the rest of it (at {rest})"
+        target = "jax" if reading.framework == "equinox" else reading.framework
+        raise KcalcError(
+            f"the shaped network is a part of the model, and a new model would lose {lost}; write the constants of the part with "
+            f"shaping.export({target!r}), and put them into the model yourself"
+        )
+
+
+def _continued(whole: Network, network: Network, node: Node) -> Node:
+    """The node itself, or the one in its place where normalisation, a factor or dropout ended the model and is gone."""
+    while node not in network and isinstance(whole.layer(node), REMOVABLE):
+        (node,) = whole.parents(node)
+    return node

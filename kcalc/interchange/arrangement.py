@@ -55,23 +55,35 @@ def crossed(ops: Sequence[Op], axes: Mapping[str, int | None], guessed: Collecti
     return found
 
 
-def displaced(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
-    """The operations with windows over locations that a network, which knows no reshapes and transpositions of them, arranges otherwise."""
+WINDOWS = "its windows lie over locations that the model arranged anew, by a reshape or a transposition, which the network leaves out"
+ENDS = "the model transposes its locations at the output, which the network leaves out"
+
+
+def displaced(ops: Sequence[Op], axes: Mapping[str, int | None], ends: Mapping[str, str]) -> dict[str, str]:
+    """{node: how its locations differ from the model's}: a network knows no reshapes and transpositions.
+
+    ``ends``: {output of the model: its node}.
+    """
     shapes: dict[str, Shape] = {}
     orders: dict[str, Order] = {}
     known: dict[str, Shape] = {}  # the locations that a network has there
-    found: set[str] = set()
+    ranks: dict[str, int] = {}  # along so many axes
+    found: dict[str, str] = {}
     for op in ops:
         shapes[op.name], here = op.shape, _places(op.shape, axes[op.name])
         reads = [name for name in op.reads if axes[name] is not None and axes[op.name] is not None and not isinstance(op, NotRead)]
         below = max(reads, key=lambda name: prod(known[name]), default=None)
         slides = prod((*op.kernel, *op.stride)) > 1 if isinstance(op, Linear) else isinstance(op, Pooling) and op.window is not None
-        if below is not None and slides and (orders[below] or known[below] != _places(shapes[below], axes[below])):
-            found.add(op.name)
+        ranks[op.name] = len(here) if below is None else ranks[below]
+        if below is not None and slides:
+            there = _places(shapes[below], axes[below])
+            single = prod(there) == prod(known[below]) == 1 and len(there) == ranks[below]
+            if orders[below] or not (single or known[below] == there):
+                found[op.name] = WINDOWS
         same = below is not None and not slides and prod(here) == prod(known[below])
         known[op.name] = known[below] if below is not None and same else here
         orders[op.name] = _order(op, {orders[below]}, axes, shapes[below]) if below is not None and same else ()
-    return found
+    return {node: ENDS for output, node in ends.items() if orders[output]} | found
 
 
 def _places(shape: Shape, axis: int | None) -> Shape:

@@ -15,6 +15,7 @@ from ..activations import X
 from ..errors import KcalcError, glimpse
 from ..layers import Input, Layer, Nonlinear, Opaque, Scale
 from .fusion import Fixed, Gone, Unary, is_affine, linear_factor, plain, recognised
+from .independence import Resemblance
 from .layout import channel_axes, guessed_axes
 from .noting import biased
 from .ownership import Owners
@@ -22,6 +23,7 @@ from .reading import Note
 from .trace import Entry, Op, Trace
 
 Form = Unary | Fixed | Gone
+CORRELATED = "its {} are correlated with those of {!r}; read as independent ones"
 
 
 class Builder:
@@ -32,31 +34,45 @@ class Builder:
         self.by_name = {op.name: op for op in trace.ops}
         self.axes = channel_axes(trace)
         self.guessed = guessed_axes(trace, self.axes)
+        shapes = [op.shape for op in trace.ops if isinstance(op, Entry) and op.shape]
+        self.examples = shapes[0][0] if shapes else 1
         self.readers = Counter(name for op in trace.ops for name in op.reads) + Counter(trace.outputs)
         self.forms: dict[str, Form] = {}
         self.layers: dict[str, tuple[Layer, tuple[str, ...]]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.notes: list[Note] = []
-        self.of_biases: list[Note] = []  # that have means, which only activations and norms tell from others
+        self.of_biases: list[Note] = []  # on laws of outputs, which only activations and norms see
         self.epsilons: dict[str, float] = {}  # of norms
+        self.joined: dict[str, tuple[int, ...]] = {}  # the channels of what a Concat joins
         self.owners = Owners()
+        self.weights_like, self.biases_like = Resemblance(), Resemblance()
         self.tokens: dict[str, int] = {}  # the axis along which a node mixes locations
         self._made: dict[tuple[str, Any], str] = {}
 
-    def note(self, node: str, level: str, text: str) -> None:
-        """Record what differs from the model at a node."""
-        self.notes.append(Note(node, level, text, self.by_name[node].source if node in self.by_name else ""))
+    def note(self, node: str, level: str, text: str, of_weights: bool = False) -> None:
+        """Record what differs from the model at a node; ``of_weights``: as its weights stand."""
+        self.notes.append(self._noted(node, level, text, of_weights))
+
+    def _noted(self, node: str, level: str, text: str, of_weights: bool) -> Note:
+        source = self.by_name[node].source if node in self.by_name else ""
+        return Note(node, level, text, source, of_weights)
 
     def node(self, op: Op, layer: Layer, parents: Sequence[str]) -> Unary:
         """Add a node for an operation."""
         self.layers[op.name], self.shapes[op.name] = (layer, tuple(parents)), op.shape
         return Unary(op.name, X, op.name)
 
+    def width(self, op: Op) -> int | None:
+        """The number of channels of what an operation emits, None where no axis is known to carry them."""
+        axis = self.axes.get(op.name)
+        return None if axis is None or op.name in self.guessed else op.shape[axis]
+
     def opaque(self, op: Op, what: str, reason: str) -> Unary:
         """Add a node that stands for something not understood."""
         parents = list(dict.fromkeys(self.label(name) for name in op.reads if not isinstance(self.forms[name], Fixed | Gone)))
         self.note(op.name, "not read", f"{what}: {reason}")
-        return self.node(op, Opaque(what, reason), parents or [next(o.name for o in self.trace.ops if isinstance(o, Entry))])
+        first = next(o.name for o in self.trace.ops if isinstance(o, Entry))
+        return self.node(op, Opaque(what, reason, self.width(op)), parents or [first])
 
     def label(self, name: str, final: bool = False) -> str:
         """The node that emits an operation's output, made now if it is an unfinished elementwise expression."""
@@ -66,7 +82,7 @@ class Builder:
         what = "an array that depends on no input" if isinstance(form, Fixed) else "a number" if isinstance(form, Unary) else form.reason
         if name in self.layers:
             return name
-        if final:
+        if final and not (isinstance(form, Unary) and form.expr == 0):
             raise KcalcError(f"{self.trace.framework}: the output {name!r} is {what}, which no network computes")
         self.forms[name] = self.opaque(replace(op, reads=()), "constant", f"{what} is read as a feature map")
         return name
@@ -78,18 +94,19 @@ class Builder:
             return self._made[source, expr]
         at = self.by_name.get(home) or replace(op, name=home)
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
-        if isinstance(self.layers[source][0], Input) and isinstance(expr, sp.Expr) and is_affine(expr) and expr.has(X):
+        alone = isinstance(self.layers[source][0], Input) and self.readers[source] == 1
+        if alone and isinstance(expr, sp.Expr) and is_affine(expr) and expr.has(X):
             self.note(source, "approximate", f"the input goes through {expr} first; its q value is meant after that")
             made = source
         elif factor is not None and factor != 0:
             self.node(at, Scale(plain(factor)), [source])
             made = at.name
         else:
-            made = self._nonlinear(at, source, expr)
+            made = self._nonlinear(at, source, expr, self.width(op))
         self._made[source, expr] = made
         return made
 
-    def _nonlinear(self, op: Op, source: str, expr: Any) -> str:
+    def _nonlinear(self, op: Op, source: str, expr: Any, width: int | None) -> str:
         if not isinstance(expr, sp.Expr):
             reason = "a comparison is read as a feature map"
         elif not expr.has(X):
@@ -101,7 +118,7 @@ class Builder:
             except KcalcError as error:
                 reason = str(error)
         self.note(op.name, "not read", f"{glimpse(expr)}: {reason}")
-        self.node(op, Opaque("activation", reason), [source])
+        self.node(op, Opaque("activation", reason, width), [source])
         return op.name
 
     def sigma_b(self, node: str, values: Any) -> float:
@@ -109,14 +126,19 @@ class Builder:
         if self.sigmas and biased(values):
             numbers = np.asarray(values, dtype=np.float64)
             text = f"its biases have mean {numbers.mean():.4g}; read as Gaussian ones of mean 0 and the same root mean square"
-            self.of_biases.append(Note(node, "approximate", text, self.by_name[node].source if node in self.by_name else ""))
+            self.of_biases.append(self._noted(node, "approximate", text, True))
+        if self.sigmas and (kin := self.biases_like(node, values)):
+            self.note(node, "approximate", CORRELATED.format("biases", kin), of_weights=True)
         return self.spread(values)
 
     def spread(self, values: Any) -> float:
-        """The root mean square of some weights; 0 where their sizes are not read."""
+        """The root mean square of some numbers; 0 where their sizes are not read."""
         if not self.sigmas:
             return 0
-        spread = float(np.sqrt(np.mean(np.square(np.asarray(values, dtype=np.float64))))) if np.size(values) else 0.0
+        return self.finite(float(np.sqrt(np.mean(np.square(np.asarray(values, dtype=np.float64))))) if np.size(values) else 0.0)
+
+    def finite(self, spread: float) -> float:
+        """The root mean square of weights. Raises: KcalcError where it is nan or infinite."""
         if not math.isfinite(spread):
             raise KcalcError(f"{self.trace.framework}: the weights hold nan or infinity; read with sigmas=False, or mend the model")
         return spread

@@ -1,9 +1,12 @@
-"""Windows, strides and paddings of a trace in the words of the layers."""
+"""Windows, strides and paddings of a trace in the words of the layers, and how positions differ without words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from .trace import Linear
 
 Pads = Sequence[tuple[int, int]]
 
@@ -24,17 +27,69 @@ def same_pads(sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
     return out
 
 
+@dataclass(frozen=True)
+class Fit:
+    """The nearest ``padding`` that :class:`kcalc.layers.Affine` takes.
+
+    ``text``: how positions differ from the model's, "" where they do not; ``centred``: whether one tap reads the image at
+    every output, as the centre tap of Delta-initialised weights must.
+    """
+
+    padding: Any
+    text: str = ""
+    centred: bool = True
+
+
+def affine_fit(op: Linear, sizes: Sequence[int]) -> Fit:
+    """The windows of a dense layer or convolution on an image of ``sizes`` as an Affine has them."""
+    window, stride = op.kernel, op.stride or (1,) * len(op.kernel)
+    pads = op.padding or ((0, 0),) * len(window)
+    zeros = op.mode == "zeros" or not any(low or high for low, high in pads)
+    given = op.dilation or (1,) * len(window)
+    steps = [d if k > 1 else 1 for d, k in zip(given, window, strict=True)]
+    if any(d > 1 for d in steps):
+        other = "" if zeros else f" and the {op.mode} padding is read as one of zeros"
+        text = f"the dilation {extent(given)} is left out{other}"
+        unpadded = all(low == high == 0 for low, high in pads)
+        fits = not zeros or _centred(pads, sizes, window, stride, steps)
+        return Fit("valid" if unpadded else "same", text, fits)
+    name = affine_padding(pads, sizes, window, stride)
+    if op.mode == "circular" and not zeros and name == "same":
+        return Fit("circular")
+    if not zeros:
+        return Fit(name or "same", f"the {op.mode} padding {tuple(pads)} is read as one of zeros")
+    if name is None:
+        text = f"the padding {tuple(pads)} is read as 'same'"
+        return Fit("same", text, _centred(pads, sizes, window, stride, steps))
+    return Fit(name)
+
+
+def _centred(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int], steps: Sequence[int]) -> bool:
+    """Whether some tap ``t d`` reads the image at the first output and at the last."""
+    reach = [(k - 1) * d + 1 for k, d in zip(window, steps, strict=True)]
+    counts = windows(pads, sizes, reach, stride)
+    axes = zip(pads, sizes, window, stride, steps, counts, strict=True)
+    return all(any(low <= t * d < low + n - (count - 1) * s for t in range(k)) for (low, _), n, k, s, d, count in axes)
+
+
 def affine_padding(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]) -> Any:
     """The padding of a convolution as :class:`kcalc.layers.Affine` takes it; None where it has no name there."""
     if not window:
         return "same"
-    if list(pads) == same_pads(sizes, window, stride):
+    reached = reached_pads(pads, sizes, window, stride)
+    if same_pads(sizes, window, stride) in (list(pads), reached):
         return "same"
-    if all(low == high == 0 for low, high in pads):
-        return "valid"
     if all(low == high for low, high in pads):
-        return extent([low for low, _ in pads])
-    return None
+        return extent([low for low, _ in pads]) if any(low for low, _ in pads) else "valid"
+    return None if any(low or high for low, high in reached) else "valid"
+
+
+def reached_pads(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]) -> list[tuple[int, int]]:
+    """The padding without what lies behind the last window."""
+    counts = windows(pads, sizes, window, stride)
+    axes = zip(pads, sizes, window, stride, counts, strict=True)
+    ends = [(count - 1) * s + k - n - low for (low, _), n, k, s, count in axes]
+    return [(low, max(min(high, end), 0)) for (low, high), end in zip(pads, ends, strict=True)]
 
 
 def windows(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]) -> list[int]:

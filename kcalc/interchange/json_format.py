@@ -18,7 +18,8 @@ from ..errors import KcalcError, glimpse, unknown
 from ..files import write_whole
 from ..layers import KINDS, Layer
 from ..network import Network, require_network
-from ..plain_arguments import file_path, utf8
+from ..notes import CARRIED, Note
+from ..plain_arguments import choice, file_path, utf8
 from .effort import check_effort
 from .expressions import TreeReader, to_tree
 
@@ -38,7 +39,15 @@ def network_to_dict(network: Network) -> dict[str, Any]:
         if id(layer) not in plain:  # a deep network has few layer objects, and naming their activations takes SymPy
             plain[id(layer)] = layer_to_dict(layer)
         nodes.append({"id": node, "layer": deepcopy(plain[id(layer)]), "reads": list(parents)})
-    return {"schema": SCHEMA, "nodes": nodes, "outputs": list(network.outputs)}
+    out = {"schema": SCHEMA, "nodes": nodes, "outputs": list(network.outputs)}
+    notes = [_note_to_dict(note) for note in network.notes]
+    return out | ({"notes": notes} if notes else {})
+
+
+def _note_to_dict(note: Note) -> dict[str, Any]:
+    """A note as plain data, the fields that are not as usual."""
+    values = {item: getattr(note, item.name) for item in fields(note)}
+    return {item.name: value for item, value in values.items() if value != item.default}
 
 
 def layer_to_dict(layer: Layer) -> dict[str, Any]:
@@ -87,11 +96,31 @@ def network_from_dict(data: Any) -> Network:
     nodes = data.get("nodes")
     if not isinstance(nodes, list) or not nodes or len(nodes) > MAX_NODES:
         raise KcalcError(f"nodes must be a list of 1 to {MAX_NODES} objects")
-    _only(data, ("schema", "nodes", "outputs"), "the document")
+    _only(data, ("schema", "nodes", "outputs", "notes"), "the document")
     outputs = data.get("outputs")
     if outputs is not None and not (isinstance(outputs, list) and all(_is_label(node) for node in outputs)):
         raise KcalcError("outputs must be a list of node ids")
-    return Network.from_steps(_steps(nodes), outputs)
+    notes = tuple(_notes(data.get("notes", [])))
+    return Network.from_steps(_steps(nodes), outputs).with_notes(notes)
+
+
+def _notes(entries: Any) -> Iterator[Note]:
+    """The notes of a network that was read from a model."""
+    if not isinstance(entries, list) or len(entries) > MAX_NODES:
+        raise KcalcError(f"notes must be a list of at most {MAX_NODES} objects")
+    for entry in entries:
+        if not isinstance(entry, dict) or not _is_label(entry.get("node")):
+            got = str(entry)[:60]
+            raise KcalcError(f"every note needs a node (text or a whole number), got {got}")
+        where = f"the note on node {entry['node']!r}"
+        _only(entry, tuple(item.name for item in fields(Note)), where)
+        choice(entry.get("level"), f"level of {where}", tuple(CARRIED))
+        text, source = entry.get("text"), entry.get("source", "")
+        of_weights = entry.get("of_weights", False)
+        if not isinstance(text, str) or not isinstance(source, str) or not isinstance(of_weights, bool):
+            raise KcalcError(f"{where}: text and source are text, of_weights is true or false")
+        words = utf8(text, where), utf8(source, where)
+        yield Note(entry["node"], entry["level"], *words, of_weights)
 
 
 def _steps(nodes: list[Any]) -> Iterator[tuple[Any, Layer, tuple[Any, ...]]]:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from .. import layers as L
-from ..calculi.global_maps import q_and_mean_values
+from ..calculi.global_maps import q_and_variances
 from ..errors import KcalcError
 from ..network import Network
-from .reading import Note
+from ..notes import Note, read_at
 from .trace import Op
 
 COUNTS = 1e-3  # an epsilon beside the variance that it is added to, beyond which it is noted
@@ -41,6 +41,12 @@ def _heirs(name: str, after: Mapping[str, list[str]], nodes: Collection[object])
     return found
 
 
+def sizes(network: Network) -> list[Note]:
+    """At which sizes of images a network was read, at its inputs."""
+    shapes = {node: network.layer(node).image_shape for node in network.inputs}
+    return [read_at(node, shape) for node, shape in shapes.items() if shape is not None]
+
+
 def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note]:
     """A note on every norm whose epsilon counts beside the variance (the mean square) that it divides by, for inputs of q = 1.
 
@@ -50,14 +56,14 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
     if not there:
         return []
     try:
-        values = q_and_mean_values(network)
+        values = q_and_variances(network)
     except (KcalcError, OverflowError):
         values = {}
     notes: list[Note] = []
     for node, epsilon in there.items():
-        square, mean = values.get(network.parents(node)[0], (1.0, 0.0))
+        square, variance = values.get(network.parents(node)[0], (1.0, 1.0))
         rms = isinstance(network.layer(node), L.RMSNorm)
-        divided = square if rms else square - mean * mean
+        divided = square if rms else variance
         if epsilon > COUNTS * divided:
             beside = f" of {divided:.3g} for inputs of q = 1" if values else ", which is not known here"
             text = f"its epsilon is {epsilon:g} beside a {'mean square' if rms else 'variance'}{beside}; read as 0"

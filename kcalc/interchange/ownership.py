@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from .trace import Linear
+from .weight_statistics import NamesOfArrays, absolute_moments, matrix
 
-ALIKE = 1e-6  # what rounding leaves of a mean over weights that was taken off, in units of their size
-
-
-def fingerprint(weight: np.ndarray) -> np.ndarray | None:
-    """What does not change when weights are permuted or multiplied by a number; None where that says little.
-
-    Sums of |w|^p in units of the greatest: two independent draws agree in all of them to six digits by no accident.
-    """
-    sizes = np.abs(np.asarray(weight, dtype=np.float64)).ravel()
-    top = sizes.max(initial=0.0)
-    if sizes.size < 16 or not 0 < top < np.inf or (sizes == top).all() or np.unique(sizes[:4096]).size < 8:
-        return None
-    unit = sizes / top
-    return np.array([unit.size, unit.sum(), (unit**2).sum(), (unit**4).sum()])
+ROUNDING = 1e-12  # of the mean square: a variance below it is that of equal weights
+ALIKE = 1e-6  # relative: rounding, of a mean over weights that was taken off or of sums over weights in another order
 
 
 def is_standardised(op: Linear) -> bool:
     """Whether the weights into every output have mean 0, to rounding: centred or standardised weights, as the numbers stand."""
-    rows = np.asarray(op.weight, dtype=np.float64).reshape(op.weight.shape[0], -1)
-    if rows.shape[1] < 3 or rows.size < 16 or not np.isfinite(rows).all():
+    found = op.statistics
+    if found.fan_in < 3 or found.size < 16 or not np.isfinite(found.squares).all():
         return False
-    sizes = np.sqrt(np.square(rows).mean(axis=1))
-    return bool(sizes.min() > 0 and (np.abs(rows.mean(axis=1)) < ALIKE * sizes).all())
+    sizes = np.sqrt(found.squares / found.fan_in)
+    return bool(sizes.min() > 0 and (np.abs(found.sums / found.fan_in) < ALIKE * sizes).all())
 
 
 def has_mean(op: Linear) -> bool:
     """Whether the weights into the outputs have means that independent weights of mean 0 would not have (beyond ten standard errors)."""
-    rows = np.asarray(op.weight, dtype=np.float64).reshape(op.weight.shape[0], -1)
-    spread = rows.std()
-    if rows.size < 16 or not np.isfinite(spread) or spread == 0:
-        return bool(rows.size >= 16 and np.isfinite(spread) and rows.any())
-    excess = np.square(rows.mean(axis=1)) * rows.shape[1] / spread**2  # chi-squared with one degree of freedom each
-    return bool(excess.sum() > len(rows) + 10 * np.sqrt(2 * len(rows)))
+    found = op.statistics
+    if found.size < 16 or not np.isfinite(found.mean_square):
+        return False
+    variance = found.mean_square - float(found.sums.sum() / found.size) ** 2
+    if variance <= ROUNDING * found.mean_square:
+        return found.mean_square > 0
+    outputs = len(found.sums)
+    excess = np.square(found.sums) / found.fan_in / variance  # chi-squared with one degree of freedom each
+    return bool(excess.sum() > outputs + 10 * np.sqrt(2 * outputs) or excess.max() > 10**2)
 
 
 class Owners:
@@ -46,8 +40,8 @@ class Owners:
 
     def __init__(self) -> None:
         self._parts: dict[str, list[tuple[frozenset[int] | None, str]]] = {}
-        self._marks: dict[str, np.ndarray] = {}
-        self._rows: dict[int, str] = {}
+        self._by_size: dict[int, list[tuple[float, Linear]]] = {}  # -> (rms / greatest, layer)
+        self._rows = NamesOfArrays()
         self._along: dict[str, str] = {}
 
     def along_locations(self, op: Linear) -> str | None:
@@ -69,21 +63,38 @@ class Owners:
 
     def twin(self, op: Linear) -> str | None:
         """A layer with the same weights up to their order and one factor: tied by way of memory, arithmetic, or copies not drawn anew."""
-        mark = fingerprint(op.weight)
-        if mark is None:
+        if not _tells(op):
             return None
-        for name, other in self._marks.items():
-            if np.allclose(mark, other, rtol=1e-6, atol=0):
-                return name
-        self._marks[op.name] = mark
+        spread = math.sqrt(op.statistics.mean_square) / op.statistics.top
+        as_many = self._by_size.setdefault(op.statistics.size, [])
+        for its, other in as_many:
+            if math.isclose(spread, its, rel_tol=ALIKE) and _same_moments(op, other):
+                return other.name
+        as_many.append((spread, op))
         return self._same_rows(op)
 
     def _same_rows(self, op: Linear) -> str | None:
         """A layer some of whose outputs have the very weights of outputs of this one: overlapping slices of one array."""
         found: str | None = None
-        rows = np.ascontiguousarray(op.weight).reshape(op.weight.shape[0], -1)
+        rows = matrix(op.weight)
         for row in rows if rows.shape[1] >= 4 else ():
             if len(set(row[:16].tolist())) >= 4:
-                other = self._rows.setdefault(hash(row.tobytes()), op.name)
+                other = self._rows.first(row, op.name)
                 found = found or (other if other != op.name else None)
         return found
+
+
+def _tells(op: Linear) -> bool:
+    """Whether the moments of weights tell them from an independent draw: many different numbers."""
+    sample = np.abs(op.weight.flat[:4096])
+    return op.weight.size >= 16 and 0 < op.statistics.top < np.inf and np.unique(sample).size >= 8
+
+
+def _same_moments(op: Linear, other: Linear) -> bool:
+    """Whether the sums of |w| and w^4, in units of the greatest |w|, are the same in both layers.
+
+    They do not depend on the order of the weights, nor on a common factor. Independent draws do not
+    agree to six digits in both and in the root mean square.
+    """
+    moments = (absolute_moments(layer.weight, layer.statistics.top) for layer in (op, other))
+    return bool(np.allclose(*moments, rtol=ALIKE, atol=0))

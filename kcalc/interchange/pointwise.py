@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +25,16 @@ class Elementwise(Builder):
     def pointwise(self, op: Pointwise) -> Form:
         """What an elementwise operation comes out as."""
         forms = [self.forms[name] for name in op.reads]
-        if any(isinstance(form, Gone) for form in forms):
-            return self.opaque(op, op.label, "it reads something that could not be read")
+        if gone := next((form for form in forms if isinstance(form, Gone)), None):
+            return self.opaque(op, op.label, gone.reason)
+        if any(self._turned(name, op) for name in op.reads):
+            shapes = ", ".join(str(self.by_name[name].shape) for name in op.reads)
+            reason = "the examples of one lie along another axis of the other"
+            return self.opaque(op, op.label, f"of arrays of shapes {shapes}, {reason}")
         if any(isinstance(form, Fixed) for form in forms):
+            if any(self._spread(name, op) for name in op.reads):
+                reason = "a feature map of 1 channels is spread over the channels of an array"
+                return self.opaque(op, op.label, reason)
             special = self._with_array(op, forms)
             if special is not None:
                 return special
@@ -38,6 +46,17 @@ class Elementwise(Builder):
             forms = [f if isinstance(f, Unary) else Unary(None, n, "") for f, n in zip(forms, numbers, strict=True)]
         form = self._combined(op, [form for form in forms if isinstance(form, Unary)])
         return self._approximate(op, form) if op.text and isinstance(form, Unary) and form.source is not None else form
+
+    def _turned(self, name: str, op: Pointwise) -> bool:
+        """Whether broadcasting puts the examples of a feature map along another axis."""
+        form = self.forms[name]
+        fewer = len(self.by_name[name].shape) < len(op.shape)
+        return fewer and isinstance(form, Unary) and form.source is not None
+
+    def _spread(self, name: str, op: Pointwise) -> bool:
+        """Whether broadcasting repeats the channels of a feature map that an operation reads."""
+        axis, shape = self.axes[name], self.by_name[name].shape
+        return axis is not None and shape[axis] == 1 != op.shape[axis - len(shape)]
 
     def _approximate(self, op: Pointwise, form: Unary) -> Form:
         """A node of its own for a function that differs from the model's, so that the note on it is of that node."""
@@ -57,7 +76,7 @@ class Elementwise(Builder):
                 return self.opaque(op, op.label, f"it has no expression here ({str(error)[:80]})")
             source = next(iter(sources), None)
             if source is not None and isinstance(expr, sp.Expr) and not expr.has(X):
-                return self.opaque(op, op.label, f"it is {expr} whatever it reads") if expr == 0 else Unary(None, expr, op.name)
+                return Unary(None, expr, op.name)
             if source is not None and self._rescales(op, source, expr):
                 return Unary(source, X, source)
             return Unary(source, expr, op.name)
@@ -92,7 +111,7 @@ class Elementwise(Builder):
         counts = [self.by_name[name].shape[axis] for name in map(names.__getitem__, keys) if (axis := self.axes[name]) is not None]
         if len(set(counts)) > 1:
             return self.opaque(op, kind, f"a feature map of {min(counts)} channels is spread over {max(counts)}, which share it")
-        self._check_shapes(op, [self.by_name[names[key]].shape for key in keys])
+        self._check_places(op, {key[0]: names[key] for key in keys}, kind == "product")
         if kind == "product":
             return self._product(op, [self.label(names[key]) for key in keys], detail)
         terms: dict[str, Any] = {}
@@ -107,11 +126,17 @@ class Elementwise(Builder):
         self.node(op, L.Product(), parents)
         return Unary(op.name, factor * X, op.name) if factor == 1 else Unary(op.name, factor * X, f"{op.name}.scale")
 
-    def _check_shapes(self, op: Op, shapes: list[tuple[int, ...]]) -> None:
-        if any(math.prod(shape) != math.prod(op.shape) for shape in shapes):
-            self.note(
-                op.name, "locations", f"feature maps of shapes {', '.join(map(str, dict.fromkeys(shapes)))} are spread over each other"
-            )
+    def _check_places(self, op: Op, reads: Mapping[Any, str], product: bool) -> None:
+        """Note feature maps over fewer locations than the result; factors of one location are exact in a Product."""
+        shapes = [self.shapes[source] for source in reads]
+        few = [shape for shape in shapes if math.prod(shape) != math.prod(op.shape)]
+        axes = [(self.by_name[name].shape, self.axes[name]) for name in reads.values()]
+        channels = [shape[axis] for shape, axis in axes if axis is not None]
+        single = channels and all(math.prod(shape) == op.shape[0] * channels[0] for shape in few)
+        if not few or (product and single and len(few) < len(shapes)):
+            return
+        told = ", ".join(map(str, dict.fromkeys(shapes)))
+        self.note(op.name, "locations", f"feature maps of shapes {told} are spread over each other")
 
     def _with_array(self, op: Pointwise, forms: list[Form]) -> Form | None:
         """Biases, gains and shifts by channel; None where the arrays are single numbers or unknown."""
@@ -148,7 +173,8 @@ class Elementwise(Builder):
             and fixed.value_axes(op.shape) <= {self.tokens.get(source)}
         ):
             return self.without_token_bias(maps[0], source, fixed.held.value)
-        if isinstance(layer, L.Input) and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
+        alone = isinstance(layer, L.Input) and self.readers[source] == 1
+        if alone and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
             self.note(source, "approximate", "the input is shifted or scaled by an array first; its q value is meant after that")
             return Unary(source, X, source)
         if (
@@ -157,7 +183,8 @@ class Elementwise(Builder):
             and expr in (y + v, v * y)
             and maps[0].expr == X
         ):
-            self.note(source, "approximate", "its gains and biases differ by channel; they are left out")
+            text = "its gains and biases differ by channel; they are left out"
+            self.note(source, "approximate", text, of_weights=True)
             return maps[0]
         if by_channel and expr == v * y and self.sigmas:
             size = float(np.sqrt(np.mean(np.square(fixed.held.value.astype(np.float64)))))

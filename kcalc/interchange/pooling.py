@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from ..layers import Identity, Layer, Pool
-from .geometry import extent, same_pads, windows
+from .geometry import extent, reached_pads, same_pads, windows
 from .trace import Pooling
+
+
+def operation(op: Pooling) -> str:
+    """The operation of the model in words: "mean", "maximum", "sum"."""
+    return op.told or {"max": "maximum"}.get(op.kind, op.kind)
 
 
 def pool_layer(op: Pooling, before: tuple[int, ...], axis: int | None) -> tuple[Layer | None, str, str]:
     """(layer, level, note) for a pooling of something of shape ``before`` with channels on ``axis``; level "" where it is exact."""
     locations = [i for i in range(1, len(before)) if i != axis]
     if axis is None or axis in op.axes or 0 in op.axes:
-        return None, "not read", f"it averages channels or examples of {before}, and no layer does"
+        does = "averages" if operation(op) == "mean" else f"takes the {operation(op)} over"
+        return None, "not read", f"it {does} channels or examples of {before}, and no layer does"
     if op.window is None:
         if sorted(op.axes) != locations:
             return None, "not read", f"it takes in some of the location axes of {before} only"
@@ -21,12 +27,17 @@ def pool_layer(op: Pooling, before: tuple[int, ...], axis: int | None) -> tuple[
     if all(k == 1 for k in window) and all(s == 1 for s in stride):
         return Identity(), "", ""
     sizes = [before[i] for i in op.axes]
+    pads = reached_pads(pads, sizes, window, stride)
     if sorted(op.axes) != locations:
         return None, "not read", f"its windows run along axes {op.axes} of {before} only"
     step = None if stride == window else extent(stride)
     if all(low == high == 0 for low, high in pads):
         return Pool(op.kind, extent(window), step), "", ""
-    if list(pads) == same_pads(sizes, window, stride) and op.kind == "max":
+    same = pads == same_pads(sizes, window, stride)
+    if same and op.counts_zeros:
+        text = "its means over the edge also count the zeros put around the image; read as means inside it"
+        return Pool(op.kind, extent(window), step, "same"), "locations", text
+    if same:
         return Pool(op.kind, extent(window), step, "same"), "", ""
     if windows(pads, sizes, window, stride) == [-(-n // s) for n, s in zip(sizes, stride, strict=True)]:
         text = f"the padding {tuple(pads)} is read as 'same': as many windows, elsewhere by a location"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +22,8 @@ from .trace import Trace
 
 _KNOWN: dict[int, tuple[weakref.ref[Any], Reading]] = {}  # by identity: some models have no hash, and equal ones are others
 FORMATS = (".onnx", ".json")
+FRONT_ENDS = {"torch_model": "torch", "onnx_model": "onnx", "jax_model": ""}
+"""{package: the library whose objects it reads}; "" for the one that is asked last, of any object."""
 
 
 def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[str, Any] | None = None) -> Reading:
@@ -58,7 +62,7 @@ def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[
 
 def native(network: Network) -> Reading:
     """A network of our own as a reading."""
-    return Reading("kcalc", network, (), {})
+    return Reading("kcalc", network, network.notes, {})
 
 
 def last_reading(model: Any) -> Reading | None:
@@ -78,11 +82,12 @@ def _file(path: Path, inputs: tuple[Any, ...], sigmas: bool, shapes: Mapping[str
 
 
 def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | None) -> Trace:
-    from . import jax_model, onnx_model, torch_model
-
-    for front in (onnx_model, torch_model, jax_model):
+    for front, library in FRONT_ENDS.items():
+        if library and library not in sys.modules:  # so that the model is none of its objects
+            continue
+        reader = importlib.import_module(f".{front}", __package__)
         with READING:
-            trace = front.trace_model(model, inputs, shapes) if front is onnx_model else front.trace_model(model, inputs)
+            trace = reader.trace_model(model, inputs, *((shapes,) if front == "onnx_model" else ()))
         if trace is not None:
             return trace
     raise KcalcError(

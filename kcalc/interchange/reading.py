@@ -10,32 +10,19 @@ from typing import Any
 
 from ..layers import Input, Opaque
 from ..network import Network
+from ..notes import LEVELS, Note
 from ..threads import cached_property
 from .trace import Trace
 
 Node = Hashable
 SHOWN = 8  # nodes named in one line
-HEADINGS = {"exact": "exact", "locations": "exact but for locations", "approximate": "heuristic", "not read": "opaque, not read"}
-LEVELS = {
-    "exact": "computes what the model computes",
-    "locations": "exact for kernel maps; strides, windows or sizes of images are not the model's",
-    "approximate": "differs from the model as noted",
-    "not read": "not understood; every calculus refuses it",
+HEADINGS = {
+    "exact": "exact",
+    "locations": "exact but for locations",
+    "pooling": "heuristic in kernel maps: pooling",
+    "approximate": "heuristic",
+    "not read": "opaque, not read",
 }
-
-
-@dataclass(frozen=True)
-class Note:
-    """What a reader has to say of a node: ``level`` one of LEVELS, ``source`` the place in the model."""
-
-    node: Node
-    level: str
-    text: str
-    source: str = ""
-
-    def __str__(self) -> str:
-        place = f" ({self.source})" if self.source and self.source != str(self.node) else ""
-        return f"{self.node}{place}: {self.text} [{self.level}]"
 
 
 @dataclass(frozen=True)
@@ -64,7 +51,7 @@ class Reading:
     """A model as a :class:`kcalc.Network`.
 
     ``notes``: everything that is not exactly the model, node by node; ``remarks``: on the model as a whole; ``sources``: {node: place in
-    the model}; ``trace``: the operations as the framework lists them.
+    the model}; ``trace``: the operations as the framework lists them, None in a copy from a pickle.
     """
 
     framework: str
@@ -73,6 +60,10 @@ class Reading:
     sources: Mapping[Node, str]
     remarks: tuple[str, ...] = ()
     trace: Trace | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the trace, which holds functions of this process and the model's weights."""
+        return {**self.__dict__, "trace": None}
 
     @cached_property
     def fidelity(self) -> Fidelity:
@@ -90,6 +81,7 @@ class Reading:
 
         What is computed on a part holds for that part by itself, from the q values and cosines of its own inputs. These are taken as
         uncorrelated with what they are added to, which the output of a layer that was not read (attention) need not be.
+        ``apply_to`` refuses the shaping of a part; its ``export`` has the constants.
         """
         opaque = set(self.network.nodes_of(Opaque))
         if not opaque:
@@ -110,7 +102,7 @@ class Reading:
         if not nodes and not told:
             return []
         count = f"{len(nodes)} node" + ("s" if len(nodes) != 1 else "")
-        return [f"{HEADINGS[level]} ({count})" + (f": {_named(nodes, SHOWN)}" if nodes else ""), *told]
+        return [f"{HEADINGS[level]} ({count})" + (f": {named(nodes)}" if nodes else ""), *told]
 
     def __repr__(self) -> str:
         return f"Reading({self.framework}, {len(self.network)} nodes, {self.fidelity})"
@@ -150,11 +142,12 @@ def _listed(notes: tuple[Note, ...], most: int = 40) -> list[str]:
     places: dict[str, list[str]] = {}
     for note in notes:
         places.setdefault(note.text, []).append(str(note.node))
-    lines = [f"  {_named(list(dict.fromkeys(nodes)), 3)}: {text}" for text, nodes in places.items()]
+    lines = [f"  {named(list(dict.fromkeys(nodes)), 3)}: {text}" for text, nodes in places.items()]
     return lines[:most] + ([f"  ... and {len(lines) - most} more kinds of notes"] if len(lines) > most else [])
 
 
-def _named(nodes: list[str], most: int) -> str:
+def named(nodes: list[str], most: int = SHOWN) -> str:
+    """The first few nodes, and how many more there are."""
     return ", ".join(nodes[:most]) + (f" and {len(nodes) - most} more" if len(nodes) > most else "")
 
 
@@ -173,5 +166,6 @@ def _cut(network: Network, opaque: set[Node]) -> list[Network]:
         entries = [(p, Input(features=network.features[p]), ()) for p in network if p in read & opaque]
         ends = [n for n in members if n not in read]
         if any(not isinstance(layer, Input) for _, layer, _ in steps):
-            out.append(Network.from_steps([*entries, *steps], [n for n in network if n in ends]))
+            part = Network.from_steps([*entries, *steps], [n for n in network if n in ends])
+            out.append(part.with_notes(note for note in network.notes if note.node in members))
     return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import singledispatchmethod
+from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -15,14 +16,15 @@ from ..errors import KcalcError
 from ..network import Network
 from .activation_names import with_short_names
 from .arrangement import clashing, crossed, displaced
-from .builder import Form
-from .fusion import Fixed, Gone, Unary, plain, tidied
-from .geometry import affine_padding, extent
+from .builder import CORRELATED, Form
+from .fusion import Fixed, Gone, Unary, nice, plain, tidied
+from .geometry import affine_fit, extent
+from .independence import dependence, unlike_gaussian
 from .layout import adds_channels, reshaped_axis
-from .noting import about_epsilons, placed
+from .noting import about_epsilons, biased, placed, sizes
 from .ownership import has_mean, is_standardised
 from .pointwise import Elementwise
-from .pooling import pool_layer
+from .pooling import operation, pool_layer
 from .reading import Note, Reading
 from .rewriting import rewritten
 from .steps import assemble
@@ -63,18 +65,28 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
     for op in trace.ops:
         reason = unlike.get(op.name)
         reader.forms[op.name] = reader.rule(op) if reason is None else reader.opaque(op, "arrays in two orders", reason)
-    elsewhere = displaced(trace.ops, reader.axes)
-    for name in (op.name for op in trace.ops if op.name in elsewhere and op.name in reader.layers):
-        reader.note(name, "locations", DISPLACED)
     ends = [reader.label(name, final=True) for name in trace.outputs]
+    elsewhere = displaced(trace.ops, reader.axes, dict(zip(trace.outputs, ends, strict=True)))
+    for name in (name for name in reader.layers if name in elsewhere):
+        reader.note(name, "locations", elsewhere[name])
     return reader.finish(ends)
 
 
 ACTUAL = "it acts along the locations: its weights are read as the numbers that they are, not as Gaussian ones"
 UNLIKE = "it puts together a feature map and the same one with its locations transposed, and they depend on each other in other places"
 CROSSED = "it puts together feature maps of which one has channels where another has locations; transpose one of them"
-DISPLACED = "its windows lie over locations that the model arranged anew, by a reshape or a transposition, which the network leaves out"
+COMPLEX = "its numbers are complex, and kernel calculus is about real feature maps"
+ONE = "a single number for every example (a time, a class) is no feature map of many channels"
+MEAN = "its weights do not have mean 0; read as independent weights of mean 0 and the same size"
+ZERO = "its weights are all 0, so that it emits 0 or its biases; read as if drawn with sigma_w = 1"
+LASTING = "it is on in evaluation, too, which changes q and c; kernel maps leave dropout out"
+POOLED = {
+    "mean": "kernel maps take mean pooling as the identity, a heuristic; spatial='exact' computes it",
+    "max": "kernel maps take max pooling as the identity, a heuristic; spatial='exact' has no rule",
+}
 COPY = " (a copy, if not tied: draw them anew, or read with sigmas=False)"
+BEYOND = "no tap reads the image at every location, so that some locations hold biases alone"
+PARTLY = "it makes channels of some of the locations; the network has none of the others"
 BIASES = (
     "biases are taken as Gaussian ones of mean 0 and the root mean square of those read; uniform ones differ a little behind activations"
 )
@@ -103,11 +115,13 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: Held) -> Form:
-        return Fixed(op)
+        return Gone(COMPLEX) if np.iscomplexobj(op.value) else Fixed(op)
 
     @rule.register
     def _(self, op: Linear) -> Form:
         axis, before = self.axes[op.reads[0]], self.by_name[op.reads[0]].shape
+        if np.iscomplexobj(op.weight) or (op.bias is not None and np.iscomplexobj(op.bias)):
+            return self.opaque(op, "complex weights", COMPLEX)
         if axis is not None and axis != op.axis:
             return self._along_locations(op, axis, before)
         first = self.owners.sharing(op)
@@ -117,22 +131,18 @@ class Recogniser(Elementwise):
             return self.opaque(op, "shared weights", reason)
         parent = self.label(op.reads[0])
         sizes = [k for i, k in enumerate(before) if i not in (0, op.axis)][-len(op.kernel) or len(before) :]
-        stride = op.stride or (1,) * len(op.kernel)
-        pads = op.padding or ((0, 0),) * len(op.kernel)
-        padding = affine_padding(pads, sizes, op.kernel, stride)
-        if padding is None:
-            padding = "same"
-            self.note(op.name, "locations", f"the padding {tuple(pads)} is read as 'same'")
-        if any(d != 1 for d in op.dilation):
-            self.note(op.name, "locations", f"the dilation {extent(op.dilation)} is left out")
-        if self.sigmas and has_mean(op):
-            self.note(op.name, "approximate", "its weights do not have mean 0; read as independent weights of mean 0 and the same size")
+        fit = affine_fit(op, sizes)
+        if fit.text:
+            self.note(op.name, "locations", fit.text)
+        if not fit.centred:
+            self.note(op.name, "approximate", BEYOND)
+        self._note_weights(op, parent)
         has_bias = op.bias is not None
         layer = L.Affine(
             features=int(op.weight.shape[0]),
             kernel=extent(op.kernel),
-            stride=extent(stride),
-            padding=padding,
+            stride=extent(op.stride),
+            padding=fit.padding,
             groups=op.groups,
             bias=has_bias,
             sigma_w=self._sigma_w(op),
@@ -140,6 +150,19 @@ class Recogniser(Elementwise):
             standardised=op.standardised or (self.sigmas and is_standardised(op)),
         )
         return self.node(op, layer, [parent])
+
+    def _note_weights(self, op: Linear, parent: str) -> None:
+        """Note weights that are visibly no independent draws of mean 0."""
+        if not self.sigmas:
+            return
+        if has_mean(op):
+            self.note(op.name, "approximate", MEAN, of_weights=True)
+        elif told := dependence(op, isinstance(self.layers[parent][0], L.Input)):
+            self.note(op.name, "approximate", told, of_weights=True)
+        elif (told := unlike_gaussian(op)) and not (op.bias is not None and biased(op.bias)):
+            self.of_biases.append(Note(op.name, "approximate", told, op.source, True))
+        if kin := self.weights_like(op.name, op.weight):
+            self.note(op.name, "approximate", CORRELATED.format("weights", kin), of_weights=True)
 
     def _along_locations(self, op: Linear, axis: int, before: tuple[int, ...]) -> Form:
         if op.kernel or op.groups != 1 or op.axis == 0 or op.reads[0] in self.guessed:
@@ -172,10 +195,10 @@ class Recogniser(Elementwise):
     def _sigma_w(self, op: Linear) -> float:
         if not self.sigmas:
             return 1
-        scale = self.spread(op.weight) * math.sqrt(op.fan_in)
+        scale = self.finite(math.sqrt(op.statistics.mean_square)) * math.sqrt(op.fan_in)
         if scale > 0:
             return scale
-        self.note(op.name, "approximate", "the weights are all 0 as they stand; read with sigma_w = 1")
+        self.note(op.name, "approximate", ZERO, of_weights=True)
         return 1
 
     @rule.register
@@ -199,25 +222,49 @@ class Recogniser(Elementwise):
             return self.opaque(
                 op, f"{op.kind} normalisation", f"it averages over axes {op.axes} of {op.shape}, channels being on axis {axis}"
             )
-        if self._trained(op):
-            self.note(op.name, "approximate", "its gains or biases are not 1 and 0; they are left out")
         if op.kind != "batch":
             self.epsilons[op.name] = float(op.epsilon)
         elif self.sigmas and op.running is not None and not all(np.allclose(a, b) for a, b in zip(op.running, (0, 1), strict=True)):
-            self.note(op.name, "approximate", "in evaluation it takes the mean and variance that it has stored; read as it is in training")
-        return self.node(op, layer, [parent])
+            self.note(
+                op.name,
+                "approximate",
+                "in evaluation it takes the mean and variance that it has stored; read as it is in training",
+                of_weights=True,
+            )
+        self.node(op, layer, [parent])
+        gain, bias = (self._same_for_all(op, leaf) for leaf in ("gain", "bias"))
+        home = op.name if (gain, bias) == (1, 0) else f"{op.name}.gain"
+        return Unary(op.name, gain * X + bias, home)
 
-    def _trained(self, op: Normalise) -> bool:
-        gain = op.gain is not None and not np.allclose(op.gain, 1, atol=1e-7)
-        return self.sigmas and (gain or (op.bias is not None and not np.allclose(op.bias, 0, atol=1e-7)))
+    def _same_for_all(self, op: Normalise, leaf: str) -> Any:
+        """The one gain (bias) of all channels of a normalisation.
+
+        1 (0) with a note where it differs by channel, and where all gains are 0.
+        """
+        array, neutral = getattr(op, leaf), sp.Integer(leaf == "gain")
+        if array is None or not self.sigmas or np.size(array) == 0:
+            return neutral
+        first = np.asarray(array).reshape(-1)[0]
+        if not np.allclose(array, first, rtol=1e-6, atol=1e-7 * (leaf == "bias")):
+            several = "gains" if leaf == "gain" else "biases"
+            self.note(op.name, "approximate", f"its {several} differ by channel; they are left out", of_weights=True)
+            return neutral
+        if leaf == "gain" and first == 0:
+            text = "its gains are all 0, so that it emits its biases alone; read with gains of 1"
+            self.note(op.name, "approximate", text, of_weights=True)
+            return neutral
+        same = abs(first - float(neutral)) <= 1e-7
+        return neutral if same else nice(first, np.asarray(array).dtype)
 
     @rule.register
     def _(self, op: Pooling) -> Form:
         layer, level, text = pool_layer(op, self.by_name[op.reads[0]].shape, self.axes[op.reads[0]])
         if layer is None:
-            return self.opaque(op, f"{op.kind} over axes {op.axes}", text)
+            return self.opaque(op, f"{operation(op)} over axes {op.axes}", text)
         if level:
             self.note(op.name, level, text)
+        if isinstance(layer, L.Pool) and layer.mixes:
+            self.note(op.name, "pooling", POOLED[layer.kind])
         return self.node(op, layer, [self.label(op.reads[0])])
 
     @rule.register
@@ -227,6 +274,7 @@ class Recogniser(Elementwise):
             return self.opaque(op, "concatenation", f"it joins along axis {op.axis}, while channels are on axis {self.axes[op.reads[0]]}")
         if len(op.reads) == 1:
             return self.forms[op.reads[0]]
+        self.joined[op.name] = tuple(self.by_name[name].shape[op.axis] for name in op.reads)
         return self.node(op, L.Concat(), [self.label(name) for name in op.reads])
 
     @rule.register
@@ -236,11 +284,19 @@ class Recogniser(Elementwise):
             return self.forms[op.reads[0]] if not isinstance(self.forms[op.reads[0]], Fixed) else self._moved(op)
         if before.shape == op.shape:
             return self.forms[op.reads[0]]
+        if before.shape == (self.examples,):
+            return self.opaque(op, "one number per example", ONE)
+        whole = bool(before.shape) and before.shape[0] % self.examples == 0
+        if whole and (not op.shape or op.shape[0] % self.examples):
+            reason = "it puts the examples on another axis, as if they were one"
+            return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} {reason}")
         there = None if axis is None else reshaped_axis(before.shape, op.shape, axis)
         if there is None:
             return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} it splits or mixes channels (heads of attention, groups)")
         if there[0] == "kept":
             return self.forms[op.reads[0]]
+        if any(k > 1 for i, k in enumerate(op.shape) if i not in (0, there[1])):
+            self.note(op.name, "locations", PARTLY)
         return self.node(op, L.Flatten(), [self.label(op.reads[0])])
 
     def _moved(self, op: Op) -> Form:
@@ -260,16 +316,33 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: Drop) -> Form:
-        return (
-            self.forms[op.reads[0]]
-            if op.rate == 0
-            else self.node(op, L.Dropout(plain(tidied(sp.Float(op.rate)))), [self.label(op.reads[0])])
-        )
+        if op.rate == 0:
+            return self.forms[op.reads[0]]
+        if op.always:
+            self.note(op.name, "approximate", LASTING)
+        return self.node(op, L.Dropout(plain(tidied(sp.Float(op.rate)))), [self.label(op.reads[0])])
 
     @rule.register
     def _(self, op: Repeat) -> Form:
+        if self._meets_all_locations(op):
+            return self.forms[op.reads[0]]
+        axis, before = self.axes[op.name], self.by_name[op.reads[0]].shape
+        if axis is not None and before[axis] != op.shape[axis]:
+            reason = f"a feature map of {before[axis]} channels is spread over {op.shape[axis]}"
+            return self.opaque(op, "repeated channels", reason)
         self.note(op.name, "locations", "every location is repeated; read as the identity")
         return self.node(op, L.Identity(), [self.label(op.reads[0])])
+
+    def _meets_all_locations(self, op: Repeat) -> bool:
+        """Whether one location is repeated for functions of it and of feature maps with all locations."""
+        axis, before = self.axes[op.reads[0]], self.by_name[op.reads[0]].shape
+        readers = [one for one in self.trace.ops if op.name in one.reads]
+        single = axis is not None and math.prod(before) == before[0] * before[axis]
+        if not single or op.name in self.trace.outputs:
+            return False
+        others = [[self.by_name[name] for name in one.reads] for one in readers if isinstance(one, Pointwise)]
+        wide = [any(not isinstance(other, Held | Repeat) for other in reads) for reads in others]
+        return len(wide) == len(readers) and all(wide)
 
     @rule.register
     def _(self, op: Pass) -> Form:
@@ -294,15 +367,23 @@ class Recogniser(Elementwise):
         if all(isinstance(layer, L.Input) for _, layer, _ in steps):
             raise KcalcError(f"{self.trace.framework}: the model hands on its input and has no layers, so there is nothing to analyse")
         network = Network.from_steps(steps, list(dict.fromkeys(gone.get(end, end) for end in ends)))
-        network, named = with_short_names(network)
+        network, named = with_short_names(self._with_channels(network))
         remarks = (*self.trace.remarks, *named)
         if any(isinstance(layer, L.Affine) and layer.sigma_b for _, layer, _ in steps):
             remarks = (*remarks, BIASES)
         if self.trace.path_only:
-            self.notes += [Note(end, "approximate", "only the path that the example inputs took was read") for end in network.outputs]
+            text = "only the path that the example inputs took was read"
+            self.notes += [Note(node, "approximate", text) for node in network.inputs]
         ends_in_biases = {node for node in network.outputs if not any(node in parents for _, _, parents in network.steps())}
         told = [*self.notes, *(note for note in self.of_biases if note.node not in ends_in_biases)]
         moved = [replace(note, node=gone.get(str(note.node), note.node)) for note in told]
         notes = (*placed(moved, self.trace.ops, network), *about_epsilons(network, self.epsilons))
         sources = {node: self.by_name[str(node)].source for node in network if str(node) in self.by_name}
-        return Reading(self.trace.framework, network, notes, sources, remarks, self.trace)
+        carried = network.with_notes((*notes, *sizes(network)))
+        return Reading(self.trace.framework, carried, notes, sources, remarks, self.trace)
+
+    def _with_channels(self, network: Network) -> Network:
+        """Channel counts for every Concat of which an input has no known width (flattened images, layers that were not read)."""
+        features = network.features
+        unknown = {n for n in network.nodes_of(L.Concat) if None in [features[p] for p in network.parents(n)]}
+        return network.map_layers(lambda n, layer: L.Concat(self.joined[str(n)]) if n in unknown else layer)

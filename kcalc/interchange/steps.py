@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import networkx as nx
 
@@ -119,13 +120,16 @@ def _contracted(steps: list[Step], members: set[str], opaque: dict[str, Opaque],
     order = [node for node, _, _ in steps if node in members]
     telling = next((n for n in order if opaque[n].name not in ("reshape", "constant", "transpose")), order[0])
     name = next(iter(members & ends), telling)
+    read_outside = ends.union(*(parents for node, _, parents in steps if node not in members))
+    widths = {opaque[node].features for node in members & read_outside}
     reads = tuple(dict.fromkeys(p for node, _, parents in steps if node in members for p in parents if p not in members))
+    width = widths.pop() if len(widths) == 1 else None
     gone.update(dict.fromkeys(members - {name}, name))
     out: list[Step] = []
     for node, layer, parents in steps:
         if node in members:
             if node == order[-1]:
-                out.append((name, Opaque(opaque[telling].name, opaque[telling].reason), reads))
+                out.append((name, replace(opaque[telling], features=width), reads))
             continue
         kept = tuple(name if p in members else p for p in parents)
         out.append((node, layer, tuple(dict.fromkeys(kept)) if isinstance(layer, Opaque) else kept))

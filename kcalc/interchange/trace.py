@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import KcalcError
+from ..threads import cached_property
+from .weight_statistics import WeightStatistics, weight_statistics
 
 Array = np.ndarray
 
@@ -49,9 +51,11 @@ class Held(Op):
 class Linear(Op):
     """A dense layer (``kernel`` empty) or a convolution: weights on the channels at ``axis`` of what it reads, new ones at ``out_axis``.
 
-    ``padding``: (low, high) per location axis. ``parameter``: what tells that two layers share their weights; ``rows``: the outputs of that
-    parameter's layer which these are, where they are not all.
+    ``padding``: (low, high) per location axis, of zeros or in another ``mode``, one of PADDINGS. ``parameter``: what tells that two layers
+    share their weights; ``rows``: the outputs of that parameter's layer which these are, where they are not all.
     """
+
+    PADDINGS: ClassVar[tuple[str, ...]] = ("zeros", "circular", "reflect", "replicate")
 
     weight: Array
     parameter: str
@@ -61,6 +65,7 @@ class Linear(Op):
     bias_parameter: str | None = None
     stride: tuple[int, ...] = ()
     padding: tuple[tuple[int, int], ...] = ()
+    mode: str = "zeros"
     dilation: tuple[int, ...] = ()
     groups: int = 1
     standardised: bool = False
@@ -75,6 +80,11 @@ class Linear(Op):
     def fan_in(self) -> int:
         """The number of weights into one output."""
         return int(np.prod(self.weight.shape[1:]))
+
+    @cached_property
+    def statistics(self) -> WeightStatistics:
+        """Sums over the weights."""
+        return weight_statistics(self.weight)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -106,13 +116,20 @@ class Normalise(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pooling(Op):
-    """The maximum or mean over windows along ``axes``; ``window`` None: over whole axes. ``padding``: (low, high) per axis."""
+    """The maximum or mean over windows along ``axes``; ``window`` None: over whole axes.
+
+    ``padding``: (low, high) per axis. ``told``: the operation of the model that it is a part of,
+    where that is another: "sum", "minimum". ``counts_zeros``: whether a mean over the edge also
+    averages the zeros put around the image.
+    """
 
     kind: str
     axes: tuple[int, ...]
     window: tuple[int, ...] | None = None
     stride: tuple[int, ...] = ()
     padding: tuple[tuple[int, int], ...] = ()
+    told: str = ""
+    counts_zeros: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -136,9 +153,10 @@ class Transpose(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Drop(Op):
-    """Dropout of a fraction ``rate``."""
+    """Dropout of a fraction ``rate``; ``always``: in evaluation, too."""
 
     rate: float
+    always: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -18,7 +18,7 @@ from ..plain_arguments import items, mapping, text, whole
 from ..rootfinding import sign_changes
 from . import titles as plot_claims
 from .drawing import network
-from .frame import GREY, LIGHT, PALETTE, STYLES, axes, finish, save
+from .frame import GREY, LIGHT, PALETTE, STYLES, axes, finish, line_look, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,14 +41,16 @@ def c_maps(
     q2: Any = None,
     points: int = 401,
     looks: Mapping[str, tuple[str, Any]] | None = None,
+    **line: Any,
 ) -> Axes:
     """Draw C maps over [-1, 1] with the identity and their fixed points.
 
     ``maps`` is one map, several, or {label: map}; each is called as ``C(c, q1, q2)`` with an array and returns an array,
     or {output: array} (one line per output). ``points`` are spread evenly in the angle arccos c, so that they lie densely
     near c = +-1. Fixed points: filled where the map attracts, open where it repels, half filled where the slope is +-1.
-    They come from the map's ``fixed_points`` where it has one, else from sign changes on a fine grid. ``looks`` gives lines a colour and a
-    style of their own, {label: (colour, style)}.
+    They come from the map's ``fixed_points`` where it has one, else from sign changes on a fine grid; those that several maps share are
+    grey. ``looks`` gives lines a colour and a style of their own, {label: (colour, style)}; ``line``: keywords of matplotlib lines, such as
+    ``label``, ``color``, ``ls``. Maps that are heuristic say so in the legend.
 
     Returns: the Axes. Raises: KcalcError for something that is not a map or returns other shapes.
     """
@@ -56,11 +58,12 @@ def c_maps(
     ax = axes(ax, 3.6, 3.6)
     c = np.cos(np.linspace(np.pi, 0.0, whole(points, "points", 2, MOST_POINTS)))
     styles = {} if looks is None else mapping(looks, "looks")
+    labels, look = _look_of_lines(line, labels)
     _identity(ax, -1, 1)
     drawn: list[Array] = []
     for label, curve, given in _curves(maps, labels, q1, q2):
         drawn.append(curve(c))
-        color = _draw_curve(ax, c, drawn[-1], label, _look(styles.get(label)))
+        color = _draw_curve(ax, c, drawn[-1], label, _look(styles.get(label)) | look)
         for value, stable in _fixed_points(curve, given, q1, q2):
             _mark(ax, value, stable, color)
     ax.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
@@ -73,12 +76,18 @@ def c_maps(
 
 
 def q_maps(
-    maps: Any, ax: Axes | None = None, labels: Sequence[str] | None = None, low: float = 1e-2, high: float = 1e2, points: int = 201
+    maps: Any,
+    ax: Axes | None = None,
+    labels: Sequence[str] | None = None,
+    low: float = 1e-2,
+    high: float = 1e2,
+    points: int = 201,
+    **line: Any,
 ) -> Axes:
     """Draw Q maps over q in [low, high] on logarithmic axes with the identity and their fixed points.
 
     ``maps`` is one map, several, or {label: map}; each is called as ``Q(q)`` with an array and returns an array, or
-    {output: array}. Fixed points are marked for maps that have ``fixed_points(low, high)``.
+    {output: array}. Fixed points are marked for maps that have ``fixed_points(low, high)``. ``line``: keywords of matplotlib lines.
     """
     made = ax is None
     ax = axes(ax, 3.6, 3.6)
@@ -86,13 +95,14 @@ def q_maps(
     if not low < high:
         raise KcalcError(f"Q maps are drawn between low < high, got {low:g} and {high:g}")
     q = np.geomspace(low, high, whole(points, "points", 2, MOST_POINTS))
+    labels, look = _look_of_lines(line, labels)
     _identity(ax, low, high)
     drawn: list[Array] = []
     ones: list[float] = []
     for label, curve, given in _curves(maps, labels):
         drawn.append(curve(q))
         ones.append(float(curve(np.ones(1))[0]) if low <= 1 <= high else math.nan)
-        color = _draw_curve(ax, q, drawn[-1], label)
+        color = _draw_curve(ax, q, drawn[-1], label, look)
         for point in given.fixed_points(low, high) if hasattr(given, "fixed_points") else ():
             _mark(ax, point.value, point.stable, color)
     ax.set(xscale="log", yscale="log", xlim=(low, high))
@@ -109,6 +119,7 @@ def _curves(maps: Any, labels: Sequence[str] | None, *arguments: Any) -> list[tu
     """(label, curve, map) per line; the map is None for one output of several, whose fixed points it cannot give."""
     curves: list[tuple[str, Curve, Any]] = []
     for label, given in _named(maps, labels, "map"):
+        label = f"{label}, heuristic" if label and getattr(given, "heuristic", False) else label
         probe = given(np.array([0.5]), *arguments)
         if not isinstance(probe, Mapping):
             curves.append((label, _curve(given, None, arguments, label), given))
@@ -190,37 +201,51 @@ def _identity(ax: Axes, low: float, high: float) -> None:
         ax.plot([low, high], [low, high], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1, gid="identity")
 
 
-def _draw_curve(ax: Axes, x: Array, y: Array, label: str, look: tuple[str, Any] | None = None) -> str:
-    """Draw a curve in the given look or the next colour (and, after all colours, style) of the Axes; returns the colour."""
+def _look_of_lines(line: Mapping[str, Any], labels: Sequence[str] | None) -> tuple[Sequence[str] | None, dict[str, Any]]:
+    """(labels, keywords of lines): ``label`` among the keywords is a label, or several."""
+    look = line_look(line)
+    label = look.pop("label", None)
+    if label is not None and labels is not None:
+        raise KcalcError("give label= or labels=, not both")
+    return (labels if label is None else label), look
+
+
+def _draw_curve(ax: Axes, x: Array, y: Array, label: str, look: Mapping[str, Any]) -> str:
+    """Draw a curve in the given look, else in the next colour (and, after all colours, style) of the Axes; returns the colour."""
     index = sum(line.get_gid() == "map" for line in ax.lines)
-    color, style = look or (PALETTE[index % len(PALETTE)], STYLES[index // len(PALETTE) % len(STYLES)])
-    ax.plot(x, y, color=color, linestyle=style, linewidth=1.5, label=label, zorder=3, gid="map")
-    return color
+    usual = {"color": PALETTE[index % len(PALETTE)], "linestyle": STYLES[index // len(PALETTE) % len(STYLES)]}
+    (drawn,) = ax.plot(x, y, **{**usual, "linewidth": 1.5, "zorder": 3, "label": label, "gid": "map", **look})
+    return str(drawn.get_color())
 
 
-def _look(given: Any) -> tuple[str, Any] | None:
+def _look(given: Any) -> dict[str, Any]:
     """A colour and a line style as matplotlib knows them. Raises: KcalcError for what it does not."""
     if given is None:
-        return None
-    from matplotlib.lines import Line2D
-
+        return {}
     try:
         color, style = given
-        Line2D([], [], color=color, linestyle=style)
-    except Exception:  # whatever matplotlib or a foreign object raises
+        return line_look({"color": color, "linestyle": style})
+    except Exception:  # a foreign object may raise anything as it is unpacked
         raise KcalcError(f"looks holds (colour, style) pairs such as ('red', '-'), got {glimpse(given)}") from None
-    return color, style
 
 
 def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
-    """A fixed point on the diagonal; earlier ones at the same place are seen inside it."""
+    """A fixed point on the diagonal: one mark for all maps that share it, grey then; marks of another kind stand beside it."""
+    from matplotlib.transforms import offset_copy
+
     kind = "undecided" if stable is None else "attracting" if stable else "repelling"
-    earlier = [line for line in ax.lines if str(line.get_gid()).startswith("fixed point")]
-    inside = sum(abs(float(np.asarray(line.get_xdata())[0]) - value) < 0.02 * max(1, abs(value)) for line in earlier)
-    ax.plot(
-        [value], [value], marker="o", linestyle="none", color=color, markersize=5.0 + 2.8 * min(inside, 4), markeredgewidth=1.3,
-        zorder=6 - 0.01 * inside, clip_on=False, gid=f"fixed point, {kind}", label="_", **MARKS[kind],
-    )  # fmt: skip
+    marks = [line for line in ax.lines if str(line.get_gid()).startswith("fixed point")]
+    here = [line for line in marks if abs(float(np.asarray(line.get_xdata())[0]) - value) < 0.02 * max(1, abs(value))]
+    same = next((line for line in here if line.get_gid() == f"fixed point, {kind}"), None)
+    if same is not None:
+        if same.get_color() != color:
+            same.set(color=GREY, **MARKS[kind])
+        return
+    beside = 7.0 * len(here)  # points, across the diagonal
+    figure: Any = ax.figure
+    place = offset_copy(ax.transData, figure, beside, -beside, units="points")
+    look = {"marker": "o", "linestyle": "none", "color": color, "markersize": 5.0, "markeredgewidth": 1.3, **MARKS[kind]}
+    ax.plot([value], [value], zorder=6, clip_on=False, gid=f"fixed point, {kind}", label="_", transform=place, **look)
 
 
 def _mark_handles(ax: Axes) -> list[dict[str, Any]]:

@@ -50,6 +50,24 @@ def panels(given: Any, count: int, width: float, height: float) -> Array:
     return np.array([axes(ax, width, height) for ax in found], dtype=object)
 
 
+def line_look(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of a matplotlib line under their long names, such as ``color``, ``linestyle`` for ``ls``, ``linewidth``, ``label``.
+
+    Raises: KcalcError for keywords and values that matplotlib does not know.
+    """
+    from matplotlib.cbook import normalize_kwargs
+    from matplotlib.lines import Line2D
+
+    try:
+        found = normalize_kwargs(dict(given), Line2D)
+        Line2D([], [], **found)
+    except Exception as error:  # matplotlib raises TypeError, ValueError and AttributeError for these
+        reason = str(error).split("\n")[0]
+        names = ", ".join(map(str, given))
+        raise KcalcError(f"{names}: give keywords of a matplotlib line such as label=, color=, ls= ({reason})") from None
+    return found
+
+
 def plain_ticks(axis: Any, low: float, high: float) -> None:
     """1, 2 and 5 times powers of ten as ordinary numbers on a logarithmic axis of short range; powers of ten as they are on a long one."""
     if not 0 < low < high or high / low > 1e3:

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import titles as plot_claims
-from .frame import GREY, PALETTE, STYLES, axes, finish, plain_ticks
+from .frame import GREY, PALETTE, STYLES, axes, finish, line_look, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def kernel_curves(kernels: Mapping[str, Any], ax: Axes | None = None, q: Any = 1, points: int = 401) -> Axes:
+def kernel_curves(kernels: Mapping[str, Any], ax: Axes | None = None, q: Any = 1, points: int = 401, **line: Any) -> Axes:
     """Draw kernels over c in [-1, 1] for inputs of one q value. ``kernels``: {label: kernel}, each called by ``at_angle(theta, q)``.
 
-    ``points`` are spread evenly in the angle, so that the rise next to c = 1 is seen. Returns: the Axes.
+    ``points`` are spread evenly in the angle, so that the rise next to c = 1 is seen. ``line``: keywords of matplotlib lines. Returns: the
+    Axes. Raises: KcalcError for keywords that matplotlib does not know.
     """
-    made = ax is None
+    made, look = ax is None, line_look(line)
     ax = axes(ax, 4.6, 3.2)
     theta = np.linspace(np.pi, 0.0, points)
     drawn: list[np.ndarray] = []
@@ -29,8 +30,9 @@ def kernel_curves(kernels: Mapping[str, Any], ax: Axes | None = None, q: Any = 1
         for output, curve in curves:
             count = len(ax.get_lines())
             drawn.append(np.asarray(curve, dtype=float))
-            shown = label if output is None else f"{label}, {output}"
-            ax.plot(np.cos(theta), curve, color=PALETTE[count % len(PALETTE)], ls=STYLES[count // len(PALETTE) % len(STYLES)], label=shown)
+            shown = label + (", heuristic" if getattr(kernel, "heuristic", False) else "")
+            usual = {"color": PALETTE[count % len(PALETTE)], "linestyle": STYLES[count // len(PALETTE) % len(STYLES)]}
+            ax.plot(np.cos(theta), curve, **{**usual, "label": shown if output is None else f"{shown}, {output}", **look})
     ax.set_xlim(-1.02, 1.02)
     ax.axhline(0.0, color=GREY, lw=0.6)
     ax.set_xlabel("$c$ of the inputs")
@@ -39,13 +41,14 @@ def kernel_curves(kernels: Mapping[str, Any], ax: Axes | None = None, q: Any = 1
     return ax
 
 
-def gradient_trace(gradients: Any, ax: Axes | None = None) -> Axes:
+def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
     """Draw E|d out / d node|^2 over the nodes in order, the Affine layers marked, on a logarithmic scale. Returns: the Axes."""
     made = ax is None
     ax = axes(ax, 5.2, 3.0)
     values = {node: value for node, value in gradients.nodes.items() if value > 0}
     place = {node: i for i, node in enumerate(gradients.nodes)}
-    ax.plot([place[n] for n in values], list(values.values()), color=PALETTE[0], lw=1.2, label="all nodes")
+    usual = {"color": PALETTE[0], "linewidth": 1.2, "label": "all nodes"}
+    ax.plot([place[n] for n in values], list(values.values()), **{**usual, **line_look(line)})
     affine = [node for node in gradients.weights if node in values]
     ax.plot([place[n] for n in affine], [values[n] for n in affine], "o", ms=3, color=PALETTE[1], label="Affine layers")
     ax.set_yscale("log")
@@ -60,12 +63,12 @@ def gradient_trace(gradients: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None) -> Axes:
+def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
     """Draw eigenvalues over the largest against their rank, on logarithmic axes; dotted below what rounding leaves of them.
 
     ``spectrums``: {label: :class:`kcalc.spectrum.Spectrum`}. Returns: the Axes.
     """
-    made = ax is None
+    made, look = ax is None, line_look(line)
     ax = axes(ax, 4.6, 3.2)
     for label, one in spectrums.items():
         color = PALETTE[len({line.get_color() for line in ax.get_lines()}) % len(PALETTE)]
@@ -73,9 +76,9 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None) -> Axes:
         share = one.eigenvalues / one.largest
         floor = one.resolution / one.largest
         sure = share > floor
-        ax.plot(rank[sure], share[sure], color=color, lw=1.5, label=label or "_")
+        (drawn,) = ax.plot(rank[sure], share[sure], **{"color": color, "linewidth": 1.5, "label": label or "_", **look})
         unsure = (share > 0) & (rank >= sure.sum())
-        ax.plot(rank[unsure], share[unsure], color=color, lw=0.9, ls=STYLES[2], label="_")
+        ax.plot(rank[unsure], share[unsure], color=drawn.get_color(), lw=0.9, ls=STYLES[2], label="_")
     ax.set(xscale="log", yscale="log")
     ax.set_xlabel("rank")
     ax.set_ylabel(r"$\lambda_i\,/\,\lambda_1$")
@@ -83,17 +86,18 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     return ax
 
 
-def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None) -> Axes:
+def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
     """Draw per layer the kernel of inputs with c = ``regime.c`` over that of equal inputs, and dashed what is predicted at infinite depth.
 
     ``regimes``: {label: :class:`kcalc.calculi.regime.Regime`}. Returns: the Axes.
     """
-    made = ax is None
+    made, look = ax is None, line_look(line)
     ax = axes(ax, 4.6, 3.2)
     for label, one in regimes.items():
         color = PALETTE[len({line.get_color() for line in ax.get_lines() if line.get_gid() == "measured"}) % len(PALETTE)]
         place = (np.arange(len(one.alphas)) + 1) / len(one.alphas)
-        ax.plot(place, list(one.alphas.values()), color=color, lw=1.5, label=label, gid="measured")
+        usual = {"color": color, "linewidth": 1.5, "label": label, "gid": "measured"}
+        ax.plot(place, list(one.alphas.values()), **{**usual, **look})
         if one.limit is not None:
             ax.plot(place, one.limit.alphas, color=color, lw=1.0, ls=STYLES[1], label="_")
     dashed = {"label": "as depth grows", "color": GREY, "ls": STYLES[1], "lw": 1.0}
@@ -105,13 +109,13 @@ def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     return ax
 
 
-def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
+def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
     """Draw losses over training time on logarithmic axes. ``curves``: {label: (T,) losses}. Returns: the Axes."""
-    made = ax is None
+    made, look = ax is None, line_look(line)
     ax = axes(ax, 4.6, 3.2)
     for label, values in curves.items():
         color = PALETTE[len(ax.get_lines()) % len(PALETTE)]
-        ax.plot(times, values, color=color, lw=1.5, label=label)
+        ax.plot(times, values, **{"color": color, "linewidth": 1.5, "label": label, **look})
     ax.set(xscale="log", yscale="log")
     ax.set_xlabel("training time $t$ (steps, or steps times learning rate)")
     ax.set_ylabel("loss")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,16 +20,38 @@ Array = Any  # a NumPy or a JAX array
 
 @dataclass(frozen=True)
 class Algebra:
-    """Arrays and factorisations of one library. ``scope()`` is the context to compute in: double precision for double arrays."""
+    """Arrays and factorisations of JAX (``jax``), in double precision if ``double``, or of SciPy."""
 
-    xp: Any
-    linalg: Any
-    scope: Callable[[], AbstractContextManager[Any]]
+    jax: bool = False
+    double: bool = True
 
     @property
-    def jax(self) -> bool:
-        """Whether the arrays are JAX arrays."""
-        return self.xp is not np
+    def xp(self) -> Any:
+        """The library's module of arrays."""
+        if not self.jax:
+            return np
+        import jax.numpy as jnp
+
+        return jnp
+
+    @property
+    def linalg(self) -> Any:
+        """The library's module of factorisations."""
+        if not self.jax:
+            import scipy.linalg
+
+            return scipy.linalg
+        import jax.scipy.linalg
+
+        return jax.scipy.linalg
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """The context to compute in: JAX in double precision for double arrays."""
+        if not (self.jax and self.double):
+            return nullcontext()
+        import jax
+
+        return jax.enable_x64(True)
 
     def matrix(self, value: Any, what: str) -> Array:
         """A non-empty (n, m) array of finite floats; what a JAX tracer holds is not looked at."""
@@ -100,15 +122,8 @@ def algebra_of(*arrays: Any) -> Algebra:
     """The library of the arrays: JAX if one of them is a JAX array. JAX is not imported to find out."""
     given = [array for array in arrays if is_jax(array)]
     if not given:
-        import scipy.linalg
-
-        return Algebra(np, scipy.linalg, nullcontext)
-    import jax
-    import jax.numpy as jnp
-    import jax.scipy.linalg
-
-    double = any(array.dtype == np.float64 for array in given)
-    return Algebra(jnp, jax.scipy.linalg, (lambda: jax.enable_x64(True)) if double else nullcontext)
+        return Algebra()
+    return Algebra(jax=True, double=any(array.dtype == np.float64 for array in given))
 
 
 def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Array, bool]:

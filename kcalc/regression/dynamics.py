@@ -292,13 +292,13 @@ class TrainingCurve(Shown):
             )
         return np.asarray(values)[()]
 
-    def plot(self, ax: Axes | None = None, label: str = "training", y_test: Any = None) -> Axes:
+    def plot(self, ax: Axes | None = None, label: str = "training", y_test: Any = None, **line: Any) -> Axes:
         """Draw the loss over t, and that at the test inputs where ``y_test`` is given; see :func:`kcalc.plotting.kernels.losses`."""
         from ..plotting import kernels as kernel_plots
 
         times = self.plotted_times()
         curves = {text(label, "label", empty=True): self.loss(times)} | ({} if y_test is None else {"test": self.test_loss(times, y_test)})
-        return kernel_plots.losses(times, curves, ax=ax)
+        return kernel_plots.losses(times, curves, ax=ax, **line)
 
     def plotted_times(self, points: int = 200) -> Array:
         """Times from the fastest direction's to ten times the slowest of those that training resolves, evenly on a logarithmic scale."""

@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 from ..arguments import one_number
 from ..calculi.ntk import PARAMETERIZATIONS, KernelFunction, ntk
 from ..compose import require_network
-from ..errors import KcalcError
+from ..errors import KcalcError, without_option
 from ..layers import Affine, Layer
 from ..network import Network
 from ..plain_arguments import choice, whole
@@ -78,6 +78,7 @@ class NetworkKernel(Kernel):
         free = [h.name for h in self.hyperparameters if not h.fixed]
         return value, np.stack([self._slope(X, name) for name in free], axis=-1) if free else np.empty((*value.shape, 0))
 
+    @without_option()
     def diag(self, X: Any) -> Array:
         """K(x, x) of every row, (n,)."""
         function, rows = self._function(), np.asarray(X, dtype=float)
@@ -87,6 +88,7 @@ class NetworkKernel(Kernel):
         """False: the kernel depends on more than x - y."""
         return False
 
+    @without_option()
     def _matrix(self, X: Any, Y: Any = None) -> Array:
         function = self._function()
         return np.asarray(gram(lambda one, two: function.matrix(one, None if two is one else two, q=self.q), X, Y))

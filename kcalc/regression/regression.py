@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import KcalcError
+from ..fields.jax_field import is_jax
 from ..plain_arguments import whole
 from ..printing import Shown, plain, shown
 from ..spectrum import Spectrum, ridge_value, spectrum
@@ -54,6 +55,19 @@ class KernelRegression(Shown):
             self._y, self._flat = targets(algebra, y, len(self.X))
             self._factor = algebra.cholesky(self.matrix, self.ridge, self.ridge_name)
             self._weights = algebra.solve(self._factor, self._y)
+
+    def __getstate__(self) -> tuple[dict[str, Any], list[str]]:
+        """JAX arrays as NumPy ones: JAX unpickles doubles as singles while its 64-bit flag is off."""
+        own = [name for name, value in self.__dict__.items() if is_jax(value)]
+        return {**self.__dict__, **{name: np.asarray(getattr(self, name)) for name in own}}, own
+
+    def __setstate__(self, state: tuple[dict[str, Any], list[str]]) -> None:
+        values, own = state
+        for name in own:
+            algebra = Algebra(jax=True, double=values[name].dtype == np.float64)
+            with algebra.scope():
+                values[name] = algebra.xp.asarray(values[name])
+        self.__dict__.update(values)
 
     @property
     def coefficients(self) -> Array:

@@ -178,4 +178,4 @@ def shortened(network: Network, most: int = 2) -> Network:
     if not dropped:
         return network
     steps = [(n, layer, tuple(moved.get(p, p) for p in parents)) for n, layer, parents in network.steps() if n not in dropped]
-    return Network.from_steps(steps, network.outputs)
+    return Network.from_steps(steps, network.outputs).with_notes(network.notes)

@@ -8,6 +8,7 @@ from typing import Any
 import sympy as sp
 
 from ..calculi.slopes import polynomial_texts
+from ..errors import glimpse
 from ..plotting.svg import drawn_nodes, network_summary, network_svg
 from .facts import LONGEST, LONGEST_EXPORT, Facts
 from .markup import Html, calm, details, formula, number, paragraph, safe, section, table, tag
@@ -16,6 +17,7 @@ from .traces import verdict
 MOST_DRAWN = 700
 MOST_PARTS = 24
 MOST_PIECES = 6
+MOST_TEXT = 300  # characters of a layer
 SENTENCES = {
     "drawing": "The layers in the order they compute, repeated blocks drawn once; a subnetwork is a part with one way in and one way out.",
     "slopes": "How much the network stretches small differences, as a function of the slope psi of one nonlinear layer.",
@@ -67,7 +69,7 @@ def drawing_data(facts: Facts) -> dict[str, Any]:
     shown = dict.fromkeys(node for block in network.blocks() for node in block.pieces[0])  # in order: the page is the same in every run
     rows = {}
     for node in shown:
-        row: dict[str, Any] = {"layer": repr(network.layer(node))}
+        row: dict[str, Any] = {"layer": glimpse(network.layer(node), MOST_TEXT)}
         if facts.before and node in facts.before.nodes:
             row["q"], row["c"] = facts.before.nodes[node]
         if node in facts.slopes:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from .. import layers as L
 from ..activations import Activation
-from ..calculi.global_maps import c_map, q_map
+from ..calculi.global_maps import c_map, end_values
 from ..errors import KcalcError
 from ..maps import Assumption
 from ..network import Network, is_normalised, sum_weights
 from ..printing import html_table, plain
 from ..subnetworks import maximal, maximal_curvature
 from ..threads import cached_property
+from .advice import either, for_products
 from .constants import ConstantsTable
 from .measure import local_values
 from .norms import true_q
@@ -105,14 +106,19 @@ class Shaping:
             return {}
         alone, tokens = unmixed(self.network), self.tokens
         measured: dict[str, Callable[[], float]] = {
-            "Q_f(1)": lambda: float(q_map(alone)(1.0)),
-            "C_f'(1)": lambda: float(c_map(alone).derivative(1)(1.0)),
+            "Q_f(1)": lambda: self._ends[0],
+            "C_f'(1)": lambda: self._ends[1],
             "max C_f(0)": lambda: float(maximal(alone, self._r(), true_q(alone))(0.0)),
             "max C_f''(1)": lambda: maximal_curvature(alone).multiplier * self._worst("C''(1)"),
         }
         if tokens is not None:
             measured[AT_TOKENS] = lambda: tokens.farthest(self.network)
         return {name: measured[name]() for name in self.global_targets}
+
+    @cached_property
+    def _ends(self) -> tuple[float, float]:
+        """Q_f(1) and C_f'(1)."""
+        return end_values(unmixed(self.network))
 
     def _r(self) -> dict[Node, Callable[[Any], Any]]:
         """The local C map of every nonlinear node."""
@@ -196,7 +202,8 @@ class Shaping:
         may be left out if this very object was read before in this process. ``options``: ``weights``, "orthogonal_delta" (default),
         "gaussian_delta" or "keep"; for PyTorch ``generator``, a ``torch.Generator`` (default None: PyTorch's global one, which
         ``torch.manual_seed`` sets); for JAX, Flax, Equinox and Keras ``key``, a whole number or ``jax.random.key(seed)`` (default 0).
-        Raises: KcalcError for models that cannot be read, and networks that are not made of the model's nodes.
+        Raises: KcalcError for models that cannot be read, networks that are not made of the model's nodes, and
+        networks that are only a part of the model (one of ``Reading.parts``), for the rest would be lost.
         """
         from ..interchange.apply import apply_to
 
@@ -252,7 +259,8 @@ def prepared(
         if isinstance(layer, L.BatchNorm):
             raise KcalcError(f"node {node!r} is a BatchNorm, which no kernel method can shape; drop it with net.without_normalization()")
         if isinstance(layer, L.Product) and not products:
-            raise KcalcError(f"node {node!r} is a Product, for which this method has no rule; use method='dks', or cut the network there")
+            remedy = either(for_products(), "cut the network there")
+            raise KcalcError(f"node {node!r} is a Product, for which this method has no rule; {remedy}")
         if isinstance(layer, L.Sum) and (layer.weights, len(parents)) not in normalised:
             if is_normalised(sum_weights(layer, len(parents))):
                 normalised.add((layer.weights, len(parents)))
@@ -276,7 +284,8 @@ def prepared(
             return chosen
         return layer
 
-    out = network.map_layers(plain)
+    lasting = [note for note in network.notes if not note.of_weights]  # weights are drawn anew
+    out = network.map_layers(plain).with_notes(lasting)
     scales = out.nodes_of(L.Scale)
     changes.extend(f"{node}: scalar multiplication removed" for node in scales)
     return (out.without(scales) if scales else out), tuple(changes)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..activations import Activation
 from ..errors import UnreachableTarget
+from .advice import advised, either
 from .moments import Moments, Pair
 
 
@@ -108,7 +109,11 @@ class SlopeSystem:
     target: float
     ratio: float = 0.0
     order = 2
-    remedy = "; drop it with q_slope=None"
+
+    @property
+    def remedy(self) -> str:
+        dropped = advised(f"drop {self.condition} with q_slope=None", "dks", q_slope=None)
+        return "; " + either("use another activation", dropped)
 
     @property
     def condition(self) -> str:
@@ -157,7 +162,10 @@ class CurvatureSystem:
     side: int = 1
     order = 3
     condition = "Q'(1) = C'(1) = 1"
-    remedy = "; method='dks' asks less"
+
+    @property
+    def remedy(self) -> str:
+        return "; " + either("use another activation", advised("use method='dks'", "dks"))
 
     def named(self, target: float, above: bool | None = None, digits: int = 6) -> str:
         return f"C''(1) = {inwards(target, above, digits)}"

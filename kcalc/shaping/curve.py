@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import KcalcError
 from .conditions import Equations, System
@@ -123,8 +124,11 @@ def _crossing(system: System, here: Place, length: float) -> Point | None:
     """Where the curve has the target, between ``here`` and a length ahead."""
     from scipy.optimize import brentq
 
-    root = float(brentq(lambda t: _level(system, here, t) - system.target, 0.0, length, xtol=1e-13))  # pyright: ignore[reportArgumentType]
-    found = _ahead(system, here, root)
+    try:
+        root: Any = brentq(lambda t: _level(system, here, t) - system.target, 0.0, length, xtol=1e-13)
+    except ValueError:  # where rounding moves the level as much as the curve does, far out on a tail
+        return None
+    found = _ahead(system, here, float(root))
     return None if found is None else replace(found.point, fineness=SOLVED)
 
 

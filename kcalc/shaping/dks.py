@@ -18,12 +18,15 @@ from ..layers import Nonlinear, Product
 from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_slope
+from ..subnetworks.forward import ForwardSlope
 from ..subnetworks.slope_maxima import MaximalSlope
+from .advice import advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
 from .measure import local_values
+from .residual_blocks import residual_blocks, with_residual_weights
 from .search import check_shapeable, default_end, solve, solve_least, solve_scale
 from .solver import ACCEPTED
 from .tokens import read_tokens, token_options, unmixed, with_tokens
@@ -38,6 +41,7 @@ MISSED = 1e-9
 FACTORS = "q values of factors multiply: Q' is the sum of theirs, so that errors of q double at a Product of two"
 
 
+@shaping_method("dks")
 def dks(
     network: Network,
     activation: Any = None,
@@ -76,7 +80,7 @@ def dks(
     alone = unmixed(plain)
     mu = maximal_slope(alone)
     reading = mu if subnetworks == "strict" else mu.forward
-    _check_reach(plain, float(reading(1.0)), float(zeta))
+    _check_reach(plain, reading, float(zeta))
     slope = float(reading.inverse(float(zeta)))
     layers = {node: layer.activation for node, layer, _ in plain.steps() if isinstance(layer, Nonlinear)}
     solved: dict[Activation, Constants] = {}
@@ -86,7 +90,9 @@ def dks(
         except OutOfReach as error:
             near = slope_text(float(reading(error.nearest)) - 1, error.above)
             asked = slope_text(float(zeta) - 1, digits=9)
-            raise UnreachableTarget(f"{error}, which is zeta = {near} in this network (asked for: {asked})") from None
+            value = float(near.removeprefix("1 + ")) + near.startswith("1 + ")
+            exactly = advised(f"zeta = {near}", "dks", zeta=value) or f"about zeta = {near}"
+            raise UnreachableTarget(f"{error}, which is {exactly} in this network (asked for: {asked})") from None
     by_node = {node: solved[phi] for node, phi in layers.items()}
     shaped, rows = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), known, token_rows)
     check_fresh(shaped)
@@ -118,15 +124,28 @@ def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
     return [Assumption("network", f'{mu.warning}; subnetworks="forward" shapes by the depth across them', "heuristic")]
 
 
-def _check_reach(network: Network, least: float, zeta: float) -> None:
+def _check_reach(network: Network, reading: MaximalSlope | ForwardSlope, zeta: float) -> None:
     """Refuse a zeta that no local slope reaches, because products add slopes up. Raises: UnreachableTarget."""
-    if zeta <= least:
-        node = next(iter(network.nodes_of(Product)), None)
-        raise UnreachableTarget(
-            f"zeta = {zeta:.6g} is out of reach: a Product (node {node!r}) adds up the slopes of its factors, each >= 1 where C(0) = 0, so "
-            f"that some subnetwork has slope {least:.6g} or more whatever the activations; the nearest are zeta > {least:.6g}, "
-            f"e.g. zeta={1.5 * least:.4g}; shortcut weights nearer to 1 bring it down"
-        )
+    least = float(reading(1.0))
+    if zeta > least:
+        return
+    node = next(iter(network.nodes_of(Product)), None)
+    larger = f"{1.5 * least:.4g}"
+    nearest = advised(f"the nearest are zeta > {least:.6g}, e.g. zeta={larger}", "dks", zeta=float(larger))
+    raise UnreachableTarget(
+        f"zeta = {zeta:.6g} is out of reach: a Product (node {node!r}) adds up the slopes of its factors, each >= 1 where C(0) = 0, so "
+        f"that some subnetwork has slope {least:.6g} or more whatever the activations; {nearest or 'cut the network there'}"
+        + _about_shortcuts(network, least)
+    )
+
+
+def _about_shortcuts(network: Network, least: float) -> str:
+    """That shortcut weights nearer to 1 bring the least slope down, where they do."""
+    blocks = residual_blocks(network)
+    if not blocks:
+        return ""
+    nearer = with_residual_weights(network, {block.node: (1 + float(block.weights[0])) / 2 for block in blocks})
+    return "; shortcut weights nearer to 1 bring it down" if float(maximal_slope(unmixed(nearer))(1.0)) < least else ""
 
 
 def _q_slope(value: Any) -> float | str | None:
@@ -173,7 +192,7 @@ def leaky(phi: Activation, slope: float) -> Constants:
     if slope > STEEPEST_LEAKY * (1 + ACCEPTED):
         raise UnreachableTarget(
             f"a leaky ReLU with a negative slope in [0, 1) has C'(1) up to {STEEPEST_LEAKY:.6g} (that of ReLU), not {slope:.6g}; "
-            "choose a smaller zeta, or free_slope=False"
+            + either("choose a smaller zeta", advised("give free_slope=False", "dks", free_slope=False))
         )
     w = math.pi * (slope - 1) / slope
     a = max((1 - w) / (1 + math.sqrt(w * (2 - w))), 0.0)

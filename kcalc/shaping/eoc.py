@@ -21,6 +21,7 @@ from ..expectations.quadrature import Array
 from ..maps import Assumption
 from ..network import Network, concat_channels, sum_weights
 from ..threads import cached_property
+from .advice import advised, either, shaping_method
 from .base import Shaping, prepared
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
@@ -31,6 +32,7 @@ LEAST_Q, USUAL_Q, LARGEST_Q = 1e-6, 1e3, 2e4  # beyond the usual only where ther
 PER_DECADE = 9.3  # points of the search
 LARGEST_SIGMA = 1e6
 ROUNDING = 1e-13
+DKS = "use method='dks'"
 PASSING = (L.Identity, L.Flatten, L.Pool, L.Dropout)
 NORMS = (L.LayerNorm, L.RMSNorm, L.GroupNorm)
 KEPT = 1e-9  # how far q may be from q*, relatively
@@ -211,6 +213,7 @@ class EdgeShaping(Shaping):
         return out | self._global_values()
 
 
+@shaping_method("eoc")
 def eoc(
     network: Network, activation: Any = None, sigma_b: float | None = None, sigma_w: float | None = None, q: float | None = None
 ) -> EdgeShaping:
@@ -288,14 +291,19 @@ def _affines(network: Network, points: dict[Activation, Edge], level: float) -> 
             sigmas = None
         if sigmas is None:
             others = (network.layer(s) for s, _ in read)
-            name = next(type(other).__name__ for other in others if not isinstance(other, L.Input | L.Nonlinear | L.Affine | L.Sum))
-            raise KcalcError(f"node {node!r} reads a {name}, whose q the edge of chaos does not fix; shape the network with dks instead")
+            other = next(other for other in others if not isinstance(other, L.Input | L.Nonlinear | L.Affine | L.Sum))
+            remedy = "drop it with net.without_normalization()" if isinstance(other, NORMS) else "cut the network there"
+            raise KcalcError(
+                f"node {node!r} reads the output of {type(other).__name__}, whose q the edge of chaos does not fix; "
+                + either(remedy, advised(DKS, "dks"))
+            )
         if sigmas == FROM_INPUT:
             sigmas = math.sqrt(level - first.sigma_b**2), first.sigma_b
         layers[node] = replace(layer, sigma_w=sigmas[0], sigma_b=sigmas[1] if layer.bias else 0)
         if sigmas[1] and not layer.bias:
             raise KcalcError(
-                f"node {node!r} has no bias, but the edge of chaos needs sigma_b = {sigmas[1]:.6g}; choose sigma_b=0 or give it one"
+                f"node {node!r} has no bias, but the edge of chaos needs sigma_b = {sigmas[1]:.6g}; "
+                + either("give it a bias", advised("choose sigma_b=0 alone", "eoc", sigma_b=0.0, sigma_w=None, q=None))
             )
         if sigmas != (1.0, 0.0):
             edits.append(f"{node}: sigma_w 1 -> {sigmas[0]:.10g}, sigma_b 0 -> {sigmas[1]:.10g}")
@@ -316,12 +324,11 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
             if abs(read / level - 1) > KEPT:
                 setter = source[parents[0]]
                 normed = isinstance(shaped.layer(setter), NORMS)
-                remedy = (
-                    "choose q=1, drop it with net.without_normalization()," if normed else "end every addend of a Sum in its own Affine,"
-                )
+                remedy = "drop it with net.without_normalization()" if normed else "end every addend of a Sum in its own Affine"
+                other = advised("choose q=1 alone", "eoc", q=1.0, sigma_b=None, sigma_w=None) if level != 1 else ""
                 raise KcalcError(
                     f"activation {node!r} sees q = {read:.6g}, set by the {type(shaped.layer(setter)).__name__} at node {setter!r}, "
-                    f"and not q* = {level:.6g}, so that chi_1 = 1 would not hold there; {remedy} or shape the network with dks instead"
+                    f"and not q* = {level:.6g}, so that chi_1 = 1 would not hold there; " + either(other, remedy, advised(DKS, "dks"))
                 )
             q[node] = _q(shaped, node, points, level)
         elif isinstance(layer, L.Affine):

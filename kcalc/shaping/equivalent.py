@@ -131,7 +131,8 @@ def _result(network: Network, found: Absorption) -> EquivalentParameters:
         spoilt += [node] if summary else []
     notes = [Assumption("network", CORRELATED.format(len(spoilt), spoilt[0]), "heuristic")] if spoilt else []
     plain = network.map_layers(lambda node, _: layers[node])
-    return EquivalentParameters(network, plain, affine, tuple(changes), (*found.assumptions, *notes))
+    notes = [*network.assumptions, *found.assumptions, *notes]
+    return EquivalentParameters(network, plain, affine, tuple(changes), tuple(notes))
 
 
 def _sigmas(layer: Affine, change: Change) -> tuple[Any, Any, bool]:

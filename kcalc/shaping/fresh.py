@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from .. import layers as L
-from ..calculi.global_maps import c_map, q_and_mean_values
+from ..calculi.global_maps import c_map, q_and_variances
 from ..errors import FreshnessError, KcalcError
 from ..network import Network, sum_weights
+from .advice import advised, either
 from .tokens import unmixed
 
 Node = Hashable
 PASSING = (L.Identity, L.Flatten, L.Pool)
+OPENED = {  # what to do where factors or addends share weights
+    L.Sum: "end all addends of this Sum but one in their own Affine",
+    L.Product: "end all factors of this Product but one in their own Affine",
+}
 MET = 1e-9  # how far, in parts, q after a Sum may be from that of uncorrelated addends
 
 
@@ -26,10 +31,20 @@ def check_fresh(network: Network) -> None:
         return
     for assumption in c_map(network).assumptions:
         if assumption.kind == "exact":
-            raise FreshnessError(
-                f"node {assumption.node!r} cannot be shaped by local conditions: {assumption.text}; "
-                "end all addends of a Sum but one in their own Affine, and put an Affine between activations"
-            )
+            node = assumption.node
+            remedy = OPENED.get(type(network.layer(node)), f"put an Affine between it and {_activation_before(network, node)!r}")
+            raise FreshnessError(f"node {node!r} cannot be shaped by local conditions: {assumption.text}; {remedy}")
+
+
+def _activation_before(network: Network, node: Node) -> Node:
+    """The nearest activation that a node reads without weights between, or what it reads itself where there is none."""
+    waiting = list(network.parents(node))
+    for here in waiting:  # grows as it is read
+        if isinstance(network.layer(here), L.Nonlinear):
+            return here
+        if not isinstance(network.layer(here), L.Affine):
+            waiting += [parent for parent in network.parents(here) if parent not in waiting]
+    return network.parents(node)[0]
 
 
 def simply_fresh(network: Network) -> bool:
@@ -41,6 +56,8 @@ def simply_fresh(network: Network) -> bool:
     own: dict[Node, bool] = {}  # ends in weights that reach the reader along this way only
     for node, layer, parents in network.steps():
         if isinstance(layer, L.Affine):
+            if layer.groups > 1:  # of one channel each, perhaps
+                return False
             gaussian[node], own[node] = True, readers[node] == 1
         elif isinstance(layer, PASSING):
             gaussian[node], own[node] = gaussian[parents[0]], own[parents[0]] and readers[node] == 1
@@ -59,17 +76,22 @@ def simply_fresh(network: Network) -> bool:
     return True
 
 
-def check_sums(network: Network, promise: str, instead: str = "use method='dks', which gives activations mean 0") -> None:
+def centred() -> str:
+    """The method that gives activations mean 0, where it shapes the network."""
+    return advised("use method='dks', which gives activations mean 0", "dks")
+
+
+def check_sums(network: Network, promise: str, instead: Callable[[], str]) -> None:
     """Refuse a shaped network in which the channel means of addends meet: ``q = sum_i w_i^2 q_i`` must hold at every Sum.
 
     Addends that end in activations are independent given their means, which :func:`check_fresh` lets pass; where two of them have
-    means ``m_i``, ``2 w_1 w_2 m_1 m_2`` is added to q. ``promise``: what would not hold; ``instead``: what to do but end addends in an
-    Affine. Raises: KcalcError naming the node and remedies.
+    means ``m_i``, ``2 w_1 w_2 m_1 m_2`` is added to q. ``promise``: what would not hold; ``instead``: advice besides ending addends in
+    an Affine (see :func:`advised`). Raises: KcalcError naming the node and remedies.
     """
     network = unmixed(network)
     if simply_fresh(network):
         return
-    values = q_and_mean_values(network)
+    values = q_and_variances(network)
     for node in network.nodes_of(L.Sum):
         parents = network.parents(node)
         alone = sum(float(w) ** 2 * values[p][0] for w, p in zip(sum_weights(network.layer(node), len(parents)), parents, strict=True))
@@ -77,5 +99,6 @@ def check_sums(network: Network, promise: str, instead: str = "use method='dks',
             met = values[node][0]
             raise KcalcError(
                 f"the Sum at node {node!r} adds activations whose means are not 0 after shaping: the means meet, and q is {met:.6g} "
-                f"instead of {alone:.6g}, so that {promise} would not hold; end all addends but one in their own Affine, or {instead}"
+                f"instead of {alone:.6g}, so that {promise} would not hold; "
+                + either("end all addends but one in their own Affine", instead())
             )

@@ -20,6 +20,7 @@ from ..maps import Assumption
 from ..network import Network, Step
 from ..plain_arguments import choice, truth
 from ..threads import cached_property
+from .advice import shaping_method
 from .base import Shaping, prepared
 from .constants import Constants, ConstantsTable
 
@@ -90,6 +91,7 @@ class GeometricShaping(Shaping):
         return f"GeometricShaping({len(self.scaling.weights)} weights, {name} = {self.values[name]:.6g})"
 
 
+@shaping_method("geometric")
 def geometric(
     network: Network,
     activation: Any = None,
@@ -220,7 +222,7 @@ class _Plan:
                 parents = (name,)
             steps.append((node, replace(layer, sigma_w=sigma), parents))
         self.changes = tuple(edits)
-        return Network.from_steps(steps, self.base.outputs)
+        return Network.from_steps(steps, self.base.outputs).with_notes(self.base.notes)
 
     def _factor(self, node: Node, parent: Node, weight: WeightScaling, branch: float) -> float:
         """So that f -> sqrt(n/m) f from pre-activation to pre-activation; the first layers get inputs of 1/(k sqrt n)."""
@@ -259,4 +261,4 @@ def _with_output(network: Network, std: float, given: dict[str, Any]) -> tuple[N
         steps.append((name, Scale(factor), (node,)))
         outputs.append(name)
         edits.append(f"{node}: the output is multiplied by {factor:.10g}")
-    return Network.from_steps(steps, outputs), tuple(edits)
+    return Network.from_steps(steps, outputs).with_notes(network.notes), tuple(edits)

@@ -11,11 +11,12 @@ import numpy as np
 
 from ..arguments import as_number
 from ..calculi.global_maps import c_map, q_map
-from ..errors import KcalcError
+from ..errors import KcalcError, without_option
 from ..maps import Assumption, FixedPoint, QMap
 from ..network import Network
 from ..printing import Shown
 from ..subnetworks import maximal_curvature
+from .q_limits import GROWS, SETTLED, SHRINKS, QTable, length_scale, q_limits
 
 STEPS = 300  # blocks that q values are followed through
 ARRIVED = 1e-9  # how near to a fixed point, in log q, they have arrived
@@ -42,21 +43,15 @@ class DepthLimit(Shown):
     @property
     def xi_c(self) -> float:
         """Blocks over which |c - c*| shrinks by a factor e."""
-        return _length(self.rate)
+        return float(length_scale(np.asarray(self.rate)))
 
     @property
     def xi_q(self) -> float:
         """Blocks over which |q - q*| shrinks by a factor e."""
-        return _length(self.q_rate)
+        return float(length_scale(np.asarray(self.q_rate)))
 
 
-def _length(rate: float) -> float:
-    size = abs(rate)
-    if size == 0:
-        return 0.0
-    return math.inf if size >= 1 - 1e-13 else -1 / math.log(size)
-
-
+@without_option()
 def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     """The limit of ever more copies of ``block`` (one input, one output) for inputs of q value ``q`` and any c in (-1, 1).
 
@@ -93,27 +88,27 @@ def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:
 
 
 def _q_limit(block: Network, q: float) -> tuple[float, float]:
+    """(q*, Q'(q*)). Raises: KcalcError where q values have no limit."""
     squares = q_map(block)
-    after = float(squares(q))
-    if abs(after / q - 1) < 1e-13:
-        return q, float(squares.derivative(1)(q))
-    points = squares.fixed_points()
-    found = _settled(squares, points, [q, after])
-    return found.value, found.slope
+    found = q_limits(QTable(lambda level: np.asarray(squares(level)), q), np.ones(1), np.zeros(1))
+    outcome = found.outcome[0]
+    if outcome in (GROWS, SHRINKS):
+        way, side = ("grow", "above") if outcome == GROWS else ("shrink", "below")
+        raise KcalcError(f"q values {way} without end: Q has no fixed point {side} q = {math.exp(found.last[0]):g}")
+    if outcome == SETTLED:
+        return float(found.q[0]), float(squares.derivative(1)(float(found.q[0])))
+    limit = _settled(squares, squares.fixed_points(), [q, float(squares(q))])
+    return limit.value, limit.slope
 
 
 def _settled(squares: QMap, points: Sequence[FixedPoint], trail: list[float]) -> FixedPoint:
-    """The fixed point that iterates of Q lead to. Raises: KcalcError where they alternate or do not settle."""
+    """The fixed point that iterates lead to where Q falls. Raises: KcalcError where they alternate or do not settle."""
     bearable = [p for p in points if abs(p.slope) <= 1 + EDGE]
     for _ in range(STEPS):
         found = next((p for p in bearable if abs(math.log(trail[-1] / p.value)) < ARRIVED), None)
         if found is not None:
             return found
-        here, after = trail[-2:]
-        if not any((p.value > here) == (after > here) for p in points):
-            way, side = ("grow", "above") if after > here else ("shrink", "below")
-            raise KcalcError(f"q values {way} without end: Q has no fixed point {side} q = {here:g}")
-        trail.append(float(squares(after)))
+        trail.append(float(squares(trail[-1])))
         first, second, third = (math.log(value) for value in trail[-3:])
         if abs(third - first) < ARRIVED * abs(second - first):
             raise _unsettled(points, trail[0], f"they alternate between {min(trail[-2:]):.6g} and {max(trail[-2:]):.6g}")
@@ -160,11 +155,11 @@ def _time_between(near: float, far: float) -> float:
     """T from the angle ``far`` to the smaller angle ``near``."""
     from scipy.integrate import quad
 
-    return float(quad(lambda t: math.sin(t) / _speed(t), near, far, epsabs=1e-14, epsrel=1e-13, limit=200)[0])
+    return float(quad(lambda t: math.sin(t) / flow_speed(t), near, far, epsabs=1e-14, epsrel=1e-13, limit=200)[0])
 
 
-def _speed(theta: float) -> float:
-    """sin t - t cos t, by its series near 0."""
+def flow_speed(theta: float) -> float:
+    """``sin t - t cos t``, by its series near 0: how fast c values grow along the flow at ``c = cos t``."""
     if theta < 0.2:
         t = theta * theta
         return theta**3 * (1 / 3 - t * (1 / 30 - t * (1 / 840 - t * (1 / 45360 - t / 3991680))))

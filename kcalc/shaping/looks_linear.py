@@ -20,6 +20,7 @@ from ..layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
 from ..maps import Assumption
 from ..network import Network
 from ..threads import cached_property
+from .advice import shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
@@ -82,6 +83,7 @@ class LooksLinear(Shaping):
         return np.concatenate([scaled, -scaled], axis=1)
 
 
+@shaping_method("looks_linear")
 def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
     """Mirror the weights, so that activations with phi(x) - phi(-x) = k x (relu, softplus, swish, gelu) make a linear network.
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from .. import layers as L
 from ..activations import Activation
 from ..arguments import as_number
-from ..calculi.global_maps import q_and_mean_values, q_map, q_values
+from ..calculi.global_maps import q_and_variances, q_map, q_values
 from ..errors import KcalcError
 from ..maps import Assumption
-from ..network import Network, Step
+from ..network import Network, Step, channel_widths
 from ..plain_arguments import truth
 from ..threads import cached_property
+from .advice import advised, either, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh, check_sums
@@ -72,6 +74,7 @@ class NormaliserFree(Shaping):
         return super().to_dict() | {"blocks": blocks}
 
 
+@shaping_method("nf")
 def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2, standardise: bool = True) -> NormaliserFree:
     """Make a network normaliser-free: exact ``gamma = 1/sqrt(Var phi(x))`` per activation, x ~ N(0, 1), and ``beta`` per block.
 
@@ -101,10 +104,12 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
         bare = with_residual_weights(bare, along, through)
     plain, changes = prepared(bare, activation)
     by_node = _constants(plain, standardise)
-    shaped = _standardised(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), standardise)
+    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    shaped = _standardised(shaped) if standardise else shaped
     check_fresh(shaped)
     if not standardise:
-        check_sums(shaped, "q = 1 before every activation", "keep standardise=True, which takes means out of what the weights read")
+        keep = "keep standardise=True, which takes means out of what the weights read"
+        check_sums(shaped, "q = 1 before every activation", partial(advised, keep, "nf", standardise=True))
     published = unnormalised(shaped, residual_blocks(shaped), strength)
     node, q = worst_q(published)
     if not abs(q - 1) <= OFF:
@@ -130,8 +135,8 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
 
 def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
     """The variances ``q - m^2`` at nodes: as told by the closed form where that holds, which it does not where mean squares were kept."""
-    values = q_and_mean_values(published) if told else {}
-    found = {node: values[node][0] - values[node][1] ** 2 for node in told}
+    values = q_and_variances(published) if told else {}
+    found = {node: values[node][1] for node in told}
     return {node: told[node] if abs(found[node] / told[node] - 1) <= OFF else found[node] for node in told}
 
 
@@ -161,11 +166,16 @@ def _constants(network: Network, centred: bool) -> dict[Node, Constants]:
     return by_node
 
 
-def _standardised(network: Network, standardise: bool) -> Network:
-    def change(_: Node, layer: L.Layer) -> L.Layer:
-        return replace(layer, standardised=True) if isinstance(layer, L.Affine) else layer
-
-    return network.map_layers(change) if standardise else network
+def _standardised(network: Network) -> Network:
+    """The network with standardised weights. Raises: KcalcError where an Affine has one weight for each output."""
+    for node, width in channel_widths(network).items():
+        layer = network.layer(node)
+        if isinstance(layer, L.Affine) and layer.groups > 1 and width in (None, layer.groups):
+            raise KcalcError(
+                f"node {node!r} reads one channel in each of its {layer.groups} groups, and standardised weights over one channel are 0; "
+                + either("use fewer groups", advised("give standardise=False", "nf", standardise=False))
+            )
+    return network.map_layers(lambda _, layer: replace(layer, standardised=True) if isinstance(layer, L.Affine) else layer)
 
 
 def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: float) -> Network:
@@ -197,7 +207,7 @@ def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: flo
             steps.append((node, layer, parents))
         else:
             steps.append((node, layer, tuple(map(divided, parents))))
-    return Network.from_steps(steps, network.outputs)
+    return Network.from_steps(steps, network.outputs).with_notes(network.notes)
 
 
 def worst_q(network: Network) -> tuple[Node, float]:

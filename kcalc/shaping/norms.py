@@ -6,12 +6,13 @@ the slope polynomials and the maximal c values that targets are turned into loca
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from .. import layers as L
-from ..calculi.global_maps import q_and_mean_values
+from ..calculi.global_maps import q_and_variances
 from ..errors import KcalcError
 from ..network import Network
+from .advice import either
 from .tokens import unmixed
 
 Node = Hashable
@@ -24,9 +25,9 @@ def norm_slopes(network: Network) -> dict[Node, float]:
     norms = [node for kind in CHANNEL_NORMS for node in network.nodes_of(kind)]
     if not norms:
         return {}
-    values = q_and_mean_values(unmixed(network))
+    values = q_and_variances(unmixed(network))
     read = {node: values[network.parents(node)[0]] for node in norms}
-    slopes = {node: square / (square - mean * mean) for node, (square, mean) in read.items()}
+    slopes = {node: square / variance for node, (square, variance) in read.items()}
     return {node: slope for node, slope in slopes.items() if slope > 1 + CENTRED}
 
 
@@ -49,16 +50,18 @@ def true_q(network: Network) -> float | None:
     return 1.0 if any(network.nodes_of(kind) for kind in CHANNEL_NORMS) else None
 
 
-def refuse_means(network: Network, promise: str, instead: str) -> None:
+def refuse_means(network: Network, promise: str, instead: Callable[[], str]) -> None:
     """Refuse a shaped network in which a LayerNorm or GroupNorm reads feature maps whose channel mean is not 0.
 
-    ``promise``: what would not hold; ``instead``: the method that can do it. Raises: KcalcError naming the node and the remedies.
+    ``promise``: what would not hold; ``instead``: advice besides edits of the network (see :func:`advised`).
+    Raises: KcalcError naming the node and the remedies.
     """
     slopes = norm_slopes(network)
     if slopes:
         node = next(node for node in network if node in slopes)
+        drop = "drop it with net.without_normalization()"
+        remedy = either("put an RMSNorm in its place or an Affine in front of it", drop, instead())
         raise KcalcError(
             f"the {type(network.layer(node)).__name__} at node {node!r} reads activations whose mean is not 0 after shaping: "
-            f"subtracting it multiplies the slope by {slopes[node]:.6g} and lowers c values, so that {promise} would not hold; "
-            f"put an RMSNorm in its place or an Affine in front of it, drop it with net.without_normalization(), or {instead}"
+            f"subtracting it multiplies the slope by {slopes[node]:.6g} and lowers c values, so that {promise} would not hold; {remedy}"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,29 +13,30 @@ from ..activations import activation as resolve
 from ..arguments import real_array
 from ..errors import KcalcError
 from ..expectations.quadrature import Array
+from ..expectations.single import slope_square
 from ..maps import Assumption
 from ..printing import Shown, plain, shown
-from .moments import settled
+from .q_limits import BISECTIONS, GROWS, NEUTRAL, SETTLED, SHRINKS, QLimits, QTable, length_scale, q_limits
 from .search import check_shapeable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEAST_Q, LARGEST_Q = 1e-9, 1e3
-MOST_STEPS = 4000
 KNOT = 0.15  # between values of log q at which C maps are tabulated
-BISECTIONS = 48
-ROUNDED = 1e-12
+MARGIN = 3  # knots beyond the q values that are needed
+ROUNDED = 1e-14
 
 
 @dataclass(frozen=True)
 class PhaseDiagram(Shown):
     """What a deep plain network does over a grid of (sigma_w, sigma_b): arrays of shape (len(sigma_b), len(sigma_w)).
 
-    q: the attracting fixed point from q = 1 (nan where q grows or vanishes).  chi: chi_1 there, < 1 ordered, > 1 chaotic.
+    q: the fixed point that q = 1 is led to (nan where q grows, vanishes or never settles).  chi: chi_1 there, < 1 ordered, > 1 chaotic;
+    its limit where q vanishes, or grows more slowly than any exponential (1); nan where q grows exponentially.
     c: the c value that pre-activations of different inputs tend to: 1 in the ordered phase, below 1 in the chaotic one.
     rate: chi at c*, the slope of the c map there: chi_1 in the ordered phase.
-    depth: xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e. [Schoenholz et al. 2017, arXiv:1611.01232, eq. 10]
+    depth: xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite where the rate is 1.
+    [Schoenholz et al. 2017, arXiv:1611.01232, eq. 10]
     """
 
     activation: Activation
@@ -50,7 +50,7 @@ class PhaseDiagram(Shown):
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What the diagram takes for granted."""
-        text = "infinite width, independent Gaussian weights and biases; q from 1, tabulated in log q to about six digits"
+        text = "infinite width, independent Gaussian weights and biases; q starts from 1"
         return (Assumption("network", text, "convention"),)
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,9 +74,8 @@ class PhaseDiagram(Shown):
 
     @property
     def depth(self) -> Array:
-        """xi_c = -1/log chi(c*)."""
-        with np.errstate(all="ignore"):
-            return -1 / np.log(np.minimum(self.rate, 1.0))
+        """xi_c = -1/log rate."""
+        return length_scale(self.rate)
 
     @property
     def ordered(self) -> Any:
@@ -105,33 +104,20 @@ class PhaseDiagram(Shown):
 
 
 def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> PhaseDiagram:
-    """The phases of a deep plain network, to about six digits: Q and E phi'^2 are interpolated in log q.
+    """The phases of a deep plain network: h -> sigma_w W phi(h) + sigma_b b, from q = 1, with the limits of :func:`kcalc.depth_limit`.
 
-    ``sigma_w``, ``sigma_b``: increasing arrays (default .5 to 3, and 0 to 1). Raises: KcalcError for other arrays.
+    ``sigma_w``, ``sigma_b``: increasing arrays (default .5 to 3, and 0 to 1). q and chi hold to about 1e-12 of their size, c and
+    rate, where they differ from 1 and chi, to about 1e-7. Raises: KcalcError for other arrays, activations that jump and linear ones.
     """
     phi = resolve(activation)
     check_shapeable(phi)
     weights = _axis(np.linspace(0.5, 3, 51) if sigma_w is None else sigma_w, "sigma_w")
     biases = _axis(np.linspace(0, 1, 41) if sigma_b is None else sigma_b, "sigma_b")
-    level, slope, top = _tables(phi)
-    w, b = np.meshgrid(weights**2, biases**2)
-    q = np.ones_like(w)
-    low, high = LEAST_Q, top
-    with np.errstate(all="ignore"):
-        for _ in range(MOST_STEPS):
-            after = np.clip(w * level(q) + b, low / 10, high * 10)
-            if np.abs(after - q).max() < 1e-12:
-                break
-            q = after
-    outside = (q <= low) | (q >= high)
-    chi = w * slope(np.clip(q, low, high))
-    grows = outside & (q >= high)
-    chi = np.where(grows, np.nan, chi)
-    c, rate = np.where(grows, np.nan, 1.0), chi.copy()
-    chaotic = ~outside & (chi > 1)
-    if chaotic.any():
-        c[chaotic], rate[chaotic] = _limits(phi, q[chaotic], (w * level(np.clip(q, low, high)) / q)[chaotic])
-    return PhaseDiagram(phi, weights, biases, np.where(outside, np.nan, q), chi, c, rate)
+    table = QTable(lambda q: np.asarray(phi.second_moment(q)), 1.0)
+    w, b = (part.ravel() for part in np.meshgrid(weights**2, biases**2))
+    found = q_limits(table, w, b)
+    chi, c, rate = _phases(phi, table, w, b, found)
+    return PhaseDiagram(phi, weights, biases, *(part.reshape(len(biases), -1) for part in (found.q, chi, c, rate)))
 
 
 def _axis(values: Any, name: str) -> Array:
@@ -141,50 +127,58 @@ def _axis(values: Any, name: str) -> Array:
     return array
 
 
-def _tables(phi: Activation) -> tuple[Callable[[Array], Array], Callable[[Array], Array], float]:
-    """(Q, E phi'^2) as functions of q by splines in log q, and the largest q where they are known: what goes beyond grows."""
-    from scipy.interpolate import CubicSpline
-
-    logs, rows = [], []
-    for log_q in np.linspace(math.log(LEAST_Q), math.log(LARGEST_Q), 260):
-        try:
-            m = settled(phi, log_q / 2, 0.0)
-        except (KcalcError, OverflowError):
-            continue  # too large a q, or a point at which two rules for a kinked activation differ in the last digit
-        q = math.exp(log_q)
-        logs.append(float(log_q))
-        rows.append((m.variance + m.mean**2, m.gradient / q))
-    if len(logs) < 4:
-        raise KcalcError(f"the moments of {phi.name} stay finite at too few q values for a phase diagram")
-    splines = [CubicSpline(np.array(logs), np.log(np.maximum(column, 1e-300))) for column in np.array(rows).T]
-    ends = math.exp(logs[0]), math.exp(logs[-1])
-    level, slope = (lambda q, spline=spline: np.exp(spline(np.log(np.clip(q, *ends)))) for spline in splines)
-    return level, slope, ends[1]
+def _phases(phi: Activation, table: QTable, w: Array, b: Array, found: QLimits) -> tuple[Array, Array, Array]:
+    """(chi, c*, slope of the c map there), cell by cell; nan where q grows exponentially or never settles."""
+    chi = np.full(len(w), np.nan)
+    settled, vanishing = found.outcome == SETTLED, found.outcome == SHRINKS
+    distinct, place = np.unique(found.q[settled], return_inverse=True)
+    chi[settled] = w[settled] * np.array([slope_square(phi, float(q)) for q in distinct])[place]
+    first, last = table.nodes[[0, -1]]
+    chi[vanishing] = w[vanishing] * slope_square(phi, math.exp(first))
+    crawling = (found.outcome == GROWS) & (np.abs(w * np.exp(table.ratio(last)) - 1) <= NEUTRAL)
+    if crawling.any():  # q grows more slowly than any exponential: where layers become linear, chi tends to Q(q)/q
+        limit = w[crawling] * slope_square(phi, math.exp(last))
+        chi[crawling] = np.where(np.abs(limit - 1) <= 1e-9, 1.0, np.nan)
+    c, rate = np.where(np.isnan(chi), np.nan, 1.0), chi.copy()
+    chaotic = np.flatnonzero(settled & (chi > 1 + NEUTRAL))
+    if chaotic.size:
+        c[chaotic], rate[chaotic] = _limits(phi, found.q[chaotic], w[chaotic], b[chaotic])
+    return chi, c, rate
 
 
-def _limits(phi: Activation, q: Array, share: Array) -> tuple[Array, Array]:
-    """(c*, slope there) of c -> 1 - share (1 - C(c, q)), which has slope > 1 at c = 1; share = sigma_w^2 Q(q)/q <= 1.
+def _limits(phi: Activation, q: Array, w: Array, b: Array) -> tuple[Array, Array]:
+    """(c*, slope there) of the c map c -> 1 - share (1 - C(c, q)), share = 1 - sigma_b^2/q, whose slope at c = 1 exceeds 1.
 
-    With 1 - c = 2 t^2 the ratio R = (1 - C)/(1 - c), C'(1) at t = 0, is smooth in t even for kinked activations, and falls; share R = 1.
+    With 1 - c = 2 t^2 the ratio R = (1 - C)/(1 - c), C'(1) at t = 0, is smooth in t even for kinked activations, and falls; c* solves
+    share R = 1.
     """
+    share = 1 - b / q
+    size = np.asarray(phi.second_moment(q))
+    at_zero = share * (1 - np.asarray(phi.mean(q)) ** 2 / size) - 1  # share R - 1 at c = 0: never > 0, 0 for odd phi without biases
+    c, slope = np.zeros_like(q), w * np.asarray(phi.mean_slope(q)) ** 2
+    inner = at_zero < -ROUNDED
+    if inner.any():
+        c[inner], slope[inner] = _limits_by_table(phi, q[inner], share[inner])
+    return c, slope
+
+
+def _limits_by_table(phi: Activation, q: Array, share: Array) -> tuple[Array, Array]:
+    """(c*, slope there) by splines of R in (log q, t)."""
     from scipy.interpolate import RectBivariateSpline
 
     logs = np.log(q)
-    ends = logs.min() - 0.05, logs.max() + 0.05
-    knots = np.linspace(*ends, max(6, math.ceil((ends[1] - ends[0]) / KNOT) + 1))
+    ends = logs.min() - MARGIN * KNOT, logs.max() + MARGIN * KNOT
+    knots = np.linspace(*ends, math.ceil((ends[1] - ends[0]) / KNOT) + 1)
     t = np.linspace(0.0, math.sqrt(0.5), 49)
-    c = 1 - 2 * t[1:] ** 2
     rows = []
-    for log_q in knots:
-        level = math.exp(log_q)
-        ratio = (1 - np.asarray(phi.c_map(c, level))) / (1 - c)
-        rows.append([float(phi.c_map.derivative(1)(1.0, level)), *ratio])
-    ratio = RectBivariateSpline(knots, t, np.array(rows), kx=min(5, len(knots) - 1), ky=5)
+    for level in np.exp(knots):
+        drop = np.asarray(phi.taylor(2 * t[1:] ** 2, level)[0])
+        slope = level * slope_square(phi, float(level)) / float(phi.second_moment(level))
+        rows.append([slope, *(drop / (2 * t[1:] ** 2))])
+    ratio = RectBivariateSpline(knots, t, np.array(rows), kx=5, ky=5)
     low, high = np.zeros_like(q), np.full_like(q, t[-1])
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         above = share * ratio.ev(logs, middle) > 1
         low, high = np.where(above, middle, low), np.where(above, high, middle)
-    slope = share * (ratio.ev(logs, low) + low / 2 * ratio.ev(logs, low, dy=1))
-    c = 1 - 2 * low**2
-    return np.where(c < ROUNDED, 0.0, c), slope
+    return 1 - 2 * low**2, share * (ratio.ev(logs, low) + low / 2 * ratio.ev(logs, low, dy=1))

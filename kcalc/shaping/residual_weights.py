@@ -11,18 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..arguments import as_number
-from ..calculi.global_maps import c_map, q_and_mean_values, q_map
+from ..calculi.global_maps import c_map, q_and_variances, q_map
 from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
 from ..layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
 from ..maps import Assumption
 from ..network import Network, sum_weights
 from ..subnetworks import maximal_slope
 from ..threads import cached_property
+from .advice import advised, shaping_method
 from .base import Shaping, replace_activations
 from .block_slopes import common_weights
 from .measure import local_values
@@ -93,6 +95,7 @@ class ResidualShaping(Shaping):
         return super().to_dict() | {"residual_weights": {str(node): list(pair) for node, pair in self.weights.items()}}
 
 
+@shaping_method("residual_weights")
 def residual_weights(
     network: Network, activation: Any = None, scheme: str = "layernorm_equivalent", shortcut_weight: float | None = None,
     residual_weight: float | None = None, power: float | None = None, slope: float | None = None, local_slope: float | None = None,
@@ -154,7 +157,8 @@ def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumpti
     if "slope" not in options:
         return []
     if "local_slope" not in options:
-        refuse_means(shaped, f"the greatest slope {options['slope']:g}", "shape the activations with method='dks' first (mean 0)")
+        first = partial(advised, "shape the activations with method='dks' first (mean 0)", "dks")
+        refuse_means(shaped, f"the greatest slope {options['slope']:g}", first)
         return []
     text = "reads activations: its slope is 1 only where they are shaped to mean 0 afterwards, as method='dks' does"
     return [Assumption(node, f"this {type(shaped.layer(node)).__name__} {text}") for node in norm_slopes(shaped)]
@@ -273,7 +277,7 @@ def _without_norms(network: Network) -> Network:
     biased = next((n for n, layer, _ in network.steps() if isinstance(layer, Affine) and layer.sigma_b != 0), None)
     if biased is not None:
         raise KcalcError(f"node {biased!r} has sigma_b, which shaping removes, so that no equivalent of the LayerNorm network is left")
-    values = q_and_mean_values(network)
+    values = q_and_variances(network)
 
     def weigh(node: Node, layer: Any) -> Any:
         if not isinstance(layer, Sum):

@@ -14,13 +14,15 @@ from ..layers import Affine, Nonlinear
 from ..maps import Assumption
 from ..network import Network
 from ..threads import cached_property
+from .advice import advised, either, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
-from .fresh import check_fresh, check_sums
+from .fresh import centred, check_fresh, check_sums
 
 Node = Any
 
 
+@shaping_method("normalisation")
 def normalisation(network: Network, activation: Any = None) -> Shaping:
     """Scale every activation so that Q(1) = 1, and no more: the ablation of DKS without conditions on C. [DKS sec. 28.7]
 
@@ -35,7 +37,7 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
             by_node[node] = Constants(layer.activation, output_scale=float(layer.activation.second_moment(1.0)) ** -0.5)
     shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
     check_fresh(shaped)
-    check_sums(shaped, "Q_f(1) = 1")
+    check_sums(shaped, "Q_f(1) = 1", centred)
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     return Shaping(
         "normalisation", {}, network, shaped, ConstantsTable(by_node), {"Q(1)": 1.0}, {"Q_f(1)": 1.0}, (*changes, *edits),
@@ -91,7 +93,9 @@ def weights(rule: str, network: Network, activation: Any = None) -> Consequences
     for node, layer, parents in plain.steps():
         if isinstance(layer, Affine):
             if layer.groups != 1 and rule in ("glorot", "fan_out"):
-                raise KcalcError(f"node {node!r} has groups, for which the fan-out is another; choose he or lecun")
+                other = advised("use method='he'", "he") or advised("use method='lecun'", "lecun")
+                remedy = either("put a layer with groups=1 there", other)
+                raise KcalcError(f"node {node!r} has groups, for which the fan-out is another; {remedy}")
             sigma = variance(layer, plain.features[parents[0]])
             layers[node] = replace(layer, sigma_w=sigma)
             if sigma != 1:
@@ -108,4 +112,4 @@ def _phi(network: Network, node: Node) -> Any:
     return layer.activation
 
 
-WEIGHTS: dict[str, Callable[..., Shaping]] = {rule: partial(weights, rule) for rule in RULES}
+WEIGHTS: dict[str, Callable[..., Shaping]] = {rule: shaping_method(rule)(partial(weights, rule)) for rule in RULES}

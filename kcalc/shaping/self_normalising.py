@@ -25,6 +25,7 @@ from ..layers import Nonlinear
 from ..maps import Assumption
 from ..network import Network
 from ..threads import cached_property
+from .advice import shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
@@ -155,6 +156,7 @@ class SelfNormalising(Shaping):
         return super().to_dict() | {"stability": found}
 
 
+@shaping_method("self_normalising")
 def self_normalising(network: Network, activation: Any = None, parameters: str = "shift", input_scale: float = 1.0) -> SelfNormalising:
     """Give every activation mean 0 and variance 1 under inputs of mean 0 and variance 1: the fixed point that SELU has.
 

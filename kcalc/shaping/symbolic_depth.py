@@ -12,7 +12,7 @@ import sympy as sp
 from .. import symbols
 from ..activations import Activation
 from ..activations import activation as resolve
-from ..arguments import as_number
+from ..arguments import as_number, symbolic_q
 from ..errors import KcalcError, glimpse
 from ..maps import Assumption
 from ..plain_arguments import truth, whole
@@ -200,6 +200,7 @@ def vanilla_maps(activation: Any = None, depth: Any = None, sigma_w: Any = 1, q:
     for name, value in numbers.items():
         if value.is_number and not value > 0:
             raise KcalcError(f"{name} must be > 0, got {value}")
+    symbolic_q(numbers["q"], "q", "vanilla_maps(activation, depth, sigma_w, q)")
     return VanillaMaps(
         None if activation is None else resolve(activation), layers, numbers["sigma_w"], numbers["q"], truth(readout, "readout")
     )

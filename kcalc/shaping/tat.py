@@ -8,23 +8,27 @@ from typing import Any
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
 from ..arguments import as_number
+from ..combinators import DEEPEST
 from ..errors import KcalcError, UnreachableTarget
 from ..layers import Nonlinear
 from ..maps import Assumption
 from ..network import Network
 from ..subnetworks import maximal_c_value, maximal_curvature
+from .advice import advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import CurvatureSystem, OutOfReach, inwards
 from .constants import Constants, ConstantsTable
-from .fresh import check_fresh, check_sums
+from .fresh import centred, check_fresh, check_sums
+from .limits import flow_speed
 from .norms import refuse_means
 from .search import check_shapeable, default_end, solve
 from .tokens import Tokens, read_tokens, token_options, unmixed, with_tokens
 
 ETA, TAU = 0.9, 0.3
-CENTRES = "use method='dks', which gives activations mean 0"
+DKS = "use method='dks'"
 
 
+@shaping_method("tat")
 def tat(
     network: Network,
     activation: Any = None,
@@ -88,8 +92,8 @@ def _tailored(
     shaped, edited = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), tokens, rows)
     promise = f"C'(1) = 1 and eta = {eta:g}"
     check_fresh(shaped)
-    check_sums(shaped, promise)
-    refuse_means(shaped, promise, CENTRES)
+    check_sums(shaped, promise, centred)
+    refuse_means(shaped, promise, centred)
     edits = [f"{node}: {k.activation.name} -> {scale:.6g}*leaky_relu(x, negative slope {slope:.6g})" for node, k in by_node.items()]
     note = Assumption(
         "network", f"eta bounds the c value that subnetworks give to orthogonal inputs; negative slope {slope:.10g} everywhere"
@@ -109,21 +113,24 @@ def negative_slope(network: Network, eta: float) -> float:
     most = maximal_c_value(network)
     reached = float(most(0.0))
     if eta > reached:
+        nearest = math.floor(reached * 1e6) / 1e6
+        words = advised(f"; the nearest that can be reached is eta = {nearest:.6g}", "tat", eta=nearest)
         raise UnreachableTarget(
-            f"eta = {eta:g} is not reachable: the network is too shallow (a plain one needs {plain_depth(eta)} layers); even with ReLUs "
-            f"its largest c value is {reached:.6g}; the nearest that can be reached is eta = {math.floor(reached * 1e6) / 1e6:.6g}"
+            f"eta = {eta!r} is not reachable: the network is too shallow (a plain one needs {plain_depth(eta)} layers); even with ReLUs "
+            f"its largest c value is {reached:.6g}{words}"
         )
     return max(float(most.inverse(eta)), 0.0)
 
 
-def plain_depth(eta: float) -> int:
-    """The least number of layers for which a plain network of ReLUs gives orthogonal inputs the c value ``eta``."""
-    from ..activations import activation
+def plain_depth(eta: float) -> str:
+    """The least number of layers for which a plain network of ReLUs gives orthogonal inputs the c value ``eta``, in words.
 
-    c_map, c, depth = activation("relu").c_map, 0.0, 0
-    while c < eta and depth < 10**5:
-        c, depth = float(c_map(c)), depth + 1
-    return depth
+    ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2 sin^2(t/2)``. Networks deeper than ``DEEPEST`` cannot be built.
+    """
+    u, depth = 1.0, 0
+    while u > 1 - eta and depth <= DEEPEST:
+        u, depth = u - flow_speed(2 * math.asin(math.sqrt(u / 2))) / math.pi, depth + 1
+    return f"more than {DEEPEST}" if depth > DEEPEST else str(depth)
 
 
 # -- smooth ones -----------------------------------------------------------------------------------------------------------------------
@@ -139,13 +146,14 @@ def _smooth(
         solved = {phi: solve(curvature_systems(phi, curvature)) for phi in kinds}
     except OutOfReach as error:
         near = inwards(float(maximal_curvature(unmixed(plain))(error.nearest)), error.above)
-        raise UnreachableTarget(f"{error}, which is tau = {near} in this network (asked for: {tau:.9g})") from None
+        exactly = advised(f"tau = {near}", "tat", tau=float(near)) or f"about tau = {near}"
+        raise UnreachableTarget(f"{error}, which is {exactly} in this network (asked for: {tau:.9g})") from None
     by_node = {node: solved[_activation(plain, node)] for node in plain.nodes_of(Nonlinear)}
     shaped, edited = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), tokens, rows)
     promise = f"C'(1) = 1 and tau = {tau:g}"
     check_fresh(shaped)
-    check_sums(shaped, promise)
-    refuse_means(shaped, promise, CENTRES)
+    check_sums(shaped, promise, centred)
+    refuse_means(shaped, promise, centred)
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
     systems = {phi.name: curvature_systems(phi, curvature) for phi in kinds}
@@ -162,12 +170,12 @@ def check_curvature(phi: Activation) -> None:
     check_shapeable(phi)
     if any(phi.jump_sizes(1)):
         kinks = ", ".join(f"{k:g}" for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True) if jump)
-        hint = "give eta (tailored ReLU)" if _is_leaky(phi) else "use method='dks', or a smooth activation"
+        hint = "give eta (tailored ReLU)" if _is_leaky(phi) else either("use a smooth activation", advised(DKS, "dks"))
         raise KcalcError(f"{phi.name} has a kink at {kinks}, so that C''(1) is infinite and cannot be tau / multiplier: {hint}")
     if phi.degree is not None:
         raise KcalcError(
             f"{phi.name} is positively homogeneous: input scale and shift are one constant, and Q'(1), C'(1) and C''(1) need two; "
-            "use method='dks'"
+            + either("use another activation", advised(DKS, "dks"))
         )
 
 

@@ -21,6 +21,7 @@ from ..maps import Assumption
 from ..network import Network
 from ..threads import cached_property
 from ..token_mixing import covariance
+from .advice import advised, either
 
 Node = Hashable
 Array = np.ndarray
@@ -152,9 +153,11 @@ def refuse_mixing(network: Network) -> None:
     """Refuse mixings that are no permutation where the tokens are not known. Raises: KcalcError naming node and remedy."""
     for node in network.nodes_of(TokenMix):
         if not moves(network.layer(node)):
+            able = [repr(name) for name in ("dks", "tat") if advised(name, name, unmixed(network))]
+            given = f"give them to method={' or '.join(able)} as tokens= (a T x T array)" if able else ""
             raise KcalcError(
-                f"the TokenMix at node {node!r} is no permutation, so that q depends on the cosines between tokens: give them to "
-                "method='dks' or 'tat' as tokens= (a T x T array), or mix by kc.token_mixing.value_skip(T), which leaves tokens alone"
+                f"the TokenMix at node {node!r} is no permutation, so that q depends on the cosines between tokens; "
+                + either(given, "mix by kc.token_mixing.value_skip(T), which leaves tokens alone")
             )
 
 

@@ -12,7 +12,8 @@ from ..network import Network
 from ..plain_arguments import truth
 from ..printing import html_table, text_table
 from .forward import Bounds, ForwardSlope
-from .maxima import Maximal, MaximalCValue, maximal, maximal_c_value
+from .leaky_relus import MaximalCValue, maximal_c_value
+from .maxima import Maximal, maximal
 from .regions import Subnetwork, network_regions
 from .slope_maxima import MaximalCurvature, MaximalSlope, maximal_curvature, maximal_slope
 

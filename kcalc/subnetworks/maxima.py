@@ -1,44 +1,53 @@
-"""Maxima over subnetworks for any function ``r`` in place of the C map, and the maximal c value of leaky-ReLU networks."""
+"""Maxima over subnetworks for any function ``r`` in place of the C map."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import sympy as sp
 
 from ..arguments import one_number, real_array
-from ..calculi.convex import WHOLE, ConvexCalculus
+from ..calculi.convex import ConvexCalculus
 from ..calculi.factored import as_floats, is_zero
 from ..compose import require_network
 from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
-from ..layers import Nonlinear
+from ..layers import Nonlinear, Product
 from ..maps import Assumption
 from ..network import Network
 from ..printing import plain
+from ..threads import cached_property
 from .regions import Subnetwork, network_regions
 
-__all__ = ["Maximal", "MaximalCValue", "maximal", "maximal_c_value"]
+__all__ = ["Function", "Maximal", "Values", "maximal"]
 
 Node = Hashable
 Values = Any
 Function = Callable[[Values], Values]
 
 
+class _NegativeFactor(Exception):
+    """A Product of negative c values, which decreases in its factors."""
+
+
 class _Expressions(ConvexCalculus[int]):
     """``U_{f,r}`` as numbered expressions, equal ones once.
 
-    ``table[k]`` is ("x",), ("r", i, which r), ("mix", numbers, shares), ("norm", i, slope), ("times", numbers) or
-    ("restart", i): the greater of x and i.
+    ``table[k]`` is ("x",), ("r", i, which r), ("mix", numbers, shares), ("norm", i, slope),
+    ("times", numbers), ("greater", i) or ("lesser", i): the greater or lesser of x and i.
+    With ``positive``, a Product of negative values, which decreases in its factors, is refused.
     """
 
     name = "maxima over subnetworks"
 
-    def __init__(self, network: Network, kinds: Mapping[Node, int], q: Any = None) -> None:
+    def __init__(self, network: Network, kinds: Mapping[Node, int], q: Any, positive: bool) -> None:
         super().__init__(network, q)
-        self.kinds = kinds
+        self.kinds, self.positive = kinds, positive
         self.table: list[tuple[Any, ...]] = [("x",)]
         self._numbers: dict[Any, int] = {}
 
@@ -51,9 +60,9 @@ class _Expressions(ConvexCalculus[int]):
     def start(self) -> int:
         return 0
 
-    def restart(self, state: int) -> int:
-        """The greater of a state and of x, as which a later subnetwork may start."""
-        return self._intern(("restart", state)) if state else 0
+    def restart(self, which: str, state: int) -> int:
+        """The "greater" or "lesser" of a state and of x, as which a later subnetwork may start."""
+        return self._intern((which, state)) if state else 0
 
     def nonlinear(self, layer: Nonlinear, node: Node, state: int) -> int:
         return self._intern(("r", state, self.kinds[node]))
@@ -75,10 +84,14 @@ class _Expressions(ConvexCalculus[int]):
         return self._intern(("mix", tuple(order), tuple(as_floats([terms[k] for k in order]).tolist())))
 
     def evaluate(self, functions: Sequence[Function], x: Values) -> list[Values]:
-        """The value of every expression. Raises: KcalcError where an ``r`` decreases between values it was called with."""
+        """The value of every expression.
+
+        Raises: KcalcError where an ``r`` decreases between values it was called with;
+        _NegativeFactor for a refused Product.
+        """
         values: list[Values] = []
         calls: list[list[tuple[Values, Values]]] = [[] for _ in functions]
-        larger = max if isinstance(x, float) else np.maximum
+        greater, lesser = (max, min) if isinstance(x, float) else (np.maximum, np.minimum)
         for entry in self.table:
             match entry:
                 case ("x",):
@@ -90,26 +103,17 @@ class _Expressions(ConvexCalculus[int]):
                 case ("mix", numbers, shares):
                     values.append(sum(share * values[k] for k, share in zip(numbers, shares, strict=True)))
                 case ("times", numbers):
-                    values.append(_multiplied([values[k] for k in numbers]))
+                    factors = [values[k] for k in numbers]
+                    if self.positive and any(np.any(np.asarray(f) < 0) for f in factors):
+                        raise _NegativeFactor
+                    values.append(math.prod(factors))
                 case ("norm", before, slope):
                     values.append(1 - slope * (1 - values[before]))
-                case (_, before):
-                    values.append(larger(x, values[before]))
+                case (which, before):
+                    values.append((greater if which == "greater" else lesser)(x, values[before]))
         for pairs in calls:
             _check_monotone(pairs)
         return values
-
-
-def _multiplied(factors: Sequence[Values]) -> Values:
-    """A product of c values. Raises: KcalcError for negative ones, where it decreases in its factors."""
-    if any(np.any(np.asarray(factor) < 0) for factor in factors):
-        raise KcalcError(
-            "a Product of negative c values decreases in its factors, so that maxima over subnetworks are for x >= 0, r(x) >= 0"
-        )
-    product = factors[0]
-    for factor in factors[1:]:
-        product = product * factor
-    return product
 
 
 def _finite(after: Any, before: Values) -> Values:
@@ -143,11 +147,73 @@ def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
 
 
 class _Exit(NamedTuple):
-    """Where the value of an expression is reached: cut point ``index`` of a path (node numbers), whose cut points have ``states``."""
+    """The place of an expression: cut point ``index`` of a path (node numbers).
+
+    The later cut points of the path have ``states``. ``start`` is the cut point whose value is x,
+    None where the path starts anew wherever x is greater.
+    """
 
     path: tuple[int, ...]
     index: int
-    states: tuple[int, ...]
+    states: Mapping[int, int]
+    start: int | None
+
+
+class _Paths:
+    """The expressions at the cut points of the maximal subnetworks.
+
+    A path starts anew at a cut point where x is greater than the value there. A path with Products
+    is also read with new starts where x is less: the least values show whether any subnetwork has
+    a negative factor. With ``every`` such a path is read once from each of its cut points instead,
+    at a cost that grows with the square of their number, and factors may have any sign.
+    """
+
+    def __init__(self, network: Network, kinds: Mapping[Node, int], q: Any, every: bool) -> None:
+        self.expressions = _Expressions(network, kinds, q, not every)
+        self.nodes, self._parents, regions = network_regions(network)
+        self.exits: dict[int, _Exit] = {}
+        self._layers = list(network.steps())
+        products = [k for k, (_, layer, _) in enumerate(self._layers) if isinstance(layer, Product)]
+        for path in regions.paths:
+            multiplies = bisect(products, path[-1]) > bisect(products, path[0])
+            for start in range(len(path) - 1) if multiplies and every else ():
+                self._record(path, self._states(path, start), start)
+            if not (multiplies and every):
+                self._record(path, self._states(path, 0, "greater"), None)
+            if multiplies and not every:
+                self._states(path, 0, "lesser")
+
+    def _states(self, path: tuple[int, ...], start: int, restart: str = "") -> dict[int, int]:
+        """{later cut point: expression} of a path whose value at cut point ``start`` is x."""
+        state, found = 0, {}
+        for index, (entry, leaving) in enumerate(pairwise(path[start:]), start + 1):
+            found[index] = state = self._behind(entry, leaving, state)
+            state = self.expressions.restart(restart, state) if restart else state
+        return found
+
+    def _behind(self, entry: int, leaving: int, state: int) -> int:
+        """The expression at a cut point from that at the one before."""
+        reached = {entry: state}
+        for member in _between(leaving, reached, self._parents):
+            name, layer, _ = self._layers[member]
+            inputs = [reached[parent] for parent in self._parents[member]]
+            reached[member] = self.expressions.rule(layer, name, inputs)
+        return reached[leaving]
+
+    def _record(self, path: tuple[int, ...], states: dict[int, int], start: int | None) -> None:
+        for index, state in states.items():
+            self.exits.setdefault(state, _Exit(path, index, states, start))
+
+    def active(self, values: Sequence[Values], x: float) -> tuple[Node, Node]:
+        """Entry and exit of the (first) subnetwork of the greatest value, in its longest form."""
+        best = max(self.exits, key=lambda number: float(values[number]))
+        path, last, states, start = self.exits[best]
+        longer = range(last, len(path))
+        last = next((k - 1 for k in longer if values[states[k]] != values[best]), len(path) - 1)
+        first = start
+        if first is None:
+            first = next((k for k in range(last - 1, 0, -1) if values[states[k]] < x), 0)
+        return self.nodes[path[first]], self.nodes[path[last]]
 
 
 class Maximal:
@@ -156,46 +222,36 @@ class Maximal:
     ``U_{g,r}`` is the c-value graph of ``g`` with ``r`` in place of the C map of every nonlinear layer. Every subnetwork lies between
     two cut points of a maximal one, so one sweep finds the maximum over all of them, ``m <- U(max(x, m))`` piece by piece: where
     ``r(y) >= y`` the maximal ones win by themselves, where ``r(y) < y`` somewhere shorter ones may. Isomorphic pieces are evaluated once.
-    With ``q``, the q value of the inputs, mixes weigh by true q values and LayerNorms act as the C maps they have.
-    Callable on numbers and arrays as far as ``r`` is.
+    A Product decreases in its factors where they are negative, as for ``x < 0``: every subnetwork
+    is then evaluated by itself, at a cost that grows with the square of the number of cut points.
+
+    With ``q``, the q value of the inputs, mixes weigh by true q values and LayerNorms act as the C
+    maps they have. Callable on numbers and arrays as far as ``r`` is.
     """
 
     def __init__(self, network: Network, r: Function | Mapping[Any, Function], q: Any = None) -> None:
-        self.network = network
-        self.r = r
-        self.functions, kinds = _functions(network, r)
-        self._expressions = _Expressions(network, kinds, q)
-        self._nodes, parents, regions = network_regions(network)
-        self._exits: dict[int, _Exit] = {}
-        self._layers = list(network.steps())
-        for path in regions.paths:
-            self._walk(path, parents)
+        self.network, self.r, self.q = network, r, q
+        self.functions, self._kinds = _functions(network, r)
+        self._sweep = _Paths(network, self._kinds, q, every=False)
 
-    def _walk(self, path: tuple[int, ...], parents: Sequence[Sequence[int]]) -> None:
-        """The expressions at the cut points of a maximal subnetwork, each started anew where x is greater."""
-        expressions, reached = self._expressions, {path[0]: 0}
-        found = [0]
-        for node in path[1:]:
-            for member in _behind(node, reached, parents):
-                name, layer, _ = self._layers[member]
-                reached[member] = expressions.rule(layer, name, [reached[p] for p in parents[member]])
-            found.append(reached[node])
-            reached = {node: expressions.restart(reached[node])}
-        states = tuple(found)
-        for index, state in enumerate(states[1:], 1):
-            self._exits.setdefault(state, _Exit(path, index, states))
+    @cached_property
+    def _intervals(self) -> _Paths:
+        return _Paths(self.network, self._kinds, self.q, every=True)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What the formal reading takes for granted."""
-        return self._expressions.assumptions
+        return self._sweep.expressions.assumptions
 
-    def _values(self, functions: Sequence[Function], x: Values) -> list[Values]:
-        values = self._expressions.evaluate(functions, x)
-        return [values[number] for number in self._exits] or [x]
+    def _values(self, functions: Sequence[Function], x: Values) -> tuple[_Paths, list[Values]]:
+        """The values of all expressions at ``x``: of every subnetwork if a factor is negative."""
+        with suppress(_NegativeFactor):
+            return self._sweep, self._sweep.expressions.evaluate(functions, x)
+        return self._intervals, self._intervals.expressions.evaluate(functions, x)
 
     def _greatest(self, functions: Sequence[Function], x: Values) -> Values:
-        values = self._values(functions, x)
+        paths, found = self._values(functions, x)
+        values = [found[number] for number in paths.exits] or [x]
         if isinstance(x, float):
             return max(map(float, values))
         greatest = values[0]
@@ -213,38 +269,34 @@ class Maximal:
         return self._attaining(self.functions, one_number(x, "x"))
 
     def _attaining(self, functions: Sequence[Function], x: float) -> Subnetwork:
-        if not self._exits:
+        if not self._sweep.exits:
             raise KcalcError("the network has no subnetwork (its inputs meet before any layer)")
-        values = self._expressions.evaluate(functions, x)
-        best = max(self._exits, key=lambda number: float(values[number]))
-        path, last, states = self._exits[best]
-        last = next((k - 1 for k in range(last, len(states)) if values[states[k]] != values[best]), len(states) - 1)
-        first = next((k for k in range(last - 1, 0, -1) if values[states[k]] < x), 0)
-        return Subnetwork(self._nodes[path[first]], self._nodes[path[last]], self.network)
+        paths, values = self._values(functions, x)
+        return Subnetwork(*paths.active(values, x), self.network)
 
     def inverse(self, target: float, low: float, high: float) -> float:
         """``x`` in [low, high] with maximum ``target``; the maximum must be continuous there (as ``r`` is), and reach it.
 
-        Raises: UnreachableTarget where the maximum at ``low`` and at ``high`` does not enclose the target.
+        Raises: UnreachableTarget where the target is not between the maxima at the two ends.
         """
         from scipy.optimize import brentq
 
         value, low, high = one_number(target, "target"), one_number(low, "low"), one_number(high, "high")
         ends = float(self(low)), float(self(high))
-        if not ends[0] <= value <= ends[1]:
-            raise UnreachableTarget(
-                f"the maximum goes from {ends[0]:.6g} to {ends[1]:.6g} on [{low}, {high}], so that it is nowhere {value:.6g}"
-            )
+        if not min(ends) <= value <= max(ends):
+            goes = f"the maximum goes from {ends[0]:.6g} to {ends[1]:.6g} on [{low}, {high}]"
+            raise UnreachableTarget(f"{goes}, and {value:.6g} is not between the two")
         return float(brentq(lambda x: float(self(x)) - value, low, high, xtol=1e-15, rtol=1e-14))  # pyright: ignore
 
     def to_dict(self) -> dict[str, Any]:
         """What is maximised over how many subnetworks, and the assumptions, as plain data."""
         names = self.r if isinstance(self.r, Mapping) else {"r": self.r}
         functions = {str(name): str(getattr(r, "__name__", r)) for name, r in names.items()}
-        return {"functions": functions, "subnetworks": len(self._exits), "assumptions": plain(self.assumptions)}
+        count, notes = len(self._sweep.exits), plain(self.assumptions)
+        return {"functions": functions, "subnetworks": count, "assumptions": notes}
 
     def _text(self) -> str:
-        return f"{len(self._exits)} distinct subnetworks"
+        return f"{len(self._sweep.exits)} distinct subnetworks"
 
     def __repr__(self) -> str:
         names = self.r if isinstance(self.r, Mapping) else {"r": self.r}
@@ -255,7 +307,7 @@ class Maximal:
         return rf"$\displaystyle \mathcal{{M}}_r(x) = \max_g\; \mathcal{{U}}_{{g,r}}(x)\quad\text{{({self._text()})}}$"
 
 
-def _behind(node: int, reached: Mapping[int, int], parents: Sequence[Sequence[int]]) -> list[int]:
+def _between(node: int, reached: Mapping[int, int], parents: Sequence[Sequence[int]]) -> list[int]:
     """What lies between the reached nodes and ``node``, that included, each after those it reads."""
     if all(parent in reached for parent in parents[node]):
         return [node]
@@ -297,93 +349,3 @@ def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int
 def maximal(network: Network, r: Function | Mapping[Any, Function], q: Any = None) -> Maximal:
     """The subnetwork maximising function for ``r``, one function or {node or activation name: function}; see :class:`Maximal`."""
     return Maximal(network, r, q)
-
-
-# -- leaky ReLUs -----------------------------------------------------------------------------------------------------------------------
-
-
-def leaky_relu_map(negative_slope: Any) -> Function:
-    """``C(c) = c + k (sqrt(1 - c^2) - c arccos c)``, ``k = (1 - alpha)^2 / (pi (1 + alpha^2))``, for c in [0, 1]. [TAT sec. 4]"""
-    scalar = not np.ndim(negative_slope)
-    alpha = float(negative_slope) if scalar else np.asarray(negative_slope, dtype=np.float64)
-    k = (1 - alpha) ** 2 / (math.pi * (1 + alpha**2))
-
-    def c_map(c: Values) -> Values:
-        if scalar:
-            c = min(c, 1.0)
-            return c + k * (math.sqrt((1 - c) * (1 + c)) - c * math.acos(c))
-        c = np.minimum(c, 1.0)
-        return c + k * (np.sqrt((1 - c) * (1 + c)) - c * np.arccos(c))
-
-    return c_map
-
-
-class MaximalCValue:
-    """The maximal c value function ``max_f C_f(0)`` of a network whose activations are leaky ReLUs of one negative slope.
-
-    Strictly decreasing in the negative slope ``alpha`` on [-1, 1], from at most 1 to 0 (linear). [TAT App. B.1, B.3]
-    """
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self._maximal = Maximal(network, leaky_relu_map(0.0))
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What the formal reading takes for granted; what subtracts means of activations, which are not 0, is heuristic."""
-        text = "every nonlinear layer is a leaky ReLU with the same negative slope; sums are normalised, sigma_b = 0"
-        formal = self._maximal.assumptions
-        norms = [Assumption(a.node, self._about(a.node), "heuristic") for a in formal if a.node != WHOLE]
-        return Assumption(WHOLE, text), *(a for a in formal if a.node == WHOLE), *norms
-
-    def _about(self, node: Node) -> str:
-        kind = type(self.network.layer(node)).__name__
-        text = "is taken as the identity on c values, but it subtracts the mean of the activations it reads, which lowers c values"
-        return f"this {kind} {text}; kc.maximal(network, r, q=1.0) counts that"
-
-    def __call__(self, negative_slope: Any) -> Any:
-        """The maximal c value, elementwise. Raises: KcalcError outside [-1, 1]."""
-        values = real_array(negative_slope, "negative_slope")
-        if not np.all(np.abs(values) <= 1):
-            raise KcalcError(f"negative_slope must lie in [-1, 1], got {glimpse(negative_slope)}")
-        start = np.zeros(values.shape) if values.ndim else 0.0
-        return np.asarray(self._maximal._greatest([leaky_relu_map(values)], start))[()]
-
-    def active(self, negative_slope: float) -> Subnetwork:
-        """The (first) subnetwork that attains the maximum."""
-        slope = one_number(negative_slope, "negative_slope")
-        self(slope)
-        return self._maximal._attaining([leaky_relu_map(slope)], 0.0)
-
-    def inverse(self, target: Any) -> Any:
-        """The negative slope at which the maximal c value is ``target`` in (0, 1), elementwise.
-
-        Raises: KcalcError for other targets; UnreachableTarget where the network is too shallow, even with ``alpha = -1``.
-        """
-        values = real_array(target, "target")
-        if not np.all((values > 0) & (values < 1)):
-            raise KcalcError(f"a target c value must lie strictly between 0 and 1, got {glimpse(target)}")
-        most = float(self(-1.0))
-        if np.any(values > most):
-            raise UnreachableTarget(f"the maximal c value of this network is at most {most:.6g} (negative slope -1), got {glimpse(target)}")
-        return np.array([self._inverse(float(value)) for value in values.flat]).reshape(values.shape)[()]
-
-    def _inverse(self, value: float) -> float:
-        from scipy.optimize import brentq
-
-        return float(brentq(lambda alpha: float(self(alpha)) - value, -1.0, 1.0, xtol=1e-15))  # pyright: ignore[reportArgumentType]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kind of maximum, the largest value and the assumptions, as plain data."""
-        return {"maximum": "c value", "at_relu": float(self(0.0)), "assumptions": plain(self.assumptions)}
-
-    def __repr__(self) -> str:
-        return f"MaximalCValue({self._maximal._text()})"
-
-    def _repr_latex_(self) -> str:
-        return rf"$\displaystyle \mu^0(\alpha) = \max_f\; \mathcal{{C}}_f(0)\quad\text{{({self._maximal._text()})}}$"
-
-
-def maximal_c_value(network: Network) -> MaximalCValue:
-    """The maximal c value function of a network; see :class:`MaximalCValue`."""
-    return MaximalCValue(network)

@@ -202,7 +202,8 @@ class Subnetwork(Shown):
                 name += "'"
             first = [(name, L.Input(width), ()), (self.entry, L.Affine(width), (name,))]
         inner: list[Step] = [(node, self.within.layer(node), self.within.parents(node)) for node in self.layers]
-        return Network.from_steps([*first, *inner], [self.exit])
+        network = Network.from_steps([*first, *inner], [self.exit])
+        return network.with_notes(note for note in self.within.notes if note.node in self.layers)
 
     def _is_fresh(self) -> bool:
         """Whether nothing but weights and what keeps a Gaussian Gaussian lies between ``entry`` and earlier activations and inputs."""

@@ -137,7 +137,7 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Dataset
 
 def _folder(folder: Path | None, name: str, contents: str) -> Path:
     if folder is None:
-        raise KcalcError(f"{name} is read from a folder (folder=, --folder); put there {contents}")
+        raise KcalcError(f"{name} is read from a folder, folder=...; put there {contents}")
     if not folder.is_dir():
         raise KcalcError(f"there is no folder {folder}; make it and put there {contents}")
     return folder

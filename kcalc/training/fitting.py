@@ -56,7 +56,7 @@ def _with_head(network: Network, last: Node, classes: int, images: bool) -> Netw
         name = _new_name(network, type(layer).__name__.lower())
         steps.append((name, layer, (last,)))
         last = name
-    return Network.from_steps(steps)
+    return Network.from_steps(steps).with_notes(network.notes)
 
 
 def _new_name(network: Network, kind: str) -> str:
@@ -109,4 +109,4 @@ def prelu(network: Network, features: int, slope: float = 0.25) -> tuple[Network
             laws[slopes] = Negatives(slope=slope)
         else:
             steps.append((node, layer, parents))
-    return Network.from_steps(steps, network.outputs), laws
+    return Network.from_steps(steps, network.outputs).with_notes(network.notes), laws

@@ -74,7 +74,7 @@ class Session:
             raise KcalcError("resuming needs the file of a checkpoint; give checkpoint=")
         if file is not None and file.exists():
             if not resume:
-                raise KcalcError(f"{file} exists; resume from it (resume=True, --resume), or remove it to start again")
+                raise KcalcError(f"{file} exists; resume from it, resume=True, or remove it to start again")
             assert self.own is not None
             found = load(file, self.tree, self.own, self.settings)
             self.tree = engine.placement.everywhere(found.tree)

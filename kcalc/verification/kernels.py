@@ -327,7 +327,9 @@ def refuse_heuristics(model: Model, network: Network, plan: Plan, heuristic: boo
     """What is only approximate in the maps and in the weights.  Raises: KcalcError for any unless ``heuristic``."""
     notes = c_map(network, assume_independent=heuristic).assumptions
     pools = network.nodes_of(Pool)  # the locations of the inputs are made so that they agree, or that their c values do
-    found = [*(replace(a, kind="convention") if a.node in pools else a for a in notes), *model.assumptions]
+    told = {*network.assumptions}  # the model that was read is not the one compared here
+    both = dict.fromkeys((*notes, *model.assumptions))
+    found = [replace(a, kind="convention") if a.node in pools or a in told else a for a in both]
     for node in network.nodes_of(Affine):
         layer, fan, (std, factor, bias_std, bias_factor, _) = network.layer(node), plan.fans[node], plan.nodes[node].numbers
         taps = 1 if plan.laws[node].delta else fan.taps

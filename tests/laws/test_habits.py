@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import json
 import pkgutil
@@ -18,6 +19,8 @@ import pytest
 from result_examples import RESULTS
 
 import kcalc as kc
+from kcalc.maps import Assumption
+from kcalc.notes import Note
 
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 
@@ -34,6 +37,7 @@ NO_HYPOTHESES = {
     "CoordinateCheck", "DataDependent", "OutputScale", "Spectrum", "Reading", "ResidualBlock", "ConstantsTable", "Constants", "Solutions",
     "Subnetworks", "Subnetwork", "Report", "Claim", "Finding", "Comparison", "Run", "Jacobians",
 }  # fmt: skip
+OF_NO_NETWORK = {"activation", "crelu_budget", "phase_diagram", "residual_spectrum", "vanilla_maps"}
 INPUTS = {"Network", "Activation", "Transformed", "Composition"}  # kc.save_json writes networks; an expression is SymPy's
 # measurements, which compile or load a framework
 LONG = {
@@ -104,6 +108,28 @@ def test_a_result_is_plain_data_and_states_its_assumptions(name: str) -> None:
     if kind not in NO_HYPOTHESES:
         notes = one.assumptions
         assert isinstance(notes, tuple) and all(hasattr(note, "text") and hasattr(note, "kind") for note in notes)
+
+
+@pytest.fixture(scope="module")
+def examples() -> Any:
+    """A copy of the examples, with networks of its own."""
+    spec = importlib.util.spec_from_file_location("noted_examples", importlib.import_module("result_examples").__file__)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.RESULTS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_result_of_a_network_states_how_the_network_differs_from_a_model(name: str, examples: Any, monkeypatch: Any) -> None:
+    """Every network has a note here, which whatever is made of a network must have among its assumptions."""
+    note = Note("h", "approximate", "it differs")
+    monkeypatch.setattr(kc.Network, "notes", property(lambda _: (note,), lambda *_: None), raising=False)
+    one = examples[name]()
+    if name.split(".")[0] not in OF_NO_NETWORK and type(one).__name__ not in NO_HYPOTHESES:
+        kind = "convention" if name == "verify_kernels" else "heuristic"  # which compares the network with itself
+        assert [a for a in one.assumptions if a.node == "h"] == [Assumption("h", "it differs", kind)]
+        assert getattr(one, "heuristic", True)
 
 
 @pytest.mark.parametrize("name", NAMES)

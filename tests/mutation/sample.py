@@ -13,7 +13,7 @@ ROOMS = {
                "kcalc/calculi/crossing.py", "kcalc/calculi/symbolic.py", "kcalc/compose.py", "kcalc/calculi/tangent.py"),
     "expectations": ("kcalc/expectations/*.py",),
     "slopes": ("kcalc/calculi/slopes.py", "kcalc/calculi/convex.py", "kcalc/calculi/factored.py", "kcalc/calculi/powers.py",
-               "kcalc/subnetworks/maxima.py", "kcalc/subnetworks/slope_maxima.py"),
+               "kcalc/subnetworks/leaky_relus.py", "kcalc/subnetworks/*maxima.py"),
     "subnetworks": tuple(f"kcalc/subnetworks/{name}.py" for name in ("api", "regions", "pruning", "forward")),
     "moments": ("kcalc/calculi/moments/*.py",),
 }  # fmt: skip

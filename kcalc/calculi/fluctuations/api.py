@@ -48,8 +48,9 @@ class Fluctuation:
 class Fluctuations:
     """Variances of q values (and c values) over random weights, node by node, for a network with widths.
 
-    ``exact``: whether ``relative`` and ``log_variance`` hold at any width (chains of positively homogeneous activations); else they are the
-    leading order in 1/width, and the two are equal.
+    ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold at any
+    width (chains of positively homogeneous activations); else they are the leading order in 1/width,
+    and the two are equal.
     """
 
     network: Network
@@ -57,6 +58,7 @@ class Fluctuations:
     nodes: dict[Node, Fluctuation]
     exact: bool
     assumptions: tuple[Assumption, ...]
+    q: float
 
     @property
     def out(self) -> Fluctuation:
@@ -79,6 +81,7 @@ class Fluctuations:
         notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
         return {
             "weights": self.weights,
+            "q": self.q,
             "exact": self.exact,
             "nodes": {str(n): asdict(f) for n, f in self.nodes.items()},
             "assumptions": notes,
@@ -96,12 +99,14 @@ class Fluctuations:
         columns = [i for i in range(6) if any(row[i] for row in rows[1:])]
         sizes = {i: max(len(row[i]) for row in rows) for i in columns}
         lines = ["  ".join(row[i].rjust(sizes[i]) if i else row[i].ljust(sizes[i]) for i in columns).rstrip() for row in rows]
-        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+        rule = "-" * max(map(len, lines))
+        return "\n".join([lines[0], rule, *lines[1:], f"inputs: q = {self.q:.6g}"])
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{t}</th>" for t in ("node", "q", "Var q/q&sup2;", "Var log q", "c", "Var c"))
         body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows())
-        return f"<table><tr>{head}</tr>{body}</table>"
+        caption = f"<caption>inputs: q = {self.q:.6g}</caption>"
+        return f"<table>{caption}<tr>{head}</tr>{body}</table>"
 
     def __repr__(self) -> str:
         how = "exact" if self.exact else "leading order"
@@ -139,7 +144,8 @@ def fluctuations(network: Network, features: Any = None, weights: str = "gaussia
     exact = is_chain(sized) and (weights == "gaussian" or _never_narrower(sized))
     chain = chain_fluctuations(sized, weights == "orthogonal") if exact else {}
     nodes = {node: _fluctuation(*found[node], chain.get(node)) for node, _, _ in sized.steps()}
-    return Fluctuations(sized, weights, nodes, exact, tuple(_assumptions(sized, weights, nodes, exact, channels)))
+    notes = tuple(_assumptions(sized, weights, nodes, exact, channels))
+    return Fluctuations(sized, weights, nodes, exact, notes, level)
 
 
 def _fluctuation(q: float, c: float | None, spread: np.ndarray, chain: tuple[float, float] | None) -> Fluctuation:
@@ -171,7 +177,8 @@ def _dead(network: Network) -> list[str]:
 
 
 def _assumptions(network: Network, weights: str, nodes: dict[Node, Fluctuation], exact: bool, channels: Channels) -> list[Assumption]:
-    notes = [Assumption("network", f"weights are {weights} and independent between layers")]
+    size = f"the inputs have q = {channels.q:.6g}"
+    notes = [Assumption("network", f"weights are {weights} and independent between layers; {size}"), *network.assumptions]
     if exact:
         notes.append(Assumption("network", "a chain of positively homogeneous activations: variances of q hold at any width", "exact"))
         notes += [Assumption("network", text, "exact") for text in _dead(network)]

@@ -15,13 +15,13 @@ from ...maps import Assumption
 from ...network import Network, chosen_output
 from ...plain_arguments import truth
 from ..widths import with_widths
-from .closed import closed_moments
+from .closed import Found, closed_moments
 from .evaluation import Entry, Forward, jacobian_moments, node_moments
 from .laws import Law, laws_by_node
 from .moment import Moment
 from .numbers import Numeric, is_symbolic
 from .reading import Compiled, compiled
-from .result import Moments, law_names
+from .result import InputSize, Moments, input_size, law_names
 from .vectors import Rectified
 
 Node = Hashable
@@ -34,14 +34,20 @@ def moments(
     jacobian: bool = True,
     output: Node = None,
     input_fourth: Any = None,
+    q: Any = None,
 ) -> Moments:
-    """Exact moments of |y|^2 at every node and of |J|^2 = |d y_out / d W|^2 for every matrix of weights, for an input with |x|^2 = 1.
+    """Exact moments of |y|^2 at every node and of |J|^2 = |d y_out / d W|^2 for every matrix of weights.
+
+    ``q`` is the mean square of the input, a number or a SymPy expression: |x|^2 = q * channels. The
+    default is |x|^2 = 1, q = 1 / channels; maps and kernels have q = 1. Means of squared norms grow
+    with |x|^2, their variances with |x|^4.
 
     Means are over independent symmetric weights of variance sigma_w^2 / fan_in (He weights are ``sigma_w=sqrt(2)``), at the widths that
     the network and ``features`` (one width, or {node: width}) state. ``weights``: the law, "gaussian", "uniform", "laplace", "logistic",
     "truncated normal", "rademacher" or "sparse ternary", or its excess kurtosis E w^4 / (E w^2)^2 - 3, or {node: one of these}.
-    ``output``: which output J differentiates, needed where there are several. ``input_fourth``: sum_i x_i^4, which matters for weights that
-    are not Gaussian; by default 1 / channels, an input with all |x_i| equal.
+    ``output``: which output J differentiates, needed where there are several. ``input_fourth``:
+    sum_i x_i^4 / |x|^4, which matters for weights that are not Gaussian; by default 1 / channels,
+    an input with all |x_i| equal.
 
     With SymPy symbols in layers or features results are expressions, powers where the network repeats (Gaussian weights). With numbers
     they are computed with 38 digits and neither overflow nor cancel; 10^4 layers of a chain, a ResNet or a DenseNet (each layer's Concat
@@ -50,7 +56,8 @@ def moments(
     The class: dense Affine layers without random biases; identity, relu, leaky_relu, abs and abrelu right after weights; Sum with all
     addends but one ending in their own Affine; Concat, Scale, Identity, Flatten of vectors, Dropout in evaluation.
 
-    Raises: KcalcError for missing widths, and for layers outside the class (NoRule, naming node and reason).
+    Raises: KcalcError for missing widths, for q values that are not positive, and for layers
+    outside the class (NoRule, naming node and reason).
     [Per-layer gradient, Theorems 1-3, Lemmas 2-4, corrected; the fourth moment of J by an exact recursion of our own]
     """
     require_network(network)
@@ -61,20 +68,25 @@ def moments(
     laws = laws_by_node(sized, weights)
     chosen = chosen_output(sized, output)
     read = compiled(sized, laws)
-    fourth = _input_fourth(sized, input_fourth)
+    size = input_size(sized, q, "moments(..., q=None)")
+    entry = Entry(size.square, _input_fourth(sized, input_fourth))
     refusal = _refusal(read, laws, jacobian)
-    symbolic = bool(sized.free_symbols) or is_symbolic(fourth, *(law.excess for law in laws.values()))
-    measure = closed_moments if symbolic else _measured
-    nodes, jacobians = measure(read, chosen, fourth, not refusal)
-    options = {"given": network, "features": features, "weights": weights, "output": output, "input_fourth": input_fourth}
-    notes = tuple(_assumptions(read, laws, input_fourth, fourth, nodes, jacobians))
-    return Moments(sized, chosen, nodes, notes, jacobians, refusal, options, moments)
+    excesses = (law.excess for law in laws.values())
+    symbolic = bool(sized.free_symbols) or is_symbolic(size.square, entry.fourth, *excesses)
+    nodes, jacobians = (closed_moments if symbolic else _measured)(read, chosen, entry, not refusal)
+    options = {"given": network, "features": features, "weights": weights, "output": output}
+    options |= {"input_fourth": input_fourth, "q": q}
+    how = "all |x_i| equal" if input_fourth is None else "as given"
+    notes = _about_input(sized, laws, size, f"{entry.fourth} ({how})")
+    notes += _assumptions(read, laws, nodes, jacobians)
+    return Moments(sized, chosen, nodes, tuple(notes), jacobians, size, refusal, options, moments)
 
 
-def _measured(read: Compiled, output: Node, fourth: Any, jacobian: bool) -> tuple[dict[Node, Moment], dict[Node, Moment] | None]:
+def _measured(read: Compiled, output: Node, entry: Entry, jacobian: bool) -> Found:
     field = Numeric()
     with field.working():
-        forward = Forward(read, field, Entry(field.number(fourth)))
+        balls = Entry(field.number(entry.square), field.number(entry.fourth))
+        forward = Forward(read, field, balls)
         nodes = {node: Moment.of_balls(*two) for node, two in node_moments(read, forward).items()}
         if not jacobian:
             return nodes, None
@@ -92,8 +104,9 @@ def _input_fourth(network: Network, given: Any) -> Any:
     size = one_number(given, "input_fourth")
     low = 1 / float(width) if not width.free_symbols else 0.0
     if not low * (1 - 1e-12) <= size <= 1 + 1e-12:
+        bounds = f"[1/channels, 1] = [{low:.6g}, 1]"
         raise KcalcError(
-            f"input_fourth is sum x_i^4 of an input with sum x_i^2 = 1, and lies in [1/channels, 1] = [{low:.6g}, 1], got {given}"
+            f"input_fourth is sum x_i^4 / |x|^4 of the input and lies in {bounds}, got {given}",
         )
     return given if isinstance(given, sp.Basic) else size
 
@@ -113,14 +126,20 @@ def _refusal(read: Compiled, laws: Mapping[Node, Law], jacobian: bool) -> str:
     return ""
 
 
-def _assumptions(read: Compiled, laws: Mapping[Node, Law], given: Any, fourth: Any, nodes: Any, jacobians: Any) -> list[Assumption]:
-    network = read.network
-    source = network.inputs[0]
-    notes = [Assumption("network", "exact at these widths, for independent symmetric weights; the input has |x|^2 = 1", "exact")]
+def _about_input(network: Network, laws: Mapping[Node, Law], size: InputSize, fourth: str) -> list[Assumption]:
+    """The size of the input, the laws of weights, and sum_i x_i^4 / |x|^4 where it matters."""
+    exact = f"exact at these widths, for independent symmetric weights; the input has {size}"
+    notes = [Assumption("network", exact, "exact"), *network.assumptions]
     notes += [Assumption(node, f"weights are {name}", "convention") for node, name in law_names(network, laws)]
     if any(law.excess != 0 for law in laws.values()):
-        how = "all |x_i| equal" if given is None else "as given"
-        notes.append(Assumption(source, f"the input has sum x_i^4 = {fourth} ({how}), which matters for weights that are not Gaussian"))
+        why = "which matters for weights that are not Gaussian"
+        text = f"the input has sum x_i^4 / |x|^4 = {fourth}, {why}"
+        notes.append(Assumption(network.inputs[0], text))
+    return notes
+
+
+def _assumptions(read: Compiled, laws: Mapping[Node, Law], nodes: Any, jacobians: Any) -> list[Assumption]:
+    network, notes = read.network, list[Assumption]()
     if any(not law.stated for law in laws.values()) and jacobians is not None:
         notes.append(Assumption("network", "a law of weights given by its kurtosis has no atoms"))
     notes += [Assumption(node, "dropout is the identity (evaluation)") for node in network.nodes_of(Dropout)]

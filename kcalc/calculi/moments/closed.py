@@ -19,10 +19,11 @@ from .moment import Moment
 from .monomials import CORNER, Key, Monomials
 from .numbers import Symbolic
 from .reading import Compiled
-from .vectors import Fed, Fresh, Mixed, Rectified, Scaled, Source, Stacked, Vector
+from .vectors import Fed, Fresh, Mixed, Rectified, Scaled, Stacked, Vector
 
 Node = Hashable
 Modes = dict[int, sp.Expr]
+Found = tuple[dict[Node, Moment], dict[Node, Moment] | None]  # of nodes, and of Jacobians
 PLUS, MINUS = 1, -1
 MOST_LAYERS = 10
 
@@ -70,10 +71,7 @@ class ClosedForward:
         self.steps = monomials(compiled, Symbolic(), columns=False)
         self.cuts = crossings(out) if commit else set()
         self.split = crossings(out)
-        source = next(v.id for v in compiled.vectors.all if isinstance(v, Source))
-        self.products: dict[Key, sp.Expr] = {
-            (source, source): sp.Integer(1), (0, *(source,) * 4): sp.Integer(1), (CORNER, *(source,) * 4): entry.fourth,  # type: ignore[dict-item]
-        }  # fmt: skip
+        self.products: dict[Key, sp.Expr] = entry.moments(compiled)
         self.values: dict[Key, dict[Key, sp.Expr]] = {key: {key: sp.Integer(1)} for key in self.products}
 
     def norm(self, vector: Vector) -> tuple[sp.Expr, sp.Expr]:
@@ -231,7 +229,7 @@ def _nonzero(expr: sp.Expr) -> bool:
     return found != 0
 
 
-def closed_moments(compiled: Compiled, output: Node, fourth: Any, jacobian: bool) -> tuple[dict[Node, Moment], dict[Node, Moment] | None]:
+def closed_moments(compiled: Compiled, output: Node, entry: Entry, jacobian: bool) -> Found:
     """Moments of all nodes and weights as expressions. Raises: KcalcError for deep networks whose weights are not Gaussian."""
     gaussian = all(fed.excess == 0 for fresh in compiled.owners.values() for fed in fresh.fed)
     if not gaussian and len(compiled.owners) > MOST_LAYERS:
@@ -240,7 +238,8 @@ def closed_moments(compiled: Compiled, output: Node, fourth: Any, jacobian: bool
             f"{MOST_LAYERS} are written out); give numbers with net.subs and features=, or Gaussian weights"
         )
     out = compiled.features[output]
-    forward = ClosedForward(compiled, out.vector, Entry(sp.sympify(fourth, strict=True)), gaussian)
+    square, fourth = (sp.sympify(value, strict=True) for value in (entry.square, entry.fourth))
+    forward = ClosedForward(compiled, out.vector, Entry(square, fourth), gaussian)
     nodes = {node: _scaled(forward, feature) for node, feature in compiled.features.items()}
     if not jacobian:
         return nodes, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy as sp
@@ -21,6 +21,7 @@ from .evaluation import Entry
 from .laws import laws_by_node
 from .moment import Moment
 from .reading import compiled
+from .result import InputSize, input_size
 
 Node = Hashable
 L = sp.Symbol("L", positive=True, integer=True)
@@ -39,9 +40,10 @@ class LayerFactors:
 
 @dataclass(frozen=True, repr=False)
 class DepthMoments:
-    """``depth`` copies of a block in a row, Gaussian weights, input of norm 1: E |y|^2 = mean_factor^depth, E |y|^4 = fourth_factor^depth.
+    """``depth`` copies of a block in a row, Gaussian weights, for an input of the size ``input``.
 
-    ``minus_factor`` is the factor of the Jacobian's second mode (T = -2 S).
+    E |y|^2 = |x|^2 mean_factor^depth, E |y|^4 = |x|^4 fourth_factor^depth; ``minus_factor`` is the
+    factor of the Jacobian's second mode (T = -2 S).
     """
 
     block: Network
@@ -50,11 +52,14 @@ class DepthMoments:
     fourth_factor: sp.Expr
     minus_factor: sp.Expr
     layers: dict[Node, LayerFactors]
+    input: InputSize
 
     @property
     def out(self) -> Moment:
         """The moments of |y|^2 after all blocks, as expressions."""
-        return Moment.of_expressions(self.mean_factor**self.depth, self.fourth_factor**self.depth)
+        square = self.input.square
+        mean, fourth = self.mean_factor**self.depth, self.fourth_factor**self.depth
+        return Moment.of_expressions(square * mean, square**2 * fourth)
 
     @property
     def relative(self) -> sp.Expr:
@@ -77,41 +82,52 @@ class DepthMoments:
         if k.is_number and (not k.is_integer or k < 1 or (self.depth.is_number and k > self.depth)):
             raise KcalcError(f"block is a whole number from 1 to {self.depth}, got {block}")
         own, left = self.layers[node], self.depth - k
-        mean = own.second * own.mean * self.mean_factor ** (self.depth - 1)
+        square = self.input.square
+        mean = square * own.second * own.mean * self.mean_factor ** (self.depth - 1)
         modes = own.plus * self.fourth_factor**left + own.minus * self.minus_factor**left
-        return Moment.of_expressions(mean, own.fourth * self.fourth_factor ** (k - 1) * modes)
+        fourth = square**2 * own.fourth * self.fourth_factor ** (k - 1) * modes
+        return Moment.of_expressions(mean, fourth)
 
     def stability(self, parameter: Any = None) -> Stability:
         """Which scaling of a parameter keeps moments bounded; see :func:`depth_stability`."""
         return _stability(self, parameter)
 
     def __str__(self) -> str:
-        lines = [f"E|y|^2 = ({self.mean_factor})^({self.depth})", f"E|y|^4 = ({self.fourth_factor})^({self.depth})"]
-        return "\n".join(lines)
+        powers = [f"({f})^({self.depth})" for f in (self.mean_factor, self.fourth_factor)]
+        return f"E|y|^2 = |x|^2 {powers[0]}\nE|y|^4 = |x|^4 {powers[1]}\ninput: {self.input}"
 
     def _repr_latex_(self) -> str:
-        second, fourth = (sp.latex(sp.Pow(f, self.depth, evaluate=False)) for f in (self.mean_factor, self.fourth_factor))
-        return rf"$\begin{{array}}{{l}}E|y|^2 = {second}\\ E|y|^4 = {fourth}\end{{array}}$"
+        factors = (self.mean_factor, self.fourth_factor)
+        second, fourth = (sp.latex(sp.Pow(f, self.depth, evaluate=False)) for f in factors)
+        rows = rf"E|y|^2 = |x|^2\, {second}\\ E|y|^4 = |x|^4\, {fourth}"
+        return rf"$\begin{{array}}{{l}}{rows}\end{{array}}$"
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What the powers take for granted."""
-        return (Assumption("block", "every copy of the block has fresh Gaussian weights of its own", "convention"),)
+        fresh = "every copy of the block has fresh Gaussian weights of its own"
+        own = (Assumption("block", fresh), Assumption("block", f"the input has {self.input}"))
+        return (*own, *self.block.assumptions)
 
     def __repr__(self) -> str:
-        return f"DepthMoments({len(self.block)} nodes, depth {self.depth}, mean factor {self.mean_factor})"
+        shown = f"depth {self.depth}, input {self.input}, mean factor {self.mean_factor}"
+        return f"DepthMoments({len(self.block)} nodes, {shown})"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, expressions as text."""
         names = ("depth", "mean_factor", "fourth_factor", "minus_factor")
         layers = {str(node): {k: str(v) for k, v in vars(one).items()} for node, one in self.layers.items()}
-        return {name: str(getattr(self, name)) for name in names} | {"layers": layers}
+        found = {name: str(getattr(self, name)) for name in names}
+        return found | {"input": self.input.to_dict(), "layers": layers}
 
 
-def moments_at_depth(block: Network, depth: Any = L, features: Any = None) -> DepthMoments:
+def moments_at_depth(block: Network, depth: Any = L, features: Any = None, q: Any = None) -> DepthMoments:
     """The exact moments of ``depth`` copies of a block (one input, one output, as wide as each other), depth a number or a SymPy symbol.
 
-    Weights are Gaussian, and a copy's output is the next one's input. Raises: KcalcError for what :func:`kc.moments` refuses, for blocks
+    Weights are Gaussian, and a copy's output is the next one's input. ``q`` is the mean square of
+    the first one's input, |x|^2 = q * channels; by default |x|^2 = 1, as for :func:`kc.moments`.
+
+    Raises: KcalcError for what :func:`kc.moments` refuses, for blocks
     with several outputs or another width at the end, and a depth that is no whole number >= 1.
     """
     require_network(block)
@@ -125,7 +141,9 @@ def moments_at_depth(block: Network, depth: Any = L, features: Any = None) -> De
     out, source = read.features[sized.outputs[0]], read.features[sized.inputs[0]]
     if sp.simplify(sp.sympify(out.vector.width, strict=True) - sp.sympify(source.vector.width, strict=True)) != 0:
         raise KcalcError(f"a block that repeats is as wide at its end as at its input, got {source.vector.width} -> {out.vector.width}")
-    forward = ClosedForward(read, out.vector, Entry(sp.Integer(1)), commit=True)
+    size = input_size(sized, q, "moments_at_depth(..., q=None)")
+    one = sp.Integer(1)
+    forward = ClosedForward(read, out.vector, Entry(one, one), commit=True)
     backward = ClosedBackward(read, out.vector, commit=True)
     square = sp.sympify(out.factor, strict=True) ** 2
     second, fourth = forward.norm(out.vector)
@@ -137,7 +155,8 @@ def moments_at_depth(block: Network, depth: Any = L, features: Any = None) -> De
         below = forward.norm(fed.source)
         layers[node] = LayerFactors(*below, scale * backward.seconds[fresh.id], scale**2 * modes[PLUS], scale**2 * modes[MINUS])
     entry = backward.entry
-    return DepthMoments(sized, length, tidied(square * second), tidied(square**2 * fourth), tidied(square**2 * entry[MINUS]), layers)
+    factors = tidied(square * second), tidied(square**2 * fourth), tidied(square**2 * entry[MINUS])
+    return DepthMoments(sized, length, *factors, layers, size)
 
 
 @dataclass(frozen=True)
@@ -159,11 +178,7 @@ class Stability(Printed):
     fourth_rate: sp.Expr | None = None
     critical: tuple[sp.Expr, ...] = ()
     rate: sp.Expr | None = None
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What the powers take for granted."""
-        return (Assumption("block", "every copy of the block has fresh Gaussian weights of its own", "convention"),)
+    assumptions: tuple[Assumption, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         lines = [f"one block: E|y|^2 times {self.mean_factor}, E|y|^4/(E|y|^2)^2 times {self.relative_factor}"]
@@ -180,7 +195,8 @@ class Stability(Printed):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, expressions as text."""
-        table = {name: str(value) for name, value in vars(self).items() if value is not None and name not in ("bounded", "critical")}
+        apart = ("bounded", "critical", "assumptions")
+        table = {name: str(value) for name, value in vars(self).items() if value is not None and name not in apart}
         return table | {"bounded": self.bounded, "critical": [str(v) for v in self.critical]}
 
 
@@ -201,7 +217,8 @@ def _stability(found: DepthMoments, parameter: Any) -> Stability:
     relative, fourfold = found.relative_factor, found.fourth_factor
     free: Any = mean.free_symbols | relative.free_symbols
     if parameter is None:
-        return Stability(mean, relative, _bounded(mean, found.fourth_factor), rate=sp.log(found.fourth_factor))
+        rate = sp.log(found.fourth_factor)
+        return Stability(mean, relative, _bounded(mean, found.fourth_factor), rate=rate, assumptions=found.assumptions)
     wanted = parameter if isinstance(parameter, str) else getattr(parameter, "name", None)
     symbol: Any = next((s for s in free if s.name == wanted), None)
     if symbol is None:
@@ -210,11 +227,11 @@ def _stability(found: DepthMoments, parameter: Any) -> Stability:
         rate, power = _leading(mean - 1, symbol)
         fourth, other = _leading(found.fourth_factor - 1, symbol)
         if power == other:
-            return Stability(mean, relative, None, symbol, power, rate, fourth)
+            return Stability(mean, relative, None, symbol, power, rate, fourth, assumptions=found.assumptions)
     roots = sp.solve(sp.Eq(mean, 1), symbol)
     critical = tuple(r for r in roots if r.is_real is not False and r.is_nonnegative is not False)
     rate = sp.log(tidied(found.fourth_factor.subs(symbol, critical[0]))) if critical else None
-    return Stability(mean, relative, None, symbol, critical=critical, rate=rate)
+    return Stability(mean, relative, None, symbol, critical=critical, rate=rate, assumptions=found.assumptions)
 
 
 def _leading(expr: sp.Expr, symbol: sp.Symbol) -> tuple[sp.Expr, sp.Expr]:

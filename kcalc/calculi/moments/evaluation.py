@@ -17,20 +17,26 @@ Two = tuple[Number, Number]
 
 @dataclass(frozen=True)
 class Entry:
-    """What is given of the input: |x|^2 = 1, and sum_i x_i^4."""
+    """The input's ``square`` = |x|^2 and ``fourth`` = sum_i x_i^4 / |x|^4."""
 
+    square: Number
     fourth: Number
+
+    def moments(self, compiled: Compiled) -> dict[Key, Number]:
+        """The monomials of the input alone: |x|^2, |x|^4 and sum_i x_i^4."""
+        source = next(v.id for v in compiled.vectors.all if isinstance(v, Source))
+        square, four = self.square * self.square, (source, source, source, source)
+        known: dict[Key, Number] = {(source, source): self.square, (0, *four): square}
+        return known | {(CORNER, *four): square * self.fourth}
 
 
 class Forward:
-    """E |v|^2, E |v|^4 of every vector for an input of norm 1."""
+    """E |v|^2, E |v|^4 of every vector."""
 
     def __init__(self, compiled: Compiled, field: Any, entry: Entry) -> None:
         self.field = field
         self.steps = monomials(compiled, field, columns=False)
-        source = next(v.id for v in compiled.vectors.all if isinstance(v, Source))
-        one = field.number(1)
-        self.values: dict[Key, Number] = {(source, source): one, (0, *(source,) * 4): one, (CORNER, *(source,) * 4): entry.fourth}  # type: ignore[dict-item]
+        self.values: dict[Key, Number] = entry.moments(compiled)
 
     def norm(self, vector: Vector) -> Two:
         """(E |v|^2, E |v|^4)."""

@@ -21,7 +21,10 @@ from .laws import Law
 from .vectors import Fed, Fresh, Scaled, Vectors
 
 Node = Hashable
-INSTEAD = "kc.fluctuations has the leading order in 1/width of any activation, kc.gradients means at infinite width"
+INSTEAD = (
+    "kc.fluctuations has the leading order in 1/width of any activation, where layers are dense and nothing normalises; "
+    "kc.gradients has means at infinite width"
+)
 
 
 @dataclass(frozen=True)

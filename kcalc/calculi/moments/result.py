@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy as sp
 
+from ...arguments import as_number, symbolic_q
 from ...errors import KcalcError, unknown
 from ...fields import SYMPY
 from ...layers import Affine
@@ -16,7 +17,7 @@ from ...maps import Assumption
 from ...network import Network
 from ...plain_arguments import is_key, mapping
 from ...threads import cached_property
-from .moment import Moment
+from .moment import Moment, _plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,9 +27,47 @@ MOST_ROWS = 40
 NAMES = ("mean", "fourth", "variance")
 
 
+@dataclass(frozen=True)
+class InputSize:
+    """``square`` = |x|^2 of the input and its mean square ``q`` = |x|^2 / channels."""
+
+    square: Any
+    q: Any
+
+    def subs(self, values: Any) -> InputSize:
+        """The same with numbers in place of symbols."""
+        return InputSize(sp.sympify(self.square).subs(values), sp.sympify(self.q).subs(values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers, expressions as text."""
+        found = ((name, sp.sympify(value)) for name, value in vars(self).items())
+        return {name: _plain(v if v.free_symbols else float(v)) for name, v in found}
+
+    def __str__(self) -> str:
+        parts = self.to_dict().values()
+        square, q = (part if isinstance(part, str) else f"{part:.6g}" for part in parts)
+        return f"|x|^2 = {square}, q = {q}"
+
+
+def input_size(network: Network, q: Any, signature: str) -> InputSize:
+    """|x|^2 = q * channels for an input of mean square ``q``; by default |x|^2 = 1.
+
+    Raises: KcalcError for a ``q`` that is no positive number or expression in symbols of its own.
+    """
+    layer: Any = network.layer(network.inputs[0])
+    width: Any = sp.sympify(layer.features, strict=True)
+    if q is None:
+        return InputSize(sp.Integer(1), 1 / width)
+    level = symbolic_q(as_number(q, "q"), "q", signature)
+    return InputSize(level * width, level)
+
+
 @dataclass(frozen=True, repr=False)
 class Moments:
-    """Exact moments of a network at finite width, for one input with |x|^2 = 1 (others: |x|^2 times means, |x|^4 times the rest).
+    """Exact moments of a network at finite width, for one input.
+
+    ``input`` has its ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 / channels.
+    Means are proportional to |x|^2, fourth moments and variances to |x|^4.
 
     ``nodes``: {node: :class:`Moment` of |y|^2}, y the feature map's channels; ``weights``: {Affine: Moment of |J|^2}, |J|^2 the sum of
     squares of d y_out / d W over all channels of ``output`` and all entries of the weights. ``network`` has all widths.
@@ -39,6 +78,7 @@ class Moments:
     nodes: dict[Node, Moment]
     assumptions: tuple[Assumption, ...]
     jacobians: dict[Node, Moment] | None
+    input: InputSize
     refusal: str = ""
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     again: Callable[..., Moments] | None = field(default=None, compare=False)
@@ -81,7 +121,8 @@ class Moments:
 
         every = [*self.nodes.values(), *(self.jacobians or {}).values()]
         parts = (sp.sympify(part).free_symbols for moment in every for part in (moment.mean, moment.fourth))
-        named: dict[Any, Any] = {symbol.name: symbol for symbol in self.network.free_symbols.union(*parts)}
+        free = self.network.free_symbols.union(*parts, sp.sympify(self.input.square).free_symbols)
+        named: dict[Any, Any] = {symbol.name: symbol for symbol in free}
         given: dict[Any, Any] = {}
         for key, value in mapping(values, "values").items():
             name = key if isinstance(key, str) else getattr(key, "name", None)
@@ -90,7 +131,7 @@ class Moments:
             given[named[name]] = SYMPY.number(value)
         nodes = {node: moment.subs(given) for node, moment in self.nodes.items()}
         jacobians = None if self.jacobians is None else {node: moment.subs(given) for node, moment in self.jacobians.items()}
-        return replace(self, nodes=nodes, jacobians=jacobians)
+        return replace(self, nodes=nodes, jacobians=jacobians, input=self.input.subs(given))
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the relative variances of |y|^2 by node and of |J|^2 by layer; see :func:`kcalc.plotting.moments.moment_trace`."""
@@ -102,6 +143,7 @@ class Moments:
         """Everything as plain data."""
         return {
             "output": str(self.output),
+            "input": self.input.to_dict(),
             "nodes": {str(node): moment.to_dict() for node, moment in self.nodes.items()},
             "weights": None if self.jacobians is None else {str(node): m.to_dict() for node, m in self.jacobians.items()},
             "assumptions": [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions],
@@ -130,17 +172,20 @@ class Moments:
         columns = [i for i in range(8) if any(row[i] for row in rows[1:]) and not (self.symbolic and i in (4, 7))]
         sizes = {i: max(len(row[i]) for row in rows) for i in columns}
         lines = ["  ".join(row[i].ljust(sizes[i]) if i < 2 else row[i].rjust(sizes[i]) for i in columns).rstrip() for row in rows]
-        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+        rule = "-" * max(map(len, lines))
+        return "\n".join([lines[0], rule, *lines[1:], f"input: {self.input}"])
 
     def _repr_html_(self) -> str:
         titles = ("node", "layer", "E|y|&sup2;", "E|y|&#8308;", "Var|y|&sup2;", "E|J|&sup2;", "E|J|&#8308;", "Var|J|&sup2;")
         head = "".join(f"<th>{title}</th>" for title in titles)
         body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows())
-        return f"<table><tr>{head}</tr>{body}</table>"
+        caption = f"<caption>input: {html.escape(str(self.input))}</caption>"
+        return f"<table>{caption}<tr>{head}</tr>{body}</table>"
 
     def __repr__(self) -> str:
         mean, relative = self.out.text("mean"), self.out.text("relative")
-        return f"Moments({len(self.nodes)} nodes, E|y|^2 = {mean}, Var|y|^2/(E|y|^2)^2 = {relative} at {self.output!r})"
+        at = f"E|y|^2 = {mean}, Var|y|^2/(E|y|^2)^2 = {relative} at {self.output!r}"
+        return f"Moments({len(self.nodes)} nodes, input {self.input}, {at})"
 
 
 def law_names(network: Network, laws: Mapping[Node, Any]) -> list[tuple[Node, str]]:

@@ -17,6 +17,7 @@ from ...fields import SYMPY
 from ...layers import Affine, Input, Nonlinear, Pool, Scale, Sum
 from ...network import Network
 from ...plain_arguments import extents, truth
+from ..checks import refuse_displaced, refuse_other_sizes
 from ..widths import with_widths
 from .affine import Weight
 from .backward import Backward, Message
@@ -72,6 +73,8 @@ def scaling(
     _check_law(weights)
     input_symmetric = truth(input_symmetric, "input_symmetric")
     net = with_images(with_widths(network, features, symbols=True), image_shape)
+    refuse_displaced(net, "second moments by position")
+    refuse_other_sizes(net, {node: net.layer(node).image_shape for node in net.inputs})
     symbolic = bool(net.free_symbols) or any(_has_symbols(v) for v in _values(input_moment))
     given = _Inputs(symbolic, input_moment, input_symmetric, input_correlation)
     chosen = _correlations(net, correlation)

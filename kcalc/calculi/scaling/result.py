@@ -167,7 +167,7 @@ class Scaling:
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What is taken for granted, node by node, the violations among it."""
-        return (*self.notes, *self.violations)
+        return (*self.network.assumptions, *self.notes, *self.violations)
 
     @property
     def symbolic(self) -> bool:

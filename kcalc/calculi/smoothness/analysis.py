@@ -15,6 +15,7 @@ from ...layers import Flatten, Identity, Scale
 from ...maps import Assumption
 from ...network import Network, chosen_output
 from ...plain_arguments import mapping, whole
+from ..checks import refuse_displaced, refuse_other_sizes
 from ..widths import with_widths
 from .hypotheses import hypotheses
 from .logs import NONE, log
@@ -74,6 +75,9 @@ def smoothness(
     choices = Choices(dict(mapping({} if weights is None else weights, "weights")), radius, normalisation, epsilon, scale, biases)
     check_nodes(wide if output is None else network, choices)
     data = _data(wide, X, examples, q)
+    refuse_displaced(wide, "bounds that count how often windows read a position")
+    sizes = {node: bound.locations for node, (bound, _, _) in data.items()}
+    refuse_other_sizes(wide, {node: size for node, size in sizes.items() if size is not None})
     count = next(iter(data.values()))[1]
     cuts = wide.cut_nodes()
     rules = Upper(count, choices, positive_number(of_node(epsilon, None, 1.0), "epsilon"), frozenset(cuts))
@@ -84,7 +88,7 @@ def smoothness(
     layers = {node: _layer(wide, node, rules, bounds, gains, grams, count) for node in rules.sets}
     residual = _residual(chosen_loss, level, targets, bounds[target], count)
     found = hypotheses(wide, rules, layers, gains, chosen_loss, data)
-    notes = (Assumption("network", _set_text(rules), "convention"), *rules.notes)
+    notes = (Assumption("network", _set_text(rules), "convention"), *wide.assumptions, *rules.notes)
     return Smoothness(wide, target, count, chosen_loss, bounds, gains, tuple(pieces), layers, residual, dict(rules.rough), found, notes)
 
 
@@ -93,7 +97,8 @@ def _up_to(network: Network, node: Node) -> Network:
     needed = {node}
     for name, _, parents in reversed(tuple(network.steps())):
         needed |= set(parents) if name in needed else set()
-    return Network.from_steps([step for step in network.steps() if step[0] in needed], [node])
+    part = Network.from_steps([step for step in network.steps() if step[0] in needed], [node])
+    return part.with_notes(network.notes)
 
 
 # -- data --------------------------------------------------------------------------------------------------------------------------------

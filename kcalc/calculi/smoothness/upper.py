@@ -25,7 +25,7 @@ from ...compose import no_rule
 from ...errors import KcalcError, NoRule
 from ...maps import Assumption
 from ...network import sum_weights
-from .activation_bounds import FAR, activation_bounds
+from .activation_bounds import activation_bounds
 from .logs import NONE, Log, largest_eigenvalue, log, number, plus, root_sum_square
 from .normalisers import BatchNormalisation
 from .parameters import Choices, ParameterSet, parameter_set
@@ -133,12 +133,8 @@ class Upper:
         value, slope, curve = known.value, known.slope, known.curvature
         if math.isinf(slope):
             value, slope, curve = self._local(phi, node, reach)
-        elif math.isinf(curve) and not any(phi.jump_sizes(1)) and reach <= FAR:
+        elif math.isinf(curve) and math.isfinite(reach):
             curve = activation_bounds(phi, reach).curvature
-        if reach > FAR:
-            value = math.inf
-            text = f"bounds of {phi.name} are proven for |x| <= {FAR:g}, and what is known of its pre-activations allows more"
-            self.notes.append(Assumption(node, text, "heuristic"))
         self.slopes[node] = slope
         moves = np.isfinite(z.slope).any()
         if math.isinf(curve) and moves:
@@ -154,11 +150,11 @@ class Upper:
 
     def _local(self, phi: Any, node: Node, reach: float) -> tuple[float, float, float]:
         """Bounds on the interval that pre-activations stay in, where there are none on the whole line."""
-        near = activation_bounds(phi, reach) if reach < 1e50 else None
-        if near is None or math.isinf(near.slope):
+        near = activation_bounds(phi, reach)
+        if math.isinf(near.slope):
             raise KcalcError(
-                f"node {node!r}: the derivative of {phi.name!r} is unbounded (over |x| <= {reach:.3g} too): no Lipschitz constant; "
-                "use an activation with bounded slope, a smaller radius, or smaller inputs"
+                f"node {node!r}: the derivative of {phi.name!r} is unbounded, or no bound is proven (over |x| <= {reach:.3g} too): no "
+                "Lipschitz constant; use an activation with bounded slope, a smaller radius, or smaller inputs"
             )
         text = f"{phi.name}: its slope is unbounded on the line; bounded over the pre-activations that the parameter set and inputs allow"
         self.notes.append(Assumption(node, text, "exact"))

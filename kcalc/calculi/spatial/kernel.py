@@ -360,7 +360,7 @@ class LocationKernel(Kernel):
             if np.any(bad):
                 raise KcalcError(
                     f"node {node!r} has q = {np.asarray(q)[bad].ravel()[0]} at a location: q values must stay finite and >= 0; they "
-                    "explode before this node (kc.gain(activation) gives the sigma_w that keeps q), or its addends cancel"
+                    "explode before this node (kc.gain(activation) gives the sigma_w that keeps q)"
                 )
 
     def _refuse_dead(self, node: Node, below: Channels) -> None:

@@ -33,6 +33,7 @@ from ...plain_arguments import choice, truth
 from ...printing import Shown, plain
 from ...threads import cached_property
 from ..channels import Channels
+from ..checks import refuse_displaced, refuse_other_sizes
 from ..readings import OfReading
 from .images import Images, Shapes, distinct, input_shapes, read_images
 from .kernel import LocationKernel, defect
@@ -158,7 +159,8 @@ class LocationReading:
         images = Images.of(arrays)
         kernel, _ = self.run(images, images, self.trial)
         width = Assumption("network", "infinite width; independent Gaussian weights of mean 0")
-        return (width, *(a for a in kernel.notes.values() if "input has channel mean" not in a.text))
+        own = (a for a in kernel.notes.values() if "input has channel mean" not in a.text)
+        return (width, *self.network.assumptions, *own)
 
 
 def _blocks(count: int, size: int) -> Iterator[slice]:
@@ -370,4 +372,7 @@ def spatial_reading(
     if network.free_symbols:
         names = ", ".join(sorted(map(str, network.free_symbols)))
         raise KcalcError(f"kernels of images are numbers, and the network has symbols ({names}); give them numbers with net.subs")
-    return LocationReading(network, input_shapes(network, image_shape), weights == "delta", assume_independent, fan_in, tangent)
+    shapes = input_shapes(network, image_shape)
+    refuse_displaced(network, "kernels of images")
+    refuse_other_sizes(network, shapes)
+    return LocationReading(network, shapes, weights == "delta", assume_independent, fan_in, tangent)

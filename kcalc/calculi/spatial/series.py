@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 
 import numpy as np
 
@@ -42,14 +43,13 @@ class Octave:
 
 
 def _coefficients(phi: Activation, q: Array, sizes: Array) -> Array | None:
-    """Rows b_0, b_1, ... for several q; None where they are not known until they are negligible."""
+    """Rows b_0, b_1, ... for several q; None where more than LONGEST matter or are not known."""
     found = [hermite(phi, float(value)) for value in q]
-    rows = np.zeros((q.size, 1 + max(f.coefficients.size for f in found)))
-    for row, f, size in zip(rows, found, sizes, strict=True):
-        row[0] = f.mean / np.sqrt(size)
-        row[1 : 1 + f.coefficients.size] = f.coefficients / np.sqrt(size)
+    rows = [np.append(f.mean, f.coefficients) / np.sqrt(size) for f, size in zip(found, sizes, strict=True)]
+    if max(row.size for row in rows) > LONGEST:
+        return None
     if all(f.complete or (f.tail <= HIDDEN * size and _negligible(row)) for row, f, size in zip(rows, found, sizes, strict=True)):
-        return rows
+        return np.array(list(zip_longest(*rows, fillvalue=0.0))).T
     if phi.kink_points:
         return None
     longer = [_continued(phi, float(value), float(size), row) for value, size, row in zip(q, sizes, rows, strict=True)]

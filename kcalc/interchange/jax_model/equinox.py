@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from ...errors import KcalcError
@@ -34,6 +34,7 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
 
     Raises: KcalcError where it cannot be traced.
     """
+    import equinox as eqx
     import jax
 
     if not callable(model):
@@ -46,7 +47,8 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
     names = {id(node): jax.tree_util.keystr(path, simple=True, separator=".") for path, node in _nodes(model, is_known)}
     order = [names.get(id(node)) for _, node in _nodes(model, is_known)]
 
-    def run(params: Any, *values: Any) -> Any:
+    def run(params: Any, *values: Any, evaluating: bool = False) -> Any:
+        params = eqx.nn.inference_mode(params) if evaluating else params
         labels = iter(order)
 
         def stand_in(node: Any) -> Any:
@@ -59,7 +61,9 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
 
     def trace(shown: Sequence[Any]) -> Trace:
         names = parameter_names(type(model).__call__)[1:]
-        return traced("equinox", "equinox", model, run, model, shown, names, channel_axis=1, single=True)
+        evaluation = partial(run, evaluating=True)
+        more: dict[str, Any] = {"channel_axis": 1, "single": True, "evaluation": evaluation}
+        return traced("equinox", "equinox", model, run, model, shown, names, **more)
 
     given = [Boxed(value) if _is_state(value) else value for value in inputs]
     try:
@@ -138,17 +142,18 @@ def _stand_in() -> Any:
             return getattr(self.inner, name)
 
         def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-            del kwargs
             state = next((a for a in args if isinstance(a, eqx.nn.State)), None)
-            found = _marked(self.inner, self.kind, self.label, jax.numpy.asarray(x))
+            x, inference = jax.numpy.asarray(x), kwargs.get("inference")
+            found = _marked(self.inner, self.kind, self.label, x, inference)
             return found if state is None else (found, state)
 
     return StandIn
 
 
-def _marked(layer: Any, kind: str, label: str, x: Any) -> Any:
+def _marked(layer: Any, kind: str, label: str, x: Any, inference: bool | None) -> Any:
     if kind == "Dropout":
-        return dropped(x, float(layer.p), label)
+        on = not (layer.inference if inference is None else inference)
+        return dropped(x, float(layer.p), label, on)
     arrays: dict[str, Any] = {"gain": getattr(layer, "weight", None), "bias": getattr(layer, "bias", None)}
     every = tuple(range(x.ndim))
     if kind == "BatchNorm":

@@ -21,7 +21,7 @@ from ...network import Network, sum_weights
 from ...threads import cached_property, lambdify
 from ..layout import channel_axes, keeps_locations
 from ..trace import Held, Normalise, Op, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
-from .values import View
+from .values import PADDINGS, View
 
 Array = Any
 PASSING = (Pointwise, Reshape, Transpose)
@@ -141,10 +141,19 @@ class Executor:
         weight = weight.astype(jnp.result_type(x.dtype, weight.dtype))
         x = x.astype(weight.dtype)
         if op.kernel:
-            x = self._located(x, op)
+            x, pads = self._located(x, op), op.padding
+            if op.mode != "zeros":
+                x = jnp.pad(x, ((0, 0), (0, 0), *pads), PADDINGS[op.mode])
+                pads = ((0, 0),) * len(pads)
             numbers = lax.ConvDimensionNumbers(*([tuple(range(x.ndim))] * 3))
             y = lax.conv_general_dilated(
-                x, weight, op.stride, op.padding, rhs_dilation=op.dilation or None, dimension_numbers=numbers, feature_group_count=op.groups
+                x,
+                weight,
+                op.stride,
+                pads,
+                rhs_dilation=op.dilation or None,
+                dimension_numbers=numbers,
+                feature_group_count=op.groups,
             )
         else:
             y = jnp.moveaxis(jnp.tensordot(x, weight, axes=([1], [1])), -1, 1)
@@ -261,7 +270,7 @@ def _windowed(op: Pooling, x: Array) -> Array:
     if op.kind == "max":
         return lax.reduce_window(x, -jnp.inf, lax.max, window, stride, pads)
     total = lax.reduce_window(x, 0.0, lax.add, window, stride, pads)
-    if all(pad == (0, 0) for pad in pads):
+    if op.counts_zeros or all(pad == (0, 0) for pad in pads):
         return total / prod(window)
     return total / lax.reduce_window(jnp.ones(x.shape, x.dtype), 0.0, lax.add, window, stride, pads)
 

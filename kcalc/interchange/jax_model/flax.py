@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...errors import KcalcError
@@ -59,8 +60,10 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
     if call is None:
         raise KcalcError(f"flax: {type(model).__name__} has no __call__, so it cannot be read; give a function of (params, x)")
 
-    def run(params: Any, *values: Any) -> Any:
+    def run(params: Any, *values: Any, evaluating: bool = False) -> Any:
         module = nnx.merge(graph, params)
+        if evaluating:
+            module.eval()
         _here.paths = {id(node): ".".join(map(str, path)) for path, node in nnx.iter_graph(module) if path and isinstance(node, nnx.Module)}
         try:
             return module(*values)
@@ -70,7 +73,7 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
     names = parameter_names(call)[1:]
     return traced(
         "flax", "nnx", model, run, state, inputs, names, context=marking(_nnx_patches(model)), extra=graph, single=False,
-        rename=lambda name: name.removesuffix(".value"),
+        rename=lambda name: name.removesuffix(".value"), evaluation=partial(run, evaluating=True),
     )  # fmt: skip
 
 
@@ -118,13 +121,13 @@ def _marked(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., 
     def marked(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         if _path(self) is None or kwargs.get("mask") is not None:
             return own(self, x, *args, **kwargs)
-        return mark(self, x)
+        return mark(self, x, kwargs)
 
     return marked
 
 
 def _nnx_norm(name: str) -> Callable[..., Any]:
-    def mark(self: Any, x: Any) -> Any:
+    def mark(self: Any, x: Any, _: Any) -> Any:
         arrays = {"gain": _value(getattr(self, "scale", None)), "bias": _value(getattr(self, "bias", None))}
         if name == "BatchNorm":
             arrays |= {"mean": _value(self.mean), "variance": _value(self.var)}
@@ -133,8 +136,14 @@ def _nnx_norm(name: str) -> Callable[..., Any]:
     return mark
 
 
-def _nnx_dropout(self: Any, x: Any) -> Any:
-    return dropped(x, self.rate, _path(self) or "dropout")
+def _nnx_dropout(self: Any, x: Any, given: Mapping[str, Any]) -> Any:
+    on = not _deterministic(self, given.get("deterministic"))
+    return dropped(x, self.rate, _path(self) or "dropout", on)
+
+
+def _deterministic(layer: Any, given: Any) -> bool:
+    """Whether a dropout layer does nothing, by its call if that says so."""
+    return bool(layer.deterministic if given is None else given)
 
 
 # -- Linen -----------------------------------------------------------------------------------------------------------------------------
@@ -154,7 +163,8 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
             return call(*args, **kwargs)
         label = ".".join(layer.path) or name.lower()
         if type(layer) is nn.Dropout:
-            return dropped(args[0], layer.rate, label)
+            given = args[1] if len(args) > 1 else kwargs.get("deterministic")
+            return dropped(args[0], layer.rate, label, not _deterministic(layer, given))
         if NORMS.get(name) is None or type(layer) is not getattr(nn, name):
             return call(*args, **kwargs)
         found = {key: layer.get_variable("params", own) for key, own in (("gain", "scale"), ("bias", "bias"))}
@@ -168,10 +178,16 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
         if name in SWITCHES and p.default is p.empty and place >= len(inputs)
     }
 
-    def run(params: Any, *values: Any) -> Any:
+    def run(params: Any, *values: Any, switches: dict[str, bool] = missing) -> Any:
         keys = {name: jax.random.key(0) for name in ("dropout", "params", "default")}
         with nn.intercept_methods(intercept):
-            return module.apply(params, *values, rngs=keys, mutable=True, **missing)[0]
+            return module.apply(params, *values, rngs=keys, mutable=True, **switches)[0]
+
+    def evaluation(params: Any, *values: Any) -> Any:
+        names = list(signature.parameters)[1:]
+        off = {name: not SWITCHES[name] for name in names if name in SWITCHES}
+        values = tuple(off.pop(name, value) for name, value in zip(names, values, strict=False))
+        return run(params, *values, switches=off)
 
     if not isinstance(variables, dict) and not hasattr(variables, "items"):
         raise KcalcError(
@@ -180,4 +196,5 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
     return traced(
         "flax", "linen", module, run, variables, inputs, parameter_names(type(module).__call__)[1:],
         root=module.name or type(module).__name__, single=False, rename=lambda name: name.removeprefix("params."), extra=missing,
+        evaluation=evaluation,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import KcalcError
+from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
-from ..trace import Entry, Normalise, Trace
+from ..trace import Drop, Entry, Normalise, Trace
 from . import control, linear, moving, windows  # noqa: F401  # their rules register themselves
 from .finishing import finished, labels_of, require_output
-from .markers import marking
+from .markers import labels_dropping, marking
 from .reader import Reader
 from .values import Known, Recipe, Ref, View
 
@@ -100,8 +101,12 @@ def traced(
     remarks: tuple[str, ...] = (),
     rename: Callable[[str], str] = str,
     extra: Any = None,
+    evaluation: Callable[..., Any] | None = None,
 ) -> Trace:
-    """The trace of ``function(params, *inputs)``, a model of some framework; see :class:`JaxModel`."""
+    """The trace of ``function(params, *inputs)``, a model of some framework; see :class:`JaxModel`.
+
+    ``evaluation``: the same model in evaluation, None for functions, which have no modes.
+    """
     import jax
 
     leaves, tree, frozen = _leaves(params, rename)
@@ -114,25 +119,49 @@ def traced(
     single = single if single is not None else all(len(flat[k].shape) <= 1 for k in examples)
     model = JaxModel(kind, original, leaves, tree, frozen, (), (), None, {}, {}, single, extra)
 
-    def whole(arrays: list[Any], drawn: list[Any], given: list[Any]) -> Any:
+    def whole(arrays: Any, drawn: Any, given: Any, function: Callable[..., Any] = function) -> Any:
         found = dict(zip(keys, drawn, strict=True)) | dict(zip(examples, given, strict=True))
         values = jax.tree.unflatten(in_tree, [found.get(k, leaf) for k, leaf in enumerate(flat)])
         return function(model.params(dict(zip(leaves, arrays, strict=True))), *values)
 
+    drops: dict[str, str] = {}  # {dropout: the label that its module marked it with}
     run = jax.vmap(whole, in_axes=(None, None, 0), axis_name="batch") if single else whole
-    shown = [_example(flat[k], single) for k in examples]
-    with context or marking():
+    size = 2 if single else next((int(flat[k].shape[0]) for k in examples if flat[k].shape), 2)
+
+    def of_count(count: int) -> Trace:
+        shown = [_example(flat[k], single, size, count) for k in examples]
         try:
             closed, shapes = jax.make_jaxpr(run, return_shape=True)(list(leaves.values()), [flat[k] for k in keys], shown)
         except KcalcError:
             raise
         except Exception as error:  # whatever the user's code raises
             raise KcalcError(f"{framework}: the model cannot be traced with these inputs: {_said(error)}{_beside(inputs)}") from error
-    reader = Reader(labels_of(leaves), channel_axis, root)
-    entries = _entries(reader, [_input_name(in_tree, flat, k, names) for k in examples], shown)
-    args = [Known(np.asarray(leaf), frozenset((name,)), view=View(name)) for name, leaf in leaves.items()]
-    args += [Known(flat[k], random=True) for k in keys]
-    return _finish(framework, reader, model, closed, [*args, *entries], jax.tree.structure(shapes), places, examples, channel_axis, remarks)
+        reader = Reader(labels_of(leaves), channel_axis, root)
+        entries = _entries(reader, [_input_name(in_tree, flat, k, names) for k in examples], shown)
+        named = [(name, np.asarray(leaf)) for name, leaf in leaves.items()]
+        args = [Known(leaf, frozenset((name,)), view=View(name)) for name, leaf in named]
+        args += [Known(flat[k], random=True) for k in keys]
+        form = jax.tree.structure(shapes)
+        axes = (places, examples, channel_axis)
+        trace = _finish(framework, reader, model, closed, [*args, *entries], form, *axes, remarks)
+        drops.update(reader.drops)
+        return trace
+
+    with context or marking():
+        trace = of_count(size) if single else of_batches(size, of_count)
+        if evaluation is None:
+            return _lasting(trace, {op.name for op in trace.ops})
+        given = [jax.ShapeDtypeStruct(flat[k].shape, flat[k].dtype) for k in examples]
+        arrays = (list(leaves.values()), [flat[k] for k in keys], given)
+        on = labels_dropping(partial(whole, function=evaluation), *arrays) if drops else set()
+        return _lasting(trace, {name for name, label in drops.items() if label in on})
+
+
+def _lasting(trace: Trace, names: set[str]) -> Trace:
+    """The trace, its dropout of these names marked as on in evaluation, too."""
+    lasting = {op.name for op in trace.ops if isinstance(op, Drop)} & names
+    ops = (replace(op, always=True) if op.name in lasting else op for op in trace.ops)
+    return replace(trace, ops=tuple(ops))
 
 
 def _finish(
@@ -223,7 +252,7 @@ def _check_inputs(arrays: list[Any], framework: str) -> None:
     import jax.numpy as jnp
 
     if not any(not is_key(a) for a in arrays):
-        form = "one example as an array, kc.read(model, x[0])" if framework == "equinox" else "an array with the examples on axis 0"
+        form = "one example as an array, x[0]" if framework == "equinox" else "an array with the examples on axis 0"
         raise KcalcError(f"{framework}: give an example input, {form}, or a shape with the examples first, kc.read(model, (2, 64))")
     for array in arrays:
         if not is_key(array) and jnp.issubdtype(array.dtype, jnp.complexfloating):
@@ -232,11 +261,15 @@ def _check_inputs(arrays: list[Any], framework: str) -> None:
             raise KcalcError(f"{framework}: the example input of shape {tuple(array.shape)} is empty; give at least one example")
 
 
-def _example(leaf: Any, single: bool) -> Any:
-    """Shape and dtype of an input, several examples of it where the model takes one."""
+def _example(leaf: Any, single: bool, size: int, count: int) -> Any:
+    """Shape and dtype of an input: two examples where the model takes one, else ``count``.
+
+    Inputs that do not hold ``size`` examples stay as they are.
+    """
     import jax
 
-    shape = (2, *leaf.shape) if single else tuple(leaf.shape)
+    several = (count, *leaf.shape[1:]) if leaf.shape[:1] == (size,) else tuple(leaf.shape)
+    shape = (2, *leaf.shape) if single else several
     return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
 

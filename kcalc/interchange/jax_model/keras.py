@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ...errors import KcalcError
@@ -31,19 +32,19 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
     values = {name: variable.value for name, variable in zip(names, [*trained, *other], strict=True)}
     state = {name: value for name, value in values.items() if not _is_seed(value)}
 
-    def run(params: Any, *given: Any) -> Any:
+    def run(params: Any, *given: Any, training: bool = True) -> Any:
         arrays = [params.get(name, values[name]) for name in names]
-        return model.stateless_call(arrays[: len(trained)], arrays[len(trained) :], *given, **_training(model))[0]
+        split = (arrays[: len(trained)], arrays[len(trained) :])
+        modes = training and getattr(model, "_call_has_training_arg", True)
+        mode = {"training": True} if modes else {}
+        return model.stateless_call(*split, *given, **mode)[0]
 
     axis = -1 if keras.config.image_data_format() == "channels_last" else 1
     return traced(
         "keras", "keras", model, run, state, shown, ["x"], channel_axis=axis, root=model.name, single=False, context=marking(_patches()),
         rename=lambda name: name.strip("[]'").replace("/", "."), extra=tuple(names),
+        evaluation=partial(run, training=False),
     )  # fmt: skip
-
-
-def _training(model: Any) -> dict[str, Any]:
-    return {"training": True} if getattr(model, "_call_has_training_arg", True) else {}
 
 
 def _is_seed(value: Any) -> bool:
@@ -102,7 +103,8 @@ def _keeping(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[...,
     def call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("mask") is not None or not isinstance(inputs, Tracer) or threading.get_ident() != reader:
             return own(self, inputs, *args, **kwargs)
-        return mark(self, inputs)
+        mode = (bool(kwargs.get("training")),) if mark is _dropout else ()
+        return mark(self, inputs, *mode)
 
     return call
 
@@ -141,5 +143,5 @@ def _group(layer: Any, x: Any) -> Any:
     return normalised(x, "group", range(1, x.ndim), layer.epsilon, layer.name, groups=groups, **_arrays(layer))
 
 
-def _dropout(layer: Any, x: Any) -> Any:
-    return dropped(x, layer.rate, layer.name)
+def _dropout(layer: Any, x: Any, on: bool) -> Any:
+    return dropped(x, layer.rate, layer.name, on)

@@ -109,7 +109,7 @@ def _convolution(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     sort = sorted(range(len(spatial)), key=lambda k: spatial[k])
     axis = ref.order[numbers.lhs_spec[1]]
     pads = [tuple(int(p) for p in params["padding"][k]) for k in sort]
-    name, pads = _unpadded(reader, ref.name, [spatial[k] for k in sort], pads)
+    name, pads, mode = _unpadded(reader, ref.name, [spatial[k] for k in sort], pads)
     places = (numbers.rhs_spec[0], numbers.rhs_spec[1], *(numbers.rhs_spec[2 + k] for k in sort))
 
     def neutral(array: Any) -> Any:
@@ -126,7 +126,7 @@ def _convolution(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     made = reader.linear(
         weight, neutral, "conv", shape=tuple(shape), reads=(name,), axis=axis, out_axis=axis,
         stride=tuple(int(params["window_strides"][k]) for k in sort), padding=tuple(pads),
-        dilation=tuple(int(params["rhs_dilation"][k]) for k in sort), groups=int(params["feature_group_count"]),
+        mode=mode, dilation=tuple(int(params["rhs_dilation"][k]) for k in sort), groups=int(params["feature_group_count"]),
     )  # fmt: skip
     return [Ref(made, tuple(order), tuple(sizes))]
 
@@ -135,13 +135,20 @@ def _turned(ref: Ref, turn: tuple[int, ...]) -> Ref:
     return Ref(ref.name, tuple(ref.order[a] for a in turn), tuple(ref.shape[a] for a in turn))
 
 
-def _unpadded(reader: Reader, name: str, axes: list[int], pads: list[tuple[int, ...]]) -> tuple[str, list[tuple[int, int]]]:
-    """What stands before zero padding along the location axes, and that padding added to the convolution's own."""
+Pads = list[tuple[int, int]]
+
+
+def _unpadded(reader: Reader, name: str, axes: list[int], pads: Any) -> tuple[str, Pads, str]:
+    """What stands before padding along locations, that padding added to the convolution's own, its mode."""
     own = [(int(low), int(high)) for low, high in pads]
     op = reader.ops[name]
     if not isinstance(op, Padded) or op.value != 0 or any(pad != (0, 0) for axis, pad in enumerate(op.pads) if axis not in axes):
-        return name, own
-    return op.reads[0], [(low + op.pads[axis][0], high + op.pads[axis][1]) for (low, high), axis in zip(own, axes, strict=True)]
+        return name, own, "zeros"
+    if op.mode != "zeros" and any(low or high for low, high in own):
+        return name, own, "zeros"
+    around = [op.pads[axis] for axis in axes]
+    both = [(low + a, high + b) for (low, high), (a, b) in zip(own, around, strict=True)]
+    return op.reads[0], both, op.mode
 
 
 def sliced_linear(reader: Reader, name: str, start: int, stop: int) -> str | None:

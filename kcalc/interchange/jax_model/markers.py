@@ -6,7 +6,8 @@ marks live in a tracing context of their own and never reach JAX's caches for th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -20,6 +21,7 @@ from .values import Known, Ref, Value
 
 NORMALISE, DROP = "kcalc_normalise", "kcalc_dropout"
 SLOTS = ("gain", "bias", "mean", "variance")
+_here = threading.local()
 
 
 @cache
@@ -74,11 +76,30 @@ def normalised(
     )  # fmt: skip
 
 
-def dropped(x: Any, rate: float, label: str) -> Any:
-    """``x`` with the mark of dropout."""
+def dropped(x: Any, rate: float, label: str, on: bool) -> Any:
+    """``x`` with the mark of dropout; ``on``: whether it drops anything in this call."""
     import jax.numpy as jnp
 
+    if on and hasattr(_here, "dropping"):
+        _here.dropping.add(label)
     return _primitive(DROP).bind(jnp.asarray(x), rate=float(rate), label=label)
+
+
+def labels_dropping(run: Callable[..., Any], *arguments: Any) -> set[str]:
+    """The labels of the dropout that is on while a function runs on arrays of these shapes.
+
+    None where the function does not run.
+    """
+    import jax
+
+    found = _here.dropping = set[str]()
+    try:
+        jax.eval_shape(run, *arguments)
+    except Exception:  # whatever the user's code raises in another mode than its own
+        return set()
+    finally:
+        del _here.dropping
+    return found
 
 
 @rule(NORMALISE)
@@ -119,6 +140,7 @@ def _drop(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     assert isinstance(ref, Ref)
     ref = reader.spread(ref)
     name = reader.add(Drop, _label(reader, eqn.params["label"]), reader.ops[ref.name].shape, [ref.name], rate=round(eqn.params["rate"], 12))
+    reader.drops[name] = eqn.params["label"]
     return [Ref(name, ref.order, ref.shape)]
 
 

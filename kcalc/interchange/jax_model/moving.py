@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from ..trace import Held, Join, Part, Pointwise, Pooling, Repeat, Reshape
 from .linear import sliced_linear
+from .pointwise import inner_jaxpr
 from .reader import Reader, inverse, rule
-from .values import Known, Padded, Ref, Value
+from .values import PADDINGS, Known, Padded, Ref, Value
+
+ENTRIES = 2**24  # compared to recognise a padding, and the largest that single precision tells apart
 
 
 @rule("transpose")
@@ -123,12 +127,53 @@ def _pad(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         )
     if all(low == high == 0 for low, high, _ in config):
         return [ref]
+    pads = tuple((low, high) for low, high, _ in config)
+    return [_padded(reader, ref, pads, float(np.asarray(value.array)), "zeros")]
+
+
+Pads = tuple[tuple[int, int], ...]
+
+
+def _padded(reader: Reader, ref: Ref, around: Pads, value: float, mode: str) -> Ref:
     ref = reader.spread(ref)
-    back = inverse(ref.order)
-    pads = tuple((config[a][0], config[a][1]) for a in back)
+    pads = tuple(around[a] for a in inverse(ref.order))
     shape = [size + sum(pad) for size, pad in zip(reader.ops[ref.name].shape, pads, strict=True)]
-    made = reader.add(Padded, reader.wish("pad"), shape, [ref.name], pads=pads, value=float(np.asarray(value.array)))
-    return [Ref(made, ref.order, tuple(shape[b] for b in ref.order))]
+    fields = {"pads": pads, "value": value, "mode": mode}
+    made = reader.add(Padded, reader.wish("pad"), shape, [ref.name], **fields)
+    return Ref(made, ref.order, tuple(shape[b] for b in ref.order))
+
+
+@rule("_pad")
+def _numpy_pad(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    """jnp.pad: circular, reflecting or replicating as a whole, others equation by equation."""
+    inner, ref, shape = inner_jaxpr(eqn), values[0], tuple(eqn.outvars[0].aval.shape)
+    alone = all(isinstance(v, Known) for v in values[1:])
+    if alone and isinstance(ref, Ref) and len(ref.shape) == len(shape):
+        found = _around(reader, inner, ref, shape)
+        if found is not None:
+            return [found]
+    return reader.run(inner.jaxpr, [Known(np.asarray(c)) for c in inner.consts], values)
+
+
+def _around(reader: Reader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref | None:
+    """A padding found by padding the numbers of the entries; None for constants and unnamed modes."""
+    from jax.core import eval_jaxpr
+
+    totals = [after - before for before, after in zip(ref.shape, shape, strict=True)]
+    ways = np.prod([float(total + 1) for total in totals])
+    if not any(totals) or min(totals) < 0 or ways * np.prod(shape) > ENTRIES:
+        return None
+    entries = np.arange(np.prod(ref.shape)).reshape(ref.shape)
+    first, *rest = (v.aval for v in inner.jaxpr.invars)
+    given = [entries.astype(first.dtype), *(np.full(v.shape, -1, v.dtype) for v in rest)]
+    found = np.asarray(eval_jaxpr(inner.jaxpr, inner.consts, *given)[0])
+    for lows in product(*(range(total + 1) for total in totals)):
+        pads = tuple((low, total - low) for low, total in zip(lows, totals, strict=True))
+        for mode, name in PADDINGS.items():
+            wanted: Any = np.pad(entries, pads, mode=name)  # type: ignore[call-overload]
+            if np.array_equal(found, wanted):
+                return _padded(reader, ref, pads, 0.0, mode)
+    return None
 
 
 @rule("slice")

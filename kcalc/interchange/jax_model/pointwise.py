@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ...errors import KcalcError
 from ..fusion import nice
 from .named import named_function
 
@@ -157,8 +156,6 @@ def number(value: Any) -> Any:
         return sp.true if item else sp.false
     if isinstance(item, int):
         return sp.Integer(item)
-    if isinstance(item, complex):
-        raise KcalcError("the model computes with complex numbers")
     if item != item:
         return sp.nan
     if item in (float("inf"), float("-inf")):
@@ -169,6 +166,8 @@ def number(value: Any) -> Any:
 def closed_function(jaxpr: Any, consts: Sequence[Any]) -> Function | None:
     """A jaxpr of elementwise primitives with one output as a function of SymPy expressions, one per input; None for others."""
     if len(jaxpr.outvars) != 1 or any(np.size(c) != 1 for c in consts):
+        return None
+    if any(map(makes_complex, jaxpr.eqns)):
         return None
     functions = []
     for eqn in jaxpr.eqns:
@@ -194,6 +193,14 @@ def closed_function(jaxpr: Any, consts: Sequence[Any]) -> Function | None:
         return _read(known, jaxpr.outvars[0])
 
     return run
+
+
+def makes_complex(eqn: Any) -> bool:
+    """Whether an equation makes complex numbers."""
+    import jax.numpy as jnp
+
+    dtypes = [v.aval.dtype for v in eqn.outvars if hasattr(v.aval, "dtype")]
+    return any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes)
 
 
 def _first(x: Any, *_: Any) -> Any:

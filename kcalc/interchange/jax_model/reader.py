@@ -12,7 +12,15 @@ from ...errors import KcalcError
 from ..trace import Held, Linear, Names, NotRead, Op, Pointwise, Repeat, Reshape, Softmax, Transpose
 from .known import given, moved, part, plain, view_after
 from .named import named_function
-from .pointwise import LABELS, called, closed_function, function_of, inner_jaxpr, number
+from .pointwise import (
+    LABELS,
+    called,
+    closed_function,
+    function_of,
+    inner_jaxpr,
+    makes_complex,
+    number,
+)
 from .values import Known, Recipe, Ref, Value, View
 
 Rule = Callable[["Reader", Any, list[Value]], list[Value]]
@@ -70,6 +78,7 @@ class Reader:
         self.names = Names()
         self.recipes: dict[str, Recipe] = {}
         self.random: set[str] = set()
+        self.drops: dict[str, str] = {}  # {dropout: the label that its module marked it with}
         self.views: dict[str, View] = {}
         self.expanded: dict[str, tuple[int, ...]] = {}  # the axes of size 1 that an operation only adds
         self.cuts: dict[tuple[str, int, int, int], str] = {}  # parts of layers made so far
@@ -106,6 +115,9 @@ class Reader:
             return self._call(eqn, inner, values)
         if all(isinstance(v, Known) for v in values):
             return self.evaluate(eqn, [v for v in values if isinstance(v, Known)])
+        if makes_complex(eqn):
+            reason = "kernel calculus is about real feature maps"
+            return self.not_read(eqn, values, "complex numbers", reason)
         if name in RULES:
             return RULES[name](self, eqn, values)
         return self.elementwise(eqn, values)
@@ -121,6 +133,8 @@ class Reader:
     def _call(self, eqn: Any, inner: Any, values: list[Value]) -> list[Value]:
         name, refs = called(eqn), {id(v): v for v in values if isinstance(v, Ref)}
         numbers = [v.number for v in values if isinstance(v, Known)]
+        if name == "_pad":
+            return RULES[name](self, eqn, values)
         if name in ("softmax", "_softmax") and len(refs) == 1 and (made := softmax_call(self, inner, next(iter(refs.values())))):
             return [made]
         if name in ("softmax", "log_softmax", "_softmax") and refs:

@@ -82,10 +82,15 @@ Value = Known | Ref
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Padded(Op):
-    """Constant ``value`` put around: (low, high) per axis; drawn into the window operation behind it, else not read."""
+    """Constant ``value`` put around, or numbers by the ``mode`` of a Linear: (low, high) per axis; drawn into the
+    window operation behind it, else not read."""
 
     pads: tuple[tuple[int, int], ...]
     value: float
+    mode: str = "zeros"
+
+
+PADDINGS = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}  # as jnp.pad has them
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

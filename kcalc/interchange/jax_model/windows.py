@@ -14,6 +14,8 @@ from .pointwise import select
 from .reader import Reader, rule
 from .values import Known, Masked, Padded, Ref, Value, WindowSum
 
+# {reduction: (its label, its name for users)}; JAX writes a mean as a sum and a division
+TOLD = {"sum": ("mean", "sum or mean"), "max": ("max", ""), "min": ("min", "minimum")}
 AGREE = 5.0  # standard deviations by which a random mask may miss its rate
 
 
@@ -30,8 +32,9 @@ def _reduce(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     bases = tuple(sorted(ref.order[a] for a in axes))
     before = reader.ops[ref.name].shape
     shape = [size for b, size in enumerate(before) if b not in bases]
-    label = reader.wish("mean" if kind == "sum" else "max")
-    name = reader.add(Pooling, label, shape, [ref.name], kind="mean" if kind == "sum" else "max", axes=bases)
+    label, told = TOLD[kind]
+    fields = {"kind": "mean" if kind == "sum" else "max", "axes": bases, "told": told}
+    name = reader.add(Pooling, reader.wish(label), shape, [ref.name], **fields)
     kept = [a for a in range(len(ref.shape)) if a not in axes]
     out = Ref(name, tuple(ref.order[a] - sum(b < ref.order[a] for b in bases) for a in kept), tuple(ref.shape[a] for a in kept))
     if kind == "sum":
@@ -100,7 +103,9 @@ def _pooled(reader: Reader, eqn: Any, ref: Ref, params: dict[str, Any], kept: li
 
 def _unpadded(reader: Reader, name: str, axes: tuple[int, ...], pads: Any, value: float | None) -> tuple[str, Any]:
     op = reader.ops[name]
-    if value is None or not isinstance(op, Padded) or op.value != value or any(p != (0, 0) for a, p in enumerate(op.pads) if a not in axes):
+    if value is None or not isinstance(op, Padded) or op.value != value or op.mode != "zeros":
+        return name, pads
+    if any(p != (0, 0) for a, p in enumerate(op.pads) if a not in axes):
         return name, pads
     return op.reads[0], tuple((low + op.pads[a][0], high + op.pads[a][1]) for (low, high), a in zip(pads, axes, strict=True))
 
@@ -116,7 +121,7 @@ def _divide(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _window_mean(reader: Reader, ref: Ref, counts: Known) -> Ref | None:
-    """Sums over padded windows divided by how many entries each holds."""
+    """Sums over padded windows divided by how many entries each holds, or by the window's size."""
     op: Any = reader.ops[ref.name]
     pooling, before = op.pooling, reader.ops[op.reads[0]].shape
     wanted = np.ones(())
@@ -129,9 +134,11 @@ def _window_mean(reader: Reader, ref: Ref, counts: Known) -> Ref | None:
         full[axis] = size
     given = np.asarray(counts.array, dtype=np.float64)
     mine = np.broadcast_to(given, ref.shape).transpose([ref.order.index(b) for b in range(len(ref.order))])
-    if not np.array_equal(mine, np.broadcast_to(wanted.reshape(full), op.shape)):
+    counts = bool((mine == prod(pooling.window)).all())
+    if not counts and not np.array_equal(mine, np.broadcast_to(wanted.reshape(full), op.shape)):
         return None
     fields = {name: getattr(pooling, name) for name in ("kind", "axes", "window", "stride", "padding")}
+    fields["counts_zeros"] = counts
     return Ref(reader.add(Pooling, pooling.name, op.shape, op.reads, **fields), ref.order, ref.shape)
 
 

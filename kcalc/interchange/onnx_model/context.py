@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ import numpy as np
 
 from ...errors import KcalcError
 from ..trace import Array, Held, Names, NotRead, Op
+from ..weight_statistics import NamesOfArrays
 from .limits import Budget, Limits
 from .model_file import count_nodes, opset_of
 from .naming import clean
@@ -38,7 +38,8 @@ class Context(ABC):
         self.remarks: list[str] = []
         self.declared = _declared(model.graph)
         self._held: dict[int, tuple[Value, str]] = {}
-        self._digests: dict[bytes, str] = {}
+        self._owners = NamesOfArrays()
+        self._asked = 0
 
     def emit(
         self, form: type[Op], node: Node, label: str, shape: Sequence[int], reads: Sequence[Value], dtype: str = FLOAT, /, **fields: Any
@@ -70,12 +71,12 @@ class Context(ABC):
 
     def owner(self, value: Value) -> str:
         """What tells that two layers share weights: equal bytes, or a parameter under another name."""
-        array = np.ascontiguousarray(self.array(value))
-        name = value.parameter or f"computed {len(self._digests) + 1}"
+        array = self.array(value)
+        self._asked += 1
+        name = value.parameter or f"computed {self._asked}"
         if array.size < 16 or (array == array.flat[0]).all():
             return name
-        digest = hashlib.blake2b(array.view(np.uint8).reshape(-1).data, digest_size=16).digest()
-        return self._digests.setdefault(digest, name)
+        return self._owners.first(array, name)
 
     def computed(self, node: Node, arrays: Sequence[Array], kept: bool = False) -> Sequence[Value]:
         """Constants made of constants; ``kept``: the same numbers in another shape or order, so the same parameter."""

@@ -88,5 +88,7 @@ def _shape(item: Any, told: Shape | None) -> Shape:
 
 
 def _remedy(name: str, dims: Sequence[str]) -> str:
-    example = ", ".join(d if d.isdigit() else "1" if i == 0 else "32" for i, d in enumerate(dims) if d != "...")
+    open_sizes = (str(OPEN_BATCH), *("32" for _ in dims))
+    pairs = zip(dims, open_sizes, strict=False)
+    example = ", ".join(d if d.isdigit() else size for d, size in pairs if d != "...")
     return f"give it, for example kc.read(path, shapes={{{name!r}: ({example}{', ...' if '...' in dims else ''})}}), or an example input"

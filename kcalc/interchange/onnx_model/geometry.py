@@ -18,6 +18,7 @@ class Window:
     padding: Pads
     dilation: tuple[int, ...]
     sizes: tuple[int, ...]
+    mode: str = "zeros"
 
 
 def window_of(node: Node, sizes: Sequence[int], extent: Sequence[int], around: Pads | None = None) -> Window | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,23 +24,27 @@ def conv(reader: Context, node: Node, label: str) -> Sequence[Value]:
     x, w, b = node.value(0), node.value(1), node.optional(2)
     if w.array is None or (b is not None and b.array is None):
         return reader.unread(node, label, "convolution", "its weights depend on the input")
-    x, around = unpadded(x)
+    x, around, mode = unpadded(x)
     groups, extent = node.whole("group", 1), w.shape[2:]
     if x.rank < 3 or w.rank != x.rank or groups < 1 or x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
         raise node.fail(f"weights of shape {w.shape} in {groups} groups do not act on an array of shape {x.shape}")
     found = window_of(node, x.shape[2:], extent, around)
     if found is None:
         return reader.unread(node, label, "convolution", "its padding is negative or changes with the input")
+    if mode != "zeros" and found.padding != around:
+        reason = f"zeros are put around an image after {mode} padding"
+        return reader.unread(node, label, "convolution", reason)
+    found = replace(found, mode=mode)
     if b is not None and b.shape != (w.shape[0],):
         raise node.fail(f"a bias of shape {b.shape} for {w.shape[0]} channels")
     return [_linear(reader, node, label, x, w, reader.array(w), b, None, 1, 1, (*x.shape[:1], w.shape[0], *found.sizes), found, groups)]
 
 
-def unpadded(x: Value) -> tuple[Value, tuple[tuple[int, int], ...] | None]:
-    """What a Pad with zeros on location axes padded, and its padding; else the value itself and None."""
-    from .shapes import zero_padding
+def unpadded(x: Value) -> tuple[Value, tuple[tuple[int, int], ...] | None, str]:
+    """What a Pad on location axes padded, its padding and mode; else the value itself and None."""
+    from .shapes import image_padding
 
-    return zero_padding(x) or (x, None)
+    return image_padding(x) or (x, None, "zeros")
 
 
 def _linear(
@@ -48,7 +53,9 @@ def _linear(
 ) -> Value:  # fmt: skip
     if not np.issubdtype(weight.dtype, np.floating) or weight.size == 0:
         raise node.fail("its weights are whole numbers or there are none; kcalc reads models of floats")
-    fields = {} if window is None else {"stride": window.stride, "padding": window.padding, "dilation": window.dilation}
+    fields: dict[str, Any] = {}
+    if window is not None:
+        fields = {name: getattr(window, name) for name in ("stride", "padding", "mode", "dilation")}
     if bias is not None and bias_array is None:
         bias_array = reader.array(bias)
     return reader.emit(

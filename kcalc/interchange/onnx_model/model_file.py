@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +73,27 @@ def opset_of(imports: Any, default: int | None = None) -> int:
 
 def count_nodes(model: Any, limits: Limits) -> int:
     """The nodes of a model with its subgraphs and functions. Raises: KcalcError for too many, or too deep."""
-    found, rows = 0, [(model.graph.node, 0), *((function.node, 0) for function in model.functions)]
-    while rows:
-        nodes, depth = rows.pop()
+    found = 0
+    for nodes, depth in _runs(model):
         found += len(nodes)
         if found > limits.nodes:
             raise KcalcError(f"onnx: the model has more than {limits.nodes} nodes")
         if depth > limits.depth:
             raise KcalcError(f"onnx: subgraphs are nested more than {limits.depth} deep")
+    return found
+
+
+def asks_for_sizes(model: Any) -> bool:
+    """Whether any node of a model takes sizes of arrays for numbers."""
+    return any(node.op_type in ("Shape", "Size") for nodes, _ in _runs(model) for node in nodes)
+
+
+def _runs(model: Any) -> Iterator[tuple[Any, int]]:
+    """(nodes, depth) of the graph, of functions and of subgraphs."""
+    rows = [(model.graph.node, 0), *((function.node, 0) for function in model.functions)]
+    while rows:
+        nodes, depth = rows.pop()
+        yield nodes, depth
         for node in nodes:
             for attribute in node.attribute:
                 rows += [(graph.node, depth + 1) for graph in (attribute.g, *attribute.graphs) if graph.node]
-    return found

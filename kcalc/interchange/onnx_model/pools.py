@@ -29,11 +29,10 @@ def pool(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         return reader.unread(node, label, "pooling", "its padding is negative")
     axes = tuple(range(2, x.rank))
     padded = any(k for pair in found.padding for k in pair)
-    if padded and node.op == "AveragePool" and node.whole("count_include_pad"):
-        reader.remarks.append(f"{label}: the mean over windows counts the zeros around the image; read as a mean over what lies inside")
+    counts = padded and node.op == "AveragePool" and bool(node.whole("count_include_pad"))
     shape = (*x.shape[:2], *found.sizes)
     window = {"window": tuple(extent), "stride": found.stride, "padding": found.padding}
-    return [reader.emit(Pooling, node, label, shape, (x,), kind=KINDS[node.op], axes=axes, **window)]
+    return [reader.emit(Pooling, node, label, shape, (x,), kind=KINDS[node.op], axes=axes, counts_zeros=counts, **window)]
 
 
 def whole(reader: Context, node: Node, label: str) -> Sequence[Value]:
@@ -69,7 +68,8 @@ def reduce(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     if not axes:
         return [x]
     kept = reduced_shape(x.shape, axes, True)
-    value = reader.emit(Pooling, node, label, kept, (x,), x.kind, kind=KINDS.get(node.op, "mean"), axes=axes)
+    fields = {"kind": KINDS.get(node.op, "mean"), "told": "sum" if node.op == "ReduceSum" else ""}
+    value = reader.emit(Pooling, node, label, kept, (x,), x.kind, axes=axes, **fields)
     if node.op == "ReduceSum":
         count = 1
         for axis in axes:

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import KcalcError
+from ..batches import of_batches
 from ..trace import Entry, Names, Op, Trace
 from .context import Context
 from .entries import entry_shapes
 from .folding import fold
 from .limits import Limits
-from .model_file import STANDARD, load, opset_of
+from .model_file import STANDARD, asks_for_sizes, load, opset_of
 from .naming import Labels, clean
 from .rules import RULES
 from .tensors import to_array
@@ -45,7 +46,15 @@ def trace_onnx(
     if not proto.graph.node and not proto.graph.input:
         raise KcalcError("onnx: the model is empty, or the file is no ONNX model")
     try:
-        return Reader(proto, folder, limits).trace(entry_shapes(proto.graph, examples, shapes, limits))
+        entries = entry_shapes(proto.graph, examples, shapes, limits)
+        size = next(iter(entries.values()))[0]
+
+        def traced(count: int) -> Trace:
+            batched = [name for name, shape in entries.items() if shape[0] == size]
+            several = {name: (count, *entries[name][1:]) for name in batched}
+            return Reader(proto, folder, limits).trace({**entries, **several})
+
+        return of_batches(size, traced, lambda _: not asks_for_sizes(proto))
     except KcalcError:
         raise
     except MISFITS as error:  # names that are not text come out of protobuf as bytes

@@ -105,7 +105,11 @@ def dropout(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     rate = float(np.format_float_positional(np.float32(rate), unique=True))
     if not 0 <= rate < 1:
         raise node.fail(f"its rate is {rate}")
-    return [x if rate == 0 else reader.emit(Drop, node, label, x.shape, (x,), x.kind, rate=rate)]
+    if rate == 0:
+        return [x]
+    training = node.optional(2)
+    always = training is not None and bool(training.number)
+    return [reader.emit(Drop, node, label, x.shape, (x,), x.kind, rate=rate, always=always)]
 
 
 def concat(reader: Context, node: Node, label: str) -> Sequence[Value]:
@@ -122,6 +126,9 @@ def concat(reader: Context, node: Node, label: str) -> Sequence[Value]:
         return reader.unread(node, label, "concatenation", MIXES)
     shape = [sum(v.shape[axis] for v in values) if i == axis else k for i, k in enumerate(values[0].shape)]
     return [reader.emit(Join, node, label, shape, values, values[0].kind, axis=axis)]
+
+
+PADDINGS = {"constant": "zeros", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 def pads_of(node: Node, rank: int) -> tuple[tuple[int, int], ...] | None:
@@ -143,17 +150,19 @@ def pad(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     return [node.value(0)] if pads is not None and not any(k for pair in pads for k in pair) else None
 
 
-def zero_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...]] | None:
-    """Where ``x`` is something padded with zeros on its location axes (from axis 2 on): that, and the padding."""
+def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | None:
+    """Where ``x`` is padded on its location axes (from axis 2 on): what is padded, how far, and the mode."""
     node = x.maker
-    if node is None or (node.domain, node.op) != ("", "Pad") or node.text("mode", "constant") != "constant":
+    if node is None or (node.domain, node.op) != ("", "Pad"):
         return None
-    source, fill = node.value(0), node.optional(2)
+    source, fill, mode = node.value(0), node.optional(2), PADDINGS.get(node.text("mode", "constant"))
     pads = pads_of(node, source.rank)
     number = node.real("value", 0.0) if fill is None else fill.number
-    if number != 0 or pads is None or source.rank < 3 or any(pads[0] + pads[1]) or any(k < 0 for pair in pads for k in pair):
+    if mode is None or (mode == "zeros" and number != 0):
         return None
-    return source, pads[2:]
+    if pads is None or source.rank < 3 or any(pads[0] + pads[1]):
+        return None
+    return None if any(k < 0 for pair in pads for k in pair) else (source, pads[2:], mode)
 
 
 def upsample(reader: Context, node: Node, label: str) -> Sequence[Value] | None:

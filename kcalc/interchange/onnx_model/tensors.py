@@ -67,9 +67,10 @@ def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
     if tensor.data_location == EXTERNAL:
         flat = np.frombuffer(_external(tensor, folder, size, what), dtype=dtype)
     elif tensor.HasField("raw_data"):
-        if len(tensor.raw_data) != size:
-            raise KcalcError(f"onnx: {what} declares {size} bytes and holds {len(tensor.raw_data)}")
-        flat = np.frombuffer(tensor.raw_data, dtype=dtype)
+        raw = tensor.raw_data  # a copy, at every access
+        if len(raw) != size:
+            raise KcalcError(f"onnx: {what} declares {size} bytes and holds {len(raw)}")
+        flat = np.frombuffer(raw, dtype=dtype)
     else:
         flat = _numbers(getattr(tensor, field), count, dtype, what)
     flat = (flat.astype("<u4") << np.uint32(16)).view("<f4") if tensor.data_type == BFLOAT16 else flat

@@ -73,6 +73,8 @@ class _Parts(Edit):
     # -- one part ----------------------------------------------------------------------------------------------------
 
     def _resolve(self, part: Part) -> None:
+        if part.axis == 0:
+            raise NoPartError("it is a part of the examples, and one of them acts on others")
         chain: list[Op] = [part]
         while isinstance(origin := self.ops[chain[-1].reads[0]], MOVES):
             chain.append(origin)

@@ -45,6 +45,10 @@ class Call:
         """The module it belongs to."""
         return self.stack[-1][0] if self.stack else ""
 
+    def within(self, package: str) -> bool:
+        """Whether it belongs to a module of a class of a package."""
+        return any(kind.startswith(package) for _, kind in self.stack)
+
     def wish(self, parameter: str | None = None) -> str:
         """The label that its operation should have: the module's path where it is what the module does, else path and operator."""
         path = self.path

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import KcalcError
 from .captured import Captured, first_names, identity, nodes_in
-from .examples import copied, example_arguments, first_line, place, undisturbed
+from .examples import copied, first_line, place, undisturbed
 from .recording import record
 
 PATH_ONLY = (
@@ -16,29 +16,25 @@ PATH_ONLY = (
 )
 
 
-def capture(model: Any, examples: Sequence[Any]) -> Captured:
-    """The graph of a Module, GraphModule, ScriptModule or ExportedProgram.
+def capture(model: Any, arguments: tuple[Any, ...], evaluating: bool = False) -> Captured:
+    """The graph of a Module, GraphModule or ScriptModule.
 
-    Raises: KcalcError for other objects, missing or unfit example inputs, and models that cannot be traced, with where and why.
+    ``evaluating``: in evaluation whatever its mode.
+    Raises: KcalcError for models that cannot be traced, with where and why.
     """
     import torch
 
-    if isinstance(model, torch.export.ExportedProgram):
-        return exported(model)
-    if not isinstance(model, torch.nn.Module):
-        raise KcalcError(f"expected a torch.nn.Module or an ExportedProgram, got {type(model).__name__}")
-    arguments = example_arguments(model, examples)
     with undisturbed():
         if isinstance(model, torch.jit.ScriptModule):
-            return _record(model, arguments, "it is a ScriptModule")
+            return _record(copied(model, evaluating), arguments, "it is a ScriptModule")
         try:
             # Reading wants no gradients, and under no_grad an exporter would wrap the graph.
             with torch.enable_grad():
-                program = torch.export.export(copied(model), arguments, strict=False)
+                program = torch.export.export(copied(model, evaluating), arguments, strict=False)
         except KcalcError:
             raise
         except Exception as error:
-            return _record(model, arguments, _reason(error) + place(error))
+            return _record(copied(model, evaluating), arguments, _reason(error) + place(error))
         return exported(program)
 
 
@@ -51,7 +47,7 @@ def _reason(error: Exception) -> str:
 
 def _record(model: Any, arguments: Sequence[Any], reason: str) -> Captured:
     try:
-        return record(copied(model), arguments, PATH_ONLY.format(reason=reason))
+        return record(model, arguments, PATH_ONLY.format(reason=reason))
     except KcalcError:
         raise
     except Exception as error:

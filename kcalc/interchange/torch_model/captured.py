@@ -12,7 +12,7 @@ class Captured:
 
     ``held``: {node: (tensor, name)} of parameters, buffers (their name in the model) and constants (name ""). ``entries``: the nodes that
     are inputs (``labels``: what they are called). ``outputs``: nodes. ``trainable``: the names of the parameters. ``module`` resolves
-    attributes.
+    attributes. ``copied``: whether the named tensors are a copy that nobody else holds.
     """
 
     module: Any
@@ -24,6 +24,7 @@ class Captured:
     remarks: tuple[str, ...] = ()
     given: dict[Any, Any] = field(default_factory=dict)
     labels: dict[Any, str] = field(default_factory=dict)
+    copied: bool = True
 
 
 def nodes_in(values: Any) -> tuple[Any, ...]:

@@ -92,7 +92,7 @@ class Emitter:
         return self._convolved(self._located(value, op), op, layer.groups, weight, bias)
 
     def _convolved(self, value: Value, op: Linear, groups: int, weight: Value, bias: Value | None) -> Value:
-        mode, rank = self.trace.model.modes.get(op.name, "constant"), len(op.kernel)
+        mode, rank = "constant" if op.mode == "zeros" else op.mode, len(op.kernel)
         pads = op.padding or ((0, 0),) * rank
         inside: Any = [low for low, _ in pads]
         if mode != "constant" or any(low != high for low, high in pads):
@@ -205,7 +205,13 @@ class Emitter:
         flat = [n for pair in reversed(pads) for n in pair]
         if not any(flat):
             return self.into.call(MEANS[rank], value, window, stride)
-        inside = self.into.call(functional.pad, self.into.call(torch.ones_like, value), flat)
+        inside = self.into.call(torch.ones_like, value)
+        if op.counts_zeros:  # what ceil_mode puts behind the padding never counts
+            own = [low for low, _ in reversed(pads) for _ in range(2)]
+            flat = [n - p for n, p in zip(flat, own, strict=True)]
+            value = self.into.call(functional.pad, value, own)
+            inside = self.into.call(functional.pad, inside, own, value=1.0)
+        inside = self.into.call(functional.pad, inside, flat)
         sums, counts = (self.into.call(MEANS[rank], v, window, stride) for v in (self.into.call(functional.pad, value, flat), inside))
         return self.into.call(operator.truediv, sums, counts)
 

@@ -87,8 +87,11 @@ def _from_shape(model: Any, shape: tuple[int, ...], where: str) -> Any:
     return drawn.to(device, dtype)
 
 
-def copied(model: Any) -> Any:
-    """A copy of the model to trace, normalisation with running statistics in evaluation (its kind is read, not its mode)."""
+def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
+    """A copy of the model to trace, its batch normalisation in evaluation: the mode is not read.
+
+    ``evaluating``: all of it in evaluation; ``empty``: its parameters and buffers without numbers.
+    """
     import torch
 
     memo: dict[int, Any] = {}
@@ -96,12 +99,16 @@ def copied(model: Any) -> Any:
         for value in vars(module).values():
             if isinstance(value, torch.Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
+    for tensor in chain(model.parameters(), model.buffers()) if empty else ():
+        hollow = torch.empty_like(tensor, device="meta")
+        trained = isinstance(tensor, torch.nn.Parameter)
+        memo[id(tensor)] = torch.nn.Parameter(hollow, tensor.requires_grad) if trained else hollow
     try:
         twin = copy.deepcopy(model, memo)
     except Exception as error:
         raise KcalcError(f"the model cannot be copied, and kcalc traces a copy so as to leave yours alone: {first_line(error)}") from error
     for module in twin.modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+        if evaluating or isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.training = False
     return twin
 
@@ -123,7 +130,8 @@ def _quiet(torch: Any) -> Iterator[None]:
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            with contextlib.redirect_stderr(io.StringIO()):
+            # TorchScript as it is written: optimised code has other operators after its first run.
+            with contextlib.redirect_stderr(io.StringIO()), torch.jit.optimized_execution(False):
                 yield
     finally:
         logging.disable(before)

@@ -121,16 +121,16 @@ def convolution(walker: Walker, call: Call) -> Any:
     rank = weight.tensor.ndim - 2
     kernel = tuple(weight.tensor.shape[2:])
     stride, dilation = spread(call["stride"], rank, 1), spread(call["dilation"], rank, 1)
-    pads = _pads(call["padding"], kernel, dilation)
+    pads, mode = _pads(call["padding"], kernel, dilation), "zeros"
     if isinstance(source, Padded):
         inner = source.pads[-rank:]
         if any(low or high for low, high in source.pads[:-rank]) or any(low < 0 or high < 0 for low, high in inner):
             return walker.unread(call, "conv", "it reads an array padded along its channels or cut")
         if source.mode != "constant":
-            walker.remarks.append(
-                f"{call.path or 'a convolution'}: {source.mode} padding is read as padding with zeros; only image edges differ"
-            )
-            walker.modes[call.node] = source.mode
+            mode = source.mode
+            if any(low or high for low, high in pads):
+                reason = f"zeros are put around an image after {mode} padding; put all of one kind"
+                return walker.unread(call, "conv", reason)
         pads = tuple((a + c, b + d) for (a, b), (c, d) in zip(pads, inner, strict=True))
         source = source.source
     if len(source.shape) == rank + 1:
@@ -140,7 +140,7 @@ def convolution(walker: Walker, call: Call) -> Any:
     return walker.emit(
         call, Linear, [walker.read(source, call.path)], _owner(weight), weight=array, parameter=identity_of(weight, array), axis=1,
         out_axis=1,
-        stride=stride, padding=pads, dilation=dilation, groups=int(call["groups"] or 1), **_bias(bias),
+        stride=stride, padding=pads, mode=mode, dilation=dilation, groups=int(call["groups"] or 1), **_bias(bias),
     )  # fmt: skip
 
 

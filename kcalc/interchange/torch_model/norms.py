@@ -83,6 +83,8 @@ def dropout(walker: Walker, call: Call) -> Any:
     if "feature" in call.kind:
         walker.drops_channels.append(call.node)
     out = walker.emit(call, Drop, [name], rate=rate) if rate else walker.emit(call, Pass, [name])
+    if rate and call["train"]:
+        walker.dropping[out.name] = call
     return (out, None) if _several(call) else out
 
 

@@ -39,10 +39,10 @@ def windowed(walker: Walker, call: Call) -> Any:
     for axis, k, s, p in zip(axes, window, stride, padding, strict=True):
         used = (call.shape[axis] - 1) * s + k - source.shape[axis] - p
         pads.append((p, max(used, p)))
-    if kind == "mean" and any(low or high for low, high in pads) and call["count_include_pad"]:
-        walker.remarks.append(f"{call.wish()}: windows over the edge also average zeros; only image edges differ")
+    counts = kind == "mean" and any(padding) and call["count_include_pad"] is not False
     reads = [walker.read(source, call.path)]
-    out = walker.emit(call, Pooling, reads, kind=kind, axes=axes, window=window, stride=stride, padding=tuple(pads))
+    fields = {"window": window, "stride": stride, "padding": tuple(pads), "counts_zeros": counts}
+    out = walker.emit(call, Pooling, reads, kind=kind, axes=axes, **fields)
     return (out, None) if isinstance(call.node.meta.get("val"), list | tuple) else out
 
 
@@ -78,16 +78,16 @@ def over_axes(walker: Walker, call: Call) -> Any:
     if 0 in axes:
         return walker.unread(call, f"{call.spoken} over the examples", "it mixes the examples of a batch")
     if call.kind in ("min", "amin"):
-        return walker.unread(call, "minimum over locations", "pooling has a maximum and a mean; negate, pool and negate")
+        reason = "pooling has a maximum and a mean; negate, pool and negate"
+        return walker.unread(call, f"minimum over axes {axes}", reason)
     reads = [walker.read(source, call.path)]
     if call.kind in ("mean", "sum"):
-        pooled = walker.emit(
-            call, Pooling, reads, kind="mean", axes=axes, wish=f"{call.path}.mean".strip(".") if call.kind == "sum" else None
-        )
+        pooled = walker.emit(call, Pooling, reads, kind="mean", axes=axes, told=call.kind)
         count = prod(source.shape[a] for a in axes)
         if call.kind == "mean" or count == 1:
             return pooled
-        return walker.emit(call, Pointwise, [pooled.name], function=lambda x: sp.Integer(count) * x, label="sum")
+        fields = {"function": lambda x: sp.Integer(count) * x, "label": "sum"}
+        return walker.emit(call, Pointwise, [pooled.name], wish=f"{pooled.name}.count", **fields)
     out = walker.emit(call, Pooling, reads, kind="max", axes=axes)
     return (out, None) if isinstance(call.node.meta.get("val"), list | tuple) else out
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ...errors import KcalcError
+from ..batches import FIXED, of_batches
 from ..rewriting import rewritten
 from ..trace import Entry, Held, Linear, NotRead, Op, Trace
 from . import attention, gates, linear, norms, pointwise, pooling, shapes, unread
-from .capture import capture
-from .captured import shared_memory
+from .capture import capture, exported
+from .captured import Captured, shared_memory
+from .examples import example_arguments
 from .walker import Walker
 
+DROPOUTS = "torch.nn.modules.dropout."
 ATTENTION = "the weights of its sums are computed from the input; kernel maps of attention are not covered"
 HANDLERS = {
     **unread.handlers(),
@@ -31,13 +36,12 @@ HANDLERS = {
 class TorchModel:
     """What building a new model needs of the old one beside the trace: it stands in ``Trace.model``.
 
-    ``stored``: {parameter: (shape, whether its matrix is transposed)}; ``kinds``: {parameter or buffer: (dtype, device)}; ``modes``:
-    {convolution: how it pads, if not with zeros}; ``trainable``: names of parameters; ``whole_channels``: dropouts of whole channels.
+    ``stored``: {parameter: (shape, whether its matrix is transposed)}; ``kinds``: {parameter or buffer: (dtype,
+    device)}; ``trainable``: names of parameters; ``whole_channels``: dropouts of whole channels.
     """
 
     stored: dict[str, tuple[tuple[int, ...], bool]]
     kinds: dict[str, tuple[Any, Any]]
-    modes: dict[str, str]
     trainable: frozenset[str]
     whole_channels: frozenset[str]
     training: bool
@@ -54,9 +58,31 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
     except ImportError as error:
         raise KcalcError("reading PyTorch models needs PyTorch: pip install 'kcalc[torch]'") from error
 
-    captured = capture(model, examples)
+    torch = sys.modules["torch"]
+    if isinstance(model, torch.export.ExportedProgram):
+        trace = _traced(model, replace(exported(model), copied=False), None)
+        count = next(op.shape[0] for op in trace.ops if isinstance(op, Entry))
+        return replace(trace, remarks=(*trace.remarks, FIXED.format(count)))
+    if not isinstance(model, torch.nn.Module):
+        kind = type(model).__name__
+        raise KcalcError(f"expected a torch.nn.Module or an ExportedProgram, got {kind}")
+    from .counting import batch_size, plainly_alike, resized
+
+    arguments = example_arguments(model, examples)
+
+    def traced(count: int) -> Trace:
+        given = resized(arguments, count)
+        return _traced(model, capture(model, given), given)
+
+    alike = partial(plainly_alike, model, arguments)
+    return of_batches(batch_size(arguments), traced, alike, cheap=False)
+
+
+def _traced(model: Any, captured: Captured, arguments: tuple[Any, ...] | None) -> Trace:
+    """The trace of a captured model; ``arguments`` None: it cannot be captured again."""
     walker = Walker(captured, HANDLERS)
     outputs = walker.walk()
+    _mark_dropout(model, walker, arguments)
     if not outputs:
         raise KcalcError("torch: no output of the model depends on its inputs, so there is nothing to analyse")
     _put_together(walker, outputs)
@@ -68,12 +94,33 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
     details = TorchModel(
         stored=walker.places,
         kinds={name: (tensor.dtype, tensor.device) for tensor, name in captured.held.values() if name},
-        modes={walker.values[node].name: mode for node, mode in walker.modes.items() if hasattr(walker.values.get(node), "name")},
         trainable=captured.trainable,
         whole_channels=frozenset(walker.values[node].name for node in walker.drops_channels if hasattr(walker.values.get(node), "name")),
         training=bool(getattr(model, "training", False)),
     )
     return Trace("torch", ops, outputs, 1, tuple(dict.fromkeys(remarks)), path_only=bool(captured.remarks), model=details)
+
+
+def _mark_dropout(model: Any, walker: Walker, arguments: tuple[Any, ...] | None) -> None:
+    """Mark the dropout that is on in evaluation, too.
+
+    ``nn.Dropout`` follows the mode of the model; other dropout of a model in training is looked up,
+    by the place of its call, in a run in evaluation.
+    """
+    dropping = walker.dropping
+    if arguments is not None and model.training:
+        dropping = {name: call for name, call in dropping.items() if not call.within(DROPOUTS)}
+        on = _on_in_evaluation(model, arguments) if dropping else set()
+        dropping = {name: call for name, call in dropping.items() if call.source in on}
+    for name in dropping:
+        walker.ops[name] = replace(walker.ops[name], always=True)
+
+
+def _on_in_evaluation(model: Any, arguments: tuple[Any, ...]) -> set[str]:
+    """The places of the calls of dropout that drop in evaluation."""
+    walker = Walker(capture(model, arguments, evaluating=True), HANDLERS)
+    walker.walk()
+    return {call.source for call in walker.dropping.values()}
 
 
 def _put_together(walker: Walker, outputs: tuple[str, ...]) -> None:

@@ -45,6 +45,11 @@ class Const:
         """The shape of the tensor."""
         return tuple(self.tensor.shape)
 
+    @property
+    def dtype(self) -> Any:
+        """The type of the tensor's numbers."""
+        return self.tensor.dtype
+
 
 @dataclass(frozen=True, eq=False)
 class Stale:

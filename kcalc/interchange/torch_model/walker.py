@@ -47,8 +47,8 @@ class Walker:
         self._tainted: dict[int, Any] = {}  # memory of constants -> the activations written into it
         self._kept: dict[tuple[Any, ...], Any] = {}
         self.places: dict[str, tuple[tuple[int, ...], bool]] = {}
-        self.modes: dict[Any, str] = {}
         self.drops_channels: list[Any] = []
+        self.dropping: dict[str, Call] = {}  # dropout that is on in this run
         self.whole: dict[str, str] = {}  # operation -> the module that is reported as one
 
     # -- walking ---------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Walker:
     def _handled(self, call: Call) -> Any:
         kind = call.kind
         handler = self.handlers.get(kind) or (self.handlers.get(kind.rstrip("_")) if kind.endswith("_") else None)
-        if any(getattr(leaf, "dtype", None) is not None and leaf.dtype.is_complex for leaf in _leaves(call.args) if isinstance(leaf, Ref)):
+        if any(map(_is_complex, _leaves(call.args))):
             return self.unread(call, "complex numbers", "kernel calculus is about real feature maps")
         call = replace(call, args={name: self._fresh(value, call.path) for name, value in call.args.items()})
         if handler is None:
@@ -135,7 +135,11 @@ class Walker:
     def _stored(self, node: Any) -> Any:
         if node in self.captured.held:
             tensor, name = self.captured.held[node]
-            tensor = self._kept.setdefault(identity(tensor), tensor.detach().clone())
+            place = identity(tensor)
+            if place not in self._kept:  # in memory of its own: the user's model may change later
+                own = bool(name) and self.captured.copied
+                self._kept[place] = tensor.detach() if own else tensor.detach().clone()
+            tensor = self._kept[place]
             trained = bool(name) and name in self.captured.trainable
             return Const(tensor, (name,) if trained else (), name if name else None)
         if node.op == "placeholder":
@@ -293,6 +297,11 @@ class Walker:
 
 def _inner(captured: Captured, module: Any) -> Captured:
     return replace(captured, module=module, graph=module.graph)
+
+
+def _is_complex(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    return isinstance(leaf, complex) or bool(getattr(dtype, "is_complex", False))
 
 
 def _leaves(tree: Any) -> list[Any]:

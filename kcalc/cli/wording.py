@@ -1,0 +1,80 @@
+"""Remedies that errors give in Python, as the options of the command that was run."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+
+Options = Mapping[str, argparse.Action]  # {name of the value: option of the command}
+
+METHODS = {
+    "net.without_normalization()": "without_normalization",
+    "net.normalised()": "normalise_sums",
+    "net.preactivated()": "preactivated",
+}
+COMMANDS = {
+    "kc.gain(activation)": "kcalc gain NAME",
+    "kc.fluctuations": "kcalc moments --fluctuations",
+    "kc.gradients": "kcalc ntk --layers",
+    "kc.q_map(block)": "kcalc maps",
+}
+READINGS = {
+    "(module, variables)": "name the pair (module, variables), and give --input SIZES",
+    "function, params": "name a function of the inputs alone, and give --input SIZES",
+}
+READ = re.compile(r"kc\.read\(((?:[^()]|\([^()]*\))*)\)|\bshapes=\{[^{}]*\}")
+SHAPE = re.compile(r"\((\d+(?:, *\d+)*)")
+VALUE = r"'[^']*'|\"[^\"]*\"|\{[^{}]*\}(?: or one number for all)?|\([^()]*\)|\.\.\.|-?\w[\w.+-]*\b"
+KEYWORD = re.compile(rf"\b([a-z]\w*)=({VALUE})?")
+TWICE = re.compile(r"(--[\w-]+ \w+), or \1")
+
+
+def spoken(text: str, options: Options) -> str:
+    """An error's text in which options of the command replace Python calls and keywords."""
+    for call, name in METHODS.items():
+        if name in options:
+            text = text.replace(call, options[name].option_strings[-1])
+    for call, words in COMMANDS.items():
+        text = text.replace(call, words)
+    if "input" in options:
+        text = READ.sub(_input, text)
+    return TWICE.sub(r"\1", KEYWORD.sub(lambda match: _option(match, options), text))
+
+
+def _input(call: re.Match[str]) -> str:
+    """``kc.read(model, (2, 64))`` as ``--input 2,64``."""
+    for start, words in READINGS.items():
+        if (call[1] or "").startswith(start):
+            return words
+    sizes = SHAPE.search(call[0])
+    return "--input " + (sizes[1].replace(" ", "") if sizes else "SIZES (such as 2,64)")
+
+
+def _option(match: re.Match[str], options: Options) -> str:
+    """``zeta=2`` as ``--zeta 2``; the text itself where the command has no such option or value."""
+    name, value = match.groups()
+    if (name, value) == ("biases", "False") and "no_biases" in options:
+        return "--no-biases"
+    action = options.get(name)
+    if action is None or not action.option_strings:
+        return match[0]
+    flag = action.option_strings[-1]
+    if value in ("True", "False"):
+        return _switch(match[0], action, value == "True")
+    if value is None or value[0] in "{(.":
+        return f"{flag} {action.metavar or name.upper()}"
+    if value == "None":
+        with suppress(Exception):
+            return f"{flag} none" if callable(action.type) and action.type("none") is None else match[0]
+        return match[0]
+    return f"{flag} {value.strip(chr(39) + chr(34))}"
+
+
+def _switch(text: str, action: argparse.Action, wanted: bool) -> str:
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return action.option_strings[0 if wanted else 1]
+    if action.nargs == 0:
+        return action.option_strings[-1] if wanted else text
+    return f"{action.option_strings[-1]} {'yes' if wanted else 'no'}"

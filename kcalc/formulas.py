@@ -1,0 +1,162 @@
+r"""LaTeX of formulas as papers write them: calligraphic maps with upright indices, arcsin, exact numbers, Gaussian integrals.
+
+Names of local maps: Q_phi(q) = E phi^2, M_phi(q) = E phi, C_phi(c, q1, q2). Derivatives in the first argument have ``D`` and their order
+in front: ``DC_phi``, ``D2C_phi``, ``DQ_phi``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import sympy as sp
+from sympy.printing.latex import LatexPrinter
+
+DIGITS = 15
+SHORT = 6  # significant digits up to which a decimal number is taken as typed
+DENSITY = r"\frac{e^{-x^{2}/2}}{\sqrt{2\pi}}\,\mathrm{d}x"
+PLANE_DENSITY = r"\frac{e^{-(x^{2}+y^{2})/2}}{2\pi}\,\mathrm{d}x\,\mathrm{d}y"
+OPERATORS = {name: rf"\{name}" for name in ("tanh", "sin", "cos", "exp", "sinh", "cosh")} | {"atan": r"\arctan"}
+_MAP = re.compile(r"(?:D(?P<order>\d*))?(?P<letter>[CQM])_(?P<name>\w+)")
+
+
+def exact(value: Any) -> Any:
+    """A float of at most SHORT significant digits as the fraction that was typed (1.5 is 3/2); other values unchanged."""
+    if not isinstance(value, float) or not math.isfinite(value) or value == 0 or float(f"{value:.{SHORT}g}") != value:
+        return value
+    return sp.Rational(f"{value:.{SHORT}g}")
+
+
+def rounded(expr: Any) -> Any:
+    """The expression with Floats that are whole numbers to DIGITS digits made integers: no factor 1.0 is left."""
+    table = {}
+    for number in expr.atoms(sp.Float) if isinstance(expr, sp.Basic) else ():
+        whole = round(float(number))
+        if abs(float(number) - whole) <= 10.0**-DIGITS * max(abs(whole), 1):
+            table[number] = sp.Integer(whole)
+    return expr.xreplace(table) if table else expr
+
+
+class _Printer(LatexPrinter):
+    """SymPy's printer with the field's signs for local maps."""
+
+    def _print_Function(self, expr: Any, exp: Any = None) -> str:  # noqa: N802  # the name that SymPy looks for
+        head = map_name(expr.func.__name__)
+        if head is None:
+            return super()._print_Function(expr, exp)
+        body = rf"{head}\left({', '.join(map(self._print, expr.args))}\right)"
+        return body if exp is None else f"{body}^{{{exp}}}"
+
+
+def latex(expr: Any) -> str:
+    """LaTeX of a SymPy expression, to be set with amsmath."""
+    return _Printer({"inv_trig_style": "full"}).doprint(rounded(expr))
+
+
+def map_name(name: str) -> str | None:
+    r"""``\mathcal{C}_{\mathrm{erf}}`` for ``C_erf``, ``\mathcal{C}'_{\mathrm{erf}}`` for ``DC_erf``; None for other functions."""
+    found = _MAP.fullmatch(name)
+    if found is None:
+        return None
+    return rf"\mathcal{{{found['letter']}}}{_primes(_order(found))}_{{{activation_name(found['name'])}}}"
+
+
+def _order(found: re.Match[str]) -> int:
+    return 0 if found["order"] is None else int(found["order"] or 1)
+
+
+def _primes(order: int) -> str:
+    return "'" * order if order <= 3 else f"^{{({order})}}"
+
+
+def formula_name(name: str) -> str:
+    """A word for an activation in the names of its local maps: its own name if that is one word, else phi."""
+    return name if re.fullmatch(r"[A-Za-z]\w*", name) else "phi"
+
+
+def result_name(letter: str) -> str:
+    r"""``\mathcal{C}'`` for ``DC``, ``\Theta`` for ``Theta``."""
+    order, base = re.fullmatch(r"(D\d*(?=[A-Z]))?(\w+)", letter).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    sign = rf"\mathcal{{{base}}}" if len(base) == 1 else rf"\{base}"  # a Greek letter by its name
+    return sign + (_primes(int(order[1:] or 1)) if order else "")
+
+
+def activation_name(name: str) -> str:
+    r"""``\mathrm{erf}``; ``\phi`` and ``\phi_{2}`` for phi and phi2, the names of functions that have none of their own."""
+    unnamed = re.fullmatch(r"phi(\d*)", name)
+    if unnamed:
+        return rf"\phi_{{{unnamed[1]}}}" if unnamed[1] else r"\phi"
+    return rf"\mathrm{{{name}}}".replace("_", r"\_")
+
+
+def local_definition(name: str, arguments: Sequence[sp.Symbol], closed: Any, activation: Any) -> str:
+    """``name(arguments) = closed form``, or the Gaussian integral that defines the local map."""
+    found = _MAP.fullmatch(name)
+    head = latex(sp.Function(name)(*arguments))
+    if closed is not None or found is None:
+        return f"{head} = {latex(closed)}"
+    order, letter = _order(found), found["letter"]
+    if letter == "C":
+        broken = any(any(activation.jump_sizes(k)) for k in range(order))
+        rate = _differential(latex(arguments[0]), order) if broken else ""
+        return f"{head} = {rate}{_plane_integral(found['name'], arguments, 0 if broken else order, activation)}"
+    integral = rf"\int_{{-\infty}}^{{\infty}} {_applied(found['name'], activation, _root(arguments[0]) + ' x', 0)}"
+    integral += ("^{2}" if letter == "Q" else "") + rf"\, {DENSITY}"
+    return f"{head} = {_differential(latex(arguments[0]), order)}{integral}"
+
+
+def _differential(symbol: str, order: int) -> str:
+    if order == 0:
+        return ""
+    power = "" if order == 1 else f"^{{{order}}}"
+    return rf"\frac{{\mathrm{{d}}{power}}}{{\mathrm{{d}}{symbol}{power}}} "
+
+
+def _plane_integral(name: str, arguments: Sequence[sp.Symbol], order: int, activation: Any) -> str:
+    """E phi^(n)(u) phi^(n)(v) (q1 q2)^(n/2) / sqrt(Q(q1) Q(q2)), u and v of correlation c; the n-th derivative in c."""
+    c, *levels = map(latex, arguments)
+    q1, q2 = (levels[0], levels[-1]) if levels else ("1", "1")
+    level = rf"\mathcal{{Q}}_{{{activation_name(name)}}}"
+    if q1 == q2:
+        size, power = rf"{level}\left({q1}\right)", "1" if order == 0 else q1 if order == 1 else f"{q1}^{{{order}}}"
+    else:
+        size = rf"\sqrt{{{level}\left({q1}\right)\, {level}\left({q2}\right)}}"
+        power = "1" if order == 0 else rf"\left({q1} {q2}\right)^{{{order}/2}}"
+    first = _applied(name, activation, _root_text(q1) + " x", order)
+    partner = rf"{c} x + \sqrt{{1 - {c}^{{2}}}}\, y"
+    second = _applied(name, activation, partner if q2 == "1" else rf"{_root_text(q2)}\left({partner}\right)", order)
+    return rf"\frac{{{power}}}{{{size}}} \iint {first}\, {second}\, {PLANE_DENSITY}"
+
+
+def _root(symbol: sp.Symbol) -> str:
+    return _root_text(latex(symbol))
+
+
+def _root_text(text: str) -> str:
+    return "" if text == "1" else rf"\sqrt{{{text}}}\,"
+
+
+def _applied(name: str, activation: Any, argument: str, order: int) -> str:
+    """The activation, or its derivative, at an argument."""
+    head = _operator(activation) if order == 0 else None
+    return rf"{head or _letter(name) + _primes(order)}\left({argument.strip()}\right)"
+
+
+def _operator(activation: Any) -> str | None:
+    r"""``\tanh`` and the like for an activation that is such a function of x itself."""
+    expr = activation.expr
+    return OPERATORS.get(expr.func.__name__) if expr.args and expr.args[0].is_Symbol else None
+
+
+def _letter(name: str) -> str:
+    own = activation_name(name)
+    return own if own.startswith(r"\phi") else rf"\phi_{{{own}}}"
+
+
+def activation_definition(name: str, activation: Any, order: int = 0) -> str | None:
+    r"""``\phi(x) = ...`` for an activation that stands in integrals by a letter; None where it is written out there."""
+    if order == 0 and _operator(activation):
+        return None
+    return rf"{_letter(name)}\left(x\right) = {latex(activation.expr)}"

@@ -1,0 +1,114 @@
+"""Test that a model treats every example by itself: it is traced with two numbers of examples.
+
+For one example, ``h + h[:1]`` is ``2 h`` and ``h * len(h)`` is ``h``; for two and three it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..errors import KcalcError
+from .trace import Entry, Held, NotRead, Op, Part, Pointwise, Trace
+
+NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter")  # not what is computed
+COUNTED = "it depends on how many examples there are, so that it is no function of one example"
+ALONE = "the model takes one example at a time only: whether it mixes examples cannot be tested"
+FIXED = "the model takes {} examples only: whether it depends on their number cannot be tested"
+Traced = Callable[[int], Trace]
+Alike = Callable[[int], bool]
+
+
+def of_batches(size: int, traced: Traced, alike: Alike | None = None, cheap: bool = True) -> Trace:
+    """The trace of a model for ``size`` examples, without what depends on their number.
+
+    ``traced``: the trace for a number of examples; raises KcalcError for a number that the model
+    does not take. ``alike``: a quick proof that the model computes the same for some examples and
+    for one more; without one, both traces are compared. ``cheap``: whether a trace costs little;
+    else the trace for one example is that for two.
+    """
+    if size > 1:
+        return _compared(traced(size), size, traced, alike)
+    two = _of_two(traced)
+    if two is None:
+        one = traced(1)
+        return replace(one, remarks=(*one.remarks, ALONE))
+    if cheap and not _counted(one := traced(1), two):
+        return one
+    return _compared(two, 2, traced, alike)
+
+
+def _compared(trace: Trace, count: int, traced: Traced, alike: Alike | None) -> Trace:
+    """The trace for ``count`` examples without the operations that differ for one more."""
+    try:
+        if alike is not None and alike(count):
+            return trace
+        other = traced(count + 1)
+    except KcalcError:
+        other = None
+    if other is None or (_emits(trace, count) and not _emits(other, count + 1)):
+        return replace(trace, remarks=(*trace.remarks, FIXED.format(count)))
+    counted = _counted(trace, other)
+    ops = (_unread(op) if op.name in counted else op for op in trace.ops)
+    return replace(trace, ops=tuple(ops)) if counted else trace
+
+
+def _of_two(traced: Traced) -> Trace | None:
+    """The trace for two examples; None where the model does not take two, or makes them one."""
+    try:
+        trace = traced(2)
+    except KcalcError:
+        return None
+    return None if _emits(trace, 1) else trace
+
+
+def _emits(trace: Trace, count: int) -> bool:
+    """Whether an output holds so many examples."""
+    return any(op.shape[:1] == (count,) for op in trace.ops if op.name in trace.outputs)
+
+
+def _unread(op: Op) -> NotRead:
+    place: dict[str, Any] = {"name": op.name, "shape": op.shape, "reads": op.reads, "source": op.source}
+    return NotRead(**place, what="the number of examples", reason=COUNTED)
+
+
+def _counted(trace: Trace, other: Trace) -> set[str]:
+    """The operations that differ by the number of examples; all outputs where the graphs differ."""
+    graphs = [[(type(op), op.name, op.reads) for op in found.ops] for found in (trace, other)]
+    if graphs[0] != graphs[1]:
+        return set(trace.outputs)
+    pairs = [pair for pair in zip(trace.ops, other.ops, strict=True) if type(pair[0]) is not Entry]
+    unlike = {a.name for a, b in pairs if not _same(a, b)}
+    held = {op.name for op in trace.ops if isinstance(op, Held)} & unlike
+    return unlike - held | {op.name for op in trace.ops if held & set(op.reads)}
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two operations, or fields of operations, compute the same.
+
+    Arrays of unlike shapes have the examples along an axis, which no rule reads, and a part of the
+    examples is never read.
+    """
+    if isinstance(a, Part) and a.axis == 0:
+        return True
+    if isinstance(a, Op):
+        plain = isinstance(a, Pointwise) and _expression(a) == _expression(b)
+        skipped = (*NAMES, "function") if plain else NAMES
+        names = [f.name for f in fields(a) if f.name not in skipped]
+        return all(_same(getattr(a, name), getattr(b, name, None)) for name in names)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a is b or a.shape != b.shape or np.array_equal(a, b, equal_nan=True)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)
+
+
+def _expression(op: Any) -> Any:
+    try:
+        return op.function(*sp.symbols(f"y:{len(op.reads)}", real=True))
+    except Exception:  # without an expression in SymPy it is not read
+        return None

@@ -1,0 +1,275 @@
+"""Tests of weights and biases against the hypothesis of independent random draws.
+
+The kernel calculus takes weights as independent draws. Only a sample of the outputs of a layer is
+examined, so that the cost hardly grows with their number. Every threshold lies far beyond chance
+for the usual initialisers (Gaussian, uniform, truncated, orthogonal, Delta-orthogonal, sparse with
+many entries) of any shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .trace import Linear
+
+Array = np.ndarray
+OUTPUTS, ENTRIES = 128, 2**20  # of the sample
+RANKED = (64, 512)  # greatest numbers of rows and columns for a rank
+FEW = 8  # weights into an output whose sum is not Gaussian yet
+SAME = 1e-10  # relative difference that separates two sums
+FLAT = 5e-3  # singular values below this part of the greatest count as 0
+SURE = 10.0  # standard errors
+COMPARED = 4096  # numbers by which two arrays are compared
+ALIKE = 6.0  # standard errors of their correlation
+BENT = 0.5  # excess kurtosis, 0 for Gaussian ones, that moves q by some five per cent
+OF_INPUT = "the numbers that it reads"
+
+
+class Resemblance:
+    """Search for correlated arrays among those seen so far, by name."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], dict[str, Array]] = {}
+
+    def __call__(self, name: str, array: Array) -> str | None:
+        """The name of an earlier array of this shape that is correlated with this one.
+
+        Such are the same numbers, their negatives, and a copy with noise.
+        """
+        numbers = np.asarray(array).reshape(-1)
+        if numbers.size > COMPARED:
+            numbers = numbers[_chosen(numbers.size, COMPARED)]
+        numbers = _unit(numbers.astype(np.float64))
+        if np.unique(np.abs(numbers)).size < 4:
+            return None
+        known = self._known.setdefault(np.shape(array), {})
+        found = next((other for other, seen in known.items() if _correlated(numbers, seen)), None)
+        known.setdefault(name, numbers)
+        return found
+
+
+def dependence(op: Linear, of_input: bool) -> str:
+    """How weights and biases of a layer differ from independent draws, in a sentence, or "".
+
+    ``of_input``: whether the layer reads an input of the model, whose channels are no copies of one
+    another by construction.
+    """
+    if found := _structure(op, of_input):
+        size = "read as independent ones of that size"
+        return f"its weights are no independent draws: {found}; {size}"
+    if _follows(op):
+        mean = "as if a mean of its input were subtracted; read as independent ones"
+        return f"its biases are correlated with the sums of its weights, {mean}"
+    return ""
+
+
+def unlike_gaussian(op: Linear) -> str:
+    """How the outputs of a layer differ from Gaussian ones, in a sentence, or "".
+
+    Only activations and norms behind the layer depend on it.
+    """
+    kurtosis = _excess(op)
+    if not kurtosis:
+        return ""
+    reason = "few terms in its sums, or biases that are far from Gaussian ones"
+    size = f"excess kurtosis {kurtosis:.2g} for q = 1"
+    return f"its outputs are not Gaussian ({size}: {reason}); read as Gaussian ones of that size"
+
+
+def _chosen(size: int, count: int) -> Array:
+    """Places of a sample, in order, the same at every call."""
+    places = np.random.default_rng(0).choice(size, min(size, count), replace=False)
+    return np.sort(places)
+
+
+def _outputs(weight: Array) -> Array:
+    """The outputs in the sample."""
+    return _chosen(len(weight), max(RANKED[0], min(OUTPUTS, ENTRIES // max(weight[0].size, 1))))
+
+
+def _unit(numbers: Array) -> Array:
+    """The numbers over the root of the sum of their squares, zeros where that is 0 or infinite."""
+    size = float(np.linalg.norm(numbers))
+    return numbers / size if 0 < size < np.inf else np.zeros(numbers.shape)
+
+
+def _correlated(a: Array, b: Array) -> bool:
+    """Whether two unit vectors are more alike than independent ones by chance."""
+    cosine = abs(float(a @ b))
+    return cosine > 1 - 1e-9 or cosine > ALIKE * float(np.sqrt(np.square(a) @ np.square(b)))
+
+
+def _kurtosis(numbers: Array) -> float:
+    """The mean fourth power in units of the squared mean square: 3 for Gaussian numbers."""
+    squares = np.square(numbers)
+    return float(np.square(squares).mean() / squares.mean() ** 2)
+
+
+def _follows(op: Linear) -> bool:
+    """Whether the biases are correlated with the sums of the weights into the same outputs."""
+    if op.bias is None:
+        return False
+    chosen = _outputs(op.weight)
+    sums = np.asarray(op.weight)[chosen].reshape(len(chosen), -1).sum(1, dtype=np.float64)
+    biases = np.asarray(op.bias, dtype=np.float64)[chosen]
+    units = [_unit(numbers - numbers.mean()) for numbers in (sums, biases)]
+    return len(chosen) >= 32 and _correlated(*units)
+
+
+def _excess(op: Linear) -> float:
+    """The excess kurtosis of the outputs for an input of q = 1; 0 where it is small or uncertain.
+
+    For n independent terms of variance 1/n it is that of one term over n. Depthwise layers are left
+    out, because no activation behind them has a rule.
+    """
+    if op.groups > 1 and op.weight.shape[1] == 1:
+        return 0.0
+    rows = max(1, ENTRIES // max(op.fan_in, 1))
+    weights = np.asarray(op.weight).reshape(*op.weight.shape[:2], -1)[:rows]
+    weights = weights[:, :, weights.any((0, 1))]
+    biases = np.zeros(0) if op.bias is None else np.asarray(op.bias)
+    found, error, whole = 0.0, 0.0, 0.0
+    for array, terms in ((weights, weights[0].size), (biases, 1)):
+        numbers = array.astype(np.float64).reshape(-1)
+        variance = float(np.square(numbers).sum()) / max(numbers.size, 1) * terms
+        if not 0 < variance < np.inf:
+            continue
+        found += variance**2 * (_kurtosis(numbers) - 3) / terms
+        error += variance**2 * np.sqrt(24 / numbers.size) / terms
+        whole += variance
+    certain = abs(found) > (SURE if found > 0 else ALIKE) * error
+    return found / whole**2 if certain and abs(found) > BENT * whole**2 else 0.0
+
+
+# -- the structure of one array --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Weights (outputs, inputs, taps) into some outputs, in units of the greatest.
+
+    Taps without weights are left out. ``rows``: the weights of the outputs that have any, as a
+    matrix; ``kurtosis``: theirs. ``diagonal``: of the tap with most weight, where there are as many
+    outputs as inputs, in units of that tap's root mean square.
+    """
+
+    weights: Array
+    rows: Array
+    kurtosis: float
+    diagonal: Array
+
+
+def _structure(op: Linear, of_input: bool) -> str:
+    """How the weights differ from independent ones, in words."""
+    sample = _sampled(op)
+    if sample is None:
+        return ""
+    pairs = () if of_input else (_paired_inputs,)
+    tests = (_few, _copied_outputs, _copied_inputs, *pairs, _rank, _diagonal, _sizes)
+    return next((found for test in tests if (found := test(sample))), "")
+
+
+def _sampled(op: Linear) -> Sample | None:
+    """The sample; None for weights that are all 0 or not finite, which are reported elsewhere."""
+    whole = np.asarray(op.weight)
+    whole = whole.reshape(*whole.shape[:2], -1)
+    weights = whole[_outputs(whole)].astype(np.float64)
+    top = float(np.abs(weights).max(initial=0.0))
+    if not 0 < top < np.inf:
+        return None
+    weights = weights / top
+    energy = np.square(weights)
+    diagonal = np.zeros(0)
+    if op.groups == 1 and whole.shape[0] == whole.shape[1]:
+        tap = int(energy.sum((0, 1)).argmax())
+        diagonal = np.diagonal(whole[:, :, tap]) / (top * np.sqrt(energy[:, :, tap].mean()))
+    weights = weights[:, :, energy.any((0, 1))]
+    rows = weights[energy.any((1, 2))].reshape(-1, weights[0].size)
+    return Sample(weights, rows, _kurtosis(rows), diagonal)
+
+
+def _few(sample: Sample) -> str:
+    """Identities, permutations, one-hot outputs; a few weights much larger than the others."""
+    rows, width = sample.rows, sample.rows.shape[1]
+    count = float(np.count_nonzero(rows, axis=1).mean())
+    if count <= min(FEW, width / 2):
+        return f"each output reads about {count:.2g} of {width} numbers"
+    squares = np.square(rows)
+    share = float((np.square(squares).sum(1) / squares.sum(1) ** 2).mean())
+    bounds = ((0.25, 32, 8), (0.5, 16, 1), (0.9, 4, 4))  # a share, and the least width and height
+    large = any(share > most and width >= w and len(rows) >= h for most, w, h in bounds)
+    about = f"of {width} numbers, each output reads about {1 / share:.2g} with large weights"
+    return about if large else ""
+
+
+def _copied_outputs(sample: Sample) -> str:
+    count, depthwise = len(sample.rows), sample.weights.shape[1:] == (1, 1)
+    copied = count >= 3 and not depthwise and _distinct(sample.rows) <= count / 3
+    return "many outputs have the same weights" if copied else ""
+
+
+def _copied_inputs(sample: Sample) -> str:
+    distinct, width = _columns(sample)
+    return f"many of {OF_INPUT} have the same weights" if 3 * distinct <= width >= 3 else ""
+
+
+def _paired_inputs(sample: Sample) -> str:
+    """Mirrored weights (W, -W), which make a sum of dependent terms of mirrored activations."""
+    distinct, width = _columns(sample)
+    pairs = f"{OF_INPUT} have the same weights, or their negatives, two by two"
+    return pairs if 2 * distinct == width else ""
+
+
+def _columns(sample: Sample) -> tuple[int, int]:
+    """How many columns are distinct, and how many there are; all of them where chance copies."""
+    rows, width = sample.rows, sample.rows.shape[1]
+    values = np.unique(np.abs(rows).ravel()[:4096]).size
+    if len(rows) < 4 or (len(rows) < 16 and values <= 16):
+        return width, width
+    return _distinct(rows.T), width
+
+
+def _distinct(rows: Array) -> int:
+    """How many rows are no copies of others or of their negatives."""
+    marks = np.sort(np.abs(rows @ np.random.default_rng(0).standard_normal(rows.shape[1])))
+    return 1 + int((np.diff(marks) > SAME * marks[-1]).sum())
+
+
+def _rank(sample: Sample) -> str:
+    """Products of slim matrices; weights that are nearly multiples of one another."""
+    rows = sample.rows[: RANKED[0]]
+    rows = rows[:, rows.any(0)]
+    rows = rows[:, :: max(1, rows.shape[1] // RANKED[1])]
+    least = min(rows.shape)
+    if least < 3:
+        return ""
+    sizes = np.linalg.svd(rows, compute_uv=False)
+    rank = int((sizes > FLAT * sizes[0]).sum())
+    if rank < 0.45 * least:
+        return f"they have rank {rank}"
+    spread = float(np.square(sizes).sum() ** 2 / (sizes**4).sum())
+    nearly = f"they are nearly of rank {max(1, round(spread))}"
+    return nearly if least >= 16 and spread < least / 5 else ""
+
+
+def _diagonal(sample: Sample) -> str:
+    """An identity, or signs on the diagonal, under noise."""
+    count = len(sample.diagonal)
+    if count < 4:
+        return ""
+    error = np.sqrt(max(sample.kurtosis - 1, 0.5) / count)
+    large = np.square(sample.diagonal).mean() > 1 + SURE * error
+    trace = abs(sample.diagonal.sum()) > SURE * np.sqrt(count)
+    return "the weights on the diagonal are larger" if large or trace else ""
+
+
+def _sizes(sample: Sample) -> str:
+    """Outputs, or inputs, whose weights are larger than those of others, zeros among them."""
+    energy = np.square(sample.weights)
+    for sums, what in ((energy.sum((1, 2)), "output"), (energy.sum((0, 2)), "input channel")):
+        chance = (sample.kurtosis - 1) * len(sums) / energy.size
+        if sums.var() > (0.1 + (2 + 8 / np.sqrt(len(sums))) * chance) * sums.mean() ** 2:
+            return f"their sizes differ by {what}"
+    return ""

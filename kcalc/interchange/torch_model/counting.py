@@ -1,0 +1,105 @@
+"""Numbers of examples: models on more of them, and a quick test that a model ignores how many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...errors import KcalcError
+from .examples import copied, first_line, undisturbed
+
+Arguments = tuple[Any, ...]
+
+
+def batch_size(arguments: Sequence[Any]) -> int:
+    """The number of examples: the first axis of the first tensor that has one."""
+    leaves = pytree.tree_leaves(arguments)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim]
+    return int(tensors[0].shape[0]) if tensors else 0
+
+
+def resized(arguments: Arguments, count: int) -> Arguments:
+    """The arguments with ``count`` examples, the last one repeated.
+
+    Every tensor changes that has as many examples as the first.
+    """
+    size = batch_size(arguments)
+
+    def of_count(leaf: Any) -> Any:
+        batched = isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == size
+        if not batched or size == count:
+            return leaf
+        return leaf[torch.arange(count, device=leaf.device).clamp(max=size - 1)]
+
+    return pytree.tree_map(of_count, arguments)
+
+
+def plainly_alike(model: Any, arguments: Arguments, count: int) -> bool:
+    """Whether the same operators run with the same numbers on ``count`` examples and on one more.
+
+    Sizes of arrays may differ. The model runs on arrays without numbers, and on real ones where it
+    asks for numbers. Raises: KcalcError where it does not run on so many examples.
+    """
+    given = [resized(arguments, k) for k in (count, count + 1)]
+    with undisturbed():
+        try:
+            runs = [_numbers(copied(model, empty=True), _hollow(values)) for values in given]
+        except Exception:  # whatever the user's code raises
+            runs = [_run(copied(model), values) for values in given]
+    return runs[0] == runs[1]
+
+
+def _hollow(arguments: Arguments) -> Arguments:
+    """The arguments as arrays without numbers."""
+
+    def moved(leaf: Any) -> Any:
+        return leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf
+
+    return pytree.tree_map(moved, arguments)
+
+
+def _run(model: Any, arguments: Arguments) -> list[Any]:
+    try:
+        return _numbers(model, arguments)
+    except Exception as error:  # whatever the user's code raises
+        reason = first_line(error)
+        raise KcalcError(f"the model does not run on these examples: {reason}") from error
+
+
+def _numbers(model: Any, arguments: Arguments) -> list[Any]:
+    """The operators of one run in order, each with the numbers among its arguments."""
+    own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    with torch.no_grad(), _Recorder(own) as recorder:
+        model(*arguments)
+    return recorder.found
+
+
+class _Recorder(TorchDispatchMode):
+    """Lists every operator that runs with its numbers, without sizes and the ``own`` arrays."""
+
+    def __init__(self, own: set[int]) -> None:
+        super().__init__()
+        self.own = own
+        self.found: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        sizes = [str(slot.type).startswith("List[int]") for slot in func._schema.arguments]
+        given = [value for value, size in zip(args, sizes, strict=False) if not size]
+        leaves = [leaf for leaf in pytree.tree_leaves([given, kwargs]) if id(leaf) not in self.own]
+        self.found.append((str(func), list(map(_number, leaves))))
+        return func(*args, **kwargs)
+
+
+def _number(leaf: Any) -> Any:
+    """A number, also one in an array of its own; None for other arguments.
+
+    nan, which equals nothing, stands for a number that is not known.
+    """
+    if isinstance(leaf, torch.Tensor) and leaf.ndim == 0:
+        return float("nan") if leaf.device.type == "meta" else leaf.item()
+    return leaf if isinstance(leaf, bool | int | float | complex) else None

@@ -1,0 +1,106 @@
+"""Sums over the weights of a layer in one pass, and names of arrays by their numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+TILE = 1 << 16  # weights in double precision that stay in a processor's cache
+START = 16  # entries that tell most arrays apart
+
+
+@dataclass(frozen=True, eq=False)
+class WeightStatistics:
+    """Sums over the ``fan_in`` weights w into every output, in double precision.
+
+    sums: sum w, one number per output; squares: sum w^2, one number per output;
+    top: the greatest ``|w|`` of all (nan where a weight is nan).
+    """
+
+    sums: np.ndarray
+    squares: np.ndarray
+    top: float
+    fan_in: int
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return len(self.sums) * self.fan_in
+
+    @property
+    def mean_square(self) -> float:
+        """The mean of w^2 over all weights; 0 where there are none."""
+        return float(self.squares.sum()) / max(self.size, 1)
+
+
+def weight_statistics(weight: np.ndarray) -> WeightStatistics:
+    """The statistics of weights (outputs, ...), which are read from memory once, tile by tile."""
+    rows = matrix(weight)
+    sums, squares, top = np.zeros(len(rows)), np.zeros(len(rows)), 0.0
+    for outputs, inputs in tiles(rows):
+        raw = rows[outputs, inputs]
+        tile = raw.astype(np.float64)
+        top = np.maximum(top, np.maximum(raw.max(), -raw.min()))  # hands on nan
+        sums[outputs] += tile.sum(axis=1)
+        with np.errstate(over="ignore"):  # to infinity, which is refused where a size is asked for
+            squares[outputs] += np.square(tile, out=tile).sum(axis=1)
+    return WeightStatistics(sums, squares, float(top), rows.shape[1])
+
+
+def absolute_moments(weight: np.ndarray, top: float) -> np.ndarray:
+    """The sums of ``|w|/top`` and of ``(w/top)^4``."""
+    rows, found = matrix(weight), np.zeros(2)
+    for place in tiles(rows):
+        sizes = np.abs(rows[place].astype(np.float64)) / top
+        found += sizes.sum(), np.square(np.square(sizes)).sum()
+    return found
+
+
+def matrix(weight: np.ndarray) -> np.ndarray:
+    """Weights (outputs, ...) as a matrix (outputs, fan_in)."""
+    return weight.reshape(weight.shape[0], math.prod(weight.shape[1:]))
+
+
+def tiles(rows: np.ndarray) -> Iterator[tuple[slice, slice]]:
+    """Blocks of at most TILE entries that cover a matrix, each contiguous in memory.
+
+    They are whole rows, or whole columns where columns are contiguous.
+    """
+    height, width = rows.shape
+    if not rows.size:
+        return
+    if abs(rows.strides[0]) < abs(rows.strides[1]):
+        down = min(height, TILE)
+        across = TILE // down
+    else:
+        across = min(width, TILE)
+        down = TILE // across
+    for top in range(0, height, down):
+        for left in range(0, width, across):
+            yield slice(top, top + down), slice(left, left + across)
+
+
+class NamesOfArrays:
+    """The first name given to the same numbers. Only arrays that begin alike are read to their ends."""
+
+    def __init__(self) -> None:
+        self._starts: dict[tuple[int, bytes], tuple[np.ndarray, str]] = {}
+        self._digests: dict[bytes, str] = {}
+
+    def first(self, array: np.ndarray, name: str) -> str:
+        """The first name of an array with these bytes; ``name`` if it is new."""
+        start = (array.nbytes, array.flat[:START].tobytes())
+        other, known = self._starts.setdefault(start, (array, name))
+        if other is array:
+            return known
+        self._digests.setdefault(_digest(other), known)
+        return self._digests.setdefault(_digest(array), name)
+
+
+def _digest(array: np.ndarray) -> bytes:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return hashlib.blake2b(flat.view(np.uint8).data, digest_size=16).digest()

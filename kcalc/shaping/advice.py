@@ -1,0 +1,138 @@
+"""Remedies of refusals: methods and options are tried on the network in question before they are named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
+
+from ..errors import FreshnessError, KcalcError, UnreachableTarget, without_option
+from ..network import Network
+from ..subnetworks import maximal_slope
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+LARGEST_ZETA = 100.0  # of those that another method's refusal names
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A call of a shaping method: its name, network, activation and targets.
+
+    ``method`` is "" while another method is tried.
+    """
+
+    method: str
+    network: Any = None
+    activation: Any = None
+    targets: Any = None
+
+
+_REQUEST: ContextVar[Request | None] = ContextVar("request", default=None)
+_TRIAL = Request("")
+
+
+def shaping_method(name: str) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
+    """Make a function (network, activation, targets) a shaping method, whose refusals may advise others.
+
+    Refusals of kernel maps do not advise ``assume_independent``, which methods do not take. A network
+    that no target suits is refused for its structure, and not for the target given.
+    """
+
+    def decorated(function: Callable[P, Result]) -> Callable[P, Result]:
+        @wraps(function)
+        def shaped(*args: P.args, **kwargs: P.kwargs) -> Result:
+            if _REQUEST.get() is not None:
+                return function(*args, **kwargs)
+            given = dict(signature(function).bind(*args, **kwargs).arguments)
+            request = Request(name, given.pop("network"), given.pop("activation", None), given)
+            token = _REQUEST.set(request)
+            try:
+                with without_option():
+                    return _structure_first(request, lambda: function(*args, **kwargs))
+            finally:
+                _REQUEST.reset(token)
+
+        return shaped
+
+    return decorated
+
+
+def advised(words: str, method: str, network: Network | None = None, **targets: Any) -> str:
+    """``words`` if a method shapes the network of the running request with these targets, else ``""``.
+
+    The request's targets are kept where the method is the same; otherwise, the cosines between tokens.
+    ``network``: another one to try.
+    """
+    from . import METHODS
+
+    request = _REQUEST.get()
+    if request is None or not request.method:
+        return ""
+    known = signature(METHODS[method]).parameters
+    shared = request.targets if method == request.method else {k: v for k, v in request.targets.items() if k.startswith("token")}
+    given = {name: value for name, value in (shared | targets).items() if name in known}
+    token = _REQUEST.set(_TRIAL)
+    try:
+        METHODS[method](request.network if network is None else network, request.activation, **given)
+    except KcalcError:
+        return ""
+    finally:
+        _REQUEST.reset(token)
+    return words
+
+
+def either(*remedies: str) -> str:
+    """Remedies as one list: "a", "a, or b", "a, b, or c"; empty ones are left out."""
+    *first, last = [remedy for remedy in remedies if remedy]
+    return f"{', '.join(first)}, or {last}" if first else last
+
+
+def for_products() -> str:
+    """A method that shapes a network with products: DKS, with a zeta that their slopes allow, or normalisation.
+
+    Returns: ``""`` if none does.
+    """
+    found = advised("use method='dks'", "dks")
+    if not found and (least := least_zeta()) < LARGEST_ZETA:
+        found = advised(f"use method='dks' with zeta={1.5 * least:.4g}", "dks", zeta=float(f"{1.5 * least:.4g}"))
+    return found or advised("use method='normalisation'", "normalisation")
+
+
+def least_zeta() -> float:
+    """The slope that products give some subnetwork of the network whatever its activations.
+
+    Infinite where it is not known.
+    """
+    from .tokens import unmixed
+
+    request = _REQUEST.get()
+    if request is None or not request.method:
+        return math.inf
+    try:
+        return float(maximal_slope(unmixed(request.network))(1.0))
+    except KcalcError:
+        return math.inf
+
+
+def _structure_first(request: Request, shaped: Callable[[], Result]) -> Result:
+    """A shaping; FreshnessError comes before UnreachableTarget where no target suits the network."""
+    from .base import prepared
+    from .fresh import check_fresh
+    from .tokens import unmixed
+
+    try:
+        return shaped()
+    except UnreachableTarget as unreachable:
+        try:
+            check_fresh(prepared(unmixed(request.network), request.activation, products=True)[0])
+        except FreshnessError:
+            raise
+        except KcalcError:
+            pass
+        raise unreachable from None

@@ -1,0 +1,138 @@
+"""Formulas as papers write them: signs, exact numbers, integrals, derivatives; the numbers in them against mpmath."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.formulas import exact, latex, rounded
+
+A, L = kc.architectures, kc.layers
+c, q = kc.symbols.c, kc.symbols.q
+SQUARED = sp.sqrt(2)
+
+
+def test_signs_of_the_field() -> None:
+    text = kc.c_map(A.vanilla(2, "erf", sigma_w=1.5)).latex()
+    assert r"\mathcal{C}_{\mathrm{erf}}\left(c, q\right)" in text and r"\arcsin" in text
+    assert r"\operatorname" not in text and "C_{erf}" not in text
+    assert r"\frac{9}{4}" in text and "2.25" not in text and "1.0" not in text
+
+
+def test_short_decimals_are_exact_numbers_in_formulas() -> None:
+    closed = kc.c_map(A.vanilla(1, "erf", sigma_w=1.5)).closed_form
+    assert not closed.atoms(sp.Float)
+    assert sp.simplify(closed - sp.asin(sp.Rational(9, 11) * c) / sp.asin(sp.Rational(9, 11))) == 0
+    assert exact(0.1) == sp.Rational(1, 10) and exact(1 / 3) == 1 / 3 and exact("text") == "text"
+    assert rounded(1.0 * c) == c and rounded(0.5000000000000001 * c) != c / 2
+    kernel = kc.ntk(A.vanilla(1, "relu", sigma_w=0.3))
+    assert not kernel.closed_form.atoms(sp.Float)
+    assert float(kernel.closed_form.subs(c, 0.4)) == pytest.approx(float(kernel(0.4)), rel=1e-14)
+
+
+def test_sympy_prints_a_composition() -> None:
+    C = kc.c_map(A.vanilla(3, "erf"))
+    assert sp.latex(C.expr) == C.latex() == C.expr.latex()
+    assert C._repr_latex_() == f"${C.latex()}$"
+
+
+def test_maps_without_closed_form_are_gaussian_integrals() -> None:
+    text = kc.c_map(A.vanilla(1, "tanh")).latex()
+    assert r"\iint \tanh\left(\sqrt{q}\, x\right)" in text and r"e^{-(x^{2}+y^{2})/2}" in text
+    assert "local map of" not in text
+    own = kc.activation(sp.sin(c) / 2 + sp.Max(0, c) / 3)
+    text = own.c_map.latex()
+    assert text.startswith(r"\begin{array}{l}\phi\left(x\right) = \frac{\sin")
+    assert r"\mathcal{C}_{\phi}\left(c\right)" in text and r"\mathcal{Q}_{\phi}\left(q\right) =" in text
+
+
+def test_activations_without_a_name_are_told_apart() -> None:
+    first, second = (kc.activation(sp.sin(c) / 2 + sp.Max(0, c) / n) for n in (3, 5))
+    net = kc.chain(L.Input(), L.Affine(), L.Nonlinear(first), L.Affine(), L.Nonlinear(second))
+    text = kc.c_map(net).latex()
+    assert r"\phi\left(x\right) =" in text and r"\phi_{2}\left(x\right) =" in text
+
+
+def test_a_symbolic_residual_weight_gives_a_mix() -> None:
+    w = sp.Symbol("w", positive=True)
+    relu = kc.activation("relu").transformed(output_scale=SQUARED)
+    branch = kc.chain(L.Nonlinear(relu), L.Affine())
+    net = kc.chain(L.Input(), L.Affine(), kc.residual(branch, shortcut_weight=w))
+    C = kc.c_map(net)
+    rectifier = sp.Function("C_relu")(c)
+    assert C.expr.definitions[-1][1] == w**2 * c + (1 - w**2) * rectifier
+    truth = w**2 * c + (1 - w**2) * (sp.sqrt(1 - c**2) + c * (sp.pi - sp.acos(c))) / sp.pi
+    assert sp.simplify(C.closed_form - truth) == 0
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "net",
+    [
+        A.vanilla(2, "erf", sigma_w=1.3),
+        A.rescaled_resnet(3, 1, activation="erf", shortcut_weight=0.6),
+        kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.Nonlinear("sin"), L.Affine()), shortcut_weight=0.6)),
+    ],
+    ids=["vanilla", "resnet", "block"],
+)
+def test_derivatives_have_formulas(net: kc.Network, order: int) -> None:
+    C = kc.c_map(net)
+    formula = C.derivative(order).expr
+    whole = C.expr
+
+    def value(at):
+        return whole.evaluate({"c": at}, 60)
+
+    with mpmath.workdps(60):
+        truth = mpmath.diff(value, mpmath.mpf("0.3"), order, h=mpmath.mpf(10) ** -10)
+        assert abs(formula.evaluate({"c": sp.Rational(3, 10)}, 40) / truth - 1) < 1e-9
+    assert formula.letter == ("DC" if order == 1 else f"D{order}C")
+
+
+def test_derivatives_of_q_maps_and_of_integrals() -> None:
+    Q = kc.q_map(A.vanilla(2, "erf", sigma_w=1.3))
+    for order in (1, 2):
+        closed = Q.derivative(order).closed_form
+        assert float(closed.subs(q, 2)) == pytest.approx(float(Q.derivative(order)(2.0)), rel=1e-12)
+    text = kc.c_map(A.vanilla(3, "tanh")).derivative(1).latex()
+    assert r"\mathcal{C}'_{\mathrm{tanh}}\left(c, q\right) = \frac{q}{\mathcal{Q}_{\mathrm{tanh}}\left(q\right)} \iint" in text
+    assert r"\dot{c}_{1}" in text and r"\mathcal{C}' = " in text
+    bent = kc.c_map(A.vanilla(1, "hard_tanh")).derivative(2).latex()  # its slope jumps: no integral of phi''
+    assert r"\frac{\mathrm{d}^{2}}{\mathrm{d}c^{2}}" in bent and "''" in bent
+    with pytest.raises(kc.KcalcError, match="order 4"):
+        kc.c_map(A.vanilla(2, "erf")).derivative(5).latex()
+
+
+def test_the_integral_of_a_slope_is_the_slope() -> None:
+    """The formula that is printed for C' of tanh, by a rule in the plane."""
+    z, w = np.polynomial.hermite_e.hermegauss(80)
+    joint, at, level = np.outer(w, w) / (2 * np.pi), 0.35, 0.4
+    u = np.sqrt(level) * z[:, None] + 0 * z
+    v = np.sqrt(level) * (at * z[:, None] + np.sqrt(1 - at**2) * z[None, :])
+    power = (joint * np.tanh(u) ** 2).sum()
+    slope = level / power * (joint / np.cosh(u) ** 2 / np.cosh(v) ** 2).sum()
+    assert float(kc.activation("tanh").c_map.derivative(1)(at, level)) == pytest.approx(slope, rel=1e-8)
+
+
+def test_reasons_for_no_closed_form() -> None:
+    assert "'tanh' has no closed form" in kc.c_map(A.vanilla(2, "tanh")).closed_form_obstacle
+    assert "more than 1500" in kc.c_map(A.vanilla(100)).closed_form_obstacle
+    assert kc.c_map(A.vanilla(2, "erf")).closed_form_obstacle is None
+    two = kc.Network.from_steps([("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))], ["a", "b"])
+    assert "2 outputs" in kc.c_map(two).closed_form_obstacle and kc.c_map(two).closed_form is None
+
+
+def test_a_heuristic_formula_has_a_dagger() -> None:
+    layers = (L.Affine(), L.Nonlinear("erf"), L.Sum(), L.Nonlinear("relu"))
+    net = kc.chain(L.Input(), kc.residual(kc.chain(*layers[:2])), layers[3], L.Affine())
+    text = kc.c_map(net, assume_independent=True).latex()
+    assert r"\mathcal{C}^{\dagger} =" in text and r"{}^{\dagger}\,\text{heuristic: " in text
+    assert "dagger" not in kc.c_map(A.vanilla(2, "erf")).latex()
+
+
+def test_unknown_functions_print_as_sympy_does() -> None:
+    f = sp.Function("f")
+    assert latex(f(c)) == sp.latex(f(c)) and latex(sp.Function("C_mish")(c) ** 2).endswith("^{2}")

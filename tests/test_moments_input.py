@@ -1,0 +1,121 @@
+"""The size of the input in exact moments: |x|^2 = 1 or a mean square, against drawn networks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import moments_oracle as oracle
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.layers import Affine, Input, Nonlinear
+
+n = sp.Symbol("n", integer=True, positive=True)
+q = kc.symbols.q
+RELU = kc.chain(Input(16), Affine(8, sigma_w=sp.sqrt(2)), Nonlinear("relu"), Affine(4))
+
+
+def chain(width: Any, depth: int) -> kc.Network:
+    return kc.chain(Input(width), *[Affine(width, sigma_w=sp.sqrt(2)), Nonlinear("relu")] * depth)
+
+
+def block(width: Any) -> kc.Network:
+    return chain(width, 1)
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+@pytest.mark.parametrize("size", [0.3, 1, 2.5])
+def test_drawn_networks_of_a_given_mean_square(size: float, law: str) -> None:
+    """|y|^2, |y|^4, |J|^2 and |J|^4 of a residual network within 4.5 standard errors."""
+    net = oracle.resnet(2, 2, 4)
+    x = oracle.flat_input(4) * np.sqrt(size * 4)
+    found = oracle.deviations(kc.moments(net, weights=law, q=size), net, 12_000, 5, law, x)
+    assert max(found.values()) < 4.5, max(found.items(), key=lambda item: item[1])
+
+
+def test_uneven_inputs_of_a_given_mean_square() -> None:
+    """``input_fourth`` is sum_i x_i^4 / |x|^4 whatever the size of x."""
+    net = oracle.densenet(2, 3)
+    x = np.array([2.0, -1.0, 0.5])
+    fourth = float(np.sum(x**4) / np.sum(x**2) ** 2)
+    moments = kc.moments(net, weights="laplace", input_fourth=fourth, q=float(np.mean(x**2)))
+    found = oracle.deviations(moments, net, 12_000, 9, "laplace", x)
+    assert max(found.values()) < 4.5, max(found.items(), key=lambda item: item[1])
+
+
+def test_means_grow_with_the_square_of_the_norm_and_the_rest_with_its_fourth_power() -> None:
+    """16 channels of mean square 1 have |x|^2 = 16; He's layers keep q."""
+    one, sixteen = kc.moments(RELU), kc.moments(RELU, q=1)
+    assert (one.input.square, one.input.q) == (1, sp.Rational(1, 16))
+    assert (sixteen.input.square, sixteen.input.q) == (16, 1)
+    assert sixteen.nodes["nonlinear_1"].mean == pytest.approx(8)  # q = 1 for 8 channels
+    for name in ("nodes", "weights"):
+        for node, moment in getattr(sixteen, name).items():
+            small = getattr(one, name)[node]
+            assert moment.mean == pytest.approx(16 * small.mean, rel=1e-15)
+            assert moment.fourth == pytest.approx(256 * small.fourth, rel=1e-15)
+            assert moment.variance == pytest.approx(256 * small.variance, rel=1e-15)
+            assert moment.relative == pytest.approx(small.relative, rel=1e-15)
+    open_ = block(None)
+    assert kc.moments(open_, features=9, q=3).width_for(0.5) == 10  # 5/n
+
+
+def test_expressions_in_q() -> None:
+    """He's ReLU layers of n channels: E|y|^2 = q n, E|y|^4 = (q n)^2 (1 + 5/n)^L."""
+    net = chain(n, 3)
+    found = kc.moments(net, q=q)
+    assert sp.simplify(found.out.mean - q * n) == 0
+    assert sp.simplify(found.out.fourth - (q * n) ** 2 * (1 + 5 / n) ** 3) == 0
+    assert found.to_dict()["input"] == {"square": "n*q", "q": "q"}
+    number = found.subs({"q": 2, "n": 7})
+    other = kc.moments(net.subs({"n": 7}), q=2)
+    assert number.input.to_dict() == other.input.to_dict() == {"square": 14.0, "q": 2.0}
+    assert number.out.fourth == pytest.approx(other.out.fourth, rel=1e-14)
+    for node in number.weights:
+        assert number.weights[node].fourth == pytest.approx(other.weights[node].fourth, rel=1e-14)
+
+
+def test_blocks_of_symbolic_depth() -> None:
+    powers = kc.moments_at_depth(block(n), q=q)
+    assert sp.simplify(powers.out.mean - q * n) == 0
+    assert sp.simplify(powers.relative - ((1 + 5 / n) ** powers.depth - 1)) == 0
+    long = kc.moments(chain(6, 4), q=0.7)
+    at = {n: 6, q: 0.7}
+    four = kc.moments_at_depth(block(n), 4, q=q)
+    assert four.out.subs(at).fourth == pytest.approx(long.out.fourth, rel=1e-13)
+    second = list(long.weights.values())[1]
+    assert four.jacobian("affine_1", 2).subs(at).mean == pytest.approx(second.mean, rel=1e-13)
+    assert four.jacobian("affine_1", 2).subs(at).fourth == pytest.approx(second.fourth, rel=1e-13)
+    for shown in (repr(powers), str(powers), powers.assumptions[-1].text):
+        assert "|x|^2 = n*q, q = q" in shown
+    assert powers.to_dict()["input"] == {"square": "n*q", "q": "q"}
+    assert r"|x|^2\, " in powers._repr_latex_()
+
+
+@pytest.mark.parametrize(("size", "text"), [(None, "|x|^2 = 1, q = 0.0625"), (2.5, "|x|^2 = 40, q = 2.5")])
+def test_results_say_what_the_input_is(size: Any, text: str) -> None:
+    found = kc.moments(RELU, q=size)
+    for shown in (repr(found), str(found), found._repr_html_(), found.assumptions[0].text):
+        assert text in shown
+    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert data["input"]["q"] == float(text.split(" = ")[-1])
+
+
+def test_fluctuations_say_what_the_input_is() -> None:
+    found = kc.fluctuations(kc.architectures.vanilla(2, "tanh"), features=16, q=2)
+    for shown in (str(found), found._repr_html_(), found.assumptions[0].text):
+        assert "q = 2" in shown
+    assert found.to_dict()["q"] == found.q == 2
+
+
+WRONG = [0, -1, float("nan"), "a", [1, 2], True, kc.symbols.c, sp.Symbol("theta"), sp.I]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_no_mean_square(wrong: Any) -> None:
+    for call in (lambda: kc.moments(RELU, q=wrong), lambda: kc.moments_at_depth(block(4), q=wrong)):
+        with pytest.raises(kc.KcalcError, match="q"):
+            call()

@@ -1,0 +1,185 @@
+"""Where a network differs from the model that it was read from: notes reach every network made of it, and every result."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any
+
+import networkx as nx
+import pytest
+
+import kcalc as kc
+from kcalc.interchange.json_format import network_from_dict, network_to_dict
+from kcalc.interchange.reading import Note
+from kcalc.maps import Assumption
+
+L = kc.layers
+DILATED = Note("a", "locations", "the dilation 2 is left out", "features.0")
+GAINS = Note("n", "approximate", "its gains are left out", of_weights=True)
+FACTOR = Note("f", "approximate", "every channel has a factor of its own")
+
+
+def network() -> kc.Network:
+    steps: list[Any] = [
+        ("x", L.Input(3, (6, 6)), ()),
+        ("a", L.Affine(8, kernel=3), ("x",)),
+        ("n", L.LayerNorm(), ("a",)),
+        ("f", L.Nonlinear("tanh"), ("n",)),
+        ("b", L.Affine(8), ("f",)),
+        ("s", L.Sum((0.6, 0.8)), ("a", "b")),
+        ("g", L.Nonlinear("tanh"), ("s",)),
+        ("o", L.Affine(8), ("g",)),
+    ]
+    return kc.Network.from_steps(steps).with_notes([DILATED, GAINS, FACTOR])
+
+
+def relabelled(graph: Any, change: Any) -> Any:
+    return nx.relabel_nodes(graph, {node: change(node) for node in graph})
+
+
+MADE = {
+    "map_layers": lambda net: net.map_layers(lambda _, layer: L.Affine(8, bias=False) if layer == L.Affine(8) else layer),
+    "other activations": lambda net: net.map_layers(lambda _, layer: L.Nonlinear("relu") if isinstance(layer, L.Nonlinear) else layer),
+    "normalised": lambda net: net.normalised(),
+    "preactivated": lambda net: net.preactivated(),
+    "pickle": lambda net: pickle.loads(pickle.dumps(net)),
+    "deepcopy": copy.deepcopy,
+    "graph": lambda net: kc.Network(net.graph),
+    "a changed graph": lambda net: kc.Network(nx.DiGraph(net.graph)),
+    "labels there and back": lambda net: kc.Network(
+        relabelled(kc.Network(relabelled(net.graph, str.upper)).graph, str.lower),
+    ),
+    "JSON": lambda net: network_from_dict(json.loads(json.dumps(network_to_dict(net)))),
+    "read": lambda net: kc.read(net).network,
+    "large_batch": kc.large_batch,
+    "subs": lambda net: net.map_layers(lambda n, layer: L.Affine(8, sigma_w=kc.symbols.psi) if n == "b" else layer).subs({"psi": 1.0}),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_notes_travel(name: str) -> None:
+    made = MADE[name](network())
+    assert made.notes == (DILATED, GAINS, FACTOR)
+    assert made.assumptions == (
+        Assumption("a", "the dilation 2 is left out", "convention"), Assumption("n", "its gains are left out", "heuristic"),
+        Assumption("f", "every channel has a factor of its own", "heuristic"),
+    )  # fmt: skip
+    found = kc.c_map(made)
+    assert set(made.assumptions) <= set(found.assumptions) and found.heuristic
+
+
+def test_notes_are_no_part_of_equality() -> None:
+    net, bare = network(), network().with_notes([])
+    assert net == bare and hash(net) == hash(bare) and net.isomorphic(bare)
+    assert bare.notes == () and bare.assumptions == () and not kc.c_map(bare).heuristic
+    assert "notes" not in network_to_dict(bare) and "notes" not in bare.graph.graph
+
+
+def test_notes_follow_labels_and_pieces() -> None:
+    assert [note.node for note in network().relabelled(lambda n: f"{n}{n}").notes] == [
+        "aa",
+        "nn",
+        "ff",
+    ]
+    graph = relabelled(network().graph, str.upper)
+    assert [note.node for note in kc.Network(graph).notes] == ["A", "N", "F"]
+    both = kc.Network(nx.compose(graph, network().graph))
+    assert [note.node for note in both.notes] == ["A", "N", "F", "a", "n", "f"]
+    foreign = nx.DiGraph(network().with_notes([]).graph)
+    foreign.graph["notes"] = foreign.nodes["a"]["notes"] = "a user's own"
+    assert kc.Network(foreign).notes == ()
+    twice = kc.chain(network(), network())
+    assert [note.node for note in twice.notes] == [
+        "affine_1",
+        "layernorm_1",
+        "nonlinear_1",
+        "affine_4",
+        "layernorm_2",
+        "nonlinear_3",
+    ]
+
+
+def test_a_note_on_a_layer_goes_with_it_and_one_on_positions_stays() -> None:
+    assert network().without_normalization().notes == (DILATED, FACTOR)
+    assert network().without(["f", "n"]).notes == (DILATED,)
+    spread = Note("f", "locations", "every location is repeated")
+    left = network().with_notes([GAINS, FACTOR, spread]).without(["f"])
+    assert left.notes == kc.Network(left.graph).notes == (GAINS, spread)
+    inner = next(one for one in kc.subnetworks(network()) if one.entry == "a")
+    assert inner.network.notes == (GAINS, FACTOR)
+
+
+@pytest.mark.parametrize("method", ["dks", "eoc", "geometric", "nf"])
+def test_a_shaped_network_keeps_notes_but_those_on_weights(method: str) -> None:
+    """Weights are drawn anew; geometric weights count what windows read, which other positions change."""
+    net = network().without_normalization() if method == "geometric" else network()
+    if method == "geometric":
+        with pytest.raises(kc.KcalcError, match="node 'a': the dilation 2 is left out"):
+            kc.shape(net, "relu", method=method)
+        net = net.with_notes([FACTOR])
+    shaped = kc.shape(
+        net,
+        "relu" if method == "geometric" else None,
+        method=method,
+        **({"zeta": 1.5} if method == "dks" else {}),
+    )
+    assert FACTOR in shaped.network.notes and not any(note.of_weights for note in shaped.network.notes)
+    assert FACTOR.assumption in shaped.assumptions
+
+
+USES_POSITIONS = {
+    "ntk": lambda net: kc.ntk(net, spatial="exact"),
+    "c_map": lambda net: kc.c_map(net, spatial="exact", weights="delta"),
+    "scaling": kc.scaling,
+    "smoothness": lambda net: kc.smoothness(net, radius=1.0),
+}
+
+
+@pytest.mark.parametrize("name", USES_POSITIONS)
+def test_positions_that_are_not_the_models_are_refused_where_they_are_used(name: str) -> None:
+    net = network().without_normalization().map_layers(lambda _, layer: L.Nonlinear("relu") if isinstance(layer, L.Nonlinear) else layer)
+    with pytest.raises(kc.KcalcError, match=r"node 'a': the dilation 2 is left out.*net.with_notes\(\[\]\)"):
+        USES_POSITIONS[name](net)
+    assert USES_POSITIONS[name](net.with_notes([])).assumptions
+    assert FACTOR.assumption in USES_POSITIONS[name](net.with_notes([FACTOR])).assumptions
+    for remedy in (kc.c_map, kc.ntk):
+        assert DILATED.assumption in remedy(net).assumptions
+
+
+def test_a_note_at_an_opaque_cut_goes_to_its_part() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(
+        torch.nn.Conv1d(4, 8, 3, dilation=2, padding=2),
+        torch.nn.ReLU(),
+        torch.nn.Softmax(1),
+        torch.nn.Conv1d(8, 8, 1),
+        torch.nn.ReLU(),
+    )
+    first, second = kc.read(model, (1, 4, 9)).parts
+    assert [note.node for note in first.notes if note.level == "locations"] == ["0"] and second.notes == ()
+
+
+SPOILT = {
+    "list": ({}, "notes must be a list"),
+    "node": ([{"level": "locations", "text": "t"}], "needs a node"),
+    "level": ([{"node": "a", "level": "pooling", "text": "t"}], "unknown level"),
+    "no level": ([{"node": "a", "text": "t"}], "unknown level"),
+    "text": ([{"node": "a", "level": "locations"}], "text and source are text"),
+    "field": ([{"node": "a", "level": "locations", "text": "t", "kind": 1}], "unknown field"),
+    "half a character": ([{"node": "a", "level": "locations", "text": "\ud800"}], "half a character"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_spoilt_notes_in_documents_are_refused(name: str) -> None:
+    notes, words = SPOILT[name]
+    with pytest.raises(kc.KcalcError, match=words):
+        network_from_dict(network_to_dict(network()) | {"notes": notes})
+
+
+@pytest.mark.parametrize("given", [3, "a", [3], [Assumption("a", "b")]])
+def test_what_are_no_notes_is_refused(given: Any) -> None:
+    with pytest.raises(kc.KcalcError, match="notes"):
+        network().with_notes(given)

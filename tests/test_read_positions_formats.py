@@ -1,0 +1,151 @@
+"""Positions of JAX, Flax and ONNX models that are read: computed as the model computes them, or noted and refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from position_oracle import WIDTH, Draw, compared
+
+import kcalc as kc
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+
+RNG = np.random.default_rng(0)
+
+
+def gaussian(*shape: int, fan_in: int) -> np.ndarray:
+    return (RNG.normal(size=shape) / math.sqrt(fan_in)).astype(np.float32)
+
+
+# -- JAX ---------------------------------------------------------------------------------------------------------------
+
+
+def weights(width: int = 3) -> dict[str, Any]:
+    return {"a": gaussian(3, 3, width, WIDTH, fan_in=9 * width), "b": gaussian(3, 3, WIDTH, WIDTH, fan_in=9 * WIDTH)}
+
+
+def conv(x: Any, w: Any, padding: Any = "SAME", **options: Any) -> Any:
+    told = {"window_strides": (1, 1), "dimension_numbers": ("NHWC", "HWIO", "NHWC")} | options
+    return lax.conv_general_dilated(x, w, padding=padding, **told)
+
+
+def behind(first: Callable[[Any, Any], Any], between: Callable[[Any], Any] = lambda h: h) -> Any:
+    """A layer of its own, then something, then a convolution."""
+    return lambda p, x: conv(between(jax.nn.relu(first(x, p["a"]))), p["b"])
+
+
+def padded(mode: str) -> Any:
+    return behind(lambda x, w: conv(jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode=mode), w, "VALID"))
+
+
+def mean(window: int, stride: int, padding: str, inside: bool) -> Any:
+    def pooled(h: Any) -> Any:
+        shape = ((1, window, window, 1), (1, stride, stride, 1), padding)
+        ones = lax.reduce_window(jnp.ones_like(h), 0.0, lax.add, *shape) if inside else window**2
+        return lax.reduce_window(h, 0.0, lax.add, *shape) / ones
+
+    return behind(conv, pooled)
+
+
+JAX = {  # (function, words of the note that refuses it; "" where it is computed)
+    "strides": (behind(lambda x, w: conv(x, w, window_strides=(2, 2))), ""),
+    "strides of PyTorch": (behind(lambda x, w: conv(x, w, [(1, 1), (1, 1)], window_strides=(2, 2))), ""),
+    "wrap": (padded("wrap"), ""),
+    "constant": (padded("constant"), ""),
+    "means inside": (mean(3, 2, "SAME", True), ""),
+    "subsampled": (behind(conv, lambda h: h[:, ::2, ::2]), ""),
+    "reflect": (padded("reflect"), "reflect padding"),
+    "edge": (padded("edge"), "replicate padding"),
+    "causal": (behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])), "read as 'same'"),
+    "dilation": (behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))), "dilation 2"),
+    "means of zeros": (mean(3, 1, "SAME", False), "count the zeros"),
+    "repeated": (behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)), "every location is repeated"),
+    "turned": (lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3), "transposes its locations"),
+}
+
+
+@pytest.mark.parametrize("name", JAX)
+def test_positions_of_jax(name: str) -> None:
+    function, words = JAX[name]
+    fast = jax.jit(function)
+    reading = kc.read(function, weights(), jnp.ones((2, 6, 6, 3)), sigmas=False)
+    compared(reading, lambda x: np.asarray(fast(weights(), x)), (6, 6, 3), words)
+
+
+@pytest.mark.parametrize(("padding", "words"), [("CIRCULAR", ""), ("REFLECT", "reflect padding"), ("CAUSAL", "read as 'same'")])
+def test_positions_of_flax(padding: str, words: str) -> None:
+    nn = pytest.importorskip("flax.linen")
+    model = nn.Sequential([nn.Conv(WIDTH, (3,), padding=padding, use_bias=False), nn.relu, nn.Conv(WIDTH, (3,), use_bias=False)])
+
+    def variables() -> Any:
+        kernels = {"layers_0": gaussian(3, 3, WIDTH, fan_in=9), "layers_2": gaussian(3, WIDTH, WIDTH, fan_in=3 * WIDTH)}
+        return {"params": {name: {"kernel": kernel} for name, kernel in kernels.items()}}
+
+    reading = kc.read(model, variables(), jnp.ones((2, 8, 3)), sigmas=False)
+    compared(reading, lambda x: np.asarray(model.apply(variables(), x)), (8, 3), words)
+
+
+# -- ONNX --------------------------------------------------------------------------------------------------------------
+
+FRAME = [0, 0, 1, 1, 0, 0, 1, 1]
+ONNX = {  # (nodes between the input x and the weights b, words of the note)
+    "wrap": ([("Pad", "x p", "q", {"mode": "wrap"}), ("Conv", "q a", "h", {})], ""),
+    "same, upper": ([("Conv", "x a", "h", {"auto_pad": "SAME_UPPER", "strides": [2, 2]})], ""),
+    "one window more": (
+        [
+            ("Conv", "x a", "c", {"pads": [1] * 4}),
+            ("AveragePool", "c", "h", {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+        ],
+        "",
+    ),
+    "means inside": (
+        [("Conv", "x a", "c", {"pads": [1] * 4}), ("AveragePool", "c", "h", {"kernel_shape": [3, 3], "pads": [1] * 4})],
+        "",
+    ),
+    "reflect": ([("Pad", "x p", "q", {"mode": "reflect"}), ("Conv", "q a", "h", {})], "reflect padding"),
+    "edge": ([("Pad", "x p", "q", {"mode": "edge"}), ("Conv", "q a", "h", {})], "replicate padding"),
+    "same, lower": ([("Conv", "x a", "h", {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 4]})], "read as 'same'"),
+    "dilation": ([("Conv", "x a", "h", {"pads": [2] * 4, "dilations": [2, 2]})], "dilation 2"),
+    "means of zeros": (
+        [
+            ("Conv", "x a", "c", {"pads": [1] * 4}),
+            ("AveragePool", "c", "h", {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1}),
+        ],
+        "count the zeros",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONNX)
+def test_positions_of_onnx(name: str) -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper, numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    nodes, words = ONNX[name]
+    k = 4 if "lower" in name else 3
+
+    def model() -> Any:
+        steps = [*nodes, ("Relu", "h", "r", {}), ("Conv", "r b", "y", {"pads": [1] * 4})]
+        made = [helper.make_node(op, reads.split(), [out], name=out, **more) for op, reads, out, more in steps]
+        held = {"a": gaussian(64, 3, k, k, fan_in=3 * k * k), "b": gaussian(WIDTH, 64, 3, 3, fan_in=9 * 64), "p": np.array(FRAME)}
+        used = {read for _, reads, _, _ in steps for read in reads.split()}
+        info = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3, 5, 5])]
+        ends = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+        kept = [numpy_helper.from_array(value, key) for key, value in held.items() if key in used]
+        graph = helper.make_graph(made, "g", info, ends, kept)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+
+    def draw(x: np.ndarray) -> np.ndarray:
+        given = {"x": np.moveaxis(x, -1, 1).copy()}
+        run: Any = ReferenceEvaluator(model()).run
+        return np.moveaxis(np.asarray(run(None, given)[0]), 1, -1)
+
+    made: Draw = draw
+    compared(kc.read(model(), sigmas=False), made, (5, 5, 3), words)

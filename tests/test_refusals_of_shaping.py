@@ -1,0 +1,242 @@
+"""What refusals of shaping advise is tried: methods, options, edits of the network, and targets named as the nearest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+import torch
+from refusal_networks import networks
+from thinning import mostly_slow
+from torch import nn
+
+import kcalc as kc
+from kcalc.shaping import METHODS
+
+L, A = kc.layers, kc.architectures
+METHOD = re.compile(r"method=('\w+'(?: or '\w+')*)(?: (with|as) (\w+)=([\d.e+]*))?")
+OPTION = re.compile(r"(?<![\w'])([a-z_]+)=('\w+'|[\w.]+)?")
+EDIT = re.compile(r"net\.(\w+)\(\)")
+FUNCTION = re.compile(r"kc\.([\w.]+)")
+NEAREST = re.compile(
+    r"(?:nearest that can be reached is|nearest found is about|which is|e\.g\.) (eta|tau|zeta)( = |=)(1 \+ )?([\d.e+-]+\d)"
+)
+OF_LAYERS = {"groups"}  # what a message says of layers and not of options
+OF_FUNCTIONS = {"spatial", "image_shape", "shortcut_weight"}  # and of functions that it names
+
+
+def outcome(call: Callable[[], Any]) -> str:
+    """The text of a refusal, "" where there is none."""
+    try:
+        call()
+    except kc.KcalcError as error:
+        return str(error)
+    return ""
+
+
+def follow(net: kc.Network, phi: Any, method: str, text: str, targets: dict[str, Any]) -> None:
+    """Do what a refusal advises; fail where it does not help."""
+    assert "assume_independent" not in text, "no method takes it"
+    for names, how, option, value in METHOD.findall(text):
+        for name in re.findall(r"\w+", names.replace(" or ", " ")):
+            own = {option: float(value)} if how == "with" else {}
+            if option == "tokens":
+                own = {"tokens": np.eye(2), "token_rows": "rescale"}
+            assert outcome(lambda name=name, own=own: METHODS[name](net, phi, **own)) == "", (name, own)
+    for option, value in OPTION.findall(METHOD.sub("", text)):
+        if option in OF_LAYERS | OF_FUNCTIONS:
+            continue
+        assert option in signature(METHODS[method]).parameters, option
+        if value and not NEAREST.search(text):
+            kept = {} if f"{option}={value} alone" in text else targets
+            changed = {"activation": phi} | kept | {option: literal(value)}
+            then = outcome(lambda changed=changed: METHODS[method](net, **changed))
+            assert then == "" or (option == "activation" and then != text), (option, value)
+    edited = net
+    for name in EDIT.findall(text):
+        edited = getattr(edited, name)()
+        assert outcome(lambda edited=edited: METHODS[method](edited, phi, **targets)) != text, name
+    for path in FUNCTION.findall(text):
+        found: Any = kc
+        for part in path.split("."):
+            found = getattr(found, part)
+        assert callable(found)
+    for about, name, one, value in NEAREST.findall(text):
+        if about:  # where no more is known than that the target is out of reach on this side
+            continue
+        nearest = (1 if one else 0) + float(value)
+        assert outcome(lambda name=name, nearest=nearest: METHODS[method](net, phi, **(targets | {name: nearest}))) == "", (name, nearest)
+
+
+def literal(text: str) -> Any:
+    """The value that a message writes behind an option."""
+    named = {"True": True, "False": False, "None": None}
+    return named[text] if text in named else text.strip("'") if text.startswith("'") else float(text)
+
+
+def check(net: kc.Network, phi: Any, method: str, **targets: Any) -> str:
+    """The refusal of a method, its advice followed; "" where there is none."""
+    text = outcome(lambda: kc.shape(net, phi, method=method, **targets))
+    if text:
+        follow(net, phi, method, text, targets)
+    return text
+
+
+@pytest.mark.parametrize("name", networks())
+def test_advice_of_every_method_helps(name: str) -> None:
+    net = networks()[name]
+    for method in METHODS:
+        check(net, None, method)
+
+
+@pytest.mark.parametrize("phi", mostly_slow(["relu", "gelu", "leaky_relu", "selu", "abs", "sin"], 6))
+def test_advice_of_every_method_helps_with_other_activations(phi: str) -> None:
+    for net in networks(phi).values():
+        for method in METHODS:
+            check(net, None, method)
+
+
+TARGETS: list[tuple[str, dict[str, Any]]] = [
+    ("dks", {"zeta": 1e6}), ("dks", {"q_slope": 3.0}), ("tat", {"eta": 0.999}), ("tat", {"tau": 1e4}), ("eoc", {"sigma_b": 0.0}),
+    ("eoc", {"sigma_b": 5.0}), ("eoc", {"q": 2.0}), ("self_normalising", {"parameters": "halves"}), ("nf", {"standardise": False}),
+    ("residual_weights", {"scheme": "slope", "slope": 1.2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "targets"), TARGETS)
+def test_advice_about_targets_helps(method: str, targets: dict[str, Any]) -> None:
+    known = networks()
+    nets = [known[name] for name in ("plain", "residual", "LayerNorm of activations", "two activations added")]
+    for net, activations in zip(nets, (("tanh", "abs", "sign"), ("relu", "square"), ("tanh", "relu"), ("leaky_relu", "tanh")), strict=True):
+        for phi in activations:
+            check(net, phi, method, **targets)
+
+
+def test_a_method_is_advised_only_where_it_shapes_the_network() -> None:
+    nets = networks("tanh")
+    assert check(nets["LayerNorm of activations"], None, "eoc").endswith("or use method='dks'")
+    assert "dks" not in check(nets["not read"], None, "eoc")
+    assert "dks" not in check(nets["GroupNorm of joined maps"], None, "eoc")
+    assert "use method='dks' with zeta=3" in check(nets["gate"], None, "tat")
+    assert "dks" not in check(nets["shared"], None, "tat")
+    assert "give standardise=False" not in check(nets["depthwise"], None, "nf")
+    assert "method='lecun'" not in check(nets["depthwise"], None, "glorot")
+    assert "or use method='dks'" in check(nets["two activations added"], None, "tat")
+
+
+def test_pre_activation_is_advised_only_where_it_changes_what_an_activation_reads() -> None:
+    nets = networks("relu")
+    for name, advised in (
+        ("V1", True),
+        ("two activations added and activated", False),
+        ("activations of the input", False),
+        ("depthwise", False),
+    ):
+        text = outcome(lambda name=name: kc.c_map(nets[name])(0.5))
+        assert ("net.preactivated()" in text) == advised, text
+        assert "or pass assume_independent=True" in text  # which kc.c_map takes
+        if advised:
+            assert outcome(lambda name=name: kc.c_map(nets[name].preactivated())(0.5)) == ""
+
+
+@pytest.mark.parametrize(
+    "function", [kc.depth_limit, kc.large_batch, kc.learnable_kernel, lambda net: kc.sklearn_kernel(net)(np.eye(8)), kc.shape]
+)
+def test_functions_without_the_option_do_not_name_it(function: Callable[..., Any]) -> None:
+    net = networks()["V1"]
+    assert "assume_independent" in outcome(lambda: kc.q_map(net)(1.0))
+    text = outcome(lambda: function(net))
+    assert "not a fresh Gaussian" in text and "assume_independent" not in text
+    assert "assume_independent" not in signature(function).parameters
+
+
+def test_depthwise_layers_are_refused_and_not_only_when_residuals_are_read() -> None:
+    net = networks()["depthwise"]
+    for method in METHODS:
+        assert "'d'" in outcome(lambda method=method: kc.shape(net, "relu", method=method)) or method in ("geometric", "residual_weights")
+    behind = kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("tanh"), L.Affine(8, groups=8), L.Affine(8), L.Nonlinear("tanh"), L.Affine(3))
+    s = kc.shape(behind)
+    assert max(s.residuals.values()) < 1e-12 and kc.c_map(s.network).derivative(1)(1.0) == pytest.approx(1.5, rel=1e-12)
+
+
+# -- the operation that is meant -----------------------------------------------------------------------------------------------------------
+
+
+class Dense(nn.Module):
+    """Layers that read the concatenation of all before; at ``repeated`` the stem's activation is followed by another one."""
+
+    def __init__(self, repeated: bool) -> None:
+        super().__init__()
+        self.stem, self.out, self.repeated = nn.Linear(6, 8), nn.Linear(20, 3), repeated
+        self.layers = nn.ModuleList(nn.Linear(8 + 4 * i, 4) for i in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.stem(x)) if self.repeated else self.stem(x)
+        for layer in self.layers:
+            x = torch.cat([x, layer(torch.relu(x))], 1)
+        return self.out(torch.relu(x))
+
+
+def densely_connected() -> dict[str, kc.Network]:
+    """{name: network without any Sum or Product}."""
+    nets = {name: kc.read(Dense(name == "two in a row"), (2, 6), sigmas=False).network for name in ("PyTorch", "two in a row")}
+    nets["builder"] = networks("relu")["dense"]
+    return nets | {
+        name: net for name, net in networks("relu").items() if name.startswith(("dense,", "GroupNorm of joined", "groups of joined"))
+    }
+
+
+CALCULI: dict[str, Callable[[kc.Network], Any]] = {
+    "c_map": lambda net: kc.c_map(net)(0.5), "expression": lambda net: kc.c_map(net).expr, "ball": lambda net: kc.c_map(net).ball(0.5),
+    "ntk": lambda net: kc.ntk(net)(0.5), "gradients": kc.gradients, "moments": kc.moments, "fluctuations": kc.fluctuations,
+    "scaling": kc.scaling, "smoothness": lambda net: kc.smoothness(net, radius=1.0), "slopes": kc.slope_polynomial,
+    "maxima": lambda net: kc.maximal_slope(net)(1.5), "large_batch": kc.large_batch, "learnable": kc.learnable_kernel,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", densely_connected())
+def test_messages_speak_of_operations_that_the_network_has(name: str) -> None:
+    net = densely_connected()[name]
+    assert not net.nodes_of(L.Sum) and not net.nodes_of(L.Product)
+    for call in [*CALCULI.values(), *(lambda net, method=method: kc.shape(net, "tanh", method=method) for method in METHODS)]:
+        text = outcome(lambda call=call: call(net))
+        assert "addend" not in text and "factors" not in text, text
+        assert not re.search(r"\bSum\b", text.replace("a Sum of a shortcut and a deeper branch", "")), text
+
+
+def test_two_activations_in_a_row_are_named_and_so_is_what_shares_weights() -> None:
+    nets = networks("tanh")
+    net = nets["dense, two activations in a row"]
+    text = outcome(lambda: kc.shape(net))
+    assert text.startswith("node 'g' cannot be shaped by local conditions") and text.endswith("; put an Affine between it and 'f'")
+    steps = [(n, layer, tuple("v" if p == "f" else p for p in parents)) for n, layer, parents in net.steps()]
+    assert outcome(lambda: kc.shape(kc.Network.from_steps([*steps, ("v", L.Affine(8), ("f",))]))) == ""
+    assert "end all addends of this Sum but one in their own Affine" in outcome(lambda: kc.shape(nets["one layer added twice"]))
+    assert "end all factors of this Product but one in their own Affine" in outcome(
+        lambda: kc.shape(nets["shared"], method="normalisation")
+    )
+
+
+# -- products ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_least_zeta_of_products_can_be_had_or_is_not_named() -> None:
+    """A gate of two slopes s and 1: the least is 2 in one block, and (1 + (1 - w^2))^B in B residual blocks of shortcut weight w."""
+    w, blocks = 0.8, 4
+    stack = A.gated_mlp(blocks, "tanh", w)
+    text = check(stack, None, "dks")
+    least = (1 + (1 - w**2)) ** blocks
+    assert f"zeta > {least:.6g}" in text and text.endswith("shortcut weights nearer to 1 bring it down")
+    assert check(stack, None, "dks", zeta=least * 1.001) == ""
+    assert outcome(lambda: kc.shape(A.gated_mlp(blocks, "tanh", 0.95), zeta=least)) == ""
+    gate = check(networks()["gate"], None, "dks")
+    assert "zeta > 2, e.g. zeta=3" in gate and "shortcut" not in gate
+    shared = check(networks()["shared"], None, "dks")
+    assert "zeta" not in shared and "factors of one Gaussian" in shared
+    w = sp.Symbol("w", positive=True)
+    assert "w" in outcome(lambda: kc.shape(A.gated_mlp(2, "tanh", w)))
