@@ -99,9 +99,6 @@ def test_attention_that_attends_is_opaque(attend: Callable[..., Any]) -> None:
     assert found.fidelity.counts["not read"] == 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="attention without queries is not told from other attention once two numbers of examples are compared"
-)
 def test_multi_head_attention_module() -> None:
     for zero, causal, weights in ((True, False, False), (True, True, False), (True, False, True), (False, False, False)):
         module = nn.MultiheadAttention(D, 4, batch_first=True)

@@ -91,7 +91,7 @@ def _same(a: Any, b: Any) -> bool:
     """Whether two operations, or fields of operations, compute the same.
 
     Arrays of unlike shapes have the examples along an axis, which no rule reads, and a part of the
-    examples is never read.
+    first axis is a part of the examples, which is never read, or of something with its own numbers.
     """
     if isinstance(a, Part) and a.axis == 0:
         return True

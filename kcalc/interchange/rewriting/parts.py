@@ -73,8 +73,6 @@ class _Parts(Edit):
     # -- one part ----------------------------------------------------------------------------------------------------
 
     def _resolve(self, part: Part) -> None:
-        if part.axis == 0:
-            raise NoPartError("it is a part of the examples, and one of them acts on others")
         chain: list[Op] = [part]
         while isinstance(origin := self.ops[chain[-1].reads[0]], MOVES):
             chain.append(origin)
@@ -86,7 +84,9 @@ class _Parts(Edit):
         width = origin.shape[axis]
         rows = np.unique(there // prod(origin.shape[axis + 1 :]) % width)
         if len(rows) == width:
-            raise NoPartError("it is a part of the locations, each of which has a kernel of its own")
+            examples = len(np.unique(there // prod(origin.shape[1:]))) < origin.shape[0]
+            whole = "examples, and one of them acts on others" if examples else "locations, each of which has a kernel of its own"
+            raise NoPartError(f"it is a part of the {whole}")
         taken = places.take(rows, axis=axis)
         order = _order(taken, there)
         made = self._cut(origin, tuple(rows.tolist()))
