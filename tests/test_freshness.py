@@ -315,3 +315,27 @@ def test_node_values_check_their_arguments():
     with pytest.raises(kc.KcalcError):
         kc.node_values(plain, 0.5, -1)
     assert kc.node_values(plain, {"input": 0.5}) == kc.node_values(plain, 0.5)
+
+
+def test_long_fusions_are_refused_and_short_ones_are_right() -> None:
+    """Each activation that reads x + gelu(x) multiplies the formula: two are one function of one Gaussian, 24 have no formula to speak of."""
+
+    def gated(count: int) -> kc.Network:
+        steps: list[tuple[str, Any, str]] = [("s0", L.Affine(), "x")]
+        for i in range(count):
+            steps += [(f"g{i}", phi("gelu"), f"s{i}"), (f"s{i + 1}", L.Sum(), f"s{i} g{i}")]
+        return net(*steps, ("y", phi("gelu"), f"s{count}"))
+
+    g, w = trapezoid(0.1)
+    cosine, sine = 0.3, math.sqrt(1 - 0.09)
+    from scipy.special import ndtr
+
+    def function(u: np.ndarray) -> np.ndarray:
+        for _ in range(2):
+            u = u + u * ndtr(u)
+        return u * ndtr(u)
+
+    cross = w @ (function(g)[:, None] * function(cosine * g[:, None] + sine * g)) @ w
+    assert kc.c_map(gated(2))(cosine) == pytest.approx(cross / (w @ function(g) ** 2), rel=1e-10)
+    with pytest.raises(kc.FreshnessError, match=r"node 'g4' fuses.*more than 400 operations.*Affine"):
+        kc.c_map(gated(24))

@@ -19,6 +19,7 @@ from kcalc.shaping.constants import Constants, ConstantsTable
 from kcalc.shaping.dks import _missed
 from kcalc.shaping.eoc import _nearest, edge_curve, variances
 from kcalc.shaping.equivalent import _per_channel, _read
+from kcalc.shaping.q_limits import length_scale
 from kcalc.shaping.residual_weights import apart, slope_of
 from kcalc.shaping.scales import weights as sized
 from kcalc.shaping.self_normalising import shifted
@@ -104,7 +105,7 @@ def test_blocks_without_an_inner_fixed_point() -> None:
 
 
 def test_lengths() -> None:
-    assert limits._length(0.0) == 0.0 and limits._length(1.0) == math.inf and limits._length(-math.exp(-0.25)) == pytest.approx(4.0)
+    assert length_scale(0.0) == 0.0 and length_scale(1.0) == math.inf and length_scale(-math.exp(-0.25)) == pytest.approx(4.0)
 
 
 def test_the_flow_at_its_ends() -> None:

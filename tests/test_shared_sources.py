@@ -193,7 +193,7 @@ def test_q_values_in_formulas_are_positive() -> None:
     network = net(("f", L.Affine(), "x"), ("y", L.Nonlinear("erf"), "f"))
     (_, local) = symbolic_map(network, *sp.symbols("a b", positive=True), "C").functions
     c, *qs = local.arguments
-    assert [(str(q), q.is_positive) for q in qs] == [("q_1", True), ("q_2", True)] and not c.is_positive
+    assert [(str(q), q.is_positive) for q in qs] == [("q", True), ("p", True)] and not c.is_positive
     assert local.closed.free_symbols == {c, *qs}
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import sympy as sp
 
 from ..activations import Activation, activation, combine, multiply
 from ..errors import FreshnessError
@@ -20,6 +22,16 @@ from .second_moments import Moments, agree, is_zero
 Number = Any
 Node = Hashable
 KEPT = 1024
+LARGEST_FUSED = 400  # operations and numbers of an expression; each activation fused with one before it multiplies them
+LONG = (
+    "fuses so many activations of one Gaussian that their formula has more than {} operations and numbers; "
+    "put an Affine between some of them"
+)
+
+
+@lru_cache(maxsize=4096)
+def _size(expr: sp.Basic) -> int:
+    return 1 + sum(map(_size, expr.args))
 
 
 @dataclass
@@ -129,6 +141,8 @@ class KernelActivations(KernelMoments):
                 raise FreshnessError(f"node {node!r} fuses activations with certified coefficients: it has numbers, but no enclosure")
             if all(agree(t.a1, t.a2) for t in terms) and agree(pair.shift1, pair.shift2):
                 pieces = [(t.a1, t.atom.activation or activation("identity"), t.atom.scale if t.atom.activation else 1) for t in terms]
+                if sum(_size(phi.expr) for _, phi, _ in pieces) > LARGEST_FUSED:
+                    raise FreshnessError(f"node {node!r} {LONG.format(LARGEST_FUSED)}")
                 inner = pieces[0][1] if len(pieces) == 1 and is_one(pieces[0][0]) and is_one(pieces[0][2]) else combine(pieces)
                 return (inner if is_zero(pair.shift1) else inner.transformed(output_shift=pair.shift1)), source
         return None

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any
 
 import sympy as sp
 
+from ..threads import cached_property
 from .ranges import (
     Interval,
     above,

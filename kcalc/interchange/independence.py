@@ -15,7 +15,7 @@ import numpy as np
 from .trace import Linear
 
 Array = np.ndarray
-OUTPUTS, ENTRIES = 128, 2**20  # of the sample
+OUTPUTS, ENTRIES = 128, 2**16  # of the sample
 RANKED = (64, 512)  # greatest numbers of rows and columns for a rank
 FEW = 8  # weights into an output whose sum is not Gaussian yet
 SAME = 1e-10  # relative difference that separates two sums
@@ -38,10 +38,8 @@ class Resemblance:
 
         Such are the same numbers, their negatives, and a copy with noise.
         """
-        numbers = np.asarray(array).reshape(-1)
-        if numbers.size > COMPARED:
-            numbers = numbers[_chosen(numbers.size, COMPARED)]
-        numbers = _unit(numbers.astype(np.float64))
+        chosen = np.unravel_index(_chosen(np.size(array), COMPARED), np.shape(array))
+        numbers = _unit(np.asarray(array)[chosen].astype(np.float64))
         if np.unique(np.abs(numbers)).size < 4:
             return None
         known = self._known.setdefault(np.shape(array), {})

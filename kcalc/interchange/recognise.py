@@ -153,7 +153,7 @@ class Recogniser(Elementwise):
 
     def _note_weights(self, op: Linear, parent: str) -> None:
         """Note weights that are visibly no independent draws of mean 0."""
-        if not self.sigmas:
+        if not self.sigmas or not op.weight.size:
             return
         if has_mean(op):
             self.note(op.name, "approximate", MEAN, of_weights=True)
