@@ -318,7 +318,7 @@ def test_node_values_check_their_arguments():
 
 
 def test_long_fusions_are_refused_and_short_ones_are_right() -> None:
-    """Each activation that reads x + gelu(x) multiplies the formula: two are one function of one Gaussian, 24 have no formula to speak of."""
+    """Each activation that reads x + gelu(x) multiplies the formula: two are one function of one Gaussian, 24 are refused."""
 
     def gated(count: int) -> kc.Network:
         steps: list[tuple[str, Any, str]] = [("s0", L.Affine(), "x")]
