@@ -34,11 +34,17 @@ def papers() -> tuple[Paper, ...]:
 
 def all(paper: str | Iterable[str] | None = None) -> tuple[Claim, ...]:
     """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips"). Raises: KcalcError for an unknown paper."""
+    wanted = wanted_papers(paper)
+    return tuple(claim for source in papers() if source.name in wanted for claim in source.claims.values())
+
+
+def wanted_papers(paper: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The short names that are asked for, all of them for None. Raises: KcalcError for an unknown one."""
     wanted = tuple(PAPERS) if paper is None else (paper,) if isinstance(paper, str) else items(paper, "paper")
     for name in wanted:
         if not is_key(name, PAPERS):
             raise unknown("paper", name, PAPERS)
-    return tuple(claim for source in papers() if source.name in wanted for claim in source.claims.values())
+    return wanted
 
 
 def get(id: str) -> Claim:

@@ -150,7 +150,7 @@ def agree(
         if items:
             node, worst = min(items, key=_worse)
             data = dict(worst.data) | {"comparisons": len(items), "worst": node}
-            yield Evidence(about or bench.stands, worst.method, worst.holds, worst.what, worst.margin, data)
+            yield Evidence(worst.about, worst.method, worst.holds, worst.what, worst.margin, data)
 
 
 def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:

@@ -166,7 +166,7 @@ def all_agree(bench: Bench, samples: dict[str, Array], truths: dict[str, float],
     found = [(name, bench.statistical(samples[name], truths[name], what, about)) for name in truths]
     name, worst = min(found, key=_worse)
     data = dict(worst.data) | {"comparisons": len(found), "worst": name}
-    return Evidence(about or bench.stands, worst.method, worst.holds, what, worst.margin, data)
+    return Evidence(worst.about, worst.method, worst.holds, what, worst.margin, data)
 
 
 def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:
