@@ -49,9 +49,10 @@ COUNTED = {
 STATEMENT, PRINTED = "statement", "printed"
 SCHEMA = "kcalc.claims/2"  # of journals and JSON reports
 COPIES = (
-    "Every claim is stated in the form that holds. Where the paper prints a different mathematical statement, and that one fails, it is "
-    "quoted beside the claim. The papers were read in plain-text copies that are damaged in places: slips of these copies (letters, "
-    "indices, lost signs) are listed as errata, have no verdict and are not counted. The published papers may be right in both cases."
+    "Every claim that can be decided is stated in the form that holds. Where the paper prints a different mathematical statement, which "
+    "fails, the printed one is quoted beside the claim. The papers were read in plain-text copies that are damaged in places: slips of "
+    "these copies (letters, indices, lost signs) are listed as errata, have no verdict and are not counted. In both cases the published "
+    "paper may be right."
 )
 
 
