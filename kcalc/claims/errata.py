@@ -27,7 +27,7 @@ def errata(paper: str | Iterable[str] | None = None) -> tuple[Erratum, ...]:
     """The slips of the copies, in the order of the papers.
 
     ``paper``: of one paper ("dks", "tat", "scaling", "gradient", "skips"), or several; None: of all.
-    Raises: KcalcError for an unknown paper.
+    Raises: KcalcError for no or an unknown paper.
     """
     wanted = wanted_papers(paper)
     return tuple(row for row in ERRATA if row.paper in wanted)
@@ -46,7 +46,7 @@ _DKS = (
     ("Sec. 17.2", r"$\frac12(1+\psi^D)<\psi^D$ for $\psi\ge1$", r"for $\psi>1$", "DKS-172ex1"),
     ("Sec. 18.6", r"the variables $\hat\gamma,\hat\beta,\hat\delta$", r"$\tilde\gamma,\tilde\beta,\tilde\delta$", "DKS-186"),
     ("Sec. 18.7, table, swish", r"$\alpha=0.12945$", r"$\alpha=0.12949$", "DKS-tab-swish"),
-    ("Sec. 20.1.2", r"$\frac1n\sum_ic_i$", r"$\frac1\ell\sum_ic_i$", "DKS-jens"),
+    ("Sec. 20.1.2", r"$\frac{1}{n}\sum_ic_i$", r"$\frac{1}{\ell}\sum_ic_i$", "DKS-jens"),
     ("Sec. 22.2", "order 105", "order $10^5$", "DKS-222"),
     ("Sec. 22.3", r"$m(\psi)=\psi^D$", r"$\mu(\psi)=\psi^D$", "DKS-223"),
     ("Sec. 23.5", "the case $w=0$ of eq. 20", "the case $w=1$, $w$ being the residual weight", "DKS-235"),

@@ -52,7 +52,8 @@ def page(report: Any) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>What holds</title><style>{STYLE}</style></head><body><h1>What holds</h1>"
         f'<p>{html.escape(report.summary.splitlines()[0])}</p>{_counts(report)}<p class="label">{html.escape(COPIES)}</p>'
-        f"{_contradictions(report)}<nav><ul>{links}</ul></nav>{sections}{_errata([name for name, _, _ in found])}</body></html>"
+        f'{_contradictions(report)}<nav><ul>{links}<li><a href="#errata">Errata of the copies</a></li></ul></nav>'
+        f"{sections}{_errata([name for name, _, _ in found])}</body></html>"
     )
 
 
@@ -92,7 +93,7 @@ def _errata(names: list[str]) -> str:
     head = "<tr><th>place</th><th>printed</th><th>meant</th><th>claim</th></tr>"
     parts = []
     for name in names:
-        cells = ([html.escape(e.place), formulas(e.printed), formulas(e.meant), html.escape(e.claim or "")] for e in errata(name))
+        cells = ([*map(formulas, (e.place, e.printed, e.meant)), html.escape(e.claim or "")] for e in errata(name))
         rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
         parts.append(f'<h3>{html.escape(titles[name])}</h3><div class="wide"><table>{head}{rows}</table></div>')
     return f'<h2 id="errata">Errata of the copies</h2>{"".join(parts)}'

@@ -134,7 +134,7 @@ def errata_text(rows: Iterable[Erratum]) -> str:
     parts = []
     for paper in papers():
         own = [row for row in chosen if row.paper == paper.name]
-        lines = [_paragraph(f"{row.place}: ", f"{plain(row.printed)}; meant: {plain(row.meant)}" + _of(row)) for row in own]
+        lines = [_paragraph(f"{plain(row.place)}: ", f"{plain(row.printed)}; meant: {plain(row.meant)}" + _of(row)) for row in own]
         parts += ["\n".join([f"{paper.title} ({counted(len(own), 'slip')})", *lines])] if own else []
     return "\n\n".join([*parts, f"{counted(len(chosen), 'slip')} of the copies, without verdicts"])
 
