@@ -20,7 +20,7 @@ import pytest
 
 import kcalc as kc
 from kcalc import plotting
-from kcalc.claims import errata
+from kcalc.claims import what_holds
 from kcalc.claims.journal import Journal
 from kcalc.cli import main
 from kcalc.cli import verify as verify_command
@@ -53,8 +53,8 @@ def checkpoint(path: Path) -> None:
     save(Checkpoint(Fingerprint("a", "b"), {}, 1, (), (0, 0.0, 0), {"params": {"w": np.ones(800)}}), path)
 
 
-def errata_page(path: Path) -> None:
-    write_whole(path, errata.page())
+def claims_page(path: Path) -> None:
+    write_whole(path, what_holds.page())
 
 
 WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
@@ -68,7 +68,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "log": ("log.csv", lambda path: Log.at(path).begin(())),
     "checkpoint": ("run.npz", checkpoint),
     "claims": ("verify.html", lambda path: verify_command._write(str(path), "x" * 5000)),
-    "errata": ("holds.md", errata_page),
+    "what_holds": ("holds.md", claims_page),
     "command": ("out.py", lambda path: run("shape", "vanilla-3", "--activation", "tanh", "--export", "numpy", "-o", str(path))),
 }  # fmt: skip
 

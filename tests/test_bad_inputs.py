@@ -23,8 +23,8 @@ ROOMS = ("activations", "architectures", "claims", "layers", "symbols", "token_m
 MADE = {
     "Activation", "Constants", "Fluctuations", "Gradients", "Model", "Moments", "Reading", "ResidualSpectrum", "Scaling", "Shaping",
     "Smoothness", "activations.register", "activations.Erf", "activations.Exponential", "activations.Leaky", "activations.Polynomial",
-    "activations.RectifiedPower", "activations.Transformation", "claims.Claim", "claims.Evidence", "claims.Method", "claims.Paper",
-    "claims.Report", "claims.Verdict", "training.Comparison", "training.Diverged", "training.Run", "training.Unfinished",
+    "activations.RectifiedPower", "activations.Transformation", "claims.Claim", "claims.Erratum", "claims.Evidence", "claims.Method",
+    "claims.Paper", "claims.Report", "claims.Verdict", "training.Comparison", "training.Diverged", "training.Run", "training.Unfinished",
     "training.Recipe", "training.connect",
 }  # fmt: skip
 # what compiles, measures or reads a framework: one kind of the default suite, all behind slow

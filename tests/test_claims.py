@@ -19,10 +19,10 @@ from kcalc import claims
 from kcalc.claims import Claim, Evidence, Method, Paper, Verdict
 from kcalc.claims.bench import Bench
 from kcalc.claims.claim import verdict
-from kcalc.claims.errata import page
 from kcalc.claims.per_layer_gradient.draws import agree
 from kcalc.claims.report import Report, plain
 from kcalc.claims.scaling_calculus.draws import all_agree
+from kcalc.claims.what_holds import page
 from kcalc.cli import main
 from kcalc.mathml import mathml
 
@@ -50,7 +50,7 @@ def test_every_claim_is_whole() -> None:
     for claim in everything:
         assert claim.statement.strip() and claim.place.strip(), claim.id
         assert claim.statement.count("$") % 2 == 0, claim.id
-        for text in (claim.corrected, claim.caveat, claim.hypotheses, claim.reason):
+        for text in (claim.printed, claim.caveat, claim.hypotheses, claim.reason):
             assert text is None or text.count("$") % 2 == 0, claim.id
 
 
@@ -77,52 +77,55 @@ def test_what_holds_is_written_down() -> None:
     ("evidence", "expected"),
     [
         ([], Verdict.UNDECIDED),
-        ([("printed", True)], Verdict.HOLDS),
-        ([("printed", True), ("printed", None)], Verdict.UNDECIDED),
-        ([("printed", False)], Verdict.REFUTED),
-        ([("printed", False), ("corrected", True)], Verdict.CORRECTED),
-        ([("printed", False), ("printed", None)], Verdict.REFUTED),
-        ([("printed", None), ("printed", False), ("printed", True)], Verdict.REFUTED),
-        ([("printed", False), ("corrected", None)], Verdict.REFUTED),
-        ([("printed", None), ("corrected", False)], Verdict.CONTRADICTED),
-        ([("printed", False), ("corrected", False)], Verdict.CONTRADICTED),
-        ([("printed", True), ("corrected", False)], Verdict.CONTRADICTED),
+        ([("statement", True)], Verdict.HOLDS),
+        ([("statement", True), ("statement", None)], Verdict.UNDECIDED),
+        ([("statement", False)], Verdict.REFUTED),
+        ([("printed", False), ("statement", True)], Verdict.CORRECTED),
+        ([("statement", False), ("statement", None)], Verdict.REFUTED),
+        ([("statement", None), ("statement", False), ("statement", True)], Verdict.REFUTED),
+        ([("printed", False), ("statement", None)], Verdict.UNDECIDED),
+        ([("printed", None), ("statement", False)], Verdict.REFUTED),
+        ([("printed", False), ("statement", False)], Verdict.REFUTED),
+        ([("printed", True), ("statement", False)], Verdict.REFUTED),
     ],
 )
 def test_verdicts_follow_from_evidence(evidence: list[tuple[str, bool | None]], expected: Verdict) -> None:
     assert verdict(made(), [found(*item) for item in evidence]) is expected
 
 
-@pytest.mark.parametrize("form", [{"corrected": "$y$"}, {"caveat": "but"}])
+@pytest.mark.parametrize("form", [{"printed": "$y$"}, {"caveat": "but"}])
 @pytest.mark.parametrize(
     ("evidence", "expected"),
     [
-        ([("printed", False), ("corrected", True)], None),
-        ([("printed", False), ("corrected", False)], Verdict.CONTRADICTED),
-        ([("printed", False), ("printed", True), ("corrected", True)], Verdict.CONTRADICTED),
-        ([("printed", True), ("corrected", True)], Verdict.HOLDS),
-        ([("printed", False), ("corrected", None)], Verdict.UNDECIDED),
-        ([("printed", None), ("corrected", True)], Verdict.UNDECIDED),
-        ([("printed", False), ("printed", None), ("corrected", True)], Verdict.UNDECIDED),
-        ([("corrected", False), ("corrected", None)], Verdict.CONTRADICTED),
+        ([("printed", False), ("statement", True)], None),
+        ([("printed", False), ("statement", False)], Verdict.CONTRADICTED),
+        ([("printed", None), ("statement", False)], Verdict.CONTRADICTED),
+        ([("printed", True), ("statement", False)], Verdict.CONTRADICTED),
+        ([("printed", False), ("printed", True), ("statement", True)], Verdict.CONTRADICTED),
+        ([("printed", True), ("statement", True)], Verdict.HOLDS),
+        ([("printed", False), ("statement", None)], Verdict.UNDECIDED),
+        ([("printed", None), ("statement", True)], Verdict.UNDECIDED),
+        ([("printed", False), ("printed", None), ("statement", True)], Verdict.UNDECIDED),
+        ([("statement", False), ("statement", None)], Verdict.CONTRADICTED),
         ([("printed", False), ("printed", True), ("printed", None)], Verdict.CONTRADICTED),
         ([("printed", False)], Verdict.UNDECIDED),
     ],
 )
-def test_what_is_said_instead_must_hold_and_every_refutation_refute(
+def test_the_statement_must_hold_and_every_finding_about_the_printed_form_fail(
     form: dict[str, str], evidence: list[tuple[str, bool | None]], expected: Verdict | None
 ) -> None:
-    stands = Verdict.CORRECTED if "corrected" in form else Verdict.CAVEAT
+    stands = Verdict.CORRECTED if "printed" in form else Verdict.CAVEAT
     claim = Claim("X-1", "dks", "nowhere", "$x$", stands, lambda _: [], **form)  # type: ignore[arg-type]
-    assert claim.stands == "corrected"
+    assert claim.amended and not made().amended
     assert verdict(claim, [found(*item) for item in evidence]) is (expected or stands)
 
 
-def test_findings_are_about_the_form_that_stands() -> None:
-    b = Bench(np.random.default_rng(0), stands="corrected")
+def test_findings_are_about_the_statement() -> None:
+    b = Bench(np.random.default_rng(0), amended=True)
     own = [b.equal(1, 1, ""), b.at_most(1, 2, ""), b.exact(0, ""), b.proved([1], ""), b.statistical(b.rng.normal(size=99), 0, "")]
-    assert {item.about for item in own} == {"corrected"}
+    assert {item.about for item in own} == {"statement"}
     assert b.equal(1, 1, "", about="printed").about == b.counterexample(1, "").about == "printed"
+    assert bench().counterexample(1, "").about == "statement"
 
 
 def test_too_few_samples_decide_nothing() -> None:
@@ -144,7 +147,7 @@ def test_of_many_comparisons_none_that_is_undecided_is_dropped() -> None:
 
 
 def test_a_claim_without_its_reason_or_correction_is_refused() -> None:
-    with pytest.raises(kc.KcalcError, match="corrected form"):
+    with pytest.raises(kc.KcalcError, match="printed form"):
         Claim("X", "dks", "p", "s", Verdict.CORRECTED, lambda _: [])
     with pytest.raises(kc.KcalcError, match="a reason"):
         Claim("X", "dks", "p", "s", Verdict.NOT_DECIDABLE)
@@ -280,7 +283,7 @@ def test_the_page_needs_no_network_and_no_scripts(tmp_path: Path, capsys: pytest
     text = html.read_text()
     assert "<math" in text and "viewport" in text and "<script" not in text
     assert not re.findall(r'(?:src|href)="(?!#)', text)
-    assert json.loads(data.read_text())["schema"] == "kcalc.claims/1"
+    assert json.loads(data.read_text())["schema"] == "kcalc.claims/2"
     assert QUICK[0] in capsys.readouterr().out
     assert main(["verify", "--claim", "nothing"]) == 2
     assert main(["verify", "--claim", QUICK[0], "--json", str(tmp_path / "no" / "x.json")]) == 2
@@ -324,7 +327,7 @@ def test_several_papers_and_standard_output(tmp_path: Path, capsys: pytest.Captu
     both = ("--claim", QUICK[0], "--claim", QUICK[1], "--processes", "1")
     assert main(["verify", *both, "--paper", "tat", "--paper", "dks", "--json", "-"]) == 0
     told = capsys.readouterr()
-    assert json.loads(told.out)["schema"] == "kcalc.claims/1" and "2 claims" in told.err
+    assert json.loads(told.out)["schema"] == "kcalc.claims/2" and "2 claims" in told.err
     assert "not of the paper 'tat' or 'skips'" in refused(capsys, *both, "--paper", "tat", "--paper", "skips")
     with pytest.raises(kc.KcalcError, match="paper is empty"):
         claims.verify(paper=())
@@ -363,7 +366,7 @@ def test_statements_read_as_text() -> None:
 def test_a_named_claim_is_printed_whole_with_its_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--claim", "DKS-prop20", "--processes", "1"]) == 0
     text = capsys.readouterr().out
-    assert "printed: |C_f'(c)| <=" in text and "holds instead:" in text and "..." not in text
+    assert "statement: |C_f'(c)| <=" in text and "printed, which fails: |C_f'(c)| <=" in text and "..." not in text
     finding = kc.claims.verify(["DKS-prop20"], processes=1)["DKS-prop20"]
     assert text.count("\n  - ") == len(finding.evidence) > 2
     assert "- fails, counterexample, printed form:" in text and "1 claim:" in text

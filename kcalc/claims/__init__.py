@@ -1,11 +1,12 @@
 """What holds of the source papers: claims with their checks, run by :func:`verify` and shown by its report."""
 
 from .claim import Claim, Evidence, Method, Paper, Verdict
+from .errata import Erratum, errata
 from .registry import all, get, papers
 from .report import Report
 from .verify import check, verify
 
-__all__ = ["Claim", "Evidence", "Method", "Paper", "Report", "Verdict", "all", "check", "get", "papers", "verify"]
+__all__ = ["Claim", "Erratum", "Evidence", "Method", "Paper", "Report", "Verdict", "all", "check", "errata", "get", "papers", "verify"]
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import sympy as sp
 
 from ..fields.balls import working
-from .claim import CORRECTED, PRINTED, Evidence, Method
+from .claim import PRINTED, STATEMENT, Evidence, Method
 
 T = TypeVar("T")
 Array = np.ndarray
@@ -27,13 +27,13 @@ _LEAST = 30  # samples whose spread tells a standard error
 class Bench:
     """``rng``: a generator of the claim's own.  ``budget``: "quick" or "full".
 
-    ``stands``: the form that kcalc stands by, which findings are about unless they say otherwise: the corrected one where there is a
-    correction or a caveat.  Counterexamples are about the printed form unless they say otherwise.
+    ``amended``: whether the paper prints something else than the claim states.  Findings are about the statement unless they say
+    otherwise; counterexamples, for amended claims, about the printed form.
     """
 
     rng: np.random.Generator
     budget: str = "quick"
-    stands: str = PRINTED
+    amended: bool = False
 
     def size(self, quick: T, full: T) -> T:
         """How much to do."""
@@ -48,7 +48,7 @@ class Bench:
         margin: float | None = None,
         data: dict[str, Any] | None = None,
     ) -> Evidence:
-        return Evidence(about or self.stands, method, holds, what, margin, data or {})
+        return Evidence(about or STATEMENT, method, holds, what, margin, data or {})
 
     # -- exact -----------------------------------------------------------------------------------------------------------------------
 
@@ -89,10 +89,11 @@ class Bench:
             about, Method.NUMERIC, fails == 0, what, float(slack.min()), {"compared": int(left.size), "violations": fails} | data
         )
 
-    def counterexample(self, violated_by: float, what: str, about: str = PRINTED, tolerance: float = 1e-9, **data: Any) -> Evidence:
+    def counterexample(self, violated_by: float, what: str, about: str | None = None, tolerance: float = 1e-9, **data: Any) -> Evidence:
         """One instance that a form must satisfy and fails by ``violated_by`` > 0; where it does not fail, the form is not refuted by it."""
         fails = bool(violated_by > tolerance)
         margin = -float(violated_by) + (0.0 if fails else tolerance)
+        about = about or (PRINTED if self.amended else STATEMENT)
         return Evidence(about, Method.COUNTEREXAMPLE, not fails, what, margin, dict(data))
 
     # -- samples ---------------------------------------------------------------------------------------------------------------------
@@ -177,4 +178,4 @@ def _ends(value: Any) -> tuple[float, float]:
     return (max(low, 0.0) if value >= 0 else min(low, -5e-324), min(high, -5e-324) if value < 0 else max(high, 0.0))
 
 
-__all__ = ["BUDGETS", "CORRECTED", "PRINTED", "THRESHOLD", "Bench"]
+__all__ = ["BUDGETS", "PRINTED", "THRESHOLD", "Bench"]

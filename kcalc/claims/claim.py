@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,8 +18,8 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     CAVEAT = "holds with caveat"
-    CORRECTED = "refuted as printed, corrected form holds"
-    REFUTED = "refuted as printed"
+    CORRECTED = "printed form fails, corrected form holds"
+    REFUTED = "fails"
     NOT_DECIDABLE = "not decidable here"
     UNDECIDED = "undecided"
     CONTRADICTED = "contradicted"
@@ -37,21 +39,46 @@ class Method(StrEnum):
     COUNTEREXAMPLE = "counterexample"
 
 
-PRINTED, CORRECTED = "printed", "corrected"
+FAILING = (Verdict.CORRECTED, Verdict.REFUTED)
+"""The verdicts of claims whose printed statement fails."""
+COUNTED = {
+    Verdict.HOLDS: "holds", Verdict.CAVEAT: "holds with a caveat", Verdict.CORRECTED: "fails as printed and holds as corrected",
+    Verdict.REFUTED: "fails", Verdict.NOT_DECIDABLE: "cannot be decided here", Verdict.UNDECIDED: "is undecided",
+    Verdict.CONTRADICTED: "is contradicted",
+}  # fmt: skip
+STATEMENT, PRINTED = "statement", "printed"
+SCHEMA = "kcalc.claims/2"  # of journals and JSON reports
 COPIES = (
-    '"As printed" means: as it stands in the text that was checked, a plain-text copy of each paper, read by machine and damaged in '
-    "places. Sections, equations and theorems are numbered as there. A refutation says that a formula is false in this form, not whose "
-    "slip that is: the published version may have it right."
+    "Every claim that can be decided is stated in the form that holds. Where the paper prints a different mathematical statement, which "
+    "fails, the printed one is quoted beside the claim. The papers were read in plain-text copies that are damaged in places: slips of "
+    "these copies (letters, indices, lost signs) are listed as errata, have no verdict and are not counted. In both cases the published "
+    "paper may be right."
 )
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 claim, 2 claims."""
+    return f"{number} {noun}" + ("s" if number != 1 else "")
+
+
+def tally(verdicts: Iterable[Verdict]) -> str:
+    """The counts as a sentence, the most frequent verdict first: 3 hold, 1 fails as printed and holds as corrected."""
+    counts = sorted(Counter(verdicts).items(), key=lambda item: -item[1])
+    return ", ".join(f"{count} {COUNTED[verdict] if count == 1 else _plural(COUNTED[verdict])}" for verdict, count in counts)
+
+
+def _plural(phrase: str) -> str:
+    """Verbs in the plural."""
+    return re.sub(r"\b(hold|fail)s\b", r"\1", re.sub("^is ", "are ", phrase))
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One finding about a form of a claim.
+    """One finding about a claim.
 
-    ``about``: "printed" or "corrected", which is the form that kcalc stands by where it is not the printed one.  ``holds``: None where the
-    budget did not suffice.  ``margin``: by how much it holds (or fails, if negative), in the units that ``what`` says.  ``data``: numbers,
-    seeds, counts; plain JSON values.
+    ``about``: "statement", or "printed" for the printed form that fails, or for the statement without its caveat.  ``holds``: None where
+    the budget did not suffice.  ``margin``: by how much it holds (or fails, if negative), in the units that ``what`` says.  ``data``:
+    numbers, seeds, counts; plain JSON values.
     """
 
     about: str
@@ -75,10 +102,10 @@ Check = Callable[[Any], Iterable[Evidence]]
 class Claim(Shown):
     """One statement of a paper.
 
-    ``statement``: as printed, LaTeX in text ($...$ for formulas).  ``corrected``: the form that holds, where the printed one does not;
-    ``caveat``: what must be added to the printed one.  ``expected``: the verdict that kcalc stands by.  ``reason``: why it cannot be
-    decided here, for claims without a check.  ``theorem``: whether it is a theorem, proposition, lemma or corollary.  ``may_stay_open``:
-    that the quick budget may be too small for it, so that "undecided" contradicts nothing there.
+    ``statement``: the form that holds, LaTeX in text ($...$ for formulas).  ``printed``: a mathematically different form that the paper
+    prints and that fails; ``caveat``: a hypothesis or limit that the paper leaves out.  ``expected``: the verdict that kcalc stands by.
+    ``reason``: why it cannot be decided here, for claims without a check.  ``theorem``: whether it is a theorem, proposition, lemma or
+    corollary.  ``may_stay_open``: that the quick budget may be too small for it, so that "undecided" contradicts nothing there.
     """
 
     id: str
@@ -87,7 +114,7 @@ class Claim(Shown):
     statement: str
     expected: Verdict
     check: Check | None = None
-    corrected: str | None = None
+    printed: str | None = None
     caveat: str | None = None
     hypotheses: str | None = None
     reason: str | None = None
@@ -97,8 +124,8 @@ class Claim(Shown):
     def __post_init__(self) -> None:
         if (self.check is None) != (self.expected is Verdict.NOT_DECIDABLE) or (self.check is None) != (self.reason is not None):
             raise KcalcError(f"claim {self.id}: a claim has a check, or a reason why it cannot be decided here")
-        if (self.expected is Verdict.CORRECTED) != (self.corrected is not None):
-            raise KcalcError(f"claim {self.id}: a corrected form belongs to a claim that is refuted as printed, and the other way round")
+        if (self.expected is Verdict.CORRECTED) != (self.printed is not None):
+            raise KcalcError(f"claim {self.id}: a printed form belongs to a claim whose printed form fails, and the other way round")
         if (self.expected is Verdict.CAVEAT) != (self.caveat is not None):
             raise KcalcError(f"claim {self.id}: a caveat belongs to a claim that holds with one, and the other way round")
 
@@ -110,13 +137,13 @@ class Claim(Shown):
         return (get, (self.id,)) if known else super().__reduce_ex__(protocol)
 
     @property
-    def stands(self) -> str:
-        """The form that kcalc stands by: the corrected one where there is a correction or a caveat, else the printed one."""
-        return PRINTED if self.corrected is None and self.caveat is None else CORRECTED
+    def amended(self) -> bool:
+        """Whether the paper prints something else: another form, or the statement without its caveat."""
+        return self.printed is not None or self.caveat is not None
 
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain data, without its check."""
-        names = ("id", "paper", "place", "statement", "corrected", "caveat", "hypotheses", "reason", "theorem")
+        names = ("id", "paper", "place", "statement", "printed", "caveat", "hypotheses", "reason", "theorem")
         return {name: getattr(self, name) for name in names} | {"expected": str(self.expected)}
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -128,34 +155,26 @@ class Claim(Shown):
 
 
 def verdict(claim: Claim, evidence: Sequence[Evidence]) -> Verdict:
-    """What the evidence says: nothing is taken to hold that has no evidence, or evidence that is undecided; one failure refutes.
+    """The verdict that follows from the evidence; a statement without evidence, or with undecided evidence, is not taken to hold.
 
-    Where kcalc stands by a corrected form or by a caveat, findings about the printed form are refutations of it: each must fail, and one
-    that holds contradicts what kcalc says of the claim as much as a failure of the corrected form does.
+    Findings about the printed form are refutations of it: each must fail, and one that holds contradicts the claim as much as a failure
+    of the statement does.
     """
     if claim.check is None:
         return Verdict.NOT_DECIDABLE
+    stated = [item.holds for item in evidence if item.about == STATEMENT]
     printed = [item.holds for item in evidence if item.about == PRINTED]
-    corrected = [item.holds for item in evidence if item.about == CORRECTED]
-    if False in corrected:
-        return Verdict.CONTRADICTED
-    if claim.stands == CORRECTED:
-        return _mended(claim, printed, corrected)
-    if False in printed:
-        return Verdict.CORRECTED if corrected and None not in corrected else Verdict.REFUTED
-    return Verdict.HOLDS if printed and None not in [*printed, *corrected] else Verdict.UNDECIDED
-
-
-def _mended(claim: Claim, printed: Sequence[bool | None], corrected: Sequence[bool | None]) -> Verdict:
+    if False in stated:
+        return Verdict.CONTRADICTED if claim.amended else Verdict.REFUTED
     if True in printed and False in printed:
         return Verdict.CONTRADICTED
-    if None in [*printed, *corrected]:
+    if not stated or None in [*stated, *printed]:
         return Verdict.UNDECIDED
-    if True in printed:
+    if True in printed or not (printed or claim.amended):
         return Verdict.HOLDS
-    if not corrected or not (printed or claim.caveat):
-        return Verdict.UNDECIDED
-    return Verdict.CAVEAT if claim.caveat else Verdict.CORRECTED
+    if claim.caveat:
+        return Verdict.CAVEAT
+    return Verdict.CORRECTED if printed else Verdict.UNDECIDED
 
 
 @dataclass
@@ -173,7 +192,7 @@ class Paper:
         statement: str,
         expected: Verdict = Verdict.HOLDS,
         *,
-        corrected: str | None = None,
+        printed: str | None = None,
         caveat: str | None = None,
         hypotheses: str | None = None,
         theorem: bool = False,
@@ -181,12 +200,12 @@ class Paper:
     ) -> Callable[[Check], Check]:
         """Register the decorated function as the check of a claim; arguments as for :class:`Claim`.
 
-        ``corrected`` and ``caveat`` say what verdict is expected, unless ``expected`` does.
+        ``printed`` and ``caveat`` say what verdict is expected, unless ``expected`` does.
         """
 
         def register(check: Check) -> Check:
-            stands = Verdict.CORRECTED if corrected is not None else Verdict.CAVEAT if caveat is not None else expected
-            self._add(Claim(id, self.name, place, statement, stands, check, corrected, caveat, hypotheses, None, theorem, may_stay_open))
+            said = Verdict.CORRECTED if printed is not None else Verdict.CAVEAT if caveat is not None else expected
+            self._add(Claim(id, self.name, place, statement, said, check, printed, caveat, hypotheses, None, theorem, may_stay_open))
             return check
 
         return register

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..printing import Shown, shown
-from .claim import CORRECTED, PRINTED, Claim, Evidence, Method, Verdict, verdict
+from .claim import PRINTED, STATEMENT, Claim, Evidence, Method, Verdict, verdict
 from .registry import get
 
 
@@ -72,7 +72,7 @@ class Finding(Shown):
 
 def _item(data: Any) -> Evidence:
     about, margin = data["about"], _typed(data["margin"], int, float, type(None))
-    if about not in (PRINTED, CORRECTED):
+    if about not in (STATEMENT, PRINTED):
         raise ValueError(about)
     holds = data["holds"] if data["holds"] is None else _typed(data["holds"], bool, bools=True)
     numbers = {str(name): value for name, value in _typed(data["data"], dict).items()}

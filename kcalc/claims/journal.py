@@ -12,9 +12,9 @@ from typing import Any
 
 from ..errors import KcalcError
 from ..files import write_whole
+from .claim import SCHEMA
 from .finding import Finding
 
-SCHEMA = "kcalc.claims/1"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SHOWN = 120  # characters of what a file says, in a message
 

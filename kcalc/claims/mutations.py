@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import unknown
 from ..threads import cached_property
-from .claim import Claim, Evidence, Verdict, verdict
+from .claim import STATEMENT, Claim, Evidence, Verdict, verdict
 from .finding import Finding
 from .registry import PAPERS, get
 from .verify import bench_of
@@ -113,7 +113,7 @@ def noticed(claim: Claim, budget: str = "quick", seed: int = 0) -> bool:
     try:
         for item in claim.check(bench_of(claim, budget, seed)) if claim.check else ():
             evidence.append(item)
-            if item.about == claim.stands and item.holds is False and claim.expected is not Verdict.REFUTED:
+            if item.about == STATEMENT and item.holds is False and claim.expected is not Verdict.REFUTED:
                 return True
     except Exception:  # whatever a spoilt formula leads to
         return True

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..mathml import formulas
-from .claim import COPIES, PRINTED, Claim, Evidence, Verdict
+from .claim import COPIES, PRINTED, Claim, Evidence, Verdict, counted
+from .errata import errata
 from .finding import Finding
 from .registry import papers
+from .report import printed_form
 
 COLOURS = {
     Verdict.HOLDS: "#1a7f37", Verdict.CAVEAT: "#7d6608", Verdict.CORRECTED: "#b35900", Verdict.REFUTED: "#b35900",
@@ -34,6 +36,7 @@ details { font-size: .85rem; } summary { cursor: pointer; color: var(--soft); }
 @media (max-width: 30rem) {
   body { padding: .6rem; } .claim { padding: .5rem .6rem; } math { font-size: .9em; } nav ul { padding-left: 1.2rem; }
 }
+.wide { overflow-x: auto; }
 nav a { color: inherit; } nav li { margin: .2rem 0; }
 """
 
@@ -42,12 +45,15 @@ def page(report: Any) -> str:
     """The whole page."""
     found = _by_paper(report)
     sections = "".join(_section(name, title, findings) for name, title, findings in found)
-    links = "".join(f'<li><a href="#{name}">{html.escape(title)}</a>: {len(findings)} claims</li>' for name, title, findings in found)
+    links = "".join(
+        f'<li><a href="#{name}">{html.escape(title)}</a>: {counted(len(findings), "claim")}</li>' for name, title, findings in found
+    )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>What holds</title><style>{STYLE}</style></head><body><h1>What holds</h1>"
         f'<p>{html.escape(report.summary.splitlines()[0])}</p>{_counts(report)}<p class="label">{html.escape(COPIES)}</p>'
-        f"{_contradictions(report)}<nav><ul>{links}</ul></nav>{sections}</body></html>"
+        f'{_contradictions(report)}<nav><ul>{links}<li><a href="#errata">Errata of the copies</a></li></ul></nav>'
+        f"{sections}{_errata([name for name, _, _ in found])}</body></html>"
     )
 
 
@@ -81,6 +87,18 @@ def _section(name: str, title: str, findings: list[Finding]) -> str:
     return f'<h2 id="{html.escape(name)}">{html.escape(title)}</h2>' + "".join(_card(finding) for finding in findings)
 
 
+def _errata(names: list[str]) -> str:
+    """The slips of the copies of these papers, as a table."""
+    titles = {paper.name: paper.title for paper in papers()}
+    head = "<tr><th>place</th><th>printed</th><th>meant</th><th>claim</th></tr>"
+    parts = []
+    for name in names:
+        cells = ([*map(formulas, (e.place, e.printed, e.meant)), html.escape(e.claim or "")] for e in errata(name))
+        rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
+        parts.append(f'<h3>{html.escape(titles[name])}</h3><div class="wide"><table>{head}{rows}</table></div>')
+    return f'<h2 id="errata">Errata of the copies</h2>{"".join(parts)}'
+
+
 def _card(finding: Finding) -> str:
     claim, colour = finding.claim, COLOURS[finding.verdict]
     parts = [
@@ -88,7 +106,7 @@ def _card(finding: Finding) -> str:
         f'<span class="verdict" style="color:{colour}">{html.escape(finding.verdict)}</span></div>',
         f"<p>{formulas(claim.statement)}</p>",
     ]
-    lines = (("Holds instead", claim.corrected), ("Caveat", claim.caveat), ("Under", claim.hypotheses), ("Why not", claim.reason))
+    lines = (("Printed, which fails", claim.printed), ("Caveat", claim.caveat), ("Under", claim.hypotheses), ("Why not", claim.reason))
     for label, text in lines:
         parts += [f'<p><span class="label">{label}:</span> {formulas(text)}</p>'] if text else []
     if finding.error:
@@ -102,16 +120,15 @@ def _card(finding: Finding) -> str:
 
 
 def _told(finding: Finding) -> str:
-    count = len(finding.evidence)
-    return html.escape(f"{count} finding{'' if count == 1 else 's'}: {finding.methods}, {finding.seconds:.2f} s")
+    return html.escape(f"{counted(len(finding.evidence), 'finding')}: {finding.methods}, {finding.seconds:.2f} s")
 
 
 def _evidence(item: Evidence, claim: Claim) -> str:
-    form = "as printed" if item.about == PRINTED else "with the caveat" if claim.caveat else "as corrected"
+    form = f"{printed_form(claim)}, " if item.about == PRINTED else ""
     said = {True: "holds", False: "fails", None: "undecided"}[item.holds]
     margin = "" if item.margin is None else f", margin {item.margin:.3g}"
     data = f'<p class="data">{html.escape(_listed(item.data))}</p>' if item.data else ""
-    return f"<p>{form}, {html.escape(item.method)}: {formulas(item.what)}: {said}{margin}</p>{data}"
+    return f"<p>{form}{html.escape(item.method)}: {formulas(item.what)}: {said}{margin}</p>{data}"
 
 
 def _listed(data: Mapping[str, Any]) -> str:

@@ -33,12 +33,20 @@ def papers() -> tuple[Paper, ...]:
 
 
 def all(paper: str | Iterable[str] | None = None) -> tuple[Claim, ...]:
-    """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips"). Raises: KcalcError for an unknown paper."""
+    """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips"). Raises: KcalcError for no or an unknown paper."""
+    wanted = wanted_papers(paper)
+    return tuple(claim for source in papers() if source.name in wanted for claim in source.claims.values())
+
+
+def wanted_papers(paper: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The short names that are asked for, all of them for None. Raises: KcalcError for none or an unknown one."""
     wanted = tuple(PAPERS) if paper is None else (paper,) if isinstance(paper, str) else items(paper, "paper")
+    if not wanted:
+        raise KcalcError("paper is empty; leave it out for all papers")
     for name in wanted:
         if not is_key(name, PAPERS):
             raise unknown("paper", name, PAPERS)
-    return tuple(claim for source in papers() if source.name in wanted for claim in source.claims.values())
+    return wanted
 
 
 def get(id: str) -> Claim:
@@ -61,8 +69,6 @@ def _nearest(id: str, known: Iterable[str]) -> list[str]:
 def chosen(ids: Iterable[str] | str | None, paper: str | Iterable[str] | None) -> tuple[Claim, ...]:
     """The claims that are asked for, each once, in the order of the papers."""
     paper = items(paper, "paper") if paper is not None and not isinstance(paper, str) else paper
-    if paper == ():
-        raise KcalcError("paper is empty; leave it out to verify the claims of all papers")
     if ids is None:
         return all(paper)
     wanted = {get(id).id for id in ([ids] if isinstance(ids, str) else items(ids, "ids"))}

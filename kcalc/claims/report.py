@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import unknown
 from ..plain_arguments import is_key
-from .claim import PRINTED, Verdict
+from .claim import PRINTED, SCHEMA, STATEMENT, Claim, Verdict, counted, tally
+from .errata import Erratum
 from .finding import Finding
+from .registry import papers
 
-TOLD = ("paper", "place", "statement", "corrected", "caveat", "hypotheses", "reason")
+TOLD = ("paper", "place", "statement", "printed", "caveat", "hypotheses", "reason")
 WIDTH = 62  # of a statement in the table
 
 
@@ -55,16 +57,15 @@ class Report:
         return "\n".join([*lines, "", self.summary])
 
     def details(self) -> str:
-        """Every claim whole: the statement, its correction or caveat, the verdict, and the evidence line by line; then the summary."""
+        """Every claim whole: statement, printed form or caveat, verdict, evidence line by line; then the summary."""
         return "\n\n".join([*map(_detailed, self.findings), self.summary])
 
     @property
     def summary(self) -> str:
         """The counts, and every contradiction in a line."""
         open_ = sum(f.undecided for f in self.findings)
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.counts.items(), key=lambda item: -item[1]))
-        number = f"{len(self.findings)} claim" + ("s" if len(self.findings) != 1 else "")
-        lines = [f"{number}: {counts} (budget {self.budget}, seed {self.seed}, {self.seconds:.0f} s)"]
+        counts = tally(finding.verdict for finding in self.findings)
+        lines = [f"{counted(len(self.findings), 'claim')}: {counts} (budget {self.budget}, seed {self.seed}, {self.seconds:.0f} s)"]
         if open_:
             told = "claim is undecided that was" if open_ == 1 else "claims are undecided that were"
             lines.append(f"{open_} {told} decided before: the budget or the samples of this seed do not suffice")
@@ -74,11 +75,11 @@ class Report:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, schema kcalc.claims/1."""
+        """Plain data, schema kcalc.claims/2."""
         from ..version import __version__
 
         return {
-            "schema": "kcalc.claims/1", "version": __version__, "budget": self.budget, "seed": self.seed, "seconds": self.seconds,
+            "schema": SCHEMA, "version": __version__, "budget": self.budget, "seed": self.seed, "seconds": self.seconds,
             "counts": {str(verdict): count for verdict, count in self.counts.items()},
             "findings": [f.to_dict() | {name: getattr(f.claim, name) for name in TOLD} for f in self.findings],
         }  # fmt: skip
@@ -98,7 +99,13 @@ class Report:
         return f"Report({self.summary.splitlines()[0]})"
 
 
-HEADS = {"statement": "printed", "corrected": "holds instead", "caveat": "only with", "hypotheses": "hypotheses", "reason": "not decided"}
+HEADS = {
+    "statement": "statement",
+    "printed": "printed, which fails",
+    "caveat": "only with",
+    "hypotheses": "hypotheses",
+    "reason": "not decided",
+}
 MARKS = {True: "holds", False: "fails", None: "open"}
 
 
@@ -110,10 +117,30 @@ def _detailed(finding: Finding) -> str:
     lines.append(_paragraph("verdict: ", f"{finding.verdict} ({finding.seconds:.2f} s)"))
     lines += [_paragraph("error: ", finding.error)] if finding.error else []
     for item in finding.evidence:
-        form = "printed form" if item.about == PRINTED else "form that stands"
+        form = f", {printed_form(claim)}" if item.about == PRINTED else ""
         room = "" if item.margin is None else f"; margin {item.margin:.3g}"
-        lines.append(_paragraph(f"- {MARKS[item.holds]}, {item.method}, {form}: ", plain(item.what) + room))
+        lines.append(_paragraph(f"- {MARKS[item.holds]}, {item.method}{form}: ", plain(item.what) + room))
     return "\n".join(lines)
+
+
+def printed_form(claim: Claim) -> str:
+    """What evidence about the printed form is about."""
+    return "without the caveat" if claim.caveat else "printed form"
+
+
+def errata_text(rows: Iterable[Erratum]) -> str:
+    """The slips of the copies for a terminal, by paper."""
+    chosen = tuple(rows)
+    parts = []
+    for paper in papers():
+        own = [row for row in chosen if row.paper == paper.name]
+        lines = [_paragraph(f"{plain(row.place)}: ", f"{plain(row.printed)}; meant: {plain(row.meant)}" + _of(row)) for row in own]
+        parts += ["\n".join([f"{paper.title} ({counted(len(own), 'slip')})", *lines])] if own else []
+    return "\n\n".join([*parts, f"{counted(len(chosen), 'slip')} of the copies, without verdicts"])
+
+
+def _of(row: Erratum) -> str:
+    return f" (claim {row.claim})" if row.claim else ""
 
 
 def _paragraph(head: str, text: str) -> str:
@@ -148,9 +175,8 @@ def _bracketed(text: str) -> str:
 
 
 def _blamed(finding: Finding) -> str | None:
-    """What of the evidence speaks against the form that stands, or decides nothing."""
-    stands = finding.claim.stands
-    wrong = (e.what for e in finding.evidence if (e.about == stands and e.holds is False) or (e.about != stands and e.holds is True))
+    """What of the evidence speaks against the claim, or decides nothing."""
+    wrong = (e.what for e in finding.evidence if e.holds is (e.about != STATEMENT))
     return next(wrong, None) or next((e.what for e in finding.evidence if e.holds is None), None)
 
 

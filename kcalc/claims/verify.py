@@ -54,7 +54,7 @@ def verify(
 
 def bench_of(claim: Claim, budget: str = "quick", seed: int = 0) -> Bench:
     """What the check of a claim works with: random numbers of its own."""
-    return Bench(np.random.default_rng([seed, zlib.crc32(claim.id.encode())]), budget, claim.stands)
+    return Bench(np.random.default_rng([seed, zlib.crc32(claim.id.encode())]), budget, claim.amended)
 
 
 def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:

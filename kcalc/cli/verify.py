@@ -10,8 +10,10 @@ from pathlib import Path
 
 from ..claims.bench import BUDGETS
 from ..claims.claim import COPIES
+from ..claims.errata import errata
 from ..claims.journal import check_file, printable
 from ..claims.registry import PAPERS
+from ..claims.report import errata_text
 from ..claims.verify import verify
 from ..errors import KcalcError
 from ..files import write_whole
@@ -22,6 +24,7 @@ EPILOG = """\
 examples:
   kcalc verify --budget quick
   kcalc verify --claim DKS-thm13a --claim DKS-thm13b
+  kcalc verify --errata --paper tat
   kcalc verify --paper tat --budget full --journal tat.jsonl --html tat.html
 
 The exit status is 1 where a verdict contradicts the one that kcalc stands by, or where a claim that can be decided
@@ -34,6 +37,9 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--claim", action="append", metavar="ID", help="this claim, whole and with its evidence (may be given several times)"
     )
+    command.add_argument(
+        "--errata", action="store_true", help="list the slips of the copies in which the papers were read, and check nothing"
+    )
     command.add_argument("--budget", choices=BUDGETS, default="quick", help="how much to compute; default quick")
     command.add_argument("--seed", type=int, default=0, help="of the random numbers; default 0")
     command.add_argument("--processes", type=int, metavar="N", help="how many claims at once; default: one per processor")
@@ -45,6 +51,12 @@ def _options(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.errata:
+        others = [name for name in ("claim", "journal", "json", "html") if getattr(options, name) is not None]
+        if others:
+            raise KcalcError(f"--errata checks no claims, so that --{others[0]} has nothing to do; leave one of the two out")
+        print(errata_text(errata(options.paper)))
+        return 0
     _check_files({f"--{name}": getattr(options, name) for name in ("journal", "json", "html")})
     try:
         report = verify(options.claim, options.paper, options.budget, options.seed, options.processes, options.journal, progress=True)

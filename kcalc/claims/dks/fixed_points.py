@@ -9,7 +9,7 @@ import sympy as sp
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
-from ..bench import CORRECTED, Bench
+from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
 from . import coefficients as co
@@ -31,13 +31,13 @@ def slope(C: PowerMap) -> float:
     return float(C.weights @ np.arange(C.weights.size))
 
 
-def everywhere(bench: Bench, family: co.Family, first: int, what: str, about: str) -> Evidence:
+def everywhere(bench: Bench, family: co.Family, first: int, what: str) -> Evidence:
     """That all members p_n of a family of polynomials are >= 0 on [-1, 1], looked at one by one up to n = 400."""
     slack = []
     for n in range(first, 400):
         terms = family(n)
         slack.append(terms.get(0, 0) - sum(abs(value) for power, value in terms.items() if power))
-    return bench.proved(slack, f"{what}: term by term of the power series", about)
+    return bench.proved(slack, f"{what}: term by term of the power series")
 
 
 def _names(bench: Bench) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(float(constant(1.0) <= constant(0.0)), "ii, read strictly: the C map 1 of a constant activation")
     names = list(_names(bench))
     parts = [float(b.mid()) for name in names for b in co.enclosed(name)]
-    yield bench.at_most(0, parts, "coefficients of activations, the middles of enclosures: none is negative", 1e-12, CORRECTED)
+    yield bench.at_most(0, parts, "coefficients of activations, the middles of enclosures: none is negative", 1e-12)
     yield from _agreeing(bench, names)
     grid = np.append(0.0, T)
     values, zero, means = [], [], []
@@ -63,29 +63,28 @@ def _(bench: Bench) -> Iterator[Evidence]:
         values.append(C(grid))
         zero.append(float(C(0.0)))
         means.append(reference.mean(phi.value, 1.0, phi.kinks) ** 2 / reference.second_moment(name))
-    yield bench.equal(zero, means, "$C(0) = (E\\phi)^2/Q$, by quadrature", 1e-11, CORRECTED)
+    yield bench.equal(zero, means, "$C(0) = (E\\phi)^2/Q$, by quadrature", 1e-11)
     net = c_map(residual_network(bench.rng, "gelu"))
     values += [net(grid), *(C(grid) for C in power_maps(bench.rng, bench.size(300, 3000)) if C.weights[1:].sum() > 1e-3)]
     rows = np.array(values)
-    yield bench.equal(rows[:, -1], 1, "$C(1)=1$: activations, a random network, random C maps", 1e-12, CORRECTED)
-    yield bench.at_most(0, rows[:, 0], "$C(0)\\ge0$", 1e-15, CORRECTED)
-    yield bench.at_most(0, np.diff(rows, 2, axis=1), "convex", 1e-12, CORRECTED)
-    yield bench.at_most(1e-7, (rows[:, 50:] - rows[:, :-50]).min(axis=1), "iii: it rises over every interval of length 1/2", 0.0, CORRECTED)
+    yield bench.equal(rows[:, -1], 1, "$C(1)=1$: activations, a random network, random C maps", 1e-12)
+    yield bench.at_most(0, rows[:, 0], "$C(0)\\ge0$", 1e-15)
+    yield bench.at_most(0, np.diff(rows, 2, axis=1), "convex", 1e-12)
+    yield bench.at_most(1e-7, (rows[:, 50:] - rows[:, :-50]).min(axis=1), "iii: it rises over every interval of length 1/2", 0.0)
 
 
 def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
     """The enclosures, the library's series and a quadrature of NumPy."""
     truth = [reference.power_series(name, co.TERMS + 1) for name in names]
     balls = [[float(b.mid()) for b in co.enclosed(name)] for name in names]
-    yield bench.equal(balls, truth, "they are those of a quadrature", 1e-11, CORRECTED)
+    yield bench.equal(balls, truth, "they are those of a quadrature", 1e-11)
     own = [activation(name).c_map.series(co.TERMS + 1) for name in names]
-    yield bench.equal(own, truth, "as are the library's series", 1e-11, CORRECTED)
+    yield bench.equal(own, truth, "as are the library's series", 1e-11)
 
 
 @PAPER.claim(
-    "DKS-prop31iv", "App. C.2, Proposition 31 iv",
-    r"a nontrivial $C$ (neither constant nor the identity) is strictly increasing and strictly convex on $[0,1]$",
-    corrected=r"a $C$ that is not affine is", hypotheses=_UNIFORM, theorem=True,
+    "DKS-prop31iv", "App. C.2, Proposition 31 iv", "a $C$ that is not affine is strictly increasing and strictly convex on $[0,1]$",
+    printed="every $C$ that is neither constant nor the identity is", hypotheses=_UNIFORM, theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     x = sp.Symbol("x", real=True)
@@ -96,21 +95,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
         float(moved and bend < 1e-12), "$\\phi=(x+1)/\\sqrt2$ has $C=(1+c)/2$: neither constant nor the identity, and straight", bend=bend
     )
     own = np.polynomial.hermite_e.HermiteE([1, 1]) / np.sqrt(2)
-    yield bench.equal(own.coef**2, [0.5, 0.5], "its coefficients from the Hermite expansion", 1e-14, CORRECTED)
+    yield bench.equal(own.coef**2, [0.5, 0.5], "its coefficients from the Hermite expansion", 1e-14)
     higher = [max(float(b.lower()) for b in co.enclosed(name)[2:]) for name in _names(bench)]
-    yield bench.proved([v - 1e-6 for v in higher], "activations: a coefficient beyond the linear one is positive, enclosed", CORRECTED)
+    yield bench.proved([v - 1e-6 for v in higher], "activations: a coefficient beyond the linear one is positive, enclosed")
     maps = curved(power_maps(bench.rng, bench.size(400, 4000)))
     bends = [C(0.3) / 2 + C(0.9) / 2 - C(0.6) for C in maps]
     least = [sum(b * (0.3**n + 0.9**n - 2 * 0.6**n) / 2 for n, b in enumerate(C.weights) if n > 1) for C in maps]
-    yield bench.equal(bends, least, "the bend of random maps is that of their terms beyond the linear one", 1e-12, CORRECTED)
-    yield bench.at_most(1e-9, bends, "and positive", 0.0, CORRECTED)
+    yield bench.equal(bends, least, "the bend of random maps is that of their terms beyond the linear one", 1e-12)
+    yield bench.at_most(1e-9, bends, "and positive", 0.0)
     rises = [C(0.9) - C(0.3) for C in maps]
-    yield bench.at_most(1e-9, rises, "and they rise", 0.0, CORRECTED)
+    yield bench.at_most(1e-9, rises, "and they rise", 0.0)
     chords = []
     for name in _names(bench):
         values = activation(name).c_map(np.array([0.2, 0.6, 1.0]))
         chords.append([values[0] / 2 + values[2] / 2 - values[1], values[2] - values[1]])
-    yield bench.at_most(1e-6, chords, "the C maps of activations: bend and rise", 0.0, CORRECTED)
+    yield bench.at_most(1e-6, chords, "the C maps of activations: bend and rise", 0.0)
 
 
 @PAPER.claim(
@@ -142,8 +141,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim(
     "DKS-lem33", "App. C.2, Lemma 33, eq. 26",
-    r"$C(-c)\ge2C(0)-C(c)$ for $c\in(0,1]$; if equality holds for one such $c$, then $C$ is odd",
-    corrected=r"equality for one $c$ makes $C-C(0)$ odd", hypotheses="uniform q values; C nontrivial", theorem=True,
+    r"$C(-c)\ge2C(0)-C(c)$ for $c\in(0,1]$; if equality holds for one such $c$, then $C-C(0)$ is odd",
+    printed="if equality holds for one such $c$, then $C$ is odd", hypotheses="uniform q values; C nontrivial", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for weights, what in (([0.5, 0.5], "(1+c)/2"), ([0.5, 0, 0, 0.5], "(1+c^3)/2")):
@@ -152,16 +151,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.counterexample(float(C(-0.7) + C(0.7)) if equal else 0.0, f"$C={what}$: equality everywhere, and $C(-c)+C(c)=1$")
     x = sp.Symbol("x", real=True)
     straight = activation((x + 1) / sp.sqrt(2)).c_map
-    yield bench.equal(straight(-T) + straight(T), 1, "$(1+c)/2$ is the C map of $\\phi=(x+1)/\\sqrt2$", 1e-12, CORRECTED)
+    yield bench.equal(straight(-T) + straight(T), 1, "$(1+c)/2$ is the C map of $\\phi=(x+1)/\\sqrt2$", 1e-12)
     maps = power_maps(bench.rng, bench.size(400, 4000))
     slack = np.array([C(-T) - 2 * C(0) + C(T) for C in maps])
     even = np.array([2 * sum(b * T**n for n, b in enumerate(C.weights) if n and n % 2 == 0) for C in maps])
-    yield bench.equal(slack, even, "the slack is twice the even part beyond $C(0)$", 1e-12, CORRECTED)
-    yield bench.at_most(0, slack, "random C maps", 1e-13, CORRECTED)
+    yield bench.equal(slack, even, "the slack is twice the even part beyond $C(0)$", 1e-12)
+    yield bench.at_most(0, slack, "random C maps", 1e-13)
     lone = [2 * C.weights[2::2].max() * T**12 for C in maps]
-    yield bench.at_most(lone, slack, "so that every even coefficient alone forbids equality", 1e-13, CORRECTED)
+    yield bench.at_most(lone, slack, "so that every even coefficient alone forbids equality", 1e-13)
     odd = [PowerMap(np.append(0.4, 0.6 * C.weights[1:])) for C in power_maps(bench.rng, 50, odd=True)]
-    yield bench.equal([C(-T) - 0.4 + C(T) - 0.4 for C in odd], 0, "without even terms: equality, $C-C(0)$ odd", 1e-13, CORRECTED)
+    yield bench.equal([C(-T) - 0.4 + C(T) - 0.4 for C in odd], 0, "without even terms: equality, $C-C(0)$ odd", 1e-13)
     gaps, series = [], []
     at = np.array([0.2, 0.5])
     for name in _names(bench):
@@ -169,8 +168,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         gaps.append(C(-at) + C(at) - 2 * C(0.0))
         b = reference.power_series(name, 60)
         series.append([2 * (b[2::2] @ c ** np.arange(2, 60, 2)) for c in at])
-    yield bench.at_most(0, gaps, "activations", 1e-12, CORRECTED)
-    yield bench.equal(gaps, series, "and their slack from the even coefficients by quadrature", 1e-9, CORRECTED)
+    yield bench.at_most(0, gaps, "activations", 1e-12)
+    yield bench.equal(gaps, series, "and their slack from the even coefficients by quadrature", 1e-9)
 
 
 def _secant(n: int) -> co.Terms:
@@ -195,7 +194,7 @@ def _below(bench: Bench, share: Array | float) -> tuple[Array, Array]:
     hypotheses=_UNIFORM, theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    yield everywhere(bench, _secant, 1, "$(-c)^n+c\\,\\gamma^{n-1}\\ge0$ on $(0,\\gamma)$", "printed")
+    yield everywhere(bench, _secant, 1, "$(-c)^n+c\\,\\gamma^{n-1}\\ge0$ on $(0,\\gamma)$")
     left, right = [], []
     for C in power_maps(bench.rng, bench.size(400, 4000)):
         g = float(bench.rng.uniform(0.02, 1))
@@ -210,7 +209,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim("DKS-cor35", "App. C.2, Corollary 35", r"$C(-c)\ge-(1-C(0))\,c+C(0)$ for $c\in(0,1]$", hypotheses=_UNIFORM, theorem=True)
 def _(bench: Bench) -> Iterator[Evidence]:
-    yield everywhere(bench, _secant, 1, "$(-c)^n+c\\ge0$ on $(0,1]$", "printed")
+    yield everywhere(bench, _secant, 1, "$(-c)^n+c\\ge0$ on $(0,1]$")
     maps = power_maps(bench.rng, bench.size(400, 4000))
     yield bench.at_most([C(0) - (1 - C(0)) * T for C in maps], [C(-T) for C in maps], "random C maps", 1e-12)
     yield bench.at_most(*_below(bench, 1.0), "activations", 1e-11)
@@ -223,8 +222,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-lem36", "App. C.2, Lemma 36", r"$0<\dfrac{C(-c)-C(0)}{-c}<1$ for every C map and $c\in(-1,0)$",
-    corrected=r"for every nontrivial C map, neither constant nor the identity", hypotheses=_UNIFORM, theorem=True,
+    "DKS-lem36", "App. C.2, Lemma 36",
+    r"$0<\dfrac{C(-c)-C(0)}{-c}<1$ for $c\in(-1,0)$ and every C map that is neither constant nor the identity",
+    printed="this holds for every C map", hypotheses=_UNIFORM, theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     identity, constant = activation("identity").c_map, PowerMap(np.array([1.0, 0.0]))
@@ -235,14 +235,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     maps = [C for C in power_maps(bench.rng, bench.size(400, 4000)) if C.weights[1:].sum() > 1e-3 and C.weights[1] < 0.999]
     ratio = np.array([np.polynomial.polynomial.polyval(at, C.weights[1:]) for C in maps])
     room = np.array([(1 - C.weights[1] - C.weights[0]) * (1 - at) + C.weights[0] for C in maps])
-    yield bench.at_most(ratio + room, 1, "random C maps: less than 1 by $b_0+(1-b_0-b_1)(1-x)$ at least", 1e-12, CORRECTED)
-    yield bench.at_most(1e-12, room, "which is positive", 0.0, CORRECTED)
-    yield bench.at_most(1e-30, ratio, "and more than 0", 0.0, CORRECTED)
+    yield bench.at_most(ratio + room, 1, "random C maps: less than 1 by $b_0+(1-b_0-b_1)(1-x)$ at least", 1e-12)
+    yield bench.at_most(1e-12, room, "which is positive", 0.0)
+    yield bench.at_most(1e-30, ratio, "and more than 0", 0.0)
     C = PowerMap(np.array([0.5, 0.5]))
-    yield bench.equal((C(at) - C(0)) / at, 0.5, "affine ones are no exception: $(1+c)/2$", 1e-12, CORRECTED)
+    yield bench.equal((C(at) - C(0)) / at, 0.5, "affine ones are no exception: $(1+c)/2$", 1e-12)
     found = []
     for name in _names(bench):
         C = activation(name).c_map
         found.append((C(at) - C(0.0)) / at)
-    yield bench.at_most(found, 1 - 1e-6 * (1 - at), "activations: below 1", 0.0, CORRECTED)
-    yield bench.at_most(1e-9, [row[-1] for row in found], "activations: above 0", 0.0, CORRECTED)
+    yield bench.at_most(found, 1 - 1e-6 * (1 - at), "activations: below 1", 0.0)
+    yield bench.at_most(1e-9, [row[-1] for row in found], "activations: above 0", 0.0)

@@ -13,7 +13,7 @@ from ...calculi.global_maps import c_map
 from ...combinators import chain, repeat
 from ...layers import Affine, Input, Nonlinear
 from ...network import Network
-from ..bench import CORRECTED, Bench
+from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
 from .paper import PAPER
@@ -100,8 +100,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-prop20", "Sec. 13.5, Proposition 20", r"$|C_f'(c)| \le \dfrac{F\log F}{|c|\log|c|}\,(1+|c|)$ with $F=F_f(c)$, $0<|c|<1$",
-    corrected=r"$|C_f'(c)| \le F\,\Bigl(1+\dfrac{\log F}{\log|c|}\Bigr)$, and the printed bound where $F\le e^{-1/e}$", theorem=True,
+    "DKS-prop20", "Sec. 13.5, Proposition 20",
+    r"$|C_f'(c)| \le F\,\Bigl(1+\dfrac{\log F}{\log|c|}\Bigr)$ with $F=F_f(c)$, $0<|c|<1$; where $F\le e^{-1/e}$, also "
+    r"$|C_f'(c)| \le \dfrac{F\log F}{|c|\log|c|}\,(1+|c|)$",
+    printed=r"$|C_f'(c)| \le \dfrac{F\log F}{|c|\log|c|}\,(1+|c|)$ for every $F$", theorem=True,
     hypotheses="uniform q values; $C_f$ is not constant",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -116,13 +118,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         float(excess.max()), "random C maps at random c", c=float(c[excess.argmax()]), F=float(F[excess.argmax()]),
         violations=int(violated.sum()), of=int(c.size), least_F=float(F[violated].min()) if violated.any() else None,
     )  # fmt: skip
-    yield bench.at_most(slope, _jensen(F, c), "random C maps at random c", 1e-11, CORRECTED)
+    yield bench.at_most(slope, _jensen(F, c), "random C maps at random c", 1e-11)
     small = _SAFE >= F
-    yield bench.at_most(slope[small], _printed(F[small], c[small]), "the printed bound where F <= e^(-1/e)", 1e-11, CORRECTED)
+    yield bench.at_most(slope[small], _printed(F[small], c[small]), "the printed bound where F <= e^(-1/e)", 1e-11)
     powers = np.arange(1, 40)
     x = bench.rng.uniform(0.1, 0.95, powers.size)
     exact = powers * x ** (powers - 1)
-    yield bench.equal(_jensen(x ** (powers - 1), x), exact, "$C = c^n$ attains it", 1e-11, CORRECTED)
+    yield bench.equal(_jensen(x ** (powers - 1), x), exact, "$C = c^n$ attains it", 1e-11)
     left, right = [], []
     for name in bench.size(_NAMES[:6], _NAMES):
         C = activation(name).c_map
@@ -131,7 +133,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for sign in (1, -1):
             left.append(np.abs(C.derivative(1)(sign * points)))
             right.append(_jensen(F, points))
-    yield bench.at_most(left, right, "the C maps of activations", 1e-10, CORRECTED)
+    yield bench.at_most(left, right, "the C maps of activations", 1e-10)
 
 
 @PAPER.claim(
@@ -152,7 +154,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most(np.append(0.0, slope[:-1]), slope, f"{name}: the slope rises from a value that is not negative", 1e-11)
     F = np.array([float(_flatness(C, e)) for C, e in zip(maps, eps, strict=True)])
     yield bench.counterexample(float((zero - _printed(F, eps)).max()), "the bound on $C'(0)$ by Proposition 20 as printed")
-    yield bench.at_most(zero, _jensen(F, eps), "the bound on $C'(0)$ by the corrected form", 1e-11, CORRECTED)
+    yield bench.at_most(zero, _jensen(F, eps), "the bound on $C'(0)$ by the corrected form", 1e-11)
 
 
 def _horner(weights: Array, c: Array) -> Array:

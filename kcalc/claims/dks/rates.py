@@ -16,8 +16,8 @@ from ...combinators import chain, repeat
 from ...layers import Affine, Input, Nonlinear
 from ...network import Network
 from ...threads import decimal_digits
-from ..bench import CORRECTED, PRINTED, Bench
-from ..claim import Evidence, Method
+from ..bench import Bench
+from ..claim import STATEMENT, Evidence, Method
 from ..families import PowerMap, power_maps
 from . import coefficients as co
 from . import reference
@@ -45,15 +45,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     step = float(C(0.5)) - (slope(C) * 0.5 + 1 - slope(C))
     yield bench.counterexample(step, "the step: it needs $C(x)\\le C'(1)x+1-C'(1)$, and $0.6+0.4x^2$ is more at $x=1/2$")
     slack = [_line(n).get(0, 0) - sum(abs(v) for p, v in _line(n).items() if p) for n in range(1, 300)]
-    yield bench.proved(slack, "$1-c^i\\le i(1-c)$ on $[-1,1]$, divided by $1-c$: term by term", CORRECTED)
+    yield bench.proved(slack, "$1-c^i\\le i(1-c)$ on $[-1,1]$, divided by $1-c$: term by term")
     low, high = [], []
     for b in rational_maps(bench.rng, bench.size(60, 500), "below"):
         C = PowerMap(np.array([float(v) for v in b]))
         for n in (1, 2, 5, 20):
             low.append(slope(C) ** n * (_GRID - 1) + 1)
             high.append(C.iterate(_GRID, n))
-    yield bench.at_most(low, high, "random maps, from below", 1e-12, CORRECTED)
-    yield bench.at_most(high, 1, "random maps, from above", 1e-12, CORRECTED)
+    yield bench.at_most(low, high, "random maps, from below", 1e-12)
+    yield bench.at_most(high, 1, "random maps, from above", 1e-12)
     theta = np.arccos(_GRID[:-1])
     for name, weight, bias in COLLAPSING[: bench.size(2, 3)]:
         _, q = settled(name, weight, bias)
@@ -61,13 +61,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         steep = weight * reference.mean(lambda u, f=phi: f.slope(u) ** 2, q, phi.kinks)
         for n in (1, 4, 15):
             gap = c_map(deep(name, weight, bias, n)).gap_at_angle(theta, q)
-            yield bench.at_most(
-                gap / (1 - _GRID[:-1]), steep**n, f"{name} layers with biases, {n} of them: $1-C^n$ over $1-c$", 1e-9, CORRECTED
-            )
-            yield bench.at_most(0, gap, "and positive", 0.0, CORRECTED)
+            yield bench.at_most(gap / (1 - _GRID[:-1]), steep**n, f"{name} layers with biases, {n} of them: $1-C^n$ over $1-c$", 1e-9)
+            yield bench.at_most(0, gap, "and positive", 0.0)
         one = c_map(deep(name, weight, bias, 1))(np.array([-0.6, 0.4]), q)
-        yield bench.equal(one, [own_map(name, weight, bias, q, c) for c in (-0.6, 0.4)], f"{name}: one layer, by the joint density", 1e-9,
-                          CORRECTED)  # fmt: skip
+        yield bench.equal(one, [own_map(name, weight, bias, q, c) for c in (-0.6, 0.4)], f"{name}: one layer, by the joint density", 1e-9)
 
 
 def _precise(bench: Bench, count: int) -> Iterator[tuple[list[Real], Real]]:
@@ -91,7 +88,7 @@ def _slopes(weights: list[Real]) -> list[Real]:
 def _positive(differences: list[Real], what: str, strict: bool = True) -> Evidence:
     """That 50-digit numbers are positive, or not negative."""
     least, room = min(differences), mpmath.mpf(10) ** -44
-    return Evidence(PRINTED, Method.NUMERIC, bool(least > (room if strict else -room)), what, float(least), {"cases": len(differences)})
+    return Evidence(STATEMENT, Method.NUMERIC, bool(least > (room if strict else -room)), what, float(least), {"cases": len(differences)})
 
 
 def _exploding(bench: Bench, depths: tuple[int, ...]) -> Iterator[tuple[tuple[str, float, float], float, int, Network, float, float]]:
@@ -200,8 +197,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-thm42", "App. C.2, Theorem 42", r"for odd $C$ and $0<\hat c<1$: $|C^n(c)|\le\hat c^{\,n}$ on $[-\hat c,\hat c]$",
-    corrected=r"$|C^n(c)|\le\bigl(C(\hat c)/\hat c\bigr)^n\,|c|$ on $[-\hat c,\hat c]$", hypotheses=_UNIFORM, theorem=True,
+    "DKS-thm42", "App. C.2, Theorem 42",
+    r"for odd $C$ and $0<\hat c<1$: $|C^n(c)|\le\bigl(C(\hat c)/\hat c\bigr)^n\,|c|$ on $[-\hat c,\hat c]$",
+    printed=r"$|C^n(c)|\le\hat c^{\,n}$ on $[-\hat c,\hat c]$", hypotheses=_UNIFORM, theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     weights = (sp.Integer(0), sp.Rational(9, 10), sp.Integer(0), sp.Rational(1, 10))
@@ -210,7 +208,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(twice - 0.25, "$C=0.9c+0.1c^3$, $\\hat c=1/2$: $C^2(1/2)=0.4261>1/4$", value=twice)
     phi = polynomial(weights)
     library = c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), 2)))(0.5)
-    yield bench.equal(library, twice, "two layers of the library with that C map", 1e-9, CORRECTED)
+    yield bench.equal(library, twice, "two layers of the library with that C map", 1e-9)
     excess, left, right = [], [], []
     for C in curved(power_maps(bench.rng, bench.size(300, 3000), odd=True)):
         top = float(bench.rng.uniform(0.05, 0.99))
@@ -221,7 +219,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             left.append(found)
             right.append((float(C(top)) / top) ** n * np.abs(c))
     yield bench.counterexample(max(excess), "random odd maps", violations=int((np.array(excess) > 1e-9).sum()), of=len(excess))
-    yield bench.at_most(left, right, "random odd maps", 1e-13, CORRECTED)
+    yield bench.at_most(left, right, "random odd maps", 1e-13)
     for name in ("tanh", "erf", "sin", "asinh")[: bench.size(2, 4)]:
         scaled = activation(name).transformed(output_scale=1 / math.sqrt(reference.second_moment(name)))
         top = 0.8
@@ -229,6 +227,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ratio = reference.cosine(name, top) / top
         for n in (1, 3, 8):
             network = chain(Input(), repeat(chain(Affine(), Nonlinear(scaled)), n))
-            yield bench.equal(q_map(network)(1.0), 1.0, f"{name}: q stays 1", 1e-9, CORRECTED)
+            yield bench.equal(q_map(network)(1.0), 1.0, f"{name}: q stays 1", 1e-9)
             found = np.abs(c_map(network)(c))
-            yield bench.at_most(found, ratio**n * np.abs(c), f"{name}, {n} layers; $C(\\hat c)$ by the joint density", 1e-10, CORRECTED)
+            yield bench.at_most(found, ratio**n * np.abs(c), f"{name}, {n} layers; $C(\\hat c)$ by the joint density", 1e-10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -132,9 +133,7 @@ def _jacobians(network: Network, steps: list[Any], values: dict[Node, Array], we
                 pass
 
 
-def agree(
-    bench: Bench, found: dict[Any, Array], table: Any, what: str, about: str | None = None, powers: tuple[int, ...] = (1, 2)
-) -> Iterator[Evidence]:
+def agree(bench: Bench, found: dict[Any, Array], table: Any, what: str, powers: tuple[int, ...] = (1, 2)) -> Iterator[Evidence]:
     """Drawn squared norms against the means and fourth moments of a :class:`kcalc.Moments` table.
 
     One finding per power: that of the node which is furthest off, or one that the draws do not decide if none is refuted.
@@ -144,13 +143,10 @@ def agree(
         for node, sample in found.items():
             truth = float(table[node].mean if power == 1 else table[node].fourth)
             if np.ptp(sample) > 1e-9 * truth:
-                items.append(
-                    (str(node), bench.statistical(sample**power, truth, f"{what}, {'means' if power == 1 else 'fourth moments'}", about))
-                )
+                items.append((str(node), bench.statistical(sample**power, truth, f"{what}, {'means' if power == 1 else 'fourth moments'}")))
         if items:
             node, worst = min(items, key=_worse)
-            data = dict(worst.data) | {"comparisons": len(items), "worst": node}
-            yield Evidence(about or bench.stands, worst.method, worst.holds, worst.what, worst.margin, data)
+            yield replace(worst, data=dict(worst.data) | {"comparisons": len(items), "worst": node})
 
 
 def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:

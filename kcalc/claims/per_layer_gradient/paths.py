@@ -193,11 +193,12 @@ def _summed(signs: Signs, units: list[Unit], of: Moments, entry: float) -> float
 
 
 @PAPER.claim(
-    "PLG-prop3", "Sec. 7, Proposition 3, eqs. 37 and 38", r"for paths $t_1,t_2$ to one unit and $s_1,s_2$ to another "
-    r"$E(Q_{t_1}Q_{t_2}Q_{s_1}Q_{s_2})=\prod_lE\xi_l$, with $\xi=q_{t_1}^2q_{s_1}^2$ where $q_{t_1}=q_{t_2}$, $q_{s_1}=q_{s_2}$, with "
-    r"$\xi=q_{t_1}^2q_{t_2}^2$ where $q_{t_1}=q_{s_1}$, $q_{t_2}=q_{s_2}$, and 0 else",
-    corrected=r"$\xi=q_{t_1}^2q_{t_2}^2$ also where $q_{t_1}=q_{s_2}$, $q_{t_2}=q_{s_1}$; for weights without atoms",
-    hypotheses="weights independent, symmetric; relu behind weights only", theorem=True,
+    "PLG-prop3", "Sec. 7, Proposition 3, eqs. 37 and 38",
+    r"for paths $t_1,t_2$ to one unit and $s_1,s_2$ to another $E(Q_{t_1}Q_{t_2}Q_{s_1}Q_{s_2})=\prod_lE\xi_l$, with "
+    r"$\xi=q_{t_1}^2q_{s_1}^2$ where $q_{t_1}=q_{t_2}$, $q_{s_1}=q_{s_2}$, with $\xi=q_{t_1}^2q_{t_2}^2$ where "
+    r"$q_{t_1}=q_{s_1}$, $q_{t_2}=q_{s_2}$ or $q_{t_1}=q_{s_2}$, $q_{t_2}=q_{s_1}$, and 0 else",
+    printed=r"$\xi=0$ where $q_{t_1}=q_{s_2}$, $q_{t_2}=q_{s_1}$",
+    hypotheses="weights independent, symmetric, without atoms; relu behind weights only", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     w = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))

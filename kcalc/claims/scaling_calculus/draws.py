@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -165,8 +166,7 @@ def all_agree(bench: Bench, samples: dict[str, Array], truths: dict[str, float],
     """The one of many comparisons that is furthest off, in standard errors, or undecided; how many there were is in its data."""
     found = [(name, bench.statistical(samples[name], truths[name], what, about)) for name in truths]
     name, worst = min(found, key=_worse)
-    data = dict(worst.data) | {"comparisons": len(found), "worst": name}
-    return Evidence(about or bench.stands, worst.method, worst.holds, what, worst.margin, data)
+    return replace(worst, data=dict(worst.data) | {"comparisons": len(found), "worst": name})
 
 
 def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:

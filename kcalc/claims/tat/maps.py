@@ -15,7 +15,7 @@ from ...architectures import vanilla
 from ...calculi.global_maps import c_map, node_values, q_map
 from ...layers import Affine, Input, Nonlinear, Sum
 from ...network import Network
-from ..bench import CORRECTED, Bench
+from ..bench import Bench
 from ..claim import Evidence
 from .independent import SMOOTH, Function, forward, homogeneous_pair, leaky, one, pair
 from .paper import PAPER
@@ -100,7 +100,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             sizes = [_square(phi, q) for q in (q1, q2)]
             found.append(activation(name).c_map(c, q1, q2))
             truth.append(pair(phi, phi, c, q1, q2) / math.sqrt(sizes[0] * sizes[1]))
-    yield bench.equal(found, truth, "the C map at unequal q against a trapezoidal rule", 1e-9, CORRECTED)
+    yield bench.equal(found, truth, "the C map at unequal q against a trapezoidal rule", 1e-9)
     q1, q2, c = 0.5, 2.0, 0.6
     x = _inputs(bench, q1, q2, c)
     cosine = float(x[0] @ x[1] / np.sqrt((x[0] @ x[0]) * (x[1] @ x[1])))
@@ -110,7 +110,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(400, 4000)):
         y = forward(bench.rng, np.tanh, x, (64,))
         samples.append(float(y[0] @ y[1]) / 64)
-    yield bench.statistical(samples, expected, "C sqrt(Q Q) at c^0 = x_1.x_2/(|x_1||x_2|), weights drawn", CORRECTED)
+    yield bench.statistical(samples, expected, "C sqrt(Q Q) at c^0 = x_1.x_2/(|x_1||x_2|), weights drawn")
 
 
 def _two_branches(first: str, second: str, w: float) -> Network:
@@ -156,8 +156,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             a, b = _branch_values(first, c, q1, q1), _branch_values(second, c, q1, q1)
             uniform.append(c_map(net)(c, q1))
             uniform_true.append((w**2 * a[0] * a[2] + (1 - w**2) * b[0] * b[2]) / (w**2 * a[0] + (1 - w**2) * b[0]))
-    yield bench.equal(general, general_true, "q_1, q_2 and c of a sum at unequal q, general form", 1e-9, CORRECTED)
-    yield bench.equal(uniform, uniform_true, "c of a sum at uniform q, as printed", 1e-9, CORRECTED)
+    yield bench.equal(general, general_true, "q_1, q_2 and c of a sum at unequal q, general form", 1e-9)
+    yield bench.equal(uniform, uniform_true, "c of a sum at uniform q, as printed", 1e-9)
 
 
 @PAPER.claim(
@@ -273,5 +273,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
             size = one(lambda z, r=root, f=SMOOTH[name][0]: f(r * z) ** 2)
             found += list(series)
             truth += [q**i * one(lambda z, r=root, f=SMOOTH[name][i]: f(r * z)) ** 2 / size for i in range(3)]
-    yield bench.equal(found, truth, "C(0), C'(0), C''(0) of the calculus against means of derivatives", 1e-9, CORRECTED)
-    yield bench.at_most(np.zeros(len(found)), found, "all of them are >= 0", 1e-15, CORRECTED)
+    yield bench.equal(found, truth, "C(0), C'(0), C''(0) of the calculus against means of derivatives", 1e-9)
+    yield bench.at_most(np.zeros(len(found)), found, "all of them are >= 0", 1e-15)

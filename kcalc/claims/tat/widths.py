@@ -12,8 +12,8 @@ from scipy import stats
 from ...activations import Activation, activation
 from ...architectures import vanilla
 from ...calculi.global_maps import node_values
-from ..bench import CORRECTED, THRESHOLD, Bench
-from ..claim import Evidence, Method
+from ..bench import THRESHOLD, Bench
+from ..claim import STATEMENT, Evidence, Method
 from .independent import SMOOTH, Function, leaky, one
 from .paper import PAPER
 
@@ -33,7 +33,7 @@ def kernels(rng: np.random.Generator, phi: Function, start: Sequence[float], wid
     return out
 
 
-def rarely(bench: Bench, failures: int, draws: int, delta: float, what: str, about: str | None = None, **data: float) -> Evidence:
+def rarely(bench: Bench, failures: int, draws: int, delta: float, what: str, **data: float) -> Evidence:
     """Whether a frequency may be that of a probability <= delta: it exceeds delta by at most the threshold's standard errors.
 
     Undecided where there are so few draws that all of them could fail.
@@ -42,7 +42,7 @@ def rarely(bench: Bench, failures: int, draws: int, delta: float, what: str, abo
     z = (failures / draws - delta) / error
     decides = delta + THRESHOLD * error < 1
     found = {"failures": failures, "draws": draws, "delta": delta, "z": z} | data
-    return Evidence(about or bench.stands, Method.STATISTICAL, z <= THRESHOLD if decides else None, what, THRESHOLD - z, found)
+    return Evidence(STATEMENT, Method.STATISTICAL, z <= THRESHOLD if decides else None, what, THRESHOLD - z, found)
 
 
 def _limit(phi: str | Activation, depth: int, c: float, sigma_w: float = 1.0) -> float:
@@ -113,11 +113,9 @@ def _one_layer(width: int, epsilon: float) -> float:
 
 @PAPER.claim(
     "TAT-thm4", "App. A.1, Theorem 4",
-    r"ReLUs with He initialisation: width $\ge L^2\log(L/\delta)/\epsilon^2$ suffices, with probability "
-    r"$\ge1-\delta$, for $\epsilon\lesssim1/L$",
-    hypotheses=r"$\|x_1\|^2=\|x_2\|^2=\dim x$",
-    corrected=r"up to a constant: $\gtrsim$ in place of $\ge$; $16L^2\log(2L/\delta)/\epsilon^2$ suffices in all that was "
-    r"measured", theorem=True,
+    r"ReLUs with He initialisation: width $\gtrsim L^2\log(L/\delta)/\epsilon^2$ suffices up to a constant, with "
+    r"probability $\ge1-\delta$, for $\epsilon\lesssim1/L$; $16L^2\log(2L/\delta)/\epsilon^2$ suffices in all that was "
+    r"measured", printed=r"width $\ge L^2\log(L/\delta)/\epsilon^2$ suffices", hypotheses=r"$\|x_1\|^2=\|x_2\|^2=\dim x$", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     delta = 0.5
@@ -128,7 +126,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                                    width=width, epsilon=epsilon, delta=delta, probability=chance)  # fmt: skip
     draws, width = bench.size(2000, 20000), math.ceil(math.log(1 / delta) / 0.1**2)
     inside = np.abs(kernels(bench.rng, lambda z: math.sqrt(2) * leaky(0.0)(z), (1.0, 1.0, 1.0), width, 1, draws) - 1) <= 0.1
-    yield bench.statistical(inside, _one_layer(width, 0.1), "that probability, drawn", CORRECTED, width=width)
+    yield bench.statistical(inside, _one_layer(width, 0.1), "that probability, drawn", width=width)
     he = lambda z: math.sqrt(2) * np.maximum(z, 0)  # noqa: E731
     for depth in (1, 2, 4, 8)[: bench.size(3, 4)]:
         for c, delta in ((1.0, 0.1), (0.0, 0.3)):
@@ -143,9 +141,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         measured = np.sqrt((off**2).mean(axis=1))
         printed = [math.sqrt(depth**2 * math.log(depth / 0.1) / n) for n in widths]
         exponent = float(np.polyfit(np.log(widths[1:]), np.log(measured[1:]), 1)[0])
-        yield bench.equal(exponent, -0.5, f"{depth} layers: the error against the width, fitted exponent", 0.2, CORRECTED, widths=widths,
+        yield bench.equal(exponent, -0.5, f"{depth} layers: the error against the width, fitted exponent", 0.2, widths=widths,
                           measured=measured.tolist(), printed_bound=printed, exponent=exponent)  # fmt: skip
         spread.append(float(measured[-1] ** 2 * widths[-1]))
     power = float(np.polyfit(np.log([2, 8, 16]), np.log(spread), 1)[0])
-    yield bench.at_most(power, 2, "the width that an epsilon needs grows like this power of L (the bound: 2)", about=CORRECTED,
+    yield bench.at_most(power, 2, "the width that an epsilon needs grows like this power of L (the bound: 2)",
                         power=power, layers=[2, 8, 16], width_times_square=spread)  # fmt: skip

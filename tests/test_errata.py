@@ -1,0 +1,48 @@
+"""Slips of the copies in which the papers were read: a table without verdicts, apart from the statements that fail."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import kcalc as kc
+from kcalc import claims
+from kcalc.claims import Verdict
+from kcalc.claims.claim import FAILING, tally
+from kcalc.claims.what_holds import page
+from kcalc.cli import main
+
+
+def test_every_erratum_says_where_what_is_printed_and_what_is_meant() -> None:
+    rows = claims.errata()
+    assert len(rows) == len(set(rows)) and {row.paper for row in rows} == {paper.name for paper in claims.papers()}
+    for row in rows:
+        assert row.place.strip() and row.printed.strip() and row.meant.strip() and row.printed != row.meant, row
+        assert row.printed.count("$") % 2 == row.meant.count("$") % 2 == 0, row
+    assert claims.errata(["skips", "tat"]) == claims.errata("tat") + claims.errata("skips")
+    with pytest.raises(kc.KcalcError, match="paper"):
+        claims.errata("dsk")
+
+
+def test_a_slip_counts_as_no_failure() -> None:
+    failing = {claim.id for claim in claims.all() if claim.expected in FAILING}
+    for row in claims.errata():
+        assert row.claim is None or claims.get(row.claim).paper == row.paper
+        assert row.claim not in failing
+    assert all(claim.printed for claim in claims.all() if claim.id in failing) and failing
+
+
+def test_counts_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    everything = claims.all()
+    told = page()
+    failing = sum(claim.expected in FAILING for claim in everything)
+    assert f"**{failing} of {len(everything)} mathematical statements fail as printed.**" in told
+    assert told.count("\n- **") == len(everything) and told.count("*Meant:*") == len(claims.errata())
+    assert sum(map(int, re.findall(r"(?:^|, )(\d+) ", tally(claim.expected for claim in everything)))) == len(everything)
+    assert tally([Verdict.HOLDS, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.CAVEAT]) == "2 hold, 1 is undecided, 1 holds with a caveat"
+    assert main(["verify", "--errata", "--paper", "skips"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("; meant: ") == len(claims.errata("skips")) and f"{len(claims.errata('skips'))} slips" in text
+    assert main(["verify", "--errata", "--claim", "DKS-eq4"]) == 2
+    assert "--errata checks no claims" in capsys.readouterr().err
