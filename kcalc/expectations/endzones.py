@@ -198,6 +198,8 @@ class EndZone:
 
         For one function at two q values it is accurate beside the gap that their distance leaves, which for theta >= CLOSE needs no care.
         """
+        if not theta.any():
+            return np.zeros(theta.shape)
         two_levels = self.phi is self.psi and self.q1 != self.q2
         integrated = two_levels and not absolute and self.sign > 0
         if (absolute or self.sign < 0 or two_levels) and self._few("_drop_table", theta.size):

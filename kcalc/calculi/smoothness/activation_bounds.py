@@ -16,11 +16,12 @@ from ...activations.pieces import resolve, switch_points
 from ...arguments import one_number
 from ...certified.enclosures import Piece
 from ...certified.ranges import above, below
-from ...certified.suprema import BITS, largest, least
+from ...certified.suprema import BITS, largest, least, peak
 from ...errors import KcalcError, glimpse
 from ...fields.balls import working
 from ...printing import Shown
 
+WIDE = 64.0  # length of an interval from which the whole line is looked at first
 _JUMPING = (sp.sign, sp.Heaviside, sp.Piecewise)
 
 
@@ -96,12 +97,28 @@ def _bounds(phi: Activation, low: float, high: float, shift: float = 0.0) -> Act
     may_jump = goes_on and phi.expr.has(*_JUMPING)
     with working(BITS):
         return ActivationBounds(
-            value=largest(pieces, 0, shift),
-            slope=math.inf if may_jump else largest(pieces, 1),
-            curvature=math.inf if has_corner else largest(pieces, 2),
+            value=_largest(phi, pieces, (low, high), 0, shift),
+            slope=math.inf if may_jump else _largest(phi, pieces, (low, high), 1),
+            curvature=math.inf if has_corner else _largest(phi, pieces, (low, high), 2),
             least_slope=least(pieces, 1),
             at_zero=0.0,
         )
+
+
+def _largest(phi: Activation, pieces: list[Piece], ends: tuple[float, float], order: int, shift: float = 0.0) -> float:
+    """The bound on an interval; on a wide one that of the whole line, where it is attained inside."""
+    low, high = ends
+    if high - low > WIDE:
+        bound, place = _peak(phi, order, shift)
+        if low <= place <= high:
+            return bound
+    return largest(pieces, order, shift)
+
+
+@lru_cache(maxsize=1024)
+def _peak(phi: Activation, order: int, shift: float) -> tuple[float, float]:
+    """The bound on the whole line, and where it is attained."""
+    return peak(_pieces(phi, -math.inf, math.inf), order, shift)
 
 
 def _pieces(phi: Activation, low: float, high: float) -> list[Piece]:
