@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import unknown
 from ..plain_arguments import is_key
+from ..printing import Tabled
 from .claim import PRINTED, Verdict
 from .finding import Finding
 
@@ -19,7 +20,7 @@ WIDTH = 62  # of a statement in the table
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Tabled):
     """What verifying claims gave, in the order of the papers."""
 
     findings: tuple[Finding, ...]
@@ -42,6 +43,10 @@ class Report:
         if not is_key(id, found):
             raise unknown("claim of this report", id, found)
         return found[id]
+
+    def _values(self) -> list[dict[str, Any]]:
+        more = ("margin", "methods", "expected", "seconds", "error")
+        return [f.claim.to_dict() | {"verdict": str(f.verdict)} | {name: getattr(f, name) for name in more} for f in self.findings]
 
     def __str__(self) -> str:
         rows = [("id", "statement", "verdict", "margin", "method", "time")]

@@ -45,7 +45,7 @@ def _run(options: argparse.Namespace) -> None:
     q, c = q_map(named.network, options.assume_independent), c_map(named.network, options.assume_independent)
     text = maps_text(named, q, c, level)
     if options.plot:
-        save_figure(c.plot(q1=level, labels=[named.short]), options.plot)
+        save_figure(c.plot(q=level, labels=[named.short]), options.plot)
     print(text)
 
 
