@@ -69,7 +69,7 @@ class Gradients(Tabled):
         return {"output": str(self.output), **tables, "growth": self.growth, "assumptions": notes}
 
     def _values(self) -> list[dict[str, Any]]:
-        return [{"node": str(n), "nodes": v, "weights": self.weights.get(n), "chi": self.chi.get(n)} for n, v in self.nodes.items()]
+        return [{"node": str(n), "node_gradient": v, "weight_gradient": self.weights.get(n), "chi": self.chi.get(n)} for n, v in self.nodes.items()]
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         def shown(table: Mapping[Node, float], node: Node) -> str:
