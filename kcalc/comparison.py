@@ -61,7 +61,7 @@ class MapComparison(Tabled):
 
         return c_maps([row.c_map for row in self.rows], ax=ax, **{"labels": self.labels, "q": self.q, **options})
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return [{name: value for name, value in row._asdict().items() if name != "c_map"} for row in self.rows]
 
     def _cells(self) -> list[tuple[str, ...]]:
@@ -71,7 +71,7 @@ class MapComparison(Tabled):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the maps as plain data; None for what is infinite."""
-        return {"c": self.c, "q": self.q, "rows": plain(self._values()), "assumptions": plain(self.assumptions)}
+        return {"c": self.c, "q": self.q, "rows": plain(self._frame()), "assumptions": plain(self.assumptions)}
 
     def __str__(self) -> str:
         return text_table(self._cells())

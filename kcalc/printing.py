@@ -88,9 +88,9 @@ def plain(value: Any) -> Any:
 
 
 class Tabled:
-    """The habit of a result that is a table of values. Classes give ``_values``: a dictionary per row, or {name: column}."""
+    """The habit of a result that is a table of values. Classes give ``_frame``: a dictionary per row, or {name: column}."""
 
-    def _values(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
+    def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
         raise NotImplementedError
 
     def to_dataframe(self) -> Any:
@@ -99,7 +99,7 @@ class Tabled:
             pandas = import_module("pandas")
         except ImportError:
             raise KcalcError("a data frame needs pandas, which is not installed: pip install pandas") from None
-        values = self._values()
+        values = self._frame()
         return pandas.DataFrame(dict(values) if isinstance(values, Mapping) else list(values))
 
 
@@ -124,7 +124,9 @@ class Shown(Tabled):
         names = [name for name in self._names() if name not in self.hidden]
         return [("", "value"), *((name.replace("_", " "), shown(getattr(self, name))) for name in names)]
 
-    def _values(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
+    def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
+        if not dataclasses.is_dataclass(self):
+            return [self.to_dict()]
         return [{name: getattr(self, name) for name in self._names() if name not in self.hidden}]
 
     def to_dict(self) -> dict[str, Any]:

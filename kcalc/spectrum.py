@@ -72,7 +72,7 @@ class Spectrum(Shown):
         """2 / lambda_max: gradient descent on the summed square loss converges below it. [DKS sec. 24.2]"""
         return 2 / self.largest
 
-    def _values(self) -> dict[str, Array]:
+    def _frame(self) -> dict[str, Array]:
         return {"eigenvalue": self.eigenvalues}
 
     def plot(self, ax: Axes | None = None, label: str | None = None, **line: Any) -> Axes:

@@ -51,7 +51,7 @@ class CoordinateCheck(Shown):
         """Whether no node deviates."""
         return not any(self.deviates(node) for node in self.slopes)
 
-    def _values(self) -> dict[str, np.ndarray]:
+    def _frame(self) -> dict[str, np.ndarray]:
         nodes, draws = np.array([*map(str, self.rms)])[:, None, None], np.arange(next(iter(self.rms.values())).shape[1])
         return spread({"node": nodes, "width": np.array(self.widths)[:, None], "draw": draws, "rms": np.stack([*self.rms.values()])})
 

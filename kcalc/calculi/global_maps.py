@@ -99,7 +99,7 @@ class NodeValue(NamedTuple):
 class NodeValues(dict[Node, NodeValue], Tabled):
     """{node: its values}, in the order of the network."""
 
-    def _values(self) -> dict[str, Any]:
+    def _frame(self) -> dict[str, Any]:
         parts = [spread({"node": str(node), **value._asdict()}) for node, value in self.items()]
         return {name: np.concatenate([part[name] for part in parts]) for name in ("node", *NodeValue._fields)}
 

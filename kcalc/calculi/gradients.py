@@ -68,8 +68,11 @@ class Gradients(Tabled):
         notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
         return {"output": str(self.output), **tables, "growth": self.growth, "assumptions": notes}
 
-    def _values(self) -> list[dict[str, Any]]:
-        return [{"node": str(n), "node_gradient": v, "weight_gradient": self.weights.get(n), "chi": self.chi.get(n)} for n, v in self.nodes.items()]
+    def _frame(self) -> list[dict[str, Any]]:
+        return [
+            {"node": str(n), "node_gradient": v, "weight_gradient": self.weights.get(n), "chi": self.chi.get(n)}
+            for n, v in self.nodes.items()
+        ]
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         def shown(table: Mapping[Node, float], node: Node) -> str:

@@ -119,7 +119,7 @@ class Claim(Shown):
         names = ("id", "paper", "place", "statement", "corrected", "caveat", "hypotheses", "reason", "theorem")
         return {name: getattr(self, name) for name in names} | {"expected": str(self.expected)}
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return [self.to_dict()]
 
     def _rows(self) -> list[tuple[str, str]]:

@@ -45,7 +45,7 @@ class Finding(Shown):
     def __repr__(self) -> str:
         return f"Finding({self.claim.id}: {self.verdict}, {len(self.evidence)} pieces of evidence)"
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return [item.to_dict() for item in self.evidence]
 
     def _rows(self) -> list[tuple[str, ...]]:

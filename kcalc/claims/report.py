@@ -44,7 +44,7 @@ class Report(Tabled):
             raise unknown("claim of this report", id, found)
         return found[id]
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         more = ("margin", "methods", "expected", "seconds", "error")
         return [f.claim.to_dict() | {"verdict": str(f.verdict)} | {name: getattr(f, name) for name in more} for f in self.findings]
 

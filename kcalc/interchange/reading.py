@@ -119,8 +119,9 @@ class Reading(Tabled):
         table = f"<table><tr><th>node</th><th>fidelity</th><th>note</th></tr>{rows}</table>{more}" if rows else ""
         return f"<p><b>{html.escape(repr(self))}</b></p>{remarks}{table}"
 
-    def _values(self) -> list[dict[str, str]]:
-        return [{"node": str(note.node), "fidelity": note.level, "note": note.text} for note in self._worst_first()]
+    def _frame(self) -> dict[str, list[str]]:
+        notes = self._worst_first()
+        return {"node": [str(n.node) for n in notes], "fidelity": [n.level for n in notes], "note": [n.text for n in notes]}
 
     def _worst_first(self) -> list[Note]:
         order = list(LEVELS)

@@ -25,7 +25,7 @@ class Comparison(Tabled):
         )
         return [("", *(s.method for s in self.shapings)), *cells]
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         found = list(self._all())
         return [{"method": s.method} | {name: values[i] for name, *values in found} for i, s in enumerate(self.shapings)]
 

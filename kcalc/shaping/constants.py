@@ -88,7 +88,7 @@ class Constants(Tabled):
     def _repr_html_(self) -> str:
         return html_table(self._rows(), self.describe())
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return [self.to_dict()]
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -152,7 +152,7 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
         """{node: constants} as plain data."""
         return {str(node): constants.to_dict() for node, constants in self.by_node.items()}
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return [{"node": str(node)} | constants.to_dict() for node, constants in self.by_node.items()]
 
     def __str__(self) -> str:

@@ -58,7 +58,7 @@ class PhaseDiagram(Shown):
         names = ("sigma_w", "sigma_b", "q", "chi", "c", "rate", "depth")
         return {"activation": self.activation.name, **{name: plain(getattr(self, name)) for name in names}}
 
-    def _values(self) -> dict[str, Array]:
+    def _frame(self) -> dict[str, Array]:
         grid = {"sigma_w": self.sigma_w[None, :], "sigma_b": self.sigma_b[:, None]}
         return spread(grid | {name: getattr(self, name) for name in ("q", "chi", "c", "rate", "depth")})
 

@@ -36,7 +36,7 @@ class Solutions(tuple[Constants, ...], Tabled):
         name = self[0].activation.name if self else "no activation"
         return f"Solutions({name}, {len(self)} sets of constants, {len(self.mirror_of)} of them mirror images)"
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return [{name: getattr(k, name) for name in ALL} | {"mirror_of": self.mirror_of.get(i)} for i, k in enumerate(self)]
 
     def __str__(self) -> str:

@@ -63,7 +63,7 @@ class VanillaMaps(Shown):
         """The quantities that close."""
         return {name: value for name, value in self._reasons().items() if not isinstance(value, KcalcError)}
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return [{"activation": self.activation, "depth": self.depth} | self._closed()]
 
     def to_dict(self) -> dict[str, Any]:

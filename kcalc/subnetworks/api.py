@@ -78,7 +78,7 @@ class Subnetworks(tuple[Subnetwork, ...], Tabled):
         """As :meth:`draw`."""
         return self.draw(ax)
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return [{"entry": str(piece.entry), "exit": str(piece.exit), "layers": len(piece.layers)} for piece in self]
 
     def _rows(self) -> list[tuple[str, str, str]]:

@@ -108,7 +108,7 @@ class Comparison(Shown):
     def __repr__(self) -> str:
         return f"Comparison({self.title[:80]!r}, {len(self.labels)} contenders, {len(self.results)} runs)"
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return [asdict(row) for row in self.rows]
 
     def _rows(self) -> list[tuple[str, ...]]:

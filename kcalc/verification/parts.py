@@ -129,7 +129,7 @@ class GradientCheck(Tabled):
         """Whether the mean squares are those of infinite width, as far as the draws tell."""
         return self.worst <= self.allowed
 
-    def _values(self) -> dict[str, Any]:
+    def _frame(self) -> dict[str, Any]:
         s = self.statistic
         return {"node": [*map(str, self.nodes)]} | {name: getattr(s, name) for name in MEASURED}
 

@@ -205,7 +205,7 @@ class KernelCheck(Tabled):
         """c values at the last width."""
         return self.rows_of()
 
-    def _values(self) -> dict[str, Any]:
+    def _frame(self) -> dict[str, Any]:
         parts: list[dict[str, Any]] = []
         for width, quantity in product(self.widths, self.quantities):
             s = self.statistic(quantity, width)

@@ -88,7 +88,7 @@ class Fluctuations(Tabled):
             "assumptions": notes,
         }
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return [{"node": str(node)} | asdict(found) for node, found in self.nodes.items()]
 
     def rows(self) -> list[tuple[str, ...]]:

@@ -167,7 +167,7 @@ class Moments(Tabled):
             jacobian = [weights.text(name) for name in NAMES] if weights is not None else [""] * 3
             yield (str(node), type(self.network.layer(node)).__name__, *[moment.text(name) for name in NAMES], *jacobian)
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         def named(end: str, moment: Moment | None) -> dict[str, Any]:
             return {f"{name} {end}": None if moment is None else getattr(moment, name) for name in (*NAMES, "relative")}
 

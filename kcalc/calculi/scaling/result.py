@@ -220,7 +220,7 @@ class Scaling(Tabled):
             "assumptions": [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions],
         }
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return [{"node": str(node)} | weight.to_dict() for node, weight in self.ordered()]
 
     def __str__(self) -> str:

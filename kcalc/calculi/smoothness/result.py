@@ -212,7 +212,7 @@ class Smoothness(Tabled):
         }  # fmt: skip
         return _finite(found)
 
-    def _values(self) -> list[dict[str, Any]]:
+    def _frame(self) -> list[dict[str, Any]]:
         return self.to_dict()["layers"]
 
     def _rows(self) -> list[tuple[str, ...]]:
