@@ -279,9 +279,7 @@ class MapDerivative(Formula):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base._titled}, order {self.order})"
 
-    def symbolic(self, *args: Any, **options: Any) -> Composition | dict[Node, Composition]:
-        """The derivative as a named composition; the q values of a C map as in its ``symbolic``. Raises: KcalcError for orders beyond 4."""
-        whole = self.base.symbolic(*args, **options)
+    def _derived(self, whole: Composition | dict[Node, Composition]) -> Composition | dict[Node, Composition]:
         return {n: part.derivative(self.order) for n, part in whole.items()} if isinstance(whole, dict) else whole.derivative(self.order)
 
 
@@ -291,6 +289,10 @@ class CMapDerivative(MapDerivative):
 
     base: CMap
     order: int
+
+    def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition | dict[Node, Composition]:
+        """The derivative as a named composition, at q values as in the map's ``symbolic``. Raises: KcalcError for orders beyond 4."""
+        return self._derived(self.base.symbolic(q1, q2, q=q))
 
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The derivative at c, same arguments and shapes as the map."""
@@ -385,9 +387,9 @@ class QMapDerivative(MapDerivative):
     base: QMap
     order: int
 
-    def symbolic(self) -> Composition | dict[Node, Composition]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def symbolic(self) -> Composition | dict[Node, Composition]:
         """The derivative as a named composition in the symbol ``q``. Raises: KcalcError for orders beyond 4."""
-        return super().symbolic()
+        return self._derived(self.base.expr)
 
     def __call__(self, q: Any) -> Any:
         """The derivative at q."""
