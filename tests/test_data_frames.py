@@ -61,4 +61,4 @@ def test_node_values_have_names_and_unpack() -> None:
     node = values["affine_2"]
     assert (q1, q2, c) == (node.q1, node.q2, node.c) and q1 == q2 == kc.q_values(vanilla(), 2.0)["affine_2"]
     assert str(values).splitlines()[0].split() == ["node", "q1", "q2", "c"] and "<td>0.5</td>" in values._repr_html_()
-    assert values.to_dict()["input"] == {"q1": 2.0, "q2": 2.0, "c": 0.5}
+    assert values.to_dict()["nodes"]["input"] == {"q1": 2.0, "q2": 2.0, "c": 0.5}

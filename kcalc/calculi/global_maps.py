@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -97,7 +97,9 @@ class NodeValue(NamedTuple):
 
 
 class NodeValues(dict[Node, NodeValue], Tabled):
-    """{node: its values}, in the order of the network."""
+    """{node: its values}, in the order of the network; ``assumptions``: what the values take for granted."""
+
+    assumptions: tuple[Assumption, ...] = ()
 
     def _frame(self) -> dict[str, Any]:
         parts = [spread({"node": str(node), **value._asdict()}) for node, value in self.items()]
@@ -107,14 +109,17 @@ class NodeValues(dict[Node, NodeValue], Tabled):
         return [("node", *NodeValue._fields), *((str(node), *map(shown, value)) for node, value in self.items())]
 
     def to_dict(self) -> dict[str, Any]:
-        """{node: {name: value}} as plain data."""
-        return plain({node: value._asdict() for node, value in self.items()})
+        """Everything as plain data."""
+        return plain({"nodes": {node: value._asdict() for node, value in self.items()}, "assumptions": self.assumptions})
+
+    def __repr__(self) -> str:
+        return f"NodeValues({len(self)} nodes)"
 
     def __str__(self) -> str:
         return text_table(self._rows())
 
     def _repr_html_(self) -> str:
-        return html_table(self._rows())
+        return html_table(self._rows(), repr(self))
 
 
 def node_values(
@@ -134,6 +139,7 @@ def node_values(
     for node, state in states.items():
         a, b, g = reading.kernel.whole(state)
         out[node] = NodeValue(np.asarray(a)[()], np.asarray(b)[()], np.asarray(1 - g.value)[()])
+    out.assumptions = reading.stated(reading.kernel.notes.values())
     return out
 
 
@@ -175,6 +181,10 @@ class _Reading:
                 one, two = (dict.fromkeys(inputs, np.asarray(q)) for q in (1.0, 2.0))
                 self.run(NUMPY, one, two, dict.fromkeys(inputs, Jet((np.asarray(0.5),))))
                 notes = tuple(dict.fromkeys((*notes, *self.kernel.notes.values())))
+        return self.stated(notes)
+
+    def stated(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
+        """The notes of a reading after the assumptions of every reading of the network."""
         width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
         return (width, *self.network.assumptions, *notes)
 
