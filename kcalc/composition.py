@@ -91,9 +91,8 @@ class Composition:
         expressions = (self.result, *(expr for _, expr in self.definitions))
         used = {call.func for expr in expressions for call in expr.atoms(AppliedUndef)}
         integrals = {f.activation for f in self.functions if f.function in used and f.closed is None}
-        return replace(
-            self, functions=tuple(f for f in self.functions if f.function in used or (f.letter == "Q" and f.activation in integrals))
-        )
+        kept = (f for f in self.functions if f.function in used or (f.letter == "Q" and f.activation in integrals))
+        return replace(self, functions=tuple(kept))
 
     def derivative(self, order: int = 1) -> Composition:
         """The derivative in the first argument, a composition with a dot over a name for each derivative of its value.
@@ -105,14 +104,12 @@ class Composition:
     @property
     def closed_form(self) -> sp.Expr | None:
         """One SymPy expression, or None for the reason in ``closed_form_obstacle``."""
-        found = self._closed()
-        return None if isinstance(found, str) else found
+        return None if isinstance(found := self._closed(), str) else found
 
     @property
     def closed_form_obstacle(self) -> str | None:
         """The reason why ``closed_form`` is None; None where there is a closed form."""
-        found = self._closed()
-        return found if isinstance(found, str) else None
+        return found if isinstance(found := self._closed(), str) else None
 
     def _closed(self) -> sp.Expr | str:
         """The closed form, or the reason why there is none."""
