@@ -64,7 +64,7 @@ def once(activation: str, depth: int) -> dict[str, float]:
         jax.block_until_ready(jax.jit(lambda v: v @ v.T)(x))
     net, found = network(activation, depth), list[Any]()
     kernel = spent(lambda: found.append(kc.ntk(net))).wall
-    table = spent(lambda: found[0].tabulated(1.0)).wall
+    table = spent(lambda: found[0].table(1.0)).wall
     found[0].matrices(x)
     first = spent(lambda: found[0].matrices(x, backend="jax")).wall
     later = min(spent(lambda: found[0].matrices(x, backend="jax")).wall for _ in range(5))

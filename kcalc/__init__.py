@@ -18,6 +18,7 @@ from .calculi.scaling import Scaling, scaling
 from .calculi.slopes import slope_polynomial
 from .calculi.smoothness import ResidualSpectrum, Smoothness, activation_bounds, residual_spectrum, smoothness
 from .combinators import chain, repeat, residual
+from .comparison import MapComparison, compare
 from .errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
 from .gains import gain
 from .gaussian import expectation, pair_expectation
@@ -49,6 +50,7 @@ __all__ = [
     "Gradients",
     "GraphError",
     "KcalcError",
+    "MapComparison",
     "Model",
     "Moments",
     "Network",
@@ -68,6 +70,7 @@ __all__ = [
     "c_map",
     "chain",
     "claims",
+    "compare",
     "coordinate_check",
     "crelu_budget",
     "depth_limit",
@@ -123,3 +126,7 @@ __all__ = [
     "with_residual_weights",
     "wli",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import mpmath
 import numpy as np
@@ -19,6 +19,7 @@ from .plain_arguments import is_key, whole
 
 Node = Hashable
 Array = np.ndarray
+Result = TypeVar("Result")
 ROUNDING = 1e-12
 EXACT = sp.Basic | Fraction | Decimal | mpmath.mpf | int
 TINY = float(np.finfo(float).tiny)  # below it numbers lose digits
@@ -136,12 +137,24 @@ def derivative_order(n: Any) -> int:
 
 def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
     """c, q1 and q2 (None: q1) checked and broadcast together. Raises: KcalcError outside their domains and for shapes that do not fit."""
-    cosine, one = cosine_array(c), q_array(q1, "q1")
-    two = one if q2 is None else q_array(q2, "q2")
+    cosine, (one, two) = cosine_array(c), read_pair(q_array, q1, q2)
     try:
-        return np.broadcast_arrays(cosine, one, two)  # type: ignore[return-value]
+        return np.broadcast_arrays(cosine, one, one if two is None else two)  # type: ignore[return-value]
     except ValueError:
-        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {cosine.shape}, {one.shape}, {two.shape}") from None
+        shapes = [a.shape for a in (cosine, one, two) if a is not None]
+        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {shapes}") from None
+
+
+def q_pair(q1: Any, q2: Any, q: Any) -> tuple[Any, Any]:
+    """(q1, q2) of two inputs: ``q`` for both, or ``q1`` (None: 1) and ``q2`` (None: q1). Raises: KcalcError for ``q`` beside the others."""
+    if q is not None and not (q1 is None and q2 is None):
+        raise KcalcError(f"q={glimpse(q)} is the q value of both inputs; give it alone, or q1= and q2= where they differ")
+    return (q1 if q is None else q) if q1 is not None or q is not None else 1, q2
+
+
+def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Result, Result | None]:
+    """``read(value, name)`` of both q values; the second is None where one q serves both inputs, whose name is then q."""
+    return read(q1, "q" if q2 is None else "q1"), None if q2 is None else read(q2, "q2")
 
 
 def one_q(q: Any, what: str = "q") -> float:

@@ -36,8 +36,7 @@ class Stage:
         """The stage with its entry symbols and its own names replaced by standard ones: equal codes, equal functions."""
         own = {symbol: sp.Dummy(f"own{i}", dummy_index=1000 + i) for i, (symbol, _) in enumerate(self.definitions)}
         start = {symbol: sp.Dummy(f"in{i}", dummy_index=2000 + i) for i, symbol in enumerate(entry)}
-        table = {**start, **own}
-        return tuple(expr.xreplace(table) for _, expr in self.definitions), tuple(own.get(s, s) for s in self.exits)
+        return tuple(expr.xreplace({**start, **own}) for _, expr in self.definitions), tuple(own.get(s, s) for s in self.exits)
 
     def follows(self, entry: Sequence[sp.Symbol]) -> bool:
         """True if the stage reads nothing but the entry symbols."""
@@ -105,14 +104,12 @@ class Composition:
     @property
     def closed_form(self) -> sp.Expr | None:
         """One SymPy expression, or None for the reason in ``closed_form_obstacle``."""
-        found = self._closed()
-        return None if isinstance(found, str) else found
+        return None if isinstance(found := self._closed(), str) else found
 
     @property
     def closed_form_obstacle(self) -> str | None:
         """The reason why ``closed_form`` is None; None where there is a closed form."""
-        found = self._closed()
-        return found if isinstance(found, str) else None
+        return found if isinstance(found := self._closed(), str) else None
 
     def _closed(self) -> sp.Expr | str:
         """The closed form, or the reason why there is none."""
@@ -168,8 +165,7 @@ class Composition:
             for symbol, expr in (*self.definitions, (None, self.result)):
                 free = sorted(expr.free_symbols, key=str)
                 table[symbol] = lambdify(free, expr, [functions, "mpmath"])(*(table[s] for s in free))
-            out = mpmath.mpf(table[None])
-        return out
+            return mpmath.mpf(table[None])
 
     def _numeric(self) -> dict[str, Callable[..., Any]]:
         """The local maps by name as functions of numbers: put into one another as expressions, they keep SymPy busy without end."""
@@ -216,9 +212,7 @@ class Composition:
         ``remark``: a text that goes below the formula, with a dagger at the result.
         """
         remark = plain_text(remark, "remark", empty=True)
-        rows = []
-        for text, count in self.rows():
-            rows.append(text if count == 1 else rf"\bigl[\,{text}\,\bigr]^{{\circ {count}}}")
+        rows = [text if count == 1 else rf"\bigl[\,{text}\,\bigr]^{{\circ {count}}}" for text, count in self.rows()]
         mark = r"^{\dagger}" if remark else ""
         closing = f"{result_name(self.letter)}{mark} = {latex(self.result)}"
         rows = [*self._activations(), *(f.latex() for f in self.functions), *rows, closing]
@@ -258,9 +252,14 @@ class Composition:
 
 
 class Formula:
-    """The habits of a result with a symbolic form ``expr``: a composition, or {output: composition}."""
+    """The habits of a result with a method ``symbolic``, which gives a composition, or {output: composition}."""
 
-    expr: Any
+    symbolic: Callable[..., Any]
+
+    @property
+    def expr(self) -> Any:
+        """The symbolic form as a named composition, {output: composition} for several outputs; of C maps and kernels at input q = 1."""
+        return self.symbolic()
 
     @property
     def closed_form(self) -> sp.Expr | Any:

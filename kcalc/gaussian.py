@@ -7,7 +7,7 @@ from typing import Any
 import sympy as sp
 
 from .activations import activation as resolve
-from .arguments import pair_arrays, q_array
+from .arguments import pair_arrays, q_array, q_pair
 from .fields import SYMPY
 
 
@@ -25,12 +25,12 @@ def expectation(f: Any, q: Any = 1) -> Any:
     return phi.mean(q_array(q, "q"))
 
 
-def pair_expectation(f: Any, g: Any, c: Any, q1: Any = 1, q2: Any = None) -> Any:
-    """E[f(u) g(v)] for centred Gaussians u, v of variances q1, q2 and correlation c; ``q2=None`` means ``q1``.
+def pair_expectation(f: Any, g: Any, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    """E[f(u) g(v)] for centred Gaussians u, v of correlation c and variances q1, q2, or ``q`` (default 1) for both.
 
     Kinks and jumps of f and g are handled exactly, c = +-1 included. Domain: -1 <= c <= 1; q1, q2 > 0; numbers or arrays, broadcast.
     Returns: float64. Raises: KcalcError as :func:`expectation` does, and for |c| > 1.
     """
     first, second = resolve(f), resolve(g)
-    cosine, one, two = pair_arrays(c, q1, q2)
+    cosine, one, two = pair_arrays(c, *q_pair(q1, q2, q))
     return first.cross(second, one, two, cosine)[0]

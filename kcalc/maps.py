@@ -26,6 +26,8 @@ from .arguments import (
     per_input,
     q_array,
     q_balls,
+    q_pair,
+    read_pair,
     series_length,
     single_precision,
 )
@@ -37,6 +39,8 @@ from .printing import Shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from .tables import Table
 
 
 @dataclass(frozen=True)
@@ -96,13 +100,12 @@ class KernelMap(Formula, ABC):
         """The name, and that the map is heuristic where it is."""
         return f"{self.name}, heuristic" if self.heuristic else self.name
 
-    @property
-    @abstractmethod
-    def expr(self) -> Composition | dict[Node, Composition]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The symbolic form as a named composition, at uniform input q = 1 for a C map."""
-
     def _values(self, given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
         return per_input(self.inputs)(given, convert, what)
+
+    def _given(self, out: dict[Node, Any]) -> Any:
+        """The value of the only output, or all of them."""
+        return out[self.outputs[0]] if len(self.outputs) == 1 else out
 
     def _one_output(self, what: str) -> Node:
         if len(self.outputs) != 1:
@@ -113,8 +116,8 @@ class KernelMap(Formula, ABC):
 class CMap(KernelMap):
     """A C map: the c value of two feature maps as a function of the inputs' c values and q values.
 
-    Call ``C(c, q1=1, q2=None)`` with numbers, arrays (broadcast) or {input: value}; ``q2=None`` means ``q1``. With
-    several outputs the result is {output: value}.
+    Call ``C(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``C(c, q1, q2)`` where the two inputs differ in q
+    (``q2=None`` means ``q1``); every method that evaluates the map takes q values so. With several outputs the result is {output: value}.
     """
 
     @abstractmethod
@@ -122,8 +125,7 @@ class CMap(KernelMap):
         """1 - C per output as a jet of the given order in a common change of all input c values (q2=None: uniform)."""
 
     def _jets(self, gap: dict[Node, Any], q1: Any, q2: Any, order: int) -> tuple[dict[Node, Jet], tuple[int, ...]]:
-        first = self._values(q1, lambda v: q_array(v, "q1"), "q1")
-        second = None if q2 is None else self._values(q2, lambda v: q_array(v, "q2"), "q2")
+        first, second = read_pair(lambda given, what: self._values(given, lambda v: q_array(v, what), what), q1, q2)
         if second is not None and all(np.array_equal(first[n], second[n]) for n in self.inputs):
             second = None
         arrays = [*gap.values(), *first.values(), *(second or {}).values()]
@@ -134,23 +136,25 @@ class CMap(KernelMap):
         return self.gaps(gap, first, second, order), shape
 
     def _result(self, values: dict[Node, Any], shape: tuple[int, ...], single: bool) -> Any:
-        out = {node: finished(value, shape, single) for node, value in values.items()}
-        return out[self.outputs[0]] if len(self.outputs) == 1 else out
+        return self._given({node: finished(value, shape, single) for node, value in values.items()})
 
-    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """c values at the output. Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it or for nan."""
+        q1, q2 = q_pair(q1, q2, q)
         gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
         jets, shape = self._jets(gap, q1, q2, 0)
         return self._result({n: 1 - jet.value for n, jet in jets.items()}, shape, single_precision(c, q1, q2))
 
-    def at_angle(self, theta: Any, q1: Any = 1, q2: Any = None) -> Any:
+    def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The angle arccos C at the output for angles theta = arccos c in [0, pi] at the input, exact near 0."""
+        q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._at_angle(theta, q1, q2)
         values = {n: 2 * np.arcsin(np.sqrt(np.clip(jet.value, 0, 2) / 2)) for n, jet in jets.items()}
         return self._result(values, shape, single_precision(theta, q1, q2))
 
-    def gap_at_angle(self, theta: Any, q1: Any = 1, q2: Any = None) -> Any:
+    def gap_at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """1 - C at the output for angles at the input, with full relative accuracy however small at uniform q (absolute at q1 != q2)."""
+        q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._at_angle(theta, q1, q2)
         return self._result({n: jet.value for n, jet in jets.items()}, shape, single_precision(theta, q1, q2))
 
@@ -171,13 +175,13 @@ class CMap(KernelMap):
             b = -np.array([float(np.asarray(a)) for a in jet.coefficients])
             b[0] = _snapped(b[0] + 1)
             out[node] = b
-        return out[self.outputs[0]] if len(self.outputs) == 1 else out
+        return self._given(out)
 
     def ball_gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any) -> dict[Node, Any]:
         """1 - C per output as balls of the field, from balls at the inputs (q2=None: uniform)."""
         raise KcalcError(f"{self!r} has no certified evaluation")
 
-    def ball(self, c: Any, q1: Any = 1, q2: Any = None, digits: int = 30) -> Any:
+    def ball(self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None) -> Any:
         """A certified enclosure of C(c, q1, q2), by ball arithmetic with ``digits`` decimal digits; proven, not estimated.
 
         Arguments are single numbers (floats as exactly what they are in binary; SymPy and mpmath numbers with all their digits) or
@@ -186,15 +190,14 @@ class CMap(KernelMap):
         """
         from .fields.balls import Enclosure, ball_field
 
+        q1, q2 = q_pair(q1, q2, q)
         field = ball_field(digits)
-        gap, first = gap_balls(self.inputs, c, field), q_balls(self.inputs, q1, "q1", field)
-        second = None if q2 is None else q_balls(self.inputs, q2, "q2", field)
-        found = self.ball_gaps(gap, first, second, field)
+        first, second = read_pair(lambda given, what: q_balls(self.inputs, given, what, field), q1, q2)
+        found = self.ball_gaps(gap_balls(self.inputs, c, field), first, second, field)
         with field.working():
-            out = {node: Enclosure.of(1 - value).checked(f"{self!r} at {node}") for node, value in found.items()}
-        return out[self.outputs[0]] if len(self.outputs) == 1 else out
+            return self._given({node: Enclosure.of(1 - value).checked(f"{self!r} at {node}") for node, value in found.items()})
 
-    def table(self, q: Any = 1, q2: Any = None, tolerance: float = 1e-14) -> Any:
+    def table(self, q1: Any = None, q2: Any = None, tolerance: float = 1e-14, *, q: Any = None) -> Table:
         """C at fixed q values as a :class:`kcalc.tables.Table`: a million values in the time of two arc cosines, with an error bound.
 
         All inputs share one c value. Raises: KcalcError for several outputs, and for q values that are not single numbers.
@@ -202,8 +205,8 @@ class CMap(KernelMap):
         from .tables import tabulate
 
         output = self._one_output("tables")
-        first = self._values(q, lambda v: np.asarray(one_q(v)), "q")
-        second = None if q2 is None else self._values(q2, lambda v: np.asarray(one_q(v)), "q2")
+        q1, q2 = q_pair(q1, q2, q)
+        first, second = read_pair(lambda given, what: self._values(given, lambda v: np.asarray(one_q(v, what)), what), q1, q2)
         if not 0 < one_number(tolerance, "tolerance") < 1:
             raise KcalcError(f"tolerance={glimpse(tolerance)}: a number between 0 and 1 is needed")
 
@@ -227,11 +230,11 @@ class CMap(KernelMap):
         points = sorted({round(c, 14): c for c in [*roots, *ends]}.values())
         return tuple(FixedPoint(c, float(slope(c, q))) for c in points)
 
-    def plot(self, ax: Axes | None = None, q1: Any = 1, q2: Any = None, **options: Any) -> Axes:
+    def plot(self, ax: Axes | None = None, q1: Any = None, q2: Any = None, *, q: Any = None, **options: Any) -> Axes:
         """Draw C over [-1, 1]; see :func:`kcalc.plotting.c_maps`."""
         from . import plotting
 
-        return plotting.c_maps({self.name: self}, ax=ax, q1=q1, q2=q2, **options)
+        return plotting.c_maps({self.name: self}, ax=ax, q1=q1, q2=q2, q=q, **options)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, sampled values at q = 1 and assumptions, as plain data."""
@@ -276,10 +279,7 @@ class MapDerivative(Formula):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base._titled}, order {self.order})"
 
-    @property
-    def expr(self) -> Composition | dict[Node, Composition]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The derivative at uniform input q = 1 (of a C map) as a named composition. Raises: KcalcError for orders beyond 4."""
-        whole = self.base.expr
+    def _derived(self, whole: Composition | dict[Node, Composition]) -> Composition | dict[Node, Composition]:
         return {n: part.derivative(self.order) for n, part in whole.items()} if isinstance(whole, dict) else whole.derivative(self.order)
 
 
@@ -290,8 +290,13 @@ class CMapDerivative(MapDerivative):
     base: CMap
     order: int
 
-    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
+    def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition | dict[Node, Composition]:
+        """The derivative as a named composition, at q values as in the map's ``symbolic``. Raises: KcalcError for orders beyond 4."""
+        return self._derived(self.base.symbolic(q1, q2, q=q))
+
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The derivative at c, same arguments and shapes as the map."""
+        q1, q2 = q_pair(q1, q2, q)
         gap = {node: Gap.from_cosine(value) for node, value in self.base._values(c, cosine_array, "c").items()}
         jets, shape = self.base._jets(gap, q1, q2, self.order)
         factor = float(sp.factorial(self.order))
@@ -311,7 +316,7 @@ class QMap(KernelMap):
         shape = np.broadcast_shapes(*(a.shape for a in given.values()))
         factor = float(sp.factorial(order))
         out = {n: finished(jet.coefficients[order] * factor, shape, single_precision(q)) for n, jet in self.values(given, order).items()}
-        return out[self.outputs[0]] if len(self.outputs) == 1 else out
+        return self._given(out)
 
     def __call__(self, q: Any) -> Any:
         """q values at the output. Domain: q > 0. Raises: KcalcError outside it or for nan."""
@@ -320,6 +325,12 @@ class QMap(KernelMap):
     def derivative(self, n: int = 1) -> QMapDerivative:
         """The n-th derivative in q."""
         return QMapDerivative(self, derivative_order(n))
+
+    def series(self, n: int, q: Any = 1) -> Any:
+        """Taylor coefficients a_0 ... a_{n-1} of Q about q: Q(q + t) = sum_k a_k t^k. Returns: an array of n numbers, n <= 101."""
+        order = derivative_order(series_length(n) - 1)
+        jets = self.values(self._values(q, lambda v: np.asarray(one_q(v)), "q"), order)
+        return self._given({node: np.array([float(np.asarray(a)) for a in jet.coefficients]) for node, jet in jets.items()})
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         """Q per output as balls of the field, from balls at the inputs."""
@@ -332,7 +343,7 @@ class QMap(KernelMap):
         field = ball_field(digits)
         balls = self.ball_values(q_balls(self.inputs, q, "q", field), field)
         out = {node: Enclosure.of(value).checked(f"{self!r} at {node}") for node, value in balls.items()}
-        return out[self.outputs[0]] if len(self.outputs) == 1 else out
+        return self._given(out)
 
     def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
         """The isolated solutions of Q(q) = q in [low, high], in increasing order; none where every q is fixed."""
@@ -375,6 +386,10 @@ class QMapDerivative(MapDerivative):
 
     base: QMap
     order: int
+
+    def symbolic(self) -> Composition | dict[Node, Composition]:
+        """The derivative as a named composition in the symbol ``q``. Raises: KcalcError for orders beyond 4."""
+        return self._derived(self.base.expr)
 
     def __call__(self, q: Any) -> Any:
         """The derivative at q."""

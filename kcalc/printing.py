@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from html import escape
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
+
+from .errors import KcalcError
 
 Rows = Sequence[Sequence[str]]
 CAPTION = 60  # characters of a repr that stands below its table
@@ -84,7 +87,28 @@ def plain(value: Any) -> Any:
     return getattr(value, "name", None) or str(value) if hasattr(value, "c_map") else str(value)
 
 
-class Shown:
+class Tabled:
+    """The habit of a result that is a table of values. Classes give ``_frame``: a dictionary per row, or {name: column}."""
+
+    def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
+        raise NotImplementedError
+
+    def to_dataframe(self) -> Any:
+        """The values, with all their digits, as a pandas DataFrame. Raises: KcalcError where pandas is not installed."""
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise KcalcError("a data frame needs pandas, which is not installed: pip install pandas") from None
+        values = self._frame()
+        return pandas.DataFrame(dict(values) if isinstance(values, Mapping) else list(values))
+
+
+def spread(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Columns of arrays that broadcast together, a row per entry."""
+    return dict(zip(columns, (a.ravel() for a in np.broadcast_arrays(*map(np.asarray, columns.values()))), strict=True))
+
+
+class Shown(Tabled):
     """The habits of a small result: a dataclass whose fields, and the properties named in ``listed``, make a table and plain data.
 
     Fields named in ``hidden`` stay out of the table. Classes with a better table override ``_rows``.
@@ -99,6 +123,11 @@ class Shown:
     def _rows(self) -> Rows:
         names = [name for name in self._names() if name not in self.hidden]
         return [("", "value"), *((name.replace("_", " "), shown(getattr(self, name))) for name in names)]
+
+    def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
+        if not dataclasses.is_dataclass(self):
+            return [self.to_dict()]
+        return [{name: getattr(self, name) for name in self._names() if name not in self.hidden}]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; None for what is infinite."""

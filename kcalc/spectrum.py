@@ -72,6 +72,9 @@ class Spectrum(Shown):
         """2 / lambda_max: gradient descent on the summed square loss converges below it. [DKS sec. 24.2]"""
         return 2 / self.largest
 
+    def _frame(self) -> dict[str, Array]:
+        return {"eigenvalue": self.eigenvalues}
+
     def plot(self, ax: Axes | None = None, label: str | None = None, **line: Any) -> Axes:
         """Draw lambda_i / lambda_max over the rank i on logarithmic axes; see :func:`kcalc.plotting.kernels.spectra`."""
         from .plotting import kernels as kernel_plots

@@ -260,7 +260,7 @@ plain = measured(softplus, starts)
 fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.2), layout="constrained", sharey=True)
 for ax, network, found in zip(axes, (net, s.network), (plain, shaped)):
     values = kc.node_values(network, c=starts)
-    theory = np.array([values["affine_1"][2], *(values[f"sum_{i}"][2] for i in range(1, 9))])
+    theory = np.array([values["affine_1"].c, *(values[f"sum_{i}"].c for i in range(1, 9))])
     mean, error = found.mean(axis=0), found.std(axis=0, ddof=1) / len(found) ** 0.5
     ax.plot(theory, color=BLUE, lw=1.4)
     for column in range(3):

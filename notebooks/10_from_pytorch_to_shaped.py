@@ -161,7 +161,7 @@ for ax, one, network, title in (
 ):
     for c, colour in ((-0.5, RED), (0.0, GREEN), (0.5, PINK), (0.9, BLUE)):
         theory = kc.node_values(network, c)
-        ax.plot([theory[name][2] for name in names], color=colour, lw=1.3)
+        ax.plot([theory[name].c for name in names], color=colour, lw=1.3)
         ax.plot(cosines(one, names, c), "o", ms=3, color=colour, label=f"c = {c:g}")
     ax.set(xlabel="linear layer", title=title, ylim=(-1, 1.05))
 axes[0].set_ylabel("cosine of two inputs behind it")
@@ -252,9 +252,9 @@ def at_last_block(model, c):
 # %%
 resnet.eval()  # with its initial running statistics BatchNorm does nothing
 grid, dots = np.linspace(-1, 1, 41), np.linspace(-0.9, 0.9, 7)
-theory = [kc.node_values(conv.network, c)["blocks.7.two"][2] for c in grid]
+theory = [kc.node_values(conv.network, c)["blocks.7.two"].c for c in grid]
 before, after = ([at_last_block(one, c) for c in dots] for one in (resnet, shaped_resnet))
-expected = np.array([kc.node_values(conv.network, c)["blocks.7.two"][2] for c in dots])
+expected = np.array([kc.node_values(conv.network, c)["blocks.7.two"].c for c in dots])
 print("largest difference from the map, after shaping:", f"{np.abs(after - expected).max():.3f}")
 assert np.abs(after - expected).max() < 0.1
 

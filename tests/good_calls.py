@@ -49,6 +49,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "averaging_shortcuts": lambda: good(resized()),
     "c_map": lambda: good(vanilla()),
     "chain": lambda: good(L.Input(), L.Affine()),
+    "compare": lambda: good(vanilla(), "relu"),
     "coordinate_check": lambda: good(A.vanilla(1), x(), 2, widths=(4, 8), draws=2),
     "crelu_budget": lambda: good(64, 10),
     "depth_limit": lambda: good(block()),
@@ -182,7 +183,6 @@ METHODS: dict[str, Callable[[], Good]] = {
     "draw": lambda: good(),
     "to_dict": lambda: good(),
     "regime": lambda: good(),
-    "tabulated": lambda: good(),
     "matrix": lambda: good(x()),
     "matrices": lambda: good(x()),
     "condition_number": lambda: good(x()),
@@ -297,7 +297,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     "KernelCheck.judged": lambda: good(),
     "KernelCheck.largest_error": lambda: good(),
     "KernelCheck.statistic": lambda: good(),
-    "KernelCheck.table_of": lambda: good(),
+    "KernelCheck.rows_of": lambda: good(),
     "Report.__getitem__": lambda: good("DKS-suo"),
     "Report.details": lambda: good(),
     "Comparison.best_rate": lambda: good("relu"),
@@ -335,7 +335,7 @@ MORE: dict[str, Callable[[], Any]] = {  # beside those of tests/result_examples.
 # of the results in tests/result_examples.py those that have methods of their own
 EXAMPLES = (
     "Network", "activation", "activation.c_map", "activation.q_map", "activation.c_map.derivative", "activation.c_map.table",
-    "activation.c_map.ball", "c_map", "c_map.derivative", "q_map", "c_map.expr", "c_map.spatial", "coordinate_check",
+    "activation.c_map.ball", "c_map", "c_map.derivative", "q_map", "c_map.expr", "c_map.spatial", "compare", "coordinate_check",
     "equivalent_parameters", "fluctuations", "gaussian_process", "gradients", "hessian_blocks", "kernel_regression", "learnable_kernel",
     "maximal", "maximal_c_value", "maximal_curvature", "maximal_slope", "moments.open", "moments_at_depth", "ntk", "ntk.regime",
     "ntk.regime.limit", "ntk.spectrum", "ntk.spatial", "phase_diagram", "residual_spectrum", "scaling", "shape.read", "shape.constants",

@@ -21,8 +21,9 @@ import kcalc as kc
 ROOMS = ("activations", "architectures", "claims", "layers", "symbols", "token_mixing", "training")
 # results, which functions make; and what enters the catalogue of the process
 MADE = {
-    "Activation", "Constants", "Fluctuations", "Gradients", "Model", "Moments", "Reading", "ResidualSpectrum", "Scaling", "Shaping",
-    "Smoothness", "activations.register", "activations.Erf", "activations.Exponential", "activations.Leaky", "activations.Polynomial",
+    "Activation", "Constants", "Fluctuations", "Gradients", "MapComparison", "Model", "Moments", "Reading", "ResidualSpectrum", "Scaling",
+    "Shaping", "Smoothness", "activations.register", "activations.Erf", "activations.Exponential", "activations.Leaky",
+    "activations.Polynomial",
     "activations.RectifiedPower", "activations.Transformation", "claims.Claim", "claims.Erratum", "claims.Evidence", "claims.Method",
     "claims.Paper", "claims.Report", "claims.Verdict", "training.Comparison", "training.Diverged", "training.Run", "training.Unfinished",
     "training.Recipe", "training.connect",
@@ -36,11 +37,13 @@ DEAR = (
 )  # fmt: skip
 TRUE_OR_FALSE = {
     "assume_independent", "batch_norm", "bias", "biases", "by_layer", "causal", "centre", "centred", "collapse", "downsample",
-    "equivalent", "expand", "flat", "gated", "gradients", "heuristic", "input_symmetric", "jacobian", "jacobians", "labels", "legend",
-    "nonnegative", "pairs", "permissive", "progress", "readout", "remat", "resume", "rolled", "shared", "sigmas", "standardised",
+    "equivalent", "expand", "flat", "free_slope", "gated", "gradients", "heuristic", "input_symmetric", "jacobian", "jacobians", "labels",
+    "legend", "nonnegative", "pairs", "permissive", "progress", "readout", "remat", "resume", "rolled", "shared", "sigmas",
+    "standardised",
     "symbols_by_activation", "tangent", "train", "trainable_norms", "uniform",
 }  # fmt: skip
 ARRAYS = {"c", "gap", "q", "q1", "q2", "theta", "x", "t", "kappa", "psi", "negative_slope", "target"}  # of any shape, also without numbers
+SYMBOLIC = ("activation.c_map", "activation.q_map", "activation.c_map.derivative", "c_map", "c_map.derivative", "q_map", "ntk")
 EXACT = {"huge", "tower"}  # numbers of exact or certified arithmetic
 # {call.parameter, or .parameter of any call: kinds that never make sense elsewhere and do here}
 TAKEN: dict[str, set[str]] = {
@@ -50,12 +53,7 @@ TAKEN: dict[str, set[str]] = {
     "activation.c_expr.q1": EXACT,
     "activation.c_expr.q2": EXACT,
     "activation.q_expr.q": EXACT,
-    "activation.c_map.symbolic.q1": EXACT,
-    "activation.c_map.symbolic.q2": EXACT,
-    "c_map.symbolic.q1": EXACT,
-    "c_map.symbolic.q2": EXACT,
-    "ntk.symbolic.q1": EXACT,
-    "ntk.symbolic.q2": EXACT,
+    **{f"{name}.symbolic.{q}": EXACT for name in SYMBOLIC for q in ("q", "q1", "q2")},
     "activation.q_map.ball.q": {"huge"},
     "activation.c_map.ball.contains.x": {"huge"},
     "activation_bounds.reach": {"inf"},

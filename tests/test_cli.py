@@ -70,6 +70,12 @@ def test_text_that_the_output_cannot_hold_is_one_line(
     assert capsys.readouterr().err == "kcalc: standard output in ascii has no '\\xf6'; set PYTHONIOENCODING=utf-8:backslashreplace\n"
 
 
+def test_maps_take_the_sigmas_of_all_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two relu layers and the readout: q -> s q/2 + b twice, then s q + b, s = sigma_w^2 = 2, b = sigma_b^2 = 0.25."""
+    _, out, _ = run(capsys, "maps", "vanilla-2", "--activation", "relu", "--sigma-w", "1.4142135623730951", "--sigma-b", "0.5", "--q", "3")
+    assert "Q(3) = 6.75" in out.splitlines()
+
+
 def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "shape", "vanilla-100", "--activation", "relu")
     rows = [line for line in out.splitlines() if line.startswith("  ")]

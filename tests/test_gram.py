@@ -63,7 +63,7 @@ def sphere(rows: int, width: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize(("depth", "tolerance"), [(1, 1e-13), (10, 1e-13), (100, 1e-13), (1000, 1e-12)])
 def test_tables_against_mpmath_for_relu(depth: int, tolerance: float) -> None:
-    table = kc.ntk(kc.architectures.vanilla(depth, "relu", sigma_w=ROOT2)).tabulated()
+    table = kc.ntk(kc.architectures.vanilla(depth, "relu", sigma_w=ROOT2)).table()
     assert table.error_bound < 1e-10
     for theta in (3.0, 1.6, 1.0, 0.3, 0.02, 1e-3, 1e-5, 1e-8):
         exact = relu_kernels(MP.mpf(theta), depth)
@@ -76,7 +76,7 @@ def test_tables_against_mpmath_for_relu(depth: int, tolerance: float) -> None:
 @pytest.mark.parametrize(("depth", "sigma"), [(3, 1.5), (100, 1.0), (100, 1.5)])
 def test_tables_against_mpmath_for_erf(depth: int, sigma: float) -> None:
     """sigma_w = 1.5 is the chaotic phase; the error allowed there is that of a rounded angle."""
-    table = kc.ntk(kc.architectures.vanilla(depth, "erf", sigma_w=sigma)).tabulated()
+    table = kc.ntk(kc.architectures.vanilla(depth, "erf", sigma_w=sigma)).table()
     for theta in (1.0, 0.3, 0.02, 1e-3, 1e-5, 1e-8):
         exact, moved = (erf_kernels(MP.mpf(theta) * f, depth, sigma) for f in (1, 1 + MP.mpf(10) ** -20))
         got = table.at_gap(2 * np.sin(theta / 2) ** 2)

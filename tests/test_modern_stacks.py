@@ -113,7 +113,7 @@ def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
     axes = s.plot()
     assert len(axes) == 3 and "at the output" in axes[2].get_title(loc="left") + axes[2].get_title()
     with pytest.raises(kc.KcalcError, match="3 panels, got 1"):
-        s.plot(axes=axes[:1])
+        s.plot(ax=axes[:1])
     assert s.compare(s) is not None and "Q(1) at tokens" in s._repr_html_()
 
 

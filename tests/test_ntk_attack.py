@@ -148,7 +148,7 @@ def test_small_refusals() -> None:
         K.matrix(np.ma.masked_array(x, x > 0))
     for gap in (-0.1, 3.0, np.nan):
         with pytest.raises(KcalcError, match=r"\[0, 2\]"):
-            K.tabulated().at_gap(gap)
+            K.table().at_gap(gap)
 
 
 def test_rows_that_learnable_kernels_refuse() -> None:

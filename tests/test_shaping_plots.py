@@ -43,7 +43,7 @@ def test_figure_panels_and_labels(names) -> None:
     after_only = shaping_plots.shaping_figure(pairs, None, after)
     assert [line.get_label() for line in after_only[1].lines if line.get_gid() == "map"] == ["after"]
     with pytest.raises(KcalcError, match="2 panels"):
-        shaping_plots.shaping_figure(pairs, before, after, axes=[axes[0]])
+        shaping_plots.shaping_figure(pairs, before, after, ax=[axes[0]])
     with pytest.raises(KcalcError, match="before, activation after"):
         shaping_plots.shaping_figure({"tanh": activation("tanh")}, before, after)
 
@@ -83,7 +83,7 @@ def test_several_outputs_and_given_axes() -> None:
     steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("f", L.Nonlinear("tanh"), ("a",)), ("b", L.Affine(), ("f",))]
     net = kc.Network.from_steps([*steps, ("g", L.Nonlinear("gelu"), ("b",))], ["f", "g"])
     _, given = plt.subplots(1, 3)
-    axes = kc.shape(net).plot(axes=given)
+    axes = kc.shape(net).plot(ax=given)
     assert list(axes) == list(given)
     curves = [line for line in axes[1].lines if line.get_gid() == "map"]
     assert [line.get_label() for line in curves] == ["before: f", "before: g", "after: f", "after: g"]

@@ -116,7 +116,7 @@ def test_two_q_values_and_two_inputs():
         ("s", L.Sum((0.6, 0.8)), ("a", "b")), ("t", L.Nonlinear("tanh"), ("s",)),
     ]  # fmt: skip
     model = kc.to_jax(kc.Network.from_steps(steps))
-    found = kc.verify_kernels(model, c={"x": 0.9, "y": -0.5}, q=0.5, q2={"x": 2.0, "y": 0.5}, draws=60, gradients=False)
+    found = kc.verify_kernels(model, c={"x": 0.9, "y": -0.5}, q1=0.5, q2={"x": 2.0, "y": 0.5}, draws=60, gradients=False)
     assert found.quantities == ("q1", "q2", "c") and found.passed, found
     s = found.statistic("q2")
     assert s.expected[list(found.nodes).index("a"), 0] == pytest.approx(2.0)
@@ -189,7 +189,7 @@ def test_estimators_on_made_up_numbers():
 
 def test_results_show_themselves(check: Any, untouched_pyplot: None):
     assert "\n" not in repr(check) and "power" in str(check) and "<table>" in check._repr_html_()
-    assert "affine_1" in str(check.table) and "<tr>" in check.table._repr_html_()
+    assert "affine_1" in str(check.rows) and "<tr>" in check.rows._repr_html_()
     plain = json.loads(json.dumps(check.to_dict()))
     assert plain["powers"]["c"]["fluctuation"]["exponent"] < 0 and len(plain["values"]["c"]) == 2
     assert len(check.plot()) == 3

@@ -111,7 +111,7 @@ def exact(options: Options) -> Table:
             "Q": lambda phi=phi: phi.q_map.ball(float(random.uniform(0.5, 2)), digits=30),
             "inner": lambda phi=phi: phi.c_map.ball(float(random.uniform(-0.9, 0.9)), digits=30),
             "edge": lambda phi=phi: phi.c_map.ball(float(random.uniform(0.99, 1)), digits=30),
-            "new q": lambda phi=phi: phi.c_map.ball(float(random.uniform(-0.9, 0.9)), q1=float(random.uniform(0.5, 2)), digits=30),
+            "new q": lambda phi=phi: phi.c_map.ball(float(random.uniform(-0.9, 0.9)), q=float(random.uniform(0.5, 2)), digits=30),
         }
         found = alternated(actions, options.size(1, 3))
         rows.append((name, *(seconds(t.wall) for t in found.values())))

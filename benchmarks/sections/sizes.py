@@ -68,7 +68,7 @@ def by_digits(options: Options) -> Table:
 
     works = [
         Work("tanh: Q, ball", lambda n: tanh.q_map.ball(q(), digits=n), why=QUADRATURE),
-        Work("tanh: C, ball", lambda n: tanh.c_map.ball(0.3, q1=q(), digits=n), why=QUADRATURE),
+        Work("tanh: C, ball", lambda n: tanh.c_map.ball(0.3, q=q(), digits=n), why=QUADRATURE),
         Work("tanh: Q, mpmath", lambda n: tanh.second_moment(q(), mpmath_field(n)), why=QUADRATURE),
         Work("relu, 20 layers: C, ball", lambda n: relu.ball(float(random.uniform(0.2, 0.4)), digits=n), why=""),
     ]

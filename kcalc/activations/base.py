@@ -176,11 +176,11 @@ class Activation(LocalMaps):
         """phi^(n) on JAX arrays of floats, as :func:`kcalc.activations.jax_function.jax_function` wants it."""
         return piecewise(self, n)
 
-    def plot(self, axes: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Any:
+    def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Any:
         """Draw phi, its Q map and its C maps at several q on three Axes; see :func:`kcalc.plotting.cards.card`."""
         from kcalc.plotting.cards import card
 
-        return card(self, axes, q)
+        return card(self, ax, q)
 
     # --- new activations from old --------------------------------------------------------------------------------------------------
 

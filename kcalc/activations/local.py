@@ -116,7 +116,7 @@ class LocalMaps:
 
     @cached_property
     def c_map(self) -> LocalCMap:
-        """The local C map as an object: ``phi.c_map(c, q1=1, q2=None)``, its derivatives, series, fixed points, enclosures, plots."""
+        """The local C map, ``phi.c_map(c, q=1)`` or ``phi.c_map(c, q1, q2)``: its derivatives, series, fixed points, enclosures, plots."""
         return LocalCMap(self)
 
     @cached_property

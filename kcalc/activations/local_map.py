@@ -13,7 +13,7 @@ import sympy as sp
 from sympy.core.function import AppliedUndef
 
 from kcalc import symbols
-from kcalc.arguments import formula_symbols, one_q, pair_arrays, series_length, symbolic_q
+from kcalc.arguments import formula_symbols, one_q, pair_arrays, q_pair, read_pair, series_length, symbolic_q
 from kcalc.composition import Composition, LocalFunction
 from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations.pairs import pair_map
@@ -27,13 +27,13 @@ from kcalc.formulas import formula_name
 from kcalc.maps import Assumption, CMap, QMap
 
 Node = Any
-SYMBOLIC = "symbolic(q1=1, q2=None)"
+SYMBOLIC = "symbolic(q=1)"
 
 
 class LocalCMap(CMap):
     """C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2)), (u, v) Gaussian of variances q1, q2 and correlation c  [DKS eq. 9].
 
-    Domain: -1 <= c <= 1, q > 0; ``q2=None`` means q1. Raises: KcalcError outside it, and where the second moment diverges.
+    Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it, and where the second moment diverges.
     """
 
     def __init__(self, activation: Any) -> None:
@@ -49,8 +49,9 @@ class LocalCMap(CMap):
         first, *rest = self.activation.taylor(gap[self.name], q1[self.name], None if q2 is None else q2[self.name], order)
         return {self.name: Jet((first, *(-part for part in rest)))}
 
-    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array. Raises: KcalcError outside -1 <= c <= 1, q > 0."""
+        q1, q2 = q_pair(q1, q2, q)
         if is_jax(c) or is_jax(q1) or is_jax(q2):
             from kcalc.activations.jax_maps import cosine
 
@@ -61,17 +62,13 @@ class LocalCMap(CMap):
         second = None if q2 is None else q2[self.name]
         return {self.name: self.activation.taylor(gap[self.name], q1[self.name], second, 0, field)[0]}
 
-    @property
-    def expr(self) -> Composition:
-        return self.symbolic()
-
-    def symbolic(self, q1: Any = 1, q2: Any = None) -> Composition:
-        """The map in ``kc.symbols.c`` at q values, numbers or SymPy expressions (``q2=None``: q1).
+    def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition:
+        """The map in ``kc.symbols.c`` at q values, numbers or SymPy expressions.
 
         Raises: KcalcError for q values that are not positive or have symbols of other quantities.
         """
-        one = symbolic_q(q1, "q1", SYMBOLIC)
-        two = one if q2 is None else symbolic_q(q2, "q2", SYMBOLIC)
+        one, other = read_pair(lambda given, what: symbolic_q(given, what, SYMBOLIC), *q_pair(q1, q2, q))
+        two = one if other is None else other
         arguments = formula_symbols((symbols.c,), one.free_symbols | two.free_symbols)
         value = self.activation.c_expr(symbols.c, one, two)
         functions: tuple[LocalFunction, ...] = ()
@@ -135,9 +132,9 @@ class LocalCMapQDerivative:
     base: LocalCMap
     which: int | None
 
-    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The derivative at c, arguments and shapes as for the map."""
-        cosine, one, two = pair_arrays(c, q1, q2)
+        cosine, one, two = pair_arrays(c, *q_pair(q1, q2, q))
         total = np.zeros(cosine.shape)
         if self.which in (1, None):
             total = total + _in_first_q(self.base.activation, cosine, one, two)
@@ -174,14 +171,15 @@ class LocalQMap(QMap):
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         return {self.name: self.activation.second_moment(q[self.name], field)}
 
-    @property
-    def expr(self) -> Composition:
-        value = self.activation.q_expr(symbols.q)
+    def symbolic(self, q: Any = symbols.q) -> Composition:
+        """The map at a number or a SymPy expression q. Raises: KcalcError where q is not positive or has symbols of other quantities."""
+        at = symbolic_q(q, "q", "symbolic(q)")
+        value = self.activation.q_expr(at)
         functions: tuple[LocalFunction, ...] = ()
         if value is None:
-            value = self.activation.second_moment(symbols.q, SYMPY)
-            functions = (LocalFunction(value.func, value.args, None, self.activation),)
-        return Composition((symbols.q,), (), value, "Q", functions)
+            value = self.activation.second_moment(at, SYMPY)
+            functions = (self.activation.c_map._level(symbols.q),)
+        return Composition(formula_symbols((), at.free_symbols), (), value, "Q", functions)
 
 
 def _fresh(name: str) -> Assumption:

@@ -14,7 +14,7 @@ from ..errors import KcalcError, glimpse, unknown
 from ..layers import Affine, BatchNorm
 from ..network import Network
 from ..plain_arguments import is_key, items, whole
-from ..printing import Shown, shown
+from ..printing import Shown, shown, spread
 from .initialisers import random_bits
 from .lowering import roles, width_grows_with
 from .model import Model, to_jax
@@ -50,6 +50,10 @@ class CoordinateCheck(Shown):
     def passed(self) -> bool:
         """Whether no node deviates."""
         return not any(self.deviates(node) for node in self.slopes)
+
+    def _frame(self) -> dict[str, np.ndarray]:
+        nodes, draws = np.array([*map(str, self.rms)])[:, None, None], np.arange(next(iter(self.rms.values())).shape[1])
+        return spread({"node": nodes, "width": np.array(self.widths)[:, None], "draw": draws, "rms": np.stack([*self.rms.values()])})
 
     def _rows(self) -> list[tuple[str, ...]]:
         sizes = {node: np.sqrt((values**2).mean(axis=1)) for node, values in self.rms.items()}

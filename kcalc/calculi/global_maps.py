@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, Literal, overload
+from collections.abc import Hashable, Iterable
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from .. import symbols
-from ..arguments import cosine_array, one_q, per_input, q_array
+from ..arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
 from ..compose import fold
 from ..composition import Composition
 from ..fields import NUMPY
@@ -17,6 +16,7 @@ from ..fields.jets import Jet
 from ..maps import Assumption, CMap, KernelMap, QMap
 from ..network import Network, channel_widths, concat_channels, require_network
 from ..plain_arguments import truth
+from ..printing import Tabled, html_table, plain, shown, spread, text_table
 from .channels import Channels
 from .kernel import Kernel
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
@@ -43,7 +43,7 @@ def c_map(
 def c_map(
     network: Network, assume_independent: bool = False, spatial: str = "delta", image_shape: Any = None, weights: str = "dense"
 ) -> NetworkCMap | SpatialKernelMap:
-    """The global C map of a network, ``C(c, q1=1, q2=None)`` in the c and q values of its inputs.
+    """The global C map of a network, ``C(c, q=1)`` or ``C(c, q1, q2)`` in the c and q values of its inputs.
 
     ``assume_independent=True`` goes on where a hypothesis of the kernel calculus fails and says so in
     ``.assumptions``. ``spatial="exact"``, with the ``image_shape`` (height, width): dense convolutions and mean pooling over the locations
@@ -88,23 +88,58 @@ def end_values(network: Network) -> tuple[float, float]:
     return float(q), -float(end.coefficients[1])
 
 
-def node_values(
-    network: Network, c: Any = 0.0, q1: Any = 1, q2: Any = None, assume_independent: bool = False
-) -> dict[Node, tuple[Any, Any, Any]]:
-    """(q1, q2, c) of every node for inputs of the given c and q values: the depth trace of a network.
+class NodeValue(NamedTuple):
+    """The values at one node: ``q1`` and ``q2``, the q values of the two inputs' feature maps, and ``c``, their c value."""
 
-    ``c``, ``q1``, ``q2`` are numbers, arrays, or {input: value}; ``q2=None`` means ``q1``. Raises: KcalcError as a C map does.
+    q1: Any
+    q2: Any
+    c: Any
+
+
+class NodeValues(dict[Node, NodeValue], Tabled):
+    """{node: its values}, in the order of the network; ``assumptions``: what the values take for granted."""
+
+    assumptions: tuple[Assumption, ...] = ()
+
+    def _frame(self) -> dict[str, Any]:
+        parts = [spread({"node": str(node), **value._asdict()}) for node, value in self.items()]
+        return {name: np.concatenate([part[name] for part in parts]) for name in ("node", *NodeValue._fields)}
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [("node", *NodeValue._fields), *((str(node), *map(shown, value)) for node, value in self.items())]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return plain({"nodes": {node: value._asdict() for node, value in self.items()}, "assumptions": self.assumptions})
+
+    def __repr__(self) -> str:
+        return f"NodeValues({len(self)} nodes)"
+
+    def __str__(self) -> str:
+        return text_table(self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), repr(self))
+
+
+def node_values(
+    network: Network, c: Any = 0.0, q1: Any = None, q2: Any = None, assume_independent: bool = False, *, q: Any = None
+) -> NodeValues:
+    """q1, q2 and c of every node for inputs of the given c and q values: the depth trace of a network.
+
+    ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are numbers, arrays, or {input: value}.
+    Returns: {node: NodeValue}. Raises: KcalcError as a C map does.
     """
     reading = _Reading(network, assume_independent)
     values = per_input(network.inputs)
-    first = values(q1, lambda v: q_array(v, "q1"), "q1")
-    second = None if q2 is None else values(q2, lambda v: q_array(v, "q2"), "q2")
+    first, second = read_pair(lambda given, what: values(given, lambda v: q_array(v, what), what), *q_pair(q1, q2, q))
     gap = {n: Jet((1 - v,)) for n, v in values(c, cosine_array, "c").items()}
     states = reading.run(NUMPY, first, second, gap)
-    out = {}
+    out = NodeValues()
     for node, state in states.items():
         a, b, g = reading.kernel.whole(state)
-        out[node] = (np.asarray(a)[()], np.asarray(b)[()], np.asarray(1 - g.value)[()])
+        out[node] = NodeValue(np.asarray(a)[()], np.asarray(b)[()], np.asarray(1 - g.value)[()])
+    out.assumptions = reading.stated(reading.kernel.notes.values())
     return out
 
 
@@ -146,6 +181,10 @@ class _Reading:
                 one, two = (dict.fromkeys(inputs, np.asarray(q)) for q in (1.0, 2.0))
                 self.run(NUMPY, one, two, dict.fromkeys(inputs, Jet((np.asarray(0.5),))))
                 notes = tuple(dict.fromkeys((*notes, *self.kernel.notes.values())))
+        return self.stated(notes)
+
+    def stated(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
+        """The notes of a reading after the assumptions of every reading of the network."""
         width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
         return (width, *self.network.assumptions, *notes)
 
@@ -176,19 +215,15 @@ class NetworkCMap(_OfNetwork, CMap):
             states = self._reading.run(field, q1, q2, {node: Jet((value,)) for node, value in gap.items()})
             return {node: self._reading.kernel.whole(states[node])[2].value for node in self.outputs}
 
-    @property
-    def expr(self) -> Composition | dict[Node, Composition]:
-        return self.symbolic()
-
-    def symbolic(self, q1: Any = 1, q2: Any = None) -> Composition | dict[Node, Composition]:
+    def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition | dict[Node, Composition]:
         """The map as a named composition in the symbol ``c`` (one ``c_input`` each where there are several inputs).
 
-        ``q1``, ``q2`` are the q values of the inputs, numbers or SymPy expressions, ``q2=None``
-        meaning ``q1``. Stages are named ``q_k``, ``p_k`` (q values of the two inputs) and ``c_k``.
+        ``q``, or ``q1`` and ``q2``: the q values of the inputs, numbers or SymPy expressions.
+        Stages are named ``q_k``, ``p_k`` (q values of the two inputs) and ``c_k``.
         Raises: KcalcError for symbols of other quantities, such as ``kc.symbols.c``, and where a
         symbol of a layer has the name of an argument.
         """
-        return symbolic_map(self.network, q1, q2, "C", self._reading.assume)
+        return symbolic_map(self.network, *q_pair(q1, q2, q), "C", self._reading.assume)
 
 
 class NetworkQMap(_OfNetwork, QMap):
@@ -206,6 +241,10 @@ class NetworkQMap(_OfNetwork, QMap):
             states = self._reading.run(field, q, None, None)
             return {node: self._reading.kernel.whole(states[node])[0] for node in self.outputs}
 
-    @property
-    def expr(self) -> Composition | dict[Node, Composition]:
-        return symbolic_map(self.network, symbols.q, None, "Q", self._reading.assume)
+    def symbolic(self, q: Any = None) -> Composition | dict[Node, Composition]:
+        """The map as a named composition at a number or SymPy expression q of all inputs.
+
+        By default in the symbol ``q``, one ``q_input`` each where there are several inputs.
+        Raises: KcalcError as a C map's ``symbolic``.
+        """
+        return symbolic_map(self.network, q, None, "Q", self._reading.assume)

@@ -22,7 +22,7 @@ from ..fields import NUMPY
 from ..fields.jets import Jet
 from ..maps import Assumption
 from ..network import Network, chosen_output, sum_weights
-from ..printing import html_table, text_table
+from ..printing import Tabled, html_table, text_table
 from .channels import Channels
 from .kernel_moments import KernelMoments
 from .ntk import TangentReading
@@ -36,7 +36,7 @@ Groups = list[float]
 
 
 @dataclass(frozen=True)
-class Gradients:
+class Gradients(Tabled):
     """E|d out_k / d node|^2 for inputs of the given q, infinite width, one channel ``k`` of ``output``.
 
     ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {Affine: E|d out_k / d parameters|^2} in the
@@ -67,6 +67,12 @@ class Gradients:
         tables = {name: {str(k): v for k, v in getattr(self, name).items()} for name in ("nodes", "weights", "chi")}
         notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
         return {"output": str(self.output), **tables, "growth": self.growth, "assumptions": notes}
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [
+            {"node": str(n), "node_gradient": v, "weight_gradient": self.weights.get(n), "chi": self.chi.get(n)}
+            for n, v in self.nodes.items()
+        ]
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         def shown(table: Mapping[Node, float], node: Node) -> str:

@@ -205,7 +205,7 @@ def _classes(left: Array, right: Array, tolerance: float) -> tuple[list[float], 
 
 
 class WithMatrices:
-    """What a kernel function of one input and one output offers for data: :meth:`matrix`, :meth:`matrices`, :meth:`tabulated`."""
+    """What a kernel function of one input and one output offers for data: :meth:`matrix`, :meth:`matrices`, :meth:`table`."""
 
     reading: Any
     _part: int
@@ -230,7 +230,7 @@ class WithMatrices:
         """The kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None: X): an (N, M) array, exact for equal rows.
 
         A row counts with its angles to others and its q value |x|^2/d.  Where all q values agree, or the network is positively homogeneous,
-        the kernel is a function of the angle, tabulated once (see :meth:`tabulated`); pairs closer than c = 0.992, or as close to opposite,
+        the kernel is a function of the angle, tabulated once (see :meth:`table`); pairs closer than c = 0.992, or as close to opposite,
         get their angle from differences.  Where norms differ and no activation has kinks, it is interpolated in log q between such tables,
         to 1e-12; otherwise the recursion runs at every pair of q values, slowly where an activation has no closed form.
         NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives float32, computed in double precision.
@@ -254,7 +254,7 @@ class WithMatrices:
         options["kind"] = "both"
         return self.matrix(X, Y, **options)
 
-    def tabulated(self, q: float = 1.0) -> AngleTable:
+    def table(self, q: float = 1.0) -> AngleTable:
         """The table behind :meth:`matrix` for inputs of one q value, with its ``error_bound`` and ``at_gap(1 - c)``."""
         return self._matrix_kernel.table(one_q(q))
 

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from ..arguments import angle_array, cosine_array, finished, gap_balls, per_input, q_array, q_balls, series_length, single_precision
+from ..arguments import (
+    angle_array,
+    cosine_array,
+    finished,
+    gap_balls,
+    per_input,
+    q_array,
+    q_balls,
+    q_pair,
+    read_pair,
+    series_length,
+    single_precision,
+)
 from ..compose import fold, require_network
 from ..composition import Composition, Formula
 from ..errors import FreshnessError, KcalcError, unknown
@@ -200,30 +212,30 @@ def _orthogonal(gap: Mapping[Node, Any]) -> Array:
 class KernelFunction(OfReading, WithMatrices, Formula):
     """A kernel of two inputs as a function of their c and q values: covariances, not cosines.
 
-    Call ``K(c, q1=1, q2=None)`` with numbers, arrays (broadcast) or {input: value}; ``q2=None`` means ``q1``.
+    Call ``K(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``K(c, q1, q2)`` where the two inputs differ in q
+    (``q2=None`` means ``q1``); every method that evaluates the kernel takes q values so.
     """
 
     def __init__(self, reading: TangentReading, name: str, part: int, seeds: Mapping[Node, Any] | None = None) -> None:
         self.reading, self.name = reading, name
         self._part, self._seeds = part, seeds
 
-    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any:
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The kernel at c values in [-1, 1] and q values > 0; {output: kernel} for several outputs. Raises: KcalcError outside."""
         gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
-        return self._evaluate(gap, q1, q2, single_precision(c, q1, q2))
+        return self._evaluate(gap, *q_pair(q1, q2, q), single_precision(c, q1, q2, q))
 
-    def at_angle(self, theta: Any, q1: Any = 1, q2: Any = None) -> Any:
+    def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The kernel at angles theta = arccos c in [0, pi], exact however small."""
         angles = self._values(theta, angle_array, "theta")
         gap = {node: Gap.of(2 * np.sin(value / 2) ** 2, 2 * np.cos(value / 2) ** 2) for node, value in angles.items()}
-        return self._evaluate(gap, q1, q2, single_precision(theta, q1, q2))
+        return self._evaluate(gap, *q_pair(q1, q2, q), single_precision(theta, q1, q2, q))
 
     def _values(self, given: Any, convert: Any, what: str) -> dict[Node, Any]:
         return per_input(self.network.inputs)(given, convert, what)
 
     def _evaluate(self, gap: dict[Node, Any], q1: Any, q2: Any, single: bool) -> Any:
-        first = self._values(q1, lambda v: q_array(v, "q1"), "q1")
-        second = None if q2 is None else self._values(q2, lambda v: q_array(v, "q2"), "q2")
+        first, second = read_pair(lambda given, what: self._values(given, lambda v: q_array(v, what), what), q1, q2)
         if second is not None and all(np.array_equal(first[n], second[n]) for n in first):
             second = None
         shape = broadcast_shape(*gap.values(), *first.values(), *(second or {}).values())
@@ -243,23 +255,17 @@ class KernelFunction(OfReading, WithMatrices, Formula):
             raise KcalcError("kind='both' gives two matrices, which have no one condition number; ask with kind='ntk' and kind='nngp'")
         return condition_number(self.matrix(X, **options))
 
-    @property
-    def expr(self) -> Composition | dict[Node, Composition]:
-        """The kernel at uniform input q = 1 as a named composition: ``c_k`` are cosines, ``t_k`` tangents over q."""
-        return self.symbolic()
+    def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition | dict[Node, Composition]:
+        """The kernel as a named composition at q values, numbers or SymPy expressions: ``c_k`` are cosines, ``t_k`` tangents over q.
 
-    def symbolic(self, q1: Any = 1, q2: Any = None) -> Composition | dict[Node, Composition]:
-        """The kernel as a named composition at numbers or SymPy expressions ``q1``, ``q2``.
-
-        ``q2=None`` means ``q1``.
         Raises: KcalcError as for a C map's ``symbolic``.
         """
         reading = self.reading
-        found = symbolic_kernels(reading.network, q1, q2, self._seeds, reading.fan_in, reading.assume)
+        found = symbolic_kernels(reading.network, *q_pair(q1, q2, q), self._seeds, reading.fan_in, reading.assume)
         out = {node: pair[self._part] for node, pair in found.items()}
         return next(iter(out.values())) if len(out) == 1 else out
 
-    def ball(self, c: Any, q1: Any = 1, q2: Any = None, digits: int = 30) -> Any:
+    def ball(self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None) -> Any:
         """A certified enclosure of the kernel at single numbers (or {input: number}), ``digits`` decimal digits; proven, not estimated.
 
         Returns: a :class:`kcalc.fields.balls.Enclosure`, {output: enclosure} for several outputs.
@@ -267,9 +273,10 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         """
         from ..fields.balls import Enclosure, ball_field
 
+        q1, q2 = q_pair(q1, q2, q)
         field = ball_field(digits)
-        gap, first = gap_balls(self.network.inputs, c, field), q_balls(self.network.inputs, q1, "q1", field)
-        second = None if q2 is None else q_balls(self.network.inputs, q2, "q2", field)
+        gap = gap_balls(self.network.inputs, c, field)
+        first, second = read_pair(lambda given, what: q_balls(self.network.inputs, given, what, field), q1, q2)
         with field.working():
             try:
                 kernel, states = self.reading.run(field, gap, first, second, self._seeds)
@@ -284,12 +291,12 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         names = sorted({layer.activation.name for _, layer, _ in self.network.steps() if isinstance(layer, Nonlinear)})
         return f"{self.name} of node {node!r} with {', '.join(names) or 'no activation'} at q1 = {q1}, q2 = {q1 if q2 is None else q2}"
 
-    def plot(self, ax: Axes | None = None, q: Any = 1, **line: Any) -> Axes:
-        """Draw the kernel over c in [-1, 1] for inputs of one q value."""
+    def plot(self, ax: Axes | None = None, q1: Any = None, q2: Any = None, *, q: Any = None, **line: Any) -> Axes:
+        """Draw the kernel over c in [-1, 1]; see :func:`kcalc.plotting.kernels.kernel_curves`."""
         from ..plotting.kernels import kernel_curves
 
         label = f"{self.name}, {self.network.name}" if self.network.name else self.name
-        return kernel_curves({label: self}, ax=ax, q=q, **line)
+        return kernel_curves({label: self}, ax=ax, q1=q1, q2=q2, q=q, **line)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, sampled values at q = 1 and assumptions, as plain data."""
@@ -326,14 +333,14 @@ class TangentKernel(KernelFunction):
         """
         return regime(self, c, q)
 
-    def by_layer(self, c: Any, q1: Any = 1, q2: Any = None) -> dict[Node, Any]:
-        """{Affine node: its part of the kernel} for one output, many from one pass; c as for a call."""
+    def by_layer(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> dict[Node, Any]:
+        """{Affine node: its part of the kernel} for one output, many from one pass; arguments as for a call."""
+        q1, q2 = q_pair(q1, q2, q)
         if len(self.network.outputs) != 1:
             raise KcalcError("by_layer needs one output; use K.layers[node](c)")
         nodes = self.network.nodes_of(Affine)
         gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
-        first = self._values(q1, lambda v: q_array(v, "q1"), "q1")
-        second = None if q2 is None else self._values(q2, lambda v: q_array(v, "q2"), "q2")
+        first, second = read_pair(lambda given, what: self._values(given, lambda v: q_array(v, what), what), q1, q2)
         shape = broadcast_shape(*gap.values(), *first.values(), *(second or {}).values())
         room = max(1, NUMBERS_HELD // (len(self.network) * max(1, prod(shape))))
         parts = []

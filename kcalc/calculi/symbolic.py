@@ -14,7 +14,7 @@ from .. import symbols
 from ..activations import Activation
 from ..activations.base import transform
 from ..activations.local_map import SYMBOLIC
-from ..arguments import formula_symbols, symbolic_q
+from ..arguments import formula_symbols, read_pair, symbolic_q
 from ..compose import fold
 from ..composition import Composition, LocalFunction, Stage, suffix
 from ..fields import SYMPY
@@ -34,7 +34,10 @@ P = sp.Symbol("p", positive=True)  # the q value of the second input, as p_k in 
 
 
 def symbolic_map(network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool = False) -> Any:
-    """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`, {output: composition} for several outputs."""
+    """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`, {output: composition} for several outputs.
+
+    ``q1=None``, of a Q map: the inputs' own symbols.
+    """
     kernel, namer, states, own, others = _read(network, q1, q2, letter, assume_independent)
     arguments = formula_symbols(own, others)
     parts = {}
@@ -64,8 +67,13 @@ def _read(
         others = others | one.free_symbols | two.free_symbols
         gap = {n: Jet((1 - c,)) for n, c in cosines.items()}
     else:
-        first = second = input_symbols(network, "q", symbols.q)
-        own = tuple(first.values())
+        if q1 is None:
+            first = second = input_symbols(network, "q", symbols.q)
+            own = tuple(first.values())
+        else:
+            value = symbolic_q(exact(q1), "q", "symbolic(q)")
+            first = second = dict.fromkeys(network.inputs, value)
+            own, others = (), others | value.free_symbols
         gap = dict.fromkeys(network.inputs, 0)
     channels, widths = concat_channels(network), channel_widths(network)
     kernel = NamingKernel(SYMPY, first == second, letter == "C", channels, assume, widths)
@@ -91,9 +99,8 @@ def input_symbols(network: Network, letter: str, single: sp.Symbol) -> dict[Node
 def cosine_inputs(network: Network, q1: Any, q2: Any) -> tuple[dict[Node, Any], sp.Expr, sp.Expr]:
     """{input: its c value as a symbol}, and the q values of all inputs."""
     cosines = input_symbols(network, "c", symbols.c)
-    one = symbolic_q(exact(q1), "q1", SYMBOLIC, cosines.values())
-    two = one if q2 is None else symbolic_q(exact(q2), "q2", SYMBOLIC, cosines.values())
-    return cosines, one, two
+    one, two = read_pair(lambda given, what: symbolic_q(exact(given), what, SYMBOLIC, cosines.values()), q1, q2)
+    return cosines, one, one if two is None else two
 
 
 def cosine(gap: sp.Expr) -> sp.Expr:

@@ -146,6 +146,9 @@ class Claim(Shown):
         names = ("id", "paper", "place", "statement", "printed", "caveat", "hypotheses", "reason", "theorem")
         return {name: getattr(self, name) for name in names} | {"expected": str(self.expected)}
 
+    def _frame(self) -> list[dict[str, Any]]:
+        return [self.to_dict()]
+
     def _rows(self) -> list[tuple[str, str]]:
         told = ((name, str(value)) for name, value in self.to_dict().items() if name != "id" and value not in (None, False))
         return [("claim", self.id), *told]

@@ -45,6 +45,9 @@ class Finding(Shown):
     def __repr__(self) -> str:
         return f"Finding({self.claim.id}: {self.verdict}, {len(self.evidence)} pieces of evidence)"
 
+    def _frame(self) -> list[dict[str, Any]]:
+        return [item.to_dict() for item in self.evidence]
+
     def _rows(self) -> list[tuple[str, ...]]:
         rows = ((e.what, str(e.method), e.about, shown(e.holds), shown(e.margin)) for e in self.evidence)
         return [("evidence", "method", "about", "holds", "margin"), *rows]

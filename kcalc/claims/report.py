@@ -11,8 +11,13 @@ from typing import Any
 
 from ..errors import unknown
 from ..plain_arguments import is_key
+<<<<<<< HEAD
 from .claim import PRINTED, SCHEMA, STATEMENT, Claim, Verdict, counted, tally
 from .errata import Erratum
+=======
+from ..printing import Tabled
+from .claim import PRINTED, Verdict
+>>>>>>> api
 from .finding import Finding
 from .registry import papers
 
@@ -21,7 +26,7 @@ WIDTH = 62  # of a statement in the table
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Tabled):
     """What verifying claims gave, in the order of the papers."""
 
     findings: tuple[Finding, ...]
@@ -44,6 +49,10 @@ class Report:
         if not is_key(id, found):
             raise unknown("claim of this report", id, found)
         return found[id]
+
+    def _frame(self) -> list[dict[str, Any]]:
+        more = ("margin", "methods", "expected", "seconds", "error")
+        return [f.claim.to_dict() | {"verdict": str(f.verdict)} | {name: getattr(f, name) for name in more} for f in self.findings]
 
     def __str__(self) -> str:
         rows = [("id", "statement", "verdict", "margin", "method", "time")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..calculi.global_maps import c_map, q_map
@@ -10,7 +11,7 @@ from ..calculi.slopes import slope_texts
 from ..errors import KcalcError
 from ..subnetworks import maximal_slope, subnetworks
 from .command import Command, number, plot_option, save_figure
-from .networks import Named, network_from, network_options
+from .networks import Named, network_from, network_options, sigma_options, with_sigmas
 from .text import activation_names, assumption_lines, table
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ STABILITY = {True: "attracting", False: "repelling", None: "undecided by the slo
 def _options(command: argparse.ArgumentParser) -> None:
     network_options(command)
     plot_option(command)
+    sigma_options(command)
     command.add_argument("--q", type=number, help="q value (mean square) of the network's input; default 1")
     command.add_argument("--assume-independent", action="store_true", help="go on where a hypothesis fails, saying so")
     command.add_argument(
@@ -33,6 +35,7 @@ def _options(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     named = network_from(options)
+    named = replace(named, network=with_sigmas(named.network, options))
     if options.q is not None and options.q <= 0:
         raise KcalcError(f"--q is a mean square and must be > 0, got {options.q}")
     if options.slopes:
@@ -45,7 +48,7 @@ def _run(options: argparse.Namespace) -> None:
     q, c = q_map(named.network, options.assume_independent), c_map(named.network, options.assume_independent)
     text = maps_text(named, q, c, level)
     if options.plot:
-        save_figure(c.plot(q1=level, labels=[named.short]), options.plot)
+        save_figure(c.plot(q=level, labels=[named.short]), options.plot)
     print(text)
 
 

@@ -11,7 +11,7 @@ from ..errors import KcalcError
 from ..layers import Affine
 from ..shaping import METHODS, shape
 from .command import Command, number, plot_option, save_figure
-from .networks import check_widths, network_from, network_options, with_sigmas
+from .networks import check_widths, network_from, network_options, sigma_options, with_sigmas
 from .text import activation_names, assumption_lines, table
 
 EPILOG = """\
@@ -28,7 +28,7 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--features", type=int, metavar="N", help="width where none is stated")
     laws = ", ".join(LAWS)
     command.add_argument("--weights", default="gaussian", metavar="LAW", help=f"{laws}, a number (excess kurtosis), or orthogonal")
-    command.add_argument("--sigma-w", type=number, metavar="S", help="sqrt(fan-in) times the standard deviation of all weights")
+    sigma_options(command, biases=False)
     size = "mean square of the input; default 1 with --fluctuations, else 1/channels, so that |x|^2 = 1"
     command.add_argument("--q", type=number, metavar="Q", help=size)
     command.add_argument("--method", choices=tuple(METHODS), help="shape the network first, with the method's default targets")
@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace) -> None:
     check_widths(named.network, options.features)
     if options.c is not None and not options.fluctuations:
         raise KcalcError("--c needs --fluctuations")
-    network = with_sigmas(named.network, options.sigma_w)
+    network = with_sigmas(named.network, options)
     if options.method is not None:
         network = shape(network, method=options.method).network
     found: Moments | Fluctuations

@@ -98,9 +98,16 @@ def _listed(what: str, nodes: Sequence[Any]) -> list[str]:
     return wrap(f"{what}: {', '.join(map(str, nodes)) or 'none'}", 112, subsequent_indent="  ")
 
 
-def with_sigmas(network: Network, sigma_w: float | None, sigma_b: float | None = None) -> Network:
+def sigma_options(command: argparse.ArgumentParser, biases: bool = True) -> None:
+    """``--sigma-w S`` and, with ``biases``, ``--sigma-b S``, which :func:`with_sigmas` applies."""
+    command.add_argument("--sigma-w", type=number, metavar="S", help="sqrt(fan-in) times the standard deviation of all weights")
+    if biases:
+        command.add_argument("--sigma-b", type=number, metavar="S", help="standard deviation of all biases")
+
+
+def with_sigmas(network: Network, options: argparse.Namespace) -> Network:
     """The network with one sigma_w, and one sigma_b, in all Affine layers, where they are given."""
-    given = {name: value for name, value in (("sigma_w", sigma_w), ("sigma_b", sigma_b)) if value is not None}
+    given = {name: value for name in ("sigma_w", "sigma_b") if (value := getattr(options, name, None)) is not None}
 
     def changed(_: Any, layer: Any) -> Any:
         return replace(layer, **given) if isinstance(layer, Affine) else layer

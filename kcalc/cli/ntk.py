@@ -13,7 +13,7 @@ from ..errors import KcalcError
 from ..layers import Affine
 from ..shaping import METHODS, shape
 from .command import Command, number, plot_option, save_figure
-from .networks import Named, network_from, network_options, with_sigmas
+from .networks import Named, network_from, network_options, sigma_options, with_sigmas
 from .text import activation_names, assumption_lines, table
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
@@ -29,8 +29,7 @@ def _options(command: argparse.ArgumentParser) -> None:
     network_options(command)
     plot_option(command)
     command.add_argument("--q", type=number, default=1.0, help="q value (mean square) of the network's input; default 1")
-    command.add_argument("--sigma-w", type=number, metavar="S", help="sqrt(fan-in) times the standard deviation of all weights")
-    command.add_argument("--sigma-b", type=number, metavar="S", help="standard deviation of all biases")
+    sigma_options(command)
     command.add_argument("--method", choices=tuple(METHODS), help="shape the network first, with the method's default targets")
     command.add_argument("--parameterization", choices=PARAMETERIZATIONS, default="ntk", help="default ntk")
     command.add_argument("--features", type=int, metavar="N", help="width where none is stated (standard parameterisation)")
@@ -41,7 +40,7 @@ def _run(options: argparse.Namespace) -> None:
     named = network_from(options)
     if options.q <= 0:
         raise KcalcError(f"--q is a mean square and must be > 0, got {options.q}")
-    network = with_sigmas(named.network, options.sigma_w, options.sigma_b)
+    network = with_sigmas(named.network, options)
     if options.method is not None:
         network = shape(network, method=options.method).network
     kernel = ntk(network, options.parameterization, options.features)

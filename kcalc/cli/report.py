@@ -13,7 +13,7 @@ from ..report import report
 from ..shaping import METHODS
 from .command import Command, number
 from .models import PYTHON, is_model, model_named
-from .networks import Named, network_from, network_options, with_sigmas
+from .networks import Named, network_from, network_options, sigma_options, with_sigmas
 
 EPILOG = """\
 examples:
@@ -31,8 +31,7 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--method", choices=tuple(METHODS), help="the shaping method of the page; default tat for ReLUs, dks for all else")
     command.add_argument("--zeta", type=number, help="with dks: the largest slope of any subnetwork; default 1.5")
     command.add_argument("--eta", type=number, help="with tat: the largest c value of orthogonal inputs; default 0.9")
-    command.add_argument("--sigma-w", type=number, metavar="S", help="sqrt(fan-in) times the standard deviation of all weights")
-    command.add_argument("--sigma-b", type=number, metavar="S", help="standard deviation of all biases")
+    sigma_options(command)
     command.add_argument("--name", help="the headline of the page; by default NET")
 
 
@@ -64,7 +63,7 @@ def _subject(options: argparse.Namespace) -> tuple[object, str | None]:
     named: Named = network_from(options)
     first, _, rest = named.title.partition("\n")
     line = first.partition(": ")[2] or first
-    return with_sigmas(named.network, options.sigma_w, options.sigma_b), "; ".join([line, *rest.splitlines()])
+    return with_sigmas(named.network, options), "; ".join([line, *rest.splitlines()])
 
 
 def _headline(word: str) -> str:

@@ -12,7 +12,7 @@ from ..files import destination
 from ..interchange.json_format import write_json
 from ..shaping.geometric import geometric
 from .command import Command, number, plot_option, save_figure
-from .networks import Named, check_widths, network_from, network_options, with_sigmas
+from .networks import Named, check_widths, network_from, network_options, sigma_options, with_sigmas
 from .targets import image_shape
 from .text import activation_names, assumption_lines, table
 
@@ -31,7 +31,7 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--features", type=int, metavar="N", help="width of layers (and inputs) that do not say theirs")
     command.add_argument("--image-shape", type=image_shape, metavar="HxW", help="locations of inputs that do not say theirs")
     command.add_argument("--input-moment", type=number, default=1.0, metavar="Q", help="mean square of the inputs; default 1")
-    command.add_argument("--sigma-w", type=number, metavar="S", help="sqrt(fan-in) times the standard deviation of all weights")
+    sigma_options(command, biases=False)
     command.add_argument("--weights", default="gaussian", metavar="LAW", help=f"{', '.join(LAWS)}; default gaussian")
     command.add_argument("--method", choices=METHODS, help="give the network geometric initialisation first")
     command.add_argument("--json", metavar="FILE", help="also write the result as JSON, '-' for standard output alone")
@@ -57,7 +57,7 @@ def _scaling(named: Named, options: argparse.Namespace) -> Scaling:
     given: dict[str, Any] = {"features": options.features, "image_shape": options.image_shape, "input_moment": options.input_moment}
     if options.method is not None:
         return geometric(named.network, **given).scaling
-    return scaling(with_sigmas(named.network, options.sigma_w), weights=options.weights, **given)
+    return scaling(with_sigmas(named.network, options), weights=options.weights, **given)
 
 
 def scaling_text(named: Named, found: Scaling) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from ..layers import Input, Opaque
 from ..network import Network
 from ..notes import LEVELS, Note
+from ..printing import Tabled
 from ..threads import cached_property
 from .trace import Trace
 
@@ -47,7 +48,7 @@ class Fidelity:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Tabled):
     """A model as a :class:`kcalc.Network`.
 
     ``notes``: everything that is not exactly the model, node by node; ``remarks``: on the model as a whole; ``sources``: {node: place in
@@ -117,6 +118,10 @@ class Reading:
         remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks)
         table = f"<table><tr><th>node</th><th>fidelity</th><th>note</th></tr>{rows}</table>{more}" if rows else ""
         return f"<p><b>{html.escape(repr(self))}</b></p>{remarks}{table}"
+
+    def _frame(self) -> dict[str, list[str]]:
+        notes = self._worst_first()
+        return {"node": [str(n.node) for n in notes], "fidelity": [n.level for n in notes], "note": [n.text for n in notes]}
 
     def _worst_first(self) -> list[Note]:
         order = list(LEVELS)

@@ -19,8 +19,8 @@ Array = np.ndarray
 Q_VALUES = (0.1, 1.0, 10.0)
 
 
-def card(phi: Any, axes: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUES) -> Array:
-    """Draw phi, its Q map over [1e-2, 1e2] and its C maps at the q values given, on three Axes.
+def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUES) -> Array:
+    """Draw phi, its Q map over [1e-2, 1e2] and its C maps at the q values given, on three Axes, those given in ``ax`` or new ones.
 
     ``phi`` is an activation; ``q`` up to four positive numbers (one curve where C does not depend on q). Returns: the array of Axes.
     Raises: KcalcError for another number of Axes or of q values.
@@ -31,7 +31,7 @@ def card(phi: Any, axes: Sequence[Any] | None = None, q: Sequence[float] = Q_VAL
         raise KcalcError(f"a card shows C at one to four positive q values, got {glimpse(q)}") from None
     if not 1 <= len(values) <= 4 or not all(value > 0 for value in values):
         raise KcalcError(f"a card shows C at one to four positive q values, got {glimpse(q)}")
-    three = panels(axes, 3, 8.6, 2.75)
+    three = panels(ax, 3, 8.6, 2.75)
     activations({phi.name: phi}, ax=three[0])
     _q_panel(phi, three[1])
     _c_panel(phi, three[2], values)

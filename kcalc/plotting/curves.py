@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import one_q
+from ..arguments import one_q, q_pair
 from ..errors import KcalcError, glimpse
 from ..plain_arguments import items, mapping, text, whole
 from ..rootfinding import sign_changes
@@ -37,25 +37,28 @@ def c_maps(
     maps: Any,
     ax: Axes | None = None,
     labels: Sequence[str] | None = None,
-    q1: Any = 1,
+    q1: Any = None,
     q2: Any = None,
     points: int = 401,
     looks: Mapping[str, tuple[str, Any]] | None = None,
+    *,
+    q: Any = None,
     **line: Any,
 ) -> Axes:
     """Draw C maps over [-1, 1] with the identity and their fixed points.
 
-    ``maps`` is one map, several, or {label: map}; each is called as ``C(c, q1, q2)`` with an array and returns an array,
-    or {output: array} (one line per output). ``points`` are spread evenly in the angle arccos c, so that they lie densely
-    near c = +-1. Fixed points: filled where the map attracts, open where it repels, half filled where the slope is +-1.
-    They come from the map's ``fixed_points`` where it has one, else from sign changes on a fine grid; those that several maps share are
-    grey. ``looks`` gives lines a colour and a style of their own, {label: (colour, style)}; ``line``: keywords of matplotlib lines, such as
-    ``label``, ``color``, ``ls``. Maps that are heuristic say so in the legend.
+    ``maps`` is one map, several, or {label: map}; each is called as ``C(c, q1, q2)`` with an array and returns an array, or {output:
+    array} (one line per output). ``q`` is the q value of both inputs (default 1), ``q1`` and ``q2`` where they differ. ``points`` are
+    spread evenly in the angle arccos c, so that they lie densely near c = +-1. Fixed points: filled where the map attracts, open where it
+    repels, half filled where the slope is +-1. They come from the map's ``fixed_points`` where it has one, else from sign changes on a
+    fine grid; those that several maps share are grey. ``looks`` gives lines a colour and a style of their own, {label: (colour, style)};
+    ``line``: keywords of matplotlib lines, such as ``label``, ``color``, ``ls``. Maps that are heuristic say so in the legend.
 
     Returns: the Axes. Raises: KcalcError for something that is not a map or returns other shapes.
     """
     made = ax is None
     ax = axes(ax, 3.6, 3.6)
+    q1, q2 = q_pair(q1, q2, q)
     c = np.cos(np.linspace(np.pi, 0.0, whole(points, "points", 2, MOST_POINTS)))
     styles = {} if looks is None else mapping(looks, "looks")
     labels, look = _look_of_lines(line, labels)

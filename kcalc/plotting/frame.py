@@ -44,9 +44,9 @@ def panels(given: Any, count: int, width: float, height: float) -> Array:
 
     if given is None:
         return plt.subplots(1, count, figsize=(width, height), layout="constrained")[1]
-    found = items(given.ravel() if isinstance(given, np.ndarray) else given, "axes")
+    found = items(given.ravel() if isinstance(given, np.ndarray) else given, "ax")
     if len(found) != count:
-        raise KcalcError(f"this figure has {count} panels, got {len(found)} axes")
+        raise KcalcError(f"this figure has {count} panels, got {len(found)} Axes")
     return np.array([axes(ax, width, height) for ax in found], dtype=object)
 
 

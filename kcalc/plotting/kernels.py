@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arguments import q_pair
 from . import titles as plot_claims
 from .frame import GREY, PALETTE, STYLES, axes, finish, line_look, plain_ticks
 
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def kernel_curves(kernels: Mapping[str, Any], ax: Axes | None = None, q: Any = 1, points: int = 401, **line: Any) -> Axes:
-    """Draw kernels over c in [-1, 1] for inputs of one q value. ``kernels``: {label: kernel}, each called by ``at_angle(theta, q)``.
+def kernel_curves(
+    kernels: Mapping[str, Any], ax: Axes | None = None, q1: Any = None, q2: Any = None, points: int = 401, *, q: Any = None, **line: Any
+) -> Axes:
+    """Draw kernels over c in [-1, 1]. ``kernels``: {label: kernel}, each called by ``at_angle(theta, q1, q2)``; ``q``: q of both inputs.
 
     ``points`` are spread evenly in the angle, so that the rise next to c = 1 is seen. ``line``: keywords of matplotlib lines. Returns: the
     Axes. Raises: KcalcError for keywords that matplotlib does not know.
@@ -25,7 +28,7 @@ def kernel_curves(kernels: Mapping[str, Any], ax: Axes | None = None, q: Any = 1
     theta = np.linspace(np.pi, 0.0, points)
     drawn: list[np.ndarray] = []
     for label, kernel in kernels.items():
-        values = kernel.at_angle(theta, q)
+        values = kernel.at_angle(theta, *q_pair(q1, q2, q))
         curves = values.items() if isinstance(values, Mapping) else [(None, values)]
         for output, curve in curves:
             count = len(ax.get_lines())

@@ -28,19 +28,19 @@ def shaping_figure(
     c_before: Any,
     c_after: Any,
     traces: Mapping[str, Any] | None = None,
-    axes: Sequence[Axes] | None = None,
+    ax: Sequence[Axes] | None = None,
 ) -> Array:
     """The effect of a shaping method: activations, the global C map and, where given, the depth traces, before and after.
 
     ``pairs`` is {name: (before, after)}; ``c_before`` (None where there is none) and ``c_after`` are maps; ``traces`` is as for
-    :func:`depth_traces`. ``axes`` are two (three with traces) Axes to draw on.
+    :func:`depth_traces`. ``ax``: two (three with traces) Axes to draw on.
 
     Returns: the array of Axes. Raises: KcalcError for anything else.
     """
     if not isinstance(pairs, Mapping) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs.values()):
         raise KcalcError("shaping_figure needs {name: (activation before, activation after)}")
     count = 3 if traces else 2
-    panels = plot_frame.panels(axes, count, PANEL * count, PANEL)
+    panels = plot_frame.panels(ax, count, PANEL * count, PANEL)
     new = {name: after for name, (_, after) in pairs.items()}
     changed = any(before is not after and before != after for before, after in pairs.values())
     activations({name: before for name, (before, _) in pairs.items()}, new if changed else None, ax=panels[0])

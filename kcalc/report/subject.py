@@ -135,7 +135,7 @@ def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
             raise KcalcError(f"{name} must be > {low:g}{above}, got {value}")
 
 
-def shaped_by(network: Network, method: str, **targets: float) -> Shaped:
+def shaped_by(network: Network, method: str, **targets: Any) -> Shaped:
     """The network shaped by a method, rewritten first where the method asks for it."""
     reason = ""
     for words, rewrite in REWRITES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import KcalcError, glimpse, unknown
 from ..network import Network, require_network
@@ -88,10 +88,54 @@ __all__ = [
 ]
 
 
-def shape(network: Network, activation: Any = None, method: str = "dks", **targets: Any) -> Shaping:
+class _OfMethod:
+    """The default of a target of :func:`shape`: the method's own."""
+
+    def __repr__(self) -> str:
+        return "<default of the method>"
+
+
+OF_METHOD: Any = _OfMethod()
+
+
+def shape(
+    network: Network,
+    activation: Any = None,
+    method: str = "dks",
+    *,
+    zeta: float = OF_METHOD,
+    subnetworks: Literal["strict", "forward"] = OF_METHOD,
+    q_slope: float | Literal["minimize"] | None = OF_METHOD,
+    free_slope: bool = OF_METHOD,
+    eta: float | None = OF_METHOD,
+    tau: float | None = OF_METHOD,
+    tokens: Any = OF_METHOD,
+    token_rows: Literal["keep", "rescale"] = OF_METHOD,
+    sigma_b: float | None = OF_METHOD,
+    sigma_w: float | None = OF_METHOD,
+    q: float | None = OF_METHOD,
+    parameters: Literal["shift", "halves"] = OF_METHOD,
+    input_scale: float = OF_METHOD,
+    scheme: Literal["layernorm_equivalent", "de_smith", "inverse_sqrt", "power", "common", "slope"] = OF_METHOD,
+    shortcut_weight: float | None = OF_METHOD,
+    residual_weight: float | None = OF_METHOD,
+    power: float | None = OF_METHOD,
+    slope: float | None = OF_METHOD,
+    local_slope: float | None = OF_METHOD,
+    alpha: float = OF_METHOD,
+    standardise: bool = OF_METHOD,
+    features: Any = OF_METHOD,
+    image_shape: Any = OF_METHOD,
+    typical: float | None = OF_METHOD,
+    input_moment: float = OF_METHOD,
+    input_scaling: bool = OF_METHOD,
+    output_std: float | None = OF_METHOD,
+    balance: Literal["gamma", "nu"] = OF_METHOD,
+    **others: Any,
+) -> Shaping:
     """Shape a network: find the constants of its activations, or of its weights, that meet the conditions of a method.
 
-    ``activation=None`` keeps each layer's own. The methods and their targets:
+    ``activation=None`` keeps each layer's own. The methods and their targets, which are refused for other methods:
 
     - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1; ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, a
       value, ``"minimize"`` or None (dropped); ``free_slope=True`` gives leaky_relu its slope as a further constant. See :func:`dks`.
@@ -108,20 +152,28 @@ def shape(network: Network, activation: Any = None, method: str = "dks", **targe
       ``"power"`` (``power``), ``"common"`` (``shortcut_weight`` or ``residual_weight``) or ``"slope"`` (``slope``, ``local_slope=None``).
       See :func:`residual_weights`. ``"nf"``: normaliser-free nets; ``alpha=.2``, ``standardise=True``. See :func:`normaliser_free`.
     - ``"geometric"``: Var W by the geometric mean of fan-in and fan-out, so that all weights learn at the same relative rate; needs widths.
-      ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``, ``output_std``. See :func:`geometric`.
+      ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``, ``output_std``, ``balance``. See :func:`geometric`.
+    - ``others``: targets of a method of your own in ``METHODS``.
 
     Returns: a :class:`Shaping`. Raises: KcalcError for an unknown method or target, and whatever the method refuses.
     """
+    given = {name: value for name, value in locals().items() if name in TARGETS and value is not OF_METHOD} | others
     require_network(network)
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
-    for name in targets:
+    for name in given:
         if name not in allowed:
             if not allowed:
                 raise KcalcError(f"method {glimpse(method)} takes no targets, but {name!r} was given")
+            owners = ", ".join(repr(other) for other in METHODS if name in signature(METHODS[other]).parameters)
+            if owners:
+                raise KcalcError(f"unknown target of method {glimpse(method)}: {name!r} belongs to {owners}")
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
-    return METHODS[method](network, activation, **targets)
+    return METHODS[method](network, activation, **given)
+
+
+TARGETS = frozenset(name for name, parameter in signature(shape).parameters.items() if parameter.default is OF_METHOD)
 
 
 def __dir__() -> list[str]:

@@ -133,7 +133,7 @@ class Shaping:
         targets = self.targets | self.global_targets
         return {condition: abs(float(value - targets[condition])) for condition, value in self._measured.items() if condition in targets}
 
-    def plot(self, axes: Sequence[Axes] | None = None) -> Any:
+    def plot(self, ax: Sequence[Axes] | None = None) -> Any:
         """Activations, the global C map and the c values of all layers, before and after; see
         :func:`kcalc.plotting.shaping.shaping_figure`.
 
@@ -144,10 +144,10 @@ class Shaping:
 
         pairs = {name: (self.constants[name].activation, self.constants[name].transformed) for name in self.constants}
         if self.tokens is not None:
-            return token_figure(pairs, self.tokens.cosines, self.token_cosines[self.network.outputs[0]], axes)
+            return token_figure(pairs, self.tokens.cosines, self.token_cosines[self.network.outputs[0]], ax)
         traces = {"before": self._before(depth_trace), "after": depth_trace(self.network)}
         given = {label: trace for label, trace in traces.items() if trace is not None}
-        return shaping_plots.shaping_figure(pairs, self._before(_drawable), c_map(self.network), given, axes=axes)
+        return shaping_plots.shaping_figure(pairs, self._before(_drawable), c_map(self.network), given, ax=ax)
 
     def _before(self, quantity: Callable[[Network], Any]) -> Any:
         """A quantity of the network as it was; None where the kernel calculus does not apply to it, or overflows."""

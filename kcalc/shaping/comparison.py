@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..printing import html_table, text_table
+from ..printing import Tabled, html_table, text_table
+
+RESIDUAL = "residual of "
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Tabled):
     """Shapings as the columns of a table: their settings, constants, and the measured value and residual of every condition."""
 
     shapings: tuple[Any, ...]
@@ -18,23 +20,27 @@ class Comparison:
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """A head, then a row per setting, constant and condition; "-" where a shaping has none."""
-        return [("", *(s.method for s in self.shapings)), *self._options(), *self._constants(), *self._conditions()]
+        cells = (
+            (name, *(_shown(value, ".1e" if name.startswith(RESIDUAL) else ".10g") for value in values)) for name, *values in self._all()
+        )
+        return [("", *(s.method for s in self.shapings)), *cells]
 
-    def _options(self) -> Iterator[tuple[str, ...]]:
+    def _frame(self) -> list[dict[str, Any]]:
+        found = list(self._all())
+        return [{"method": s.method} | {name: values[i] for name, *values in found} for i, s in enumerate(self.shapings)]
+
+    def _all(self) -> Iterator[tuple[Any, ...]]:
+        """(name, a value per shaping) of settings, constants and conditions; None where a shaping has none."""
         for name in dict.fromkeys(name for s in self.shapings for name in s.options):
-            yield name, *(_shown(s.options.get(name)) for s in self.shapings)
-
-    def _constants(self) -> Iterator[tuple[str, ...]]:
+            yield name, *(s.options.get(name) for s in self.shapings)
         for activation in dict.fromkeys(name for s in self.shapings for name in s.constants):
             for column in dict.fromkeys(column for s in self.shapings for column in s.constants.columns()):
                 values = [getattr(s.constants[activation], column) if activation in s.constants else None for s in self.shapings]
                 if any(value is not None for value in values):
-                    yield f"{activation} {column}", *map(_shown, values)
-
-    def _conditions(self) -> Iterator[tuple[str, ...]]:
+                    yield f"{activation} {column}", *values
         for name in dict.fromkeys(name for s in self.shapings for name in s.values):
-            yield name, *(_shown(s.values.get(name)) for s in self.shapings)
-            yield f"residual of {name}", *(f"{s.residuals[name]:.1e}" if name in s.residuals else "-" for s in self.shapings)
+            yield name, *(s.values.get(name) for s in self.shapings)
+            yield RESIDUAL + name, *(s.residuals.get(name) for s in self.shapings)
 
     def __repr__(self) -> str:
         return f"Comparison({', '.join(s.method for s in self.shapings)})"
@@ -50,5 +56,5 @@ class Comparison:
         return html_table(self.rows)
 
 
-def _shown(value: object) -> str:
-    return "-" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
+def _shown(value: object, form: str) -> str:
+    return "-" if value is None else format(value, form) if isinstance(value, float) else str(value)

@@ -10,7 +10,7 @@ from ..activations import Activation
 from ..activations.rectifiers import leaky_relu
 from ..errors import KcalcError, glimpse, unknown
 from ..plain_arguments import is_key
-from ..printing import html_table, text_table
+from ..printing import Tabled, html_table, text_table
 from ..threads import cached_property
 
 Node = Hashable
@@ -18,7 +18,7 @@ COLUMNS = ("alpha", "beta", "gamma", "delta", "negative_slope", "sigma_w", "sigm
 
 
 @dataclass(frozen=True, repr=False)
-class Constants:
+class Constants(Tabled):
     """``phi_hat(x) = output_scale * (phi(input_scale x + input_shift) + output_shift)``; unset constants are None (typed ``float | Any``,
     for which ones a method sets is known to whoever called it).
 
@@ -88,6 +88,9 @@ class Constants:
     def _repr_html_(self) -> str:
         return html_table(self._rows(), self.describe())
 
+    def _frame(self) -> list[dict[str, Any]]:
+        return [self.to_dict()]
+
     def _rows(self) -> list[tuple[str, str]]:
         given = ((name, f"{value:.10g}") for name in COLUMNS if (value := getattr(self, name)) is not None)
         return [("activation", self.activation.name), *given]
@@ -100,7 +103,7 @@ class Constants:
 
 
 @dataclass(frozen=True)
-class ConstantsTable(Mapping[Any, Constants]):
+class ConstantsTable(Mapping[Any, Constants], Tabled):
     """Constants by node, or by activation name where all nodes of that name share them."""
 
     by_node: dict[Node, Constants]
@@ -148,6 +151,9 @@ class ConstantsTable(Mapping[Any, Constants]):
     def to_dict(self) -> dict[str, Any]:
         """{node: constants} as plain data."""
         return {str(node): constants.to_dict() for node, constants in self.by_node.items()}
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [{"node": str(node)} | constants.to_dict() for node, constants in self.by_node.items()]
 
     def __str__(self) -> str:
         return text_table(self.rows)

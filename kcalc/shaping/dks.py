@@ -17,6 +17,7 @@ from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
 from ..layers import Nonlinear, Product
 from ..maps import Assumption
 from ..network import Network
+from ..plain_arguments import truth
 from ..subnetworks import maximal_slope
 from ..subnetworks.forward import ForwardSlope
 from ..subnetworks.slope_maxima import MaximalSlope
@@ -74,7 +75,7 @@ def dks(
         raise KcalcError(f"zeta bounds the slope of the C map and must be > 1, got {zeta}")
     if not isinstance(subnetworks, str) or subnetworks not in READINGS:
         raise unknown("reading of subnetworks", subnetworks, READINGS)
-    wanted = _q_slope(q_slope)
+    wanted, free_slope = _q_slope(q_slope), truth(free_slope, "free_slope")
     known = read_tokens(network, tokens, token_rows)
     plain, changes = prepared(network, activation, products=True, tokens=known)
     alone = unmixed(plain)

@@ -73,11 +73,11 @@ class GeometricShaping(Shaping):
             values["E y^2"] = found.tensors[outputs[0]].forward
         return values
 
-    def plot(self, axes: Any = None) -> Axes:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def plot(self, ax: Axes | None = None) -> Axes:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Draw gamma of all weights before and after; see :func:`kcalc.plotting.scaling.weight_scalings`."""
         from ..plotting.scaling import weight_scalings
 
-        return weight_scalings({"before": self.before, "geometric": self.scaling}, ax=axes)
+        return weight_scalings({"before": self.before, "geometric": self.scaling}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""

@@ -15,7 +15,7 @@ from ..errors import KcalcError
 from ..expectations.quadrature import Array
 from ..expectations.single import slope_square
 from ..maps import Assumption
-from ..printing import Shown, plain, shown
+from ..printing import Shown, plain, shown, spread
 from .q_limits import BISECTIONS, GROWS, NEUTRAL, SETTLED, SHRINKS, QLimits, QTable, length_scale, q_limits
 from .search import check_shapeable
 
@@ -57,6 +57,10 @@ class PhaseDiagram(Shown):
         """The grid and the arrays as nested lists; None where a value is not finite."""
         names = ("sigma_w", "sigma_b", "q", "chi", "c", "rate", "depth")
         return {"activation": self.activation.name, **{name: plain(getattr(self, name)) for name in names}}
+
+    def _frame(self) -> dict[str, Array]:
+        grid = {"sigma_w": self.sigma_w[None, :], "sigma_b": self.sigma_b[:, None]}
+        return spread(grid | {name: getattr(self, name) for name in ("q", "chi", "c", "rate", "depth")})
 
     def _rows(self) -> list[tuple[str, str]]:
         deep = self.depth[np.isfinite(self.depth)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..printing import html_table
+from ..printing import Tabled, html_table, text_table
 from ..threads import cached_property
 from .constants import COLUMNS as ALL
 from .constants import Constants
@@ -14,7 +14,7 @@ SAME = 1e-6
 COLUMNS = ("alpha", "beta", "gamma", "delta")
 
 
-class Solutions(tuple[Constants, ...]):
+class Solutions(tuple[Constants, ...], Tabled):
     """Sets of constants, the smallest |beta| first, positive before negative. ``mirror_of[j] = i`` marks j as the mirror image of i < j."""
 
     @cached_property
@@ -36,10 +36,11 @@ class Solutions(tuple[Constants, ...]):
         name = self[0].activation.name if self else "no activation"
         return f"Solutions({name}, {len(self)} sets of constants, {len(self.mirror_of)} of them mirror images)"
 
+    def _frame(self) -> list[dict[str, Any]]:
+        return [{name: getattr(k, name) for name in ALL} | {"mirror_of": self.mirror_of.get(i)} for i, k in enumerate(self)]
+
     def __str__(self) -> str:
-        rows = self.rows
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return text_table(self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Every set of constants, and which is whose mirror image, as plain data."""

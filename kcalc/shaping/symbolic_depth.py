@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import sympy as sp
@@ -49,13 +49,22 @@ class VanillaMaps(Shown):
         text = "infinite width, fresh Gaussian weights; two inputs of one q value that every layer keeps"
         return (Assumption("network", text, "convention"),)
 
+    def _reasons(self) -> dict[str, sp.Expr | KcalcError]:
+        """The quantities, or why they do not close."""
+        found: dict[str, sp.Expr | KcalcError] = {}
+        for name in ("q_map", "c_map", "slope", "curvature", "gap"):
+            try:
+                found[name] = getattr(self, name)
+            except KcalcError as error:
+                found[name] = error
+        return found
+
     def _closed(self) -> dict[str, sp.Expr]:
         """The quantities that close."""
-        found: dict[str, sp.Expr] = {}
-        for name in ("q_map", "c_map", "slope", "curvature", "gap"):
-            with suppress(KcalcError):
-                found[name] = getattr(self, name)
-        return found
+        return {name: value for name, value in self._reasons().items() if not isinstance(value, KcalcError)}
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [{"activation": self.activation, "depth": self.depth} | self._closed()]
 
     def to_dict(self) -> dict[str, Any]:
         """The expressions that close, as text."""
@@ -65,6 +74,20 @@ class VanillaMaps(Shown):
 
     def _rows(self) -> list[tuple[str, str]]:
         return [("", "value"), *((name.replace("_", " "), str(value)) for name, value in self._closed().items())]
+
+    def _notes(self) -> list[str]:
+        """A line per reason for which quantities do not close."""
+        names: dict[str, list[str]] = {}
+        for name, value in self._reasons().items():
+            if isinstance(value, KcalcError):
+                names.setdefault(str(value), []).append(name.replace("_", " "))
+        return [f"no {', '.join(some)}: {reason}" for reason, some in names.items()]
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), *([super().__str__()] if self._closed() else []), *self._notes()])
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() + "".join(f"<p>{escape(note)}</p>" for note in self._notes())
 
     @property
     def q_map(self) -> sp.Expr:

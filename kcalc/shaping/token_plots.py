@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import KcalcError
-from ..plotting import activations
-from ..plotting.frame import claim
+from ..plotting import activations, frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,27 +16,21 @@ Array = np.ndarray
 PANEL = 3.3  # inches
 
 
-def token_figure(pairs: Mapping[str, tuple[Any, Any]], before: Array, after: Array, axes: Sequence[Axes] | None = None) -> Array:
+def token_figure(pairs: Mapping[str, tuple[Any, Any]], before: Array, after: Array, ax: Sequence[Axes] | None = None) -> Array:
     """Activations before and after, and the cosines between tokens (T, T) ``before`` and ``after`` the network.
 
-    Returns: the array of three Axes. Raises: KcalcError for another number of ``axes``.
+    Returns: the array of three Axes. Raises: KcalcError for another number of Axes.
     """
-    if axes is None:
-        import matplotlib.pyplot as plt
-
-        _, axes = plt.subplots(1, 3, figsize=(3 * PANEL, PANEL), layout="constrained")
-    panels = np.asarray(axes, dtype=object).ravel()
-    if len(panels) != 3:
-        raise KcalcError(f"the picture of a shaping with tokens has 3 panels, got {len(panels)} axes")
+    panels = frame.panels(ax, 3, 3 * PANEL, PANEL)
     activations({name: one for name, (one, _) in pairs.items()}, {name: one for name, (_, one) in pairs.items()}, ax=panels[0])
     panels[0].set_box_aspect(1)
-    claim(panels[0], "Activations before and after")
+    frame.claim(panels[0], "Activations before and after")
     least = min(0.0, float(before.min()), float(after.min()))
     for panel, cosines, where in ((panels[1], before, "the input"), (panels[2], after, "the output")):
         image = panel.imshow(cosines, vmin=least, vmax=1, cmap="cividis")
         ends = sorted({0, len(cosines) - 1})
         panel.set(xticks=ends, yticks=ends, xlabel="token", ylabel="token")
-        claim(panel, f"Tokens have mean c = {_mean(cosines):.2g} at {where}")
+        frame.claim(panel, f"Tokens have mean c = {_mean(cosines):.2g} at {where}")
     panels[2].figure.colorbar(image, ax=panels[1:].tolist(), label="$c$ between tokens", shrink=0.8)
     return panels
 

@@ -10,7 +10,7 @@ from ..errors import KcalcError
 from ..layers import Nonlinear
 from ..network import Network
 from ..plain_arguments import truth
-from ..printing import html_table, text_table
+from ..printing import Tabled, html_table, text_table
 from .forward import Bounds, ForwardSlope
 from .leaky_relus import MaximalCValue, maximal_c_value
 from .maxima import Maximal, maximal
@@ -29,7 +29,7 @@ Node = Hashable
 SHOWN = 12
 
 
-class Subnetworks(tuple[Subnetwork, ...]):
+class Subnetworks(tuple[Subnetwork, ...], Tabled):
     """Subnetworks of a network, in the order of their exits: a tuple that can be drawn and knows what its reading may hide."""
 
     network: Network
@@ -67,7 +67,7 @@ class Subnetworks(tuple[Subnetwork, ...]):
 
     def __repr__(self) -> str:
         kind, hidden = "permissive" if self.permissive else "maximal", "; warning: depth is hidden" if self._notes() else ""
-        return f"{len(self)} {kind} subnetworks of {self.network!r}"[: 199 - len(hidden)] + hidden
+        return f"{len(self)} {kind} subnetwork{'s' * (len(self) != 1)} of {self.network!r}"[: 199 - len(hidden)] + hidden
 
     def to_dict(self) -> dict[str, Any]:
         """Entry, exit and layers of each, as plain data."""
@@ -77,6 +77,9 @@ class Subnetworks(tuple[Subnetwork, ...]):
     def plot(self, ax: Axes | None = None) -> Axes:
         """As :meth:`draw`."""
         return self.draw(ax)
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [{"entry": str(piece.entry), "exit": str(piece.exit), "layers": len(piece.layers)} for piece in self]
 
     def _rows(self) -> list[tuple[str, str, str]]:
         body = ((str(piece.entry), str(piece.exit), str(len(piece.layers))) for piece in self)

@@ -98,6 +98,9 @@ class Table(Shown):
         c = np.cos(np.linspace(np.pi, 0, series_length(points)))
         return {"table": self.name, "error_bound": self.error_bound, "nodes": self.nodes.size, "c": c.tolist(), "C": self(c).tolist()}
 
+    def _frame(self) -> dict[str, Array]:
+        return {"c": 1 - self.nodes, "C": 1 - self.values}
+
     def _rows(self) -> list[tuple[str, str]]:
         names = ("error_bound", "relative_bound", "tolerance")
         sizes = (("map", self.name), ("nodes", str(self.nodes.size)))

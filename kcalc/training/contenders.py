@@ -114,7 +114,7 @@ class Contender:
             return prelu(network, self.width, **self.targets)
         if self.method == "none" or self.method in DATA_DEPENDENT:
             return _replaced(network, self.activation), {}
-        targets = self.targets
+        targets: dict[str, Any] = self.targets
         if self.method == "eoc" and not targets:
             targets = _edge_targets(network, self.activation)
         return shape(network, self.activation, self.method, **targets), {}
@@ -158,7 +158,7 @@ def _replaced(network: Network, phi: Any) -> Network:
     return network.map_layers(lambda _, layer: chosen if isinstance(layer, Nonlinear) else layer)
 
 
-def _edge_targets(network: Network, phi: Any) -> dict[str, float]:
+def _edge_targets(network: Network, phi: Any) -> dict[str, Any]:
     """relu's edge is one point; elsewhere a small sigma_b is the usual choice."""
     chosen = Nonlinear(phi) if phi is not None else next((layer for _, layer, _ in network.steps() if isinstance(layer, Nonlinear)), None)
     if chosen is None:

@@ -108,6 +108,9 @@ class Comparison(Shown):
     def __repr__(self) -> str:
         return f"Comparison({self.title[:80]!r}, {len(self.labels)} contenders, {len(self.results)} runs)"
 
+    def _frame(self) -> list[dict[str, Any]]:
+        return [asdict(row) for row in self.rows]
+
     def _rows(self) -> list[tuple[str, ...]]:
         head = ("", "learning rate", "test %", "+-", "train %", f"steps to {100 * self.goal:g} %", "diverged")
         return [head, *(_cells(row) for row in self.rows)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import cosine_array, per_input, q_array
+from ..arguments import cosine_array, per_input, q_array, read_pair
 from ..backend import Model
 from ..errors import KcalcError
 from ..layers import Pool
@@ -29,11 +29,11 @@ class InputPairs:
     equal: bool
 
     @classmethod
-    def of(cls, network: Network, c: Any, q: Any, q2: Any) -> InputPairs:
+    def of(cls, network: Network, c: Any, q1: Any, q2: Any) -> InputPairs:
         """From what the user gives: numbers, rows of them, or {input: either}.  Raises: KcalcError for values out of their domain."""
         values = per_input(network.inputs)
-        first = values(q, lambda v: q_array(v, "q"), "q")
-        second = first if q2 is None else values(q2, lambda v: q_array(v, "q2"), "q2")
+        first, other = read_pair(lambda given, what: values(given, lambda v: q_array(v, what), what), q1, q2)
+        second = first if other is None else other
         cosines = values(c, cosine_array, "c")
         every = [*cosines.values(), *first.values(), *second.values()]
         try:
@@ -41,7 +41,7 @@ class InputPairs:
         except ValueError:
             shape = ()
         if len(shape) != 1 or shape[0] < 1:
-            raise KcalcError(f"c, q and q2 must be numbers or rows of equal length, got shapes {[a.shape for a in every]}")
+            raise KcalcError(f"c, q1 and q2 must be numbers or rows of equal length, got shapes {[a.shape for a in every]}")
         c_, q1_, q2_ = ({n: np.broadcast_to(v, shape) for n, v in given.items()} for given in (cosines, first, second))
         uniform = all(np.array_equal(q1_[n], q2_[n]) for n in q1_)
         return cls(c_, q1_, q2_, uniform, needs_equal_locations(network))

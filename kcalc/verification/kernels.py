@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import q_pair
 from ..backend import Model, Orthogonal
 from ..backend.initialisers import Mirrored, random_bits
 from ..backend.plan import Plan
@@ -36,7 +37,7 @@ EQUAL = "all locations of an image hold one vector, so that mean and max pooling
 def verify_kernels(
     model: Model,
     c: Any = 0.5,
-    q: Any = 1.0,
+    q1: Any = None,
     q2: Any = None,
     draws: int = 50,
     pairs: int = 1,
@@ -47,15 +48,17 @@ def verify_kernels(
     jacobians: bool = False,
     heuristic: bool = False,
     memory: int = 2**29,
+    *,
+    q: Any = None,
 ) -> KernelCheck:
     """Measure q and c at every node over random weights and inputs, and compare with the Q and C maps.
 
-    Parameters: ``c``, ``q``, ``q2`` (``None``: that of ``q``) are the values of the inputs, numbers or rows of equal length (a case each),
-    or {input: such}; random inputs have them exactly, at every location.  ``draws`` networks see ``pairs`` random pairs each; standard
-    errors are over networks.  ``widths`` sets the layers that leave theirs open, and gives powers of the width.  ``tangent`` compares the
-    empirical NTK (one output channel) with :func:`kcalc.ntk`, ``gradients`` |d out / d node|^2 with :func:`kcalc.gradients`; ``jacobians``
-    adds singular values of the last network drawn.  ``heuristic=True`` goes on where the maps, or the weights, only approximate;
-    ``memory`` bounds, in bytes, how many networks are drawn at once.
+    Parameters: ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where two inputs differ) are the values of the inputs, numbers or rows of
+    equal length (a case each), or {input: such}; random inputs have them exactly, at every location. ``draws`` networks see ``pairs``
+    random pairs each; standard errors are over networks. ``widths`` sets the layers that leave theirs open, and gives powers of the
+    width. ``tangent`` compares the empirical NTK (one output channel) with :func:`kcalc.ntk`, ``gradients`` |d out / d node|^2 with
+    :func:`kcalc.gradients`; ``jacobians`` adds singular values of the last network drawn. ``heuristic=True`` goes on where the maps, or
+    the weights, only approximate; ``memory`` bounds, in bytes, how many networks are drawn at once.
 
     Returns: a :class:`kcalc.verification.KernelCheck`.  [TAT App. E.1, Fig. 4; DKS App. K]
     Raises: KcalcError for values out of their domain, fewer than 2 draws, widths where none is open, feature maps that vanish or overflow;
@@ -64,7 +67,7 @@ def verify_kernels(
     if not isinstance(model, Model):
         raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
     draws, pairs, memory = whole(draws, "draws", 2), whole(pairs, "pairs", 1), whole(memory, "memory", 1)
-    cases = InputPairs.of(model.network, c, q, q2)
+    cases = InputPairs.of(model.network, c, *q_pair(q1, q2, q))
     models = [model] if widths is None else _at_widths(model, widths)
     work = [_Work(one, cases, pairs, heuristic, tangent, gradients) for one in models]
     found = [one.run(random_bits(key), draws, memory) for one in work]

@@ -11,10 +11,12 @@ import numpy as np
 
 from ..errors import KcalcError, glimpse
 from ..plain_arguments import is_key
+from ..printing import Tabled, html_table, text_table
 from .statistics import Power, Statistic, allowed, bias, root_mean_square
 
 Node = Hashable
 Array = np.ndarray
+MEASURED = ("expected", "mean", "std", "error", "z")
 ROWS = 40  # of a printed table; what is between stays unprinted
 
 
@@ -26,24 +28,13 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def __str__(self) -> str:
-        shown = self.rows
-        if len(shown) > ROWS:
-            gap = (f"... {len(shown) - ROWS} more", *("" for _ in self.head[1:]))
-            shown = (*shown[: ROWS // 2], gap, *shown[-ROWS // 2 :])
-        sizes = [max(len(row[i]) for row in (self.head, *shown)) for i in range(len(self.head))]
-        lines = [
-            "  ".join(cell.ljust(size) if i == 0 else cell.rjust(size) for i, (cell, size) in enumerate(zip(row, sizes, strict=True)))
-            for row in (self.head, *shown)
-        ]
-        return "\n".join(line.rstrip() for line in lines)
+        return text_table((self.head, *self.rows), ROWS)
 
     def __repr__(self) -> str:
         return f"Table({len(self.rows)} rows: {', '.join(self.head)})"
 
     def _repr_html_(self) -> str:
-        rows = [("th", self.head), *(("td", row) for row in self.rows)]
-        lines = ("<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>" for tag, row in rows)
-        return f"<table>{''.join(lines)}</table>"
+        return html_table((self.head, *self.rows), most=ROWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +102,7 @@ class TangentCheck:
 
 
 @dataclass(frozen=True, eq=False)
-class GradientCheck:
+class GradientCheck(Tabled):
     """|d out_k / d node|^2, summed over the node's channels, against its expectation at infinite width; for the first q value."""
 
     width: int | None
@@ -138,8 +129,12 @@ class GradientCheck:
         """Whether the mean squares are those of infinite width, as far as the draws tell."""
         return self.worst <= self.allowed
 
+    def _frame(self) -> dict[str, Any]:
+        s = self.statistic
+        return {"node": [*map(str, self.nodes)]} | {name: getattr(s, name) for name in MEASURED}
+
     @property
-    def table(self) -> Table:
+    def rows(self) -> Table:
         """A row per node."""
         s = self.statistic
         columns = zip((s.expected, s.mean, s.std, s.error, s.z), (".4g", ".4g", ".2g", ".2g", "+.2f"), strict=True)
@@ -148,10 +143,10 @@ class GradientCheck:
         return Table(("node", "infinite width", "mean", "fluctuation", "error", "z"), rows)
 
     def __str__(self) -> str:
-        return f"|d out / d node|^2: {_verdict(self)}\n{self.table}"
+        return f"|d out / d node|^2: {_verdict(self)}\n{self.rows}"
 
     def _repr_html_(self) -> str:
-        return f"<p>|d out / d node|<sup>2</sup>: {html.escape(_verdict(self))}</p>{self.table._repr_html_()}"
+        return f"<p>|d out / d node|<sup>2</sup>: {html.escape(_verdict(self))}</p>{self.rows._repr_html_()}"
 
     def __repr__(self) -> str:
         return f"GradientCheck({len(self.nodes)} nodes, growth {self.growth:.4g}, {_verdict(self)})"

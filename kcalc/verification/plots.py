@@ -152,10 +152,10 @@ def gradient_norms(checks: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def check_figure(check: Any, axes: Sequence[Axes] | None = None) -> Array:
+def check_figure(check: Any, ax: Sequence[Axes] | None = None) -> Array:
     """c and q values by layer; with several widths also the deviation by width.  Returns: the array of Axes."""
     count = 2 + (len(check.widths) > 1)
-    panels = plot_frame.panels(axes, count, 4.0 * count, 3.1)
+    panels = plot_frame.panels(ax, count, 4.0 * count, 3.1)
     values_by_layer(check, "c", ax=panels[0], titled=True)
     values_by_layer(check, check.quantities[0], ax=panels[1], titled=True)
     if count == 3:

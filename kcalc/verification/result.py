@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from ..arguments import one_number
 from ..errors import KcalcError, glimpse
 from ..maps import Assumption
 from ..plain_arguments import choice
+from ..printing import Tabled, spread
 from ..threads import cached_property
-from .parts import GradientCheck, Table, TangentCheck, numbers, place, plain
+from .parts import MEASURED, GradientCheck, Table, TangentCheck, numbers, place, plain
 from .statistics import NARROW, Power, Statistic, allowed, bias, root_mean_square
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ class Deviation:
 
 
 @dataclass(frozen=True, eq=False)
-class KernelCheck:
+class KernelCheck(Tabled):
     """Networks as they are drawn against their kernel maps: q and c of every node, and what else was asked for.
 
     ``c[i]`` and ``q1[i]``, ``q2[i]`` are the values of the inputs in case i (of the first input, where there are several).  ``tangent``,
@@ -185,7 +187,7 @@ class KernelCheck:
 
     # -- to look at ------------------------------------------------------------------------------------------------------------------
 
-    def table_of(self, quantity: str = "c", width: int | None = None) -> Table:
+    def rows_of(self, quantity: str = "c", width: int | None = None) -> Table:
         """Map, mean, fluctuation, standard error and z of one quantity, a row per node and case."""
         s = self.statistic(quantity, width)
         head = ("node", "input c", "map", "mean", "fluctuation", "error", "z")
@@ -199,9 +201,18 @@ class KernelCheck:
         return Table(head, tuple(rows))
 
     @property
-    def table(self) -> Table:
+    def rows(self) -> Table:
         """c values at the last width."""
-        return self.table_of()
+        return self.rows_of()
+
+    def _frame(self) -> dict[str, Any]:
+        parts: list[dict[str, Any]] = []
+        for width, quantity in product(self.widths, self.quantities):
+            s = self.statistic(quantity, width)
+            cases: dict[str, Any] = {"node": np.array([*map(str, self.nodes)])[:, None], "input c": np.array(self.c)}
+            of = {"quantity": quantity, "width": math.nan if width is None else width}
+            parts.append(spread(of | cases | {name: getattr(s, name) for name in MEASURED}))
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _powers(self, quantity: str) -> tuple[Power, Power]:
         """(fluctuation, bias), nan where no node is judged at all widths."""
@@ -262,11 +273,11 @@ class KernelCheck:
         said = {True: ", passed", False: ", deviates", None: ""}[self.passed]
         return f"KernelCheck({len(self.nodes)} nodes, widths {self.widths}, {self.draws} draws, {worst}{said})"
 
-    def plot(self, axes: Sequence[Axes] | None = None) -> Array:
+    def plot(self, ax: Sequence[Axes] | None = None) -> Array:
         """q and c values over the layers with their fluctuation against the maps; see :mod:`kcalc.verification.plots`."""
         from .plots import check_figure
 
-        return check_figure(self, axes)
+        return check_figure(self, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the single draws, as plain data."""
@@ -274,7 +285,7 @@ class KernelCheck:
         for quantity in self.quantities:
             for width in self.widths:
                 s = self.statistic(quantity, width)
-                own = {name: getattr(s, name).tolist() for name in ("expected", "mean", "std", "error", "z")}
+                own = {name: getattr(s, name).tolist() for name in MEASURED}
                 tables.setdefault(quantity, []).append({"width": width} | own)
         powers = {q: dict(zip(("fluctuation", "bias"), map(plain, self._powers(q)), strict=True)) for q in self.quantities}
         notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]

@@ -17,6 +17,7 @@ from ...layers import Affine, Nonlinear
 from ...maps import Assumption
 from ...network import Network
 from ...plain_arguments import choice, is_key
+from ...printing import Tabled
 from ..widths import with_widths
 from .channels import SAMPLES, Channels
 from .homogeneous import chain_fluctuations, is_chain
@@ -45,7 +46,7 @@ class Fluctuation:
 
 
 @dataclass(frozen=True, repr=False)
-class Fluctuations:
+class Fluctuations(Tabled):
     """Variances of q values (and c values) over random weights, node by node, for a network with widths.
 
     ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold at any
@@ -86,6 +87,9 @@ class Fluctuations:
             "nodes": {str(n): asdict(f) for n, f in self.nodes.items()},
             "assumptions": notes,
         }
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [{"node": str(node)} | asdict(found) for node, found in self.nodes.items()]
 
     def rows(self) -> list[tuple[str, ...]]:
         """A row of text per node; long networks: both ends."""

@@ -16,6 +16,7 @@ from ...layers import Affine
 from ...maps import Assumption
 from ...network import Network
 from ...plain_arguments import is_key, mapping
+from ...printing import Tabled
 from ...threads import cached_property
 from .moment import Moment, _plain
 
@@ -63,7 +64,7 @@ def input_size(network: Network, q: Any, signature: str) -> InputSize:
 
 
 @dataclass(frozen=True, repr=False)
-class Moments:
+class Moments(Tabled):
     """Exact moments of a network at finite width, for one input.
 
     ``input`` has its ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 / channels.
@@ -165,6 +166,13 @@ class Moments:
             moment, weights = self.nodes[node], (self.jacobians or {}).get(node)
             jacobian = [weights.text(name) for name in NAMES] if weights is not None else [""] * 3
             yield (str(node), type(self.network.layer(node)).__name__, *[moment.text(name) for name in NAMES], *jacobian)
+
+    def _frame(self) -> list[dict[str, Any]]:
+        def named(end: str, moment: Moment | None) -> dict[str, Any]:
+            return {f"{name} {end}": None if moment is None else getattr(moment, name) for name in (*NAMES, "relative")}
+
+        weights = self.jacobians or {}
+        return [{"node": str(n)} | named("of |y|^2", m) | named("of |J|^2", weights.get(n)) for n, m in self.nodes.items()]
 
     def __str__(self) -> str:
         head = ("node", "layer", *(f"{name} |y|^{2 if name == 'mean' else 4}" for name in NAMES[:2]), "Var |y|^2")

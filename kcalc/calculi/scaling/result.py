@@ -12,6 +12,7 @@ import sympy as sp
 
 from ...maps import Assumption
 from ...network import Network
+from ...printing import Tabled
 from ...threads import cached_property
 from .levels import Level, Values, one_value, quotient
 
@@ -146,7 +147,7 @@ class WeightScaling:
 
 
 @dataclass(frozen=True, eq=False)
-class Scaling:
+class Scaling(Tabled):
     """The scaling calculus of a network at initialisation. [Scaling]
 
     ``tensors``: {node: f, b, zeta}; ``weights``: {Affine: gamma}; ``biases``: {Affine with a bias: gamma_b = sum_p b / f of what the bias
@@ -218,6 +219,9 @@ class Scaling:
             "violations": [{"node": str(a.node), "text": a.text} for a in self.violations],
             "assumptions": [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions],
         }
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [{"node": str(node)} | weight.to_dict() for node, weight in self.ordered()]
 
     def __str__(self) -> str:
         from .tables import text

@@ -12,6 +12,7 @@ from ...arguments import one_number
 from ...errors import KcalcError
 from ...maps import Assumption
 from ...network import Network
+from ...printing import Tabled
 from ...threads import cached_property
 from .hypotheses import Hypothesis
 from .logs import NONE, number, plus, shown
@@ -52,7 +53,7 @@ class LayerBound:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Smoothness:
+class Smoothness(Tabled):
     """Bounds of F, parameters -> outputs on the data (Frobenius norms), and of the loss, over the parameter set of ``assumptions``.
 
     ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so that deep networks do not overflow; the properties are plain
@@ -210,6 +211,9 @@ class Smoothness:
             "assumptions": [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions],
         }  # fmt: skip
         return _finite(found)
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return self.to_dict()["layers"]
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows = [

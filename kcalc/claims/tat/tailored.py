@@ -144,8 +144,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, q = [], [], []
     for name in SHAPED[: bench.size(4, 10)]:
-        for method, target in (("tat", {"tau": 0.3}), ("dks", {"zeta": 1.5})):
-            constants = shape(vanilla(10, name), method=method, **target).constants[name]
+        for shaped in (shape(vanilla(10, name), method="tat", tau=0.3), shape(vanilla(10, name), method="dks", zeta=1.5)):
+            constants = shaped.constants[name]
             phi, alpha, beta, delta = SMOOTH[name][0], constants.alpha, constants.beta, constants.delta
             found.append(constants.gamma)
             truth.append(one(lambda z, f=phi, a=alpha, b=beta, d=delta: (f(a * z + b) + d) ** 2) ** -0.5)

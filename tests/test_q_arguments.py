@@ -1,0 +1,92 @@
+"""One way to give q values: ``q=`` for both inputs, ``q1=`` and ``q2=`` where they differ; formulas and series of Q maps at given q."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+
+A = kc.architectures
+NET = A.vanilla(2, "tanh")
+TANH = kc.activation("tanh")
+C, K = kc.c_map(NET), kc.ntk(NET)
+CALLS: dict[str, Callable[..., Any]] = {
+    "C": lambda **q: C(0.3, **q),
+    "C.at_angle": lambda **q: C.at_angle(0.7, **q),
+    "C.gap_at_angle": lambda **q: C.gap_at_angle(0.7, **q),
+    "C.derivative": lambda **q: C.derivative(1)(0.3, **q),
+    "C.ball": lambda **q: float(TANH.c_map.ball(0.3, digits=20, **q).mid),
+    "C.table": lambda **q: C.table(**q)(0.3),
+    "C.symbolic": lambda **q: str(C.symbolic(**q)),
+    "C.derivative.symbolic": lambda **q: str(C.derivative(1).symbolic(**q)),
+    "C.plot": lambda **q: C.plot(**q).lines[1].get_ydata(),
+    "local C": lambda **q: TANH.c_map(0.3, **q),
+    "local C.symbolic": lambda **q: str(TANH.c_map.symbolic(**q)),
+    "local C.q_derivative": lambda **q: TANH.c_map.q_derivative(1)(0.3, **q),
+    "K": lambda **q: K(0.3, **q),
+    "K.at_angle": lambda **q: K.at_angle(0.7, **q),
+    "K.ball": lambda **q: float(kc.ntk(A.vanilla(1)).ball(0.3, digits=20, **q).mid),
+    "K.by_layer": lambda **q: K.by_layer(0.3, **q)["affine_1"],
+    "K.symbolic": lambda **q: str(K.symbolic(**q)),
+    "K.plot": lambda **q: K.plot(**q).lines[0].get_ydata(),
+    "node_values": lambda **q: kc.node_values(NET, 0.3, **q)["affine_2"].c,
+    "pair_expectation": lambda **q: kc.pair_expectation("tanh", "relu", 0.3, **q),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_one_spelling_everywhere(name: str) -> None:
+    call = CALLS[name]
+    exact = name.endswith("symbolic")
+
+    def same(one: Any, other: Any) -> bool:
+        return one == other if exact else bool(np.allclose(one, other, rtol=1e-12, atol=1e-13))
+
+    assert same(call(q=2), call(q1=2)) and same(call(q=2), call(q1=2, q2=2)) and same(call(), call(q=1))
+    assert not same(call(q=2), call(q1=2, q2=0.5)) and not same(call(q=2), call())
+    for both in ({"q1": 2}, {"q2": 2}, {"q1": 2, "q2": 3}):
+        with pytest.raises(kc.KcalcError, match="q=2 is the q value of both inputs; give it alone, or q1= and q2="):
+            call(q=2, **both)
+    with pytest.raises(kc.KcalcError, match="^q is a mean square"):
+        call(q=-1)
+    with pytest.raises(kc.KcalcError, match="^q2 is a mean square"):
+        call(q1=1, q2=-1)
+
+
+def test_symbolic_q_maps() -> None:
+    """The Q map of relu is q/2; of tanh layers, the composition of Gaussian integrals by mpmath."""
+    q = kc.symbols.q
+    relu = kc.q_map(A.vanilla(3, "relu"))
+    assert relu.symbolic().closed_form == q / 8 == relu.closed_form and relu.symbolic(2 * q).closed_form == q / 4
+    assert relu.symbolic(4).closed_form == sp.Rational(1, 2) and kc.activation("relu").q_map.symbolic(3).closed_form == sp.Rational(3, 2)
+    assert kc.activation("relu").q_map.symbolic().closed_form == q / 2
+    erf = kc.q_map(A.vanilla(2, "erf"))
+    assert float(erf.symbolic(0.7).closed_form) == pytest.approx(float(erf(0.7)), rel=1e-14)
+    deep = kc.q_map(NET)
+    assert str(deep.symbolic(2)).splitlines()[1] == "q_1 = Q_tanh(2)" and deep.symbolic(2).arguments == ()
+    with pytest.raises(kc.KcalcError, match="q is a mean square"):
+        relu.symbolic(-1)
+    with pytest.raises(kc.KcalcError, match="symbol c is a c value"):
+        relu.symbolic(kc.symbols.c)
+
+
+def test_series_of_q_maps() -> None:
+    """Taylor coefficients about q = 0.7 against derivatives of the Gaussian integral by mpmath."""
+    with mpmath.workdps(30):
+
+        def level(q: Any) -> Any:
+            return mpmath.quad(lambda z: mpmath.tanh(mpmath.sqrt(q) * z) ** 2 * mpmath.npdf(z), [-12, -4, 0, 4, 12])
+
+        local = [float(v) for v in mpmath.taylor(level, mpmath.mpf("0.7"), 3)]
+        deep = [float(v) for v in mpmath.taylor(lambda q: level(level(q)), mpmath.mpf("0.7"), 2)]
+    np.testing.assert_allclose(TANH.q_map.series(4, 0.7), local, rtol=1e-9)
+    np.testing.assert_allclose(kc.q_map(NET).series(3, q=0.7), deep, rtol=1e-9)
+    assert TANH.q_map.series(1).shape == (1,)
+    with pytest.raises(kc.KcalcError, match="order of a derivative"):
+        TANH.q_map.series(200)
