@@ -33,7 +33,7 @@ from .composition import Composition, Formula
 from .errors import KcalcError, glimpse
 from .fields.gaps import Gap
 from .fields.jets import Jet
-from .printing import Shown
+from .printing import Shown, marked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +74,16 @@ def _snapped(value: float) -> float:
     return 0.0 if abs(value) < 1e-12 else value
 
 
-class KernelMap(Formula, ABC):
+class Approximable:
+    """A result with ``assumptions``, which is heuristic if one of them is."""
+
+    @property
+    def heuristic(self) -> bool:
+        """True if a rule was used whose hypothesis does not hold, or holds in part only."""
+        return any(a.kind == "heuristic" for a in getattr(self, "assumptions", ()))
+
+
+class KernelMap(Approximable, Formula, ABC):
     """What Q maps and C maps share."""
 
     name: str
@@ -85,16 +94,6 @@ class KernelMap(Formula, ABC):
     def assumptions(self) -> tuple[Assumption, ...]:
         """What the map takes for granted, node by node."""
         return ()
-
-    @property
-    def heuristic(self) -> bool:
-        """True if a rule was used whose hypothesis does not hold, or holds in part only."""
-        return any(a.kind == "heuristic" for a in self.assumptions)
-
-    @property
-    def _titled(self) -> str:
-        """The name, and that the map is heuristic where it is."""
-        return f"{self.name}, heuristic" if self.heuristic else self.name
 
     @property
     @abstractmethod
@@ -241,7 +240,7 @@ class CMap(KernelMap):
         return {"map": self.name, "c": c.tolist(), "C": sampled, "assumptions": _plain(self.assumptions)}
 
     def __repr__(self) -> str:
-        return f"CMap({self._titled})"
+        return f"CMap({marked(self.name, self)})"
 
 
 @dataclass(frozen=True)
@@ -274,7 +273,7 @@ class MapDerivative(Formula):
         return {"derivative_of": self.base.name, "order": self.order, "assumptions": _plain(self.assumptions)}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.base._titled}, order {self.order})"
+        return f"{type(self).__name__}({marked(self.base.name, self.base)}, order {self.order})"
 
     @property
     def expr(self) -> Composition | dict[Node, Composition]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -366,7 +365,7 @@ class QMap(KernelMap):
         return {"map": self.name, "q": q.tolist(), "Q": sampled, "assumptions": _plain(self.assumptions)}
 
     def __repr__(self) -> str:
-        return f"QMap({self._titled})"
+        return f"QMap({marked(self.name, self)})"
 
 
 @dataclass(frozen=True, repr=False)

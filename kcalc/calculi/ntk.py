@@ -20,6 +20,7 @@ from ..layers import Affine, Input, Layer, Nonlinear
 from ..maps import Assumption
 from ..network import Network, channel_widths, concat_channels
 from ..plain_arguments import choice, truth, whole
+from ..printing import marked
 from ..spectrum import condition_number
 from ..threads import cached_property
 from .homogeneity import is_odd
@@ -300,7 +301,8 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         return {"kernel": self.name, "c": np.cos(theta).tolist(), "values": sampled, "assumptions": notes}
 
     def __repr__(self) -> str:
-        return f"KernelFunction({self.name}, {len(self.network)} nodes)"
+        about = self.network.name or f"{len(self.network)} nodes"
+        return f"KernelFunction({marked(f'{self.name}, {about}', self)})"
 
 
 class TangentKernel(KernelFunction):
@@ -347,7 +349,8 @@ class TangentKernel(KernelFunction):
         return {node: part.copy()[()] for node, part in zip(nodes, cleared, strict=True)}
 
     def __repr__(self) -> str:
-        return f"TangentKernel({len(self.network)} nodes, {self.parameterization} parameterisation)"
+        about = self.network.name or f"{len(self.network)} nodes"
+        return f"TangentKernel({marked(f'{about}, {self.parameterization} parameterisation', self)})"
 
 
 class LayerKernels(Mapping[Node, KernelFunction]):

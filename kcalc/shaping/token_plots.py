@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import KcalcError
-from ..plotting import activations
+from ..plotting import activations, axis_names
 from ..plotting.frame import claim
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def token_figure(pairs: Mapping[str, tuple[Any, Any]], before: Array, after: Arr
     for panel, cosines, where in ((panels[1], before, "the input"), (panels[2], after, "the output")):
         image = panel.imshow(cosines, vmin=least, vmax=1, cmap="cividis")
         ends = sorted({0, len(cosines) - 1})
-        panel.set(xticks=ends, yticks=ends, xlabel="token", ylabel="token")
+        panel.set(xticks=ends, yticks=ends, xlabel=axis_names.TOKEN, ylabel=axis_names.TOKEN)
         claim(panel, f"Tokens have mean c = {_mean(cosines):.2g} at {where}")
     panels[2].figure.colorbar(image, ax=panels[1:].tolist(), label="$c$ between tokens", shrink=0.8)
     return panels
