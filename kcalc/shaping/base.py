@@ -129,7 +129,7 @@ class Shaping(Approximable):
 
     @cached_property
     def residuals(self) -> dict[str, float]:
-        """{condition: |value - target|}, measured apart from the solver: other quadrature, 30 digits; global maps by fold."""
+        """{condition: |value - target|}, measured independently of the solver: other quadrature, 30 digits; global maps by fold."""
         targets = self.targets | self.global_targets
         return {condition: abs(float(value - targets[condition])) for condition, value in self._measured.items() if condition in targets}
 

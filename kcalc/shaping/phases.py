@@ -90,7 +90,7 @@ class PhaseDiagram(Shown):
         ax = axes(ax, 4.6, 3.6)
         level = np.log10(np.clip(self.depth, 0.1, 1e4))
         top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0  # single cells next to the edge would take the scale
-        mesh = ax.pcolormesh(self.sigma_w, self.sigma_b, level, shading="gouraud", cmap="viridis", vmax=top)
+        mesh = ax.pcolormesh(self.sigma_w, self.sigma_b, level, shading="gouraud", cmap="viridis", vmax=top, rasterized=True)
         bar = ax.figure.colorbar(mesh, ax=ax, extend="max")
         bar.set_label(r"$\log_{10}$ of the depth scale (layers)")
         finite = np.where(np.isfinite(self.chi), self.chi, 1.0)
