@@ -59,7 +59,7 @@ FAMILIES = {
     "polynomials": ["square", "cube", "hermite2", "hermite3", "hermite4"],
 }
 assert sorted(sum(FAMILIES.values(), [])) == sorted(kc.activations.names())
-x, c = np.linspace(-4, 4, 121), np.cos(np.linspace(np.pi, 0, 61))
+x, c = np.linspace(-4, 4, 81), np.cos(np.linspace(np.pi, 0, 41))
 COLORS = {0.1: "#E69F00", 1: "#0072B2", 10: "#D55E00"}
 
 

@@ -21,6 +21,7 @@ NAMES = r"(?:``\w+``(?:, | and |, and ))*``\w+(?:=[^`]+)?``"
 ENTRY = re.compile(rf"(?:(?<=[.;:\]] )|\A)(?P<names>{NAMES}|\w+(?:, \w+)*)(?P<colon>:)?(?: \([^()`]*\))?(?=[ :,])")
 ENDS = re.compile(r"(?:(?<=[.;\]] )|(?<=[.;\]]  )|\A)(Returns|Raises|Yields): ")
 SOURCE = re.compile(r"\s*(\[[A-Z][^\]]*\d[^\]]*\])\.?$")
+COMMA = ",\u200b"  # Sphinx takes what stands before a space for a type
 COMMON = {
     "network": "the :class:`kcalc.Network`.",
     "net": "the :class:`kcalc.Network`.",
@@ -92,7 +93,7 @@ def _listed(lines: list[str], parameters: list[str]) -> list[str]:
                 words[key] = text[: source.start()]
                 prose.append(source[1])
     ordered = sorted(entries, key=lambda names: parameters.index(names.split(", ")[0]))
-    fields = [f":param {names}: {entries[names]}" for names in ordered]
+    fields = [f":param {COMMA.join(names.split(', '))}: {entries[names]}" for names in ordered]
     fields += [f":{'returns' if label == 'Yields' else label.lower()}: {words}" for label, words in ends.items()]
     return [*"\n\n".join(prose).split("\n"), "", *fields, ""]
 
