@@ -19,7 +19,7 @@ LITERAL = re.compile(r"(``.+?``|:[a-z:]+:`[^`]+`|`[^`]+`_?)", re.DOTALL)
 LABEL = re.compile(r"(?<![\w*])(Parameters|Returns|Raises|Yields): ")
 NAMES = r"(?:``\w+``(?:, | and |, and ))*``\w+(?:=[^`]+)?``"
 ENTRY = re.compile(rf"(?:(?<=[.;:\]] )|\A)(?P<names>{NAMES}|\w+(?:, \w+)*)(?P<colon>:)?(?: \([^()`]*\))?(?=[ :,])")
-ENDS = re.compile(r"(?:(?<=[.;\]] )|(?<=[.;\]]  )|\A)(Returns|Raises|Yields): ")
+ENDS = re.compile(r"(?:(?<=[.;\]] )|(?<=[.;\]]  )|\A)(Returns|Raises|Yields)(?:: | (?=\w+Error ))")
 SOURCE = re.compile(r"\s*(\[[A-Z][^\]]*\d[^\]]*\])\.?$")
 COMMA = ",\u200b"  # Sphinx takes what stands before a space for a type
 COMMON = {
@@ -28,6 +28,25 @@ COMMON = {
     "ax": "the matplotlib Axes to draw on; None: new ones.",
     "axes": "the matplotlib Axes to draw on; None: new ones.",
     "assume_independent": "whether to go on where a hypothesis fails; the result is then heuristic.",
+    "activation": "a registered name, an :class:`Activation <kcalc.Activation>` or a SymPy expression.",
+    "block": "a network of one input and one output, as ``kc.chain`` makes it.",
+    "classes": "the number of outputs.",
+    "depth": "the number of layers, or of copies of the block.",
+    "draws": "how many random networks are drawn.",
+    "features": "the width of layers that state none; or {node: width}.",
+    "image_shape": "(height, width) of the images.",
+    "key": "a JAX random key, or a whole number.",
+    "model": "a :class:`kcalc.Model`, as :func:`kcalc.to_jax` gives it.",
+    "params": "the parameters of the model, as ``model.init`` gives them.",
+    "q": "the mean square of the inputs.",
+    "readout": "whether an Affine layer ends the network.",
+    "residual_weight": "the amplitude of the branch; squares of the two weights sum to 1.",
+    "seed": "the seed of the random numbers.",
+    "shortcut_weight": "the amplitude of the shortcut; squares of the two weights sum to 1.",
+    "sigma_b": "the standard deviation of biases.",
+    "sigma_w": "the root of fan-in times the variance of weights.",
+    "X": "the rows of data, (n, features).",
+    "y": "the targets, (n,) or (n, outputs).",
 }
 INTERNAL = re.compile(
     r"kcalc\.(maps\.\w+|activations\.local_map\.\w+)\.(gaps|ball_gaps|values|ball_values)$"
@@ -110,11 +129,12 @@ def _entries(text: str, parameters: list[str]) -> tuple[str, dict[str, str]]:
         return text, {}
     found: dict[str, str] = {}
     for (match, names), following in zip(starts, [*(m.start() for m, _ in starts[1:]), len(text)], strict=True):
-        words = text[match.end("names") : following].lstrip(" :,").rstrip(" ;")
+        words = text[match.end("names") : following].lstrip(" :,").rstrip(" ;:")
         value = re.search(r"=([^`]+)``$", match["names"])
         words = f"``{value[1]}`` {words}" if value else re.sub(r"^(is|are) ", "", words)
         found[", ".join(names)] = words if words.endswith(".") else f"{words}."
-    return text[: starts[0][0].start()].strip(), found
+    before = text[: starts[0][0].start()].rstrip(" ;")
+    return f"{before}." if before and before[-1] not in ".:])" else before, found
 
 
 def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:

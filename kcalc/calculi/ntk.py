@@ -74,12 +74,13 @@ def ntk(
     """The neural tangent kernel of a network at infinite width: ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
 
     ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b, or "standard", in the
-    weights themselves; that kernel grows with width, so it needs ``features``, the width of the layers that do not state theirs.
-    Values are kernels, not cosines: for input q = 1, the last Affine included. [DKS sec. 24; Jacot et al. 2018]
+    weights themselves; that kernel grows with width. ``features``: the width of the layers that do not state theirs, for "standard".
 
     ``spatial``: "delta", locations apart from each other; or "exact", dense convolutions and mean pooling over the locations of actual
-    images of ``image_shape`` (height, width), with "dense" or "delta" ``weights``: ``K.matrix(X, Y=None)`` and
-    ``K.nngp.matrix(X, Y=None)`` on arrays of images.
+    images: ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``: (height, width) of the images, for
+    "exact". ``weights``: "dense" or "delta", the law of convolutions, for "exact".
+
+    Values are kernels, not cosines: for input q = 1, the last Affine included. [DKS sec. 24; Jacot et al. 2018]
 
     Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`.
     Raises: KcalcError for a network without Affine layers, activations that jump, an unknown parameterisation or widths that are needed
