@@ -201,7 +201,7 @@ def test_every_addend_has_its_weight_where_no_other_stands():
     for net in (Network.from_steps(steps), residual(long, 0.6)):
         ax = net.draw()
         ax.figure.canvas.draw()
-        sums = [node for node in net.nodes_of(L.Sum)]
+        sums = net.nodes_of(L.Sum)
         found = [text for text in ax.texts if text.get_text() in ("0.577", "0.6", "0.8")]
         assert len(found) == sum(len(net.parents(node)) for node in sums)
         for one, other in combinations([text.get_window_extent() for text in found], 2):

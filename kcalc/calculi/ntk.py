@@ -77,8 +77,8 @@ def ntk(
     weights themselves; that kernel grows with width. ``features``: the width of the layers that do not state theirs, for "standard".
 
     ``spatial``: "delta", locations apart from each other; or "exact", dense convolutions and mean pooling over the locations of actual
-    images: ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``: (height, width) of the images, for
-    "exact". ``weights``: "dense" or "delta", the law of convolutions, for "exact".
+    images: ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``: (height, width), for "exact".
+    ``weights``: "dense" or "delta", the law of convolutions, for "exact".
 
     Values are kernels, not cosines: for input q = 1, the last Affine included. [DKS sec. 24; Jacot et al. 2018]
 

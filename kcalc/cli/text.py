@@ -38,7 +38,7 @@ def heuristic_lines(*results: Any) -> list[str]:
     if not found:
         return []
     (text, node), *others = found.items()
-    return [f"HEURISTIC: {text} ({node}{f'; {len(others)} more below' if others else ''})"]
+    return [f"heuristic: {text} ({node}{f'; {len(others)} more below' if others else ''})"]
 
 
 def activation_names(network: Network) -> list[str]:
