@@ -27,7 +27,8 @@ DEEPEST = 10**6  # layers or blocks that any builder repeats
 def chain(*pieces: Piece) -> Network:
     """The composition of pieces, first to last.
 
-    A first piece other than ``Input`` gets an ``Input()`` in front, so that a chain is itself a piece.
+    ``pieces``: layers and networks of one input and one output. A first piece other than ``Input`` gets an ``Input()`` in front, so that a
+    chain is itself a piece.
     Returns: a Network. Raises: KcalcError for something that is no piece, or an Input in the middle.
     """
     if not pieces:
@@ -47,15 +48,19 @@ def chain(*pieces: Piece) -> Network:
 
 
 def repeat(block: Piece, n: int) -> Network:
-    """``n`` copies of a piece in a row, each with weights of its own."""
+    """Copies of a piece in a row, each with weights of its own.
+
+    ``block``: a layer or a network of one input and one output. ``n``: how many copies.
+    """
     return chain(*[block] * whole(n, "the number of copies", 1, DEEPEST))
 
 
 def residual(branch: Piece, shortcut_weight: Any = None, residual_weight: Any = None, shortcut: Piece | None = None) -> Network:
     """``shortcut_weight * shortcut(x) + residual_weight * branch(x)``; the shortcut is the identity by default.
 
-    Weights are amplitudes. One given weight fixes the other by squares summing to one; none gives a plain sum (both
-    one); both are taken as they are. ``shortcut_weight=0`` gives the branch alone, without a Sum.
+    ``branch``: a layer or a network of one input and one output. ``shortcut_weight``, ``residual_weight``: amplitudes; one given weight
+    fixes the other by squares summing to one; none gives a plain sum (both one); both are taken as they are; a shortcut weight of 0 gives
+    the branch alone, without a Sum. ``shortcut``: a piece on the shortcut, such as an Affine where widths change; None: the identity.
 
     Raises: KcalcError for a weight outside [0, 1] where the other is to follow from it, or a residual weight of 0.
     """

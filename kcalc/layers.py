@@ -107,11 +107,13 @@ class Input(Layer):
 class Affine(Layer):
     """A linear map with its own weights and bias: dense, or a convolution with ``kernel`` > 1.
 
-    At initialisation ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``. ``features`` is the number of output
-    channels (None: not said), ``padding`` "same" and "circular" give ``ceil(size / stride)`` outputs, the smaller half of what is put
-    around an axis first (as in JAX, Flax and Keras; PyTorch's are numbers), ``groups`` splits channels as in grouped convolution.
-    ``standardised``: weight standardisation, the weights into each output have mean 0 over the fan-in (and the same variance), so that the
-    channel mean of the input drops out.
+    At initialisation ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``.
+
+    ``features``: the number of output channels; None: not said. ``kernel`` and ``stride``: one number, or one per axis of the image.
+    ``padding``: "same" and "circular" give ``ceil(size / stride)`` outputs, the smaller half of the padding in front (as in JAX, Flax and
+    Keras), "valid" reads inside the image alone, numbers are those of PyTorch. ``groups``: channels in as many groups, which do not mix.
+    ``bias``: whether there is one. ``sigma_w``, ``sigma_b``: numbers or SymPy expressions. ``standardised``: weight standardisation: the
+    weights into each output have mean 0 over the fan-in (and the same variance), so that the channel mean of the input drops out.
     """
 
     features: int | Any = None  # a whole number or a symbol

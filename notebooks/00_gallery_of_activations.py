@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -25,10 +27,13 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import sympy as sp
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 import kcalc as kc
+from kcalc.plotting import axis_names
 
-plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 9, "legend.frameon": False, "legend.fontsize": 8})
+set_matplotlib_formats("svg", metadata={"Date": None})
+plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 9, "legend.frameon": False, "legend.fontsize": 8, "path.simplify_threshold": 0.4})
 axes = kc.activation("tanh").plot()
 axes[0].figure.suptitle("tanh: small inputs keep their angles, large ones are pulled apart", fontsize=10);
 
@@ -54,7 +59,7 @@ FAMILIES = {
     "polynomials": ["square", "cube", "hermite2", "hermite3", "hermite4"],
 }
 assert sorted(sum(FAMILIES.values(), [])) == sorted(kc.activations.names())
-x, c = np.linspace(-4, 4, 161), np.cos(np.linspace(np.pi, 0, 81))
+x, c = np.linspace(-4, 4, 81), np.cos(np.linspace(np.pi, 0, 41))
 COLORS = {0.1: "#E69F00", 1: "#0072B2", 10: "#D55E00"}
 
 
@@ -74,11 +79,11 @@ def page(family, claim, columns=6):
             lower.plot(c, phi.c_map(c, q), color=color, lw=1.2, label=f"q = {q}")
         lower.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal")
         lower.set(xticks=[-1, 1], yticks=[-1, 0, 1])
-        for ax, label in ((upper, "x"), (lower, "c")):
+        for ax, label in ((upper, axis_names.X), (lower, axis_names.C)):
             ax.set_xlabel(label, fontsize=8, labelpad=-6)
             ax.tick_params(labelsize=7, length=2)
     for row in range(2 * rows):
-        axes[row, 0].set_ylabel(("φ(x)", "C(c)")[row % 2], fontsize=8, labelpad=0)
+        axes[row, 0].set_ylabel((axis_names.PHI, axis_names.C_MAP)[row % 2], fontsize=8, labelpad=0)
     for ax in axes[2 * rows - 2 :, (len(names) - 1) % columns + 1 :].ravel():
         ax.axis("off")
     fig.legend(*lower.get_legend_handles_labels(), loc="lower center", ncols=3)

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -25,8 +27,11 @@
 # `pip install .` in a checkout, then:
 
 # %%
+from matplotlib_inline.backend_inline import set_matplotlib_formats
+
 import kcalc as kc
 
+set_matplotlib_formats("svg", metadata={"Date": None})
 L = kc.layers
 layer = kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu"))  # weights of variance 2 / fan-in, then ReLU
 net = kc.chain(kc.repeat(layer, 10), L.Affine(sigma_w=2**0.5))  # ten of them, and a linear read-out
@@ -54,6 +59,8 @@ assert C(-1.0) > 0.8
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+
+from kcalc.plotting import axis_names
 
 plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 10})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
@@ -127,7 +134,7 @@ for n, values in scatter.items():
     ax.plot(n * rng.uniform(0.93, 1.07, len(values)), values, ".", color="#D55E00", ms=5, alpha=0.6)
 ax.axhline(C(0.0), color="#0072B2", lw=1.5)
 ax.text(170, C(0.0) + 0.01, "C map", color="#0072B2", ha="center", va="bottom", fontsize=9)
-ax.set(xscale="log", xlabel="width", ylabel="what c = 0 becomes", xlim=(20, 1600))
+ax.set(xscale="log", xlabel=axis_names.WIDTH, ylabel=axis_names.C_AT_ZERO, xlim=(20, 1600))
 ax.set_xticks(list(scatter), list(scatter))
 ax.minorticks_off()
 ax.set_title("Single networks come closer to the C map the wider they are")
@@ -175,7 +182,7 @@ for q, color in zip((0.01, 0.1, 1.0, 10.0), ("#0072B2", "#E69F00", "#009E73", "#
     ax.plot(depths, values, "o-", ms=3, color=color, label=f"{q:g}")
 limit = kc.depth_limit(tanh_layer)
 ax.axhline(limit.q, color="0.4", lw=0.9, ls=(0, (4, 3)))
-ax.set(yscale="log", xlabel="depth in layers", ylabel="q value")
+ax.set(yscale="log", xlabel=axis_names.DEPTH, ylabel=axis_names.Q)
 ax.set_title(f"tanh layers forget the length of their input: q goes to {limit.q:.3f}")
 ax.legend(title="q of the input", title_fontsize=8, fontsize=8, frameon=False, ncols=2);
 
@@ -241,7 +248,7 @@ ax.plot(traces.T, color="#D55E00", lw=0.8, alpha=0.6)
 ax.axhline(heuristic, color="#0072B2", ls=(0, (4, 2)))
 ax.text(8, heuristic * 1.1, "as if every sum were fresh", ha="right", va="bottom", color="#0072B2", fontsize=9)
 ax.text(4.4, 22, "ten random networks", ha="right", color="#D55E00", fontsize=9)
-ax.set(yscale="log", xlabel="depth in blocks", ylabel="q value")
+ax.set(yscale="log", xlabel=axis_names.BLOCKS, ylabel=axis_names.Q)
 ax.set_title(f"What kcalc refused to say would be wrong {wrong:.0f}-fold after eight blocks");
 
 # %% [markdown]

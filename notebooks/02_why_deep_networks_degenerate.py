@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -22,12 +24,15 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 import kcalc as kc
+from kcalc.plotting import axis_names
 
 L = kc.layers
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SHADES = ("#9ecae1", "#4292c6", "#08306b")
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8})
 c = np.cos(np.linspace(np.pi, 0, 401))
 
@@ -37,7 +42,7 @@ def draw(ax, maps, colors=SHADES):
     ax.plot([-1, 1], [-1, 1], color="0.5", lw=0.8, ls=(0, (4, 3)))
     for (label, C), color in zip(maps.items(), colors):
         ax.plot(c, C(c), color=color, lw=1.7, label=label)
-    ax.set(xlabel="input c value", ylabel="output c value", aspect="equal")
+    ax.set(xlabel=axis_names.C, ylabel=axis_names.C_MAP, aspect="equal")
     ax.set(xlim=(-1.03, 1.03), ylim=(-1.03, 1.03), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
     ax.legend(loc="lower right")
 
@@ -87,7 +92,7 @@ fig, ax = plt.subplots(figsize=(5.0, 3.2), layout="constrained")
 for label, curve, color in zip(starts, gap.T, SHADES):
     ax.plot(D, curve, color=color, lw=1.7, label=label)
 ax.plot(D[15:], 4.5 * np.pi**2 / D[15:] ** 2.0, color=ORANGE, ls=(0, (4, 2)), label=r"$9\pi^2/(2D^2)$")
-ax.set(xscale="log", yscale="log", xlabel="depth D in layers", ylabel="1 - c at the output", ylim=(1e-5, 5))
+ax.set(xscale="log", yscale="log", xlabel=axis_names.DEPTH, ylabel=axis_names.GAP_MAP, ylim=(1e-5, 5))
 ax.set_title("ReLU networks forget the angle they were given like 1/D²")
 ax.legend()
 assert abs(gap[-1, 0] * 1000**2 / (4.5 * np.pi**2) - 1) < 0.05
@@ -141,7 +146,7 @@ for label, (affine, activation, color) in layers.items():
         trace.append(one(trace[-1], limit.q))
     label = f"{label}: c* = {limit.c:.2f}, rate {limit.rate:.2f}"
     ax.plot(np.array(trace), color=color, lw=1.4, label=[label, "_", "_"])
-ax.set(xlabel="depth in layers", ylabel="c value", ylim=(-1, 1.04), xlim=(0, 30))
+ax.set(xlabel=axis_names.DEPTH, ylabel=axis_names.C, ylim=(-1, 1.04), xlim=(0, 30))
 ax.set_title("Whatever three pairs of inputs start with, they end alike")
 ax.legend(loc="lower right");
 
@@ -199,7 +204,7 @@ q = kc.q_values(resnets[152])
 sums = [value for node, value in q.items() if str(node).startswith("sum")]
 fig, ax = plt.subplots(figsize=(5.6, 2.9), layout="constrained")
 ax.plot(np.arange(1, len(sums) + 1), sums, "o-", ms=3, color=BLUE, lw=1)
-ax.set(xlabel="depth in residual blocks", ylabel="q value after the block")
+ax.set(xlabel=axis_names.BLOCKS, ylabel=axis_names.Q)
 ax.set_title("q grows by one per block and starts anew at every stage (ResNet-152)");
 
 # %%

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -26,11 +28,14 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 import kcalc as kc
+from kcalc.plotting import axis_names
 
 L = kc.layers
 BLUE, ORANGE, GREEN, PINK, YELLOW = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8})
 
 
@@ -89,7 +94,7 @@ ax.axhline(zeta, color="0.4", lw=0.8, ls=(0, (4, 3)))
 for value, color in ((mu.inverse(zeta), BLUE), (zeta ** (1 / layers), ORANGE)):
     ax.plot([value, value], [1, zeta], color=color, lw=0.8, ls=(0, (2, 2)))
     ax.plot(value, zeta, "o", color=color, ms=4)
-ax.set(xlabel=r"slope $\psi$ of one layer", ylabel=r"maximal slope $\mu$", xlim=(1, 1.1), ylim=(1, 3))
+ax.set(xlabel=axis_names.PSI, ylabel=axis_names.MU, xlim=(1, 1.1), ylim=(1, 3))
 ax.set_title("Shortcuts let every layer be steeper at the same ζ")
 print(f"slope of a layer: {mu.inverse(zeta):.6f} here, {zeta ** (1 / layers):.6f} in a row")
 ax.legend();
@@ -186,10 +191,10 @@ for name, one in nets.items():
     axes[0].plot(c, kc.c_map(one)(c), color=colors[name], lw=1.7, ls=dash, label=name)
     axes[1].plot(q, kc.q_map(one)(q), color=colors[name], lw=1.7, ls=dash)
 axes[0].plot([-1, 1], [-1, 1], color="k", lw=0.8, ls=(0, (4, 3)))
-axes[0].set(xlabel="input c value", ylabel="output c value", aspect="equal")
+axes[0].set(xlabel=axis_names.C, ylabel=axis_names.C_MAP, aspect="equal")
 axes[0].set_title("C(0) and C´(1) bring the C map near the identity")
 axes[1].plot(q, q, color="k", lw=0.8, ls=(0, (4, 3)))
-axes[1].set(xscale="log", yscale="log", ylim=(0.1, 20), xlabel="input q value", ylabel="output q value")
+axes[1].set(xscale="log", yscale="log", ylim=(0.1, 20), xlabel=axis_names.Q, ylabel=axis_names.Q_MAP)
 axes[1].set_xticks([0.25, 0.5, 1, 2, 4], [0.25, 0.5, 1, 2, 4])
 axes[1].minorticks_off()
 axes[1].set_title("Q´(1) = 1 keeps small errors of q small")
@@ -265,9 +270,9 @@ for ax, network, found in zip(axes, (net, s.network), (plain, shaped)):
     ax.plot(theory, color=BLUE, lw=1.4)
     for column in range(3):
         ax.errorbar(range(9), mean[:, column], 4 * error[:, column], fmt="o", ms=3, color=ORANGE, capsize=2)
-    ax.set(xlabel="depth in blocks", ylim=(-1, 1.05))
+    ax.set(xlabel=axis_names.BLOCKS, ylim=(-1, 1.05))
     assert np.all(np.abs(mean - theory) < 4 * error)
-axes[0].set(ylabel="c value", title="Before: three pairs of inputs become one")
+axes[0].set(ylabel=axis_names.C, title="Before: three pairs of inputs become one")
 axes[1].set_title("After: they keep their angles")
 axes[1].plot([], color=BLUE, label="C maps")
 axes[1].errorbar([], [], [], fmt="o", ms=3, color=ORANGE, capsize=2, label="measured, ± 4 standard errors")
@@ -285,7 +290,7 @@ for value, color in zip((1.1, 1.5, 3.0, 10.0), ("#9ecae1", "#4292c6", "#08519c",
     C = kc.c_map(kc.shape(net, method="dks", zeta=value).network)
     ax.plot(c, C(c), color=color, lw=1.7, label=f"ζ = {value:g}")
     assert np.abs(C(c) - c).max() <= 2 * (value - 1)
-ax.set(xlabel="input c value", ylabel="output c value", aspect="equal")
+ax.set(xlabel=axis_names.C, ylabel=axis_names.C_MAP, aspect="equal")
 ax.set_title("ζ near 1 keeps all angles, large ζ loses them")
 ax.legend();
 

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -27,19 +29,22 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 from scipy.integrate import solve_ivp
 
 import kcalc as kc
+from kcalc.plotting import axis_names
 
 L = kc.layers
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8})
 c = np.cos(np.linspace(np.pi, 0, 201))
 
 
 def identity(ax):
     ax.plot([-1, 1], [-1, 1], color="k", lw=0.8, ls=(0, (4, 3)))
-    ax.set(xlabel="input c value", ylabel="output c value", aspect="equal")
+    ax.set(xlabel=axis_names.C, ylabel=axis_names.C_MAP, aspect="equal")
     ax.set(xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
 
 
@@ -62,7 +67,7 @@ for alpha, color in zip(slopes, plt.cm.viridis(np.linspace(0, 0.85, 4))):
     axes[1].plot(c, phi.c_map(c), color=color)
     assert np.allclose(phi.c_map(c), c + strength(alpha) * g(c), atol=1e-14)
 identity(axes[1])
-axes[0].set(xlabel="x", ylabel=r"$\tilde\varphi_\alpha(x)$", title="The closer to a straight line ...")
+axes[0].set(xlabel=axis_names.X, ylabel=r"$\tilde\varphi_\alpha(x)$", title="The closer to a straight line ...")
 axes[0].legend()
 axes[1].set_title("... the closer the C map to the identity");
 
@@ -94,7 +99,7 @@ for alpha, color in zip(slopes, plt.cm.viridis(np.linspace(0, 0.85, 4))):
     for _ in depths:
         values.append(values[-1] + strength(alpha) * g(values[-1]))
     ax.plot(depths, values[1:], color=color, label=rf"$\alpha$ = {alpha}")
-ax.set(xlabel="depth in layers", ylabel="what c = 0 becomes", ylim=(0, 1.02))
+ax.set(xlabel=axis_names.DEPTH, ylabel=axis_names.C_AT_ZERO, ylim=(0, 1.02))
 ax.set_title("At any fixed slope, depth brings orthogonal inputs together")
 ax.legend(loc="lower right");
 
@@ -134,7 +139,7 @@ for eta, color in ((0.5, GREEN), (0.9, BLUE), (0.95, ORANGE)):
         made = kc.shape(kc.architectures.vanilla(d, "relu"), method="tat", eta=eta)
         ax.plot(d, made.constants["relu"].negative_slope, "o", ms=4, color=color)
         assert np.isclose(made.constants["relu"].negative_slope, tailored(d, eta), atol=1e-12)
-ax.set(xscale="log", xlabel="depth in layers", ylabel=r"negative slope $\alpha$", ylim=(0, 1))
+ax.set(xscale="log", xlabel=axis_names.DEPTH, ylabel=r"negative slope $\alpha$", ylim=(0, 1))
 ax.set_xticks([2, 5, 10, 25, 50, 100, 400], [2, 5, 10, 25, 50, 100, 400])
 ax.set_title("The deeper the network, the milder its rectifier (dots: kcalc)")
 ax.legend(loc="lower right")
@@ -199,12 +204,12 @@ for start in (-1, -0.5, 0, 0.5, 0.8):
 axes[0].plot([], color="#E69F00", lw=3, alpha=0.6, label="flow")
 axes[0].plot([], "s", color=BLUE, ms=3, label="10 layers")
 axes[0].plot([], ".", color="k", ms=3, label="50 layers")
-axes[0].set(xlabel="time: layers passed times k", ylabel="c value", title="Layers are Euler steps of the flow")
+axes[0].set(xlabel="time: layers passed times k", ylabel=axis_names.C, title="Layers are Euler steps of the flow")
 axes[0].legend(loc="lower right")
 gap = [np.abs(C(c) - limit).max() for C in tailored_maps.values()]
 axes[1].plot(DEPTHS, gap, "o-", color=BLUE, ms=4)
 axes[1].plot(DEPTHS, gap[-1] * DEPTHS[-1] / np.array(DEPTHS), color="0.4", ls=(0, (4, 2)), label="1 / depth")
-axes[1].set(xscale="log", yscale="log", xlabel="depth in layers", ylabel="largest distance from the limit")
+axes[1].set(xscale="log", yscale="log", xlabel=axis_names.DEPTH, ylabel="largest distance from the limit")
 axes[1].set_xticks(DEPTHS, DEPTHS)
 axes[1].minorticks_off()
 axes[1].set_title("The C map approaches its limit like 1 / depth")
@@ -281,8 +286,8 @@ for ax, (name, (phi, constants, start)) in zip(axes, methods.items()):
         off = np.abs(mean - theory).max()
         print(f"{name}, width {width:3d}: mean off by up to {off:.3f}, spread up to {spread.max():.3f}")
     ax.plot(theory, "k", ls=(0, (4, 2)), label="C map")
-    ax.set(xlabel="depth in layers", ylim=(-0.3, 1.05))
-axes[0].set(ylabel="c value, mean ± standard deviation", title="TAT: c values stay near the C map")
+    ax.set(xlabel=axis_names.DEPTH, ylim=(-0.3, 1.05))
+axes[0].set(ylabel=f"{axis_names.C}, mean ± standard deviation", title="TAT: c values stay near the C map")
 axes[1].set_title("DKS: narrow Gaussian networks stray more")
 axes[0].legend(loc="lower right");
 
@@ -310,7 +315,7 @@ axes[0].plot(x, np.tanh(x), color="0.5", label="tanh")
 axes[1].plot(c, kc.c_map(edge.network)(c), color=PINK)
 axes[0].plot([], color=PINK, label=r"tanh, EOC, $\sigma_b$ = 0.2")
 identity(axes[1])
-axes[0].set(xlabel="x", ylabel=r"$\hat\varphi(x)$", title="Both use a gently bent part of tanh ...")
+axes[0].set(xlabel=axis_names.X, ylabel=r"$\hat\varphi(x)$", title="Both use a gently bent part of tanh ...")
 axes[0].legend()
 axes[1].set_title("... TAT stays above the identity, DKS keeps 0");
 

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -26,11 +28,14 @@ import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 import sympy as sp
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 import kcalc as kc
+from kcalc.plotting import axis_names
 
 L = kc.layers
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8})
 w = sp.Symbol("w", positive=True)
 graph = nx.DiGraph()
@@ -164,7 +169,7 @@ ax.plot(psi, whole(psi), color=BLUE, label="the whole network")
 ax.plot(psi, branch(psi), color=ORANGE, label=r"the deep branch, $\psi^3$")
 ax.axvline(crossing, color="0.5", lw=0.8, ls=(0, (4, 3)))
 ax.set(yscale="log", xlim=(1, 3.2), ylim=(1, 80))
-ax.set(xlabel=r"slope $\psi$ of one layer", ylabel="slope of the part")
+ax.set(xlabel=axis_names.PSI, ylabel="slope of the part")
 ax.set_title(f"Up to ψ = {crossing:.2f} the deep branch is the steepest part, then the whole")
 ax.legend()
 for psi in (crossing - 0.01, crossing + 0.01):

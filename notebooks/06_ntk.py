@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -27,13 +29,16 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import sympy as sp
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import kcalc as kc
+from kcalc.plotting import axis_names
 
 L = kc.layers
 BLUE, ORANGE, GREEN, PINK, YELLOW = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8})
 small = kc.ntk(kc.architectures.vanilla(1, "relu", sigma_w=sp.sqrt(2)))
 small.closed_form
@@ -65,7 +70,7 @@ c = np.cos(np.linspace(np.pi, 0, 200))
 fig, ax = plt.subplots(figsize=(4.8, 3.0), layout="constrained")
 ax.plot(c, small(c), color=BLUE, label=r"$\Theta(c)$, infinite width")
 ax.plot(cosines, empirical, "o", ms=4, color=ORANGE, label="gradients of one network of width 4000")
-ax.set(xlabel="c value of the two inputs", ylabel="kernel")
+ax.set(xlabel=axis_names.C, ylabel=axis_names.KERNEL)
 ax.set_title("Inner products of gradients follow the tangent kernel")
 ax.legend()
 assert np.abs(empirical - small(cosines)).max() < 0.05 * small(1.0)
@@ -81,7 +86,7 @@ phases = kc.phase_diagram("tanh", np.linspace(0.5, 3, 60), np.linspace(0, 0.6, 3
 ax = phases.plot()
 ax.plot([0.9], [0.3], "o", color=PINK, mec="w", ms=8, clip_on=False)
 ax.plot([kc.gain("tanh")], [0], "o", color=YELLOW, mec="w", ms=8, clip_on=False, zorder=5)
-ax.set(xlabel=r"$\sigma_w$", ylabel=r"$\sigma_b$")
+ax.set(xlabel=axis_names.SIGMA_W, ylabel=axis_names.SIGMA_B)
 ax.set_title("tanh is ordered left of the white line, chaotic right of it", fontsize=10);
 
 # %% [markdown]
@@ -134,9 +139,9 @@ for name, K in kernels.items():
     if regime.kind != "data-dependent":
         label = "layers without end" if name == "ReLU, He" else None
         axes[1].plot(place, regime.limit.alphas, color="k", lw=0.9, ls=(0, (4, 3)), label=label)
-axes[0].set(xlabel="c value of two inputs", ylabel=r"$\Theta(c)\,/\,\Theta(1)$")
+axes[0].set(xlabel=axis_names.C, ylabel=axis_names.NTK_SHARE)
 axes[0].set_title("DKS keeps the kernel a function of c ...")
-axes[1].set(xlabel="layer / depth", ylabel=r"$\Theta_i(1/2)\,/\,\Theta_i(1)$")
+axes[1].set(xlabel=axis_names.RELATIVE_DEPTH, ylabel=r"$\Theta_i(1/2)\,/\,\Theta_i(1)$")
 axes[1].set_title("... in every layer, early or late")
 fig.legend(loc="outside lower center", ncols=6, columnspacing=1.4, handlelength=1.6);
 
@@ -202,7 +207,7 @@ for name, s in spectra.items():
     rank = np.arange(1, s.rank + 1)
     mark = "o" if s.rank == 1 else None
     ax.plot(rank, s.eigenvalues[: s.rank] / s.largest, color=colors[name], marker=mark, label=name)
-ax.set(xscale="log", yscale="log", xlabel="rank", ylabel=r"$\lambda_i\,/\,\lambda_1$", ylim=(1e-6, 2))
+ax.set(xscale="log", yscale="log", xlabel=axis_names.RANK, ylabel=axis_names.EIGENVALUE_SHARE, ylim=(1e-6, 2))
 ax.set_title("Eigenvalues: all equal, only one, or a slope in between")
 ax.legend();
 
@@ -274,7 +279,7 @@ for name, K in kernels.items():
     axes[1].plot(steps, error, **look)
     axes[2].plot(steps, np.mean(predicted.argmax(axis=2) == digit_test, axis=1), **look)
 for ax, title in zip(axes, ("training loss / start", "test loss / start", "test accuracy")):
-    ax.set(xscale="log", xlabel="steps", ylabel=title)
+    ax.set(xscale="log", xlabel=axis_names.STEPS, ylabel=title)
 axes[0].set(yscale="log", ylim=(1e-6, 2))
 axes[1].set(ylim=(0, 1.05))
 axes[2].set(ylim=(0, 1.02))

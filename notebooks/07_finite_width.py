@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -28,11 +30,14 @@ import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 import sympy as sp
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 import kcalc as kc
+from kcalc.plotting import axis_names
 
 L = kc.layers
 rng = np.random.default_rng(0)
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rc("figure", dpi=110)
 plt.rc("axes", titlesize=10.5)
 plt.rc("axes.spines", top=False, right=False)
@@ -253,7 +258,7 @@ ax.set(
     xscale="log",
     yscale="log",
     ylim=(0.5, 1e14),
-    xlabel="blocks",
+    xlabel=axis_names.BLOCKS,
     title="Residual branches must shrink as $L^{-1/m}$ in variance, not $L^{-1/2m}$",
 )
 ax.legend(fontsize=8.5);
@@ -355,10 +360,10 @@ for label, colour in zip(nets, (RED, GREEN, BLUE)):
         )
         axes[1].plot(range(1, 31), [f.c_variance**0.5 for f in inside], color=colour, ls=style)
 axes[0].set(
-    xlabel="layer", ylabel=r"Var$\,\log q$", title="Orthogonal weights steady lengths ...", ylim=(0, None)
+    xlabel=axis_names.DEPTH, ylabel=axis_names.LOG_Q_VARIANCE, title="Orthogonal weights steady lengths ...", ylim=(0, None)
 )
 axes[1].set(
-    xlabel="layer",
+    xlabel=axis_names.DEPTH,
     ylabel="standard deviation of $c$",
     title="... and angles (dashed: orthogonal)",
     ylim=(0, None),
@@ -387,7 +392,7 @@ for law, colour in (("gaussian", BLUE), ("orthogonal", RED)):
         f"{law:10s}: means agree with the C map: {check.passed}; spread / leading order at the output {last:.2f}"
     )
 ax.set(
-    xlabel="layer",
+    xlabel=axis_names.DEPTH,
     ylabel="standard deviation of $c$",
     ylim=(0, None),
     title="Cosines of drawn networks scatter as the leading order says",

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -27,10 +29,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import sympy as sp
 import torch
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 import kcalc as kc
+from kcalc.plotting import axis_names
 
 L = kc.layers
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rc("figure", dpi=110)
 plt.rc("axes", titlesize=10.5)
 plt.rc("axes.spines", top=False, right=False)
@@ -46,7 +51,7 @@ print(s)
 #
 # From the input to the output the forward moment changes a little, the backward moment by a factor of a hundred, and their product, summed over channels and locations,
 #
-# $$\zeta = n \sum_p f(p)\, b(p),$$
+# $$s_x = n \sum_p f(p)\, b(p),$$
 #
 # not at all: convolutions of any stride, zero padding included, dense layers and ReLUs all conserve it exactly. It is the one constant of the network.
 
@@ -58,7 +63,7 @@ for values, label, colour, style in (
     ([s.tensors[node].backward for node in names], "backward $b$", RED, "-"),
     (
         [s.tensors[node].scaling / s.tensors["input"].scaling for node in names],
-        r"$\zeta$, relative to the input",
+        r"$s_x$, relative to the input",
         GREEN,
         "--",
     ),
@@ -71,18 +76,18 @@ ax.set(
 )
 ax.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
 ax.legend(loc="lower right", bbox_to_anchor=(1, 0.1), fontsize=9)
-zetas = [tensor.scaling for tensor in s.tensors.values()]
-print("largest zeta / smallest - 1:", max(zetas) / min(zetas) - 1)
+scalings = [tensor.scaling for tensor in s.tensors.values()]
+print("largest scaling / smallest - 1:", max(scalings) / min(scalings) - 1)
 
 # %% [markdown]
 # ## From tensors to weights
 #
 # For a convolution from $n$ to $m$ channels with $k \times k$ taps,
 #
-# $$\gamma(W) = \frac{\zeta}{n\,m\,k^2\,(E\,W^2)^2},$$
+# $$s_W = \frac{s_x}{n\,m\,k^2\,(E\,W^2)^2},$$
 #
-# and $\gamma = \nu$ exactly at initialisation, for independent symmetric weights without atoms and random cotangents at the output. (It is called intrinsic; `extrinsic` gets the
-# same from the moments on both sides of the layer.) Since $\zeta$ is common, only $n m k^2 (E W^2)^2$ distinguishes the weights, and an initialiser is a choice of it.
+# and $s_W = \nu$ exactly at initialisation, for independent symmetric weights without atoms and random cotangents at the output. (Tables and attributes call $s_W$ `gamma`. It is the intrinsic form; `extrinsic` gets the
+# same from the moments on both sides of the layer.) Since $s_x$ is common, only $n m k^2 (E W^2)^2$ distinguishes the weights, and an initialiser is a choice of it.
 
 # %%
 choices = {"He (fan-in)": "he", "fan-out": "fan_out", "Glorot": "glorot", "geometric": "geometric"}
@@ -102,7 +107,7 @@ for (label, one), colour, mark in zip(scalings.items(), (BLUE, RED, PINK, GREEN)
     )
 ax.set(
     yscale="log",
-    ylabel=r"$\gamma\,/\,$geometric mean",
+    ylabel=axis_names.WEIGHT_SCALING,
     title="Only geometric initialisation conditions all weights of AlexNet alike",
 )
 ax.set_xticks(
@@ -186,7 +191,7 @@ for node, predicted, mean, se in zip(he.weights, gamma, nu, error):
 assert np.all(np.abs(nu - gamma) < 4 * error)
 
 # %% [markdown]
-# The extrinsic form of $\gamma$ sums over the locations of the layer's *output*. Printed with the locations of the input it is too large by the square of the stride, and that is visible:
+# The extrinsic form of $s_W$ sums over the locations of the layer's *output*. Printed with the locations of the input it is too large by the square of the stride, and that is visible:
 
 # %%
 strides = np.array([stride for *_, stride in GEOMETRY])
@@ -205,7 +210,7 @@ ax.plot(place, np.ones(5), color=GREEN, ls="--", label="locations of the output"
 ax.plot(place, strides**2, "s", color=RED, label="locations of the input (as printed)")
 ax.set(
     yscale="log",
-    ylabel=r"$\nu\,/\,\gamma$",
+    ylabel=r"$\nu\,/\,s_W$",
     ylim=(0.5, 150),
     title="The printed extrinsic scaling is off by the square of the stride",
 )
@@ -217,7 +222,7 @@ ax.legend(fontsize=8.5);
 # %% [markdown]
 # ## Correcting a network without changing its function
 #
-# `correction` is the factor for $E\,W^2$ that brings $\gamma$ to the common mean, if a fixed multiplier behind the layer undoes it. The function and its law at initialisation stay what they
+# `correction` is the factor for $E\,W^2$ that brings $s_W$ to the common mean, if a fixed multiplier behind the layer undoes it. The function and its law at initialisation stay what they
 # were; only the speeds at which its weights learn become equal.
 
 # %%
@@ -237,7 +242,7 @@ assert abs(corrected.spread - 1) < 1e-9
 # %% [markdown]
 # ## Biases and the scale of the data
 #
-# Biases have a scaling too, $\gamma_b = \sum_p b/f$ of what they are added to. In the first layer it equals that of the weights if the data have mean square $1/(k\sqrt n)$, and not if they
+# Biases have a scaling too, $s_b = \sum_p b/f$ of what they are added to. In the first layer it equals that of the weights if the data have mean square $1/(k\sqrt n)$, and not if they
 # have variance one, which is the usual advice (padded borders leave a little difference here):
 
 # %%
@@ -250,7 +255,7 @@ for moment, what in ((1.0, "variance one"), (1 / (11 * 3**0.5), "1/(k sqrt n)"))
 # %% [markdown]
 # ## What does not conserve scaling
 #
-# The calculus says where its assumptions fail. Averaging over four locations after a ReLU, whose outputs are positive and hence correlated (uncentred, $r \approx 1/\pi$), multiplies $\zeta$ by
+# The calculus says where its assumptions fail. Averaging over four locations after a ReLU, whose outputs are positive and hence correlated (uncentred, $r \approx 1/\pi$), multiplies $s_x$ by
 # $1 + 3r$; max pooling, and activations that are not homogeneous, by factors of their own.
 
 # %%
@@ -294,7 +299,7 @@ for row, value in enumerate(factors.values()):
 ax.set_yticks(range(len(factors)), list(factors))
 ax.invert_yaxis()
 ax.set(
-    xlabel=r"$\zeta$ of the output over $\zeta$ of the input, Gaussian pre-activations",
+    xlabel=r"$s_x$ of the output over $s_x$ of the input, Gaussian pre-activations",
     title="Rectifiers conserve activation scaling, pools and sigmoids do not",
     xlim=(0, 5.2),
 );
@@ -316,7 +321,7 @@ for label, sampled, form, exact in (
 # %% [markdown]
 # ## What we saw
 #
-# - $\zeta = n\sum_p f\,b$ is the same at every tensor of a strided ReLU network; a weight's $\nu = E g^2/E W^2$ follows from it exactly.
+# - $s_x = n\sum_p f\,b$ is the same at every tensor of a strided ReLU network; a weight's $\nu = E g^2/E W^2$ follows from it exactly.
 # - The spread of $\nu$ over AlexNet's weights is 13.5 with He's variance, hundreds to thousands with Glorot's or fan-out, and 1 with geometric initialisation.
 # - Any network can be corrected by fixed multipliers, without changing its function.
 # - Mean pooling after ReLU, max pooling and sigmoids violate the assumptions; kcalc says so and by how much.

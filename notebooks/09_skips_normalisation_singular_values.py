@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -26,11 +28,14 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 import kcalc as kc
+from kcalc.plotting import axis_names
 
 L = kc.layers
 rng = np.random.default_rng(0)
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rc("figure", dpi=110)
 plt.rc("axes", titlesize=10.5)
 plt.rc("axes.spines", top=False, right=False)
@@ -57,7 +62,7 @@ for law, matrix, label, colour in ((alone, A, "$A$", RED), (with_skip, np.eye(si
     ax.plot(grid, law.density(grid), color=colour, label=f"{label}: predicted")
 ax.set(
     xlabel="singular value (bars: one 600 × 600 draw)",
-    ylabel="density",
+    ylabel=axis_names.DENSITY,
     xlim=(0, 2),
     title="The identity lifts all singular values of a random layer off zero",
 )
@@ -110,7 +115,7 @@ for b2, colour in ((1.0, RED), (0.5, PINK), (0.2, GREEN), (1 / depth, BLUE)):
     ax.plot(range(1, depth + 1), spread, color=colour, label=f"$b^2$ = {b2:g}")
     print(f"b² = {b2:4.2f}: the middle 80 % of the singular values span a factor {10 ** spread[-1]:.3g}")
 ax.set(
-    xlabel="blocks",
+    xlabel=axis_names.BLOCKS,
     xticks=range(0, 21, 5),
     ylabel="decades from the 10th to the\n90th percentile",
     title="Down-weighted branches keep a deep Jacobian well conditioned",
@@ -170,8 +175,8 @@ for label, net, colour in (
     axes[0].plot(c, kc.c_map(net)(c), color=colour, label=label)
 axes[0].plot(c, c, color=GREY, ls="--", lw=1)
 axes[0].set(
-    xlabel="$c$ of the inputs",
-    ylabel="$c$ of the outputs",
+    xlabel=axis_names.C,
+    ylabel=axis_names.C_MAP,
     aspect="equal",
     title="LayerNorm in the branches\nkeeps inputs apart",
 )
@@ -294,8 +299,8 @@ for factor, colour in ((1, BLUE), (10, GREEN), (100, RED)):
 ax.plot(proven, color=GREY, ls="--", lw=1, label="proven at 1/β (half square, least loss 0)")
 ax.set(
     yscale="log",
-    xlabel="step of gradient descent",
-    ylabel="loss",
+    xlabel=axis_names.STEPS,
+    ylabel=axis_names.LOSS,
     title="The proven step size is safe, and cautious by a large factor",
 )
 ax.legend(fontsize=8, loc="lower left");
@@ -338,7 +343,7 @@ for skips, colour, label in (("projection", RED, "random projection $A$"), ("ave
     )
 ax.set(
     xlabel="singular values of d last feature map / d first convolution (dashed: the smallest)",
-    ylabel="density",
+    ylabel=axis_names.DENSITY,
     xlim=(0, 1.2),
 )
 ax.set_title("Averaging shortcuts raise the smallest singular values in training")

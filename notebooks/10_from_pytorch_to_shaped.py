@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -32,12 +34,15 @@ import re
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 from torch import nn
 
 import kcalc as kc
+from kcalc.plotting import axis_names
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rc("figure", dpi=110)
 plt.rc("axes", titlesize=10.5)
 plt.rc("axes.spines", top=False, right=False)
@@ -164,7 +169,7 @@ for ax, one, network, title in (
         ax.plot([theory[name].c for name in names], color=colour, lw=1.3)
         ax.plot(cosines(one, names, c), "o", ms=3, color=colour, label=f"c = {c:g}")
     ax.set(xlabel="linear layer", title=title, ylim=(-1, 1.05))
-axes[0].set_ylabel("cosine of two inputs behind it")
+axes[0].set_ylabel(axis_names.C)
 axes[0].legend(fontsize=8.5, loc="lower right");
 
 # %% [markdown]
@@ -265,8 +270,8 @@ ax.plot(grid, theory, color=BLUE, label="shaped: C map")
 ax.plot(dots, after, "o", color=BLUE, ms=4.5, label="shaped: measured")
 ax.plot(dots, before, "s", color=RED, ms=4.5, label="as it was: measured")
 ax.set(
-    xlabel="$c$ of two images, at every location",
-    ylabel="$c$ behind the last convolution",
+    xlabel=axis_names.C,
+    ylabel=axis_names.C_MAP,
     aspect="equal",
     title="A shaped ResNet keeps images apart\nwithout BatchNorm",
 )

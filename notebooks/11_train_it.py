@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -24,11 +26,14 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 import kcalc as kc
 from kcalc import training
+from kcalc.plotting import axis_names
 
 L = kc.layers
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rc("figure", dpi=110)
 plt.rc("axes", titlesize=10.5)
 plt.rc("axes.spines", top=False, right=False)
@@ -104,8 +109,8 @@ for label, colour in COLOURS.items():
         RATES, [100 * runs[label, rate].accuracy for rate in RATES], color=colour, marker="o", ms=3.5
     )
 axes[0].set(
-    xlabel="steps",
-    ylabel="correct on test digits, %",
+    xlabel=axis_names.STEPS,
+    ylabel=axis_names.CORRECT,
     ylim=(0, 101),
     title="Shaped networks of fifty layers learn digits at once ...",
 )
@@ -157,7 +162,7 @@ for column, label in enumerate(("ReLU, He", "tanh, DKS")):
                 label=what,
             )
         ax.set(yscale="log", ylim=(0.01, 60), xticks=[-1, -0.5, 0, 0.5, 1])
-        ax.set_ylabel("" if column else "density")
+        ax.set_ylabel("" if column else axis_names.DENSITY)
         ax.set_title(
             f"{label}, {when} training" + (f": {run.accuracy:.1%} correct" if row else ""), fontsize=9.5
         )
@@ -166,7 +171,7 @@ for column, label in enumerate(("ReLU, He", "tanh, DKS")):
             f"{label:16s} {when:6s}: mean cosine {apart:.3f} of different digits, {alike:.3f} of equal ones"
         )
 for ax in axes[1]:
-    ax.set_xlabel("cosine of two digits at the last activation")
+    ax.set_xlabel(f"{axis_names.C} of two digits at the last activation")
 axes[0, 0].legend(fontsize=8.5, loc="upper left")
 fig.suptitle(
     "A shaped network starts with digits apart, a collapsed one must first unfold them", fontsize=10.5

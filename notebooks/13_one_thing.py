@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -23,11 +25,14 @@ import itertools
 import matplotlib.pyplot as plt
 import numpy as np
 import sympy as sp
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 import kcalc as kc
+from kcalc.plotting import axis_names
 
 L = kc.layers
 rng = np.random.default_rng(0)
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rc("figure", dpi=110)
 plt.rc("axes", titlesize=10.5)
 plt.rc("axes.spines", top=False, right=False)
@@ -229,8 +234,8 @@ ax.plot(dots, measured, "o", color=BLUE, ms=4.5, label="one network of width 600
 ax.plot(c, formula, color=RED, label="paths, co-active share exact")
 ax.plot(c, c / 2**R, color=PINK, label="paths, a quarter co-active")
 ax.set(
-    xlabel="$c$ of the inputs",
-    ylabel=f"$c$ behind {R} ReLU layers",
+    xlabel=axis_names.C,
+    ylabel=axis_names.C_MAP,
     aspect="equal",
     title="For outputs the path formula predicts the opposite\nof what happens",
 )
@@ -291,7 +296,7 @@ ax.errorbar(
 )
 ax.axhline(2.0**-R, color=PINK, label="paths, a quarter co-active")
 ax.set(
-    xlabel="$c$ of the inputs",
+    xlabel=axis_names.C,
     ylabel=f"cosine of input gradients, {R} layers",
     ylim=(-0.05, 1.05),
     title="For gradients path counting and C maps agree, given the true angles",

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -19,13 +21,16 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 from scipy.special import ndtr
 
 import kcalc as kc
 from kcalc import token_mixing
+from kcalc.plotting import axis_names
 
 L, A = kc.layers, kc.architectures
 rng = np.random.default_rng(0)
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rc("figure", dpi=110)
 plt.rc("axes", titlesize=10.5)
 plt.rc("axes.spines", top=False, right=False)
@@ -143,7 +148,7 @@ for (node, part), (color, style) in zip(K.layers.items(), looks):
     ax.plot(c, part(c), color=color, ls=style, lw=1.7, label=f"weights of {node}")
     below = below + part(c)
 ax.plot(c, total, color="k", lw=1.2, ls="--", label="all of them")
-ax.set(xlabel="$c$ of the inputs", ylabel=r"tangent kernel $\Theta(c)$")
+ax.set(xlabel=axis_names.C, ylabel=axis_names.NTK)
 ax.set_title("The embedding has most of the block's tangent kernel")
 ax.legend(loc="upper left", fontsize=8.5)
 assert np.abs(below - total).max() < 1e-12
@@ -180,7 +185,7 @@ for name, one, color in (
 ):
     C = kc.c_map(one)
     ax.plot(c, C(c), color=color, lw=1.7, label=f"{name}: slope {C.derivative(1)(1.0):.3g}")
-ax.set(xlabel="input c value", ylabel="output c value", aspect="equal", xlim=(-1, 1), ylim=(-1, 1))
+ax.set(xlabel=axis_names.C, ylabel=axis_names.C_MAP, aspect="equal", xlim=(-1, 1), ylim=(-1, 1))
 ax.set_title("Fifty gated blocks of equal weights forget the angle\nof two inputs; stronger shortcuts leave it to shaping")
 ax.legend(loc="upper left", fontsize=8);
 
@@ -215,7 +220,7 @@ for number, (name, matrices) in enumerate(designs.items()):
             state = matrices[layer] @ state @ matrices[layer].T
     row[0].set_ylabel(f"{name}\ntoken")
 for ax in axes[-1]:
-    ax.set_xlabel("token")
+    ax.set_xlabel(axis_names.TOKEN)
 fig.colorbar(image, ax=axes, label="cosine of two tokens", shrink=0.6)
 fig.suptitle("Uniform attention makes one token of all; exponential matrices spread correlations as planned", fontsize=11)
 assert np.abs(state - np.exp(-rates[-1] * distance)).max() < 1e-13
@@ -271,8 +276,8 @@ theory = s.token_cosines[s.network.outputs[0]]
 fig, axes = plt.subplots(1, 3, figsize=(7.8, 2.9), layout="constrained", width_ratios=(1, 1, 1.15))
 for ax, image, name in zip(axes, (theory, mean), ("calculus", "mean of 20 networks")):
     drawn = ax.imshow(image, vmin=0, vmax=1, cmap="cividis")
-    ax.set(xlabel="token", xticks=[0, T - 1], yticks=[0, T - 1], title=name)
-axes[0].set_ylabel("token")
+    ax.set(xlabel=axis_names.TOKEN, xticks=[0, T - 1], yticks=[0, T - 1], title=name)
+axes[0].set_ylabel(axis_names.TOKEN)
 fig.colorbar(drawn, ax=axes[:2], label="cosine of two tokens", shrink=0.8)
 above = np.triu_indices(T, 1)
 axes[2].plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")

@@ -190,6 +190,25 @@ def test_network_draws_texts_weights_and_outputs():
     assert "my text" in [text.get_text() for text in named.texts]
 
 
+def test_every_addend_has_its_weight_where_no_other_stands():
+    """A shortcut and a branch that enter a sum from one side have a weight each: at the end, and within a lane."""
+    third = sp.sqrt(sp.Rational(1, 3))
+    long = chain(L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("tanh"), L.Affine())
+    steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",))]
+    steps += [("f1", L.Nonlinear("tanh"), ("a",)), ("b1", L.Affine(), ("f1",)), ("f2", L.Nonlinear("tanh"), ("b1",))]
+    steps += [("b2", L.Affine(), ("f2",)), ("g", L.Nonlinear("tanh"), ("a",)), ("d", L.Affine(), ("g",))]
+    steps += [("sum", L.Sum((third, third, third)), ("a", "d", "b2")), ("out", L.Affine(), ("sum",))]
+    for net in (Network.from_steps(steps), residual(long, 0.6)):
+        ax = net.draw()
+        ax.figure.canvas.draw()
+        sums = net.nodes_of(L.Sum)
+        found = [text for text in ax.texts if text.get_text() in ("0.577", "0.6", "0.8")]
+        assert len(found) == sum(len(net.parents(node)) for node in sums)
+        for one, other in combinations([text.get_window_extent() for text in found], 2):
+            assert not one.overlaps(other)
+        plt.close("all")
+
+
 def test_network_fits_a_given_axes():
     figure, (left, right) = plt.subplots(1, 2, figsize=(4, 3))
     assert block().draw(ax=left) is left

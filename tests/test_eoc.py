@@ -113,7 +113,7 @@ def test_a_kinked_activation_has_a_diagram() -> None:
 @pytest.mark.usefixtures("untouched_pyplot")
 def test_the_diagram_draws_itself() -> None:
     ax = phase_diagram("tanh", np.linspace(0.8, 2, 9), np.linspace(0, 0.5, 6)).plot()
-    assert ax.get_xlabel() == "sigma_w" and "ordered" in ax.get_title()
+    assert ax.get_xlabel() == r"$\sigma_w$" and "ordered" in ax.get_title()
 
 
 def test_the_curve_starts_at_the_origin_of_biases() -> None:

@@ -55,12 +55,12 @@ def outputs(notebook: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
 
 def texts(out: dict[str, Any]) -> str:
     """What an output shows as text."""
-    shown = [out.get("text", "")] + [value for kind, value in out.get("data", {}).items() if not kind.startswith("image/png")]
+    shown = [out.get("text", "")] + [value for kind, value in out.get("data", {}).items() if not kind.startswith("image/")]
     return "\n".join("".join(part) for part in shown)
 
 
 def has_figure(cell: dict[str, Any]) -> bool:
-    return any("image/png" in out.get("data", {}) for out in cell.get("outputs", ()))
+    return any(kind.startswith("image/") for out in cell.get("outputs", ()) for kind in out.get("data", {}))
 
 
 def helpers(cells: list[dict[str, Any]]) -> set[str]:

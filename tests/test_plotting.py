@@ -54,7 +54,7 @@ def test_c_maps_draws_identity_curves_and_equal_axes():
     np.testing.assert_allclose(y, relu_map(10)(x))
     assert (x[0], x[-1]) == (-1, 1)
     assert x[-1] - x[-2] < 1e-4 < x[201] - x[200]  # dense near c = 1
-    assert ax.get_xlabel() == "$c$ of the inputs"
+    assert ax.get_xlabel() == "$c$"
 
 
 def test_fixed_points_found_on_the_grid_are_marked_by_stability():

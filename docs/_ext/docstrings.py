@@ -1,7 +1,12 @@
-"""kcalc's docstrings as reStructuredText: plain formulas with bars and stars are text, "Parameters:" and the like are headings."""
+"""kcalc's docstrings as reStructuredText: plain formulas with bars and stars are text, parameters and "Returns:" are fields.
+
+A docstring describes a parameter in sentences that begin with its name, as in "``ridge``: what is added to the diagonal." Such sentences,
+with those that follow in the same paragraph, become the entry of the parameter.
+"""
 
 from __future__ import annotations
 
+import inspect
 import pydoc
 import re
 import sys
@@ -12,6 +17,44 @@ from sphinx.application import Sphinx
 
 LITERAL = re.compile(r"(``.+?``|:[a-z:]+:`[^`]+`|`[^`]+`_?)", re.DOTALL)
 LABEL = re.compile(r"(?<![\w*])(Parameters|Returns|Raises|Yields): ")
+NAMES = r"(?:``\w+``(?:, | and |, and ))*``\w+(?:=[^`]+)?``"
+ENTRY = re.compile(rf"(?:(?<=[.;:\]] )|\A)(?P<names>{NAMES}|\w+(?:, \w+)*)(?P<colon>:)?(?: \([^()`]*\))?(?=[ :,])")
+ENDS = re.compile(r"(?:(?<=[.;\]] )|(?<=[.;\]]  )|\A)(Returns|Raises|Yields)(?:: | (?=\w+Error ))")
+SOURCE = re.compile(r"\s*(\[[A-Z][^\]]*\d[^\]]*\])\.?$")
+COMMA = ",\u200b"  # Sphinx takes what stands before a space for a type
+COMMON = {
+    "network": "the :class:`kcalc.Network`.",
+    "net": "the :class:`kcalc.Network`.",
+    "ax": "the matplotlib Axes to draw on; None: new ones.",
+    "axes": "the matplotlib Axes to draw on; None: new ones.",
+    "assume_independent": "whether to go on where a hypothesis fails; the result is then heuristic.",
+    "activation": "a registered name, an :class:`Activation <kcalc.Activation>` or a SymPy expression.",
+    "block": "a network of one input and one output, as ``kc.chain`` makes it.",
+    "classes": "the number of outputs.",
+    "depth": "the number of layers, or of copies of the block.",
+    "draws": "how many random networks are drawn.",
+    "features": "the width of layers that state none; or {node: width}.",
+    "image_shape": "(height, width) of the images.",
+    "key": "a JAX random key, or a whole number.",
+    "model": "a :class:`kcalc.Model`, as :func:`kcalc.to_jax` gives it.",
+    "params": "the parameters of the model, as ``model.init`` gives them.",
+    "q": "the mean square of the inputs.",
+    "readout": "whether an Affine layer ends the network.",
+    "residual_weight": "the amplitude of the branch; squares of the two weights sum to 1.",
+    "seed": "the seed of the random numbers.",
+    "shortcut_weight": "the amplitude of the shortcut; squares of the two weights sum to 1.",
+    "sigma_b": "the standard deviation of biases.",
+    "sigma_w": "the root of fan-in times the variance of weights.",
+    "X": "the rows of data, (n, features).",
+    "y": "the targets, (n,) or (n, outputs).",
+}
+INTERNAL = re.compile(
+    r"kcalc\.(maps\.\w+|activations\.local_map\.\w+)\.(gaps|ball_gaps|values|ball_values)$"
+    r"|kcalc\.Activation\.(refuse_numeric_only|pieces|kink_points|jumps|jump_sizes|landmarks|jax_values|numeric|base|transformation)$"
+    r"|kcalc\.Contender\.\w+$|kcalc\.Model\.(plan|measuring|inputs_of)$|.*\.Moment\.(in_range|of_balls|of_expressions|text)$"
+    r"|.*\.(rows|mirror_of|symbols_of|plotted_times|ingredients|pruned|shown)$|.*\.TrainingCurve\.of$|.*\.Note\.assumption$"
+    r"|.*\.hyperparameter_\w+$"
+)  # members for the rest of the package, not for users
 ROLE = re.compile(r":(class|func|exc):`(?:kc\.(\w[\w.]*)|(\w+))`")
 MADE_BY_HAND = frozenset({"Network", "Activation"})  # classes whose constructor a user calls
 
@@ -21,13 +64,86 @@ def mend(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[
     if not name.startswith("kcalc"):  # what numbers and tuples say of themselves
         del lines[:]
         return
-    text = ROLE.sub(_qualified, "\n".join(lines))
+    text = ROLE.sub(_qualified, "\n".join(_listed(lines, _parameters(what, name, obj))))
     pieces = LITERAL.split(text)
     for i in range(0, len(pieces), 2):
         pieces[i] = re.sub(r"([|*])", r"\\\1", pieces[i])
         pieces[i] = re.sub(r"(\w)_(?=[\s.,;:)]|$)", r"\1\\_", pieces[i])
         pieces[i] = LABEL.sub(r"**\1:** ", pieces[i])
     lines[:] = "".join(pieces).split("\n")
+
+
+def _parameters(what: str, name: str, obj: Any) -> list[str]:
+    """The parameters of what a user calls: functions, methods, layers, and the classes made by hand."""
+    if what not in ("function", "method") and not (what == "class" and ("layers" in name or name.rpartition(".")[2] in MADE_BY_HAND)):
+        return []
+    try:
+        return [key for key in inspect.signature(obj).parameters if key != "self"]
+    except (TypeError, ValueError):
+        return []
+
+
+def _listed(lines: list[str], parameters: list[str]) -> list[str]:
+    """A docstring with its parameters, what it returns and what it raises as fields behind its prose."""
+    paragraphs = [part for part in "\n".join(lines).strip("\n").split("\n\n") if part.strip()]
+    prose: list[str] = []
+    entries: dict[str, str] = {}
+    ends: dict[str, str] = {}
+    for i, paragraph in enumerate(paragraphs):
+        if re.match(r"[-*] |\s|::|\.\. ", paragraph) or paragraph.endswith("::"):
+            prose.append(paragraph)
+            continue
+        text = " ".join(paragraph.split())
+        text, *rest = re.split(ENDS, text)
+        text = re.sub(r"^Parameters: ", "", text)
+        for label, words in zip(rest[::2], rest[1::2], strict=True):
+            ends[label] = words.strip()
+        kept, found = _entries(text, parameters) if i or len(paragraphs) == 1 else (text, {})
+        entries |= found
+        if kept:
+            prose.append(kept)
+    for key in parameters:
+        if key in COMMON and not any(key in names.split(", ") for names in entries):
+            entries[key] = COMMON[key]
+    for words in (entries, ends):
+        for key, text in words.items():
+            source = SOURCE.search(text)
+            if source:
+                words[key] = text[: source.start()]
+                prose.append(source[1])
+    ordered = sorted(entries, key=lambda names: parameters.index(names.split(", ")[0]))
+    fields = [f":param {COMMA.join(names.split(', '))}: {entries[names]}" for names in ordered]
+    fields += [f":{'returns' if label == 'Yields' else label.lower()}: {words}" for label, words in ends.items()]
+    return [*"\n\n".join(prose).split("\n"), "", *fields, ""]
+
+
+def _entries(text: str, parameters: list[str]) -> tuple[str, dict[str, str]]:
+    """What a paragraph says before its first parameter, and {names: what it says of them}."""
+    starts = []
+    for match in ENTRY.finditer(text):
+        names = re.findall(r"\w+", re.sub(r"=[^`]+| and ", " ", match["names"]))
+        quoted = match["names"].startswith("``")
+        if names and all(name in parameters for name in names) and (quoted or match["colon"]):
+            starts.append((match, names))
+    if not starts:
+        return text, {}
+    found: dict[str, str] = {}
+    for (match, names), following in zip(starts, [*(m.start() for m, _ in starts[1:]), len(text)], strict=True):
+        words = text[match.end("names") : following].lstrip(" :,").rstrip(" ;:")
+        value = re.search(r"=([^`]+)``$", match["names"])
+        words = f"``{value[1]}`` {words}" if value else re.sub(r"^(is|are) ", "", words)
+        found[", ".join(names)] = words if words.endswith(".") else f"{words}."
+    before = text[: starts[0][0].start()].rstrip(" ;")
+    return f"{before}." if before and before[-1] not in ".:])" else before, found
+
+
+def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
+    """Members for the rest of the package are left out."""
+    owner = getattr(obj, "fget", None) or getattr(obj, "func", None) or obj
+    full = f"{getattr(owner, '__module__', '')}.{getattr(owner, '__qualname__', name)}"
+    return (
+        True if INTERNAL.match(full) or INTERNAL.match(re.sub(r"^kcalc\..*\.(Activation|Model|Contender)\.", r"kcalc.\1.", full)) else None
+    )
 
 
 def _qualified(role: re.Match[str]) -> str:
@@ -62,5 +178,6 @@ def _exists(target: str) -> bool:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", mend)
     app.connect("autodoc-process-signature", sign)
+    app.connect("autodoc-skip-member", skip)
     app.connect("missing-reference", internal)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

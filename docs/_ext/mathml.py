@@ -38,6 +38,9 @@ def display(latex: str, where: nodes.Node) -> str:
     if root is None:
         return _checked(f"<code>{html.escape(latex)}</code>", latex, where)
     _set_limits(root)
+    if r"\begin{array}{l}" in text:
+        for cell in root.iter("mtd"):
+            cell.set("style", "text-align: left")
     body = "".join(ET.tostring(item, encoding="unicode") for item in root)
     return _checked(f'<math display="block">{body}</math>', latex, where)
 

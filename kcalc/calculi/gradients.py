@@ -20,9 +20,9 @@ from ..arguments import one_q, per_input
 from ..compose import fold, fold_back, no_rule, require_network
 from ..fields import NUMPY
 from ..fields.jets import Jet
-from ..maps import Assumption
+from ..maps import Approximable, Assumption
 from ..network import Network, chosen_output, sum_weights
-from ..printing import Tabled, html_table, text_table
+from ..printing import Tabled, html_table, marked, text_table
 from .channels import Channels
 from .kernel_moments import KernelMoments
 from .ntk import TangentReading
@@ -36,7 +36,7 @@ Groups = list[float]
 
 
 @dataclass(frozen=True)
-class Gradients(Tabled):
+class Gradients(Tabled, Approximable):
     """E|d out_k / d node|^2 for inputs of the given q, infinite width, one channel ``k`` of ``output``.
 
     ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {Affine: E|d out_k / d parameters|^2} in the
@@ -84,10 +84,10 @@ class Gradients(Tabled):
         return text_table([("node", "|d out/d node|^2", "|d out/d weights|^2", "chi"), *self._rows()])
 
     def _repr_html_(self) -> str:
-        return html_table([("node", "E|∂out/∂node|²", "E|∂out/∂weights|²", "χ"), *self._rows()])
+        return html_table([("node", "E|∂out/∂node|²", "E|∂out/∂weights|²", "χ"), *self._rows()], repr(self) if self.heuristic else "")
 
     def __repr__(self) -> str:
-        return f"Gradients({len(self.nodes)} nodes, growth {self.growth:.4g})"
+        return f"Gradients({marked(f'{len(self.nodes)} nodes, growth {self.growth:.4g}', self)})"
 
 
 def gradients(network: Network, q: Any = 1, output: Node = None, assume_independent: bool = False) -> Gradients:

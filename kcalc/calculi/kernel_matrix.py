@@ -240,6 +240,7 @@ class WithMatrices:
         q: count angles alone, as if all rows had this q.
         out: a path (``.npy``, resumable: a record lies beside it) or an array to fill; two of them for both kernels.
         memory: bytes to work with beyond X and the result (512 MiB); block_rows: rows at once instead.
+        progress: show a bar of the rows that are done.
         backend: "numpy" or "jax", for NumPy data.  mesh: a :class:`jax.sharding.Mesh` over whose devices rows are shared out.
 
         Raises: KcalcError for zero rows, nan, shapes that do not fit, several inputs or outputs, files of another run, unknown options.

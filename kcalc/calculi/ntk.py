@@ -32,6 +32,7 @@ from ..layers import Affine, Input, Layer, Nonlinear
 from ..maps import Assumption
 from ..network import Network, channel_widths, concat_channels
 from ..plain_arguments import choice, truth, whole
+from ..printing import marked
 from ..spectrum import condition_number
 from ..threads import cached_property
 from .homogeneity import is_odd
@@ -85,12 +86,13 @@ def ntk(
     """The neural tangent kernel of a network at infinite width: ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
 
     ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b, or "standard", in the
-    weights themselves; that kernel grows with width, so it needs ``features``, the width of the layers that do not state theirs.
-    Values are kernels, not cosines: for input q = 1, the last Affine included. [DKS sec. 24; Jacot et al. 2018]
+    weights themselves; that kernel grows with width. ``features``: the width of the layers that do not state theirs, for "standard".
 
     ``spatial``: "delta", locations apart from each other; or "exact", dense convolutions and mean pooling over the locations of actual
-    images of ``image_shape`` (height, width), with "dense" or "delta" ``weights``: ``K.matrix(X, Y=None)`` and
-    ``K.nngp.matrix(X, Y=None)`` on arrays of images.
+    images: ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``: (height, width), for "exact".
+    ``weights``: "dense" or "delta", the law of convolutions, for "exact".
+
+    Values are kernels, not cosines: for input q = 1, the last Affine included. [DKS sec. 24; Jacot et al. 2018]
 
     Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`.
     Raises: KcalcError for a network without Affine layers, activations that jump, an unknown parameterisation or widths that are needed
@@ -307,7 +309,8 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         return {"kernel": self.name, "c": np.cos(theta).tolist(), "values": sampled, "assumptions": notes}
 
     def __repr__(self) -> str:
-        return f"KernelFunction({self.name}, {len(self.network)} nodes)"
+        about = self.network.name or f"{len(self.network)} nodes"
+        return f"KernelFunction({marked(f'{self.name}, {about}', self)})"
 
 
 class TangentKernel(KernelFunction):
@@ -354,7 +357,8 @@ class TangentKernel(KernelFunction):
         return {node: part.copy()[()] for node, part in zip(nodes, cleared, strict=True)}
 
     def __repr__(self) -> str:
-        return f"TangentKernel({len(self.network)} nodes, {self.parameterization} parameterisation)"
+        about = self.network.name or f"{len(self.network)} nodes"
+        return f"TangentKernel({marked(f'{about}, {self.parameterization} parameterisation', self)})"
 
 
 class LayerKernels(Mapping[Node, KernelFunction]):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..maps import Assumption
+from ..maps import Approximable, Assumption
 from ..network import Network
 
 
-class OfReading:
+class OfReading(Approximable):
     """A result with a ``reading`` that knows its network and its assumptions."""
 
     reading: Any
@@ -22,8 +22,3 @@ class OfReading:
     def assumptions(self) -> tuple[Assumption, ...]:
         """What is taken for granted, node by node."""
         return self.reading.assumptions
-
-    @property
-    def heuristic(self) -> bool:
-        """True if some assumption is more than a convention."""
-        return any(a.kind == "heuristic" for a in self.assumptions)

@@ -91,9 +91,9 @@ def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: 
 
     Where the factored form would have more than 50,000 terms, as in densely connected networks, it is multiplied out.
 
-    Parameters: with ``q``, the q value of the inputs or a mapping of every node to its own, mixes weigh what they mix by its true q
-    value; None takes all as equal, as ``Q(q) = q`` at every nonlinear layer and normalised sums make them [DKS footnote 10]. Given as
-    one q value, LayerNorms also have their true slopes ``q / (q - m^2)``, ``m`` the mean over the channels they read; else slope 1.
+    ``q``: the q value of the inputs or a mapping of every node to its own, by which sums weigh their addends; None takes all as equal, as
+    ``Q(q) = q`` at every nonlinear layer and normalised sums make them [DKS footnote 10]. Given as one q value, LayerNorms also have their
+    true slopes ``q / (q - m^2)``, ``m`` the mean over the channels they read; else slope 1.
     ``symbols_by_activation=True`` gives each activation its own ``psi_<name>``. All network inputs share one c value.
     ``expand=True`` multiplies out, exactly where weights are exact.
     Returns: a SymPy expression in ``kc.symbols.psi`` (a ``sympy.Poly`` if ``expand``), or {output: expression} for several

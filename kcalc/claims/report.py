@@ -11,13 +11,9 @@ from typing import Any
 
 from ..errors import unknown
 from ..plain_arguments import is_key
-<<<<<<< HEAD
+from ..printing import Tabled
 from .claim import PRINTED, SCHEMA, STATEMENT, Claim, Verdict, counted, tally
 from .errata import Erratum
-=======
-from ..printing import Tabled
-from .claim import PRINTED, Verdict
->>>>>>> api
 from .finding import Finding
 from .registry import papers
 

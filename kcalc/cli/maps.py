@@ -12,7 +12,7 @@ from ..errors import KcalcError
 from ..subnetworks import maximal_slope, subnetworks
 from .command import Command, number, plot_option, save_figure
 from .networks import Named, network_from, network_options, sigma_options, with_sigmas
-from .text import activation_names, assumption_lines, table
+from .text import activation_names, assumption_lines, heuristic_lines, table
 
 if TYPE_CHECKING:
     from ..maps import CMap
@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace) -> None:
 def maps_text(named: Named, q_of: Any, c_of: CMap, q: float) -> str:
     """The global maps as aligned text."""
     network = named.network
-    lines = [named.title, f"activations: {', '.join(activation_names(network))}", ""]
+    lines = [*heuristic_lines(c_of), named.title, f"activations: {', '.join(activation_names(network))}", ""]
     values, slopes, q_out = c_of(COSINES, q), c_of.derivative(1)(COSINES, q), q_of(q)
     for node in network.outputs:
         value, slope, out = (v[node] if isinstance(v, dict) else v for v in (values, slopes, q_out))
@@ -77,7 +77,7 @@ def slopes_text(named: Named, q: float | None) -> str:
     """The slope polynomial of every output and the maximal slope function, in factored form, with the figures that belong to them."""
     network = named.network
     mu = maximal_slope(network, q)
-    lines = [named.title, f"activations: {', '.join(activation_names(network))}", ""]
+    lines = [*heuristic_lines(mu), named.title, f"activations: {', '.join(activation_names(network))}", ""]
     polynomials = slope_texts(network, q)
     lines.append("slope polynomial p(psi), psi = C'(1) of every nonlinear layer")
     lines.extend(f"  {node}: {text}" if len(polynomials) > 1 else f"  {text}" for node, text in polynomials.items())

@@ -14,7 +14,7 @@ from ..layers import Affine
 from ..shaping import METHODS, shape
 from .command import Command, number, plot_option, save_figure
 from .networks import Named, network_from, network_options, sigma_options, with_sigmas
-from .text import activation_names, assumption_lines, table
+from .text import activation_names, assumption_lines, heuristic_lines, table
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
 ROUNDING = 2.0**-48  # per layer, over the variance of the output; less prints as 0
@@ -52,7 +52,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool) -> str:
     """The kernels as aligned text."""
-    lines = [named.title, f"activations: {', '.join(activation_names(kernel.network))}", ""]
+    lines = [*heuristic_lines(kernel), named.title, f"activations: {', '.join(activation_names(kernel.network))}", ""]
     tangent, covariance = kernel(COSINES, q), kernel.nngp(COSINES, q)
     for node in kernel.network.outputs:
         theta, k = (v[node] if isinstance(v, dict) else v for v in (tangent, covariance))

@@ -18,7 +18,7 @@ from ..shaping.geometric import GeometricShaping
 from .command import Command, plot_option, save_figure
 from .networks import Named, check_widths, network_from, network_options
 from .targets import DESCRIPTION, EXAMPLES, add_targets, targets
-from .text import assumption_lines, table
+from .text import assumption_lines, heuristic_lines, table
 
 REWEIGHTED = ("residual_weights", "nf")
 
@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace) -> None:
 def shape_text(named: Named, result: Shaping) -> str:
     """A shaping as aligned text: constants, conditions, residuals."""
     settings = ", ".join(f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in result.options.items())
-    lines = [named.title, f"method {result.method}{', ' * bool(settings)}{settings}", ""]
+    lines = [*heuristic_lines(result), named.title, f"method {result.method}{', ' * bool(settings)}{settings}", ""]
     if not isinstance(result, GeometricShaping):
         lines += [*_constant_lines(result), ""]
     if result.method in REWEIGHTED:

@@ -32,6 +32,15 @@ def assumption_lines(result: Any) -> list[str]:
     return lines
 
 
+def heuristic_lines(*results: Any) -> list[str]:
+    """A first line that says how far the results are approximate; none where they are exact."""
+    found = {a.text: a.node for result in results for a in result.assumptions if a.kind == "heuristic"}
+    if not found:
+        return []
+    (text, node), *others = found.items()
+    return [f"heuristic: {text} ({node}{f'; {len(others)} more below' if others else ''})"]
+
+
 def activation_names(network: Network) -> list[str]:
     """The names of the activations of a network, each once; ["none"] where there is none."""
     layers = (network.layer(node) for node in network.nodes_of(Nonlinear))

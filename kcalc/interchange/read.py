@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[
     calculi take. False: 1 and 0 everywhere, the architecture alone.
 
     Returns: a :class:`Reading`: ``.network``, ``.fidelity`` (node by node: exact, locations, approximate, not read), ``.notes``, ``.parts``
-    (what was understood, where something was not). The model is not changed, and nothing in a file is evaluated.
+    (what was understood, where something was not). ``.network.name`` is the name of the model's class or function, or the stem of its file.
+    The model is not changed, and nothing in a file is evaluated.
 
     Raises: KcalcError for models that cannot be traced (where and why), frameworks that are not installed, dynamic shapes, empty models and
     files that are no models.
@@ -52,12 +54,17 @@ def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[
     if isinstance(model, Reading | Network):
         return model if isinstance(model, Reading) else native(model)
     if isinstance(model, str | os.PathLike):
-        return _file(Path(model), example_inputs, sigmas, shapes)
-    found = recognise(_traced(model, example_inputs, shapes), sigmas)
+        return _named(_file(Path(model), example_inputs, sigmas, shapes), Path(model).stem)
+    found = _named(recognise(_traced(model, example_inputs, shapes), sigmas), getattr(model, "__name__", type(model).__name__))
     with suppress(TypeError):  # where it cannot be weakly referenced
         place, known = id(model), _KNOWN  # bound here: at the end of the process the module's names are gone before its last models
         known[place] = weakref.ref(model, lambda _: known.pop(place, None)), found
     return found
+
+
+def _named(reading: Reading, name: str) -> Reading:
+    """The reading with a name for its network: the model's class, function or file; none for a lambda."""
+    return reading if name == "<lambda>" else replace(reading, network=reading.network.named(name))
 
 
 def native(network: Network) -> Reading:

@@ -1,5 +1,6 @@
 """Pictures: one layout for matplotlib and SVG, and titles computed from what is drawn."""
 
+from . import axis_names
 from .curves import activations, c_maps, network, q_maps, save
 
-__all__ = ["activations", "c_maps", "network", "q_maps", "save"]
+__all__ = ["activations", "axis_names", "c_maps", "network", "q_maps", "save"]

@@ -69,7 +69,6 @@ def _q_panel(phi: Any, ax: Any) -> None:
     q = finite_part(phi.q_map, np.geomspace(1e-2, 1e2, 121))
     q_maps({"Q": phi.q_map}, ax=ax, low=float(q[0]), high=float(q[-1]))
     ax.set(xlim=(1e-2, 1e2), ylim=(max(float(ax.get_ylim()[0]), 1e-6), min(float(ax.get_ylim()[1]), 1e6)))
-    ax.set_ylabel(r"$\mathcal{Q}(q)$", fontsize=10)
 
 
 def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> None:
@@ -83,4 +82,3 @@ def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> None:
     else:
         labels = [f"$q = {value:g}$" for value in values]
     c_maps({label: _AtQ(phi.c_map, value) for label, value in zip(labels, values, strict=True)}, ax=ax)
-    ax.set_ylabel(r"$\mathcal{C}(c)$", fontsize=10)

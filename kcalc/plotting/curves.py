@@ -15,7 +15,9 @@ import numpy as np
 from ..arguments import one_q, q_pair
 from ..errors import KcalcError, glimpse
 from ..plain_arguments import items, mapping, text, whole
+from ..printing import marked
 from ..rootfinding import sign_changes
+from . import axis_names
 from . import titles as plot_claims
 from .drawing import network
 from .frame import GREY, LIGHT, PALETTE, STYLES, axes, finish, line_look, save
@@ -71,8 +73,8 @@ def c_maps(
             _mark(ax, value, stable, color)
     ax.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
     ax.set_aspect("equal")
-    ax.set_xlabel("$c$ of the inputs", fontsize=10)
-    ax.set_ylabel(r"$\mathcal{C}_f(c)$", fontsize=10)
+    ax.set_xlabel(axis_names.C, fontsize=10)
+    ax.set_ylabel(axis_names.C_MAP, fontsize=10)
     says = plot_claims.c_maps(c, drawn) if points > SAID else "C map"
     finish(ax, _mark_handles(ax), made, says=says)
     return ax
@@ -109,8 +111,8 @@ def q_maps(
         for point in given.fixed_points(low, high) if hasattr(given, "fixed_points") else ():
             _mark(ax, point.value, point.stable, color)
     ax.set(xscale="log", yscale="log", xlim=(low, high))
-    ax.set_xlabel("$q$ of the inputs", fontsize=10)
-    ax.set_ylabel(r"$\mathcal{Q}_f(q)$", fontsize=10)
+    ax.set_xlabel(axis_names.Q, fontsize=10)
+    ax.set_ylabel(axis_names.Q_MAP, fontsize=10)
     finish(ax, _mark_handles(ax), made, says=plot_claims.q_maps(q, drawn, ones))
     return ax
 
@@ -122,7 +124,7 @@ def _curves(maps: Any, labels: Sequence[str] | None, *arguments: Any) -> list[tu
     """(label, curve, map) per line; the map is None for one output of several, whose fixed points it cannot give."""
     curves: list[tuple[str, Curve, Any]] = []
     for label, given in _named(maps, labels, "map"):
-        label = f"{label}, heuristic" if label and getattr(given, "heuristic", False) else label
+        label = marked(label, given)
         probe = given(np.array([0.5]), *arguments)
         if not isinstance(probe, Mapping):
             curves.append((label, _curve(given, None, arguments, label), given))
@@ -290,8 +292,8 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
         label = old[index][0] if extra else name if own else f"{old[index][0] or chr(966)}, transformed"
         ax.plot(x, _curve(phi, None, (), name)(x), color=PALETTE[index % len(PALETTE)], linewidth=1.6, label=label)
     ax.set_xlim(-span, span)
-    ax.set_xlabel("$x$", fontsize=10)
-    ax.set_ylabel(r"$\phi(x)$", fontsize=10)
+    ax.set_xlabel(axis_names.X, fontsize=10)
+    ax.set_ylabel(axis_names.PHI, fontsize=10)
     drawn = [{name: _curve(phi, None, (), name)(x) for name, phi in some} for some in (old, new)]
     handles = [{"label": label, "color": GREY, "linestyle": style} for label, style in extra]
     finish(ax, handles, made, says=plot_claims.activations(x, *drawn))

@@ -212,10 +212,11 @@ def _draw_route(ax: Axes, route: Route, text: str, scale: float) -> None:
     )  # fmt: skip
     ax.add_artist(arrow)
     if text and route.text_side:
-        ax.text(
-            *route.text_at, text, ha=route.text_side, va="bottom", fontsize=(FONT - 1.5) * scale,
-            color=SKIP if route.skip else INK, zorder=5,
-        )  # fmt: skip
+        from matplotlib.patheffects import withStroke
+
+        halo, color = withStroke(linewidth=2.4 * scale, foreground="white"), SKIP if route.skip else INK
+        up, size = "center" if route.text_side == "center" else "bottom", (FONT - 1.5) * scale
+        ax.text(*route.text_at, text, ha=route.text_side, va=up, fontsize=size, color=color, zorder=5, path_effects=[halo])
 
 
 def _draw_groups(ax: Axes, drawn: Plan, scale: float, over_regions: bool) -> None:

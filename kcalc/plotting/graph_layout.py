@@ -43,7 +43,7 @@ class Route:
     """A drawn edge: a start point, then three points for each cubic Bezier segment; ``text_at`` is where a weight stands.
 
     ``skip`` if it passes rows by in a lane, from a node that others read too or into a sum. The text ends or begins at
-    ``text_at`` (``text_side`` "right" or "left"); an empty side means that there is no room for it.
+    ``text_at`` (``text_side`` "right" or "left") or stands in the line there ("center"); an empty side means that there is no room for it.
     """
 
     source: Node
@@ -236,6 +236,8 @@ def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
         side = "" if (parent in beside, side) in written else side
         written.add((parent in beside, side))
         at = curve[-1][0] + (0.045 if side == "left" else -0.045), curve[-1][1] + (0.035 if parent in beside else 0.07)
+        if not side and path[-2].lane:  # in the straight part of its own lane, where the end of the edge is shared
+            at, side = (path[-2].x, _y(path[-2])), "center"
         taken = tuple(i for i, p in enumerate(slots) if p == parent)
         shortcut = sheet.forks(parent) or sheet.vertices[node].width <= HEIGHT
         found.append(Route(parent, node, curve, len(path) > 2 and shortcut, taken, at, side))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arguments import q_pair
+from ..printing import marked
+from . import axis_names
 from . import titles as plot_claims
 from .frame import GREY, PALETTE, STYLES, axes, finish, line_look, plain_ticks
 
@@ -33,13 +35,13 @@ def kernel_curves(
         for output, curve in curves:
             count = len(ax.get_lines())
             drawn.append(np.asarray(curve, dtype=float))
-            shown = label + (", heuristic" if getattr(kernel, "heuristic", False) else "")
+            shown = marked(label, kernel)
             usual = {"color": PALETTE[count % len(PALETTE)], "linestyle": STYLES[count // len(PALETTE) % len(STYLES)]}
             ax.plot(np.cos(theta), curve, **{**usual, "label": shown if output is None else f"{shown}, {output}", **look})
     ax.set_xlim(-1.02, 1.02)
     ax.axhline(0.0, color=GREY, lw=0.6)
-    ax.set_xlabel("$c$ of the inputs")
-    ax.set_ylabel("kernel")
+    ax.set_xlabel(axis_names.C)
+    ax.set_ylabel(axis_names.KERNEL)
     finish(ax, [], made, says=plot_claims.kernels(np.cos(theta), drawn))
     return ax
 
@@ -59,8 +61,8 @@ def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
         middle = float(np.sqrt(max(values.values()) * min(values.values())))
         ax.set_ylim(middle / 2, middle * 2)
     plain_ticks(ax.yaxis, *ax.get_ylim())
-    ax.set_xlabel("node, from the input to the output")
-    ax.set_ylabel(r"E$\,|\partial\,$out$\,/\,\partial\,$node$|^2$")
+    ax.set_xlabel(axis_names.NODE)
+    ax.set_ylabel(axis_names.GRADIENT)
     says = plot_claims.factor([gradients.nodes[node] for node in gradients.weights], "Gradients at the Affine layers")
     finish(ax, [], made, says=says)
     return ax
@@ -83,8 +85,8 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -
         unsure = (share > 0) & (rank >= sure.sum())
         ax.plot(rank[unsure], share[unsure], color=drawn.get_color(), lw=0.9, ls=STYLES[2], label="_")
     ax.set(xscale="log", yscale="log")
-    ax.set_xlabel("rank")
-    ax.set_ylabel(r"$\lambda_i\,/\,\lambda_1$")
+    ax.set_xlabel(axis_names.RANK)
+    ax.set_ylabel(axis_names.EIGENVALUE_SHARE)
     finish(ax, [], made, says=plot_claims.spectra(list(spectrums.values())))
     return ax
 
@@ -105,8 +107,8 @@ def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: An
             ax.plot(place, one.limit.alphas, color=color, lw=1.0, ls=STYLES[1], label="_")
     dashed = {"label": "as depth grows", "color": GREY, "ls": STYLES[1], "lw": 1.0}
     ax.set_xlim(0, 1.02)
-    ax.set_xlabel("layer / depth")
-    ax.set_ylabel(r"$\Theta_i(c)\,/\,\Theta_i(1)$")
+    ax.set_xlabel(axis_names.RELATIVE_DEPTH)
+    ax.set_ylabel(axis_names.LAYER_SHARE)
     handles = [dashed] if any(one.limit is not None for one in regimes.values()) else []
     finish(ax, handles, made, says=plot_claims.regimes(list(regimes.values())))
     return ax
@@ -120,7 +122,7 @@ def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None, **line
         color = PALETTE[len(ax.get_lines()) % len(PALETTE)]
         ax.plot(times, values, **{"color": color, "linewidth": 1.5, "label": label, **look})
     ax.set(xscale="log", yscale="log")
-    ax.set_xlabel("training time $t$ (steps, or steps times learning rate)")
-    ax.set_ylabel("loss")
+    ax.set_xlabel(axis_names.TIME)
+    ax.set_ylabel(axis_names.LOSS)
     finish(ax, [], made, says=plot_claims.losses([np.asarray(values, dtype=float) for values in curves.values()]))
     return ax

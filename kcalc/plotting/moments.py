@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import KcalcError, glimpse
+from . import axis_names
 from . import titles as plot_claims
 from .frame import PALETTE, STYLES, axes, finish, plain_ticks
 
@@ -42,8 +43,8 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
             handles = [{"label": "$|J|^2$ by layer", "color": "#666666", "ls": STYLES[1], "lw": 1.2}] if label else []
     ax.set_yscale("log")
     plain_ticks(ax.yaxis, *ax.get_ylim())
-    ax.set_xlabel("layer / depth")
-    ax.set_ylabel("relative variance")
+    ax.set_xlabel(axis_names.RELATIVE_DEPTH)
+    ax.set_ylabel(axis_names.RELATIVE_VARIANCE)
     finish(ax, handles, made, says=plot_claims.reaches(ends, "The relative variance of $|y|^2$", "at the output"))
     return ax
 
@@ -70,8 +71,8 @@ def depth_trace(results: Mapping[str, Mapping[int, Any]], ax: Axes | None = None
         ax.plot(list(by_depth), values, color=_colour(ax), lw=1.5, marker="o", ms=2.5, label=label or "_")
     ax.set_yscale("log")
     plain_ticks(ax.yaxis, *ax.get_ylim())
-    ax.set_xlabel("depth (layers)")
-    ax.set_ylabel(r"Var $|y_L|^2$" if weights is None else r"Var $|J|^2$")
+    ax.set_xlabel(axis_names.DEPTH)
+    ax.set_ylabel(axis_names.LENGTH_VARIANCE if weights is None else axis_names.JACOBIAN_VARIANCE)
     says = plot_claims.reaches(ends, "The variance of $|y|^2$" if weights is None else "The variance of $|J|^2$", "at the largest depth")
     finish(ax, [], made, says=says)
     return ax
@@ -86,7 +87,7 @@ def fluctuation_trace(results: Mapping[str, Any], ax: Axes | None = None, value:
 
     made = ax is None
     ax = axes(ax, 4.8, 3.2)
-    titles = {"log_variance": r"Var $\log\, q$", "relative": "Var $q\\,/\\,q^2$", "c_variance": "Var $c$"}
+    titles = {"log_variance": axis_names.LOG_Q_VARIANCE, "relative": axis_names.Q_VARIANCE, "c_variance": axis_names.C_VARIANCE}
     if value not in titles:
         raise KcalcError(f"value is one of {', '.join(titles)}, got {glimpse(value)}")
     ends: list[float] = []
@@ -100,7 +101,7 @@ def fluctuation_trace(results: Mapping[str, Any], ax: Axes | None = None, value:
         ax.plot(range(1, len(nodes) + 1), heights, color=color, lw=1.5, label=label or "_")
     ax.set_ylim(bottom=0)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xlabel("nonlinear layer")
+    ax.set_xlabel(axis_names.NONLINEAR_DEPTH)
     ax.set_ylabel(titles[value])
     finish(ax, [], made, says=plot_claims.reaches(ends, titles[value], "after the last activation"))
     return ax

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import KcalcError
+from . import axis_names
 from . import titles as plot_claims
 from .frame import GREY, PALETTE, axes, claim, finish, plain_ticks
 
@@ -55,14 +56,14 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
         ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
         ax.set_xlabel("weight")
     else:
-        ax.set_xlabel("weight, from the input to the output")
-    ax.set_ylabel(r"$\gamma\,/\,$mean $\gamma$")
+        ax.set_xlabel(axis_names.WEIGHT)
+    ax.set_ylabel(axis_names.WEIGHT_SCALING)
     last, one = list(scalings.items())[-1]
     spread = max(weight.relative for weight in one.weights.values()) / min(weight.relative for weight in one.weights.values())
     same = (
         "is the same for all weights" if spread < 1 + 1e-6 else f"differs between weights by a factor of at most {plot_claims.up(spread)}"
     )
-    finish(ax, [], made, says=rf"$\gamma$ {same}" + (f" ({last})" if len(scalings) > 1 else ""))
+    finish(ax, [], made, says=rf"$s_W$ {same}" + (f" ({last})" if len(scalings) > 1 else ""))
     return ax
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import KcalcError
+from . import axis_names
 from . import frame as plot_frame
 from . import titles as plot_claims
 from .curves import activations, c_maps
@@ -117,7 +118,7 @@ def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool
             )  # fmt: skip
     deepest = max(float(trace.depth.max()) for trace in traces.values())
     ax.set(xlim=(0, max(deepest, 1)), ylim=(-1.05, 1.05), yticks=[-1, -0.5, 0, 0.5, 1])
-    ax.set_xlabel("nonlinear layers passed", fontsize=10)
-    ax.set_ylabel("$c$", fontsize=10)
+    ax.set_xlabel(axis_names.NONLINEAR_DEPTH, fontsize=10)
+    ax.set_ylabel(axis_names.C, fontsize=10)
     finish(ax, [], made, legend, says=_spread(traces))
     return ax

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arguments import real_array
 from ..errors import KcalcError, glimpse
+from . import axis_names
 from . import titles as plot_claims
 from .frame import GREY, PALETTE, STYLES, axes, finish
 
@@ -77,7 +78,7 @@ def singular_value_histograms(spectra: Mapping[str, Any], ax: Axes | None = None
     _frame(ax)
     if cut:
         ax.set_xlim(0, float(edges[-1]))
-        ax.set_xlabel(f"singular value (those beyond {edges[-1]:.3g} not shown)")
+        ax.set_xlabel(f"{axis_names.SINGULAR_VALUE} (those beyond {edges[-1]:.3g} not shown)")
     means = [float(values.mean()) for values in arrays.values()]
     handles = [{"label": "mean", "color": GREY, "ls": STYLES[1], "lw": 0.9}]
     finish(ax, handles, made, says=plot_claims.bounded(means, "The mean singular value"))
@@ -107,8 +108,8 @@ def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
     heights = heights[np.isfinite(heights)]
     if heights.size and np.ptp(heights) < 0.1:
         ax.set_ylim(heights.mean() - 0.5, heights.mean() + 0.5)
-    ax.set_xlabel("Affine layer, from the input to the output")
-    ax.set_ylabel(r"$\log_{10}$ of singular values of $J$")
+    ax.set_xlabel(axis_names.AFFINE)
+    ax.set_ylabel(axis_names.LOG_SINGULAR_VALUE)
     bound = float(top.max()) if top.size and np.isfinite(top).all() else math.nan
     says = "Bounds of the singular values of d output / d layer"
     if bound == bound:
@@ -138,5 +139,5 @@ def _filled(ax: Axes, histogram: tuple[Array, Array], color: str) -> None:
 def _frame(ax: Axes) -> None:
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
-    ax.set_xlabel("singular value")
-    ax.set_ylabel("density")
+    ax.set_xlabel(axis_names.SINGULAR_VALUE)
+    ax.set_ylabel(axis_names.DENSITY)

@@ -30,6 +30,7 @@ COLORS = {
     "input": "#7a7a7a", "affine": "#3b7dbd", "activation": "#d0733a", "join": "#7a7a7a", "normalisation": "#2f9671", "pooling": "#b0649a",
     "other": "#a58a1f",
 }  # fmt: skip
+SURFACE = "var(--kcalc-surface,var(--jp-layout-color0,var(--color-background-primary,Canvas)))"
 STYLE = (
     "svg.kcalc-network:root{color:CanvasText;color-scheme:light dark}"
     ".kcalc-network text{fill:currentColor;text-anchor:middle;dominant-baseline:central}"
@@ -41,7 +42,7 @@ STYLE = (
     ".kcalc-network .edge.skip>path{stroke:var(--kcalc-skip,#2f86c6);stroke-width:2.2}"
     ".kcalc-network .edge>path+path{fill:currentColor;stroke:none}"
     ".kcalc-network .edge.skip>path+path{fill:var(--kcalc-skip,#2f86c6);stroke:none}"
-    ".kcalc-network .edge>text{font-size:.8em}"
+    f".kcalc-network .edge>text{{font-size:.8em;paint-order:stroke;stroke:{SURFACE};stroke-width:3px}}"
     ".kcalc-network .block>rect{fill:currentColor;fill-opacity:.04;stroke:currentColor;stroke-opacity:.6;stroke-dasharray:6 4}"
     ".kcalc-network .block>text{font-size:1.2em;text-anchor:start}"
     ".kcalc-network .group>path{paint-order:stroke;stroke-width:5;stroke-linejoin:round}"
@@ -51,7 +52,6 @@ STYLE = (
         for kind, c in COLORS.items()
     )
 )
-SURFACE = "var(--kcalc-surface,var(--jp-layout-color0,var(--color-background-primary,Canvas)))"
 
 
 def network_svg(
@@ -207,7 +207,8 @@ def _edge(paper: _Paper, route: Route, labelled: bool) -> str:
     text = weights_text(paper.sheet.layers[route.target], route.slots, plain=True) if labelled and route.text_side else ""
     anchor = {"left": "start", "right": "end"}.get(route.text_side, "middle")
     x, y = route.text_at
-    written = f'<text x="{paper.x(x):g}" y="{paper.y(y) - 7:g}" style="text-anchor:{anchor}">{clean(text)}</text>' if text else ""
+    up = -3 if route.text_side == "center" else 7
+    written = f'<text x="{paper.x(x):g}" y="{paper.y(y) - up:g}" style="text-anchor:{anchor}">{clean(text)}</text>' if text else ""
     ends = f'data-from="{clean(route.source)}" data-to="{clean(route.target)}"'
     return f'<g class="{classes}" {ends}>{_headed(paper, route.curve)}{written}</g>'
 

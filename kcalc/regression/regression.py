@@ -23,7 +23,8 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
 
     With the NTK and ``ridge=0`` it is what gradient descent on the square loss makes, in the end and on average over initialisations, of an
     infinitely wide network. ``kernel``: ``kc.ntk(net)``, its ``.nngp``, or any function of (X, Y) that gives a matrix; ``X`` (n, features);
-    ``y`` (n,) or (n, outputs), e.g. one column of 1 and -1 per class.
+    ``y`` (n,) or (n, outputs), e.g. one column of 1 and -1 per class. ``ridge``: what is added to the
+    diagonal of K(X, X), >= 0.
 
     Returns: a :class:`KernelRegression`. Raises: KcalcError for data that do not fit, nan, or a matrix that is not positive definite, with
     its smallest eigenvalue; nothing is ever added to the diagonal but ``ridge``.

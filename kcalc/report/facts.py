@@ -13,6 +13,7 @@ from ..calculi.scaling import scaling
 from ..calculi.slopes import slope_polynomial
 from ..errors import KcalcError
 from ..layers import Affine, Concat, Input, Product
+from ..maps import Approximable
 from ..network import Network
 from ..shaping import Shaping
 from ..subnetworks import maximal_slope, subnetworks
@@ -34,7 +35,7 @@ LONGEST_EXPORT = 300_000
 
 
 @dataclass
-class Facts:
+class Facts(Approximable):
     """What was found, and ``refused``: {what: reason}."""
 
     subject: Subject

@@ -49,10 +49,19 @@ def calm(text: Any) -> Html:
     return tag("p", words if words.endswith((".", "!", "?")) else f"{words}.", class_="calm")
 
 
-def section(name: str, title: str, lead: str, *content: Any) -> Html:
-    """A part of the page: heading, one sentence on what it shows, content."""
+def section(name: str, title: str, lead: str, *content: Any, badge: Html | None = None) -> Html:
+    """A part of the page: heading, with a badge beside it if there is one, one sentence on what it shows, content."""
+    heading = tag("h2", title, id=f"{name}-title")
+    top = tag("div", heading, badge, class_="headed") if badge else heading
+    return tag("section", top, paragraph(lead, kind="lead"), *content, id=name, aria_labelledby=f"{name}-title")
+
+
+def heuristic_badge(*results: Any) -> Html | None:
+    """A link to the assumptions, beside results of which one is heuristic."""
+    if not any(getattr(result, "heuristic", False) for result in results):
+        return None
     return tag(
-        "section", tag("h2", title, id=f"{name}-title"), paragraph(lead, kind="lead"), *content, id=name, aria_labelledby=f"{name}-title"
+        "a", "heuristic", href="#assumptions", class_="badge", title="A rule is used whose hypothesis does not hold; see Assumptions"
     )
 
 

@@ -17,7 +17,7 @@ from ..version import __version__
 from . import sections
 from .facts import Facts
 from .kernels import SPHERE, meaning
-from .markup import Html, calm, embedded, number, paragraph, safe, section, tag
+from .markup import Html, calm, embedded, heuristic_badge, number, paragraph, safe, section, tag
 from .traces import verdict
 
 SCRIPTS = ("program.js", "charts.js", "maps.js", "drawing.js", "figures.js", "page.js")
@@ -109,8 +109,9 @@ def header(facts: Facts) -> Html:
         rows.append(paragraph(f"These are figures of the output {network.outputs[-1]}.", kind="hint"))
     if facts.after is None and facts.main is not None:
         rows.append(calm(f"It cannot be shaped: {facts.main.reason or facts.refused.get('after', '')}"))
-    return safe([tag("h1", facts.subject.name), paragraph(facts.subject.title, ".", kind="lead"), tag("dl", *cells, class_="figures"),
-                 tag("div", *rows, class_="verdict")])  # fmt: skip
+    name, badge = tag("h1", facts.subject.name), heuristic_badge(facts, facts.shaping)
+    about = paragraph(facts.subject.title, ".", kind="lead")
+    return safe([name, badge, about, tag("dl", *cells, class_="figures"), tag("div", *rows, class_="verdict")])
 
 
 def maps(facts: Facts) -> Html:
@@ -125,7 +126,7 @@ def maps(facts: Facts) -> Html:
     why = tag("details", tag("summary", f"What does not slide here, and why ({len(reasons)})"), tag("ul", *reasons)) if reasons else None
     if found is None or (found.program is None and found.shaped is None):
         words = calm("The maps of this network cannot be computed in the page.")
-        return section("maps", "Q and C maps", MAPS, words, why)
+        return section("maps", "Q and C maps", MAPS, words, why, badge=heuristic_badge(facts))
     places = [
         tag("div", id="controls", class_="controls"),
         tag("p", id="maps-note", class_="calm", aria_live="polite"),
@@ -133,7 +134,7 @@ def maps(facts: Facts) -> Html:
         tag("div", id="readout", aria_live="polite"),
     ]
     checked = f"Local maps come from tables that differ from direct evaluation by {number(found.error, 2)} at most where that was checked."
-    return section("maps", "Q and C maps", MAPS, *places, why, paragraph(checked, kind="hint"))
+    return section("maps", "Q and C maps", MAPS, *places, why, paragraph(checked, kind="hint"), badge=heuristic_badge(facts))
 
 
 def kernels(facts: Facts) -> Html:
@@ -150,7 +151,7 @@ def kernels(facts: Facts) -> Html:
         parts.append(paragraph(f"With ever more such layers {before.limit}.", kind="hint"))
     if before or after:
         parts.append(tag("div", tag("div", id="chart-ntk", class_="chart"), tag("div", id="chart-spectrum", class_="chart"), class_="pair"))
-    return section("kernels", "Tangent kernel", KERNEL, *parts)
+    return section("kernels", "Tangent kernel", KERNEL, *parts, badge=heuristic_badge(facts))
 
 
 def provenance(facts: Facts, command: str) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from ..calculi.slopes import polynomial_texts
 from ..errors import glimpse
 from ..plotting.svg import drawn_nodes, network_summary, network_svg
 from .facts import LONGEST, LONGEST_EXPORT, Facts
-from .markup import Html, calm, details, formula, number, paragraph, safe, section, table, tag
+from .markup import Html, calm, details, formula, heuristic_badge, number, paragraph, safe, section, table, tag
 from .traces import verdict
 
 MOST_DRAWN = 700
@@ -115,7 +115,7 @@ def slopes(facts: Facts) -> Html:
     if facts.mu.warning:
         parts.append(calm(facts.mu.warning))
     parts.append(tag("div", id="chart-slope", class_="chart"))
-    return section("slopes", "Slopes", lead, *parts)
+    return section("slopes", "Slopes", lead, *parts, badge=heuristic_badge(facts, facts.mu))
 
 
 def _latex_name(node: Any) -> str:
@@ -256,7 +256,7 @@ def methods(facts: Facts) -> Html:
             (3,),
         ),
     ]
-    return section("methods", "Before and after shaping", SENTENCES["methods"], *parts)
+    return section("methods", "Before and after shaping", SENTENCES["methods"], *parts, badge=heuristic_badge(facts, facts.shaping))
 
 
 def _of_output(facts: Facts) -> str:
@@ -298,7 +298,7 @@ def constants(facts: Facts) -> Html:
     changes = Counter(change.split(": ", 1)[-1] for change in shaping.changes)
     items = [tag("li", f"{text} ({count} times)" if count > 1 else text) for text, count in changes.most_common(30)]
     parts.append(details(f"{len(shaping.changes)} changes of the network", tag("ul", *items)) if items else None)
-    return section("constants", "Constants", SENTENCES["constants"], *parts)
+    return section("constants", "Constants", SENTENCES["constants"], *parts, badge=heuristic_badge(facts.shaping))
 
 
 def assumptions(facts: Facts, provenance: list[tuple[str, str]]) -> Html:

@@ -55,7 +55,11 @@ def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = N
     if phi is not None:
         chosen = L.Nonlinear(phi).activation  # pyright: ignore[reportArgumentType]
         network = replace_activations(network, dict.fromkeys(network.nodes_of(L.Nonlinear), chosen))
-    called = name or (f"Network of {len(network)} nodes" if reading is None else f"{reading.framework} model of {len(network)} nodes")
+    called = (
+        name
+        or network.name
+        or (f"Network of {len(network)} nodes" if reading is None else f"{reading.framework} model of {len(network)} nodes")
+    )
     return Subject(network, called, title or described(network), reading)
 
 

@@ -135,7 +135,8 @@ def shape(
 ) -> Shaping:
     """Shape a network: find the constants of its activations, or of its weights, that meet the conditions of a method.
 
-    ``activation=None`` keeps each layer's own. The methods and their targets, which are refused for other methods:
+    ``activation``: replaces every activation; None keeps each layer's own. ``method``: a name below. The other
+    options are targets of the methods, refused for methods that do not take them:
 
     - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1; ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, a
       value, ``"minimize"`` or None (dropped); ``free_slope=True`` gives leaky_relu its slope as a further constant. See :func:`dks`.

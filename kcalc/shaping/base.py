@@ -12,9 +12,9 @@ from .. import layers as L
 from ..activations import Activation
 from ..calculi.global_maps import c_map, end_values
 from ..errors import KcalcError
-from ..maps import Assumption
+from ..maps import Approximable, Assumption
 from ..network import Network, is_normalised, sum_weights
-from ..printing import html_table, plain
+from ..printing import html_table, marked, plain
 from ..subnetworks import maximal, maximal_curvature
 from ..threads import cached_property
 from .advice import either, for_products
@@ -38,7 +38,7 @@ AT_TOKENS = "Q(1) at tokens"
 
 
 @dataclass(frozen=True)
-class Shaping:
+class Shaping(Approximable):
     """A shaped network: transformed activations, normalised sums, sigma_w = 1 and sigma_b = 0; methods that set weights say which.
 
     ``targets`` are the local conditions {condition: value}; ``changes`` lists every edit in words; ``systems`` are the equations that
@@ -129,7 +129,7 @@ class Shaping:
 
     @cached_property
     def residuals(self) -> dict[str, float]:
-        """{condition: |value - target|}, measured apart from the solver: other quadrature, 30 digits; global maps by fold."""
+        """{condition: |value - target|}, measured independently of the solver: other quadrature, 30 digits; global maps by fold."""
         targets = self.targets | self.global_targets
         return {condition: abs(float(value - targets[condition])) for condition, value in self._measured.items() if condition in targets}
 
@@ -227,7 +227,7 @@ class Shaping:
 
     def __repr__(self) -> str:
         names = ", ".join(self.constants)
-        return f"Shaping({self.method}, {names}, {len(self.network)} nodes)"
+        return f"Shaping({marked(f'{self.method}, {names}, {len(self.network)} nodes', self)})"
 
 
 def _drawable(network: Network) -> Any:

@@ -88,21 +88,22 @@ class PhaseDiagram(Shown):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """log10 of the depth scale in colour, the edge of chaos as a line, on the given Axes."""
+        from ..plotting import axis_names
         from ..plotting.frame import axes
 
         ax = axes(ax, 4.6, 3.6)
         level = np.log10(np.clip(self.depth, 0.1, 1e4))
         top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0  # single cells next to the edge would take the scale
-        mesh = ax.pcolormesh(self.sigma_w, self.sigma_b, level, shading="gouraud", cmap="viridis", vmax=top)
+        mesh = ax.pcolormesh(self.sigma_w, self.sigma_b, level, shading="gouraud", cmap="viridis", vmax=top, rasterized=True)
         bar = ax.figure.colorbar(mesh, ax=ax, extend="max")
-        bar.set_label("log10 of the depth scale (layers)")
+        bar.set_label(r"$\log_{10}$ of the depth scale (layers)")
         finite = np.where(np.isfinite(self.chi), self.chi, 1.0)
         if finite.min() < 1 < finite.max():
             ax.contour(self.sigma_w, self.sigma_b, self.chi, levels=[1.0], colors="white")
         sides = "ordered left, chaotic right" if finite.max() > 1 else "ordered where coloured"
         if np.isnan(level).any():
             sides += "; white: q has no fixed point"
-        ax.set(xlabel="sigma_w", ylabel="sigma_b")
+        ax.set(xlabel=axis_names.SIGMA_W, ylabel=axis_names.SIGMA_B)
         ax.set_title(f"{self.activation.name}: {sides}", fontsize=10)
         return ax
 

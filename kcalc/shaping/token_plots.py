@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..plotting import activations, frame
+from ..plotting import activations, axis_names, frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ def token_figure(pairs: Mapping[str, tuple[Any, Any]], before: Array, after: Arr
     for panel, cosines, where in ((panels[1], before, "the input"), (panels[2], after, "the output")):
         image = panel.imshow(cosines, vmin=least, vmax=1, cmap="cividis")
         ends = sorted({0, len(cosines) - 1})
-        panel.set(xticks=ends, yticks=ends, xlabel="token", ylabel="token")
+        panel.set(xticks=ends, yticks=ends, xlabel=axis_names.TOKEN, ylabel=axis_names.TOKEN)
         frame.claim(panel, f"Tokens have mean c = {_mean(cosines):.2g} at {where}")
     panels[2].figure.colorbar(image, ax=panels[1:].tolist(), label="$c$ between tokens", shrink=0.8)
     return panels

@@ -18,7 +18,7 @@ from ..calculi.factored import as_floats, is_zero
 from ..compose import require_network
 from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
 from ..layers import Nonlinear, Product
-from ..maps import Assumption
+from ..maps import Approximable, Assumption
 from ..network import Network
 from ..printing import plain
 from ..threads import cached_property
@@ -216,7 +216,7 @@ class _Paths:
         return self.nodes[path[first]], self.nodes[path[last]]
 
 
-class Maximal:
+class Maximal(Approximable):
     """``M_{f,r}(x) = max_g U_{g,r}(x)`` over the subnetworks ``g``, for any non-decreasing ``r``. [TAT App. B.2]
 
     ``U_{g,r}`` is the c-value graph of ``g`` with ``r`` in place of the C map of every nonlinear layer. Every subnetwork lies between

@@ -21,9 +21,9 @@ from ..calculi.factored import ONE, Array, Factors, LogProgram, Monomial
 from ..calculi.slopes import Slopes, polynomial_texts
 from ..errors import KcalcError, glimpse, unknown
 from ..layers import Product
-from ..maps import Assumption
+from ..maps import Approximable, Assumption
 from ..network import Network, Step
-from ..printing import plain
+from ..printing import marked, plain
 from ..symbols import kappa as common_curvature
 from ..threads import cached_property
 from .forward import HIDDEN, Bounds, ForwardSlope, as_slopes, depths_text, newton
@@ -98,7 +98,7 @@ def _gather(parts: Sequence[Monomial]) -> Monomial:
     return tuple(sorted(exponents.items()))
 
 
-class MaximalSlope:
+class MaximalSlope(Approximable):
     """The maximal slope function ``mu(psi) = max_f p_f(psi)`` over all subnetworks ``f``, for ``psi >= 1``. [DKS sec. 17.1]
 
     Callable on numbers and arrays; where activations have symbols of their own, on a mapping {activation name: slope}.
@@ -283,7 +283,7 @@ class MaximalSlope:
 
     def __repr__(self) -> str:
         text = str(self)
-        return f"MaximalSlope({text if len(text) <= 180 else text[:179] + '…'})"
+        return f"MaximalSlope({marked(text if len(text) <= 180 else text[:179] + '…', self)})"
 
     def _repr_latex_(self) -> str:
         arguments = ", ".join(sp.latex(symbol) for symbol in self.symbols) or r"\psi"

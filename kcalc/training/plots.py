@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..plotting import axis_names
 from ..plotting import frame as plot_frame
 from ..plotting import titles as plot_claims
 
@@ -29,8 +30,8 @@ def curves(lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, tit
         ax.set_xlim(0, 1.1 * steps[0])
     ax.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
     ax.set_ylim(0, 101)
-    ax.set_xlabel("steps", fontsize=10)
-    ax.set_ylabel("correct on test examples, %" if title else "correct, %", fontsize=10)
+    ax.set_xlabel(axis_names.STEPS, fontsize=10)
+    ax.set_ylabel(axis_names.CORRECT if title else "correct, %", fontsize=10)
     says = plot_claims.accuracies(lines)
     if title:
         plot_frame.claim(ax, title if made is False else f"{title}: {says}")

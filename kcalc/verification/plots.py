@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import KcalcError
+from ..plotting import axis_names
 from ..plotting import frame as plot_frame
 from ..plotting import titles as plot_claims
 from ..plotting.frame import GREY, PALETTE, finish
@@ -51,7 +52,7 @@ def values_by_layer(
             if line not in drawn:
                 ax.plot(rows, s.expected[rows, case], color="#1A1A1A", ls=(0, (4, 2)), lw=1.0, zorder=5, label="_" if drawn else "map")
                 drawn.add(line)
-    ax.set_xlabel("node, from the input to the output")
+    ax.set_xlabel(axis_names.NODE)
     ax.set_ylabel(f"${quantity[0]}${quantity[1:]}")
     name = f"${quantity[0]}${quantity[1:]}"
     says = plot_claims.within(apart, f"The mean {name} of every judged node", "the map")
@@ -105,7 +106,7 @@ def _powers(ax: Axes, widths: Sequence[Any], powers: Sequence[tuple[str, Any, st
     ax.set(xscale="log", yscale="log")
     ax.set_xticks([float(w) for w in widths], [str(w) for w in widths])
     ax.set_xticks([], minor=True)
-    ax.set_xlabel("width")
+    ax.set_xlabel(axis_names.WIDTH)
 
 
 def _reference(ax: Axes, widths: Sequence[Any], first: float, labelled: bool = True) -> None:
@@ -127,8 +128,8 @@ def singular_values(jacobians: Any, ax: Axes | None = None, bins: int = 40) -> A
         ax.fill_between(np.repeat(edges, 2)[1:-1], np.repeat(heights, 2), color=color, alpha=0.12, lw=0)
     ax.set_xlim(0, edges[-1])
     ax.set_ylim(bottom=0)
-    ax.set_xlabel(f"singular value of d node / d {jacobians.start}")
-    ax.set_ylabel("density")
+    ax.set_xlabel(f"{axis_names.SINGULAR_VALUE} of d node / d {jacobians.start}")
+    ax.set_ylabel(axis_names.DENSITY)
     medians = [float(np.median(s)) for s in jacobians.values.values()]
     finish(ax, [], made, says=plot_claims.bounded(medians, "The median singular value"))
     return ax
@@ -146,8 +147,8 @@ def gradient_norms(checks: Any, ax: Axes | None = None) -> Axes:
         ax.plot(place, s.mean, color=color, lw=1.2, label=label)
         ax.plot(place, s.expected, color="#1A1A1A", ls=(0, (4, 2)), lw=1.0, label="_" if i else "infinite width")
     ax.set_yscale("log")
-    ax.set_xlabel("node, from the input to the output")
-    ax.set_ylabel(r"$|\partial\,$out$\,/\,\partial\,$node$|^2$")
+    ax.set_xlabel(axis_names.NODE)
+    ax.set_ylabel(axis_names.GRADIENT)
     finish(ax, [], made, says=plot_claims.within(apart, "Measured over infinite width, every node", "1"))
     return ax
 

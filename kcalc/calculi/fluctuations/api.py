@@ -14,10 +14,10 @@ from ...arguments import cosine_array, one_number, one_q
 from ...compose import require_network
 from ...errors import KcalcError, unknown
 from ...layers import Affine, Nonlinear
-from ...maps import Assumption
+from ...maps import Approximable, Assumption
 from ...network import Network
 from ...plain_arguments import choice, is_key
-from ...printing import Tabled
+from ...printing import Tabled, marked
 from ..widths import with_widths
 from .channels import SAMPLES, Channels
 from .homogeneous import chain_fluctuations, is_chain
@@ -46,7 +46,7 @@ class Fluctuation:
 
 
 @dataclass(frozen=True, repr=False)
-class Fluctuations(Tabled):
+class Fluctuations(Tabled, Approximable):
     """Variances of q values (and c values) over random weights, node by node, for a network with widths.
 
     ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold at any
@@ -114,7 +114,8 @@ class Fluctuations(Tabled):
 
     def __repr__(self) -> str:
         how = "exact" if self.exact else "leading order"
-        return f"Fluctuations({len(self.nodes)} nodes, {self.weights}, Var log q = {self.out.log_variance:.4g} at the output, {how})"
+        about = f"{len(self.nodes)} nodes, {self.weights}, Var log q = {self.out.log_variance:.4g} at the output, {how}"
+        return f"Fluctuations({marked(about, self)})"
 
 
 def fluctuations(network: Network, features: Any = None, weights: str = "gaussian", q: Any = 1, c: Any = None) -> Fluctuations:

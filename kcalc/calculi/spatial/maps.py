@@ -30,7 +30,7 @@ from ...layers import Affine, Nonlinear
 from ...maps import Assumption
 from ...network import Network, channel_widths, concat_channels
 from ...plain_arguments import choice, truth
-from ...printing import Shown, plain
+from ...printing import Shown, marked, plain
 from ...threads import cached_property
 from ..channels import Channels
 from ..checks import refuse_displaced, refuse_other_sizes
@@ -291,7 +291,8 @@ class SpatialKernelMap(OfReading, Shown):
         return [(type(self).__name__, "value"), ("nodes", str(len(self.network))), ("weights", WEIGHTS[self.reading.delta]), *shapes]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.network)} nodes, {_listed(self.reading.shapes)}, {WEIGHTS[self.reading.delta]} weights)"
+        about = f"{len(self.network)} nodes, {_listed(self.reading.shapes)}, {WEIGHTS[self.reading.delta]} weights"
+        return f"{type(self).__name__}({marked(about, self)})"
 
 
 class SpatialTangentKernel(SpatialKernelMap):

@@ -1,0 +1,98 @@
+"""Results that are only approximate say so where they are seen first: repr, tables, legends, the command line, the report page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import kcalc as kc
+from kcalc import layers as L
+from kcalc.cli.maps import maps_text
+from kcalc.cli.networks import Named
+from kcalc.cli.ntk import kernel_text
+from kcalc.cli.shape import shape_text
+from kcalc.notes import Note
+
+PLAIN = kc.architectures.vanilla(3, "tanh")
+ROUGH = PLAIN.with_notes([Note(PLAIN.nodes_of(L.Affine)[0], "approximate", "its weights are no independent draws")])
+
+
+def v1() -> kc.Network:
+    """A network whose sum adds an activation of its own summand: exact maps refuse it."""
+    return kc.chain(
+        L.Affine(), L.Nonlinear("relu"), kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"))), L.Nonlinear("relu"), L.Affine()
+    )
+
+
+RESULTS = {
+    "C": kc.c_map,
+    "Q": kc.q_map,
+    "C'": lambda net: kc.c_map(net).derivative(1),
+    "NTK": kc.ntk,
+    "NNGP": lambda net: kc.ntk(net).nngp,
+    "layer": lambda net: kc.ntk(net).layers[net.nodes_of(L.Affine)[-1]],
+    "gradients": kc.gradients,
+    "fluctuations": lambda net: kc.fluctuations(net, features=64),
+    "shaping": lambda net: kc.shape(net, method="dks"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_repr_says_heuristic_exactly_where_an_assumption_is(name: str) -> None:
+    exact, rough = RESULTS[name](PLAIN), RESULTS[name](ROUGH)
+    assert "heuristic" not in repr(exact)
+    assert "heuristic" in repr(rough)
+    base = getattr(rough, "base", rough)
+    assert base.heuristic and any(a.kind == "heuristic" for a in base.assumptions)
+
+
+def test_spatial_kernels_and_tables_say_it() -> None:
+    net = kc.chain(L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Affine(4, kernel=3), L.Flatten(), L.Affine())
+    rough = net.with_notes([Note(net.nodes_of(L.Affine)[0], "approximate", "its weights are no independent draws")])
+    exact, marked = (kc.ntk(one, spatial="exact", image_shape=(4, 4), features=1) for one in (net, rough))
+    assert "heuristic" not in repr(exact) and "heuristic" in repr(marked) and "heuristic" in repr(marked.nngp)
+    assert "heuristic" in kc.gradients(ROUGH)._repr_html_() and "heuristic" not in kc.gradients(PLAIN)._repr_html_()
+
+
+def test_the_first_line_of_a_command_says_it() -> None:
+    named = [Named(net, "vanilla-3") for net in (PLAIN, ROUGH)]
+    texts = [
+        [maps_text(one, kc.q_map(one.network), kc.c_map(one.network), 1.0) for one in named],
+        [kernel_text(one, kc.ntk(one.network), 1.0, False) for one in named],
+        [shape_text(one, kc.shape(one.network)) for one in named],
+    ]
+    for exact, rough in texts:
+        assert not exact.startswith("heuristic")
+        assert rough.startswith("heuristic: its weights are no independent draws")
+
+
+def test_the_report_has_a_badge_beside_its_results(tmp_path: Path) -> None:
+    pages = []
+    for i, net in enumerate((PLAIN, ROUGH)):
+        kc.report(net, tmp_path / f"{i}.html")
+        pages.append((tmp_path / f"{i}.html").read_text())
+    assert 'class="badge"' not in pages[0]
+    assert pages[1].count('class="badge"') >= 4
+
+
+def test_models_and_files_give_their_networks_a_name(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Classifier(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+
+        def forward(self, x):
+            return self.layers(x)
+
+    assert kc.read(Classifier(), (2, 5)).network.name == "Classifier"
+    kc.save_json(PLAIN, tmp_path / "my_net.json")
+    assert kc.read(tmp_path / "my_net.json").network.name == "my_net"
+
+    def tower(w, x):
+        return x @ w
+
+    assert kc.read(tower, (4, 4), (2, 4)).network.name == "tower"
+    assert kc.read(lambda w, x: x @ w, (4, 4), (2, 4)).network.name == ""
