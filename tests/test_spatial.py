@@ -301,7 +301,7 @@ def test_notes() -> None:
     assert "dense" in next(a.text for a in K.assumptions if a.node == "affine_1")
     delta = kc.ntk(net, spatial="exact", image_shape=(4, 4), weights="delta")
     assert ["Delta" in a.text for a in delta.assumptions if a.node == "affine_1"] == [True, True]
-    assert repr(K) == "SpatialTangentKernel(7 nodes, 4 x 4, dense weights)"
+    assert repr(K) == "SpatialTangentKernel(7 nodes, 4 x 4, dense weights, heuristic)"
 
 
 def test_pooling_cut_by_the_border_averages_what_is_there() -> None:
