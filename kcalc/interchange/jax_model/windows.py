@@ -134,11 +134,11 @@ def _window_mean(reader: Reader, ref: Ref, counts: Known) -> Ref | None:
         full[axis] = size
     given = np.asarray(counts.array, dtype=np.float64)
     mine = np.broadcast_to(given, ref.shape).transpose([ref.order.index(b) for b in range(len(ref.order))])
-    counts = bool((mine == prod(pooling.window)).all())
-    if not counts and not np.array_equal(mine, np.broadcast_to(wanted.reshape(full), op.shape)):
+    counts_zeros = bool((mine == prod(pooling.window)).all())
+    if not counts_zeros and not np.array_equal(mine, np.broadcast_to(wanted.reshape(full), op.shape)):
         return None
     fields = {name: getattr(pooling, name) for name in ("kind", "axes", "window", "stride", "padding")}
-    fields["counts_zeros"] = counts
+    fields["counts_zeros"] = counts_zeros
     return Ref(reader.add(Pooling, pooling.name, op.shape, op.reads, **fields), ref.order, ref.shape)
 
 
