@@ -221,8 +221,8 @@ class Composition:
         return closing if len(rows) == 1 else r"\begin{array}{l}" + r"\\ ".join(rows) + r"\end{array}"
 
     def _activations(self) -> list[str]:
-        """Definitions of the activations that stand in Gaussian integrals by a letter."""
-        unknown = {f.own_name: f.activation for f in self.functions if f.closed is None}
+        """Definitions of the activations that have no name of their own, or stand in Gaussian integrals by a letter."""
+        unknown = {f.own_name: f.activation for f in self.functions if f.closed is None or f.own_name.startswith("phi")}
         return [text for name, phi in unknown.items() if (text := activation_definition(name, phi))]
 
     def _latex(self, printer: Any) -> str:

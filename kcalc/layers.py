@@ -71,18 +71,18 @@ class Layer:
 
     @property
     def free_symbols(self) -> set[sp.Symbol]:
-        """The SymPy symbols in the layer's numbers (not those of an activation's own variable)."""
+        """The SymPy symbols in the layer's numbers, and in the constants of its activation."""
         found: set[Any] = set()
         for item in fields(self):
             value = getattr(self, item.name)
             for part in value if isinstance(value, tuple) else (value,):
-                if isinstance(part, sp.Basic):
+                if isinstance(part, sp.Basic | Activation):
                     found |= part.free_symbols
         return found
 
     def subs(self, values: dict[Any, Any]) -> Layer:
         """The layer with SymPy symbols replaced; ``values`` maps symbols to numbers."""
-        return self.mapped(lambda value: value.subs(values) if isinstance(value, sp.Basic) else value)
+        return self.mapped(lambda value: value.subs(values) if isinstance(value, sp.Basic | Activation) else value)
 
     def mapped(self, change: Callable[[Any], Any]) -> Layer:
         """The layer with ``change`` applied to the value of every field, to each entry of a tuple."""

@@ -126,6 +126,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "activations.rectified_power": lambda: good(2),
     "activations.scaled_erf": lambda: good(1),
     "activations.snake": lambda: good(),
+    "activations.trelu": lambda: good(0.3),
     "architectures.alexnet": lambda: good(hidden=8),
     "architectures.convnext": lambda: good(1, features=8),
     "architectures.densenet": lambda: good(2),

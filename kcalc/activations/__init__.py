@@ -7,7 +7,7 @@ from kcalc.activations.parse import activation
 from kcalc.activations.periodic import Exponential, gabor, gaussian, snake
 from kcalc.activations.polynomial import Polynomial, hermite
 from kcalc.activations.rectified_powers import RectifiedPower, rectified_power
-from kcalc.activations.rectifiers import Leaky, abrelu, hard_shrink, leaky_relu
+from kcalc.activations.rectifiers import Leaky, abrelu, hard_shrink, leaky_relu, trelu
 from kcalc.activations.registry import aliases, catalogue, names, register
 from kcalc.activations.sigmoids import Erf, scaled_erf
 from kcalc.activations.smooth import celu, exponential_linear
@@ -40,6 +40,7 @@ __all__ = [
     "register",
     "scaled_erf",
     "snake",
+    "trelu",
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -10,18 +10,20 @@ import numpy as np
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
-from kcalc.activations.jax_function import JaxFunction, differentiated, jax_function, piecewise
+from kcalc.activations.jax_function import JaxFunction, jax_function, piecewise
 from kcalc.activations.local import LocalMaps
-from kcalc.activations.pieces import X, compile_pieces, crossings, exact_jumps, landmark, real_roots, resolve, rounded_jumps, sampled_jumps
+from kcalc.activations.parameters import real_expression
+from kcalc.activations.pieces import X, compile_pieces, exact_jumps, landmark, resolve, rounded_jumps, sampled_jumps
 from kcalc.activations.transformation import Transformation
 from kcalc.arguments import derivative_order
 from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations.quadrature import Array
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 from kcalc.fields.jax_field import is_jax
+from kcalc.formulas import exact
 from kcalc.threads import cached_property
 
-__all__ = ["Activation", "Composed", "Transformed", "X", "checked", "compose", "transform"]
+__all__ = ["Activation", "Transformed", "X", "checked", "transform"]
 
 _NARROW = 0.25
 
@@ -80,6 +82,15 @@ class Activation(LocalMaps):
         """The four constants that lead from ``base`` here, or None."""
         return None
 
+    # --- symbols -------------------------------------------------------------------------------------------------------------------
+
+    def subs(self, values: Mapping[Any, Any]) -> Activation:
+        """The activation with numbers, or other expressions, for symbols of its constants."""
+        return self._substituted({symbol: exact(value) for symbol, value in values.items()}) if self.free_symbols else self
+
+    def _substituted(self, values: Mapping[Any, Any]) -> Activation:
+        raise NotImplementedError
+
     # --- the function --------------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -135,8 +146,14 @@ class Activation(LocalMaps):
         """The jumps of phi^(n) as floats, rounding residues set to zero."""
         known, n = self.__dict__.setdefault("_jump_sizes", {}), derivative_order(n)
         if n not in known:
-            known[n] = self._find_jumps(n)
+            known[n] = self._symbolic_jumps(n) if self.free_symbols else self._find_jumps(n)
         return known[n]
+
+    def _symbolic_jumps(self, n: int) -> tuple[float, ...]:
+        sizes = [sp.simplify(size) for _, size in self.jumps(n)]
+        if any(size.free_symbols for size in sizes):
+            self.refuse_symbols(f"the size of the jumps of its derivative of order {n}")
+        return tuple(map(float, sizes))
 
     def _find_jumps(self, n: int) -> tuple[float, ...]:
         if self.numeric_only:
@@ -152,6 +169,7 @@ class Activation(LocalMaps):
 
     def numeric(self, n: int = 0) -> Callable[[Array], Array]:
         """The n-th derivative away from kinks as a vectorised float64 function without overflows, right-continuous at kinks."""
+        self.refuse_symbols("its value")
         known, n = self.__dict__.setdefault("_numeric", {}), derivative_order(n)
         if n not in known:
             known[n] = self._compile(n)
@@ -194,10 +212,9 @@ class Activation(LocalMaps):
 
     def composed(self, inner: Activation) -> Activation:
         """The activation phi(psi(x)) with ``inner`` as psi.  Raises KcalcError unless it is an activation."""
+        from kcalc.activations.composed import compose
+
         return compose(self, inner)
-
-
-_FLAT = np.linspace(-30.0, 30.0, 601)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,6 +252,10 @@ class Transformed(Activation):
         t, inner = self.constants, jax_function(self.original, n)
         a, b, scale, shift = (float(v) for v in (t.input_scale, t.input_shift, t.output_scale, t.output_shift))
         return (lambda x: scale * (inner(a * x + b) + shift)) if n == 0 else (lambda x: scale * a**n * inner(a * x + b))
+
+    def _substituted(self, values: Mapping[Any, Any]) -> Activation:
+        numbers = (getattr(self.constants, item.name).subs(values) for item in fields(self.constants))
+        return transform(self.original.subs(values), Transformation(*numbers))
 
     def _constants(self, number_field: Field) -> tuple[Number, Number, Number, Number]:
         """(a^2, a, scale, shift) in the field, |a| for the input scale where only its square counts."""
@@ -305,10 +326,11 @@ def transform(activation: Activation, constants: Transformation) -> Activation:
     """``activation`` under ``constants``; transformations of transformations are merged."""
     if constants.input_scale == 0 or constants.output_scale == 0:
         raise KcalcError("input_scale and output_scale must not be zero: the activation would be constant")
-    for value in (constants.input_scale, constants.input_shift, constants.output_scale, constants.output_shift):
+    for item in fields(constants):
+        value = getattr(constants, item.name)
         if value.free_symbols:
-            raise KcalcError(f"{value} is not a number: an activation's constants must be numbers")
-        if not abs(value) < 1e150:
+            real_expression(value, item.name)
+        elif not abs(value) < 1e150:
             raise KcalcError(f"{str(value)[:40]} is too large for a constant of an activation")
     before = activation.transformation
     base = activation.base
@@ -317,46 +339,17 @@ def transform(activation: Activation, constants: Transformation) -> Activation:
     if constants.is_identity:
         return base
     a, b, scale, shift = constants.input_scale, constants.input_shift, constants.output_scale, constants.output_shift
-    kinks = sorted(((k - b) / a for k in base.kinks), key=float)
+    kinks = [(k - b) / a for k in base.kinks]
+    if any(kink.free_symbols for kink in kinks):
+        raise KcalcError(f"{base.name}: its kinks would lie at {', '.join(map(str, kinks))}; give numbers for input_scale and input_shift")
     return Transformed(
         name=constants.label(base.name),
         expr=scale * (base.expr.xreplace({X: a * X + b}) + shift),
-        kinks=tuple(kinks),
+        kinks=tuple(sorted(kinks, key=float)),
         degree=base.degree if b == shift == 0 else None,
         original=base,
         constants=constants,
     )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Composed(Activation):
-    """outer(inner(x)); derivatives by Faa di Bruno from those of the two."""
-
-    outer: Activation = field(default=None)  # type: ignore[assignment]
-    inner: Activation = field(default=None)  # type: ignore[assignment]
-
-    def jax_values(self, n: int) -> JaxFunction:
-        outer, first = jax_function(self.outer), jax_function(self.inner)
-        return differentiated(lambda x: outer(first(x)), n)
-
-    def _compile(self, n: int) -> Callable[[Array], Array]:
-        if n > 3:
-            return super()._compile(n)
-        f = [self.outer.numeric(k) for k in range(n + 1)]
-        g = [self.inner.numeric(k) for k in range(n + 1)]
-
-        def values(x: Array) -> Array:
-            inside = g[0](x)
-            if n == 0:
-                return f[0](inside)
-            d = g[1](x)
-            if n == 1:
-                return f[1](inside) * d
-            if n == 2:
-                return f[2](inside) * d**2 + f[1](inside) * g[2](x)
-            return f[3](inside) * d**3 + 3 * f[2](inside) * d * g[2](x) + f[1](inside) * g[3](x)
-
-        return values
 
 
 def checked(phi: Any) -> Activation:
@@ -364,28 +357,3 @@ def checked(phi: Any) -> Activation:
     if not isinstance(phi, Activation):
         raise KcalcError(f"{glimpse(phi)} is not an activation: make one of it with kc.activation(...)")
     return phi
-
-
-def _preimages(inner: Activation, level: sp.Expr) -> list[Any]:
-    """The points where ``inner`` crosses ``level``."""
-    if inner.expr.is_polynomial(X):
-        return real_roots(inner.expr - level)
-    value, target = inner.numeric(0), float(level)
-    return [SYMPY.number(point) for point in crossings(lambda x: value(x) - target)]
-
-
-def compose(outer: Activation, inner: Activation) -> Activation:
-    """The activation outer(inner(x)).  Raises KcalcError unless both are activations."""
-    inner = checked(inner)
-    points = list(inner.kinks)
-    for level, jump in zip(outer.kinks, outer.jump_sizes(0), strict=True):
-        points += _preimages(inner, level)
-        if jump and np.any(np.convolve(inner.numeric(0)(_FLAT) == float(level), [1, 1]) > 1):
-            raise KcalcError(f"{inner.name} is constant {level} on an interval, and {outer.name} jumps there: its value is not defined")
-    kinks: list[sp.Expr] = []
-    for point in sorted(points, key=float):
-        if not kinks or abs(float(point - kinks[-1])) > 1e-14 * (1 + abs(float(point))):
-            kinks.append(point)
-    degree = None if outer.degree is None or inner.degree is None else outer.degree * inner.degree
-    expr: Any = outer.expr.xreplace({X: inner.expr})
-    return Composed(f"{outer.name}({inner.name})", expr, tuple(kinks), degree, outer=outer, inner=inner)

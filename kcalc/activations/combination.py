@@ -47,6 +47,8 @@ def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = Non
     except (TypeError, ValueError) as error:
         raise KcalcError("combine takes triples (coefficient, activation, input_scale)") from error
     parts = tuple((SYMPY.number(c), checked(phi), SYMPY.number(s)) for c, phi, s in triples)
+    for _, phi, _ in parts:
+        phi.refuse_symbols("a combination")
     if not parts:
         raise KcalcError("combine needs at least one (coefficient, activation, input_scale)")
     if any(s == 0 or s.free_symbols or c.free_symbols for c, _, s in parts):

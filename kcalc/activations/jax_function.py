@@ -30,6 +30,7 @@ def jax_function(phi: Any, n: int = 0) -> JaxFunction:
     import jax.numpy as jnp
 
     n = whole(n, "the order of a derivative")
+    phi.refuse_symbols("its value in JAX")
     values = phi.jax_values(n)
 
     @jax.custom_jvp

@@ -16,6 +16,7 @@ import sympy as sp
 
 from kcalc.activations import truncated
 from kcalc.activations.local_map import LocalCMap, LocalQMap
+from kcalc.activations.pieces import X
 from kcalc.arguments import TINY, derivative_order, symbolic_q
 from kcalc.errors import KcalcError, glimpse
 from kcalc.expectations import q_series
@@ -81,6 +82,7 @@ class LocalMaps:
     """The kernel quantities; mixed into :class:`kcalc.activations.Activation`, which supplies the function itself."""
 
     name: str
+    expr: sp.Expr
     degree: int | None
 
     closed_in_numpy: bool = False
@@ -88,6 +90,17 @@ class LocalMaps:
 
     closed_over_jets: bool = True
     """Whether the closed form of Q keeps its digits when its Taylor series in q is read off."""
+
+    @cached_property
+    def free_symbols(self) -> frozenset[sp.Symbol]:
+        """The symbols of the activation's constants, such as a of leaky_relu(a)."""
+        return frozenset(self.expr.free_symbols - {X})  # type: ignore[arg-type]
+
+    def refuse_symbols(self, purpose: str) -> None:
+        """Raises KcalcError if a constant is a symbol; ``purpose`` says what needs numbers."""
+        if self.free_symbols:
+            named = ", ".join(sorted(symbol.name for symbol in self.free_symbols))
+            raise KcalcError(f"activation {self.name!r} has the symbol {named}, and {purpose} needs numbers: give them with .subs({{...}})")
 
     # --- hooks: closed forms over any field; None where unknown -------------------------------------------------------------------
 
@@ -201,6 +214,7 @@ class LocalMaps:
 
             return jax_maps.moment(self, integrate.__name__, closed, q, field)
         if isinstance(field, BallField):
+            self.refuse_symbols("a certified enclosure")
             from kcalc.certified import moment_ball
 
             return moment_ball(self, closed, integrate.__name__, q, field)
@@ -235,6 +249,7 @@ class LocalMaps:
 
             return jax_maps.taylor(self, gap, q1, q2, order, field)
         if isinstance(field, BallField):
+            self.refuse_symbols("a certified enclosure")
             from kcalc.certified import taylor_balls
 
             return taylor_balls(self, gap, q1, q2, order, field)

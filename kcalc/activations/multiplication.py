@@ -41,6 +41,8 @@ class Multiplication(Activation):
 def multiply(phi: Activation, psi: Activation, name: str | None = None) -> Activation:
     """The activation ``phi(x) psi(x)``. Raises: KcalcError for what is no activation."""
     first, second = checked(phi), checked(psi)
+    for factor in (first, second):
+        factor.refuse_symbols("a product")
     kinks = sorted({*first.kinks, *second.kinks}, key=float)
     degree = None if first.degree is None or second.degree is None else first.degree + second.degree
     return Multiplication(

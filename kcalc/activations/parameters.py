@@ -8,6 +8,7 @@ from typing import Any
 import sympy as sp
 
 from kcalc import plain_arguments
+from kcalc.activations.pieces import X
 from kcalc.errors import KcalcError, glimpse
 from kcalc.fields import NUMPY, SYMPY
 from kcalc.plain_arguments import text
@@ -15,15 +16,17 @@ from kcalc.plain_arguments import text
 _LARGEST_DENOMINATOR = 1024
 
 
-def real(factory: str, parameter: str, value: Any) -> sp.Expr:
-    """``value`` as a SymPy number, floats such as 0.5 and 1.25 as fractions.
+def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp.Expr:
+    """``value`` as a SymPy number, floats such as 0.5 and 1.25 as fractions; with ``symbolic``, also a real expression in symbols.
 
-    Raises KcalcError for text, symbols, nan, infinities and complex values.
+    Raises KcalcError for text, nan, infinities and complex values, and for symbols where they are not allowed.
     """
     try:
         number = SYMPY.number(value)
     except KcalcError as error:
         raise KcalcError(f"{factory}: {parameter} = {glimpse(value, 80)} is not a finite real number") from error
+    if number.free_symbols and symbolic:
+        return real_expression(number, f"{factory}: {parameter}")
     if number.free_symbols or number.is_real is not True:
         raise KcalcError(f"{factory}: {parameter} = {glimpse(value, 80)} is not a real number")
     NUMPY.number(number)  # refuses what is beyond double precision
@@ -33,6 +36,15 @@ def real(factory: str, parameter: str, value: Any) -> sp.Expr:
     return sp.Rational(fraction.numerator, fraction.denominator) if fraction.denominator <= _LARGEST_DENOMINATOR else number
 
 
+def real_expression(value: sp.Expr, what: str) -> sp.Expr:
+    """An expression in real symbols other than x.  Raises KcalcError for others."""
+    if value.is_real is not True:
+        raise KcalcError(f"{what} = {glimpse(value, 80)} is not known to be real: declare its symbols with real=True or positive=True")
+    if X in value.free_symbols:
+        raise KcalcError(f"{what} = {glimpse(value, 80)} contains x, the variable of activations; give the parameter another letter")
+    return value
+
+
 def named(name: Any, usual: str) -> str:
     """The name that a caller gives an activation, or the usual one.  Raises KcalcError for what is no text."""
     return usual if name is None else text(name, "an activation's name")
@@ -40,7 +52,7 @@ def named(name: Any, usual: str) -> str:
 
 def label(value: sp.Expr) -> str:
     """A parameter as it stands in an activation's name: 1/2, 0.03, sqrt(2)."""
-    return repr(float(value)) if value.is_Float else str(value)
+    return repr(float(value)) if value.is_Float else str(value).replace(" ", "")
 
 
 def positive(factory: str, parameter: str, value: Any) -> sp.Expr:

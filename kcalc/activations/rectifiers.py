@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,9 @@ class Leaky(Closed):
 
     def _slopes(self, field: Field) -> tuple[Number, Number]:
         return field.number(self.negative_slope), field.number(self.positive_slope)
+
+    def _substituted(self, values: Mapping[Any, Any]) -> Activation:
+        return abrelu(self.negative_slope.subs(values), self.positive_slope.subs(values))
 
     def _corner(self, field: Field) -> Number:
         a, b = self._slopes(field)
@@ -62,11 +66,11 @@ class Leaky(Closed):
 
 
 def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
-    """a x for x < 0, b x for x >= 0 (ABReLU).
+    """a x for x < 0, b x for x >= 0 (ABReLU); a and b are numbers or real SymPy expressions.
 
-    Raises KcalcError if a or b is not a real number, and if both are 0.
+    Raises KcalcError if a or b is not real, and if both are 0.
     """
-    left, right = real("abrelu", "a", a), real("abrelu", "b", b)
+    left, right = real("abrelu", "a", a, True), real("abrelu", "b", b, True)
     if left == right == 0:
         raise KcalcError("abrelu: a = b = 0 is the zero function, which has no C map; give at least one slope")
     title = named(name, f"abrelu({label(left)},{label(right)})")
@@ -78,14 +82,23 @@ def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
 
 
 def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activation:
-    """x for x > 0, negative_slope x for x < 0.  Raises KcalcError if the slope is not a number."""
+    """x for x > 0, negative_slope x for x < 0, a number or a real SymPy expression.  Raises KcalcError if it is not real."""
     default = isinstance(negative_slope, float) and negative_slope == 0.01
-    a = sp.Rational(1, 100) if default else real("leaky_relu", "negative_slope", negative_slope)
+    a = sp.Rational(1, 100) if default else real("leaky_relu", "negative_slope", negative_slope, True)
     if a == 1:
         return identity
     title = named(name, "relu" if a == 0 else f"leaky_relu({label(a)})")
     expr = sp.Max(X, 0) if a == 0 else sp.Abs(X) if a == -1 else sp.Piecewise((a * X, X < 0), (X, True))
     return Leaky(title, expr, _ORIGIN, 1, negative_slope=a)
+
+
+def trelu(negative_slope: Any) -> Activation:
+    """Tailored ReLU: x for x > 0, negative_slope x for x < 0, both times sqrt(2/(1 + negative_slope^2)), so that Q(q) = q [TAT eq. 8].
+
+    ``negative_slope``: a number, or a real SymPy expression whose symbols stay in the formulas. Raises KcalcError for others.
+    """
+    a = real("trelu", "negative_slope", negative_slope, True)
+    return leaky_relu(a).transformed(output_scale=sp.sqrt(2 / (1 + a**2)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -154,4 +167,4 @@ _clipped(
 )
 register(hard_shrink(name="hard_shrink"), "hardshrink", source="hard thresholding; Donoho, Johnstone 1994")
 
-__all__ = ["Leaky", "Sign", "abrelu", "hard_shrink", "identity", "leaky_relu", "relu"]
+__all__ = ["Leaky", "Sign", "abrelu", "hard_shrink", "identity", "leaky_relu", "relu", "trelu"]

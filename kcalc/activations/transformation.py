@@ -9,6 +9,8 @@ import sympy as sp
 
 def short(value: sp.Expr) -> str:
     """A number in at most four digits: .0904 for 0.0904379, 2 for 2."""
+    if value.free_symbols:
+        return f"({value})" if value.args else str(value)
     text = str(value) if value.is_Rational else f"{float(value):.3g}"
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 

@@ -158,12 +158,13 @@ class NamingKernel(Kernel):
     def _local_q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
         phi, scale = unscaled(phi)
         second, mean = self._unit_q(phi, q)
-        return scale**2 * second, scale * mean
+        square = scale**2 * second
+        return sp.cancel(square) if phi.free_symbols and not square.atoms(AppliedUndef) else square, scale * mean
 
     def _unit_q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
         """E phi^2 and E phi at a q value, named."""
         second, mean = _closed_moments(phi)
-        if sp.cancel(second / symbols.q).is_number:
+        if not sp.cancel(second / symbols.q).has(symbols.q):
             second = second.subs(symbols.q, q)
         else:
             second = self._function("Q", phi, (symbols.q,), second)(q)

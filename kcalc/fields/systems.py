@@ -41,7 +41,7 @@ def _closed_value(value: sp.Basic) -> sp.Expr:
     if value.free_symbols:
         names = sorted(str(symbol) for symbol in value.free_symbols)
         hint = ", ".join(f"{name}: ..." for name in names)
-        raise KcalcError(f"{glimpse(value)} has free symbols ({', '.join(names)}); give them numbers first: net.subs({{{hint}}})")
+        raise KcalcError(f"{glimpse(value)} has free symbols ({', '.join(names)}); give them numbers first with .subs({{{hint}}})")
     if value.is_real is False or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo, sp.I):
         raise _refuse(value, "nan, infinite and complex values have no meaning here")
     return value

@@ -73,6 +73,7 @@ def activation_to_dict(phi: Activation) -> dict[str, Any]:
 
     Raises: KcalcError for another function under a registered name, which a reader would refuse.
     """
+    phi.refuse_symbols("a JSON file")
     slope = getattr(phi, "negative_slope", None)
     leaky = slope is not None and leaky_relu(slope) == phi
     name = leaky_relu(slope).name if leaky else phi.name

@@ -47,8 +47,8 @@ LONG = {
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in RESULTS]
 CLASSES = {
     "Activation": "activation", "Constants": "shape.constants[]", "Fluctuations": "fluctuations", "Gradients": "gradients",
-    "Model": "to_jax", "Moments": "moments", "Network": "Network", "Reading": "read", "ResidualSpectrum": "residual_spectrum",
-    "Scaling": "scaling", "Shaping": "shape", "Smoothness": "smoothness",
+    "MapComparison": "compare", "Model": "to_jax", "Moments": "moments", "Network": "Network", "Reading": "read",
+    "ResidualSpectrum": "residual_spectrum", "Scaling": "scaling", "Shaping": "shape", "Smoothness": "smoothness",
 }  # fmt: skip
 VOID = {"br", "hr", "img", "input"}
 

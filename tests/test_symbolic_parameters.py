@@ -1,0 +1,124 @@
+"""Activations whose parameters are symbols: formulas in them, numbers put in, refusals where numbers are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+
+A = kc.architectures
+a = sp.Symbol("a", real=True)
+alpha = sp.Symbol("alpha", positive=True)
+c = kc.symbols.c
+
+
+def trelu_by_hand(c: Any, slope: Any, depth: int) -> Any:
+    """C of ``depth`` tailored ReLUs at 50 digits [TAT eq. 9]."""
+    with mpmath.workdps(50):
+        k = (1 - mpmath.mpf(slope)) ** 2 / (mpmath.pi * (1 + mpmath.mpf(slope) ** 2))
+        value = mpmath.mpf(c)
+        for _ in range(depth):
+            value += k * (mpmath.sqrt(1 - value**2) - value * mpmath.acos(value))
+        return value
+
+
+def erf_by_hand(c: Any, scale: Any, depth: int) -> Any:
+    """C of ``depth`` layers erf(scale x), q = 1 at the input, at 50 digits."""
+    value, q = mpmath.mpf(c), mpmath.mpf(1)
+    for _ in range(depth):
+        s = 2 * mpmath.mpf(scale) ** 2 * q
+        value = mpmath.asin(s * value / (1 + s)) / mpmath.asin(s / (1 + s))
+        q = 2 / mpmath.pi * mpmath.asin(s / (1 + s))
+    return value
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("slope", ["0.3", "-0.7", "2.5"])
+def test_tailored_relu_at_a_symbolic_slope(depth: int, slope: str) -> None:
+    C = kc.c_map(A.vanilla(depth, kc.activations.trelu(a)))
+    closed = C.closed_form
+    assert closed.free_symbols == {a, c} and r"\mathcal{C}" in C.latex()
+    for cosine in ("-0.4", "0.2", "0.95"):
+        found = closed.subs({a: sp.Rational(slope), c: sp.Rational(cosine)}).evalf(40)
+        with mpmath.workdps(50):
+            assert abs(mpmath.mpf(str(found)) - trelu_by_hand(cosine, slope, depth)) < mpmath.mpf(10) ** -30
+    rate = C.derivative(1).closed_form
+    assert rate.subs({c: 1}) == 1  # TReLU keeps C'(1) = 1 at any slope
+    with mpmath.workdps(30):
+        wanted = mpmath.diff(lambda t: trelu_by_hand(t, slope, depth), mpmath.mpf("0.2"))
+    assert float(rate.subs({a: sp.Rational(slope), c: sp.Rational(1, 5)})) == pytest.approx(float(wanted), rel=1e-12)
+
+
+@pytest.mark.parametrize("scale", ["0.5", "1.7"])
+def test_slope_and_curvature_of_a_network_in_the_scale_of_its_activation(scale: str) -> None:
+    C = kc.c_map(A.vanilla(2, kc.activation("erf").transformed(input_scale=alpha)))
+    point = {alpha: sp.Rational(scale)}
+    with mpmath.workdps(50):
+        value = erf_by_hand("0.3", scale, 2)
+        ends = [mpmath.diff(lambda t: erf_by_hand(t, scale, 2), 1, n) for n in (1, 2)]
+    assert float(C.closed_form.subs(point).subs(c, sp.Rational(3, 10))) == pytest.approx(float(value), rel=1e-14)
+    for order, wanted in enumerate(ends, 1):
+        closed = C.derivative(order).closed_form.subs(c, 1)
+        assert closed.free_symbols == {alpha}
+        assert float(closed.subs(point)) == pytest.approx(float(wanted), rel=1e-12)
+
+
+def test_numbers_for_symbols() -> None:
+    net = A.vanilla(3, kc.activations.trelu(a))
+    assert net.free_symbols == {a}
+    numeric = net.subs({a: 0.3})
+    assert not numeric.free_symbols and kc.c_map(numeric)(0.2) == pytest.approx(float(trelu_by_hand("0.2", "0.3", 3)), rel=1e-14)
+    phi = kc.activations.trelu(a).subs({a: 0.5})
+    assert phi == kc.activations.trelu(0.5) and phi(-2.0) == pytest.approx(-np.sqrt(2 / 1.25))
+    assert kc.activations.abrelu(a, 2 * a).subs({a: 0.5}) == kc.activations.abrelu(0.5, 1)
+    tanh = kc.activation("tanh").transformed(input_scale=alpha, output_scale=2 / alpha)
+    assert tanh.subs({alpha: 0.5}) == kc.activation("tanh").transformed(input_scale=sp.Rational(1, 2), output_scale=4)
+    assert kc.activation("tanh").subs({a: 1}) == kc.activation("tanh")
+
+
+NEEDS_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+    "value": lambda phi, net: phi(1.0),
+    "jax": lambda phi, net: phi(pytest.importorskip("jax").numpy.ones(2)),
+    "q map": lambda phi, net: phi.q_map(2.0),
+    "c map": lambda phi, net: phi.c_map(0.3),
+    "series": lambda phi, net: phi.c_map.series(4),
+    "ball": lambda phi, net: phi.c_map.ball(0.3),
+    "plot": lambda phi, net: phi.plot(),
+    "composed": lambda phi, net: phi.composed(kc.activation("tanh")),
+    "combine": lambda phi, net: kc.activations.combine([(1, phi, 1)]),
+    "multiply": lambda phi, net: kc.activations.multiply(phi, phi),
+    "bounds": lambda phi, net: kc.activation_bounds(phi),
+    "gain": lambda phi, net: kc.gain(phi),
+    "phases": lambda phi, net: kc.phase_diagram(phi),
+    "network": lambda phi, net: kc.c_map(net)(0.3),
+    "ntk": lambda phi, net: kc.ntk(net)(0.3),
+    "nodes": lambda phi, net: kc.node_values(net),
+    "gradients": lambda phi, net: kc.gradients(net),
+    "dks": lambda phi, net: kc.shape(net),
+    "tat": lambda phi, net: kc.shape(net, method="tat"),
+    "jax model": lambda phi, net: kc.to_jax(net),
+    "json": lambda phi, net: kc.save_json(net, "never.json"),
+    "smoothness": lambda phi, net: kc.smoothness(net, radius=1.0, features=4),
+}
+
+
+@pytest.mark.parametrize("kind", NEEDS_NUMBERS)
+@pytest.mark.parametrize("phi", [kc.activations.trelu(a), kc.activation("erf").transformed(input_scale=alpha)], ids=["trelu", "erf"])
+def test_where_numbers_are_needed_the_symbol_is_named(kind: str, phi: kc.Activation) -> None:
+    with pytest.raises(kc.KcalcError, match=r"\b(a|alpha)\b.*subs|symbol"):
+        NEEDS_NUMBERS[kind](phi, A.vanilla(2, phi))
+
+
+def test_refusals() -> None:
+    with pytest.raises(kc.KcalcError, match="real=True"):
+        kc.activations.leaky_relu(sp.Symbol("z"))
+    with pytest.raises(kc.KcalcError, match="another letter"):
+        kc.activations.trelu(sp.Symbol("x", real=True))
+    with pytest.raises(kc.KcalcError, match="its kinks would lie at -1/alpha, 1/alpha"):
+        kc.activation("hard_tanh").transformed(input_scale=alpha)
