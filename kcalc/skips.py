@@ -144,7 +144,7 @@ def skip_network(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """Six convolutions of which 2-3 and 5-6 may be residual blocks, the second with a projection. [MacDonald et al. 2023, sec. 6.2]
+    """Six convolutions of which 2-3 and 5-6 may be residual blocks, the second with a projection [MacDonald et al. 2023, sec. 6.2].
 
     ``skips``: "none" (a chain), "projection" (identity and 1 x 1 convolution, "Res") or "average" (I + A in place of A, "ResAvg"). The
     second block halves both axes of the image and doubles the channels.

@@ -69,7 +69,7 @@ class Spectrum(Shown):
 
     @property
     def learning_rate_bound(self) -> float:
-        """2 / lambda_max: gradient descent on the summed square loss converges below it. [DKS sec. 24.2]"""
+        """2 / lambda_max: gradient descent on the summed square loss converges below it [DKS sec. 24.2]."""
         return 2 / self.largest
 
     def _frame(self) -> dict[str, Array]:

@@ -63,8 +63,11 @@ if TYPE_CHECKING:
 else:
 
     class cached_property(functools.cached_property):  # noqa: N801 - as the original
-        """``functools.cached_property`` without the lock that Python 3.11 takes for all objects of a class, with which two threads that
-        need each other's properties wait for ever.  Two threads may compute a value twice; both get the one that was finished first."""
+        """``functools.cached_property`` without the lock that Python 3.11 takes for all objects of a class.
+
+        With that lock, two threads that need each other's properties wait for ever. Two threads may compute a value twice; both
+        get the one that was finished first.
+        """
 
         def __get__(self, instance: Any, owner: Any = None) -> Any:
             if instance is None:

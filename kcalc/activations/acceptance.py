@@ -24,8 +24,10 @@ _APART = 1e-9
 
 
 def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
-    """Kinks as given, sorted and each once.  Raises KcalcError for what is no list of finite real numbers, for two that are almost equal
-    and for more than 500."""
+    """Kinks as given, sorted and each once.
+
+    Raises KcalcError for anything but a list of finite real numbers, for two that are almost equal, and for more than 500.
+    """
     if isinstance(kinks, str) or not isinstance(kinks, Iterable):
         raise KcalcError(f"kinks={glimpse(kinks)}: a list of numbers is needed, kinks=[0, 1.5]")
     numbers = [SYMPY.number(kink) for kink in kinks]

@@ -167,7 +167,7 @@ class Sine(Kernel):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Snake(Kernel):
-    """x + sin(a x)^2/a = x + (1 - cos 2ax)/(2a), a > 0: with p = 4 a^2 q and r = sqrt(q1 q2),
+    """x + sin(a x)^2/a = x + (1 - cos 2ax)/(2a), a > 0: with p = 4 a^2 q and r = sqrt(q1 q2),.
 
     Gamma = c r + (1 - e^(-p1/2) - e^(-p2/2) + e^(-(p1+p2)/2) cosh(4 a^2 c r))/(4 a^2)  [activation: Ziyin et al. 2020].
     """

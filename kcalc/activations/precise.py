@@ -51,7 +51,9 @@ def _integral(phi: Any, quantity: str, q: Number, field: Field) -> Any:
 
 
 def taylor(phi: Any, gap: Number, q1: Number, q2: Number, order: int, field: Field) -> tuple[Number, ...]:
-    """(1 - C, C', C''/2) up to ``order`` at c = 1 - gap: by Hermite series where 400 terms suffice (a second or two), else by nested
+    """(1 - C, C', C''/2) up to ``order`` at c = 1 - gap.
+
+    By Hermite series where 400 terms suffice (a second or two), else by nested
     panels (tens of seconds) for E(phi(u)-phi(v))^2 and, with Plackett's d/dc N2 = d^2/dx dw N2, for the derivatives.
 
     Raises KcalcError for orders above 2, and for derivatives at c = +-1.

@@ -22,7 +22,7 @@ _TANH_CUBIC = sp.sqrt(2 / sp.pi) * (X + sp.Rational(44715, 10**6) * X**3)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gelu(Kernel):
-    """x P(z < x), exact.  With r = sqrt(q1 q2), P = (1+q1)(1+q2), D = P - c^2 r^2,
+    """x P(z < x), exact.  With r = sqrt(q1 q2), P = (1+q1)(1+q2), D = P - c^2 r^2,.
 
     2 pi Gamma/r = c (pi/2 + asin(c r/sqrt P)) + (r/P) (sqrt D + c^2/sqrt D),
     by Stein's formula applied twice to u v Phi(u) Phi(v)  [agrees with Tsuchida et al. 2021].

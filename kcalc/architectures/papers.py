@@ -79,7 +79,7 @@ def resnet_v2(
     classes: int = 1000,
     image_shape: tuple[int, int] | None = (224, 224),
 ) -> Network:
-    """The BatchNorm-free ResNet-V2 with bottleneck branches, depth 50, 101 or 152. [DKS sec. 23]
+    """The BatchNorm-free ResNet-V2 with bottleneck branches, depth 50, 101 or 152 [DKS sec. 23].
 
     ``depth - 1`` nonlinear layers, the one on each of the four transition shortcuts not counted; sums are
     ``shortcut_weight * shortcut + residual_weight * branch``, squares summing to one (give either weight).
@@ -125,7 +125,7 @@ def wide_resnet(
     classes: int = 10,
     image_shape: tuple[int, int] | None = (32, 32),
 ) -> Network:
-    """The BatchNorm-free Wide-ResNet for small images, ``depth - 4`` divisible by 6. [DKS sec. 23.6]
+    """The BatchNorm-free Wide-ResNet for small images, ``depth - 4`` divisible by 6 [DKS sec. 23.6].
 
     ``depth - 3`` nonlinear layers, the one on each of the three transition shortcuts not counted, in
     ``(depth - 4) / 2`` blocks of two; the weights are those of :func:`resnet_v2`.
@@ -153,7 +153,7 @@ def _basic(activation: Any, out: int, stride: int) -> Network:
 def layernorm_resnet(
     depth: int = 101, activation: Any = "relu", classes: int = 1000, image_shape: tuple[int, int] | None = (224, 224)
 ) -> Network:
-    """The ResNet-V2 with LayerNorm in place of BatchNorm, plain sums and ``sigma_w = sqrt 2``. [DKS App. J]
+    """The ResNet-V2 with LayerNorm in place of BatchNorm, plain sums and ``sigma_w = sqrt 2`` [DKS App. J].
 
     q grows by one per block and returns to 2 at each transition; the C map ignores the sums' lack of normalisation
     only because LayerNorm stands before every activation.
@@ -215,7 +215,7 @@ def lenet(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """LeNet-5 with strides in place of pooling: two 5 x 5 convolutions of stride 2, then 120 and 84 features. [Scaling sec. 5]"""
+    """LeNet-5 with strides in place of pooling: two 5 x 5 convolutions of stride 2, then 120 and 84 features [Scaling sec. 5]."""
     affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
     layers = [affine(features, kernel=5, stride=2, padding="valid") for features in (6, 16)]
     dense = [affine(features) for features in (120, 84, classes)]
@@ -230,7 +230,7 @@ def alexnet(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """AlexNet with the strides of its poolings given to the convolutions before them (kernels 11, 5, 3, 3, 3). [Scaling sec. 10]"""
+    """AlexNet with the strides of its poolings given to the convolutions before them (kernels 11, 5, 3, 3, 3) [Scaling sec. 10]."""
     affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
     sizes = ((64, 11, 8), (192, 5, 2), (384, 3, 1), (256, 3, 1), (256, 3, 2))
     layers = [affine(k, kernel=side, stride=stride, padding=side // 2) for k, side, stride in sizes]
@@ -249,7 +249,7 @@ def _alternating(entry: L.Input, activation: Any, convolutions: list[L.Affine], 
 
 
 def _geometric(inputs: Any, outputs: Any, kernel: int, constant: Any, stride: int = 1, padding: Any = "same") -> L.Affine:
-    """An Affine with E[W^2] = c / (k sqrt(n m)): sigma_w^2 = c k sqrt(n/m). [Scaling eq. 3]"""
+    """An Affine with E[W^2] = c / (k sqrt(n m)): sigma_w^2 = c k sqrt(n/m) [Scaling eq. 3]."""
     source, target = (_channels(count) for count in (inputs, outputs))
     sigma = sp.sqrt(constant * kernel * sp.sqrt(source / target))
     return L.Affine(outputs, kernel=kernel, stride=stride, padding=padding, sigma_w=sigma)
@@ -273,7 +273,7 @@ def preconditioned_block(
     padding: Any = "same",
     pool_correlation: Any = 0,
 ) -> Network:
-    """The pre-activation bottleneck block whose weights have the scaling of c = 1 outside it, constants corrected. [Scaling sec. 11.1]
+    """The pre-activation bottleneck block whose weights have the scaling of c = 1 outside it, constants corrected [Scaling sec. 11.1].
 
     ``alpha S(x) + beta F(x)``, alpha and beta the weights of the sum (squares summing to one), n -> m channels with ``width`` inside.
 
@@ -320,7 +320,7 @@ def preactivation_resnet50(
     pool_correlation: Any = 0,
     output_scale: Any = None,
 ) -> Network:
-    """The unnormalised pre-activation ResNet-50 of :func:`preconditioned_block`, geometric initialisation with c = 1. [Scaling sec. 11]
+    """The unnormalised pre-activation ResNet-50 of :func:`preconditioned_block`, geometric initialisation with c = 1 [Scaling sec. 11].
 
     A 7 x 7 convolution of stride 4 in place of the stem's pooling, reading inputs times (3 * 49)^(-1/4) (mean square 1 is assumed); stages
     of 3, 4, 6, 3 blocks with ``width``, 2 ``width``, ... inside and four times as many channels outside; relu times sqrt(2); the mean over

@@ -256,8 +256,10 @@ class Model(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Where kernel maps do not describe this model, node by node (known once inputs are: after ``init`` or
-        ``apply``), and where its network differs from a model that was read."""
+        """Where kernel maps do not describe this model, node by node, and where its network differs from a model that was read.
+
+        They are known once inputs are: after ``init`` or ``apply``.
+        """
         plan = next(reversed(self._plans.values())) if self._plans else self.plan()
         found = [
             Assumption(node, f"{plan.laws[node].name} weights of shape {fan.shape} are not those kernel maps assume", "heuristic")

@@ -1,4 +1,4 @@
-"""A multiplier behind the output that gives it a wanted standard deviation on one batch. [Scaling sec. 7, 10, App. H]"""
+"""A multiplier behind the output that gives it a wanted standard deviation on one batch [Scaling sec. 7, 10, App. H]."""
 
 from __future__ import annotations
 

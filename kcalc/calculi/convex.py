@@ -1,4 +1,4 @@
-"""Convex calculi: nonlinear layers act by a function ``r``, mixes by convex combinations, all else is the identity. [TAT App. B.4]"""
+"""Convex calculi: nonlinear layers act by a function ``r``, mixes by convex combinations, all else is the identity [TAT App. B.4]."""
 
 from __future__ import annotations
 

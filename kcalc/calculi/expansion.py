@@ -43,8 +43,10 @@ def polynomial(factors: Factors, monomial: Monomial) -> sp.Poly:
 
 
 def too_long(factors: Factors, monomial: Monomial) -> bool:
-    """Whether its factored form, every sum written out wherever it stands, is too long for SymPy to print: dense networks double it
-    with every layer."""
+    """Whether the factored form, with every sum written out, is too long for SymPy to print.
+
+    Dense networks double it with every layer.
+    """
     return factors.measure([monomial], largest=False)[0] > LONGEST
 
 

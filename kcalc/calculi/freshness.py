@@ -157,7 +157,7 @@ class Algebra(Products):
         return ahead, back
 
     def _stein(self, gaussian: Atom, post: Atom, node: Node) -> tuple[Part, Part]:
-        """``E[g phi(s h)] = Cov(g, h) s E phi'(s h)``. [DKS App. B, corrected sign]"""
+        """``E[g phi(s h)] = Cov(g, h) s E phi'(s h)`` [DKS App. B, corrected sign]."""
         assert post.activation is not None and post.source is not None
         ahead, back = self.product(gaussian, post.source, node)
         q, s = post.source.moments, post.scale

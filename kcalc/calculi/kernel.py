@@ -141,7 +141,7 @@ class Kernel(KernelActivations):
 
     @rule.register
     def _(self, layer: L.BatchNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``c -> (c - b) / (1 - b)``, q -> 1, where ``b`` is the c value between the examples of a large batch. [De and Smith 2020]"""
+        """``c -> (c - b) / (1 - b)``, q -> 1, where ``b`` is the c value between the examples of a large batch [De and Smith 2020]."""
         (below,) = inputs
         if layer.batch_c is None:
             raise no_rule("kernel maps", layer, node)

@@ -171,8 +171,11 @@ class TangentReading:
         return {node: (nngp + 0.0, tangent + 0.0) for node, (nngp, tangent) in found.items()}  # no -0
 
     def silent(self, part: int, node: Node | None = None) -> bool:
-        """Whether the NNGP (``part`` 0) or NTK (1; of ``node`` alone, if given) is exactly 0 at c = 0: an odd network without biases, for
-        orthogonal inputs of which all pre-activations are independent; a bias that begins at 0 counts in the standard parameterisation."""
+        """Whether the NNGP (``part`` 0) or NTK (1; of ``node`` alone, if given) is exactly 0 at c = 0.
+
+        It is for an odd network without biases: all pre-activations of orthogonal inputs are independent. A bias that
+        begins at 0 counts in the standard parameterisation.
+        """
         if part == 1 and self.fan_in is not None:
             nodes = self.network.nodes_of(Affine) if node is None else (node,)
             if any(getattr(self.network.layer(n), "bias", False) for n in nodes):
@@ -314,8 +317,9 @@ class KernelFunction(OfReading, WithMatrices, Formula):
 
 
 class TangentKernel(KernelFunction):
-    """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)`` over the Affine layers; ``K.nngp`` the kernel of the network
-    as a Gaussian process.
+    """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)`` over the Affine layers.
+
+    ``K.nngp`` is the kernel of the network as a Gaussian process.
     """
 
     def __init__(self, reading: TangentReading) -> None:
@@ -326,11 +330,11 @@ class TangentKernel(KernelFunction):
 
     @property
     def parameterization(self) -> str:
-        """ "ntk" or "standard"."""
+        """The parameterisation, "ntk" or "standard"."""
         return "ntk" if self.reading.fan_in is None else "standard"
 
     def regime(self, c: float = 0.0, q: float = 1.0) -> Regime:
-        """Does depth make the kernel collapse, explode or sit at the edge, or does it stay data-dependent?
+        """The regime of depth: whether the kernel collapses, explodes, sits at the edge or stays data-dependent.
 
         See :func:`kcalc.calculi.regime.regime`.
         """

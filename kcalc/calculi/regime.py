@@ -254,7 +254,7 @@ def path_layers(network: Network) -> tuple[list[tuple[Node, Affine]], list[Nonli
 
 
 def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str, ...]]:
-    """The limit as depth grows, or the reason why there is none. [DKS sec. 24.5, App. H.2]"""
+    """The limit as depth grows, or the reason why there is none [DKS sec. 24.5, App. H.2]."""
     found = path_layers(network)
     if found is None or not found[1]:
         return None, ("no limit is predicted: the network is not a chain Affine, activation, ..., Affine",)
@@ -303,7 +303,7 @@ def layer_limit(layer: Any, at: float, q: float, depth: int, odd: bool = False) 
 
 
 def gram_bound(network: Network, zeta: float, q: float, points: int = 81) -> tuple[GramBound | None, tuple[str, ...]]:
-    """The largest |Theta_i(c) / q - c| over layers and c, where the theorem holds; else the reason why it does not. [DKS Thm 27, corrected]
+    """The largest |Theta_i(c) / q - c| over layers and c, where the theorem holds; else the reason why it does not [DKS Thm 27, corrected].
 
     On a chain ``Theta_i / q = c_i C_h'(c_i)``, c_i being the c value that layer i emits and h what comes after it.
     """

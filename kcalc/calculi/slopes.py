@@ -87,7 +87,7 @@ def slope_texts(network: Network, q: Any = None) -> dict[Node, str]:
 
 
 def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: bool = False) -> Any:
-    """The slope polynomial ``p(psi)`` of a network, factored as the network is. [DKS sec. 21.3, eq. 20]
+    """The slope polynomial ``p(psi)`` of a network, factored as the network is [DKS sec. 21.3, eq. 20].
 
     Where the factored form would have more than 50,000 terms, as in densely connected networks, it is multiplied out.
 

@@ -54,8 +54,10 @@ class Tangent(Kernel):
         return state.map(lambda pair: self._seeded(pair, weight * self._parameters(layer, node, pair, inputs[0])))
 
     def _parameters(self, layer: Affine, node: Node, pair: Pair, below: Channels) -> Number:
-        """The kernel of the layer's own parameters over sqrt(q1 q2): the layer's cosine, or in the standard parameterisation
-        ``fan_in E x1 x2 + 1`` over it."""
+        """The kernel of the layer's own parameters over sqrt(q1 q2).
+
+        It is the layer's cosine; in the standard parameterisation, ``fan_in E x1 x2 + 1`` over sqrt(q1 q2).
+        """
         if self.fan_in is None:
             return 1 - pair.moments.gap.value
         if layer.standardised:

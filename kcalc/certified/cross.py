@@ -175,7 +175,9 @@ def _movement(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, k: int, field: 
 
 
 def _rate(phi: Any, psi: Any, c: Ball, q1: Ball, q2: Ball, k: int, norms: list[Ball], field: BallField) -> Ball:
-    """A bound of Gamma^(k+1)/k! over the ball: with m such that phi^(m-1) and psi^(m-1) are continuous and j = k + 1 - m, it is
+    """A bound of Gamma^(k+1)/k! over the ball.
+
+    With m such that phi^(m-1) and psi^(m-1) are continuous and j = k + 1 - m, it is
     (q1 q2)^(m/2) times derivative j of E[phi^(m)(u) psi^(m)(v)], so at most j! sup_n binom(n, j) |c|^(n-j) times their norms.
     """
     m = 0

@@ -83,8 +83,11 @@ class Piece:
         return times((scale, scale), found)
 
     def _variable(self, a: float, b: float) -> Germ | None:
-        """x on [a, b] as a function of y: p +- 1/y next to an end p of the piece, if f is singular
-        there, else c +- s y with the nearest centre c; None if [a, b] holds all centres."""
+        """x on [a, b] as a function of y; None if [a, b] holds all centres.
+
+        p +- 1/y next to an end p of the piece, if f is singular there, else c +- s y with the
+        nearest centre c.
+        """
         gaps = ((b - self.low, self.low, 1), (self.high - a, self.high, -1))
         for p, (reach, end, side) in zip(self.exact_ends, gaps, strict=True):
             if p is not None and 0 < reach <= 1 / LEAST and ALL in self.derivatives(end, end):
@@ -144,8 +147,11 @@ class Piece:
 
     @cached_property
     def centres(self) -> list[tuple[Any, float]]:
-        """Symmetry points, exact and as floats, of arguments of functions and bases of powers that
-        are polynomials of degree 1 or 2: f may be steep there."""
+        """Symmetry points, exact and as floats, where f may be steep.
+
+        They are those of arguments of functions and bases of powers that are polynomials of
+        degree 1 or 2.
+        """
         found: dict[Any, bool] = {}
         for part in self.expr.atoms(sp.Function, sp.exp, sp.Pow):
             level: Any = part.args[0]

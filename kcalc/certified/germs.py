@@ -247,7 +247,7 @@ class Germ:
         return self._monomial(sp.Integer(1), Scale(exponents)) * factor
 
     def log(self) -> Germ:
-        """log(self), of its positive values."""
+        """The logarithm of the positive values."""
         parts = self._factors(NEAR)
         if parts is not None and sign(parts[0]) > 0:
             c, scale, deviation = parts

@@ -1,4 +1,4 @@
-"""Certified Hermite coefficients a_n(q) = E[phi(sqrt q z) h_n(z)], h_n orthonormal, and what follows from them for every c at once:
+"""Certified Hermite coefficients a_n(q) = E[phi(sqrt q z) h_n(z)], h_n orthonormal, and what follows from them for every c at once.
 
 Gamma^(k)(c)/k! = sum_n binom(n, k) a_n b_n c^(n-k), where the terms after N are at most sup_n binom(n, k) |c|^(n-k) times the norms of
 what the first N + 1 terms leave.  All a_n come from one composite Gauss-Legendre rule; |h_n| in the complex plane is bounded by Mehler's

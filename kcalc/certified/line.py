@@ -182,7 +182,9 @@ def seen(phi: Any, q: Ball, field: BallField, order: int = 0) -> Profile:
 
 
 def moment(phi: Any, quantity: str, q: Ball, field: BallField) -> Ball:
-    """``quantity`` of phi at q: "mean" E phi, "second_moment" E phi^2, "mean_slope" E[phi z]/sqrt q (E phi', jumps included),
+    """``quantity`` of phi at q.
+
+    "mean" E phi, "second_moment" E phi^2, "mean_slope" E[phi z]/sqrt q (E phi', jumps included),
     "q_slope" E[phi^2 (z^2 - 1)]/(2q) (dQ/dq).  Raises KcalcError for divergent ones and q <= 0.
     """
     if not q > 0:

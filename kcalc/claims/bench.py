@@ -77,8 +77,9 @@ class Bench:
                         {"compared": int(found.size), "worst_error": error, "tolerance": tolerance} | data)  # fmt: skip
 
     def at_most(self, left: Any, right: Any, what: str, rounding: float = 1e-12, about: str | None = None, **data: Any) -> Evidence:
-        """left <= right everywhere, but for ``rounding`` max(1, |right|).  The margin is the least right - left,
-        with that rounding.
+        """left <= right everywhere, but for ``rounding`` max(1, |right|).
+
+        The margin is the least right - left, with that rounding.
         """
         left, right = np.broadcast_arrays(np.asarray(left, dtype=float), np.asarray(right, dtype=float))
         if left.size == 0 or np.isnan(left).any() or np.isnan(right).any():

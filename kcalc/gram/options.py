@@ -29,8 +29,11 @@ class Widths(Protocol):
 
 
 class Kernels(Widths, Protocol):
-    """What is asked of the kernels: a plan for rows of given q values, and, for data that are not known yet, a table T and a degree k
-    with ``K = T(c) (q1 q2)^(k/2)``."""
+    """What is asked of the kernels.
+
+    A plan for rows of given q values, and, for data that are not known yet, a table T and a degree k with
+    ``K = T(c) (q1 q2)^(k/2)``.
+    """
 
     def plan(self, left: Array, right: Array, tolerance: float) -> Plan: ...
     def by_angle(self) -> tuple[AngleTable, int]: ...

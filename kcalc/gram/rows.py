@@ -102,7 +102,7 @@ def distances(left: RowSet, right: RowSet, i: Array, j: Array, upper: Array) -> 
 
 
 def _product(a: Array, b: Array) -> tuple[Array, Array]:
-    """a b as an unevaluated sum of two doubles. [Dekker 1971]"""
+    """a b as an unevaluated sum of two doubles [Dekker 1971]."""
     product = a * b
     high_a, high_b = (x * _SPLIT - (x * _SPLIT - x) for x in (a, b))
     low_a, low_b = a - high_a, b - high_b

@@ -185,7 +185,7 @@ def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> Angle
 
 
 def _floor(end: Array) -> Array:
-    """A hundredth of the NNGP at c = 1: errors are not measured against less. (The NNGP comes as 1 - u and has no more digits.)"""
+    """A hundredth of the NNGP at c = 1: errors are not measured against less. (The NNGP comes as 1 - u and has no more digits.)."""
     return 1e-2 * np.repeat(np.abs(end[::2]), 2)
 
 

@@ -57,8 +57,11 @@ def _read_nodes(one: Any) -> list[Any]:
 
 
 def depth_trace(results: Mapping[str, Mapping[int, Any]], ax: Axes | None = None, weights: Any = None) -> Axes:
-    """Draw Var |y_out|^2 against depth on a logarithmic scale, or with ``weights`` (a node's name, or a function of the result that gives
-    one) Var |J|^2 there. ``results``: {label: {depth: Moments}}. [Per-layer gradient, Figs. 2 and 3]. Returns: the Axes."""
+    """Draw Var |y_out|^2 against depth on a logarithmic scale [Per-layer gradient, Figs. 2 and 3].
+
+    ``results``: {label: {depth: Moments}}. ``weights``: a node's name, or a function of the result that gives one, to draw
+    Var |J|^2 there instead. Returns: the Axes.
+    """
     made = ax is None
     ax = axes(ax, 4.8, 3.2)
     ends: list[float] = []

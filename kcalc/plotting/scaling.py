@@ -68,7 +68,7 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
 
 
 def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int = 24) -> Axes:
-    """Draw predicted over measured values of many draws, a histogram in a row of its own per weight, medians marked. [Scaling Fig. 1]
+    """Draw predicted over measured values of many draws, a histogram in a row of its own per weight, medians marked [Scaling Fig. 1].
 
     ``ratios``: {weight: (draws,) positive numbers}; bins are even in the logarithm. Returns: the Axes. Raises: KcalcError for other values.
     """
@@ -101,7 +101,7 @@ def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int
 
 
 def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw the mean squared singular values of the blocks of a Hessian as a heat map, logarithmic. [Scaling Fig. 2]
+    """Draw the mean squared singular values of the blocks of a Hessian as a heat map, logarithmic [Scaling Fig. 2].
 
     ``squares``: (L, L), not negative; ``names``: the L weights. Returns: the Axes. Raises: KcalcError for other shapes and where all are 0.
     """

@@ -22,7 +22,7 @@ _SHOWN = 0.98
 
 
 def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins: int = 60) -> Axes:
-    """Draw the predicted density of singular values, over a histogram of measured ones if given. [MacDonald et al. 2023, Fig. 1]
+    """Draw the predicted density of singular values, over a histogram of measured ones if given [MacDonald et al. 2023, Fig. 1].
 
     ``law``: a :class:`kcalc.calculi.smoothness.ResidualSpectrum`, or {label: law} with ``values`` {label: array}. Returns: the Axes.
     """
@@ -56,8 +56,9 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
 
 
 def singular_value_histograms(spectra: Mapping[str, Any], ax: Axes | None = None, bins: int = 60) -> Axes:
-    """Draw histograms of singular values as outlines, with a dashed line at each mean; long tails beyond 98 % are cut off
-    and the axis says so. [MacDonald et al. 2023, Fig. 2]
+    """Draw histograms of singular values as outlines, with a dashed line at each mean [MacDonald et al. 2023, Fig. 2].
+
+    Long tails beyond 98 % are cut off, and the axis says so.
 
     ``spectra``: {label: array of singular values of any shape}. Returns: the Axes. Raises: KcalcError for none.
     """

@@ -221,15 +221,17 @@ class TrainingCurve(Shown):
     # -- averages over initialisations ------------------------------------------------------------------------------------
 
     def expected_loss(self, t: Any) -> Any:
-        """The training loss averaged over initialisations: that of the mean network plus the decayed variance of the initial outputs,
-        ``(|D y|^2 + outputs tr(D NNGP D)) / 2``, ``D = (I - eta Theta)^t``. The given ``initial`` does not count.
+        """The training loss averaged over initialisations.
+
+        It is that of the mean network plus the decayed variance of the initial outputs: ``(|D y|^2 + outputs tr(D NNGP D)) / 2``
+        with ``D = (I - eta Theta)^t``. The given ``initial`` does not count.
         """
         squares = self._decay(self._times(t)) ** 2
         power = np.sum((self.vectors.T @ self.y) ** 2, axis=1) + self.y.shape[1] * np.diagonal(self._rotated_prior)
         return self._finite(0.5 * self.scale * squares @ power)
 
     def variance_test(self, t: Any) -> Array:
-        """The variance of f_t at the test inputs over initialisations: t's axes, (m,). [Lee et al. 2019]"""
+        """The variance of f_t at the test inputs over initialisations: t's axes, (m,) [Lee et al. 2019]."""
         prior, when = self._known_prior(), self._times(t)
         if prior.X_test is None:
             raise KcalcError("there are no test inputs to predict at; pass X_test")

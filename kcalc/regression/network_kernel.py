@@ -25,8 +25,9 @@ STEP = 0.01  # of log K's scale: a depth-D kernel goes as sigma^(2 D)
 
 
 class NetworkKernel(Kernel):
-    """The NTK or NNGP of a network as a kernel of scikit-learn: usable in GPR and GPC, as ``SVC(kernel=...)``, in sums and products,
-    pipelines and grid searches (``kernel__sigma_w``).
+    """The NTK or NNGP of a network as a kernel of scikit-learn.
+
+    It serves in GPR and GPC, as ``SVC(kernel=...)``, in sums and products, pipelines and grid searches (``kernel__sigma_w``).
 
     network: a :class:`kcalc.Network` of one input and one output. kind: "ntk" or "nngp".
     sigma_w, sigma_b: numbers that every Affine layer takes; None keeps the network's. Numbers are hyperparameters: their logarithms are

@@ -134,11 +134,11 @@ class Shaping(Approximable):
         return {condition: abs(float(value - targets[condition])) for condition, value in self._measured.items() if condition in targets}
 
     def plot(self, ax: Sequence[Axes] | None = None) -> Any:
-        """Activations, the global C map and the c values of all layers, before and after; see
-        :func:`kcalc.plotting.shaping.shaping_figure`.
+        """Draw activations, the global C map and the c values of all layers, before and after.
 
-        Before is the network as it was with the same activations, where the kernel calculus applies to it. Of a network shaped with
-        ``tokens=``, which has no C map: the cosines between tokens at the input and the (first) output.
+        See :func:`kcalc.plotting.shaping.shaping_figure`. Before is the network as it was with the same activations, where the
+        kernel calculus applies to it. Of a network shaped with ``tokens=``, which has no C map: the cosines between tokens at the
+        input and the (first) output.
         """
         from ..plotting import shaping as shaping_plots
 
@@ -160,7 +160,7 @@ class Shaping(Approximable):
         return {node: constants.activation for node, constants in self.constants.by_node.items()}
 
     def compare(self, other: Shaping) -> Comparison:
-        """This shaping beside another one: constants, values and residuals as a table (text, HTML, ``rows``)."""
+        """The shaping beside another one: constants, values and residuals as a table (text, HTML, ``rows``)."""
         from .comparison import Comparison
 
         if not isinstance(other, Shaping):

@@ -103,7 +103,7 @@ class System(Protocol):
 
 @dataclass(frozen=True)
 class SlopeSystem:
-    """DKS: C'(1) - 1 = ``target`` and Q'(1) - 1 = ``ratio * target``, with Q(1) = 1 and C(0) = 0 by gamma and delta. [DKS sec. 18]"""
+    """DKS: C'(1) - 1 = ``target`` and Q'(1) - 1 = ``ratio * target``, with Q(1) = 1 and C(0) = 0 by gamma and delta [DKS sec. 18]."""
 
     phi: Activation
     target: float
@@ -152,7 +152,7 @@ class SlopeSystem:
 
 @dataclass(frozen=True)
 class CurvatureSystem:
-    """Smooth TAT: C''(1) = ``target`` and Q'(1) = 1, with Q(1) = 1 and C'(1) = 1 by gamma and delta. [TAT sec. 4.2]
+    """Smooth TAT: C''(1) = ``target`` and Q'(1) = 1, with Q(1) = 1 and C'(1) = 1 by gamma and delta [TAT sec. 4.2].
 
     ``side``: the sign of the mean of the transformed activation, whose square is E f'^2 - Var f.
     """

@@ -19,8 +19,9 @@ COLUMNS = ("alpha", "beta", "gamma", "delta", "negative_slope", "sigma_w", "sigm
 
 @dataclass(frozen=True, repr=False)
 class Constants(Tabled):
-    """``phi_hat(x) = output_scale * (phi(input_scale x + input_shift) + output_shift)``; unset constants are None (typed ``float | Any``,
-    for which ones a method sets is known to whoever called it).
+    """``phi_hat(x) = output_scale * (phi(input_scale x + input_shift) + output_shift)``.
+
+    Constants that a method does not set are None.
 
     ``negative_slope``, where set, makes phi the leaky ReLU of that slope. ``sigma_w`` and ``sigma_b``, where set, are those of the Affine
     layers that read the activation, which is then unchanged.

@@ -1,4 +1,4 @@
-"""Deep Kernel Shaping: Q(1) = 1, Q'(1) = 1, C(0) = 0, C'(1) = mu^{-1}(zeta) at every activation. [DKS sec. 18, 21]"""
+"""Deep Kernel Shaping: Q(1) = 1, Q'(1) = 1, C(0) = 0, C'(1) = mu^{-1}(zeta) at every activation [DKS sec. 18, 21]."""
 
 from __future__ import annotations
 

@@ -311,8 +311,10 @@ def _affines(network: Network, points: dict[Activation, Edge], level: float) -> 
 
 
 def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) -> tuple[Any, ...]:
-    """Refuse a network in which an activation does not see q*. Layer by layer from exact values, so that a q* that repels makes no errors
-    grow. Returns: the outputs of other q. Raises: KcalcError naming the activation and what sets its q.
+    """Refuse a network in which an activation does not see q*.
+
+    Layer by layer from exact values, so that a q* that repels makes no errors grow. Returns: the outputs of other q. Raises:
+    KcalcError naming the activation and what sets its q.
     """
     q: dict[Any, float] = {}
     source: dict[Any, Any] = {}  # what set the q that a node hands on

@@ -1,4 +1,4 @@
-"""Equivalent parameters: a network of transformed activations as one of plain activations with other weights and biases. [DKS sec. 18.2]
+"""Equivalent parameters: a network of transformed activations as one of plain activations with other weights and biases [DKS sec. 18.2].
 
 Where feature maps z^ of the given network and z of the plain one are tied by z^ = s z + t (see :mod:`kcalc.shaping.absorption`), an Affine
 from (s, t) to (S, T) has the parameters  W -> (s/S) W,  b -> (b + t W 1 - T)/S.
@@ -89,7 +89,7 @@ class EquivalentParameters(Shown):
 
 
 def equivalent_parameters(shaping: Shaping | Network, border: str = "refuse") -> EquivalentParameters:
-    """The plain network equal to a network of transformed activations. [DKS sec. 18.2]
+    """The plain network equal to a network of transformed activations [DKS sec. 18.2].
 
     Input scales and shifts go into the Affine layers before an activation, output scales and shifts into those after; on residual trunks
     all ways into a Sum share the work (its branches carry what the shortcut does not), and weights of Sums change where scales differ.

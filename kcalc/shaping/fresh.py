@@ -48,8 +48,10 @@ def _activation_before(network: Network, node: Node) -> Node:
 
 
 def simply_fresh(network: Network) -> bool:
-    """Whether freshness shows in the shape of the graph alone: every activation reads its own Affine, or a Sum of fresh feature maps of
-    which all but one come from Affine layers that nothing else reads. False where only the kernel calculus can tell.
+    """Whether freshness shows in the shape of the graph alone; False where only the kernel calculus can tell.
+
+    Every activation reads its own Affine, or a Sum of fresh feature maps of which all but one come from Affine layers that
+    nothing else reads.
     """
     readers: Counter[Node] = Counter(parent for _, _, parents in network.steps() for parent in parents)
     gaussian: dict[Node, bool] = {}

@@ -1,4 +1,4 @@
-"""Geometric initialisation: every weight with the same scaling, fixed multipliers that keep the function in size. [Scaling sec. 6-8, 11]"""
+"""Geometric initialisation: every weight with the same scaling, fixed multipliers that keep the function in size [Scaling sec. 6-8, 11]."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def geometric(
     output_std: Any = None,
     balance: str = "gamma",
 ) -> GeometricShaping:
-    """E[W^2] = c / (k sqrt(n m)) with c = 2/k_typ for relu: gamma = zeta/c^2 is the same for all weights. [Scaling eq. 3, sec. 6.2]
+    """E[W^2] = c / (k sqrt(n m)) with c = 2/k_typ for relu: gamma = zeta/c^2 is the same for all weights [Scaling eq. 3, sec. 6.2].
 
     k is the side of a layer's kernel, n and m its channels.  Where k is not k_typ a multiplier sqrt(k_typ/k) stands before the layer, so
     that f -> sqrt(n/m) f from one pre-activation to the next.  Where zeta is not what it is at the first Affine (in residual branches,

@@ -1,4 +1,4 @@
-"""Infinite depth: where a repeated block leads q and c values, how fast, and the flow that tailored ReLUs tend to. [TAT Prop. 3]"""
+"""Infinite depth: where a repeated block leads q and c values, how fast, and the flow that tailored ReLUs tend to [TAT Prop. 3]."""
 
 from __future__ import annotations
 
@@ -198,8 +198,10 @@ def flow(c: float, time: float) -> float:
 
 
 def flow_slope(network: Network, eta: float) -> float:
-    """The negative slope that the flow predicts for a deep network: k = T(eta) / multiplier, multiplier the mean number of nonlinear layers
-    that a path through the steepest subnetwork meets. The exact slope, ``kc.shape(..., method="tat", eta=eta)``, tends to it with depth.
+    """The negative slope that the flow predicts for a deep network: k = T(eta) / multiplier.
+
+    The multiplier is the mean number of nonlinear layers that a path through the steepest subnetwork meets. The exact slope,
+    ``kc.shape(..., method="tat", eta=eta)``, tends to it with depth.
 
     Raises: KcalcError for eta outside (0, 1), or a network too shallow for the prediction.
     """

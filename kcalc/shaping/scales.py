@@ -24,7 +24,7 @@ Node = Any
 
 @shaping_method("normalisation")
 def normalisation(network: Network, activation: Any = None) -> Shaping:
-    """Scale every activation so that Q(1) = 1, and no more: the ablation of DKS without conditions on C. [DKS sec. 28.7]
+    """Scale every activation so that Q(1) = 1, and no more: the ablation of DKS without conditions on C [DKS sec. 28.7].
 
     ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are what they are.
     A Product of independent branches keeps q = 1 too.
@@ -46,8 +46,10 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
 
 @dataclass(frozen=True, repr=False)
 class Consequences(Shaping):
-    """A network with given weight variances. It has no targets: ``values`` are what follows, Q_f(1), C_f(0) and C_f'(1), and ``residuals``
-    is empty."""
+    """A network with given weight variances.
+
+    It has no targets: ``values`` are Q_f(1), C_f(0) and C_f'(1), which follow, and ``residuals`` is empty.
+    """
 
     @cached_property
     def _measured(self) -> dict[str, Any]:

@@ -25,8 +25,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, repr=False)
 class VanillaMaps(Shown):
-    """``depth`` times (Affine of ``sigma_w``, then activation), then a readout Affine: what ``kc.architectures.vanilla`` builds, with
-    the depth a symbol.
+    """``depth`` times (Affine of ``sigma_w``, then activation), then a readout Affine: ``kc.architectures.vanilla`` of symbolic depth.
 
     ``q_map`` is an expression in ``kc.symbols.q``; ``slope`` and ``curvature`` are C_f'(1) and C_f''(1), ``c_map`` an expression in
     ``kc.symbols.c``, for two inputs of one q value that every layer keeps (positively homogeneous activations need not keep it).
@@ -121,12 +120,12 @@ class VanillaMaps(Shown):
 
     @property
     def slope(self) -> sp.Expr:
-        """C_f'(1) = psi^L. [DKS sec. 17.1]"""
+        """C_f'(1) = psi^L [DKS sec. 17.1]."""
         return self.psi**self.depth
 
     @property
     def curvature(self) -> sp.Expr:
-        """C_f''(1) = kappa psi^(L-1) (psi^L - 1)/(psi - 1), kappa L for psi = 1. [TAT App. B.2]"""
+        """C_f''(1) = kappa psi^(L-1) (psi^L - 1)/(psi - 1), kappa L for psi = 1 [TAT App. B.2]."""
         psi, kappa, depth = self.psi, self.kappa, self.depth
         if psi.is_number and abs(float(psi) - 1) < ROUNDING:  # (psi^L - 1)/(psi - 1) would be the ratio of two roundings
             return kappa * depth
@@ -156,8 +155,11 @@ class VanillaMaps(Shown):
 
     @property
     def gap(self) -> sp.Expr:
-        """1 - C_f(c) to leading order as L -> oo, for any c < 1 that is drawn to 1: 9/(2 k^2 L^2) for piecewise linear activations,
-        k = C(0) of a layer; 2/(kappa L) for others with psi = 1. Raises: KcalcError where psi is not 1."""
+        """1 - C_f(c) to leading order as L -> oo, for any c < 1 that is drawn to 1.
+
+        It is 9/(2 k^2 L^2) for piecewise linear activations, k = C(0) of a layer, and 2/(kappa L) for others with psi = 1.
+        Raises: KcalcError where psi is not 1.
+        """
         phi = self._known("limit")
         if phi.degree == 1:
             rate = self.flow_rate
@@ -183,7 +185,7 @@ class VanillaMaps(Shown):
         return _local_c(phi, sp.Integer(0))
 
     def flow(self, c: float, depth: int) -> float:
-        """psi(c, k L), which C_f(c) tends to for many layers of small k, at a depth that is a number. [TAT Prop. 3]"""
+        """psi(c, k L), which C_f(c) tends to for many layers of small k, at a depth that is a number [TAT Prop. 3]."""
         return flow(c, float(self.flow_rate) * whole(depth, "depth"))
 
     def _known(self, what: str) -> Activation:

@@ -1,4 +1,4 @@
-"""Tailored activation transformations: leaky ReLUs of a slope made for the network, and smooth activations of a given curvature. [TAT]"""
+"""Tailored activation transformations: leaky ReLUs of a slope made for the network, and smooth activations of a given curvature [TAT]."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tat(
     tokens: Any = None,
     token_rows: str = "keep",
 ) -> Shaping:
-    """Shape a network so that all slopes at c = 1 are 1 and its C maps are as curved as the target says. [TAT sec. 4]
+    """Shape a network so that all slopes at c = 1 are 1 and its C maps are as curved as the target says [TAT sec. 4].
 
     ``eta`` (default .9), for relu and leaky_relu: the largest c value that any subnetwork gives to orthogonal inputs. Every such activation
     becomes a leaky ReLU of one negative slope in [0, 1), times sqrt(2/(1 + slope^2)); the closed form is exact for every q.

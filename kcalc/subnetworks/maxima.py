@@ -217,7 +217,7 @@ class _Paths:
 
 
 class Maximal(Approximable):
-    """``M_{f,r}(x) = max_g U_{g,r}(x)`` over the subnetworks ``g``, for any non-decreasing ``r``. [TAT App. B.2]
+    """``M_{f,r}(x) = max_g U_{g,r}(x)`` over the subnetworks ``g``, for any non-decreasing ``r`` [TAT App. B.2].
 
     ``U_{g,r}`` is the c-value graph of ``g`` with ``r`` in place of the C map of every nonlinear layer. Every subnetwork lies between
     two cut points of a maximal one, so one sweep finds the maximum over all of them, ``m <- U(max(x, m))`` piece by piece: where

@@ -99,7 +99,7 @@ def _gather(parts: Sequence[Monomial]) -> Monomial:
 
 
 class MaximalSlope(Approximable):
-    """The maximal slope function ``mu(psi) = max_f p_f(psi)`` over all subnetworks ``f``, for ``psi >= 1``. [DKS sec. 17.1]
+    """The maximal slope function ``mu(psi) = max_f p_f(psi)`` over all subnetworks ``f``, for ``psi >= 1`` [DKS sec. 17.1].
 
     Callable on numbers and arrays; where activations have symbols of their own, on a mapping {activation name: slope}.
     """
@@ -300,9 +300,9 @@ def maximal_slope(network: Network, q: Any = None, *, symbols_by_activation: boo
 
 
 class MaximalCurvature:
-    """The maximal curvature function ``max_f C_f''(1) = multiplier * kappa``, every nonlinear layer having ``C'(1) = 1`` and
-    ``C''(1) = kappa >= 0``. [TAT App. B.2, with r_2(x) = x + kappa]
+    """The maximal curvature function ``max_f C_f''(1) = multiplier * kappa`` [TAT App. B.2, with r_2(x) = x + kappa].
 
+    Every nonlinear layer has ``C'(1) = 1`` and ``C''(1) = kappa >= 0``.
     ``C_f''(1) / kappa`` is ``p_f'(1)``, the mean number of nonlinear layers that a path through ``f`` meets.
     """
 

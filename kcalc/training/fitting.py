@@ -86,11 +86,11 @@ class Negatives(Initialiser):
 
 
 def prelu(network: Network, features: int, slope: float = 0.25) -> tuple[Network, dict[Node, Initialiser]]:
-    """(network, laws) in which every activation is a PReLU, ``max(x, 0) + a_i min(x, 0)`` with a trainable slope a_i per channel, at first
-    ``slope``, and every weight has the gain ``sqrt(2 / (1 + slope^2))``  [He et al. 2015].
+    """(network, laws) in which every activation is a PReLU and every weight has the gain ``sqrt(2 / (1 + slope^2))``  [He et al. 2015].
 
-    A PReLU is the sum of relu(x) and of relu(-x) behind a channel-wise weight; ``features`` is the width of all layers with one.
-    Raises: KcalcError for a slope that is no finite number, and for layers before an activation that state another width.
+    PReLU is ``max(x, 0) + a_i min(x, 0)`` with a trainable slope a_i per channel, ``slope`` at first. It is the sum of relu(x)
+    and of relu(-x) behind a channel-wise weight; ``features`` is the width of all layers with one. Raises: KcalcError for a slope
+    that is no finite number, and for layers before an activation that state another width.
     """
     slope = one_number(slope, "slope")
     gain = math.sqrt(2 / (1 + slope**2))

@@ -15,8 +15,10 @@ Tree = Any
 
 @dataclass(frozen=True)
 class Optimiser:
-    """``make(settings)`` is an optax transformation with the learning rate 1 (updates are proportional to it); ``rates`` are the learning
-    rates to try where none is said, for deep shaped networks on small images."""
+    """An optimiser: ``make(settings)`` is an optax transformation with the learning rate 1, to which updates are proportional.
+
+    ``rates``: the learning rates to try where none is given, for deep shaped networks on small images.
+    """
 
     name: str
     meaning: str

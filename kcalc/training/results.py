@@ -40,8 +40,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Row:
-    """A contender at its best learning rate (that of the best mean test accuracy at the end): over runs, the mean and standard error of
-    the accuracy, the mean on training batches, the step at which the mean curve reached the goal (None: not), runs that diverged."""
+    """A contender at its best learning rate, that of the best mean test accuracy at the end.
+
+    Over runs: the mean and standard error of the accuracy, the mean on training batches, the step at which the mean curve reached
+    the goal (None: not), runs that diverged.
+    """
 
     label: str
     learning_rate: float

@@ -129,8 +129,10 @@ def _check_rows(what: str, rows: Array, examples: int) -> None:
 
 
 def fold(dataset: Dataset, index: int, count: int = 5, seed: int = 0, preparation: Preparation | None = None) -> Split:
-    """The ``index``-th of ``count`` folds as test examples: shuffled by ``seed``, every class spread evenly (scikit-learn's
-    StratifiedKFold)."""
+    """The ``index``-th of ``count`` folds as test examples.
+
+    Shuffled by ``seed``, every class spread evenly (scikit-learn's StratifiedKFold).
+    """
     _check_dataset(dataset)
     rarest = int(np.bincount(dataset.labels)[np.unique(dataset.labels)].min())
     count = whole(count, "the number of folds, each with an example of every class,", 2, rarest)

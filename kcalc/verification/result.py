@@ -144,8 +144,11 @@ class KernelCheck(Tabled):
         return allowed(self.draws, len(self.deviations), most)
 
     def deviating(self, errors: float = 4.0, slack: float = 0.0) -> tuple[Deviation, ...]:
-        """The q and c values further from the map than this many standard errors and ``slack``, which is room for the O(1/width) of
-        finite width.  ``errors`` is said for one Gaussian; :meth:`allowed` makes it that for these draws and looks."""
+        """The q and c values further from the map than this many standard errors and ``slack``.
+
+        ``slack`` is room for the O(1/width) of finite width. ``errors`` is said for one Gaussian; :meth:`allowed` makes it that
+        for these draws and looks.
+        """
         most, slack = self.allowed(errors), one_number(slack, "slack")
         return tuple(d for d in self.deviations if abs(d.z) > most and abs(d.mean - d.expected) > most * d.error + slack)
 
@@ -223,8 +226,10 @@ class KernelCheck(Tabled):
             return nothing, nothing
 
     def summary(self) -> Table:
-        """A row per quantity and width: largest |z|, standard error, fluctuation and bias, with their powers of the width; then the tangent
-        kernel and the gradients, relative to theory."""
+        """A row per quantity and width: largest |z|, standard error, fluctuation and bias, with their powers of the width.
+
+        Then the tangent kernel and the gradients, relative to theory.
+        """
         rows: list[tuple[str, ...]] = []
         for quantity in self.quantities:
             spread, mean = self._powers(quantity)

@@ -1,4 +1,4 @@
-"""The Hessian of a network block by block, measured on random networks against the scaling calculus. [Scaling sec. 5.1, Fig. 1, 2]"""
+"""The Hessian of a network block by block, measured on random networks against the scaling calculus [Scaling sec. 5.1, Fig. 1, 2]."""
 
 from __future__ import annotations
 

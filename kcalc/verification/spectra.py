@@ -30,8 +30,11 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class TrainingSpectra(Printed):
-    """``values`` (steps + 1, k): all singular values of d ``end`` / d ``start`` for one example, descending, before each step and after the
-    last one; ``losses`` (steps + 1,), the mean cross-entropy on the batch."""
+    """Singular values of d ``end`` / d ``start`` for one example.
+
+    ``values`` (steps + 1, k): all of them, descending, before each step and after the last one; ``losses`` (steps + 1,), the mean
+    cross-entropy on the batch.
+    """
 
     start: Node
     end: Node
@@ -50,7 +53,7 @@ class TrainingSpectra(Printed):
         return float(self.values[:, -1].mean())
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Histogram of the singular values of all steps. [MacDonald et al. 2023, Fig. 2]"""
+        """Histogram of the singular values of all steps [MacDonald et al. 2023, Fig. 2]."""
         from ..plotting.smoothness import singular_value_histograms
 
         return singular_value_histograms({f"d {self.end} / d {self.start}": self.values}, ax=ax)
@@ -262,7 +265,7 @@ def _times(network: Network, factor: float) -> Network:
 
 
 def histograms(spectra: Mapping[str, TrainingSpectra], ax: Axes | None = None) -> Axes:
-    """Histograms of several networks on one Axes. ``spectra``: {label: :class:`TrainingSpectra`}. [MacDonald et al. 2023, Fig. 2]"""
+    """Histograms of several networks on one Axes. ``spectra``: {label: :class:`TrainingSpectra`} [MacDonald et al. 2023, Fig. 2]."""
     from ..plotting.smoothness import singular_value_histograms
 
     return singular_value_histograms({label: one.values for label, one in spectra.items()}, ax=ax)

@@ -21,8 +21,11 @@ FEW = 10  # rectified values: all 0 with a probability of more than a tenth of a
 
 @dataclass(frozen=True)
 class Weight:
-    """What the backward pass needs of an Affine: extents, ``variance`` = E W^2, its window (None: dense), and the sum over channels and
-    taps of what it reads, by output location (``read``), and for pairs of them."""
+    """What the backward pass needs of an Affine.
+
+    Its extents, ``variance`` = E W^2, its window (None: dense), and the sum over channels and taps of what it reads, by output
+    location (``read``), and for pairs of them.
+    """
 
     inputs: Number
     outputs: Number

@@ -1,4 +1,4 @@
-"""Backward second moments: the table of the scaling calculus read downwards. [Scaling sec. 4, App. A, B]"""
+"""Backward second moments: the table of the scaling calculus read downwards [Scaling sec. 4, App. A, B]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scaling calculus of a network: one fold forward, one back, and what follows for its parameters. [Scaling]"""
+"""The scaling calculus of a network: one fold forward, one back, and what follows for its parameters [Scaling]."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def scaling(
     weights: str = "gaussian",
     cotangent_moment: Any = 1,
 ) -> Scaling:
-    """Forward and backward second moments of every tensor, and the scalings of every parameter that follow. [Scaling sec. 4, 8; App. A-E]
+    """Forward and backward second moments of every tensor, and the scalings of every parameter that follow [Scaling sec. 4, 8; App. A-E].
 
     For a tensor of n channels, f = E[x^2] and b = E[(d loss/dx)^2] by location: zeta = n sum_p f b.  For a weight
     gamma = zeta/(n m k^2 E[W^2]^2), which is nu = E[gW^2]/E[W^2] at every width for weights independent, symmetric and without atoms,

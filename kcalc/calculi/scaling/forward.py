@@ -1,4 +1,4 @@
-"""Forward second moments, layer by layer: the table of the scaling calculus read upwards. [Scaling sec. 4, App. A, B]"""
+"""Forward second moments, layer by layer: the table of the scaling calculus read upwards [Scaling sec. 4, App. A, B]."""
 
 from __future__ import annotations
 

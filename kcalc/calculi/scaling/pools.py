@@ -1,4 +1,4 @@
-"""Pooling: means of correlated locations, and the largest of a window. [Scaling App. B.3, corrected]"""
+"""Pooling: means of correlated locations, and the largest of a window [Scaling App. B.3, corrected]."""
 
 from __future__ import annotations
 

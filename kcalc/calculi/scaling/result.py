@@ -148,7 +148,7 @@ class WeightScaling:
 
 @dataclass(frozen=True, eq=False)
 class Scaling(Tabled):
-    """The scaling calculus of a network at initialisation. [Scaling]
+    """The scaling calculus of a network at initialisation [Scaling].
 
     ``tensors``: {node: f, b, zeta}; ``weights``: {Affine: gamma}; ``biases``: {Affine with a bias: gamma_b = sum_p b / f of what the bias
     is added to}; ``scalars``: {Scale: nu of its factor, were it learned, zeta / u^4}; ``correlations``: {Pool: correlation within its

@@ -125,7 +125,7 @@ class State:
         return weighted([(part.channels, part.level) for part in self.parts])
 
     def with_parts(self, parts: Sequence[Part], factor: Number = 1, law: Law | None = None) -> State:
-        """This state times ``factor``, with the parts that follow from it."""
+        """The state times ``factor``, with the parts that follow from it."""
         return replace(self, parts=tuple(parts), law=law or self.law, terms=((factor, self),), source=None, serial=next(SERIAL))
 
 

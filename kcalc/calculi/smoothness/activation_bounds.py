@@ -50,6 +50,7 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     Parameters
     ----------
     phi : Activation
+        A continuous activation given by a formula.
     reach : float, optional
         Bounds are wanted for |x| <= reach, by default for all x.
 
@@ -62,6 +63,7 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     KcalcError
         For callables, of which nothing can be proven, for activations that jump, which have no
         Lipschitz constant, and for a reach that is negative or no number.
+
     """
     checked(phi).refuse_numeric_only("proven Lipschitz constant")
     if any(phi.jump_sizes(0)):

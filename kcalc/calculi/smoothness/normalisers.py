@@ -63,7 +63,7 @@ class Normaliser:
 
 @dataclass(frozen=True)
 class EntryNormalisation(Normaliser):
-    """``en(w) = w (eps + w^2)^(-1/2)`` entry by entry. [MacDonald et al. 2023, eq. 32-33, the exponent in 33 corrected to -5/2]
+    """``en(w) = w (eps + w^2)^(-1/2)`` entry by entry [MacDonald et al. 2023, eq. 32-33, the exponent in 33 corrected to -5/2].
 
     The derivatives are diagonal, and given as arrays of the shape of w.
     """
@@ -98,7 +98,7 @@ class EntryNormalisation(Normaliser):
 
 @dataclass(frozen=True)
 class WeightNormalisation(Normaliser):
-    """``wn(w) = w (eps + |w|^2)^(-1/2)`` row by row. [MacDonald et al. 2023, eq. 30-31]
+    """``wn(w) = w (eps + |w|^2)^(-1/2)`` row by row [MacDonald et al. 2023, eq. 30-31].
 
     Rows do not mix: of (..., d) the derivative is (..., d, d) with [..., j, l] = d wn_j / d w_l, the second one (..., d, d, d).
     """
@@ -131,7 +131,7 @@ class WeightNormalisation(Normaliser):
 
 @dataclass(frozen=True)
 class BatchNormalisation(Normaliser):
-    """``bn = v o m`` on rows of N examples, without gain and offset. [MacDonald et al. 2023, eq. 22, 25-29]
+    """``bn = v o m`` on rows of N examples, without gain and offset [MacDonald et al. 2023, eq. 22, 25-29].
 
     :meth:`value` and its derivatives are those of bn; :meth:`scaling` and :meth:`centring` are v and m.
     """

@@ -31,8 +31,11 @@ _HEAD = ("layer", "|W|", "|DP|", "|Df|", "sigma(J) >=", "|J| <=", "part of lambd
 
 @dataclass(frozen=True)
 class LayerBound:
-    """Bounds of one Affine layer. ``set``: its parameters; logs: ``own`` >= |Df| in its parameters, all examples together; ``gain``: of the
-    Jacobian from the layer to the output; ``sigma``: the smallest singular value of the data it reads; ``least`` <= that of Df."""
+    """Bounds of one Affine layer.
+
+    ``set``: its parameters; logs: ``own`` >= |Df| in its parameters, all examples together; ``gain``: of the
+    Jacobian from the layer to the output; ``sigma``: the smallest singular value of the data it reads; ``least`` <= that of Df.
+    """
 
     node: Node
     set: ParameterSet
@@ -117,7 +120,7 @@ class Smoothness(Tabled):
 
     @property
     def step_size(self) -> float:
-        """2 / beta: any smaller learning rate decreases the loss at every step that stays in the parameter set. [Theorem 2.3]"""
+        """2 / beta: any smaller learning rate decreases the loss at every step that stays in the parameter set [Theorem 2.3]."""
         return number(math.log(2) - self.log_beta)
 
     def _require_smooth(self) -> None:
@@ -135,7 +138,7 @@ class Smoothness(Tabled):
 
     @property
     def regularity(self) -> float:
-        """A lower bound of lambda(DF), the smallest eigenvalue of DF DF^T: ``sum_l lambda(Df_l) prod_(j>l) lambda(Jf_j)``. [Prop. 4.6]"""
+        """A lower bound of lambda(DF), the smallest eigenvalue of DF DF^T: ``sum_l lambda(Df_l) prod_(j>l) lambda(Jf_j)`` [Prop. 4.6]."""
         return number(self.log_regularity)
 
     @property
@@ -156,13 +159,13 @@ class Smoothness(Tabled):
 
     @property
     def pl_constant(self) -> float | None:
-        """mu lambda in ``|grad l|^2 >= mu lambda (l - inf gamma)`` over the parameter set, None for losses without a mu. [Theorem 2.4]"""
+        """mu lambda in ``|grad l|^2 >= mu lambda (l - inf gamma)`` over the parameter set, None for losses without a mu [Theorem 2.4]."""
         if self.loss.pl is None:
             return None
         return self.loss.pl / self.examples * self.regularity
 
     def rate(self, step: Any = None) -> float:
-        """The factor by which l - l* falls per step: ``1 - mu lambda eta (1 - beta eta / 2)``, eta = 1/beta unless given. [Theorem 2.3]
+        """The factor by which l - l* falls per step: ``1 - mu lambda eta (1 - beta eta / 2)``, eta = 1/beta unless given [Theorem 2.3].
 
         As long as descent stays in the parameter set. Raises: KcalcError for eta outside (0, 2/beta) and where beta or mu does not exist.
         """

@@ -88,7 +88,7 @@ class ResidualSpectrum(Printed):
         return (Assumption("network", text, "convention"),)
 
     def plot(self, ax: Axes | None = None, values: Any = None) -> Axes:
-        """Draw the density, over a histogram of the singular values ``values`` if given. [MacDonald et al. 2023, Fig. 1]"""
+        """Draw the density, over a histogram of the singular values ``values`` if given [MacDonald et al. 2023, Fig. 1]."""
         from ...plotting.smoothness import residual_spectrum
 
         return residual_spectrum(self, values, ax=ax)

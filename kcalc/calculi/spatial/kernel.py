@@ -173,8 +173,10 @@ class LocationKernel(Kernel):
     def _convolved(
         self, below: Channels, window: Window, weight: float, extra: Sequence[tuple[float, Array, Array]], node: Node
     ) -> tuple[Array, Array, Jet]:
-        """(q1, q2) as (..., P) and the gap of a sum over taps: ``1 - C = sum_k (a_k - b_k)^2 / 2 + sum_k a_k b_k gap_k`` with the two
-        sides' amplitudes over their own norm, so that near-duplicates keep their digits."""
+        """(q1, q2) as (..., P) and the gap of a sum over taps: ``1 - C = sum_k (a_k - b_k)^2 / 2 + sum_k a_k b_k gap_k``.
+
+        a and b are the two sides' amplitudes over their own norms, so that near-duplicates keep their digits.
+        """
         source = self.parents[node][0]
         groups = [(float(share) * weight, pair.moments) for share, pair in below.groups]
         sides = []

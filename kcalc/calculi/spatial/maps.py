@@ -204,8 +204,10 @@ class SpatialKernelMap(OfReading, Shown):
         return {node: np.broadcast_to(q, (len(images), q.shape[-1])).reshape(-1, *shapes[node]) for node, q in own.q.items()}
 
     def c_values(self, x: Any, y: Any, pairs: bool = False) -> dict[Node, Array]:
-        """{node: c value at every location} for two images (height, width, channels); ``pairs``: of all pairs of locations, (*locations of
-        x, *locations of y). nan where a q value is 0, for there is no cosine."""
+        """{node: c value at every location} for two images (height, width, channels).
+
+        ``pairs``: of all pairs of locations, (*locations of x, *locations of y). nan where a q value is 0, for there is no cosine.
+        """
         reading = self.reading.with_all_pairs() if truth(pairs, "pairs") else self.reading
         both = [read_images(self.network, reading.shapes, _one(image), what) for image, what in ((x, "x"), (y, "y"))]
         images = Images.of({node: np.concatenate([side[node] for side in both]) for node in both[0]})
@@ -296,8 +298,9 @@ class SpatialKernelMap(OfReading, Shown):
 
 
 class SpatialTangentKernel(SpatialKernelMap):
-    """The tangent kernel of a network on images, ``K.matrix(X, Y=None)``; its NNGP, ``K.nngp.matrix(X, Y=None)``, and its kernel maps are
-    of the same recursion.
+    """The tangent kernel of a network on images, ``K.matrix(X, Y=None)``.
+
+    Its NNGP, ``K.nngp.matrix(X, Y=None)``, and its kernel maps are of the same recursion.
     """
 
     @property
@@ -307,7 +310,7 @@ class SpatialTangentKernel(SpatialKernelMap):
 
     @property
     def parameterization(self) -> str:
-        """ "ntk" or "standard"."""
+        """The parameterisation, "ntk" or "standard"."""
         return "ntk" if self.reading.fan_in is None else "standard"
 
     def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:

@@ -21,8 +21,11 @@ MAX = (
 
 @dataclass(frozen=True)
 class Place:
-    """The locations of one feature map. ``full``: all pairs of locations are followed, else equal ones alone. ``flat``: after a Flatten,
-    so that locations are channels. ``window``: what an Affine, Pool or TokenMix reads of the feature map below."""
+    """The locations of one feature map.
+
+    ``full``: all pairs of locations are followed, else equal ones alone. ``flat``: after a Flatten,
+    so that locations are channels. ``window``: what an Affine, Pool or TokenMix reads of the feature map below.
+    """
 
     shape: tuple[int, ...]
     full: bool

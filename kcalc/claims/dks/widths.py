@@ -115,8 +115,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _frames(rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
-    """(draws, m, 2): what SUO weights make of two vectors with q = 1 and c = 0.4, exactly in law: by a uniform pair of orthonormal "
-    "vectors."""
+    """(draws, m, 2): what SUO weights make of two vectors with q = 1 and c = 0.4.
+
+    It has the exact law, by a uniform pair of orthonormal vectors.
+    """
     n = max(m, k)
     x = rng.normal(size=(2, draws, n))
     first = x[0] / np.linalg.norm(x[0], axis=1, keepdims=True)

@@ -26,7 +26,7 @@ SLOPES = (0.0, 0.3, 0.9, 1.5, 3.0, -0.4)
 
 
 def exact_tailored_map() -> tuple[sp.Expr, sp.Symbol, sp.Symbol]:
-    """C of a leaky ReLU of slope a at c = cos t by its definition: cos(u) cos(u - t) over the angle, piece by piece. (map, t, a)"""
+    """C of a leaky ReLU of slope a at c = cos t by its definition: cos(u) cos(u - t) over the angle, piece by piece. (map, t, a)."""
     t, a, u = sp.symbols("t a u", positive=True)
     primitive = u * sp.cos(t) / 2 + sp.sin(2 * u - t) / 4
     both = primitive.subs(u, sp.pi / 2) - primitive.subs(u, t - sp.pi / 2)  # both inputs positive; as much again both negative

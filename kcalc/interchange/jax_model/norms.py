@@ -211,7 +211,7 @@ def _array(ops: dict[str, Op], expr: Any, shape: tuple[int, ...], kept: list[int
 
 def _grouped(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: Found,
              outputs: tuple[str, ...]) -> tuple[str, str, int, tuple[int, ...]] | None:  # fmt: skip
-    """Group normalisation: channels split in two axes before, joined again after. (last operation, source, groups, axes)"""
+    """Group normalisation: channels split in two axes before, joined again after. (last operation, source, groups, axes)."""
     split = ops[base]
     if not isinstance(split, Reshape):
         return None

@@ -82,8 +82,10 @@ Value = Known | Ref
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Padded(Op):
-    """Constant ``value`` put around, or numbers by the ``mode`` of a Linear: (low, high) per axis; drawn into the
-    window operation behind it, else not read."""
+    """A border of the constant ``value``, or of numbers by the ``mode`` of a Linear: (low, high) per axis.
+
+    It becomes part of the window operation behind it; elsewhere it is not read.
+    """
 
     pads: tuple[tuple[int, int], ...]
     value: float

@@ -204,7 +204,7 @@ class OnnxTarget(Target[str]):
         return self.node("Mul", u, self._total(heights, weights / math.sqrt(math.pi)))
 
     def _far(self, u: str) -> str:
-        """1 - erfc(u), the trapezoid rule of step h with its correction  [Chiarella, Reichel 1968]:
+        """1 - erfc(u), the trapezoid rule of step h with its correction  [Chiarella, Reichel 1968].
 
         erfc u = h u e^(-u^2)/pi sum_n e^(-n^2 h^2)/(n^2 h^2 + u^2) - 2/(e^(2 pi u/h) - 1), n over all whole numbers.
         """
