@@ -183,7 +183,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("slope-inverse", "subnetworks.slope_maxima:MaximalSlope.inverse", times(1.001), ("DKS-tab-tanh", "DKS-173")),
     Mutation("shares", "calculi.channels:_ratio", times(1.1), ("DKS-eq4", "DKS-eq8")),
     Mutation("loss-residual", "calculi.smoothness.losses:Loss.residual", times(0.5), ("SKIP-cor4.4",)),
-    Mutation("activation-size", "calculi.smoothness.activation_bounds:largest", times(0.7), ("SKIP-cor4.4",)),
+    Mutation("activation-size", "calculi.smoothness.activation_bounds:_largest", times(0.7), ("SKIP-cor4.4",)),
     Mutation("weight-correction", "calculi.scaling.result:WeightScaling.correction", times(1.1), ("SC-eq3",)),
     Mutation("flow-slope", "shaping.limits:flow_slope", times(0.98), ("TAT-prop3",)),
     Mutation("depth-factor", "calculi.moments.depth:DepthMoments.relative_factor", times(1.1), ("PLG-eq76",)),
