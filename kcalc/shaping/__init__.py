@@ -169,7 +169,8 @@ def shape(
                 raise KcalcError(f"method {glimpse(method)} takes no targets, but {name!r} was given")
             owners = ", ".join(repr(other) for other in METHODS if name in signature(METHODS[other]).parameters)
             if owners:
-                raise KcalcError(f"unknown target of method {glimpse(method)}: {name!r} belongs to {owners}")
+                own = f"{glimpse(method)} takes {', '.join(sorted(allowed))}"
+                raise KcalcError(f"unknown target of method {glimpse(method)}: {name!r} belongs to {owners}; {own}")
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
     return METHODS[method](network, activation, **given)
 
