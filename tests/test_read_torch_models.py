@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -175,9 +178,19 @@ class NoGradInside(nn.Module):
 
 def test_graphs_within_the_graph() -> None:
     assert [type(x) for x in layers(NoGradInside())] == [Affine, Nonlinear, Affine]
-    found = read(Cond(), (2, 6))
-    assert found.fidelity.nodes["a"] == "exact"
-    assert found.fidelity.level == "not read" or found.remarks
+
+
+BRANCHES = """
+import test_read_torch_models as models
+found = models.read(models.Cond(), (2, 6))
+assert found.fidelity.nodes["a"] == "exact", found
+assert found.fidelity.level == "not read" or found.remarks, found
+"""
+
+
+def test_branches_within_the_graph() -> None:
+    """In a process of its own: PyTorch's compiler refuses branches after some other uses of it in one process."""
+    subprocess.run([sys.executable, "-c", BRANCHES], check=True, cwd=Path(__file__).parent)
 
 
 UNREAD: dict[str, tuple[Any, str]] = {

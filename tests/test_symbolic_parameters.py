@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,29 @@ NEEDS_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
 def test_where_numbers_are_needed_the_symbol_is_named(kind: str, phi: kc.Activation) -> None:
     with pytest.raises(kc.KcalcError, match=r"\b(a|alpha)\b.*subs|symbol"):
         NEEDS_NUMBERS[kind](phi, A.vanilla(2, phi))
+
+
+def test_names_of_other_quantities_are_refused() -> None:
+    """kc.symbols.q as a slope would be read as the q value of the input."""
+    for name in ("q", "c", "p", "x", "phi", "pi"):
+        for symbol in (sp.Symbol(name, positive=True), sp.Symbol(name, real=True)):
+            with pytest.raises(kc.KcalcError, match="another letter"):
+                kc.activations.leaky_relu(1 + symbol)
+            with pytest.raises(kc.KcalcError, match="another letter"):
+                kc.activation("erf").transformed(input_scale=symbol**2 + 1)
+
+
+def test_shifts_and_scales_of_any_sign() -> None:
+    beta = sp.Symbol("beta", real=True)
+    shifted = kc.activation("erf").transformed(input_shift=beta, output_shift=-beta)
+    assert "beta" in shifted.name and shifted.subs({beta: 0.5})(0.5) == pytest.approx(math.erf(1.0) - 0.5)
+    assert kc.activation("relu").transformed(output_shift=beta).subs({beta: -0.25})(-1.0) == -0.25
+    assert "psi" in str(kc.maximal_slope(A.vanilla(2, kc.activations.leaky_relu(a))))
+    assert "leaky_relu" in kc.report(A.vanilla(2, kc.activations.leaky_relu(a))).html
+    with pytest.raises(kc.KcalcError, match="positive=True"):
+        kc.activation("relu").transformed(input_scale=beta)
+    with pytest.raises(kc.KcalcError, match="zero"):
+        kc.activation("erf").transformed(input_scale=sp.Symbol("b", zero=True))
 
 
 def test_refusals() -> None:

@@ -324,7 +324,7 @@ class Transformed(Activation):
 
 def transform(activation: Activation, constants: Transformation) -> Activation:
     """``activation`` under ``constants``; transformations of transformations are merged."""
-    if constants.input_scale == 0 or constants.output_scale == 0:
+    if constants.input_scale.is_zero or constants.output_scale.is_zero:
         raise KcalcError("input_scale and output_scale must not be zero: the activation would be constant")
     for item in fields(constants):
         value = getattr(constants, item.name)
@@ -339,6 +339,8 @@ def transform(activation: Activation, constants: Transformation) -> Activation:
     if constants.is_identity:
         return base
     a, b, scale, shift = constants.input_scale, constants.input_shift, constants.output_scale, constants.output_shift
+    if base.kinks and a.is_positive is None and a.is_negative is None:
+        raise KcalcError(f"{base.name} has a kink, and the sign of input_scale = {a} is not known: declare its symbols with positive=True")
     kinks = [(k - b) / a for k in base.kinks]
     if any(kink.free_symbols for kink in kinks):
         raise KcalcError(f"{base.name}: its kinks would lie at {', '.join(map(str, kinks))}; give numbers for input_scale and input_shift")

@@ -8,12 +8,12 @@ from typing import Any
 import sympy as sp
 
 from kcalc import plain_arguments
-from kcalc.activations.pieces import X
 from kcalc.errors import KcalcError, glimpse
 from kcalc.fields import NUMPY, SYMPY
 from kcalc.plain_arguments import text
 
 _LARGEST_DENOMINATOR = 1024
+TAKEN = {"x", "c", "q", "p", "phi", "pi"}  # names of other quantities in formulas of maps
 
 
 def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp.Expr:
@@ -37,11 +37,14 @@ def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp
 
 
 def real_expression(value: sp.Expr, what: str) -> sp.Expr:
-    """An expression in real symbols other than x.  Raises KcalcError for others."""
+    """An expression in real symbols.  Raises KcalcError for others, and for symbols that stand for other quantities in formulas."""
     if value.is_real is not True:
         raise KcalcError(f"{what} = {glimpse(value, 80)} is not known to be real: declare its symbols with real=True or positive=True")
-    if X in value.free_symbols:
-        raise KcalcError(f"{what} = {glimpse(value, 80)} contains x, the variable of activations; give the parameter another letter")
+    for symbol in sorted(value.free_symbols, key=str):
+        if symbol.name in TAKEN:  # type: ignore[attr-defined]
+            raise KcalcError(
+                f"{what} = {glimpse(value, 80)}: {symbol} stands for another quantity in formulas; give the parameter another letter"
+            )
     return value
 
 

@@ -15,6 +15,12 @@ def short(value: sp.Expr) -> str:
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 
+def _added(value: sp.Expr) -> str:
+    """``+.5`` or ``-.5``; nothing for 0."""
+    text = "" if value == 0 else short(value)
+    return text if not text or text.startswith("-") else f"+{text}"
+
+
 @dataclass(frozen=True)
 class Transformation:
     """The constants of x -> output_scale * (phi(input_scale * x + input_shift) + output_shift); DKS's alpha, beta, gamma, delta."""
@@ -31,9 +37,9 @@ class Transformation:
     def label(self, name: str) -> str:
         """Like ``14.9(tanh[.0904x+.56]-.505)``."""
         inside = "x" if self.input_scale == 1 else f"{short(self.input_scale)}x"
-        inside += "" if self.input_shift == 0 else f"{'' if self.input_shift < 0 else '+'}{short(self.input_shift)}"
+        inside += _added(self.input_shift)
         out = name if inside == "x" else f"{name}[{inside}]"
-        out += "" if self.output_shift == 0 else f"{'' if self.output_shift < 0 else '+'}{short(self.output_shift)}"
+        out += _added(self.output_shift)
         if self.output_scale == 1:
             return out
         return f"{short(self.output_scale)}({out})" if self.output_shift != 0 else f"{short(self.output_scale)}*{out}"

@@ -111,8 +111,9 @@ class PhaseDiagram(Shown):
 def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> PhaseDiagram:
     """The phases of a deep plain network: h -> sigma_w W phi(h) + sigma_b b, from q = 1, with the limits of :func:`kcalc.depth_limit`.
 
-    ``sigma_w``, ``sigma_b``: increasing arrays (default .5 to 3, and 0 to 1). q and chi hold to about 1e-12 of their size, c and
-    rate, where they differ from 1 and chi, to about 1e-7. Raises: KcalcError for other arrays, activations that jump and linear ones.
+    ``sigma_w``, ``sigma_b``: increasing arrays (default .5 to 3, and 0 to 1). q and chi hold to about 1e-12 of their size
+    (q to 1e-12 over |1 - Q'(q)| where the slope Q' of its map is near 1), c and rate, where they differ from 1 and chi, to about 1e-7.
+    Raises: KcalcError for other arrays, activations that jump and linear ones.
     """
     phi = resolve(activation)
     check_shapeable(phi)
@@ -139,7 +140,8 @@ def _phases(phi: Activation, table: QTable, w: Array, b: Array, found: QLimits) 
     distinct, place = np.unique(found.q[settled], return_inverse=True)
     chi[settled] = w[settled] * np.array([slope_square(phi, float(q)) for q in distinct])[place]
     first, last = table.nodes[[0, -1]]
-    chi[vanishing] = w[vanishing] * slope_square(phi, math.exp(first))
+    limit = w[vanishing] * slope_square(phi, math.exp(first))
+    chi[vanishing] = np.where(np.abs(limit - 1) <= 1e-9, 1.0, limit)  # of what vanishes algebraically
     crawling = (found.outcome == GROWS) & (np.abs(w * np.exp(table.ratio(last)) - 1) <= NEUTRAL)
     if crawling.any():  # q grows more slowly than any exponential: where layers become linear, chi tends to Q(q)/q
         limit = w[crawling] * slope_square(phi, math.exp(last))

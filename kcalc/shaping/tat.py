@@ -73,6 +73,7 @@ def _target(value: Any, name: str) -> float | None:
 
 
 def _is_leaky(phi: Activation) -> bool:
+    phi.refuse_symbols("TAT")
     return isinstance(phi, Leaky) and phi.positive_slope == 1 and 0 <= phi.negative_slope < 1
 
 
