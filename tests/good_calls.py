@@ -213,6 +213,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     "Network.map_layers": lambda: good(lambda _, layer: layer),
     "Network.nodes_of": lambda: good(L.Affine),
     "Network.relabelled": lambda: good({"affine_1": "first"}),
+    "Activation.subs": lambda: good({}),
     "Network.subs": lambda: good({}),
     "Network.with_notes": lambda: good([]),
     "Network.without": lambda: good([]),
@@ -313,7 +314,7 @@ METHODS: dict[str, Callable[[], Good]] = {
 # hooks between the parts of the library, which hand each other states, fields and jets
 HOOKS = {
     "ball_gaps", "ball_values", "gaps", "values", "cross_drop", "jax_values", "mean_slope_series", "q_product_series", "q_series",
-    "refuse_numeric_only", "taylor", "Enclosure.checked", "Enclosure.of", "Finding.of",
+    "refuse_numeric_only", "refuse_symbols", "taylor", "Enclosure.checked", "Enclosure.of", "Finding.of",
 }  # fmt: skip
 
 

@@ -230,7 +230,7 @@ def test_whole_numbers_of_q_keep_all_digits() -> None:
 def test_symbols_ask_for_subs() -> None:
     net = A.resnet_v2(50, residual_weight=sp.Symbol("w", positive=True))
     C = kc.c_map(net)
-    with pytest.raises(kc.KcalcError, match=r"net\.subs"):
+    with pytest.raises(kc.KcalcError, match=r"\.subs"):
         C(0.5)
     assert kc.c_map(net.subs({"w": 0.6}))(1.0) == 1.0
 

@@ -21,6 +21,7 @@ from kcalc.expectations.quadrature import Array
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 from kcalc.fields.jax_field import is_jax
 from kcalc.formulas import exact
+from kcalc.plain_arguments import mapping
 from kcalc.threads import cached_property
 
 __all__ = ["Activation", "Transformed", "X", "checked", "transform"]
@@ -85,8 +86,12 @@ class Activation(LocalMaps):
     # --- symbols -------------------------------------------------------------------------------------------------------------------
 
     def subs(self, values: Mapping[Any, Any]) -> Activation:
-        """The activation with numbers, or other expressions, for symbols of its constants."""
-        return self._substituted({symbol: exact(value) for symbol, value in values.items()}) if self.free_symbols else self
+        """The activation with numbers, or other expressions, for symbols of its constants: {symbol: value}.
+
+        Raises KcalcError for anything else.
+        """
+        given = {symbol: SYMPY.number(exact(value)) for symbol, value in mapping(values, "values").items()}
+        return self._substituted(given) if self.free_symbols else self
 
     def _substituted(self, values: Mapping[Any, Any]) -> Activation:
         raise NotImplementedError
