@@ -138,6 +138,8 @@ class Affine(Layer):
                 raise _fail(self, f"padding must be 'same', 'valid', 'circular' or numbers, got {glimpse(self.padding)}")
         elif isinstance(self.padding, list | tuple) or (isinstance(self.padding, np.ndarray) and self.padding.ndim):
             object.__setattr__(self, "padding", tuple(whole(p, "Affine: padding") for p in self.padding))
+            if not self.padding and self.kernel:
+                raise _fail(self, "padding must not be empty: give one number, or one for every axis of the kernel")
         else:
             object.__setattr__(self, "padding", whole(self.padding, "Affine: padding"))
         for name in ("sigma_w", "sigma_b"):
