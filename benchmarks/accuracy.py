@@ -112,7 +112,7 @@ def optimizers(options: argparse.Namespace) -> list[Table]:
 
 def _compared(options: argparse.Namespace, recipe: str, part: str, seeds: int) -> Table:
     journal = None if options.journal is None else Path(options.journal) / f"{recipe}-{part}.jsonl"
-    found = training.compare(training.recipe(recipe).contenders(), training.load("digits"), SETTINGS, seeds, part, journal=journal)
+    found = training.compare(training.recipe(recipe).configurations(), training.load("digits"), SETTINGS, seeds, part, journal=journal)
     title = "stratified 5-fold" if part == "folds" else "the last 360 (writers that are not trained on)"
     columns = ("network", "learning rate", "test %", "+-", "train %", "steps to 95 %", "diverged")
     return Table(f"{recipe}, {title}, {seeds} runs per learning rate", columns, _rows(found))

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import kcalc as kc
-from kcalc.layers import Affine, Concat, Input, Nonlinear, Sum
+from kcalc.network.layers import Affine, Concat, Input, Nonlinear, Sum
 
 
 def plain(depth: int) -> kc.Network:

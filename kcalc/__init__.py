@@ -4,10 +4,14 @@ Give it a network as a directed acyclic graph; it derives local and global Q/C m
 them the constants that make the network trainable. jax, matplotlib and torch are imported only when they are used.
 """
 
-from . import activations, architectures, claims, layers, symbols, token_mixing
+from . import activations, claims
 from .activations import Activation, activation
+from .activations import gains as gains
+from .activations.gains import gain
+from .activations.gaussian_expectations import expectation, pair_expectation
 from .backend import Model, coordinate_check, lsuv, normalise_locations, scale_output, to_jax, wli
 from .calculi.batches import large_batch
+from .calculi.comparison import MapComparison, compare
 from .calculi.fluctuations import Fluctuations, fluctuations
 from .calculi.global_maps import c_map, node_values, q_map, q_values
 from .calculi.gradients import Gradients, gradients
@@ -17,13 +21,15 @@ from .calculi.ntk import ntk
 from .calculi.scaling import Scaling, scaling
 from .calculi.slopes import slope_polynomial
 from .calculi.smoothness import ResidualSpectrum, Smoothness, activation_bounds, residual_spectrum, smoothness
-from .combinators import chain, repeat, residual
-from .comparison import MapComparison, compare
-from .errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
-from .gains import gain
-from .gaussian import expectation, pair_expectation
+from .calculi.subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope, subnetworks
+from .foundation import symbols
+from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
 from .interchange import Reading, load_json, read, save_json
-from .network import Network
+from .matrices import spectrum as spectrum
+from .network import architectures, layers, token_mixing
+from .network.combinators import chain, repeat, residual
+from .network.network import Network
+from .network.skips import averaging_shortcuts, skip_network
 from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
 from .report import report
 from .shaping import (
@@ -37,8 +43,6 @@ from .shaping import (
     vanilla_maps,
     with_residual_weights,
 )
-from .skips import averaging_shortcuts, skip_network
-from .subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope, subnetworks
 from .verification import empirical_ntk, hessian_blocks, verify_kernels
 from .version import __version__
 

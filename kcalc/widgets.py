@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import Any
 
 from .calculi.global_maps import c_map
-from .errors import KcalcError
-from .layers import Nonlinear
-from .network import Network
+from .foundation.errors import KcalcError
+from .network.layers import Nonlinear
+from .network.network import Network
 from .plotting import c_maps
 from .plotting import titles as plot_claims
 from .plotting.frame import claim
@@ -25,14 +25,14 @@ from .shaping import residual_blocks, shape, with_residual_weights
 __all__ = ["Explorer", "explore"]
 
 ACTIVATIONS = ("relu", "tanh", "erf", "softplus", "gelu", "selu", "sigmoid", "sin")
-DEPTHS = ("depth", "blocks", "layers")  # what builders call their depth
+DEPTHS = ("depth", "blocks", "layers")  # names of depth in builders
 GIVEN = "as given"
 DRAWN = 4.2  # inches
 
 
 @dataclass(frozen=True, eq=False)
 class Explorer:
-    """Controls and a picture; a notebook shows ``box``. ``values`` are what the controls say now, ``network`` what they make."""
+    """Controls and a picture; a notebook shows ``box``. ``values`` are those of the controls now, ``network`` the network for them."""
 
     box: Any
     controls: Mapping[str, Any]
@@ -83,7 +83,7 @@ def explore(net_or_builder: Network | Callable[..., Network]) -> Explorer:
     """Sliders that redraw the global C map of a network.
 
     A network: its activations are replaced by the chosen one, the shortcut weight (where it has residual blocks) by that of the slider,
-    both "as given" at first. A function that builds networks (``kc.architectures.vanilla``): what it takes of ``activation``,
+    both "as given" at first. A function that builds networks (``kc.architectures.vanilla``): each of its arguments ``activation``,
     ``depth`` (or ``blocks``, ``layers``) and ``shortcut_weight`` gets a control. ``method`` shapes the network by DKS with the slope
     ``zeta`` or by TAT with the c value ``eta``.
 
@@ -167,7 +167,9 @@ def _png(maps: dict[str, Any]) -> bytes:
     c_maps(maps, ax=ax)
     levels = {label: one(0.0) for label, one in maps.items()}
     if not any(isinstance(level, Mapping) for level in levels.values()):
-        claim(ax, "Orthogonal inputs come out with c = " + ", ".join(f"{plot_claims.rounded(v)} {label}" for label, v in levels.items()))
+        claim(
+            ax, "Orthogonal inputs come out with c = " + ", ".join(f"{plot_claims.three_digits(v)} {label}" for label, v in levels.items())
+        )
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=110)
     return stream.getvalue()

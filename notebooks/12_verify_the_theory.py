@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -22,11 +24,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import sympy as sp
 from IPython.display import Markdown
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 import kcalc as kc
 from kcalc import claims
+from kcalc.plotting import axis_names
 
 rng = np.random.default_rng(0)
+set_matplotlib_formats("svg", metadata={"Date": None})
 plt.rc("figure", dpi=110)
 plt.rc("axes", titlesize=10.5)
 plt.rc("axes.spines", top=False, right=False)
@@ -162,12 +167,12 @@ ax.plot(
     "o",
     mfc="none",
     color=BLUE,
-    label="$C = c^n$: attained",
+    label=r"$\mathcal{C}(c) = c^n$: attained",
 )
 ax.axvline(np.exp(-1 / np.e), color=GREY, lw=1, ls=":")
 ax.set(
     xlabel=f"flatness $F(c)$ at $c$ = {c}",
-    ylabel=r"slope $|C'(c)|$",
+    ylabel=axis_names.C_SLOPE,
     ylim=(0, 2.4),
     title="The printed slope bound fails for nearly linear maps; the corrected one is attained",
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from monte_carlo import FUNCTIONS, slot_parents
 
-from kcalc import layers
+from kcalc.network import layers
 
 Array = np.ndarray
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import networkx as nx
 
-from kcalc import layers as L
+from kcalc.network import layers as L
 
 Node = Any
 NORMS = (L.BatchNorm, L.LayerNorm, L.RMSNorm, L.GroupNorm)

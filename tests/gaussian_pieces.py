@@ -32,7 +32,7 @@ def digits(n: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Pieces:
-    """sum_j parts[i][j] x^j exp(rates[i] x) on the i-th piece; what kcalc.expectations asks of a function."""
+    """sum_j parts[i][j] x^j exp(rates[i] x) on the i-th piece; what kcalc.gaussian.expectations asks of a function."""
 
     name: str
     kink_points: tuple[float, ...]

@@ -235,6 +235,8 @@ METHODS: dict[str, Callable[[], Good]] = {
     # maps and their parts
     "Table.gap": lambda: good(0.5),
     "Table.slope": lambda: good(0.5),
+    "QTable.slope": lambda: good(0.5),
+    "QTable.verify": lambda: good(20),
     "Table.verify": lambda: good(20),
     "Enclosure.contains": lambda: good(0.5),
     "Composition.evaluate": lambda: good({"c": 0.5}),
@@ -337,6 +339,7 @@ MORE: dict[str, Callable[[], Any]] = {  # beside those of tests/result_examples.
 # of the results in tests/result_examples.py those that have methods of their own
 EXAMPLES = (
     "Network", "activation", "activation.c_map", "activation.q_map", "activation.c_map.derivative", "activation.c_map.table",
+    "activation.q_map.table", "verification.training_spectra", "verification.variance_spectra",
     "activation.c_map.ball", "c_map", "c_map.derivative", "q_map", "c_map.expr", "c_map.spatial", "compare", "coordinate_check",
     "equivalent_parameters", "fluctuations", "gaussian_process", "gradients", "hessian_blocks", "kernel_regression", "learnable_kernel",
     "maximal", "maximal_c_value", "maximal_curvature", "maximal_slope", "moments.open", "moments_at_depth", "ntk", "ntk.regime",

@@ -12,7 +12,7 @@ from good_arguments import Good, good, path_to
 
 import kcalc as kc
 from kcalc import training
-from kcalc.training import Contender, Dataset, Preparation, Settings, Split, Trainer
+from kcalc.training import Dataset, Preparation, RunConfiguration, Settings, Split, Trainer
 
 L = kc.layers
 QUICK = Settings(steps=2, batch_size=4, evaluate_every=2)
@@ -55,13 +55,13 @@ def fitting() -> dict[str, Any]:
 
 
 TRAINING: dict[str, Callable[[], Good]] = {
-    "training.Contender": lambda: good("a", LINEAR),
+    "training.RunConfiguration": lambda: good("a", LINEAR),
     "training.Dataset": lambda: good("a", images().images, images().labels, 2, 4),
     "training.Preparation": lambda: good(),
     "training.Settings": lambda: good(),
     "training.Split": lambda: good("a", split().x, split().y, split().train, split().test, 2, Preparation()),
     "training.Trainer": lambda: good(model(), QUICK),
-    "training.compare": lambda: good([Contender("a", LINEAR)], images(), QUICK, 1, rates=(0.01,)),
+    "training.compare": lambda: good([RunConfiguration("a", LINEAR)], images(), QUICK, 1, rates=(0.01,)),
     "training.data_mesh": lambda: good(1),
     "training.evaluate": lambda: good(model(), params(), split()),
     "training.fit": lambda: good(model(), split(), QUICK, learning_rate=0.01, seed=0, **fitting()),
@@ -75,7 +75,7 @@ TRAINING_METHODS: dict[str, Callable[[], Good]] = {
     "Trainer.check": lambda: good(split()),
     "Trainer.evaluate": lambda: good(params(), split()),
     "Trainer.fit": lambda: good(split(), 0.01, 0, **fitting()),
-    "Recipe.contenders": lambda: good(2, 4, steps=2),
+    "Recipe.configurations": lambda: good(2, 4, steps=2),
 }
 TRAINING_EXAMPLES: dict[str, Callable[[], Any]] = {
     "training.Trainer": lambda: Trainer(model(), QUICK),

@@ -17,8 +17,8 @@ import sympy as sp
 from numpy.polynomial.hermite_e import hermegauss
 
 import kcalc as kc
-from kcalc import layers as L
-from kcalc.network import sum_weights
+from kcalc.network import layers as L
+from kcalc.network.network import sum_weights
 
 Array = np.ndarray
 Node = Hashable

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import kcalc as kc
-from kcalc.layers import Affine, TokenMix
+from kcalc.network.layers import Affine, TokenMix
 
 L = kc.layers
 T, D = 5, 16

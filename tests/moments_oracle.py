@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from kcalc import layers
-from kcalc.network import Network, sum_weights
+from kcalc.network import layers
+from kcalc.network.network import Network, sum_weights
 
 Array = np.ndarray
 Node = Hashable

@@ -18,7 +18,7 @@ import networkx as nx
 import numpy as np
 from scipy import special, stats
 
-from kcalc import layers
+from kcalc.network import layers
 
 Array = np.ndarray
 Node = Hashable

@@ -32,12 +32,11 @@ from pipeline_networks import Case, case
 from pipeline_truth import DIGITS, NoTruth, accuracy, conditions, truth
 
 import kcalc as kc
-from kcalc.calculi.kernel import Kernel
-from kcalc.compose import fold
+from kcalc.calculi.kernel import kernel_over
 from kcalc.fields import mpmath_field
 from kcalc.fields.jets import Jet
 from kcalc.interchange import network_from_dict, network_to_dict
-from kcalc.network import channel_widths, concat_channels
+from kcalc.network.compose import interpret
 
 L = kc.layers
 NUMPY, WIDE, CLOSE, ROUNDED, GAP = 1e-12, 1e-24, 1e-10, 1e-14, 1e-11
@@ -174,10 +173,10 @@ class Judge:
 
     def _fold(self) -> Values:
         system, given, net = mpmath_field(30), self.case, self.net
-        kernel = Kernel(system, given.uniform, True, concat_channels(net), False, channel_widths(net))
+        kernel = kernel_over(system, given.uniform, True)
         q1, q2 = system.number(given.q1), system.number(given.q2)
         inputs = {node: kernel.start(node, q1, q2, Jet((1 - system.number(given.c[node]),))) for node in net.inputs}
-        states = {node: kernel.whole(state) for node, state in fold(net, kernel, inputs).items()}
+        states = {node: kernel.whole(state) for node, state in interpret(net, kernel, inputs).items()}
         return {node: (one, two, 1 - gap.value) for node, (one, two, gap) in states.items()}
 
     def balls(self) -> None:

@@ -31,6 +31,7 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
     image, x = ("x", L.Input(8, (8, 8))), ("x", L.Input(8))
     a = ("a", L.Affine(8), "x")
     f = ("f", act, "a")
+    two = (x, a, f, ("b", L.Affine(8), "f"), ("g", act, "b"))
     return {
         "plain": kc.chain(L.Input(8), *[L.Affine(8), act] * 3, L.Affine(3)),
         "depthwise": _net(
@@ -90,11 +91,9 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
             x, a, f, ("g", act, "f"), ("b", L.Affine(4), "g"), ("c", L.Concat(), "f", "b"), ("h", act, "c"), ("y", L.Affine(3), "h")
         ),
         "dense, activations joined": _net(
-            x,
-            a,
-            f,
+            *two[:3],
             ("b", L.Affine(4), "f"),
-            ("g", act, "b"),
+            two[4],
             ("c", L.Concat(), "f", "g"),
             ("h", L.Affine(4), "c"),
             ("i", act, "h"),
@@ -116,11 +115,7 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
         "V1": _net(x, a, f, ("b", L.Affine(8), "f"), ("s", L.Sum((0.6, 0.8)), "f", "b"), ("g", act, "s"), ("y", L.Affine(3), "g")),
         "V1, plain sums": _net(x, a, f, ("b", L.Affine(8), "f"), ("s", L.Sum(), "f", "b"), ("g", act, "s"), ("y", L.Affine(3), "g")),
         "two activations added": _net(
-            x,
-            a,
-            f,
-            ("b", L.Affine(8), "f"),
-            ("g", act, "b"),
+            *two,
             ("s", L.Sum((0.6, 0.8)), "f", "g"),
             ("h", L.Affine(8), "s"),
             ("i", act, "h"),
@@ -238,17 +233,13 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
             ("n", L.Pool("mean"), "g"),
             ("y", L.Affine(3), "n"),
         ),
-        "an activation at the end": _net(x, a, f, ("b", L.Affine(8), "f"), ("g", act, "b")),
+        "an activation at the end": _net(*two),
         "activations of the input": _net(x, ("f", act, "x"), ("b", L.Affine(8), "f"), ("g", act, "b"), ("y", L.Affine(3), "g")),
         "no bias": kc.chain(L.Input(8), *[L.Affine(8, bias=False), act] * 3, L.Affine(3, bias=False)),
         "linear": kc.chain(L.Input(8), L.Affine(8), L.Affine(3)),
         "unknown widths": kc.chain(L.Input(), *[L.Affine(), act] * 3, L.Affine()),
         "shared": _net(
-            x,
-            a,
-            f,
-            ("b", L.Affine(8), "f"),
-            ("g", act, "b"),
+            *two,
             ("p", L.Product(), "g", "b"),
             ("c", L.Affine(8), "p"),
             ("h", act, "c"),

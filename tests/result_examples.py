@@ -83,6 +83,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "activation.q_map": lambda: kc.activation("tanh").q_map,
     "activation.c_map.derivative": lambda: kc.activation("tanh").c_map.derivative(1),
     "activation.c_map.table": lambda: kc.activation("tanh").c_map.table(),
+    "activation.q_map.table": lambda: kc.activation("tanh").q_map.table(),
     "activation.c_map.ball": lambda: kc.activation("tanh").c_map.ball(0.5),
     "activation.c_map.fixed_points": lambda: kc.activation("tanh").c_map.fixed_points()[0],
     "activation_bounds": lambda: kc.activation_bounds(kc.activation("tanh")),
@@ -145,6 +146,8 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "claims.verify.findings": lambda: kc.claims.verify([kc.claims.all()[0].id]).findings[0],
     "training.Comparison": comparison,
     "training.Run": run,
+    "verification.training_spectra": lambda: verification.training_spectra(A.vanilla(2, features=8), data()[0], [0, 1] * 6, steps=2),
+    "verification.variance_spectra": lambda: verification.variance_spectra(relu(), draws=2),
     "verification.layer_jacobians": lambda: verification.layer_jacobians(model()[0]),
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from array_oracle import starts, two
 
-from kcalc import layers
+from kcalc.network import layers
 
 Array = np.ndarray
 Node = Hashable

@@ -12,7 +12,7 @@ import mpmath
 import sympy as sp
 
 import kcalc as kc
-from kcalc.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Product, Sum
+from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Product, Sum
 
 Node = Hashable
 Parents = Mapping[Node, Sequence[Node]]

@@ -13,7 +13,7 @@ import numpy as np
 import sympy as sp
 
 import kcalc as kc
-from kcalc.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Product, Sum
+from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Product, Sum
 
 Node = Hashable
 Pairs = dict[frozenset[Node], tuple[Node, Node]]

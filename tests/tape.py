@@ -11,15 +11,7 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.interchange.recognise import recognise
-from kcalc.interchange.trace import (
-    Entry,
-    Held,
-    Linear,
-    Names,
-    Op,
-    Pointwise,
-    Trace,
-)  # fmt: skip
+from kcalc.interchange.trace import Entry, Held, Linear, Names, Op, Pointwise, Trace  # fmt: skip
 
 RNG = np.random.default_rng(0)
 

@@ -15,9 +15,9 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc.arguments import real_array
-from kcalc.files import write_whole
-from kcalc.plain_arguments import extents, file_path, whole
+from kcalc.fields.arguments import real_array
+from kcalc.foundation.files import write_whole
+from kcalc.foundation.plain_arguments import extents, file_path, whole
 
 L = kc.layers
 

@@ -13,9 +13,9 @@ import sympy as sp
 import kcalc as kc
 from kcalc.activations.base import Activation, X
 from kcalc.activations.wide import compile_wide
-from kcalc.certified.enclosures import Piece
-from kcalc.certified.suprema import BITS
 from kcalc.fields.balls import working
+from kcalc.gaussian.certified.enclosures import Piece
+from kcalc.gaussian.certified.suprema import BITS
 
 x = sp.Symbol("x", real=True)
 _exp, _log, _tanh, _sin, _sqrt = sp.exp, sp.log, sp.tanh, sp.sin, sp.sqrt

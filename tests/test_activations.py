@@ -13,9 +13,9 @@ import sympy as sp
 from thinning import mostly_slow
 
 from kcalc.activations import X, activation, aliases, celu, combine, leaky_relu, names
-from kcalc.errors import KcalcError
-from kcalc.expectations.single import hermite
 from kcalc.fields import NUMPY, SYMPY, mpmath_field
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.expectations.single import hermite
 
 RECORDS = json.loads((Path(__file__).parent / "oracles" / "activations.json").read_text())["records"]
 Y = sp.Symbol("y")

@@ -16,10 +16,10 @@ from jax import lax
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc import layers as kl
 from kcalc.interchange.jax_model import apply_jax
 from kcalc.interchange.jax_model.initial import generator
 from kcalc.interchange.read import read
+from kcalc.network import layers as kl
 
 
 def shaped(reading, **options):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc import layers as L
 from kcalc.interchange.read import read
+from kcalc.network import layers as L
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402

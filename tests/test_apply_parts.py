@@ -16,7 +16,7 @@ import pytest
 import kcalc as kc
 from kcalc.interchange.apply import apply_to
 from kcalc.interchange.read import read
-from kcalc.layers import Opaque
+from kcalc.network.layers import Opaque
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")

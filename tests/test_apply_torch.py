@@ -26,7 +26,7 @@ from kcalc.calculi.global_maps import node_values  # noqa: E402
 from kcalc.interchange.apply import apply_to  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model.activation import ShapedActivation  # noqa: E402
-from kcalc.layers import Affine, BatchNorm, Flatten  # noqa: E402
+from kcalc.network.layers import Affine, BatchNorm, Flatten  # noqa: E402
 
 SEEN_BY_JAX = (
     "mlp_modules", "mlp_functional", "hand_written_activations", "scalar_weighted_residuals", "crelu", "two_inputs_two_outputs", "lenet",
@@ -366,6 +366,8 @@ def test_sums_within_sums_of_several_blocks_and_options() -> None:
     assert shaped.apply_to(model)(torch.randn(3, 8)).shape == (3, 8)
     kept = shaped.apply_to(model, weights="keep")
     assert torch.equal(kept.stem.weight, model.stem.weight) and not any("sigma_w" in change for change in kept.kcalc_changes)
+    both = (kept, shaped.apply_to(model))
+    assert [any("are the model's own" in change for change in new.kcalc_changes) for new in both] == [True, False]
     with pytest.raises(kc.KcalcError, match="foo"):
         shaped.apply_to(model, foo=1)
     with pytest.raises(kc.KcalcError, match="apply_to"):

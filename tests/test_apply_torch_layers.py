@@ -12,8 +12,8 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc import KcalcError
-from kcalc import layers as L
 from kcalc.interchange.read import read
+from kcalc.network import layers as L
 
 torch = pytest.importorskip("torch")
 from test_read_torch_operators import Fn  # noqa: E402

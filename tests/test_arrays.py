@@ -162,6 +162,24 @@ def test_weight_standardisation():
     assert np.allclose(np.corrcoef(weight[:, 0], np.asarray(params["y"]["weight"])[:, 0])[0, 1], 1)
 
 
+def test_groups_are_normalised_over_locations_and_channels() -> None:
+    x = 0.3 + np.random.default_rng(1).standard_normal((5, 4, 3, 6))
+    found = kc.to_jax(network(("x", L.Input(6, (4, 3))), ("y", L.GroupNorm(2), "x")), dtype="float64")
+    split = x.reshape(5, 12, 2, 3)
+    mean, std = split.mean(axis=(1, 3), keepdims=True), split.std(axis=(1, 3), keepdims=True)
+    params = found.init(jax.random.key(0), x)
+    assert relative(found.apply(params, x), ((split - mean) / std).reshape(x.shape)) < 1e-12
+
+
+@pytest.mark.parametrize("factor", [1, 2, -1, 2.5])
+def test_linear_activations_multiply(factor: float) -> None:
+    x = np.linspace(-2, 2, 12).reshape(3, 4)
+    found = kc.to_jax(
+        network(("x", L.Input(4)), ("y", L.Nonlinear(kc.activation("identity").transformed(1, 0, factor)), "x")), dtype="float64"
+    )
+    np.testing.assert_allclose(found.apply(found.init(jax.random.key(0), x), x), factor * x, rtol=1e-15)
+
+
 def test_constant_channels_are_normalised_to_zero_with_finite_gradients():
     net = network(("x", L.Input(4)), ("n", L.LayerNorm(), "x"), ("r", L.RMSNorm(), "n"), ("y", L.Affine(2), "r"))
     model = kc.to_jax(net)

@@ -24,7 +24,7 @@ from kcalc.claims import what_holds
 from kcalc.claims.journal import Journal
 from kcalc.cli import main
 from kcalc.cli import verify as verify_command
-from kcalc.files import replacing, write_whole
+from kcalc.foundation.files import replacing, write_whole
 from kcalc.interchange.json_format import write_json
 from kcalc.report.api import NetworkReport
 from kcalc.training import Comparison
@@ -280,7 +280,7 @@ def test_writers_at_the_same_time_leave_one_of_their_files(tmp_path: Path) -> No
 # files that grow by lines (their readers drop a last one cut short), a matrix that is written stripe by stripe beside a record, a probe
 DIRECT = {
     "claims/journal.py": ["open", "open", "open"], "training/journal.py": ["open"], "training/logs.py": ["open"],
-    "gram/sinks.py": ["open_memmap"], "files.py": ["open", "open", "replace"],
+    "matrices/gram/sinks.py": ["open_memmap"], "foundation/files.py": ["open", "open", "replace"],
 }  # fmt: skip
 
 

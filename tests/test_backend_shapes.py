@@ -113,8 +113,8 @@ APART = kc.Network.from_steps(
     [("x", L.Input(6, (4, 4)), ()), ("a", L.Affine(5, stride=2), ("x",)), ("b", L.Affine(5), ("x",)), ("c", L.Concat(), ("a", "b"))]
 )
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
-    "no tokens": (batch_of(TOKENS, X), "mixes 4 tokens, but what it reads has none"),
-    "other tokens": (batch_of(TOKENS, RNG.normal(size=(2, 5, 1, 6)), image_shape=(5, 1)), "mixes 4 tokens, but what it reads has"),
+    "no tokens": (batch_of(TOKENS, X), "mixes 4 tokens, but its input has none"),
+    "other tokens": (batch_of(TOKENS, RNG.normal(size=(2, 5, 1, 6)), image_shape=(5, 1)), "mixes 4 tokens, but its input has"),
     "tokens of an image": (batch_of(TOKENS, RNG.normal(size=(2, 2, 2, 6)), image_shape=(2, 2)), "a matrix over an image must be square"),
     "three axes": (batch_of(ROW, RNG.normal(size=(2, 4, 4, 6)), image_shape=(4, 4)), r"two-dimensional, got kernel=\(3, 3, 3\)"),
     "locations apart": (batch_of(APART, RNG.normal(size=(2, 4, 4, 6))), r"'c' \(Concat\) reads feature maps with different locations"),

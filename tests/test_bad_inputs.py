@@ -58,7 +58,7 @@ TAKEN: dict[str, set[str]] = {
     "activation.c_map.ball.contains.x": {"huge"},
     "activation_bounds.reach": {"inf"},
     "token_mixing.exponential.start": {"inf"},
-    **{f"{name}.dtype": {"empty array"} for name in ("to_jax", "training.Contender")},
+    **{f"{name}.dtype": {"empty array"} for name in ("to_jax", "training.RunConfiguration")},
     "read.shapes": {"unknown keys"},
     ".looks": {"unknown keys"},  # of lines that are not drawn
     "report.example_inputs": {"ragged", "objects", "generator", "recursive", "empty array", "texts"},  # a network needs none

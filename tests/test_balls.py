@@ -14,8 +14,8 @@ from flint import arb, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcalc.errors import KcalcError
 from kcalc.fields.balls import BallField, Enclosure, ball_field, working
+from kcalc.foundation.errors import KcalcError
 
 FIELD = ball_field(30)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from kcalc.threads import cached_property
+from kcalc.foundation.process_state import cached_property
 
 
 def test_properties_that_need_each_other_in_two_threads() -> None:

@@ -28,10 +28,10 @@ from kcalc.activations import (
     scaled_erf,
     snake,
 )
-from kcalc.errors import KcalcError
 from kcalc.fields import NUMPY, SYMPY, mpmath_field
 from kcalc.fields.balls import Enclosure, ball_field
 from kcalc.fields.jets import Jet, JetField
+from kcalc.foundation.errors import KcalcError
 
 R = sp.Rational
 WIDE = mpmath_field(30)

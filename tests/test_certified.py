@@ -17,12 +17,12 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.activations import activation, combine
-from kcalc.certified import cross, hermite_coefficients
-from kcalc.certified.hermite import cross_series, hermite
-from kcalc.certified.line import moment, seen
-from kcalc.certified.plane import Plane
-from kcalc.errors import KcalcError
 from kcalc.fields.balls import Enclosure, ball_field, working
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.certified import cross, hermite_coefficients
+from kcalc.gaussian.certified.hermite import cross_series, hermite
+from kcalc.gaussian.certified.line import moment, seen
+from kcalc.gaussian.certified.plane import Plane
 
 X = sp.Symbol("x", real=True)
 FIELD = ball_field(30)
@@ -321,16 +321,16 @@ def test_bad_arguments_are_refused():
 
 @pytest.mark.parametrize("name", ["relu", "tanh", "erf"])
 def test_the_kernel_calculus_folds_over_balls(name):
-    from kcalc.calculi.kernel import Kernel
-    from kcalc.compose import fold
+    from kcalc.calculi.kernel import kernel_over
     from kcalc.fields.jets import Jet
+    from kcalc.network.compose import interpret
 
     for net in (kc.architectures.vanilla(3, name), kc.architectures.rescaled_resnet(2, shortcut_weight=0.6, activation=name)):
         (source,) = net.inputs
         with FIELD.working():
-            kernel = Kernel(FIELD, True, True)
+            kernel = kernel_over(FIELD, True, True)
             one = FIELD.number(1)
-            states = fold(net, kernel, {source: kernel.start(source, one, one, Jet((FIELD.number(0.5),)))})
+            states = interpret(net, kernel, {source: kernel.start(source, one, one, Jet((FIELD.number(0.5),)))})
             _, _, gap = kernel.whole(states[net.outputs[0]])
             value = 1 - gap.value
         assert abs(float(value) - float(kc.c_map(net)(0.5))) < 1e-13 and width(value) < 1e-28

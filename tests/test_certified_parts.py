@@ -11,12 +11,12 @@ import sympy as sp
 from flint import acb, arb
 
 from kcalc.activations import activation, names
-from kcalc.certified.evaluate import compile_smooth
-from kcalc.certified.growth import Growth, derive, tail, whole
-from kcalc.certified.profile import profile
-from kcalc.certified.ranges import span
-from kcalc.certified.rules import legendre, log_error, slabs
-from kcalc.errors import KcalcError
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.certified.evaluate import compile_smooth
+from kcalc.gaussian.certified.growth import Growth, derive, tail, whole
+from kcalc.gaussian.certified.profile import profile
+from kcalc.gaussian.certified.ranges import span
+from kcalc.gaussian.certified.rules import legendre, log_error, slabs
 
 X = sp.Symbol("x", real=True)
 

@@ -24,7 +24,7 @@ from kcalc.claims.report import Report, plain
 from kcalc.claims.scaling_calculus.draws import all_agree
 from kcalc.claims.what_holds import page
 from kcalc.cli import main
-from kcalc.mathml import mathml
+from kcalc.foundation.mathml import mathml
 
 QUICK = ["DKS-eq4", "TAT-eq9"]
 

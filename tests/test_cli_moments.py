@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from kcalc.cli.moments import COMMAND
-from kcalc.errors import KcalcError
+from kcalc.foundation.errors import KcalcError
 
 
 def run(*arguments):

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.expectations.single import mean_slope
+from kcalc.gaussian.expectations.single import mean_slope
 
 X = sp.Symbol("x", real=True)
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(40)

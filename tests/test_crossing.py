@@ -10,9 +10,9 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc import layers as L
-from kcalc.calculi.crossing import dropped, expected, lessened
+from kcalc.calculi.crossing import cross_moment_and_drop, dropped, expected
 from kcalc.fields.jets import Jet
+from kcalc.network import layers as L
 
 SIN, TWICE = kc.activation("sin"), kc.activation(sp.sin(2 * sp.Symbol("x")))
 Q1, Q2 = 0.7, 0.3
@@ -38,14 +38,14 @@ def test_expected() -> None:
 def test_what_is_lost_keeps_its_digits(whole: float, loss: float) -> None:
     """Values and two Taylor coefficients in the loss, short and long steps."""
     q1, q2 = np.array([Q1, Q1]), np.array([Q2, Q2])
-    joint, drop = lessened(SIN, TWICE, q1, q2, np.array([whole, whole]), Jet((np.array([loss, loss]), 1.0, 0.0)))
+    joint, drop = cross_moment_and_drop(SIN, TWICE, q1, q2, np.array([whole, whole]), Jet((np.array([loss, loss]), 1.0, 0.0)))
     here = mpmath.mpf(whole) - mpmath.mpf(loss)
     scale = mpmath.exp(-(mpmath.mpf(Q1) + 4 * mpmath.mpf(Q2)) / 2)
     np.testing.assert_allclose(joint, float(truth(whole)), rtol=1e-13)
     np.testing.assert_allclose(drop.coefficients[0], float(truth(whole) - truth(here)), rtol=3e-13 if loss < 0.05 else 1e-12)
     np.testing.assert_allclose(drop.coefficients[1], float(2 * scale * mpmath.cosh(2 * here)), rtol=1e-11)
     np.testing.assert_allclose(drop.coefficients[2], float(-2 * scale * mpmath.sinh(2 * here)), rtol=1e-10)
-    assert lessened(SIN, TWICE, Q1, Q2, whole, 0) == (pytest.approx(float(truth(whole)), rel=1e-13), 0)
+    assert cross_moment_and_drop(SIN, TWICE, Q1, Q2, whole, 0) == (pytest.approx(float(truth(whole)), rel=1e-13), 0)
 
 
 @pytest.mark.parametrize("gap", [1e-12, 1e-3, 0.5, 1.7])

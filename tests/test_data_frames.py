@@ -10,7 +10,7 @@ import pytest
 from result_examples import RESULTS, residual, shaped, vanilla
 
 import kcalc as kc
-from kcalc.printing import Tabled
+from kcalc.foundation.printing import Tabled
 
 TABLES = [name for name in RESULTS if name != "training.Run"]
 
@@ -53,6 +53,21 @@ def test_values_against_the_results() -> None:
     both = shaped().compare(kc.shape(vanilla(), method="tat"))
     assert both.to_dataframe()["zeta"].tolist()[0] == 1.5 and both.to_dataframe()["method"].tolist() == ["dks", "tat"]
     assert kc.compare(vanilla(), ["relu", "tanh"]).to_dataframe().activation.tolist() == ["relu", "tanh"]
+
+
+def test_singular_values_and_blocks_row_by_row() -> None:
+    pytest.importorskip("pandas")
+    for name in ("verification.layer_jacobians", "verification.variance_spectra", "verification.training_spectra"):
+        found = RESULTS[name]()
+        values = list(found.values.values()) if isinstance(found.values, dict) else [found.values]
+        frame = found.to_dataframe()
+        assert frame.singular_value.tolist() == [float(v) for part in values for v in part.ravel()]
+        assert frame["rank"].max() == max(part.shape[1] for part in values)
+    blocks = RESULTS["hessian_blocks"]()
+    frame = blocks.to_dataframe()
+    assert frame.weight.tolist() == [str(node) for node in blocks.nodes] and frame.measured.tolist() == blocks.squares.diagonal().tolist()
+    bounds = RESULTS["maximal_slope.bounds"]()
+    assert bounds.to_dataframe().slope.tolist() == [bounds.strict, bounds.forward, bounds.longest_path]
 
 
 def test_node_values_have_names_and_unpack() -> None:

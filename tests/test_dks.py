@@ -14,8 +14,8 @@ import kcalc as kc
 from kcalc.calculi import global_maps
 from kcalc.calculi.global_maps import end_values
 from kcalc.cli import main
-from kcalc.compose import fold
-from kcalc.expectations import quadrature
+from kcalc.gaussian.expectations import quadrature
+from kcalc.network.compose import interpret
 
 L, A = kc.layers, kc.architectures
 x = sp.Symbol("x")
@@ -202,7 +202,7 @@ def test_unknown_constants_name_the_known_ones() -> None:
 def test_a_deep_network_is_read_twice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Once to try its hypotheses, once for both global values; q values that wander in the last digit need one set of nodes."""
     folds: list[int] = []
-    monkeypatch.setattr(global_maps, "fold", lambda network, *given: folds.append(len(network)) or fold(network, *given))
+    monkeypatch.setattr(global_maps, "interpret", lambda network, *given: folds.append(len(network)) or interpret(network, *given))
     before = quadrature._rule.cache_info().misses
     assert main(["shape", "vanilla-1500", "--activation", "tanh", "--method", "dks", "--zeta", "1.37"]) == 0
     assert folds == [3002] * 2

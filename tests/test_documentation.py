@@ -61,6 +61,7 @@ def test_the_blocks_of_a_page_do_what_it_says(path: Path, tmp_path: Path, monkey
     from matplotlib import pyplot as plt
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # so that pages can import the modules they export
     try:
         list(pages.run(_text(path)))
     finally:

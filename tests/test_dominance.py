@@ -13,8 +13,8 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.calculi.factored import ONE, Factors, Monomial
-from kcalc.subnetworks import pruning
-from kcalc.subnetworks.pruning import certified, dominates, expanded, not_included
+from kcalc.calculi.subnetworks import pruning
+from kcalc.calculi.subnetworks.pruning import certified, dominates, expanded, not_included
 
 MP = mpmath.MPContext()
 MP.dps = 60

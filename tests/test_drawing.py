@@ -12,7 +12,8 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc import KcalcError, Network, architectures, chain, plotting, residual
+from kcalc import KcalcError, Network, chain, plotting, residual
+from kcalc.network import architectures
 from kcalc.plotting.graph_layout import HEIGHT, Box, Plan, plan
 from kcalc.plotting.layer_texts import layer_text, number_text
 from kcalc.plotting.regions import sample

@@ -16,11 +16,11 @@ import pytest
 from gaussian_pieces import BENT, ELU, MIXED, STEP, STEPS, Pieces, digits, smooth
 from thinning import mostly_slow
 
-from kcalc.errors import KcalcError
-from kcalc.expectations import endzones, smoothing
-from kcalc.expectations.corners import Corners, Jumps, meet
-from kcalc.expectations.endzones import CLOSE, ZONE, Chebyshev, EndZone, evaluate, tabulate
-from kcalc.expectations.smoothing import smoothed
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.expectations import endzones, smoothing
+from kcalc.gaussian.expectations.corners import Corners, Jumps, meet
+from kcalc.gaussian.expectations.endzones import CLOSE, ZONE, Chebyshev, EndZone, evaluate, tabulate
+from kcalc.gaussian.expectations.smoothing import smoothed
 
 sys.path.insert(0, str(Path(__file__).parent / "oracles"))
 import end_zones as oracle

@@ -11,10 +11,10 @@ import sympy as sp
 from thinning import mostly_slow
 
 from kcalc.activations import Activation, X, activation
-from kcalc.errors import KcalcError
-from kcalc.expectations import single as expectations
-from kcalc.expectations.pairs import PairMap
-from kcalc.expectations.quadrature import mesh, rule
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.expectations import single as expectations
+from kcalc.gaussian.expectations.pairs import PairMap
+from kcalc.gaussian.expectations.quadrature import mesh, rule
 
 GAPS = np.array([0, 1e-16, 1e-12, 1e-8, 1e-5, 1e-3, 0.01, 0.05, 0.3, 0.7, 1, 1.3, 1.9, 1.95, 1.99, 1.9999, 2 - 1e-8, 2 - 1e-12, 2])
 

@@ -12,8 +12,8 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc import layers as L
 from kcalc.interchange.writers import WRITERS, Content, content_of
+from kcalc.network import layers as L
 from kcalc.shaping import ConstantsTable
 
 x = sp.Symbol("x", real=True)

@@ -15,8 +15,8 @@ import kcalc as kc
 from kcalc.calculi.convex import convex_shares
 from kcalc.calculi.factored import ONE, Factors, LogProgram, Monomial, as_floats
 from kcalc.calculi.slopes import Slopes, log_slopes, polynomial_texts, slope_polynomial, slope_texts
-from kcalc.layers import Affine, Concat, GroupNorm, Input, LayerNorm, Nonlinear, Product, Sum
-from kcalc.subnetworks import maximal_slope
+from kcalc.calculi.subnetworks import maximal_slope
+from kcalc.network.layers import Affine, Concat, GroupNorm, Input, LayerNorm, Nonlinear, Product, Sum
 
 MP = mpmath.MPContext()
 MP.dps = 50

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import sympy as sp
 
-from kcalc.errors import KcalcError
 from kcalc.fields import NUMPY, SYMPY, mpmath_field
 from kcalc.fields.balls import ball_field
 from kcalc.fields.jets import Jet, JetField
+from kcalc.foundation.errors import KcalcError
 
 C = sp.Symbol("c", real=True)
 

@@ -16,7 +16,7 @@ from kcalc.calculi.fluctuations import fluctuations
 from kcalc.calculi.fluctuations.expansions import alike, slopes
 from kcalc.calculi.fluctuations.homogeneous import ratio
 from kcalc.calculi.moments import moments
-from kcalc.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Sum
+from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Sum
 
 HE = sp.sqrt(2)
 
@@ -208,6 +208,18 @@ def test_assumptions():
     assert not any(note.kind == "heuristic" for note in fluctuations(chain("tanh", 3), 400).assumptions)
     assert any(note.kind == "exact" for note in fluctuations(chain("relu", 3), 40).assumptions)
     assert any("sampled" in note.text for note in fluctuations(NETS["resnet"], c=0.2).assumptions)
+
+
+def test_the_probability_that_a_layer_is_all_0_bounds_what_is_drawn() -> None:
+    net = kc.chain(Input(5), Affine(3), Nonlinear("relu"), Affine(2), Nonlinear("relu"))
+    (text,) = (note.text for note in fluctuations(net).assumptions if "all 0" in note.text)
+    assert "probability 0.375 or less" in text  # 1/8 + 1/4: each pre-activation is negative with probability 1/2
+    draws, rng = 20000, np.random.default_rng(3)
+    first = np.maximum(rng.standard_normal((draws, 3)), 0)  # pre-activations of any input
+    second = np.einsum("dij,dj->di", rng.standard_normal((draws, 2, 3)), first)
+    dead = (second <= 0).all(axis=1).mean()
+    exact = 1 / 8 + 7 / 8 / 4
+    assert abs(dead - exact) < 4 * np.sqrt(exact * (1 - exact) / draws) and exact <= 0.375
 
 
 def test_equal_inputs_have_no_variance_of_c():

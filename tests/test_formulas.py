@@ -8,7 +8,7 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc.formulas import exact, latex, rounded
+from kcalc.foundation.formulas import exact, latex, rounded
 
 A, L = kc.architectures, kc.layers
 c, q = kc.symbols.c, kc.symbols.q

@@ -14,9 +14,9 @@ from slope_oracle import MP, STEEP, degree_of_mix, log_of_mix, longest_paths, mi
 import kcalc as kc
 from kcalc.calculi.factored import mixed
 from kcalc.calculi.slopes import log_slopes
-from kcalc.layers import Affine, Input, LayerNorm, Nonlinear, Product, Sum
-from kcalc.subnetworks import maximal_slope
-from kcalc.subnetworks.forward import ForwardSlope, _mixed, _mixed_arrays, as_slopes, newton
+from kcalc.calculi.subnetworks import maximal_slope
+from kcalc.calculi.subnetworks.forward import ForwardSlope, _mixed, _mixed_arrays, as_slopes, newton
+from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear, Product, Sum
 
 PSIS = (1.0, 1 + 2.0**-30, 1.3, 7.0, 1e80)
 QS = (None, Fraction(3, 2))

@@ -339,3 +339,12 @@ def test_long_fusions_are_refused_and_short_ones_are_right() -> None:
     assert kc.c_map(gated(2))(cosine) == pytest.approx(cross / (w @ function(g) ** 2), rel=1e-10)
     with pytest.raises(kc.FreshnessError, match=r"node 'g4' fuses.*more than 400 operations.*Affine"):
         kc.c_map(gated(24))
+
+
+def test_activations_of_a_named_gaussian_are_not_fused_in_symbols() -> None:
+    """The scale of a LayerNorm is no number there; in numbers the two are one activation."""
+    activations = [L.Nonlinear("sigmoid"), L.Nonlinear("relu")]
+    C = kc.c_map(kc.chain(L.Input(), L.Affine(sigma_b=0.5), L.Nonlinear("gelu"), L.Affine(), L.LayerNorm(), *activations, L.Affine()))
+    assert C(1.0) == pytest.approx(1.0)
+    with pytest.raises(kc.FreshnessError, match="relu sees the output of sigmoid"):
+        C.symbolic(1)

@@ -8,8 +8,8 @@ import mpmath
 import pytest
 
 import kcalc as kc
+from kcalc.activations.gains import SHIPPED, comparison
 from kcalc.cli import main
-from kcalc.gains import SHIPPED, comparison
 
 
 @pytest.mark.parametrize(

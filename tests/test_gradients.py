@@ -128,6 +128,20 @@ def test_shared_branches_report_affine_layers_and_inputs_only() -> None:
     assert any("Affine layers" in a.text for a in found.assumptions)
 
 
+def test_a_factor_of_a_product_hands_back_the_q_values_of_the_others() -> None:
+    sizes = {"a": 1.5, "b": 0.7, "c": 3.0}
+    steps = [("x", L.Input(), ()), *((name, L.Affine(sigma_w=size), ("x",)) for name, size in sizes.items())]
+    found = kc.gradients(kc.Network.from_steps([*steps, ("p", L.Product(), tuple(sizes)), ("out", L.Affine(sigma_w=2), ("p",))], ["out"]))
+    for name, size in sizes.items():  # d out / d a = w b c, and E a^2 = sigma_a^2
+        assert found.nodes[name] == pytest.approx(4 * (1.5 * 0.7 * 3.0 / size) ** 2, rel=1e-13)
+
+
+def test_growth_is_over_the_layers_that_the_output_depends_on() -> None:
+    steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("y", L.Affine(sigma_w=3), ("a",)), ("z", L.Affine(), ("a",))]
+    found = kc.gradients(kc.Network.from_steps(steps, ["y", "z"]), output="y")
+    assert (found.nodes["a"], found.nodes["y"], found.nodes["z"], found.growth) == (9, 1, 0, 9)
+
+
 def test_it_prints_draws_and_converts() -> None:
     found = kc.gradients(A.vanilla(2, activation="tanh"))
     assert "affine_2" in str(found) and "<table>" in found._repr_html_() and set(found.to_dict()["chi"]) == {"nonlinear_1", "nonlinear_2"}

@@ -10,8 +10,8 @@ import kcalc as kc
 from kcalc.calculi.homogeneity import degrees, is_odd
 from kcalc.calculi.powers import DeepKernel
 from kcalc.fields.gaps import Gap
-from kcalc.gram.rows import RowSet, cluster_distances, distances
-from kcalc.gram.tables import tabulate
+from kcalc.matrices.gram.rows import RowSet, cluster_distances, distances
+from kcalc.matrices.gram.tables import tabulate
 
 L = kc.layers
 MP = mpmath.mp.clone()

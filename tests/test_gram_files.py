@@ -20,7 +20,7 @@ SCRIPT = """
 import sys, time
 import numpy as np
 import kcalc as kc
-from kcalc.gram import sinks
+from kcalc.matrices.gram import sinks
 
 save = sinks.FileSink._save
 def slow(self):
@@ -49,7 +49,7 @@ def test_a_killed_run_is_taken_up_again(tmp_path: Path) -> None:
     assert 4 <= len(done) < 20
     K = kc.ntk(RELU)
     seen: list[int] = []
-    from kcalc.gram import sinks
+    from kcalc.matrices.gram import sinks
 
     original = sinks.FileSink.finished
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import kcalc as kc
-from kcalc import layers as L
 from kcalc.cli.maps import maps_text
 from kcalc.cli.networks import Named
 from kcalc.cli.ntk import kernel_text
 from kcalc.cli.shape import shape_text
-from kcalc.notes import Note
+from kcalc.network import layers as L
+from kcalc.network.notes import Note
 
 PLAIN = kc.architectures.vanilla(3, "tanh")
 ROUGH = PLAIN.with_notes([Note(PLAIN.nodes_of(L.Affine)[0], "approximate", "its weights are no independent draws")])

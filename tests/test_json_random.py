@@ -10,7 +10,7 @@ from random_networks import any_network
 from thinning import mostly_slow
 
 from kcalc.interchange import network_from_dict, network_to_dict
-from kcalc.layers import KINDS
+from kcalc.network.layers import KINDS
 
 
 @pytest.mark.parametrize("seed", mostly_slow(range(2, 6), 4))

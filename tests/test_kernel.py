@@ -193,7 +193,7 @@ def test_symbolic_maps_equal_numeric_ones() -> None:
         for point, value in zip(c, expected, strict=True):
             assert float(composition.evaluate(values | {"c": point})) == pytest.approx(value, rel=1e-13, abs=1e-15), name
         closed = composition.closed_form
-        assert (closed is None) == (name == "resnet"), "only the resnet's expression is a wall"
+        assert (closed is None) == (name == "resnet"), "only the resnet's expression is too long"
         if closed is not None:
             assert float(closed.subs({kc.symbols.c: c[1], w: 0.7})) == pytest.approx(expected[1], rel=1e-12), name
         assert "array" in composition.latex()

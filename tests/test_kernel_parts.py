@@ -12,12 +12,13 @@ import sympy as sp
 import kcalc as kc
 from kcalc.calculi.atoms import Atom, Pair, Term, disjoint, merged, opened
 from kcalc.calculi.freshness import Algebra
-from kcalc.calculi.kernel import Kernel
+from kcalc.calculi.kernel import kernel_over
 from kcalc.calculi.kernel_matrix import _classes
-from kcalc.calculi.second_moments import Moments
+from kcalc.calculi.second_moments import Moments, SecondMoments
 from kcalc.calculi.symbolic import cosine, tidy
 from kcalc.fields import NUMPY
 from kcalc.fields.jets import Jet
+from kcalc.network.primitives import Reads
 
 L = kc.layers
 
@@ -67,7 +68,7 @@ def test_norms_of_inputs_of_unlike_size(ratio: float) -> None:
 
 
 def test_sealed_sums() -> None:
-    algebra, a, b = Algebra(NUMPY, False), atom("a", 2), atom("b", 4)
+    algebra, a, b = Algebra(SecondMoments(NUMPY, False)), atom("a", 2), atom("b", 4)
     moments = Moments(1.0, 2.0, 0.1, 0.0, 0.0)
     plain = Pair(moments, (Term(1, 1, a), Term(2, 2, b)), window=(0.5, 0.5))
     made = algebra.sealed(plain, "s")
@@ -211,13 +212,13 @@ def test_batches_of_alike_inputs() -> None:
 
 
 def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
-    kernel = Kernel()
-    assert (kernel.uniform, kernel.follow_c, kernel.assume_independent) == (False, True, False)
-    state = kernel.rule(L.Affine(), "w", [kernel.start("x", 0.5, 2.0, Jet((0.3,)))])
+    kernel = kernel_over()
+    assert (kernel.uniform, kernel.statistics.follow_c, kernel.statistics.assume_independent) == (False, True, False)
+    state = kernel.rule(L.Affine().lowered(Reads("w", ("x",), (None,))), "w", [kernel.start("x", 0.5, 2.0, Jet((0.3,)))])
     q1, q2, gap = kernel.whole(state)
     assert (q1, q2, gap.value) == pytest.approx((0.5, 2.0, 0.3), rel=1e-14)
     with pytest.raises(kc.KcalcError, match="no value is given for the input 'y'"):
-        kernel.rule(L.Input(), "y", [])
+        kernel.rule(L.Input().lowered(Reads("y", (), ())), "y", [])
 
 
 # -- matrices ------------------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.activations import Activation
-from kcalc.maps import CMap, QMap
+from kcalc.maps.maps import CMap, QMap
 
 X = sp.Symbol("x", real=True)
 POINTS = [(0.3, 1.0, 2.0), (0.97, 1.0, 2.0), (-0.99, 3.0, 0.5), (1.0, 2.0, 1.0), (-1.0, 2.0, 2.5), (0.995, 2.0, 2.0), (0.0, 0.1, 20.0)]

@@ -15,9 +15,9 @@ import pytest
 import kcalc as kc
 from kcalc.calculi import level_tables
 from kcalc.calculi.kernel_matrix import Binding, MatrixKernel
-from kcalc.gram.jax_arrays import _lookup
-from kcalc.gram.plans import LevelPlan, PairPlan
-from kcalc.gram.tables import BITS, PARTS
+from kcalc.matrices.gram.jax_arrays import _lookup
+from kcalc.matrices.gram.plans import LevelPlan, PairPlan
+from kcalc.matrices.gram.tables import BITS, PARTS
 
 L = kc.layers
 ERF = kc.ntk(kc.chain(L.Input(5), L.Affine(), L.Nonlinear("erf"), L.Affine()))

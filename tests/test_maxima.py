@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.layers import Affine, LayerNorm, Nonlinear
-from kcalc.subnetworks import maximal, maximal_c_value
+from kcalc.calculi.subnetworks import maximal, maximal_c_value
+from kcalc.network.layers import Affine, LayerNorm, Nonlinear
 
 
 def test_any_monotone_function():

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.layers import Affine, GroupNorm, Input, LayerNorm, Nonlinear, Product
-from kcalc.subnetworks import maximal, maximal_c_value
-from kcalc.subnetworks.leaky_relus import leaky_relu_map
-from kcalc.subnetworks.maxima import _check_monotone
+from kcalc.calculi.subnetworks import maximal, maximal_c_value
+from kcalc.calculi.subnetworks.leaky_relus import leaky_relu_map
+from kcalc.calculi.subnetworks.maxima import _check_monotone
+from kcalc.network.layers import Affine, GroupNorm, Input, LayerNorm, Nonlinear, Product
 
 MP = mpmath.MPContext()
 MP.dps = 50

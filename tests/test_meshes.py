@@ -9,9 +9,20 @@ import numpy as np
 import pytest
 from gaussian_pieces import BENT, ELU, MIXED, STEPS, Given, Pieces, wave
 
-from kcalc.errors import KcalcError
-from kcalc.expectations import quadrature
-from kcalc.expectations.quadrature import DEPTH, gauss_legendre, is_noise, mesh, normal_density, panel_nodes, rule, split, z_edges, z_range
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.expectations import quadrature
+from kcalc.gaussian.expectations.quadrature import (
+    DEPTH,
+    gauss_legendre,
+    is_noise,
+    mesh,
+    normal_density,
+    panel_nodes,
+    rule,
+    split,
+    z_edges,
+    z_range,
+)
 
 DYADIC = [2.0**k for k in range(1, 5)]
 

@@ -11,8 +11,8 @@ import pytest
 from scipy import special
 
 import kcalc as kc
-from kcalc import token_mixing as tm
 from kcalc.cli import main
+from kcalc.network import token_mixing as tm
 
 A, L = kc.architectures, kc.layers
 Array = np.ndarray

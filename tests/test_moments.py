@@ -15,7 +15,7 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.calculi.moments import crelu_budget, depth_stability, moments, moments_at_depth
-from kcalc.layers import Affine, Concat, Dropout, Input, LayerNorm, Nonlinear, Sum
+from kcalc.network.layers import Affine, Concat, Dropout, Input, LayerNorm, Nonlinear, Sum
 
 HE = sp.sqrt(2)
 n = sp.Symbol("n", integer=True, positive=True)

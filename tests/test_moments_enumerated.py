@@ -18,8 +18,8 @@ import sympy as sp
 import kcalc as kc
 from kcalc.calculi.moments import Moments, depth_stability, moments, moments_at_depth
 from kcalc.calculi.moments.laws import Law
-from kcalc.layers import Affine, Concat, Identity, Input, Nonlinear, Scale, Sum
-from kcalc.network import Network
+from kcalc.network.layers import Affine, Concat, Identity, Input, Nonlinear, Scale, Sum
+from kcalc.network.network import Network
 
 Node = Hashable
 START = np.array([0.8, -0.6])

@@ -11,7 +11,7 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc.layers import Affine, Input, Nonlinear
+from kcalc.network.layers import Affine, Input, Nonlinear
 
 n = sp.Symbol("n", integer=True, positive=True)
 q = kc.symbols.q

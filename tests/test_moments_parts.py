@@ -20,8 +20,8 @@ from kcalc.calculi.moments.monomials import CORNER, PAIRINGS, Monomials, pairing
 from kcalc.calculi.moments.numbers import Numeric, Symbolic, is_symbolic
 from kcalc.calculi.moments.reading import slopes
 from kcalc.calculi.moments.vectors import Fed, Vectors
-from kcalc.layers import Affine, Concat, Dropout, Input, Nonlinear, Sum
-from kcalc.network import Network
+from kcalc.network.layers import Affine, Concat, Dropout, Input, Nonlinear, Sum
+from kcalc.network.network import Network
 
 HE = sp.sqrt(2)
 n = sp.Symbol("n", integer=True, positive=True)
@@ -346,7 +346,7 @@ def test_atoms_matter_where_there_are_kinks() -> None:
 @pytest.mark.parametrize(("count", "more"), [(39, None), (40, "... 1 more"), (60, "... 21 more")])
 def test_tables_of_long_networks(count: int, more: str | None) -> None:
     found = moments(kc.chain(Input(2), *[Affine(2)] * count))
-    rows = found.rows()
+    rows = found.rows
     assert len(rows) == (count + 1 if more is None else 41)
     if more:
         assert [row[0] for row in rows[18:23]] == ["affine_18", "affine_19", more, f"affine_{count - 19}", f"affine_{count - 18}"]

@@ -12,8 +12,8 @@ import kcalc as kc
 from kcalc.calculi.moments import depth_stability, moments, moments_at_depth
 from kcalc.calculi.moments.laws import LAWS, law_of
 from kcalc.calculi.moments.moment import Moment
-from kcalc.layers import Affine, Concat, Dropout, Flatten, Identity, Input, Nonlinear, Pool, Scale, Sum
-from kcalc.network import Network
+from kcalc.network.layers import Affine, Concat, Dropout, Flatten, Identity, Input, Nonlinear, Pool, Scale, Sum
+from kcalc.network.network import Network
 
 n = sp.Symbol("n", integer=True, positive=True)
 alpha = sp.Symbol("alpha", positive=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,46 @@ def test_a_sample_is_the_same_for_the_same_seed(tool, tmp_path: Path) -> None:
     assert {room for room, _ in first} == {"slopes", "subnetworks"}
 
 
+def test_rooms_are_known_by_packages_and_names_and_functions_weigh_by_their_places(tool) -> None:
+    sample, root = __import__("sample"), TOOL.parents[1]
+    rooms = sample.places(root)
+    assert all(rooms.values()) and set(rooms) == set(sample.ROOMS)
+    every = [mutant for mutants in rooms.values() for mutant in mutants]
+    assert len(set(every)) == len(every)
+    assert {m.path for m in rooms["spatial"]} == {p.relative_to(root).as_posix() for p in root.glob("kcalc/calculi/spatial/[!_]*.py")}
+    lowered = {m.function for m in rooms["primitives"] if m.function.endswith(".lowered")}
+    assert {"Affine.lowered", "Pool.lowered"} <= lowered and not any(
+        m.function in lowered for m in every if m not in set(rooms["primitives"])
+    )
+    drawn = Counter(mutant.function for _, mutant in sample.sampled(root, 300, 0, ["spatial"]))
+    weights = Counter(mutant.function for mutant in rooms["spatial"])
+    assert all(abs(drawn[name] - weight * 300 / weights.total()) <= 1 + 1e-9 for name, weight in weights.items())
+
+
 def test_what_is_listed_as_equal_is_there_with_a_reason(tool) -> None:
     equal = __import__("equal")
     entries = equal.listed()
     assert len(set(entries)) == len(entries) > 100 and all(len(entry.why) > 10 for entry in entries)
-    assert equal.stale(TOOL.parents[1]) == []
+    found = equal.explained(entries, __import__("sample").places(TOOL.parents[1]))
+    assert [entry for entry, faults in found.items() if not faults] == []
+
+
+def test_an_entry_is_found_again_when_its_file_moves_and_lines_shift(tool, tmp_path: Path) -> None:
+    equal = __import__("equal")
+    entries = [
+        equal.Equal("f", 'return -a * LIMIT', "*", "/", "moved"),
+        equal.Equal("f", 'return -a * LIMIT', "-a", "(a)", "the second", place=2),
+        equal.Equal("", "LIMIT = 0.5", "0.5", "(0.5 + 1)", "of the module"),
+    ]  # fmt: skip
+    lines = SOURCE.replace("    for", "        return -a * LIMIT\n    for", 1).splitlines(keepends=True)
+    for name, text in (("one.py", "".join(lines)), ("other/two.py", "".join(["import math\n", "\n", *lines]))):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        made = tool.mutants(path, tmp_path)
+        found = equal.explained(entries, {"room": made})
+        assert [len(faults) for faults in found.values()] == [2, 1, 1]
+        assert text[: found[entries[1]][0].start].count("-a * LIMIT") == 1
+    both = {"here": made, "there": tool.mutants(tmp_path / "one.py", tmp_path)}
+    assert not any(equal.explained(entries, both).values())
+    assert len(equal.explained([equal.Equal("f", "return -a * LIMIT", "*", "/", "of a room", room="there")], both).popitem()[1]) == 2

@@ -12,8 +12,8 @@ import pytest
 
 import kcalc as kc
 from kcalc.interchange.json_format import network_from_dict, network_to_dict
-from kcalc.interchange.reading import Note
-from kcalc.maps import Assumption
+from kcalc.interchange.model_reading import Note
+from kcalc.maps.maps import Assumption
 
 L = kc.layers
 DILATED = Note("a", "locations", "the dilation 2 is left out", "features.0")

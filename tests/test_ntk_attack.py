@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.errors import KcalcError
+from kcalc.foundation.errors import KcalcError
 
 L = kc.layers
 Array = np.ndarray

@@ -15,11 +15,11 @@ from flint import arb
 from gaussian_pieces import BENT, ELU, MIRROR, MIXED, STEPS, Pieces, at_end, digits, hermite, plane, wave, weighted
 
 from kcalc.activations import activation
-from kcalc.errors import KcalcError
-from kcalc.expectations import pairs, single
-from kcalc.expectations.endzones import ZONE
-from kcalc.expectations.pairs import PairMap, pair_map
-from kcalc.expectations.single import LONGEST
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.expectations import pairs, single
+from kcalc.gaussian.expectations.endzones import ZONE
+from kcalc.gaussian.expectations.pairs import PairMap, pair_map
+from kcalc.gaussian.expectations.single import LONGEST
 
 GAPS = np.array([0.0, 1e-14, 1e-7, 0.01, 0.3, 1.0, 1.4, 1.99, 2.0])
 FUNCTIONS = {f.name: f for f in (STEPS, BENT, MIXED, MIRROR, ELU)}

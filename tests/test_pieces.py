@@ -24,11 +24,11 @@ from kcalc.activations.pieces import (
     side_value,
     switch_points,
 )
-from kcalc.certified.evaluate import compile_smooth
-from kcalc.certified.growth import derive
-from kcalc.certified.kinks import certain_kinks
-from kcalc.certified.ranges import span
-from kcalc.errors import KcalcError
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.certified.evaluate import compile_smooth
+from kcalc.gaussian.certified.growth import derive
+from kcalc.gaussian.certified.kinks import certain_kinks
+from kcalc.gaussian.certified.ranges import span
 
 X = sp.Symbol("x", real=True)
 

@@ -158,5 +158,5 @@ def test_rounding_is_outward(x: float, below: str, above: str) -> None:
 
 
 def test_what_is_rounding_is_called_0() -> None:
-    assert titles.rounded(1e-13) == "0" and titles.span([1e-13, 1.0]) == "between 0 and 1"
+    assert titles.three_digits(1e-13) == "0" and titles.span([1e-13, 1.0]) == "between 0 and 1"
     assert titles.span([1.0, 1.004], "c") == "c 1" and titles.span([1.0, 1.1]) == "between 1 and 1.1"

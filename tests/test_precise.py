@@ -14,8 +14,8 @@ from mpmath.calculus.quadrature import GaussLegendre
 import kcalc as kc
 from kcalc.activations import activation, precise
 from kcalc.activations.precise import taylor
-from kcalc.errors import KcalcError
 from kcalc.fields import mpmath_field
+from kcalc.foundation.errors import KcalcError
 
 _X = sp.Symbol("x", real=True)
 SOFTSIGN = activation(_X / (1 + sp.Abs(_X)))

@@ -12,8 +12,8 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc.printing import cut, html_table, plain, text_table
-from kcalc.verification.parts import ROWS, Table
+from kcalc.foundation.printing import cut, html_table, plain, text_table
+from kcalc.verification.tangent_checks import ROWS, Table
 
 
 @pytest.mark.parametrize(("rows", "most"), [(7, 4), (7, 5), (7, 6), (8, 7)])

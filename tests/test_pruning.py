@@ -7,9 +7,9 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc.layers import Affine, Nonlinear
-from kcalc.subnetworks import maximal_slope, pruning
-from kcalc.subnetworks.pruning import dominates
+from kcalc.calculi.subnetworks import maximal_slope, pruning
+from kcalc.calculi.subnetworks.pruning import dominates
+from kcalc.network.layers import Affine, Nonlinear
 
 psi = kc.symbols.psi
 w = sp.Symbol("w")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.layers import Affine, Opaque
+from kcalc.network.layers import Affine, Opaque
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc import layers as kl
 from kcalc.interchange.read import read
+from kcalc.network import layers as kl
 
 
 def hand(steps, outputs=None):

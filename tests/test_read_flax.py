@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 
 import kcalc as kc
-from kcalc import layers as kl
 from kcalc.interchange.read import read
+from kcalc.network import layers as kl
 
 
 def hand(steps, outputs=None):

@@ -10,8 +10,8 @@ import sympy as sp
 from jax import lax
 
 import kcalc as kc
-from kcalc import layers as kl
 from kcalc.interchange.read import read
+from kcalc.network import layers as kl
 
 X = sp.Symbol("x", real=True)
 

@@ -7,9 +7,9 @@ import pytest
 from test_read_jax import architecture, dense, layers_of
 
 import kcalc as kc
-from kcalc import layers as kl
 from kcalc.interchange.jax_model import trace_jax, trace_model
 from kcalc.interchange.read import read
+from kcalc.network import layers as kl
 
 
 def test_reading_changes_nothing_and_keeps_the_users_caches():

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc import layers as L
 from kcalc.interchange.read import read
+from kcalc.network import layers as L
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 jax = pytest.importorskip("jax")

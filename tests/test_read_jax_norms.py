@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 from test_read_jax import architecture, conv, hand, layers_of, normalised_by_hand
 
-from kcalc import layers as kl
+from kcalc.network import layers as kl
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc import layers as kl
 from kcalc.interchange.read import read
+from kcalc.network import layers as kl
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="Keras runs on another backend in this process")
 K = keras.layers

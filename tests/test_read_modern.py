@@ -20,7 +20,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from kcalc.interchange.apply import apply_to  # noqa: E402
 from kcalc.interchange.json_format import network_from_dict, network_to_dict  # noqa: E402
-from kcalc.layers import Affine, Opaque, TokenMix  # noqa: E402
+from kcalc.network.layers import Affine, Opaque, TokenMix  # noqa: E402
 
 L = kc.layers
 

@@ -14,7 +14,7 @@ import pytest
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.layers import Affine, Opaque, TokenMix
+from kcalc.network.layers import Affine, Opaque, TokenMix
 
 L = kc.layers
 T, D = 5, 16

@@ -18,7 +18,7 @@ from modern_zoo import Model, T, heads, image, layer_norm, silent, squeeze_excit
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kcalc.layers import Affine  # noqa: E402
+from kcalc.network.layers import Affine  # noqa: E402
 
 L = kc.layers
 

@@ -16,7 +16,7 @@ from modern_zoo import DENSE, IMAGE, TOKENS, D, Model, T, gpt_block, image, norm
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kcalc.layers import Affine, Opaque, TokenMix  # noqa: E402
+from kcalc.network.layers import Affine, Opaque, TokenMix  # noqa: E402
 
 L = kc.layers
 

@@ -17,7 +17,7 @@ from kcalc.activations import celu, leaky_relu  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model import trace_torch  # noqa: E402
 from kcalc.interchange.trace import Linear, Normalise, Pooling  # noqa: E402
-from kcalc.layers import Affine, BatchNorm, Dropout, GroupNorm, Input, LayerNorm, Nonlinear, Pool, RMSNorm, Scale  # noqa: E402
+from kcalc.network.layers import Affine, BatchNorm, Dropout, GroupNorm, Input, LayerNorm, Nonlinear, Pool, RMSNorm, Scale  # noqa: E402
 
 
 class Fn(nn.Module):

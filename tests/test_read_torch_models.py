@@ -24,7 +24,7 @@ from torch.nn import functional as F  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model import trace_torch  # noqa: E402
 from kcalc.interchange.trace import Drop, Held, Linear, NotRead, Pointwise  # noqa: E402
-from kcalc.layers import Affine, BatchNorm, Dropout, Input, Nonlinear, Opaque, Sum  # noqa: E402
+from kcalc.network.layers import Affine, BatchNorm, Dropout, Input, Nonlinear, Opaque, Sum  # noqa: E402
 
 
 class Fn(nn.Module):

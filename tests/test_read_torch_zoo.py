@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch_zoo import REPORTED, ZOO, ResNetV2  # noqa: E402
 
 from kcalc.interchange.read import read  # noqa: E402
-from kcalc.layers import Affine, BatchNorm  # noqa: E402
+from kcalc.network.layers import Affine, BatchNorm  # noqa: E402
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -13,10 +13,10 @@ import sympy as sp
 from tape import RNG, Tape, layers_of, relu, sigmoid
 
 import kcalc as kc
-from kcalc.errors import KcalcError
+from kcalc.foundation.errors import KcalcError
 from kcalc.interchange.fusion import nice
 from kcalc.interchange.layout import channel_axes, reshaped_axis
-from kcalc.interchange.trace import (
+from kcalc.interchange.trace import (  # fmt: skip
     Drop,
     Entry,
     Held,
@@ -29,7 +29,7 @@ from kcalc.interchange.trace import (
     Reshape,
     Trace,
     Transpose,
-)  # fmt: skip
+)
 
 L = kc.layers
 

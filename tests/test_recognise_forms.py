@@ -11,7 +11,7 @@ import sympy as sp
 from tape import RNG, Tape, layers_of, relu
 
 import kcalc as kc
-from kcalc.errors import KcalcError
+from kcalc.foundation.errors import KcalcError
 from kcalc.interchange.apply import apply_to
 from kcalc.interchange.layout import reshaped_axis
 from kcalc.interchange.trace import Join, Linear, Mixed, NotRead, Pass, Pooling, Reshape, Transpose

@@ -16,9 +16,10 @@ from kcalc.activations import activation
 from kcalc.activations.elementwise import Elementwise, elementwise
 from kcalc.activations.smooth import exponential_linear
 from kcalc.calculi.smoothness.windows import _pair
-from kcalc.certified import hermite, line, ranges
-from kcalc.certified.profile import profile
 from kcalc.fields.balls import ball_field
+from kcalc.foundation.rootfinding import finite_part
+from kcalc.gaussian.certified import hermite, line, ranges
+from kcalc.gaussian.certified.profile import profile
 from kcalc.plotting.curves import q_maps
 from kcalc.plotting.frame import save
 from kcalc.plotting.kernels import gradient_trace
@@ -27,7 +28,6 @@ from kcalc.plotting.scaling import block_map, ratio_histogram, weight_scalings
 from kcalc.plotting.smoothness import residual_spectrum, singular_value_histograms
 from kcalc.plotting.svg import _character_width
 from kcalc.report.markup import number
-from kcalc.rootfinding import finite_part
 from kcalc.verification.plots import errors_by_width
 from kcalc.verification.scaling import hessian_blocks
 from kcalc.verification.spectra import training_spectra

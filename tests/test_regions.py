@@ -10,9 +10,22 @@ import pytest
 from slope_oracle import behind, is_region
 
 import kcalc as kc
-from kcalc.layers import Affine, BatchNorm, Dropout, Identity, Input, LayerNorm, Nonlinear, Pool, Product, RMSNorm, Scale, Sum
-from kcalc.subnetworks import subnetworks
-from kcalc.subnetworks.regions import Subnetwork, _Tree, find_regions
+from kcalc.calculi.subnetworks import subnetworks
+from kcalc.calculi.subnetworks.regions import Subnetwork, _Tree, find_regions
+from kcalc.network.layers import (
+    Affine,
+    BatchNorm,
+    Dropout,
+    Identity,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    Product,
+    RMSNorm,
+    Scale,
+    Sum,
+)
 
 Graph = list[tuple[int, ...]]
 

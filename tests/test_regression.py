@@ -14,8 +14,8 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.kernel_ridge import KernelRidge
 
 import kcalc as kc
+from kcalc.matrices.spectrum import condition_number, spectrum
 from kcalc.regression.dynamics import TrainingCurve
-from kcalc.spectrum import condition_number, spectrum
 
 A, L = kc.architectures, kc.layers
 

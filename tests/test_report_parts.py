@@ -13,7 +13,7 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.activations import X
-from kcalc.expectations.endzones import EndZone
+from kcalc.gaussian.expectations.endzones import EndZone
 from kcalc.report import sections
 from kcalc.report.explorer import _touched
 from kcalc.report.kernels import POINTS, Kernel, kernel, meaning

@@ -140,6 +140,19 @@ def notes(network: kc.Network, **options: Any) -> str:
     return " | ".join(f"{a.node}: {a.text}" for a in (*found.violations, *found.assumptions))
 
 
+def test_pooling_vectors_changes_no_scaling() -> None:
+    layers = [L.Input(3), L.Affine(4), TANH, L.Affine(2)]
+    plain, pooled = (scaling(kc.chain(*layers[:3], *pools, layers[3])).to_dict()["weights"] for pools in ([], [L.Pool("mean")]))
+    assert plain == pooled
+
+
+def test_what_is_taken_for_granted_is_said_of_its_node() -> None:
+    found = {(a.node, a.kind): a.text for a in scaling(kc.chain(L.Input(8), L.Affine(6), TANH, L.Affine(3))).assumptions}
+    assert "inputs are" in found["input", "convention"] and "Gaussian pre-activations" in found["nonlinear_1", "convention"]
+    text = notes(kc.chain(L.Input(8), L.Affine(6), TANH, L.Affine(3)))
+    assert "network: weights are independent and symmetric" in text and "network: cotangents at the outputs are independent" in text
+
+
 def test_laws_that_are_not_normal_are_reported() -> None:
     text = notes(kc.chain(L.Input(3), TANH, L.Affine(2)))
     assert "nonlinear_1: tanh reads values that are not Gaussian" in text

@@ -17,10 +17,10 @@ from gaussian_pieces import BENT, ELU, MIRROR, MIXED, STEPS, Given, Pieces, at_e
 
 import kcalc as kc
 from kcalc.activations import X
-from kcalc.expectations import q_series, quadrature, single
-from kcalc.expectations.corners import Corners, Jumps
-from kcalc.expectations.endzones import Chebyshev
-from kcalc.expectations.quadrature import Profile, Rule
+from kcalc.gaussian.expectations import q_series, quadrature, single
+from kcalc.gaussian.expectations.corners import Corners, Jumps
+from kcalc.gaussian.expectations.endzones import Chebyshev
+from kcalc.gaussian.expectations.quadrature import Profile, Rule
 
 SMOOTH = Pieces("smooth", (), ((0.5, 1.0, -0.25),), (0.375,))
 KINKED = [STEPS, BENT, MIXED, MIRROR, ELU]

@@ -12,7 +12,7 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.calculi.smoothness import residual_spectrum
-from kcalc.skips import SKIPS, averaging_shortcuts, projection_shortcuts, skip_network
+from kcalc.network.skips import SKIPS, averaging_shortcuts, projection_shortcuts, skip_network
 from kcalc.verification.spectra import histograms, training_spectra, variance_spectra
 
 L = kc.layers

@@ -13,9 +13,9 @@ from slope_oracle import MP, Slope, mixing_network, slopes, strict_pairs, strict
 
 import kcalc as kc
 from kcalc.calculi.slopes import slope_polynomial
-from kcalc.layers import Nonlinear
-from kcalc.subnetworks import maximal, maximal_curvature, maximal_slope
-from kcalc.subnetworks.slope_maxima import MaximalSlope
+from kcalc.calculi.subnetworks import maximal, maximal_curvature, maximal_slope
+from kcalc.calculi.subnetworks.slope_maxima import MaximalSlope
+from kcalc.network.layers import Nonlinear
 
 psi = kc.symbols.psi
 QS = (None, Fraction(3, 2))

@@ -9,7 +9,7 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.calculi.slopes import log_slopes, slope_polynomial
-from kcalc.layers import (
+from kcalc.network.layers import (
     Affine,
     BatchNorm,
     Concat,

@@ -13,6 +13,7 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.calculi.smoothness import smoothness
+from kcalc.calculi.smoothness.lower import rounded_up
 
 L = kc.layers
 
@@ -87,6 +88,31 @@ def test_upper_bounds_hold_in_balls(name: str) -> None:
             ratios.append(s.parameter_lipschitz / np.linalg.norm(J, 2))
     if name != "batch":
         assert min(ratios) < 60
+
+
+def test_batch_statistics_are_over_all_positions_of_all_examples() -> None:
+    """Three equal images of entries 1 and -1: normalised features of norm sqrt(12 / (1 + epsilon)), a part of the Jacobian."""
+    net = kc.chain(L.Input(1, (2, 2)), L.Affine(1), L.BatchNorm(), L.Flatten(), L.Affine(1))
+    X = np.repeat(np.array([1.0, -1.0, 1.0, -1.0]).reshape(1, 2, 2, 1), 3, axis=0)
+    weights = {"affine_1": {"weight": np.eye(1), "bias": np.zeros(1)}, "affine_2": {"weight": np.full((4, 1), 1e-3), "bias": np.zeros(1)}}
+    found = smoothness(net, X=X, weights=weights, radius=1e-3, epsilon=1e-2).parameter_lipschitz
+    assert math.sqrt(12 / 1.01 + 3) <= found <= math.sqrt(12 + 3) + 0.01
+
+
+def test_mean_pooling_halves_the_norm_of_four_positions() -> None:
+    X = np.random.default_rng(0).normal(size=(3, 2, 2, 2))
+    weights = {"affine_1": {"weight": np.array([[1.0], [2.0]]), "bias": np.zeros(1)}}
+    net = kc.chain(L.Input(2, (2, 2)), L.Pool("mean", 2), L.Flatten(), L.Affine(1))
+    found = smoothness(net, X=X, weights=weights, radius=1e-9, epsilon=1e-5).parameter_lipschitz
+    jacobian = np.c_[X.mean(axis=(1, 2)), np.ones(3)]  # of the outputs in the weights and the bias
+    assert np.linalg.norm(jacobian, 2) <= found
+    assert found == pytest.approx(math.sqrt((X**2).sum() / 4 + 3), rel=1e-12)
+
+
+def test_reaches_on_the_grid_are_never_smaller() -> None:
+    reach = np.geomspace(1e-6, 1e6, 1001)
+    ratio = np.array([rounded_up(value) for value in reach]) / reach
+    assert ratio.min() >= 1 - 1e-14 and ratio.max() < 2**0.25 * (1 + 1e-14)
 
 
 def on_the_sphere(params: dict, radius: float, rng: np.random.Generator) -> dict:

@@ -14,13 +14,15 @@ from oracles import spatial_loops
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc import layers as L
 from kcalc.activations import activation
 from kcalc.calculi.spatial.images import Images
-from kcalc.calculi.spatial.local import local_gap, local_q
+from kcalc.calculi.spatial.local import LocationMaps
+from kcalc.calculi.spatial.series import has_series
 from kcalc.fields.jets import Jet
+from kcalc.network import layers as L
 
 PEER = json.loads((Path(__file__).parent / "oracles" / "spatial_peer.json").read_text())
+LOCAL = LocationMaps()
 CORNER = 2e-9  # neural-tangents rounds c, which a kink at c = 1 turns into the square root of that
 
 
@@ -183,12 +185,12 @@ def test_many_q_values_at_once(name: str) -> None:
     q1, q2 = np.exp(rng.uniform(-6, 0.7, (6, 1))), np.exp(rng.uniform(-6, 0.7, (1, 5)))
     q2[0, 0] = q1[0, 0]
     for gap in (rng.uniform(0, 2, (6, 5)), 10.0 ** rng.uniform(-14, -1, (6, 5))):
-        jet = local_gap(phi, Jet((gap, np.ones_like(gap))), q1, q2)
+        jet = LOCAL.gap(phi, Jet((gap, np.ones_like(gap))), q1, q2)
         value, slope = phi.taylor(gap, q1, q2, 1)
         assert abs(jet.value - value).max() < 2e-14
         assert abs(jet.coefficients[1] / slope - 1).max() < 1e-12
         assert abs(jet.value[0, 0] / value[0, 0] - 1) < 1e-12  # equal q: relative, however small
-    size, mean = local_q(phi, q1)
+    size, mean = LOCAL.q(phi, q1)
     assert abs(size / phi.second_moment(q1) - 1).max() < 1e-13
     assert abs(mean - phi.mean(q1)).max() < 1e-14
 
@@ -198,12 +200,22 @@ def test_long_series() -> None:
     phi, rng = activation("tanh"), np.random.default_rng(2)
     q1, q2 = rng.uniform(4, 15.9, (3, 1)), rng.uniform(0.1, 15.9, (1, 3))
     q2[0, 0] = q1[0, 0]
+    assert has_series(phi, q1) and has_series(phi, q2)
     gap = np.array([[1e-9, 0.3, 1.95], [1e-4, 0.05, 1.0], [0.02, 0.7, 2.0]])
-    jet = local_gap(phi, Jet((gap, np.ones_like(gap))), q1, q2)
+    jet = LOCAL.gap(phi, Jet((gap, np.ones_like(gap))), q1, q2)
     value, slope = phi.taylor(gap, q1, q2, 1)
     assert abs(jet.value - value).max() < 1e-14
     assert abs(jet.coefficients[1] / slope - 1).max() < 1e-12
     assert abs(jet.value[0, 0] / value[0, 0] - 1) < 1e-12
+
+
+def test_weighted_pooling_cut_by_the_border_is_a_mean_of_the_products_there() -> None:
+    images = np.random.default_rng(4).standard_normal((3, 3, 3, 5))
+    net = kc.chain(L.Affine(kernel=1), L.Pool("weighted_mean", 2, 2, "same"), L.Flatten(), L.Affine())
+    dots = np.einsum("ahwc,bhwc->abhw", images, images) / 5
+    windows = [dots[:, :, rows, columns].mean(axis=(2, 3)) for rows in (slice(2), slice(2, 3)) for columns in (slice(2), slice(2, 3))]
+    found = kc.ntk(net, spatial="exact", image_shape=(3, 3)).nngp.matrix(images)
+    np.testing.assert_allclose(found, np.mean(windows, axis=0), rtol=1e-13, atol=1e-15)
 
 
 def test_constant_locations() -> None:

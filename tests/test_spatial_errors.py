@@ -10,7 +10,7 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc import layers as L
+from kcalc.network import layers as L
 
 Affine, Nonlinear, Pool = L.Affine, L.Nonlinear, L.Pool
 NET = kc.chain(Affine(kernel=3), Nonlinear("relu"), Affine(kernel=3), Nonlinear("relu"), Pool("mean"), Affine())

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import erf
 
 import kcalc as kc
-from kcalc import layers as L
+from kcalc.network import layers as L
 
 WIDTH, NETWORKS = 64, 400
 RNG = np.random.default_rng(7)

@@ -13,9 +13,9 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.calculi.slopes import log_slopes, slope_polynomial
-from kcalc.subnetworks import maximal, maximal_curvature, maximal_slope, subnetworks
-from kcalc.subnetworks.pruning import not_included
-from kcalc.subnetworks.regions import Subnetwork, network_regions
+from kcalc.calculi.subnetworks import maximal, maximal_curvature, maximal_slope, subnetworks
+from kcalc.calculi.subnetworks.pruning import not_included
+from kcalc.calculi.subnetworks.regions import Subnetwork, network_regions
 
 psi = kc.symbols.psi
 PSIS = (Fraction(11, 10), Fraction(3, 2), Fraction(4))

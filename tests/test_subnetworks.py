@@ -12,9 +12,9 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.calculi.slopes import slope_polynomial
-from kcalc.layers import Affine, BatchNorm, Input, LayerNorm, Nonlinear, Sum
-from kcalc.subnetworks import Subnetwork, maximal, maximal_curvature, maximal_slope, subnetworks
-from kcalc.subnetworks.regions import find_regions
+from kcalc.calculi.subnetworks import Subnetwork, maximal, maximal_curvature, maximal_slope, subnetworks
+from kcalc.calculi.subnetworks.regions import find_regions
+from kcalc.network.layers import Affine, BatchNorm, Input, LayerNorm, Nonlinear, Sum
 
 psi, kappa = kc.symbols.psi, kc.symbols.kappa
 w = sp.Symbol("w")

@@ -11,7 +11,8 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc import Network, architectures
+from kcalc import Network
+from kcalc.network import architectures
 from kcalc.plotting.svg import clean, drawn_nodes, network_summary, network_svg, text_width
 
 L = kc.layers

@@ -12,6 +12,7 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
+from kcalc.activations.base import Activation, X
 
 A = kc.architectures
 a = sp.Symbol("a", real=True)
@@ -146,3 +147,10 @@ def test_refusals() -> None:
         kc.activations.trelu(sp.Symbol("x", real=True))
     with pytest.raises(kc.KcalcError, match="its kinks would lie at -1/alpha, 1/alpha"):
         kc.activation("hard_tanh").transformed(input_scale=alpha)
+
+
+def test_numbers_for_symbols_of_an_activation_without_other_constants() -> None:
+    a = sp.Symbol("a", positive=True)
+    wave = Activation("wave", sp.tanh(a * X) + a * X, stable=(sp.tanh(a * X) + a * X,)).subs({a: 2, X: 5})
+    assert (wave.expr, wave.stable) == (sp.tanh(2 * X) + 2 * X, (sp.tanh(2 * X) + 2 * X,))
+    assert float(wave.q_map(0.8)) == pytest.approx(float(kc.activation(sp.tanh(2 * X) + 2 * X).q_map(0.8)), rel=1e-14)

@@ -10,7 +10,7 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc.composition import Composition, Stage
+from kcalc.maps.composition import Composition, Stage
 
 L = kc.layers
 c, q = kc.symbols.c, kc.symbols.q
@@ -134,6 +134,6 @@ def test_a_repeated_stage_of_many_values_names_each_once() -> None:
     stages = [stage(1, q)]
     for number in (2, 3):
         stages.append(stage(number, stages[-1].exits[0]))
-    ((row, count),) = Composition((q,), tuple(stages), stages[-1].exits[0]).rows()
+    ((row, count),) = Composition((q,), tuple(stages), stages[-1].exits[0]).rows
     left = [line.split(" = ")[0] for line in row.split(r",\; ")]
     assert count == 3 and len(set(left)) == 40

@@ -8,9 +8,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from kcalc.errors import KcalcError
-from kcalc.tables import Table, tabulate
-from kcalc.tables.dyadic import OCTAVES, PARTS, ROWS, locate
+import kcalc as kc
+from kcalc.foundation.errors import KcalcError
+from kcalc.matrices.tables import Table, tabulate, tabulate_q
+from kcalc.matrices.tables.dyadic import OCTAVES, PARTS, ROWS, locate
 
 RANDOM = np.random.default_rng(7)
 NEAR = np.concatenate([1 - 10.0 ** -np.arange(1, 16), -1 + 10.0 ** -np.arange(1, 16)])
@@ -273,3 +274,32 @@ def test_jax_says_nan_where_numpy_raises_and_refuses_second_derivatives(tables):
     with pytest.raises(KcalcError, match="int32"):
         table(jnp.arange(2, dtype=jnp.int32))
     assert table(jnp.asarray(0.5, dtype=jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(("name", "truth", "slope"), [
+    ("erf", lambda q: 2 / np.pi * np.arcsin(2 * q / (1 + 2 * q)), lambda q: 4 / np.pi / (1 + 2 * q) / np.sqrt(1 + 4 * q)),
+    ("relu", lambda q: q / 2, lambda q: 0.5 + 0 * q),
+    ("sin", lambda q: -np.expm1(-2 * q) / 2, lambda q: np.exp(-2 * q)),
+])  # fmt: skip
+def test_a_q_map_by_table_against_its_closed_form(name: str, truth, slope) -> None:
+    table = kc.activation(name).q_map.table(1e-2, 20.0)
+    q = np.exp(RANDOM.uniform(np.log(0.01), np.log(20.0), (50, 3)))
+    assert table.error_bound <= 1e-13 and table(q).shape == q.shape
+    np.testing.assert_allclose(table(q), truth(q), rtol=table.error_bound)
+    assert (np.abs(table.slope(q) - slope(q)) <= 1e-11 * (np.abs(slope(q)) + truth(q) / q)).all()
+    assert table.verify(200) <= table.error_bound and table(np.float32(0.5)).dtype == np.float32
+    assert [float(table(end)) for end in (0.01, 20.0)] == pytest.approx([truth(0.01), truth(20.0)], rel=1e-13)
+
+
+def test_refusals_of_q_tables() -> None:
+    q_map = kc.activation("tanh").q_map
+    with pytest.raises(KcalcError, match=r"q = 30 is outside the table's range \[0.01, 20\]"):
+        q_map.table(0.01, 20)(30)
+    with pytest.raises(KcalcError, match="low < high, got 2 and 1"):
+        q_map.table(2, 1)
+    with pytest.raises(KcalcError, match="tolerance"):
+        q_map.table(tolerance=0)
+    with pytest.raises(KcalcError, match="the Q map of half is 0.0 at q ="):
+        tabulate_q(lambda q: np.where(q > 1, q, 0.0), 0.1, 10, name="half")
+    with pytest.raises(KcalcError, match="too rough"):
+        tabulate_q(lambda q: np.where(q > 1.1, 2 * q, q), 0.1, 10)

@@ -22,7 +22,7 @@ import kcalc as kc
 from kcalc.activations import Activation
 from kcalc.fields import mpmath_field
 from kcalc.fields.balls import working
-from kcalc.threads import ALONE, decimal_digits
+from kcalc.foundation.process_state import ALONE, decimal_digits
 
 ROOT = Path(kc.__file__).parent
 X = sp.Symbol("x", real=True)
@@ -112,7 +112,7 @@ import json, sys
 import kcalc
 import mpmath
 from mpmath.ctx_mp_python import PythonMPContext
-from kcalc.threads import ALONE
+from kcalc.foundation.process_state import ALONE
 import test_threads
 
 unguarded = []
@@ -211,7 +211,7 @@ import json, os, threading, time
 import flint, mpmath
 import kcalc as kc
 from kcalc.fields.balls import working
-from kcalc.threads import decimal_digits
+from kcalc.foundation.process_state import decimal_digits
 
 phi = kc.activation("gelu")
 before = str(phi.c_map.ball(0.5))
@@ -318,18 +318,22 @@ def test_pickles_of_used_results_work_in_another_process(tmp_path: Path) -> None
 
 # --- what is kept ----------------------------------------------------------------------------------------------------------------------
 
-FEW = {"rebuilt.py", "markers.py", "equinox.py"}  # unbounded, over the classes of a library: there are a handful
+# Unbounded caches over the classes of a library, of which there are a handful.
+FEW = {f"interchange/jax_model/{name}.py" for name in ("wrappers", "markers", "equinox")}
 UNBOUNDED = re.compile(r"^@(?:functools\.)?(?:cache|lru_cache\(maxsize=None\))\n(?:async )?def \w+\((?!\))", re.M)
 LOCKING = re.compile(r"^from functools import .*\bcached_property\b|\bfunctools\.cached_property\b", re.M)
 SETTING = re.compile(r"\b(?:work|extra)(?:dps|prec)\(|\b(?:mp|ctx)\.(?:dps|prec) = |\bsp\.lambdify\(|\bos\.umask\(")
 
 
 def test_every_cache_is_bounded_and_every_precision_guarded() -> None:
-    """In the text of the library, whose own way to each is in ``threads.py``."""
-    sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(ROOT.rglob("*.py")) if path.name != "threads.py"}
+    """In the text of the library, whose own way to each is in ``process_state.py``."""
+    paths = (path for path in sorted(ROOT.rglob("*.py")) if path.name != "process_state.py")
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
     assert {name for name, text in sources.items() if UNBOUNDED.search(text)} <= FEW
     assert [name for name, text in sources.items() if LOCKING.search(text)] == []
-    assert {name: SETTING.findall(text) for name, text in sources.items() if SETTING.search(text)} == {"balls.py": ["ctx.prec = "] * 2}
+    assert {name: SETTING.findall(text) for name, text in sources.items() if SETTING.search(text)} == {
+        "fields/balls.py": ["ctx.prec = "] * 2
+    }
     for line in ("@cache\ndef f(x):", "@lru_cache(maxsize=None)\ndef f(x):"):
         assert UNBOUNDED.search(line)
     assert LOCKING.search("from functools import cached_property, partial") and SETTING.search("with mpmath.workdps(30):")

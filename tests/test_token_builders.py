@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc import token_mixing as tm
+from kcalc.network import token_mixing as tm
 
 Array = np.ndarray
 

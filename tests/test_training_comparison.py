@@ -1,4 +1,4 @@
-"""Contenders, recipes and the table of a comparison."""
+"""Configurations, recipes and the table of a comparison."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc import KcalcError, training
-from kcalc.training import RECIPES, Comparison, Contender, Preparation, Settings, compare, recipe
-from kcalc.training.contenders import METHOD_NAMES
+from kcalc.training import RECIPES, Comparison, Preparation, RunConfiguration, Settings, compare, recipe
 from kcalc.training.fitting import fitted, is_convolutional, prelu
 from kcalc.training.loop import Trainer
 from kcalc.training.results import Result
+from kcalc.training.run_configurations import METHOD_NAMES
 
 L = kc.layers
 DIGITS = training.load("digits")
@@ -65,12 +65,12 @@ def test_prelu_is_the_formula_with_a_slope_to_train(slope: float) -> None:
     assert all(np.any(trained[f"{node}: slopes"]["weight"] != -slope) for node in net.nodes_of(L.Nonlinear)[1:])
 
 
-# -- contenders ----------------------------------------------------------------------------------------------------------------------------
+# -- configurations -------------------------------------------------------------------------------------------------------------------
 
 
 def test_equivalent_parameters_start_as_the_same_function() -> None:
     net = kc.architectures.vanilla(6, "tanh")
-    shaped, plain = (Contender("a", net, "dks", equivalent=flag, width=16) for flag in (False, True))
+    shaped, plain = (RunConfiguration("a", net, "dks", equivalent=flag, width=16) for flag in (False, True))
     (one, first), (other, second) = shaped.built(SPLIT), plain.built(SPLIT)
     x = SPLIT.x[:7]
     assert np.allclose(one.apply(first(3, SPLIT), x), other.apply(second(3, SPLIT), x), atol=1e-4)
@@ -79,14 +79,14 @@ def test_equivalent_parameters_start_as_the_same_function() -> None:
 
 
 def test_lsuv_is_what_the_backend_makes_of_training_examples() -> None:
-    model, initial = Contender("a", kc.architectures.vanilla(3, "tanh"), "lsuv", width=16).built(SPLIT)
+    model, initial = RunConfiguration("a", kc.architectures.vanilla(3, "tanh"), "lsuv", width=16).built(SPLIT)
     trace = model.trace(initial(0, SPLIT), SPLIT.x[SPLIT.train[:256]])
     assert all(float(np.var(trace[node])) == pytest.approx(1, abs=5e-3) for node in model.network.nodes_of(L.Affine))
 
 
 def test_unknown_methods_are_refused() -> None:
     with pytest.raises(KcalcError, match="dks"):
-        Contender("a", LINEAR, "dkss")
+        RunConfiguration("a", LINEAR, "dkss")
     assert {"none", "dks", "tat", "eoc", "he", "lsuv", "prelu"} <= set(METHOD_NAMES)
 
 
@@ -116,11 +116,14 @@ def test_rows_are_means_at_the_best_rate() -> None:
 
 
 def test_a_comparison_trains_everything_and_goes_on_from_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    contenders = [Contender("linear", LINEAR), Contender("wide batches", LINEAR, settings={"batch_size": 128}, rates=(0.1,))]
+    configurations = [
+        RunConfiguration("linear", LINEAR),
+        RunConfiguration("wide batches", LINEAR, settings={"batch_size": 128}, rates=(0.1,)),
+    ]
     settings = Settings(steps=20, evaluate_every=10)
     journal, lines = tmp_path / "runs.jsonl", []
     options = {"settings": settings, "seeds": 2, "journal": journal, "report": lines.append}
-    whole = compare(contenders, DIGITS, rates=(0.01, 0.1), **options)
+    whole = compare(configurations, DIGITS, rates=(0.01, 0.1), **options)
     assert len(whole.results) == 8 and len(lines) == 8 and whole.labels == ("linear", "wide batches")
     assert whole.results[0].split == "digits, fold 1 of 5" and whole.results[2].split == "digits, fold 2 of 5"
     direct = training.fit(kc.to_jax(fitted(LINEAR, 10, None)), SPLIT, Settings(steps=20, evaluate_every=10, learning_rate=0.1))
@@ -129,24 +132,24 @@ def test_a_comparison_trains_everything_and_goes_on_from_its_journal(tmp_path: P
     journal.write_text("\n".join(text[:3]) + "\n" + text[3][:40])  # as if killed while writing the fourth
     fitted_runs, fit = [], Trainer.fit
     monkeypatch.setattr(Trainer, "fit", lambda *a, **k: fitted_runs.append(1) or fit(*a, **k))
-    again = compare(contenders, DIGITS, rates=(0.01, 0.1), **options)
+    again = compare(configurations, DIGITS, rates=(0.01, 0.1), **options)
     assert len(fitted_runs) == 5
     assert [(r.label, r.learning_rate, r.seed, r.curve) for r in again.results] == [
         (r.label, r.learning_rate, r.seed, r.curve) for r in whole.results
     ]
-    compare(contenders[:1], DIGITS, rates=(0.01,), **(options | {"settings": Settings(steps=21, evaluate_every=10), "seeds": 1}))
+    compare(configurations[:1], DIGITS, rates=(0.01,), **(options | {"settings": Settings(steps=21, evaluate_every=10), "seeds": 1}))
     assert len(fitted_runs) == 6  # other settings are other runs
     journal.write_text("hello\n" + journal.read_text())
     with pytest.raises(KcalcError, match="line 1"):
-        compare(contenders, DIGITS, **options)
+        compare(configurations, DIGITS, **options)
 
 
 def test_runs_that_diverge_count_as_failures() -> None:
-    found = compare([Contender("linear", LINEAR)], DIGITS, Settings("sgd", steps=10), seeds=1, rates=(1e38,))
+    found = compare([RunConfiguration("linear", LINEAR)], DIGITS, Settings("sgd", steps=10), seeds=1, rates=(1e38,))
     assert found.rows[0].diverged == 1 and found.rows[0].accuracy == 0
 
 
-def test_the_plot_has_a_line_per_contender(untouched_pyplot) -> None:
+def test_the_plot_has_a_line_per_configuration(untouched_pyplot) -> None:
     found = Comparison("t", (result("a", 0.1, 0, 0.9), result("b", 0.1, 0, 0.8)))
     axes = found.plot()
     assert [line.get_label() for line in axes.lines] == ["a (0.1)", "b (0.1)"] and axes.lines[0].get_ydata()[-1] == pytest.approx(90)
@@ -158,20 +161,20 @@ def test_the_plot_has_a_line_per_contender(untouched_pyplot) -> None:
 )
 def test_comparisons_that_cannot_be(options: dict, match: str) -> None:
     with pytest.raises(KcalcError, match=match):
-        compare([Contender("linear", LINEAR)], DIGITS, Settings(steps=1), **options)
+        compare([RunConfiguration("linear", LINEAR)], DIGITS, Settings(steps=1), **options)
     with pytest.raises(KcalcError, match="labels of their own"):
-        compare([Contender("a", LINEAR), Contender("a", LINEAR)], DIGITS)
+        compare([RunConfiguration("a", LINEAR), RunConfiguration("a", LINEAR)], DIGITS)
 
 
 # -- recipes -----------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", mostly_slow(list(RECIPES), 4))
-def test_every_contender_of_every_recipe_can_be_shaped(name: str) -> None:
-    contenders = recipe(name).contenders(None, 16)
-    assert len({one.label for one in contenders}) == len(contenders) >= 2
+def test_every_configuration_of_every_recipe_can_be_shaped(name: str) -> None:
+    configurations = recipe(name).configurations(None, 16)
+    assert len({one.label for one in configurations}) == len(configurations) >= 2
     images = training.fold(DIGITS, 0, preparation=Preparation(flat=False))
-    for one in map(Contender.prepared, contenders):
+    for one in map(RunConfiguration.prepared, configurations):
         source, _ = one.shaped(SPLIT if one.preparation.flat else images)
         network = source if isinstance(source, kc.Network) else source.network
         assert not network.free_symbols and len(network.outputs) == 1
@@ -182,16 +185,16 @@ def test_all_experiments_of_the_appendices_are_there() -> None:
     with pytest.raises(KcalcError, match="dks-n1"):
         recipe("dks-n10")
     with pytest.raises(KcalcError, match="depth"):
-        recipe("headline").contenders(0)
+        recipe("headline").configurations(0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_every_recipe_trains(name: str) -> None:
-    everything = recipe(name).contenders(30, 8)
-    contenders = [everything[0], everything[-1]]
-    found = compare(contenders, DIGITS, Settings(steps=4, batch_size=16, evaluate_every=2), seeds=1, rates=(1e-4,))
-    assert len(found.rows) == len(contenders) and all(run.curve for run in found.results)
+    everything = recipe(name).configurations(30, 8)
+    configurations = [everything[0], everything[-1]]
+    found = compare(configurations, DIGITS, Settings(steps=4, batch_size=16, evaluate_every=2), seeds=1, rates=(1e-4,))
+    assert len(found.rows) == len(configurations) and all(run.curve for run in found.results)
 
 
 @pytest.mark.slow
@@ -200,7 +203,7 @@ def test_deep_shaped_networks_train_and_he_initialised_ones_do_not(every: int) -
     wanted = {"He relu, orthogonal": 3e-4, "dks tanh": 1e-4, "dks softplus": 3e-4, "tat relu": 3e-4}
     wanted = dict(list(wanted.items())[: 4 if every == 1 else 2])
     found, settings = {}, Settings(steps=500 if every == 1 else 100)
-    for one in recipe("headline").contenders():
+    for one in recipe("headline").configurations():
         if one.label in wanted:
             found[one.label] = compare([one], DIGITS, settings, seeds=1, rates=(wanted[one.label],)).rows[0].accuracy
     he = found.pop("He relu, orthogonal")

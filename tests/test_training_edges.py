@@ -1,4 +1,4 @@
-"""Training at its edges: contenders, overflow, several processes, logs, versions."""
+"""Training at its edges: configurations, overflow, several processes, logs, versions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from test_training_input import DIGITS, LINEAR, QUICK, SPLIT, linear
 
 import kcalc as kc
 from kcalc import training
-from kcalc.errors import KcalcError
-from kcalc.training import Contender, Preparation, Settings, Trainer, Unfinished, compare, prepare
+from kcalc.foundation.errors import KcalcError
+from kcalc.training import Preparation, RunConfiguration, Settings, Trainer, Unfinished, compare, prepare
 from kcalc.training.logs import Log, Record
 from kcalc.training.recipes import Size
 from kcalc.training.sharding import Placement
@@ -23,17 +23,17 @@ L = kc.layers
 
 
 def test_the_error_of_the_first_run_is_no_unfinished_comparison() -> None:
-    zeros = Contender("b", kc.architectures.vanilla(2, "tanh"), "lsuv", weights="zeros", width=8)
+    zeros = RunConfiguration("b", kc.architectures.vanilla(2, "tanh"), "lsuv", weights="zeros", width=8)
     with pytest.raises(KcalcError, match="b: node 'affine_1'") as stopped:
         compare([zeros], DIGITS, QUICK, 1, rates=(0.01,))
     assert not isinstance(stopped.value, Unfinished)
 
 
-def test_the_edge_of_chaos_of_a_contender_that_does_not_say_where() -> None:
+def test_the_edge_of_chaos_of_a_configuration_that_does_not_say_where() -> None:
     net = kc.architectures.vanilla(2, "tanh")
 
     def shaped(activation: Any) -> Any:
-        found: Any = Contender("a", net, "eoc", activation=activation).shaped(SPLIT)[0]
+        found: Any = RunConfiguration("a", net, "eoc", activation=activation).shaped(SPLIT)[0]
         return found.network.layer("affine_2")  # the first reads the input, not an activation
 
     assert (shaped("relu").sigma_w, shaped("relu").sigma_b) == (pytest.approx(2**0.5, abs=1e-12), 0)
@@ -42,11 +42,11 @@ def test_the_edge_of_chaos_of_a_contender_that_does_not_say_where() -> None:
     )  # tanh has a curve of points: the one of a small sigma_b
     assert shaped(None).sigma_w == kc.shape(net, "tanh", "eoc", sigma_b=0.05).network.layer("affine_2").sigma_w
     with pytest.raises(KcalcError, match="no nonlinear layer, so there is no edge of chaos"):
-        Contender("a", LINEAR, "eoc").shaped(SPLIT)
+        RunConfiguration("a", LINEAR, "eoc").shaped(SPLIT)
 
 
 def test_another_activation_without_shaping_replaces_all() -> None:
-    net = Contender("a", kc.architectures.vanilla(2, "tanh"), activation="relu").shaped(SPLIT)[0]
+    net = RunConfiguration("a", kc.architectures.vanilla(2, "tanh"), activation="relu").shaped(SPLIT)[0]
     assert isinstance(net, kc.Network) and {net.layer(node).activation.name for node in net.nodes_of(L.Nonlinear)} == {"relu"}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import kcalc as kc
 from kcalc import KcalcError, training
-from kcalc.training import Contender, Preparation, Settings, Split, Unfinished, compare
+from kcalc.training import Preparation, RunConfiguration, Settings, Split, Unfinished, compare
 from kcalc.training.loop import Trainer
 
 L = kc.layers
@@ -91,7 +91,7 @@ def test_what_is_no_split_or_settings() -> None:
     numbers = Settings(steps=np.int64(10), learning_rate=np.float32(0.1))  # pyright: ignore[reportArgumentType]
     assert type(numbers.steps) is int and type(numbers.learning_rate) is float
     json.dumps(numbers.to_dict())
-    assert Contender("a", LINEAR, equivalent=np.True_).equivalent is True  # pyright: ignore[reportArgumentType]
+    assert RunConfiguration("a", LINEAR, equivalent=np.True_).equivalent is True  # pyright: ignore[reportArgumentType]
 
 
 def test_numbers_that_compiled_loops_do_not_hold() -> None:
@@ -129,8 +129,8 @@ def test_names_of_files_that_cannot_be(tmp_path: Path) -> None:
         lambda: training.load("mnist", folder="a\0b"),
         lambda: training.fit(linear(), SPLIT, QUICK, checkpoint=f"{name}.npz"),
         lambda: training.fit(linear(), SPLIT, QUICK, log=f"{name}.csv"),
-        lambda: compare([Contender("a", LINEAR)], DIGITS, QUICK, 1, rates=(0.01,), journal=f"{name}.jsonl"),
-        lambda: compare([Contender("a", LINEAR)], DIGITS, QUICK, 1, rates=(0.01,), journal=tmp_path),
+        lambda: compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, 1, rates=(0.01,), journal=f"{name}.jsonl"),
+        lambda: compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, 1, rates=(0.01,), journal=tmp_path),
     ]
     for call in calls:
         with pytest.raises(KcalcError) as error:
@@ -138,11 +138,11 @@ def test_names_of_files_that_cannot_be(tmp_path: Path) -> None:
         assert len(str(error.value)) < 1000
 
 
-def test_a_contender_refuses_settings_that_none_can_have() -> None:
-    assert Contender("a", LINEAR, settings={"warmup": 1000}).settings == {"warmup": 1000}
+def test_a_configuration_refuses_settings_that_none_can_have() -> None:
+    assert RunConfiguration("a", LINEAR, settings={"warmup": 1000}).settings == {"warmup": 1000}
     for changes in ({"settings": {"steps": "many"}}, {"settings": {"steps": 3, "warmup": 4}}, {"weights": "x"}, {"dtype": "int8"}):
         with pytest.raises(KcalcError, match="^a: "):
-            Contender("a", LINEAR, **changes)  # pyright: ignore[reportArgumentType]
+            RunConfiguration("a", LINEAR, **changes)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
@@ -248,7 +248,7 @@ def test_files_that_are_no_journals_are_refused_and_left(tmp_path: Path, content
     journal = tmp_path / "runs.jsonl"
     journal.write_text(content)
     with pytest.raises(KcalcError, match="line 1: not a run"):
-        compare([Contender("a", LINEAR)], DIGITS, QUICK, seeds=1, journal=journal)
+        compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, seeds=1, journal=journal)
     assert journal.read_text() == content
 
 
@@ -256,18 +256,18 @@ def test_a_journal_with_words_for_numbers_or_a_folder_is_refused(tmp_path: Path)
     journal = tmp_path / "runs.jsonl"
     options: dict[str, Any] = {"seeds": 1, "rates": (0.01,), "journal": journal}
     journal.write_text('{"lab')  # the first line cut short
-    whole = compare([Contender("a", LINEAR)], DIGITS, QUICK, **options)
+    whole = compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, **options)
     (line,) = journal.read_text().splitlines()
     for change in ({"accuracy": "abc"}, {"accuracy": 7}, {"curve": [[0, "x", 1]]}, {"seed": 1.5}, {"label": 3}):
         journal.write_text(json.dumps(json.loads(line) | change) + "\n")
         with pytest.raises(KcalcError, match="line 1: not a run"):
-            compare([Contender("a", LINEAR)], DIGITS, QUICK, **options)
+            compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, **options)
     journal.write_text(line + "\n" + line[:30])
-    assert compare([Contender("a", LINEAR)], DIGITS, QUICK, **options).results == whole.results
+    assert compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, **options).results == whole.results
     journal.unlink()
     journal.mkdir()
     with pytest.raises(KcalcError, match="is a folder"):
-        compare([Contender("a", LINEAR)], DIGITS, QUICK, **options)
+        compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, **options)
 
 
 @pytest.mark.parametrize(
@@ -286,29 +286,31 @@ def test_a_journal_with_words_for_numbers_or_a_folder_is_refused(tmp_path: Path)
         ({"weights": "zz"}, "b: unknown law"),
     ],
 )
-def test_a_contender_that_cannot_be_is_refused_before_the_first_is_trained(changes: dict[str, Any], match: str) -> None:
+def test_a_configuration_that_cannot_be_is_refused_before_the_first_is_trained(changes: dict[str, Any], match: str) -> None:
     lines: list[str] = []
     net = kc.architectures.vanilla(2, "tanh")
     with pytest.raises(KcalcError, match=match):
-        compare([Contender("a", LINEAR), Contender("b", net, **changes)], DIGITS, QUICK, 1, rates=(0.01,), report=lines.append)
+        compare(
+            [RunConfiguration("a", LINEAR), RunConfiguration("b", net, **changes)], DIGITS, QUICK, 1, rates=(0.01,), report=lines.append
+        )
     assert not lines
 
 
 @pytest.mark.parametrize("rates", ["a", [], 3, [True], [float("nan")]])
 def test_rates_that_are_none(rates: Any) -> None:
     with pytest.raises(KcalcError, match="rate"):
-        compare([Contender("a", LINEAR)], DIGITS, QUICK, 1, rates=rates)
+        compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, 1, rates=rates)
 
 
 def test_runs_that_are_finished_are_kept_when_a_later_one_fails() -> None:
-    zeros = Contender("b", kc.architectures.vanilla(2, "tanh"), "lsuv", weights="zeros", width=8)
+    zeros = RunConfiguration("b", kc.architectures.vanilla(2, "tanh"), "lsuv", weights="zeros", width=8)
     with pytest.raises(Unfinished, match="b: node 'affine_1'") as stopped:
-        compare([Contender("a", LINEAR), zeros], DIGITS, QUICK, 1, rates=(0.01,))
+        compare([RunConfiguration("a", LINEAR), zeros], DIGITS, QUICK, 1, rates=(0.01,))
     assert [run.label for run in stopped.value.comparison.results] == ["a"]
 
 
 def test_a_single_look_is_drawn(untouched_pyplot: None) -> None:
-    found = compare([Contender("a", LINEAR)], DIGITS, Settings(steps=2), 1, rates=(0.01,))
+    found = compare([RunConfiguration("a", LINEAR)], DIGITS, Settings(steps=2), 1, rates=(0.01,))
     (line,) = found.plot().lines
     assert line.get_marker() == "o" and len(line.get_xdata()) == 1
     with pytest.raises(KcalcError, match=r"\.csv"):
@@ -320,7 +322,7 @@ def test_a_single_look_is_drawn(untouched_pyplot: None) -> None:
     [
         ({"dataset": SPLIT}, "expected a Dataset and Settings, got Split and Settings"),
         ({"settings": {"steps": 3}}, "expected a Dataset and Settings, got Dataset and dict"),
-        ({"contenders": [LINEAR]}, "contenders must be kcalc.training.Contender"),
+        ({"configurations": [LINEAR]}, "configurations must be kcalc.training.RunConfiguration"),
         ({"title": 3}, "title must be text, got 3"),
         ({"report": "print"}, "report must be a function of a line of text, got 'print'"),
         ({"goal": 97}, r"goal is a share of correct answers and must lie in \[0, 1\], got 97"),
@@ -328,4 +330,4 @@ def test_a_single_look_is_drawn(untouched_pyplot: None) -> None:
 )
 def test_arguments_of_a_comparison_that_are_something_else(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(KcalcError, match=match):
-        compare(**({"contenders": [Contender("a", LINEAR)], "dataset": DIGITS, "settings": QUICK, "seeds": 1} | changes))
+        compare(**({"configurations": [RunConfiguration("a", LINEAR)], "dataset": DIGITS, "settings": QUICK, "seeds": 1} | changes))

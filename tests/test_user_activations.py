@@ -14,8 +14,8 @@ from thinning import mostly_slow
 from kcalc.activations import activation, combine
 from kcalc.activations.acceptance import read_kinks
 from kcalc.activations.registry import register
-from kcalc.errors import KcalcError
 from kcalc.fields import mpmath_field
+from kcalc.foundation.errors import KcalcError
 
 Y = sp.Symbol("y")
 CASES = [

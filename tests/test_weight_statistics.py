@@ -11,7 +11,7 @@ import pytest
 from tape import RNG, Tape, relu
 
 import kcalc as kc
-from kcalc.errors import KcalcError
+from kcalc.foundation.errors import KcalcError
 from kcalc.interchange import ownership, trace
 from kcalc.interchange import weight_statistics as weight_module
 from kcalc.interchange.trace import Linear

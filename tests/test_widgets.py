@@ -9,7 +9,7 @@ import pytest
 
 import kcalc as kc
 from kcalc import widgets
-from kcalc.architectures import rescaled_resnet, vanilla
+from kcalc.network.architectures import rescaled_resnet, vanilla
 
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 PNG = b"\x89PNG"

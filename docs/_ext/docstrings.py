@@ -49,9 +49,9 @@ COMMON = {
     "y": "the targets, (n,) or (n, outputs).",
 }
 INTERNAL = re.compile(
-    r"kcalc\.(maps\.\w+|activations\.local_map\.\w+)\.(gaps|ball_gaps|values|ball_values)$"
+    r"kcalc\.(maps\.maps\.\w+|activations\.local_map\.\w+)\.(gaps|ball_gaps|values|ball_values)$"
     r"|kcalc\.Activation\.(refuse_numeric_only|pieces|kink_points|jumps|jump_sizes|landmarks|jax_values|numeric|base|transformation)$"
-    r"|kcalc\.Contender\.\w+$|kcalc\.Model\.(plan|measuring|inputs_of)$|.*\.Moment\.(in_range|of_balls|of_expressions|text)$"
+    r"|kcalc\.RunConfiguration\.\w+$|kcalc\.Model\.(plan|measuring|inputs_of)$|.*\.Moment\.(in_range|of_balls|of_expressions|text)$"
     r"|.*\.(rows|mirror_of|symbols_of|plotted_times|ingredients|pruned|shown)$|.*\.TrainingCurve\.of$|.*\.Note\.assumption$"
     r"|.*\.hyperparameter_\w+$"
 )  # members for the rest of the package, not for users
@@ -141,9 +141,8 @@ def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: An
     """Members for the rest of the package are left out."""
     owner = getattr(obj, "fget", None) or getattr(obj, "func", None) or obj
     full = f"{getattr(owner, '__module__', '')}.{getattr(owner, '__qualname__', name)}"
-    return (
-        True if INTERNAL.match(full) or INTERNAL.match(re.sub(r"^kcalc\..*\.(Activation|Model|Contender)\.", r"kcalc.\1.", full)) else None
-    )
+    short = re.sub(r"^kcalc\..*\.(Activation|Model|RunConfiguration)\.", r"kcalc.\1.", full)
+    return True if INTERNAL.match(full) or INTERNAL.match(short) else None
 
 
 def _qualified(role: re.Match[str]) -> str:

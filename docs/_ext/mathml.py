@@ -11,7 +11,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
-from kcalc.mathml import mathml, tree
+from kcalc.foundation.mathml import mathml, tree
 
 LOGGER = logging.getLogger(__name__)
 LEFT_OVER = re.compile(r"\\[A-Za-z]+|\\[^\\\s]")

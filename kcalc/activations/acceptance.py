@@ -1,4 +1,4 @@
-"""What an activation of the user's own must pass: kinks that are numbers, real finite values, Gaussian moments, no hidden corners."""
+"""The tests of a user's activation: kinks that are numbers, real finite values, Gaussian moments, no hidden corners."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 import sympy as sp
 
 from kcalc.activations.pieces import X
-from kcalc.errors import KcalcError, glimpse
-from kcalc.expectations.quadrature import Array, mesh, z_range
 from kcalc.fields import SYMPY
-from kcalc.threads import decimal_digits, lambdify
+from kcalc.foundation.errors import KcalcError, glimpse
+from kcalc.foundation.process_state import decimal_digits, lambdify
+from kcalc.gaussian.expectations.quadrature import Array, mesh, z_range
 
 PROBES = np.concatenate([np.linspace(-30, 30, 121), np.geomspace(1e-6, 20, 15)])
 FAR_PROBES = np.array([-1e3, -1e2, 1e2, 1e3])
 DIGIT_PROBES = np.concatenate([np.arange(0.37, 16), -np.arange(0.37, 16)])
-LOST, TINY = 1e-5, 1e-200  # relative error of what has lost its digits, of numbers that are no underflow
+LOST, TINY = 1e-5, 1e-200  # relative error of values that have lost their digits, underflow left out
 MOST_KINKS = 500
 _APART = 1e-9
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,14 @@ from kcalc.activations.local import LocalMaps
 from kcalc.activations.parameters import real_expression
 from kcalc.activations.pieces import X, compile_pieces, exact_jumps, landmark, resolve, rounded_jumps, sampled_jumps
 from kcalc.activations.transformation import Transformation
-from kcalc.arguments import derivative_order
-from kcalc.errors import KcalcError, glimpse
-from kcalc.expectations.quadrature import Array
 from kcalc.fields import NUMPY, SYMPY, Field, Number
+from kcalc.fields.arguments import derivative_order
 from kcalc.fields.jax_field import is_jax
-from kcalc.formulas import exact
-from kcalc.plain_arguments import mapping
-from kcalc.threads import cached_property
+from kcalc.foundation.errors import KcalcError, glimpse
+from kcalc.foundation.formulas import exact
+from kcalc.foundation.plain_arguments import mapping
+from kcalc.foundation.process_state import cached_property
+from kcalc.gaussian.expectations.quadrature import Array
 
 __all__ = ["Activation", "Transformed", "X", "checked", "transform"]
 
@@ -63,7 +63,7 @@ class Activation(LocalMaps):
         return self is other or (isinstance(other, Activation) and self._hash == other._hash and self._key == other._key)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: the fields, not the compiled functions and caches."""
+        """The pickled state: the fields, without compiled functions and caches."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def __repr__(self) -> str:
@@ -94,7 +94,11 @@ class Activation(LocalMaps):
         return self._substituted(given) if self.free_symbols else self
 
     def _substituted(self, values: Mapping[Any, Any]) -> Activation:
-        raise NotImplementedError
+        """The activation at other constants; classes that keep constants beside ``expr`` override it."""
+        given = {symbol: value for symbol, value in values.items() if symbol != X}
+        expr, *stable = (e.subs(given) for e in (self.expr, *self.stable))
+        kinks = sorted((kink.subs(given) for kink in self.kinks), key=float)
+        return replace(self, expr=expr, kinks=tuple(kinks), stable=tuple(stable))
 
     # --- the function --------------------------------------------------------------------------------------------------------------
 
@@ -104,7 +108,7 @@ class Activation(LocalMaps):
         return self.expr.has(AppliedUndef)
 
     def refuse_numeric_only(self, purpose: str) -> None:
-        """Raises KcalcError if a callable is inside; ``purpose`` says what cannot be had of it."""
+        """Raises KcalcError if a callable is inside; ``purpose`` names the refused result."""
         if self.numeric_only:
             raise KcalcError(f"activation {self.name!r} is a callable, numeric only: no {purpose}; give it as a SymPy expression")
 

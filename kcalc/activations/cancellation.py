@@ -1,6 +1,6 @@
 """Smooth expressions near 0 with all their digits: ``exp(x) - 1``, ``log(1 + x)``, ``x - tanh(x)`` lose them as they stand.
 
-Expressions are written with expm1 and log1p where that helps. What still cancels near 0, as comparison with many digits shows, is evaluated
+Expressions are written with expm1 and log1p where it helps. Values that still cancel near 0, by comparison with many digits, are evaluated
 by its Taylor series there.
 """
 
@@ -14,13 +14,13 @@ import mpmath
 import numpy as np
 import sympy as sp
 
-from kcalc.threads import alone, decimal_digits, lambdify
+from kcalc.foundation.process_state import alone, decimal_digits, lambdify
 
 Array = np.ndarray
 
 PROBES = (1e-3, 1e-6, -1e-3, -1e-6)
 KEPT = 1e-13  # relative error at the probes up to which an expression stands as it is
-LARGE = 1e-2  # at 0: what cancels beside so large a value does no harm
+LARGE = 1e-2  # at 0: cancellation beside so large a value does no harm
 ORDER, DIGITS = 36, 60
 RADII = (0.25, 0.1, 0.03, 0.01)
 NOISE = 1e-25  # Taylor coefficients below it are 0 but for rounding

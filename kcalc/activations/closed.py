@@ -1,4 +1,4 @@
-"""Activations whose Gamma(c) = E[phi(u) phi(v)] is elementary at every (q1, q2): what they share.
+"""Activations whose Gamma(c) = E[phi(u) phi(v)] is elementary at every (q1, q2): their common base.
 
 Two forms of one function: Gamma(c) as the textbooks write it, for SymPy, and Gamma(1) - Gamma(c) without cancellation, for everything
 that rounds.  Where the two norms of the cosine come from the very expression that gives Gamma(1), the gap 1 - C is exactly 0 at c = 1.
@@ -14,8 +14,8 @@ import numpy as np
 import sympy as sp
 
 from kcalc.activations.base import Activation
-from kcalc.expectations.single import pair_distance
 from kcalc.fields import NUMPY, SYMPY, Field, Number
+from kcalc.gaussian.expectations.single import pair_distance
 
 NEARLY_ONE = 1e-7  # gaps below keep their digits for unequal q values too
 
@@ -42,7 +42,7 @@ def whole_power(x: Number, n: int) -> Number:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Closed(Activation):
-    """An activation with closed forms of Q and of C; a subclass gives ``_cosine`` and ``_gap`` (or what :class:`Kernel` asks for)."""
+    """An activation with closed forms of Q and of C; a subclass gives ``_cosine`` and ``_gap`` (or the hooks of :class:`Kernel`)."""
 
     closed_in_numpy = True
 

@@ -14,10 +14,10 @@ from kcalc.activations.jax_function import JaxFunction, jax_function
 from kcalc.activations.parameters import named
 from kcalc.activations.pieces import X
 from kcalc.activations.transformation import short
-from kcalc.errors import KcalcError
-from kcalc.expectations.quadrature import Array
 from kcalc.fields import SYMPY
-from kcalc.plain_arguments import items
+from kcalc.foundation.errors import KcalcError
+from kcalc.foundation.plain_arguments import items
+from kcalc.gaussian.expectations.quadrature import Array
 
 __all__ = ["Combination", "combine"]
 

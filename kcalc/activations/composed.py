@@ -12,9 +12,9 @@ import sympy as sp
 from kcalc.activations.base import Activation, X, checked
 from kcalc.activations.jax_function import JaxFunction, differentiated, jax_function
 from kcalc.activations.pieces import crossings, real_roots
-from kcalc.errors import KcalcError
-from kcalc.expectations.quadrature import Array
 from kcalc.fields import SYMPY
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.expectations.quadrature import Array
 
 _FLAT = np.linspace(-30.0, 30.0, 601)
 

@@ -1,7 +1,7 @@
 """A Python or JAX callable as a function of float64 arrays, and the checks that it treats each number by itself.
 
 JAX callables run in float64 inside the ``jax.enable_x64(True)`` context, on blocks of one fixed shape so that they are compiled once;
-what comes out is NumPy.  JAX is never imported here: a callable that needs it has done so.
+results are NumPy arrays.  JAX is never imported here: a callable that needs it has done so.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from kcalc.errors import KcalcError
-from kcalc.expectations.quadrature import Array
 from kcalc.fields.jax_field import is_jax
-from kcalc.threads import cached_property
+from kcalc.foundation.errors import KcalcError
+from kcalc.foundation.process_state import cached_property
+from kcalc.gaussian.expectations.quadrature import Array
 
 _BLOCK = 2048
 _SAME = 1e-10  # relative: vectorised code may round differently in another place of an array
@@ -36,7 +36,7 @@ def in_double_precision() -> Any:
 class Elementwise:
     """A callable as a function of float64 arrays of any shape; equal to another of the same callable.
 
-    kind: what it takes, "array" (NumPy), "scalar" (one Python float at a time), "jax" (arrays) or "jax scalar" (mapped by ``jax.vmap``).
+    kind: its argument, "array" (NumPy), "scalar" (one Python float at a time), "jax" (arrays) or "jax scalar" (mapped by ``jax.vmap``).
     """
 
     function: Callable[..., Any]
@@ -84,7 +84,7 @@ class Elementwise:
             return float(_floats(_outcome(self.function, value), (), self.name))
         except KcalcError:
             raise
-        except OverflowError:  # what NumPy would call infinite
+        except OverflowError:  # values that NumPy would round to infinity
             return float("inf")
         except Exception as error:
             raise failure(error, self.function, value, self.name) from error
@@ -107,7 +107,7 @@ def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     try:
         with in_double_precision():
             fast(jax.numpy.ones(_BLOCK))
-    except Exception:  # whatever a tracer meets in someone else's code: it runs untraced then, or its error is reported later
+    except Exception:  # a tracer may meet anything in a user's code: it runs untraced then, or its error is reported later
         return function
     return fast
 
@@ -132,7 +132,7 @@ def _called(function: Callable[..., Any], argument: Any, name: str) -> Array:
 
 
 def _outcome(function: Callable[..., Any], argument: Any) -> Any:
-    """What the callable returns; JAX arrays are converted before their context is left."""
+    """The value of the callable; JAX arrays are converted before their context is left."""
     with np.errstate(all="ignore"), in_double_precision():
         result = function(argument)
         return np.asarray(result) if is_jax(result) else result
@@ -157,7 +157,7 @@ def _fails(function: Callable[..., Any], value: Any) -> bool:
 
 
 def _floats(result: Any, shape: tuple[int, ...], name: str) -> Array:
-    """A result as float64.  Raises KcalcError for other shapes, complex numbers, truth values, single precision and what is no number."""
+    """A result as float64.  Raises KcalcError for other shapes, complex numbers, truth values, single precision and objects."""
     if type(result).__module__.split(".")[0] == "torch":
         raise KcalcError(f"activation {name!r} returned a torch tensor: {_TORCH}")
     if result is None or isinstance(result, str | bytes | dict | set | np.ma.MaskedArray):
@@ -189,7 +189,7 @@ def _real_numbers(values: np.ndarray, name: str) -> Array:
     return np.array(values, dtype=np.float64)
 
 
-# --- what a callable is -------------------------------------------------------------------------------------------------------------
+# --- kinds of callables -------------------------------------------------------------------------------------------------------------
 
 
 def elementwise(function: Callable[..., Any], name: str) -> Elementwise:
@@ -287,7 +287,7 @@ def _check_alone(rule: Elementwise) -> None:
 
 
 def _direct(rule: Elementwise) -> Callable[[Any], Any]:
-    """The callable without blocks and compilation, which would hide what it does to arrays of other lengths."""
+    """The callable without blocks and compilation, which would hide its behaviour on arrays of other lengths."""
     if not rule.is_jax:
         return rule.function
     return lambda x: rule.mapped(sys.modules["jax"].numpy.asarray(x))

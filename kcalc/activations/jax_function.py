@@ -11,9 +11,9 @@ import sympy as sp
 
 from kcalc.activations.cancellation import NearZero, kept
 from kcalc.activations.pieces import X, resolve, series_near_zero, switch_points
-from kcalc.errors import KcalcError
-from kcalc.plain_arguments import whole
-from kcalc.threads import lambdify
+from kcalc.foundation.errors import KcalcError
+from kcalc.foundation.plain_arguments import whole
+from kcalc.foundation.process_state import lambdify
 
 LONGEST = 2**31 - 1  # of whole numbers that jax takes as they are
 JaxFunction = Callable[[Any], Any]

@@ -2,7 +2,7 @@
 
 C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)),   Q(q) = E phi(sqrt q z)^2.
 
-An activation class may override the ``_closed_*`` hooks, each written once over the field; what it leaves at None is integrated
+An activation class may override the ``_closed_*`` hooks, each written once over the field; hooks left at None are integrated
 numerically (NumPy, mpmath) or printed as an undefined function (SymPy).
 """
 
@@ -17,21 +17,21 @@ import sympy as sp
 from kcalc.activations import truncated
 from kcalc.activations.local_map import LocalCMap, LocalQMap
 from kcalc.activations.pieces import X
-from kcalc.arguments import TINY, derivative_order, symbolic_q
-from kcalc.errors import KcalcError, glimpse
-from kcalc.expectations import q_series
-from kcalc.expectations import single as expectations
-from kcalc.expectations.pairs import pair_map
-from kcalc.expectations.quadrature import Array
-from kcalc.expectations.single import pair_distance, pair_moment
 from kcalc.fields import NUMPY, SYMPY, Field, Number
+from kcalc.fields.arguments import TINY, derivative_order, symbolic_q
 from kcalc.fields.balls import BallField
 from kcalc.fields.gaps import Gap
 from kcalc.fields.jets import Jet, JetField
 from kcalc.fields.systems import as_field
-from kcalc.formulas import formula_name
-from kcalc.plain_arguments import whole
-from kcalc.threads import cached_property
+from kcalc.foundation.errors import KcalcError, glimpse
+from kcalc.foundation.formulas import formula_name
+from kcalc.foundation.plain_arguments import whole
+from kcalc.foundation.process_state import cached_property
+from kcalc.gaussian.expectations import q_series
+from kcalc.gaussian.expectations import single as expectations
+from kcalc.gaussian.expectations.pairs import pair_map
+from kcalc.gaussian.expectations.quadrature import Array
+from kcalc.gaussian.expectations.single import pair_distance, pair_moment
 
 EXTREME = 1e70  # products of four such numbers, or of their inverses, are doubles of full precision
 LARGEST = 1e150  # products of two are
@@ -97,7 +97,7 @@ class LocalMaps:
         return frozenset(self.expr.free_symbols - {X})  # type: ignore[arg-type]
 
     def refuse_symbols(self, purpose: str) -> None:
-        """Raises KcalcError if a constant is a symbol; ``purpose`` says what needs numbers."""
+        """Raises KcalcError if a constant is a symbol; ``purpose`` names the result that needs numbers."""
         if self.free_symbols:
             named = ", ".join(sorted(symbol.name for symbol in self.free_symbols))
             raise KcalcError(f"activation {self.name!r} has the symbol {named}, and {purpose} needs numbers: give them with .subs({{...}})")
@@ -162,7 +162,7 @@ class LocalMaps:
         return self._moment("D", self._closed_mean_slope, expectations.mean_slope, q, field)
 
     def q_slope(self, q: object = 1, field: Field = NUMPY) -> Number:
-        """dQ/dq = E[phi(sqrt q z) phi'(sqrt q z) z]/sqrt q, plus what jumps of phi contribute."""
+        """dQ/dq = E[phi(sqrt q z) phi'(sqrt q z) z]/sqrt q, plus the terms of jumps of phi."""
         if field is SYMPY:
             symbol = sp.Symbol("q", positive=True)
             return sp.diff(self.second_moment(symbol, SYMPY), symbol).subs(symbol, SYMPY.number(q))
@@ -215,7 +215,7 @@ class LocalMaps:
             return jax_maps.moment(self, integrate.__name__, closed, q, field)
         if isinstance(field, BallField):
             self.refuse_symbols("a certified enclosure")
-            from kcalc.certified import moment_ball
+            from kcalc.gaussian.certified import moment_ball
 
             return moment_ball(self, closed, integrate.__name__, q, field)
         exact = closed(q, field)
@@ -250,7 +250,7 @@ class LocalMaps:
             return jax_maps.taylor(self, gap, q1, q2, order, field)
         if isinstance(field, BallField):
             self.refuse_symbols("a certified enclosure")
-            from kcalc.certified import taylor_balls
+            from kcalc.gaussian.certified import taylor_balls
 
             return taylor_balls(self, gap, q1, q2, order, field)
         exact = self._closed_taylor(gap, q1, q2, order, field)

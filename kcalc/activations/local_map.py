@@ -12,19 +12,19 @@ import numpy as np
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
-from kcalc import symbols
-from kcalc.arguments import formula_symbols, one_q, pair_arrays, q_pair, read_pair, series_length, symbolic_q
-from kcalc.composition import Composition, LocalFunction
-from kcalc.errors import KcalcError, glimpse
-from kcalc.expectations.pairs import pair_map
-from kcalc.expectations.quadrature import Array, normal_density
-from kcalc.expectations.single import hermite
-from kcalc.expectations.smoothing import smoothed
 from kcalc.fields import NUMPY, SYMPY
+from kcalc.fields.arguments import formula_symbols, one_q, pair_arrays, q_pair, read_pair, series_length, symbolic_q
 from kcalc.fields.jax_field import is_jax
 from kcalc.fields.jets import Jet, JetField
-from kcalc.formulas import formula_name
-from kcalc.maps import Assumption, CMap, QMap
+from kcalc.foundation import symbols
+from kcalc.foundation.errors import KcalcError, glimpse
+from kcalc.foundation.formulas import formula_name
+from kcalc.gaussian.expectations.pairs import pair_map
+from kcalc.gaussian.expectations.quadrature import Array, normal_density
+from kcalc.gaussian.expectations.single import hermite
+from kcalc.gaussian.expectations.smoothing import smoothed
+from kcalc.maps.composition import Composition, LocalFunction
+from kcalc.maps.maps import Assumption, CMap, QMap
 
 Node = Any
 SYMBOLIC = "symbolic(q=1)"

@@ -12,7 +12,7 @@ import numpy as np
 from kcalc.activations.base import Activation, checked
 from kcalc.activations.jax_function import JaxFunction, jax_function
 from kcalc.activations.parameters import named
-from kcalc.expectations.quadrature import Array
+from kcalc.gaussian.expectations.quadrature import Array
 
 __all__ = ["Multiplication", "multiply"]
 
@@ -39,7 +39,7 @@ class Multiplication(Activation):
 
 
 def multiply(phi: Activation, psi: Activation, name: str | None = None) -> Activation:
-    """The activation ``phi(x) psi(x)``. Raises: KcalcError for what is no activation."""
+    """The activation ``phi(x) psi(x)``. Raises: KcalcError for anything but an activation."""
     first, second = checked(phi), checked(psi)
     for factor in (first, second):
         factor.refuse_symbols("a product")

@@ -7,10 +7,10 @@ from typing import Any
 
 import sympy as sp
 
-from kcalc import plain_arguments
-from kcalc.errors import KcalcError, glimpse
 from kcalc.fields import NUMPY, SYMPY
-from kcalc.plain_arguments import text
+from kcalc.foundation import plain_arguments
+from kcalc.foundation.errors import KcalcError, glimpse
+from kcalc.foundation.plain_arguments import text
 
 _LARGEST_DENOMINATOR = 1024
 TAKEN = {"x", "c", "q", "p", "phi", "pi"}  # names of other quantities in formulas of maps
@@ -29,7 +29,7 @@ def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp
         return real_expression(number, f"{factory}: {parameter}")
     if number.free_symbols or number.is_real is not True:
         raise KcalcError(f"{factory}: {parameter} = {glimpse(value, 80)} is not a real number")
-    NUMPY.number(number)  # refuses what is beyond double precision
+    NUMPY.number(number)  # refuses numbers beyond double precision
     if not isinstance(number, sp.Float):
         return number
     fraction = Fraction(float(number))
@@ -49,7 +49,7 @@ def real_expression(value: sp.Expr, what: str) -> sp.Expr:
 
 
 def named(name: Any, usual: str) -> str:
-    """The name that a caller gives an activation, or the usual one.  Raises KcalcError for what is no text."""
+    """The name that a caller gives an activation, or the usual one.  Raises KcalcError for anything but text."""
     return usual if name is None else text(name, "an activation's name")
 
 

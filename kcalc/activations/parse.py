@@ -1,4 +1,4 @@
-"""What a user may call an activation: a registered name, an Activation, a SymPy expression in one symbol, or a callable."""
+"""Ways to give an activation: a registered name, an Activation, a SymPy expression in one symbol, or a callable."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kcalc.activations.polynomial import polynomial
 from kcalc.activations.rectifiers import abrelu
 from kcalc.activations.registry import by_name, entered, same_function
 from kcalc.activations.rescaled import rescaled
-from kcalc.errors import KcalcError, glimpse
-from kcalc.expectations.quadrature import Array
 from kcalc.fields import NUMPY, SYMPY
-from kcalc.plain_arguments import items, utf8
-from kcalc.threads import cached_property
+from kcalc.foundation.errors import KcalcError, glimpse
+from kcalc.foundation.plain_arguments import items, utf8
+from kcalc.foundation.process_state import cached_property
+from kcalc.gaussian.expectations.quadrature import Array
 
 _JUMPY = (sp.floor, sp.ceiling, sp.frac, sp.Mod, sp.DiracDelta)
 _UNFINISHED = (sp.Integral, sp.Derivative, sp.Sum, sp.Product, sp.Limit, sp.Subs)
@@ -38,7 +38,7 @@ def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None =
 
     spec: a registered name or alias ("tanh", "silu"; any case), an :class:`Activation`, a SymPy expression in exactly one symbol, or a
     Python, NumPy or JAX callable (numeric only; see :func:`kcalc.activations.callables.from_callable`).
-    name: what to call it.  kinks: the points where it or a derivative jumps; for expressions they are found from Piecewise, Abs, Max,
+    name: its name in results.  kinks: the points where it or a derivative jumps; for expressions they are found from Piecewise, Abs, Max,
     Min, Heaviside and sign if None, for callables there are none if None.
     growth: (A, p, B), your word that |phi(x)| <= A (1+|x|)^p exp(B|x|) everywhere; certified integrals need it where they cannot derive it.
 
@@ -99,7 +99,7 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
         candidate = _with_reach(candidate, whole)
     except KcalcError:
         raise
-    except Exception as error:  # SymPy fails in many ways on what it was not made for
+    except Exception as error:  # SymPy fails in many ways on unusual input
         raise KcalcError(f"{glimpse(spec)} cannot be made an activation: {type(error).__name__} ({str(error)[:80]})") from error
     known = _known(candidate)
     if known is not None:
@@ -118,7 +118,7 @@ def _as_rectifier(candidate: Activation) -> Activation | None:
 
 
 def _in_x(spec: sp.Expr) -> sp.Expr:
-    """The expression in the canonical real symbol, refused where it is no function of one real number."""
+    """The expression in the canonical real symbol, refused unless it is a function of one real number."""
     symbols: Any = spec.free_symbols
     text = str(spec)[:80]
     if len(symbols) > 1:
@@ -190,7 +190,7 @@ def _known(candidate: Activation) -> Activation | None:
 
 
 def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
-    """Refuse what is not a real function with Gaussian moments, or differs from the expression as given: then kinks are left out."""
+    """Refuse functions that are not real, lack Gaussian moments, or differ from the expression as given (kinks are then missing)."""
     pieces = compile_pieces(candidate.pieces, candidate.kink_points)
     extra = np.array([c + w * step for c, w in candidate.landmarks for step in (-1.0, 0.5)] + FAR_PROBES.tolist())
     probes = np.concatenate([PROBES, extra])

@@ -14,13 +14,13 @@ import sympy as sp
 
 from kcalc.activations.cancellation import NearZero, kept, near_zero
 from kcalc.activations.wide import compile_wide
-from kcalc.certified.evaluate import compile_smooth
-from kcalc.certified.programs import CORNERED
-from kcalc.errors import KcalcError, glimpse
-from kcalc.expectations.quadrature import Array
 from kcalc.fields import SYMPY
 from kcalc.fields.balls import working
-from kcalc.threads import alone, decimal_digits, lambdify
+from kcalc.foundation.errors import KcalcError, glimpse
+from kcalc.foundation.process_state import alone, decimal_digits, lambdify
+from kcalc.gaussian.certified.evaluate import compile_smooth
+from kcalc.gaussian.certified.programs import CORNERED
+from kcalc.gaussian.expectations.quadrature import Array
 
 X = sp.Symbol("x", real=True)
 """The one canonical symbol of every activation."""
@@ -30,7 +30,7 @@ KINK_REACH = 128
 """How far out kinks of functions that are not polynomials are looked for: as far as inputs of q = 100 reach."""
 _SOUGHT = KINK_REACH + 2
 _DIGITS = 50
-_BALL_BITS = (200, 1200)  # the latter enclose what underflows
+_BALL_BITS = (200, 1200)  # the latter enclose values that underflow
 _FEW = 20  # kinks: their jumps are exact
 _ISOLATED = 8  # sign changes beyond KINK_REACH: more than these are an oscillation, seen at random
 _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, sp.Ci, sp.LambertW)
@@ -40,7 +40,7 @@ _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, 
 def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
     """Sorted points where a Piecewise, Abs, Max, Min, Heaviside or sign in ``expr`` switches: the candidates for kinks.
 
-    All of them where the condition is a polynomial in X, else those with |x| <= 128 (and what is easily seen beyond).
+    All of them where the condition is a polynomial in X, else those with |x| <= 128 (and isolated ones beyond).
     Raises KcalcError for more than 500.
     """
     points: dict[float, sp.Expr] = {}
@@ -116,8 +116,8 @@ def _too_many(count: int) -> KcalcError:
 def crossings(f: Callable[[Array], Array]) -> list[float]:
     """The zeros of f where it changes sign, and its isolated zeros on the sampling grid.
 
-    The grid has a step of 1/64 for |x| <= 128 (what inputs of q <= 100 reach), finer near 0; beyond, up to 1e3, it only finds
-    what is isolated.  Raises KcalcError for more than 500 zeros.
+    The grid has a step of 1/64 for |x| <= 128 (the reach of inputs with q <= 100), finer near 0; beyond, up to 1e3, it only finds
+    isolated zeros.  Raises KcalcError for more than 500 zeros.
     """
     from scipy.optimize import brentq
 
@@ -183,7 +183,7 @@ def _between(points: Sequence[sp.Expr], index: int) -> sp.Expr:
 
 
 def _step(last: Sequence[sp.Expr]) -> sp.Expr:
-    """How far out to look for the outermost piece: not beyond the next kink of an oscillation."""
+    """How far out the outermost piece is sought: not beyond the next kink of an oscillation."""
     return sp.Min(1, (last[1] - last[0]).evalf(30) / 2) if len(last) > 1 else sp.Integer(1)
 
 
@@ -230,7 +230,7 @@ def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
 
 
 def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
-    """(centre, width) of what a function of ``inner`` does, for a linear or quadratic ``inner``."""
+    """(centre, width) of the features of a function of ``inner``, for a linear or quadratic ``inner``."""
     if not inner.is_polynomial(X) or not inner.has(X):
         return []
     try:
@@ -258,7 +258,7 @@ def side_value(piece: sp.Expr, point: sp.Expr, side: str) -> sp.Expr:
 
 @alone
 def exact_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[sp.Expr, ...]:
-    """What is right of each kink minus what is left of it, for the pieces between them."""
+    """The limit from the right minus the limit from the left at each kink, for the pieces between them."""
     jumps = (side_value(right, k, "+") - side_value(left, k, "-") for k, left, right in zip(kinks, parts, parts[1:], strict=False))
     return tuple(sp.simplify(jump) if len(kinks) <= _FEW else jump for jump in jumps)
 
@@ -332,7 +332,7 @@ def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callabl
 
 
 def _compile(piece: sp.Expr, patient: bool = True) -> Callable[[Array], Array]:
-    """A smooth expression as a NumPy function; ``patient`` ones compute what overflows in mpmath, what cancels near 0 as a series."""
+    """A smooth expression as a NumPy function; ``patient`` ones compute overflowing values in mpmath, cancelling ones as a series."""
     plain = _plain(piece)
     series = series_near_zero(piece) if patient else None
 

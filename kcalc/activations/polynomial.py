@@ -14,9 +14,9 @@ from kcalc.activations.base import X
 from kcalc.activations.closed import Closed, whole_power
 from kcalc.activations.parameters import whole
 from kcalc.activations.registry import register
-from kcalc.expectations.quadrature import Array
 from kcalc.fields import NUMPY, SYMPY, Field, Number, mpmath_field
-from kcalc.threads import cached_property
+from kcalc.foundation.process_state import cached_property
+from kcalc.gaussian.expectations.quadrature import Array
 
 _CANCELLED = 0.2  # of the sum of the terms' sizes: a sum below this is formed again with more digits
 _HIGHEST = 30

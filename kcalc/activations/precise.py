@@ -18,10 +18,10 @@ import sympy as sp
 from mpmath.calculus.quadrature import GaussLegendre
 
 from kcalc.activations.pieces import X
-from kcalc.errors import KcalcError
-from kcalc.expectations.quadrature import split, z_edges
 from kcalc.fields import Field, Number, mpmath_field
-from kcalc.threads import decimal_digits, lambdify
+from kcalc.foundation.errors import KcalcError
+from kcalc.foundation.process_state import decimal_digits, lambdify
+from kcalc.gaussian.expectations.quadrature import split, z_edges
 
 _GUARD = 10
 _PANEL = 2.5
@@ -72,7 +72,7 @@ def taylor(phi: Any, gap: Number, q1: Number, q2: Number, order: int, field: Fie
         series = _series(phi, mpmath.mpf(gap), q1, q2, order, field, norm)
         if series is not None:
             return tuple(field.number(value) for value in series)
-        wide = mpmath_field(_digits(field) + lost)  # the tails, too, are multiplied by what cancels
+        wide = mpmath_field(_digits(field) + lost)  # the tails, too, are multiplied by the cancelling factor
         drop, *derivatives = _integrals(phi, mpmath.mpf(gap), q1, q2, order, wide)
         difference = (drop - (mpmath.sqrt(first) - mpmath.sqrt(second)) ** 2) / (2 * norm)
         values = [difference if q1 != q2 else drop / (2 * norm), *(d / norm / (i + 1) for i, d in enumerate(derivatives))]

@@ -12,8 +12,8 @@ from kcalc.activations.base import Activation, X
 from kcalc.activations.closed import Closed, diverging
 from kcalc.activations.parameters import label, named, positive, real
 from kcalc.activations.registry import register
-from kcalc.errors import KcalcError
 from kcalc.fields import SYMPY, Field, Number
+from kcalc.foundation.errors import KcalcError
 
 _ORIGIN = (sp.Integer(0),)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kcalc.activations.base import Activation, checked
-from kcalc.errors import KcalcError, unknown
-from kcalc.plain_arguments import text
+from kcalc.foundation.errors import KcalcError, unknown
+from kcalc.foundation.plain_arguments import text
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the catalogue knows of an activation beside the function itself; ``source`` cites who introduced it or its kernel."""
+    """The entry of an activation in the catalogue; ``source`` cites who introduced it or its kernel."""
 
     activation: Activation
     aliases: tuple[str, ...]

@@ -11,9 +11,9 @@ from kcalc.activations.base import Activation, X
 from kcalc.activations.closed import Kernel
 from kcalc.activations.parameters import label, named, positive, real
 from kcalc.activations.registry import register
-from kcalc.errors import KcalcError
 from kcalc.fields import SYMPY, Field, Number
-from kcalc.plain_arguments import text
+from kcalc.foundation.errors import KcalcError
+from kcalc.foundation.plain_arguments import text
 
 _ORIGIN = (sp.Integer(0),)
 _SIGMOID = (1 + sp.tanh(X / 2)) / 2

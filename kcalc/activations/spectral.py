@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kcalc.activations.acceptance import simplest
-from kcalc.errors import KcalcError
-from kcalc.expectations.quadrature import Array
-from kcalc.threads import ALONE
+from kcalc.foundation.errors import KcalcError
+from kcalc.foundation.process_state import ALONE
+from kcalc.gaussian.expectations.quadrature import Array
 
 _TERMS = 32
 _RESOLVED = 1e-15  # of the greatest value on the window: last coefficients below this are rounding
@@ -136,7 +136,7 @@ class Panels:
         panel = np.where(within.any(axis=1), panel, window)
         tail, before = sizes[:, -6:].max(axis=1), sizes[:, -12:-6].max(axis=1)
         slope = (sizes @ np.arange(_TERMS)) * 2 / (stop - start)
-        misplaced = 4e-16 * np.abs(x).max(axis=1) * slope  # of what rounding of x does
+        misplaced = 4e-16 * np.abs(x).max(axis=1) * slope  # of the error from rounding x
         noisy = (tail > 0.3 * before) & (tail > 0.5 * batch.tail) & (tail <= _NOISY * np.maximum(window, self._floor))
         steep = (window > _STEEP * panel) & (batch.margin > 0.25)
         resolved = ((tail <= _RESOLVED * window + misplaced) | noisy) & ~steep

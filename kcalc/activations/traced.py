@@ -1,4 +1,4 @@
-"""Activations with constants that JAX may trace, and what becomes of several of them one after the other.
+"""Activations with constants that JAX may trace, and the composition of several of them.
 
 A transformed activation is ``f(x) = d (phi(a x + b) + e)``. Expectations: :mod:`kcalc.activations.traced_rules`; piecewise linear
 functions, of which relu is one, have shorter ones: :mod:`kcalc.activations.traced_linear`.
@@ -15,7 +15,7 @@ from kcalc.activations.jax_function import jax_function
 from kcalc.activations.pieces import KINK_REACH
 from kcalc.activations.traced_linear import NAMES, LinearMaps, linear_pieces
 from kcalc.activations.traced_rules import CROWDS, TracedMaps, cross, cross_alike, cross_drop
-from kcalc.errors import KcalcError
+from kcalc.foundation.errors import KcalcError
 
 __all__ = ["NAMES", "FusedActivation", "TracedActivation", "TracedMaps", "cross", "cross_alike", "cross_drop", "split", "traced"]
 

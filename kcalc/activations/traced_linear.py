@@ -140,7 +140,7 @@ class LinearMaps(TracedMaps):
         return self._scaled(at.spread**2 * squares / second_moment, 2)
 
     def _straight(self, one: Standard, two: Standard) -> Any:
-        """What the straight part gives to E phi' phi'."""
+        """The part of the straight line in E phi' phi'."""
         p = self.pieces
         terms = zip(p.jumps, one.kinks, two.kinks, strict=True)
         return p.slope**2 + p.slope * sum(j * (h.tail + low.tail) for j, h, low in terms) if p.slope else 0.0
@@ -196,7 +196,7 @@ class Kink:
 
 @dataclass(frozen=True)
 class Standard:
-    """At one q: |a| sqrt(q), what phi + e is at z = 0 on its leftmost line, and the kinks in units of |a| sqrt(q)."""
+    """At one q: |a| sqrt(q), the value of phi + e at z = 0 on its leftmost line, and the kinks in units of |a| sqrt(q)."""
 
     spread: Any
     level: Any

@@ -117,7 +117,7 @@ def cross_alike(f: TracedMaps, g: TracedMaps, q: Any) -> Any:
 
 
 def cross_drop(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, top: Any, loss: Any) -> tuple[Any, Any, Any]:
-    """``E f(u) g(v)`` at the cosine ``top``, what it loses when ``loss`` is taken off the cosine, and the derivative of that in ``loss``.
+    """``E f(u) g(v)`` at the cosine ``top``, its decrease when the cosine decreases by ``loss``, and the derivative of that in ``loss``.
 
     ``top`` is None where f and g see one Gaussian (cosine 1), ``loss`` where only the first is asked for.
     """
@@ -150,7 +150,7 @@ def _crossed(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int
 
 
 def _alike(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None) -> tuple[Any, Any]:
-    """What one Gaussian loses, ``E f(u) (g(u') - g(v))``, ``u'`` being u scaled to the variance of v, and the derivative.
+    """The decrease ``E f(u) (g(u') - g(v))``, ``u'`` being u scaled to the variance of v, and the derivative.
 
     The plane is split where f(u) and g(v) have kinks, and not where f(v) has them.
     """

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from kcalc.certified.programs import CORNERED
-from kcalc.errors import KcalcError, glimpse
-from kcalc.threads import lambdify
+from kcalc.foundation.errors import KcalcError, glimpse
+from kcalc.foundation.process_state import lambdify
+from kcalc.gaussian.certified.programs import CORNERED
 
 Array = np.ndarray
 
 _LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
-_FAR = 5000  # exponents beyond the range of floats, and of what counts in a sum
+_FAR = 5000  # exponents beyond the range of floats, and of terms that count in a sum
 _MOST = 500  # the largest power formed from a mantissa
 
 

@@ -1,11 +1,11 @@
-"""Arrays that come to a model: whether they are what it was made for, and whether jax has not rounded them on the way."""
+"""Arrays that come to a model: whether they fit the model, and whether jax has rounded them on the way."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 
 Node = Hashable
 Array = Any

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import one_number
-from ..compose import require_network
-from ..errors import KcalcError, glimpse, unknown
-from ..layers import Affine, BatchNorm
-from ..network import Network
-from ..plain_arguments import is_key, items, whole
-from ..printing import Shown, shown, spread
+from ..fields.arguments import one_number
+from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.plain_arguments import is_key, items, whole
+from ..foundation.printing import Shown, shown, spread
+from ..network.compose import require_network
+from ..network.layers import Affine, BatchNorm
+from ..network.network import Network
 from .initialisers import random_bits
 from .lowering import roles, width_grows_with
 from .model import Model, to_jax
@@ -128,7 +128,7 @@ def coordinate_check(
 
 
 def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
-    """The widths, whole numbers.  Raises: KcalcError for fewer than two, and for draws and outputs that are no such numbers."""
+    """The widths, whole numbers.  Raises: KcalcError for fewer than two, and for draws and outputs that are not whole numbers."""
     given = items(widths, "widths")
     for name, value in (*(("a width", w) for w in given), ("draws", draws), ("outputs", outputs)):
         whole(value, name, 1)

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import positive_number
 from ..calculi.arrays import Arrays
-from ..compose import fold
-from ..errors import KcalcError
-from ..layers import Affine, Layer
-from ..plain_arguments import whole
-from ..printing import Shown, plain, shown
+from ..fields.arguments import positive_number
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import whole
+from ..foundation.printing import Shown, plain, shown
+from ..network.compose import fold
+from ..network.layers import Affine, Layer
 from .model import Model, as_model
-from .plan import Params
+from .network_plan import Params
 
 Node = Hashable
 Array = Any

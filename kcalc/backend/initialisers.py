@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, glimpse, unknown
+from ..foundation.errors import KcalcError, glimpse, unknown
 
 Array = Any
 Node = Hashable

@@ -1,4 +1,4 @@
-"""From a network and the shapes of its inputs to what every node does to arrays: extents, numbers, weights."""
+"""From a network and the shapes of its inputs to the array operation of every node: extents, numbers, weights."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any
 
-from .. import layers as L
 from ..calculi.array_operations import elementwise_form, window_outputs
 from ..calculi.arrays import Lowered, Shape, pairs
-from ..compose import no_rule
-from ..errors import KcalcError
-from ..network import Network, sum_weights
+from ..foundation.errors import KcalcError
+from ..network import layers as L
+from ..network.compose import no_rule
+from ..network.network import Network, sum_weights
 from .initialisers import Fan, Initialiser
 from .parameterization import ABC, Parameterization, Size
 
@@ -36,7 +36,7 @@ def roles(network: Network) -> dict[Node, str]:
 
 @dataclass
 class Lowering:
-    """The calculus of extents: the state is a :class:`Shape`; ``nodes`` collects what was found of each node."""
+    """The calculus of extents: the state is a :class:`Shape`; ``nodes`` collects the entry of each node."""
 
     network: Network
     features: Mapping[Node, int]
@@ -59,7 +59,7 @@ class Lowering:
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
-        """The shape of what a layer emits.  Raises: NoRule, KcalcError naming the node."""
+        """The shape of a layer's output.  Raises: NoRule, KcalcError naming the node."""
         raise no_rule("arrays", layer, node)
 
     @rule.register
@@ -100,7 +100,7 @@ class Lowering:
         if below.locations is None:
             if any(extent != 1 for extent in (*pairs(layer.kernel), *pairs(layer.stride))):
                 raise KcalcError(
-                    f"node {node!r} is a convolution (kernel {layer.kernel}, stride {layer.stride}), but what it reads has no locations; "
+                    f"node {node!r} is a convolution (kernel {layer.kernel}, stride {layer.stride}), but its input has no locations; "
                     "give image_shape=(height, width)"
                 )
             return None
@@ -134,7 +134,7 @@ class Lowering:
         below, rows, columns = inputs[0], len(layer.matrix), len(layer.matrix[0])
         if below.locations is None or math.prod(below.locations) != columns:
             raise KcalcError(
-                f"node {node!r} mixes {columns} tokens, but what it reads has {'none' if below.locations is None else below}; give "
+                f"node {node!r} mixes {columns} tokens, but its input has {'none' if below.locations is None else below}; give "
                 f"image_shape=({columns}, 1)"
             )
         if rows != columns and 1 not in below.locations:
@@ -191,7 +191,7 @@ class Lowering:
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Shape]) -> Shape:
         locations = inputs[0].locations
         if locations is None:
-            raise KcalcError(f"node {node!r} pools over locations, but what it reads has none; give image_shape=(height, width)")
+            raise KcalcError(f"node {node!r} pools over locations, but its input has none; give image_shape=(height, width)")
         form = (layer.kind, layer.window, layer.stride, layer.padding)
         if layer.window is None:
             window, shape = locations, Shape(inputs[0].channels)

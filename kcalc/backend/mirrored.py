@@ -6,9 +6,9 @@ import math
 from collections.abc import Hashable
 from dataclasses import replace
 
-from ..errors import KcalcError
-from ..layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
-from ..network import Network, Step
+from ..foundation.errors import KcalcError
+from ..network.layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
+from ..network.network import Network, Step
 from ..shaping import Shaping
 from ..shaping.looks_linear import LooksLinear
 from .initialisers import Initialiser, Mirrored

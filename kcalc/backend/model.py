@@ -7,26 +7,26 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..arguments import raw_array
 from ..calculi.arrays import Shape
 from ..calculi.checks import refuse_displaced
 from ..calculi.widths import given_widths
-from ..compose import fold, require_network
-from ..errors import KcalcError, glimpse
+from ..fields.arguments import raw_array
 from ..fields.jax_field import is_jax
-from ..layers import Affine, Dropout
-from ..maps import Assumption
-from ..network import Network
-from ..plain_arguments import is_key, truth
-from ..printing import Shown, plain, shown
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import is_key, truth
+from ..foundation.printing import Shown, plain, shown
+from ..maps.maps import Assumption
+from ..network.compose import fold, require_network
+from ..network.layers import Affine, Dropout
+from ..network.network import Network
 from ..shaping import Shaping
 from .checks import doubles_off, refuse_rounded, refuse_traced, same_batch
 from .initialisers import Initialiser, describes_theory, random_bits
 from .mirrored import mirrored_network
+from .network_plan import Params, Plan, make_plan
 from .options import dtype_name, images, laws, runnable, switch
 from .parameterization import Parameterization
 from .parameterization import parameterization as named_parameterization
-from .plan import Params, Plan, make_plan
 
 Node = Hashable
 Array = Any
@@ -77,7 +77,7 @@ class Model(Shown):
         return drawn
 
     def init_state(self, x: Any = None) -> Params:
-        """What is kept from step to step: BatchNorm's running mean and variance.  Empty without BatchNorm."""
+        """The state kept from step to step: BatchNorm's running mean and variance.  Empty without BatchNorm."""
         with self.precision():
             return self.plan(x).fresh_state(self._dtype)
 
@@ -183,7 +183,7 @@ class Model(Shown):
                 raise KcalcError(f"x must hold an array for each of the inputs {list(self.network.inputs)}, got {glimpse(list(given))}")
         arrays: dict[Node, Array] = {}
         for node in self.network.inputs:
-            value = given[node]  # what is foreign is read by NumPy, which takes a list that holds itself for the mistake that it is
+            value = given[node]  # other objects are read by NumPy, which refuses a list that holds itself
             arrays[node] = value if is_jax(value) else jnp.asarray(raw_array(value, f"the input {node!r}"))
             if jnp.issubdtype(arrays[node].dtype, jnp.complexfloating):
                 raise KcalcError(f"the input {node!r} must be real, got {arrays[node].dtype}")
@@ -306,7 +306,7 @@ def to_jax(
     Parameters: ``features`` is the width of layers that do not say theirs, or {node: width}, with None for all other nodes; ``image_shape``
     the (height, width) of inputs that do not say theirs; ``parameterization`` "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``;
     ``weights`` the law of initial weights, or {node: law} with None for all others: "delta_orthogonal" (which is "orthogonal" in dense
-    layers), "delta_gaussian", "orthogonal", "gaussian", "geometric", ... (``kcalc.backend.LAWS``).  ``remat`` keeps only what enters a
+    layers), "delta_gaussian", "orthogonal", "gaussian", "geometric", ... (``kcalc.backend.LAWS``).  ``remat`` keeps only the inputs of a
     repeated block and computes the rest again for gradients.  ``rolled=False`` unrolls repeated blocks.  ``trainable_norms`` gives
     normalisation layers a gain and an offset to train.
 
@@ -331,7 +331,7 @@ def to_jax(
         dtype_name(dtype), **flags,
     )  # fmt: skip
     if all(getattr(source.layer(node), "features", None) or node in widths for node in source.inputs):
-        model.plan()  # what does not fit is said at once
+        model.plan()  # options that do not fit are refused at once
     return model
 
 

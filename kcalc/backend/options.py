@@ -1,4 +1,4 @@
-"""What :func:`kcalc.to_jax` is asked for, checked: extents of images, laws of weights, number types, switches."""
+"""Options of :func:`kcalc.to_jax`, checked: extents of images, laws of weights, number types, switches."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from ..compose import no_rule
-from ..errors import KcalcError, glimpse, unknown
-from ..layers import Affine, Input
-from ..network import Network
-from ..plain_arguments import items, truth, whole
+from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.plain_arguments import items, truth, whole
+from ..network.compose import no_rule
+from ..network.layers import Affine, Input
+from ..network.network import Network
 from .initialisers import Initialiser, initialiser
 from .lowering import has_rule
 
@@ -19,7 +19,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
-    """{input: (height, width)} of inputs that have one.  Raises: KcalcError for unknown inputs and what are no extents."""
+    """{input: (height, width)} of inputs that have one.  Raises: KcalcError for unknown inputs and anything but extents."""
     given = dict(image_shape) if isinstance(image_shape, Mapping) else dict.fromkeys(network.inputs, image_shape)
     for node in given:
         if node not in network.inputs:
@@ -59,8 +59,10 @@ def dtype_name(given: Any) -> str:
     import jax.numpy as jnp
 
     name = given if isinstance(given, str) else None
-    for reading in () if given is None or isinstance(given, str) else (lambda: given.dtype, lambda: given):  # what has one, or is one
-        with suppress(Exception):  # whatever a foreign object raises as it is read
+    for reading in (
+        () if given is None or isinstance(given, str) else (lambda: given.dtype, lambda: given)
+    ):  # objects with a dtype, and dtypes
+        with suppress(Exception):  # user objects may raise anything as they are read
             name = name or jnp.dtype(reading()).name
     if name not in DTYPES:
         raise unknown("dtype", given, DTYPES)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import positive_number
-from ..errors import KcalcError
-from ..layers import Scale
-from ..network import Network
-from ..printing import Shown, plain, shown
+from ..fields.arguments import positive_number
+from ..foundation.errors import KcalcError
+from ..foundation.printing import Shown, plain, shown
+from ..network.layers import Scale
+from ..network.network import Network
 from .model import Model, as_model
-from .plan import Params
+from .network_plan import Params
 
 Node = Hashable
 

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import KcalcError, unknown
-from ..plain_arguments import whole
+from ..foundation.errors import KcalcError, unknown
+from ..foundation.plain_arguments import whole
 from .initialisers import Fan
 
 Exponents = tuple[float, float]

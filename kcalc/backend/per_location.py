@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import positive_number
-from ..errors import KcalcError
 from ..fields import NUMPY
+from ..fields.arguments import positive_number
 from ..fields.jax_field import is_jax
-from ..plain_arguments import choice, whole
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import choice, whole
 
 VARIANTS = ("mean_norm", "constant", "none")
 
@@ -60,7 +60,7 @@ def _numbers(x: Any) -> np.ndarray:
     array = np.asarray(x) if isinstance(x, np.ndarray | np.generic) else None
     if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise KcalcError(f"x holds {array[place]} at {place}; replace what is not finite")
+        raise KcalcError(f"x holds {array[place]} at {place}; replace entries that are not finite")
     try:
         return np.asarray(NUMPY.number(x))
     except KcalcError as error:

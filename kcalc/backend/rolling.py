@@ -6,10 +6,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..blocks import Block, find_blocks
 from ..calculi.arrays import Lowered, Repeated
-from ..layers import Input, Layer
-from ..network import Network, Step
+from ..network.blocks import Block, find_blocks
+from ..network.layers import Input, Layer
+from ..network.network import Network, Step
 
 Node = Hashable
 LEAST = 3  # pieces; a scan over two saves nothing
@@ -25,7 +25,7 @@ class Signature(Layer):
 
 
 def signature(layer: Layer, lowered: Lowered | None) -> Layer:
-    """The signature of a node; Inputs stay what they are."""
+    """The signature of a node; Inputs keep their own."""
     if lowered is None:
         return layer
     extents = (lowered.below, lowered.shape, len(lowered.numbers), *sorted(lowered.tensors.items()), *sorted(lowered.state.items()))

@@ -1,4 +1,4 @@
-"""Ways of reading a network: a state per feature map and a rule per layer, folded over the graph by :mod:`kcalc.compose`."""
+"""Ways of reading a network: a state per feature map and a rule per layer, folded over the graph by :mod:`kcalc.network.compose`."""
 
 from .slopes import LogSlope, Slopes, log_slopes, slope_polynomial
 

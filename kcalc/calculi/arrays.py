@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from typing import Any
 
-from .. import layers as L
-from ..compose import fold, no_rule
-from ..errors import KcalcError
-from ..network import Network
+from ..foundation.errors import KcalcError
+from ..network import layers as L
+from ..network.compose import fold, no_rule
+from ..network.network import Network
 from .array_operations import activate, convolve, divided, grouped_product, pool
 
 Array = Any

@@ -8,36 +8,38 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import one_number, one_q
-from ..compose import fold, require_network
-from ..errors import KcalcError, glimpse, without_option
 from ..fields import NUMPY
+from ..fields.arguments import one_number, one_q
 from ..fields.jets import Jet
-from ..layers import BatchNorm, Layer
-from ..network import Network, channel_widths, concat_channels
+from ..foundation.errors import KcalcError, glimpse, without_option
+from ..network.compose import interpret, require_network
+from ..network.layers import BatchNorm
+from ..network.network import Network
+from ..network.primitives import Norm, Primitive
 from .channels import Channels
-from .kernel import Kernel
+from .kernel import Kernel, kernel_over
 
 Node = Hashable
 
 
 @dataclass
-class Batches(Kernel):
+class Batches:
     """Kernel maps of two examples of a batch; every BatchNorm records their c value and leaves them with c = 0."""
 
+    kernel: Kernel
     found: dict[Node, float] = field(default_factory=dict)
 
-    def rule(self, layer: Layer, node: Node, inputs: list[Channels]) -> Channels:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The state a layer emits."""
-        if isinstance(layer, BatchNorm):
-            between = float(1 - self.whole(inputs[0])[2].value)
+    def rule(self, op: Primitive, node: Node, inputs: list[Channels]) -> Channels:
+        """The state a primitive emits."""
+        if isinstance(op, Norm) and op.over == "batch":
+            between = float(1 - self.kernel.whole(inputs[0])[2].value)
             if between > 1 - 1e-9:
                 raise KcalcError(
                     f"node {node!r}: all examples of the batch have the same direction there (c = {between:.6g}), so no variance is left"
                 )
             self.found[node] = max(between, 0.0)
-            layer = BatchNorm(self.found[node])
-        return super().rule(layer, node, inputs)
+            op = replace(op, batch_c=self.found[node])
+        return self.kernel.rule(op, node, inputs)
 
 
 @without_option()
@@ -56,9 +58,9 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
     between, size = one_number(c, "c"), one_q(q)
     if not 0 <= between < 1:
         raise KcalcError(f"the c value between examples of a batch lies in [0, 1), got {glimpse(c)}")
-    kernel = Batches(NUMPY, True, True, concat_channels(network), False, channel_widths(network))
+    batches = Batches(kernel_over(NUMPY, True))
     start: dict[Any, Channels] = {
-        n: kernel.start(n, np.asarray(size), np.asarray(size), Jet((np.asarray(1 - between),))) for n in network.inputs
+        n: batches.kernel.start(n, np.asarray(size), np.asarray(size), Jet((np.asarray(1 - between),))) for n in network.inputs
     }
-    fold(network, kernel, start)
-    return network.map_layers(lambda node, layer: replace(layer, batch_c=kernel.found[node]) if isinstance(layer, BatchNorm) else layer)
+    interpret(network, batches, start)
+    return network.map_layers(lambda node, layer: replace(layer, batch_c=batches.found[node]) if isinstance(layer, BatchNorm) else layer)

@@ -10,7 +10,7 @@ from typing import Any
 
 import sympy as sp
 
-from ..errors import FreshnessError
+from ..foundation.errors import FreshnessError
 from .atoms import Pair
 
 Number = Any

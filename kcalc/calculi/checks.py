@@ -10,13 +10,14 @@ import numpy as np
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
-from ..arguments import TINY
-from ..errors import KcalcError
 from ..fields import NUMPY, SYMPY
+from ..fields.arguments import TINY
 from ..fields.jax_field import is_jax
 from ..fields.jets import Jet
-from ..network import Network
-from ..notes import read_at
+from ..foundation.errors import KcalcError
+from ..network.network import Network
+from ..network.notes import read_at
+from ..network.primitives import Norm
 
 Number = Any
 Node = Hashable
@@ -96,6 +97,14 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
             why = f"0, or less than {EQUAL:g} of its q and not to be told from 0 in double precision"
             remedy = f"remove the normalisation if all channels are equal; else {remedy}"
         raise KcalcError(f"{what} variance over channels is {why}; {remedy}")
+
+
+def check_several(op: Norm, node: Node) -> None:
+    """Refuse statistics over one channel."""
+    if op.reads == 1:
+        raise KcalcError(
+            f"node {node!r} normalises over a single channel, which leaves nothing of its size; use more channels, or remove it"
+        )
 
 
 def plain(value: Number) -> bool:

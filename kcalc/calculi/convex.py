@@ -9,14 +9,15 @@ from typing import Any, Generic, TypeVar
 
 import sympy as sp
 
-from .. import layers as L
-from .. import symbols
-from ..arguments import as_number, formula_symbols, symbolic_q
-from ..compose import fold, no_rule, require_network
-from ..errors import KcalcError
-from ..maps import Assumption
-from ..network import Network, concat_channels
-from ..threads import cached_property
+from ..fields.arguments import as_number, formula_symbols, symbolic_q
+from ..foundation import symbols
+from ..foundation.errors import KcalcError
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from ..network import primitives as P
+from ..network.compose import interpret, no_rule, require_network
+from ..network.network import Network
+from ..network.primitives import emitted, owner
 
 __all__ = ["ConvexCalculus", "convex_shares"]
 
@@ -43,19 +44,21 @@ class ConvexCalculus(ABC, Generic[State]):
         self.network = network
         self.q: Mapping[Node, Any] | None = q if q is None or isinstance(q, Mapping) else None
         self.normalisations: Mapping[Node, sp.Expr] = {}
-        self._true = q is not None and self.q is None
-        if self._true:
-            self.q, self.normalisations = _true_values(network, q)
         for node, value in (self.q or {}).items():
             network.layer(node)  # refuses what is no node
             symbolic_q(as_number(value, f"q[{node!r}]"), f"q[{node!r}]", "q={node: q value}")
+        self._true = q is not None and self.q is None
+        if self._true:
+            self.q, self.normalisations = _true_values(network, q)
+        self.centring = frozenset(map(owner, self.normalisations))  # nodes with a slope of their own
+        self._reads = {node: reads for node, _, reads in network.operations}
 
     @abstractmethod
     def start(self) -> State:
         """The state of every network input."""
 
     @abstractmethod
-    def nonlinear(self, layer: L.Nonlinear, node: Node, state: State) -> State:
+    def nonlinear(self, op: P.Post, node: Node, state: State) -> State:
         """``r`` applied to a state."""
 
     @abstractmethod
@@ -72,64 +75,69 @@ class ConvexCalculus(ABC, Generic[State]):
         return self.normalise(sp.Integer(len(states)), self.mix([share] * len(states), states))
 
     @singledispatchmethod
-    def rule(self, layer: Any, node: Node, inputs: list[State]) -> State:
-        """The state a layer emits. Raises: NoRule for BatchNorm and Opaque."""
-        raise no_rule(self.name, layer, node)
+    def rule(self, op: Any, node: Node, inputs: list[State]) -> State:
+        """The state a primitive emits. Raises: NoRule for BatchNorm and Opaque."""
+        raise no_rule(self.name, op, node)
 
     @rule.register
-    def _(self, layer: L.Input, node: Node, inputs: list[State]) -> State:
+    def _(self, op: P.Source, node: Node, inputs: list[State]) -> State:
         return self.start()
 
     @rule.register
-    def _(self, layer: L.Affine, node: Node, inputs: list[State]) -> State:
-        if layer.sigma_b != 0:
+    def _(self, op: P.Fresh, node: Node, inputs: list[State]) -> State:
+        if op.sigma_b != 0:
             raise KcalcError(
-                f"node {node!r} has sigma_b = {layer.sigma_b}, which lowers the slope; {self.name} are for sigma_b = 0: "
+                f"node {node!r} has sigma_b = {op.sigma_b}, which lowers the slope; {self.name} are for sigma_b = 0: "
                 "take the shaped network, or read a model with sigmas=False"
             )
+        return self._centred(node, inputs[0])
+
+    def _centred(self, node: Node, state: State) -> State:
+        """A state after channel means were taken off at a node."""
         slope = self.normalisations.get(node)
-        return inputs[0] if slope is None else self.normalise(slope, inputs[0])
+        return state if slope is None else self.normalise(slope, state)
 
     @rule.register
-    def _(self, layer: L.Scale | L.Identity | L.Flatten | L.Dropout | L.RMSNorm | L.Pool, node: Node, inputs: list[State]) -> State:
+    def _(self, op: P.Norm, node: Node, inputs: list[State]) -> State:
+        if op.over == "batch":
+            raise no_rule(self.name, op, node)
+        return self._centred(node, inputs[0])
+
+    @rule.register
+    def _(self, op: P.Window | P.Mask | P.Reshape, node: Node, inputs: list[State]) -> State:
+        """The identity, and tokens that only change places."""
+        if isinstance(op, P.Blend) and op.matrix is not None and op.permutes is None:
+            raise no_rule(self.name, op, node)
         return inputs[0]
 
     @rule.register
-    def _(self, layer: L.TokenMix, node: Node, inputs: list[State]) -> State:
-        """Tokens that only change places."""
-        if layer.permutes is None:
-            raise no_rule(self.name, layer, node)
-        return inputs[0]
+    def _(self, op: P.Post, node: Node, inputs: list[State]) -> State:
+        return self.nonlinear(op, node, inputs[0])
 
     @rule.register
-    def _(self, layer: L.LayerNorm | L.GroupNorm, node: Node, inputs: list[State]) -> State:
-        slope = self.normalisations.get(node)
-        return inputs[0] if slope is None else self.normalise(slope, inputs[0])
+    def _(self, op: P.Mix, node: Node, inputs: list[State]) -> State:
+        return self.mix(self._shares(node, tuple(map(_square, op.weights))), inputs) if len(inputs) > 1 else inputs[0]
 
     @rule.register
-    def _(self, layer: L.Nonlinear, node: Node, inputs: list[State]) -> State:
-        return self.nonlinear(layer, node, inputs[0])
-
-    @rule.register
-    def _(self, layer: L.Sum, node: Node, inputs: list[State]) -> State:
-        amounts = (1,) * len(inputs) if layer.weights is None else tuple(map(_square, layer.weights))
-        return self.mix(self._shares(node, amounts), inputs)
-
-    @rule.register
-    def _(self, layer: L.Product, node: Node, inputs: list[State]) -> State:
+    def _(self, op: P.Prod, node: Node, inputs: list[State]) -> State:
         return self.multiply(inputs)
 
     @rule.register
-    def _(self, layer: L.Concat, node: Node, inputs: list[State]) -> State:
-        return self.mix(self._shares(node, self._channels[node]), inputs)
+    def _(self, op: P.Join, node: Node, inputs: list[State]) -> State:
+        return self.mix(self._shares(node, op.channels), inputs)
+
+    def of_node(self, node: Node, inputs: Sequence[State]) -> State:
+        """The state of a node from those that it reads, in slot order."""
+        return emitted(self.network.operations_of[node], self.rule, dict(zip(self.network.parents(node), inputs, strict=True)))
 
     def read(self) -> dict[Node, State]:
         """The state of every node."""
-        return fold(self.network, self, dict.fromkeys(self.network.inputs, self.start()))
+        states = interpret(self.network, self, dict.fromkeys(self.network.inputs, self.start()))
+        return {node: states[node] for node in self.network}
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the reading takes for granted: on the whole network, then LayerNorm by LayerNorm."""
+        """The assumptions of the reading: on the whole network, then LayerNorm by LayerNorm."""
         plain = "by squared weights and channels alone, every addend having the same q value"
         weights = "by the q values of the kernel calculus" if self._true else plain if self.q is None else "by the q values given"
         whole = [
@@ -137,27 +145,22 @@ class ConvexCalculus(ABC, Generic[State]):
             "infinite width; convolutions and pooling act as the identity on c values",
             f"mixes weigh {weights}",
         ]
-        if self.network.nodes_of(L.Product):
+        if any(isinstance(op, P.Prod) for _, op, _ in self.network.operations):
             whole.append("factors of a Product are taken as independent: its slope at c = 1 is the sum of theirs")
         found = [Assumption(WHOLE, text) for text in whole]
-        meaning = fold(self.network, _Means(), {})
-        for node in _centring(self.network):
-            kind = type(self.network.layer(node)).__name__
+        meaning = interpret(self.network, _Means(), {})
+        for node, kind, read in _centring(self.network):
             if node in self.normalisations:
                 found.append(Assumption(node, f"{kind} has slope q / (q - m^2) = {float(self.normalisations[node]):.6g}"))
-            elif not self._true and meaning[self.network.parents(node)[0]]:
+            elif not self._true and meaning[read]:
                 text = f"C(0) = 0 is taken for what this {kind} reads, so that its slope is 1 (it is larger otherwise; q=1.0 computes it)"
                 found.append(Assumption(node, text))
         return (*found, *self.network.assumptions)
 
-    @cached_property
-    def _channels(self) -> dict[Node, tuple[Any, ...]]:
-        return concat_channels(self.network)
-
     def _shares(self, node: Node, amounts: tuple[Any, ...]) -> tuple[sp.Expr, ...]:
         if self.q is None:
             return convex_shares(amounts)
-        parents = self.network.parents(node)
+        parents = self._reads[node]
         missing = next((parent for parent in parents if parent not in self.q), None)
         if missing is not None:
             raise KcalcError(f"node {node!r} mixes {missing!r}, for which q gives no value")
@@ -165,25 +168,24 @@ class ConvexCalculus(ABC, Generic[State]):
         return tuple(_rounded(share) if share.is_Float else share for share in shares)
 
 
-def _centring(network: Network) -> list[Node]:
-    """The nodes that subtract channel means: LayerNorms, GroupNorms and standardised weights."""
-    kinds = ((node, layer) for node, layer, _ in network.steps())
-    return [
-        node
-        for node, layer in kinds
-        if isinstance(layer, L.LayerNorm | L.GroupNorm) or (isinstance(layer, L.Affine) and layer.standardised)
-    ]
+def _centring(network: Network) -> list[tuple[Node, str, Node]]:
+    """(node, layer's name, what it reads) where channel means are taken off: LayerNorms, GroupNorms and standardised weights."""
+    return [(node, op.kind, reads[0]) for node, op, reads in network.operations if op is not None and _centres(op)]
+
+
+def _centres(op: P.Primitive) -> bool:
+    return (isinstance(op, P.Norm) and op.centred and op.over != "batch") or (isinstance(op, P.Fresh) and op.standardised)
 
 
 class _Means:
     """Whether a feature map may have channel means: from an activation on, up to the next weights or LayerNorm."""
 
-    def rule(self, layer: L.Layer, node: Node, inputs: Sequence[bool]) -> bool:
-        if isinstance(layer, L.Affine | L.LayerNorm | L.GroupNorm):
+    def rule(self, op: P.Primitive, node: Node, inputs: Sequence[bool]) -> bool:
+        if isinstance(op, P.Fresh) or _centres(op):
             return False
-        if isinstance(layer, L.Product):
+        if isinstance(op, P.Prod):
             return all(inputs)
-        return isinstance(layer, L.Nonlinear) or any(inputs)
+        return isinstance(op, P.Post) or any(inputs)
 
 
 def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[Node, sp.Expr]]:
@@ -192,8 +194,8 @@ def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[
 
     values = q_and_variances(network, as_number(q, "q"))
     slopes: dict[Node, sp.Expr] = {}
-    for node in _centring(network):
-        square, variance = values[network.parents(node)[0]]
+    for node, _, read in _centring(network):
+        square, variance = values[read]
         slope = square / variance
         if slope > 1 + 1e-14:
             slopes[node] = _rounded(sp.Float(slope))
@@ -216,7 +218,7 @@ def _exact(value: Any) -> sp.Expr:
 
 
 def _square(weight: Any) -> Any:
-    return weight * weight if type(weight) is float else _exact_square(_exact(weight))
+    return weight * weight if type(weight) in (int, float) else _exact_square(_exact(weight))
 
 
 @lru_cache(maxsize=4096)

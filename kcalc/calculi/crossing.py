@@ -26,10 +26,12 @@ def to_end(cosine: Number, xp: Any = np) -> Number:
     return xp.where(xp.abs(cosine) >= nearest, xp.sign(cosine), cosine)[()]
 
 
-def lessened(phi: Activation, psi: Activation, q1: Number, q2: Number, whole: Number, loss: Number) -> tuple[Number, Number]:
-    """``E[phi psi]`` for Gaussians of covariance ``whole``, and what it loses when ``loss`` is taken off."""
+def cross_moment_and_drop(
+    phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number, decrease: Number
+) -> tuple[Number, Number]:
+    """(E[phi psi] at this covariance, its decrease when the covariance decreases by ``decrease``)."""
     norm = np.sqrt(q1) * np.sqrt(q2)
-    top, deficit = to_end(whole / norm), loss / norm
+    top, deficit = to_end(covariance / norm), decrease / norm
     joint = phi.cross(psi, q1, q2, top)[0]
     if not isinstance(deficit, Jet):
         return joint, 0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 
 __all__ = ["ONE", "Array", "Factors", "LogProgram", "Monomial", "Terms", "as_floats", "is_zero", "mixed"]
 

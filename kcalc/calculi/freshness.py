@@ -17,24 +17,24 @@ from typing import Any
 
 import numpy as np
 
-from ..activations import Activation
-from ..errors import FreshnessError, KcalcError
-from ..fields import NUMPY
+from ..fields import NUMPY, SYMPY
 from ..fields.jets import Jet
+from ..foundation.errors import FreshnessError, KcalcError
 from .atoms import Atom, Pair, Term, disjoint, merged
-from .checks import CANCELLED
-from .crossing import dropped, expected, lessened
-from .products import Products, plus
-from .second_moments import Moments, Part, is_zero
+from .checks import CANCELLED, is_one
+from .products import Products, check_raw
+from .second_moments import Moments, Part, SecondMoments, is_zero
 
 Number = Any
 Node = Hashable
 
 
-class Algebra(Products):
-    """Exact second moments of linear expressions in atoms, over one number system."""
+class Algebra:
+    """Exact second moments of sums and products of feature maps, over the number system of ``moments``."""
 
-    # -- sums ------------------------------------------------------------------------------------------------------
+    def __init__(self, moments: SecondMoments, products: Products | None = None) -> None:
+        self.moments, self.field, self.uniform = moments, moments.field, moments.uniform
+        self.products = Products(moments) if products is None else products
 
     def weighted_sum(self, pairs: Sequence[Pair], weights: Sequence[Number], node: Node) -> Pair:
         """``sum_i w_i f_i`` with every cross term; raises FreshnessError where one is not known."""
@@ -51,15 +51,15 @@ class Algebra(Products):
                 "put an Affine on the addends, or line the parts up"
             )
         if apart:
-            self.check_raw([t.atom for pair in pairs for t in pair.terms], node)
+            check_raw([t.atom for pair in pairs for t in pair.terms], node)
             parts = self._independent(pairs, weights)
         else:
             parts = self._overlapping(terms, shift1, shift2, node)
         mean1, mean2 = self._means(terms, shift1, shift2)
-        q1, q2, gap = self.mix(parts)
+        q1, q2, gap = self.moments.mix(parts)
         if self.field is NUMPY:
-            _check_digits(q1, [part.first for part in parts], lambda: _still(terms, False), node)
-            _check_digits(q2, [part.second for part in parts], lambda: _still(terms, True), node)
+            _check_digits(q1, [part.first for part in parts], lambda: _constant_at_zero(terms, False), node)
+            _check_digits(q2, [part.second for part in parts], lambda: _constant_at_zero(terms, True), node)
         moments = Moments(q1, q2, gap, mean1, mean2)
         window = windows.pop() if len(windows) == 1 else None
         pair = Pair(moments, terms, shift1, shift2, window or (0, 1))
@@ -82,7 +82,7 @@ class Algebra(Products):
         return first, (first if self.uniform else second)
 
     def _independent(self, pairs: Sequence[Pair], weights: Sequence[Number]) -> list[Part]:
-        parts = [self.own(p.moments).times(w * w) for p, w in zip(pairs, weights, strict=True)]
+        parts = [self.moments.own(p.moments).times(w * w) for p, w in zip(pairs, weights, strict=True)]
         means = [(w * p.moments.mean1, w * p.moments.mean2) for p, w in zip(pairs, weights, strict=True) if not self._centred(p)]
         if len(means) > 1 and self.field is NUMPY and not self.uniform:
             total = Part.of_means(sum(m for m, _ in means), sum(m for _, m in means))
@@ -99,7 +99,7 @@ class Algebra(Products):
         parts = [Part.of_means(shift1, shift2)]
         for t in terms:
             m = t.atom.moments
-            parts.append(self.own(m).scaled(t.a1 * t.a1, t.a2 * t.a2, t.a1 * t.a2))
+            parts.append(self.moments.own(m).scaled(t.a1 * t.a1, t.a2 * t.a2, t.a1 * t.a2))
             parts.append(
                 Part(
                     2 * shift1 * t.a1 * m.mean1,
@@ -108,7 +108,7 @@ class Algebra(Products):
                 )
             )
         for s, t in combinations(terms, 2):
-            ahead, back = self.product(s.atom, t.atom, node)
+            ahead, back = self.products.product(s.atom, t.atom, node)
             parts.append(
                 Part(
                     2 * s.a1 * t.a1 * ahead.first,
@@ -119,100 +119,34 @@ class Algebra(Products):
             )
         return parts
 
-    # -- products of atoms -----------------------------------------------------------------------------------------
-
-    def product(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
-        """``E a_i b_j``: a part with (11, 22, 12) and one with (11, 22, 21)."""
-        if a is b:
-            own = self.own(a.moments)
-            return own, own
-        m, n = a.moments, b.moments
-        if not a.support & b.support:
-            self.check_raw([a, b], node)
-            first, second = m.mean1 * n.mean1, m.mean2 * n.mean2
-            return Part(first, second, m.mean1 * n.mean2), Part(first, second, m.mean2 * n.mean1)
-        if a.patched or b.patched:
-            raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which hold different channels of one feature map")
-        if a.factors or b.factors:
-            return self._of_products(a, b, node)
-        if a.gaussian and b.activation is not None:
-            return self._stein(a, b, node)
-        if b.gaussian and a.activation is not None:
-            ahead, back = self._stein(b, a, node)
-            return back, ahead
-        if a.terms:
-            return self._opened(a, b, node)
-        if b.terms:
-            ahead, back = self._opened(b, a, node)
-            return back, ahead
-        return self._crossed(a, b, node)
-
-    def _opened(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
-        zero = Part(0, 0, 0)
-        ahead, back = zero, zero
-        for t in a.terms:
-            forth, reverse = self.product(t.atom, b, node)
-            ahead = plus(ahead, forth.scaled(t.a1, t.a2, t.a1))
-            back = plus(back, reverse.scaled(t.a1, t.a2, t.a2))
-        return ahead, back
-
-    def _stein(self, gaussian: Atom, post: Atom, node: Node) -> tuple[Part, Part]:
-        """``E[g phi(s h)] = Cov(g, h) s E phi'(s h)`` [DKS App. B, corrected sign]."""
-        assert post.activation is not None and post.source is not None
-        ahead, back = self.product(gaussian, post.source, node)
-        q, s = post.source.moments, post.scale
-        slope1 = s * self._mean_slope(post.activation, s * s * q.q1)
-        slope2 = slope1 if q.q1 is q.q2 else s * self._mean_slope(post.activation, s * s * q.q2)
-        return ahead.scaled(slope1, slope2, slope2), back.scaled(slope1, slope2, slope1)
-
-    def _mean_slope(self, phi: Activation, q: Number) -> Number:
-        if isinstance(q, Jet):
-            return q.compose(phi.mean_slope_series(q.value, q.order))
-        return phi.mean_slope(q, self.field)
-
-    def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
-        """``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
-        if a.activation is None or b.activation is None or a.source is None or b.source is None:
-            raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way that kcalc cannot follow")
-        if self.field is not NUMPY:
-            raise FreshnessError(
-                f"node {node!r} adds {a.activation.name} at {a.node!r} and {b.activation.name} at {b.node!r}, which share weights; "
-                "their cross moment is known numerically only. Evaluate the map with numbers"
-            )
-        m, n = a.source.moments, b.source.moments
-        phi, psi = _rescaled(a), _rescaled(b)
-        if isinstance(m.q1, Jet) or isinstance(n.q1, Jet):
-            return self._crossed_in_q(phi, psi, a, b, node)
-        if a.source is b.source:
-            return self._crossed_alike(phi, psi, m)
-        ahead, back = self.product(a.source, b.source, node)
-        first = expected(phi, psi, m.q1, n.q1, ahead.first)
-        second = first if self.uniform else expected(phi, psi, m.q2, n.q2, ahead.second)
-        joint, drop = lessened(phi, psi, m.q1, n.q2, ahead.joint, ahead.deficit)
-        other = (joint, drop) if self.uniform else lessened(phi, psi, m.q2, n.q1, back.joint, back.deficit)
-        return Part(first, second, joint, drop), Part(first, second, *other)
-
-    def _crossed_alike(self, phi: Activation, psi: Activation, m: Moments) -> tuple[Part, Part]:
-        """The same for one Gaussian under both activations: the deficit keeps its digits."""
-        first = phi.cross(psi, m.q1, m.q1, 1.0)[0]
-        second = first if self.uniform else phi.cross(psi, m.q2, m.q2, 1.0)[0]
-        joint, drop = dropped(phi, psi, m.q1, m.q2, m.gap)
-        back = (joint, drop) if self.uniform else dropped(phi, psi, m.q2, m.q1, m.gap)
-        return Part(first, second, joint, drop), Part(first, second, *back)
-
-    def _crossed_in_q(self, phi: Activation, psi: Activation, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
-        """The same when q is followed with its derivatives: for one Gaussian, the q series of the product."""
-        if a.source is not b.source or a.source is None:
-            raise KcalcError(f"node {node!r} adds activations of dependent Gaussians; derivatives in q are not available there")
-        q = a.source.moments.q1
-        value = q.compose(phi.q_product_series(psi, q.value, q.order))
-        part = Part(value, value, value)
-        return part, part
+    def independent_product(self, pairs: Sequence[Pair], node: Node) -> Pair:
+        """``prod_i f_i`` of independent feature maps: q values, c values and means multiply, ``1 - c`` without cancellation."""
+        check_raw([t.atom for pair in pairs for t in pair.terms], node, "multiplies")
+        first = pairs[0].moments
+        q1, q2, gap, mean1, mean2, support = first.q1, first.q2, first.gap, first.mean1, first.mean2, pairs[0].support
+        for pair in pairs[1:]:
+            m = pair.moments
+            q1 = q1 * m.q1
+            q2 = q1 if self.uniform else q2 * m.q2
+            mean1 = _times(mean1, m.mean1)
+            mean2 = mean1 if self.uniform else _times(mean2, m.mean2)
+            gap = 1 - (1 - gap) * (1 - m.gap) if self.field is SYMPY else gap + (1 - gap) * m.gap
+            support |= pair.support
+        windows, factors = {pair.window for pair in pairs}, tuple(f for pair in pairs for f in _factors(pair))
+        moments = Moments(q1, q2, gap, mean1, mean2)
+        atom = Atom(node, moments, support, gaussian=False, patched=len(windows) > 1, factors=factors)
+        return Pair(moments, (Term(1, 1, atom),), window=windows.pop() if len(windows) == 1 else (0, 1))
 
 
-def _rescaled(post: Atom) -> Activation:
-    assert post.activation is not None
-    return post.activation.transformed(input_scale=post.scale) if post.scale != 1 else post.activation
+def _factors(pair: Pair) -> tuple[Pair, ...]:
+    """What a feature map is the product of: itself, if it is none."""
+    (term, *others) = pair.terms
+    whole = not others and is_one(term.a1) and is_one(term.a2) and is_zero(pair.shift1) and is_zero(pair.shift2)
+    return term.atom.factors if whole and term.atom.factors else (pair,)
+
+
+def _times(a: Number, b: Number) -> Number:
+    return 0 if is_zero(a) or is_zero(b) else a * b
 
 
 def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], node: Node) -> None:
@@ -229,12 +163,12 @@ def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], 
         )
 
 
-def _still(terms: Sequence[Term], second: bool) -> Any:
-    """Where terms are functions of what is 0 there, as at black pixels without biases."""
+def _constant_at_zero(terms: Sequence[Term], second: bool) -> Any:
+    """Mask of locations where every term depends only on a zero pre-activation, as at black pixels without biases."""
     found: Any = True
     for atom in (t.atom for t in terms):
         inner = [Term(1, 1, atom.source)] if atom.source is not None else [*atom.terms, *(t for pair in atom.factors for t in pair.terms)]
-        found = found & (_still(inner, second) if inner else _value(atom.moments.q2 if second else atom.moments.q1) == 0)
+        found = found & (_constant_at_zero(inner, second) if inner else _value(atom.moments.q2 if second else atom.moments.q1) == 0)
     return found
 
 

@@ -7,18 +7,19 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from ..arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
-from ..compose import fold
-from ..composition import Composition
 from ..fields import NUMPY
+from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
 from ..fields.gaps import Gap
 from ..fields.jets import Jet
-from ..maps import Assumption, CMap, KernelMap, QMap
-from ..network import Network, channel_widths, concat_channels, require_network
-from ..plain_arguments import truth
-from ..printing import Tabled, html_table, plain, shown, spread, text_table
+from ..foundation.plain_arguments import truth
+from ..foundation.printing import Tabled, html_table, plain, shown, spread, text_table
+from ..maps.composition import Composition
+from ..maps.maps import Assumption, CMap, KernelMap, QMap
+from ..network.compose import interpret
+from ..network.network import Network, require_network
 from .channels import Channels
-from .kernel import Kernel
+from .field_maps import field_maps_of
+from .kernel import kernel_over
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
 from .symbolic import symbolic_map, symbolic_notes
 
@@ -75,7 +76,7 @@ def q_and_variances(network: Network, q: Any = 1) -> dict[Node, tuple[float, flo
     states = reading.run(NUMPY, given, None, None)
     kernel = reading.kernel
     sizes = {node: float(kernel.whole(state)[0]) for node, state in states.items()}
-    return {node: (sizes[node], kernel.variance(state)) for node, state in states.items()}
+    return {node: (sizes[node], kernel.statistics.variance(state)) for node, state in states.items()}
 
 
 def end_values(network: Network) -> tuple[float, float]:
@@ -136,10 +137,10 @@ def node_values(
     gap = {n: Jet((1 - v,)) for n, v in values(c, cosine_array, "c").items()}
     states = reading.run(NUMPY, first, second, gap)
     out = NodeValues()
-    for node, state in states.items():
-        a, b, g = reading.kernel.whole(state)
+    for node in network:
+        a, b, g = reading.kernel.whole(states[node])
         out[node] = NodeValue(np.asarray(a)[()], np.asarray(b)[()], np.asarray(1 - g.value)[()])
-    out.assumptions = reading.stated(reading.kernel.notes.values())
+    out.assumptions = reading.with_network_assumptions(reading.kernel.notes.values())
     return out
 
 
@@ -150,16 +151,14 @@ class _Reading:
         require_network(network)
         self.network = network
         self.assume = truth(assume_independent, "assume_independent")
-        self.channels = concat_channels(network)
-        self.widths = channel_widths(network)
-        self.kernel = Kernel()
+        self.kernel = kernel_over()
 
     def run(self, field: Any, q1: dict[Node, Any], q2: dict[Node, Any] | None, gap: dict[Node, Any] | None) -> dict[Node, Channels]:
         """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
-        self.kernel = kernel = Kernel(field, q2 is None, gap is not None, self.channels, self.assume, self.widths)
+        self.kernel = kernel = kernel_over(field, q2 is None, gap is not None, self.assume, field_maps_of(self.network, field))
         inputs = {n: kernel.start(n, q1[n], q1[n] if q2 is None else q2[n], 0 if gap is None else gap[n]) for n in self.network.inputs}
         with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
-            return fold(self.network, kernel, inputs)
+            return interpret(self.network, kernel, inputs)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -170,20 +169,20 @@ class _Reading:
         return known[self.assume]
 
     def _tried(self) -> tuple[Assumption, ...]:
-        """The assumptions of a trial reading, at numbers where there are numbers, else symbolically."""
+        """The assumptions met in a trial reading, at numbers where there are numbers, else symbolically."""
         if self.network.free_symbols:
             notes = symbolic_notes(self.network, self.assume)
         else:
             inputs = self.network.inputs
-            self.run(NUMPY, dict.fromkeys(inputs, np.asarray(1.0)), None, dict.fromkeys(inputs, Jet((np.asarray(0.5),))))
+            self.run(NUMPY, dict.fromkeys(inputs, np.asarray(1.0)), None, None)
             notes = tuple(self.kernel.notes.values())
             if self.assume:  # other heuristics may enter where the two inputs differ in q
                 one, two = (dict.fromkeys(inputs, np.asarray(q)) for q in (1.0, 2.0))
-                self.run(NUMPY, one, two, dict.fromkeys(inputs, Jet((np.asarray(0.5),))))
+                self.run(NUMPY, one, two, None)
                 notes = tuple(dict.fromkeys((*notes, *self.kernel.notes.values())))
-        return self.stated(notes)
+        return self.with_network_assumptions(notes)
 
-    def stated(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
+    def with_network_assumptions(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of a reading after the assumptions of every reading of the network."""
         width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
         return (width, *self.network.assumptions, *notes)
@@ -203,7 +202,7 @@ class _OfNetwork(KernelMap):
 
 
 class NetworkCMap(_OfNetwork, CMap):
-    """The global C map of a network (see :class:`kcalc.maps.CMap` for its habits)."""
+    """The global C map of a network (see :class:`kcalc.maps.maps.CMap` for its habits)."""
 
     def gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int) -> dict[Node, Jet]:
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
@@ -227,7 +226,7 @@ class NetworkCMap(_OfNetwork, CMap):
 
 
 class NetworkQMap(_OfNetwork, QMap):
-    """The global Q map of a network (see :class:`kcalc.maps.QMap` for its habits)."""
+    """The global Q map of a network (see :class:`kcalc.maps.maps.QMap` for its habits)."""
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
         given = {node: Jet.variable(value, order, 1.0) if order else value for node, value in q.items()}

@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import layers as L
-from ..arguments import one_q, per_input
-from ..compose import fold, fold_back, no_rule, require_network
+from ..activations import Activation
 from ..fields import NUMPY
+from ..fields.arguments import one_q, per_input
 from ..fields.jets import Jet
-from ..maps import Approximable, Assumption
-from ..network import Network, chosen_output, sum_weights
-from ..printing import Tabled, html_table, marked, text_table
+from ..foundation.printing import Tabled, html_table, marked, text_table
+from ..maps.maps import Approximable, Assumption
+from ..network import layers as L
+from ..network import primitives as P
+from ..network.compose import interpret, interpret_back, no_rule, require_network
+from ..network.network import Network, chosen_output
 from .channels import Channels
-from .kernel_moments import KernelMoments
 from .ntk import TangentReading
-from .tangent import refuse_jumps
+from .tangent import Tangent, refuse_jumps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,8 +41,8 @@ class Gradients(Tabled, Approximable):
     """E|d out_k / d node|^2 for inputs of the given q, infinite width, one channel ``k`` of ``output``.
 
     ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {Affine: E|d out_k / d parameters|^2} in the
-    NTK parameterisation, which add up to the tangent kernel at c = 1; ``chi``: {Nonlinear: E phi'(z)^2}, times sigma_w^2 of the Affine that
-    reads it the factor by which the layer stretches gradients.
+    NTK parameterisation, which add up to the tangent kernel at c = 1; ``chi``: {Nonlinear: E phi'(z)^2} with its pre-activation z. An
+    activation and the Affine that reads it together multiply the mean squared gradient by sigma_w^2 chi.
     """
 
     output: Node
@@ -107,7 +108,7 @@ def gradients(network: Network, q: Any = 1, output: Node = None, assume_independ
     simple = not any(note.kind == "exact" for note in kernel.notes.values())
     backward = Backward(kernel, states)
     totals = _backward(network, backward, chosen) if simple else _forward(network, reading, given, chosen)
-    levels = {node: float(kernel.whole(state)[0]) for node, state in states.items()}
+    levels = {node: float(kernel.whole(states[node])[0]) for node in network}
     weights = {node: levels[node] * totals[node] for node in network.nodes_of(L.Affine) if node in totals}
     notes = reading.assumptions
     if not simple:
@@ -126,37 +127,69 @@ class Backward:
     ``states`` are those of the kernel calculus at c = 1. A message is d K_out / d K_g for every group g of a node's channels.
     """
 
-    def __init__(self, kernel: KernelMoments, states: Mapping[Node, Channels]) -> None:
+    def __init__(self, kernel: Tangent, states: Mapping[Node, Channels]) -> None:
         self.kernel, self.states = kernel, states
 
     @singledispatchmethod
-    def rule(self, layer: L.Layer, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
-        """One message per parent, in slot order."""
-        raise no_rule("gradients", layer, node)
+    def rule(self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        """One message per node read, in slot order."""
+        raise no_rule("gradients", op, node)
 
     @rule.register
-    def _(self, layer: L.Affine, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
-        total = float(layer.sigma_w) ** 2 * sum(message)
-        return [[total * float(share) for share, _ in self.states[parents[0]].groups]]
+    def _(self, op: P.Source, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        return []
 
     @rule.register
-    def _(self, layer: L.Nonlinear, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
-        factors = [_chi(layer, node, pair.moments.q1) for pair in self.states[parents[0]].pairs]
+    def _(self, op: P.Fresh, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        total = float(op.sigma_w) ** 2 * sum(message)
+        return [[total * float(share) for share, _ in self.states[reads[0]].groups]]
+
+    @rule.register
+    def _(self, op: P.Post, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        factors = [_chi(op.activation, node, pair.moments.q1) for pair in self.states[reads[0]].pairs]
         return [[m * f for m, f in zip(message, factors, strict=True)]]
 
     @rule.register
-    def _(self, layer: L.Sum, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
-        weights = [float(w) ** 2 for w in sum_weights(layer, len(parents))]
-        return [[w * m for m in self._regrouped(message, node, parent)] for w, parent in zip(weights, parents, strict=True)]
+    def _(self, op: P.Mix, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        weights = [float(w) ** 2 for w in op.weights]
+        return [[w * m for m in self._regrouped(message, node, parent)] for w, parent in zip(weights, reads, strict=True)]
 
     @rule.register
-    def _(self, layer: L.Product, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
+    def _(self, op: P.Prod, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
         """Each factor's message is multiplied by the q values of the others."""
         out = []
-        for slot, parent in enumerate(parents):
-            others = [self._q_values(node, other) for k, other in enumerate(parents) if k != slot]
+        for slot, parent in enumerate(reads):
+            others = [self._q_values(node, other) for k, other in enumerate(reads) if k != slot]
             out.append(self._regrouped([m * prod(q) for m, *q in zip(message, *others, strict=True)], node, parent))
         return out
+
+    @rule.register
+    def _(self, op: P.Join, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        out, start = [], 0
+        for parent in reads:
+            stop = start + len(self.states[parent].groups)
+            out.append(message[start:stop])
+            start = stop
+        return out
+
+    @rule.register
+    def _(self, op: P.Norm, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        if op.over == "batch":
+            raise no_rule("gradients", op, node)
+        below = self.states[reads[0]]
+        size = self.kernel.kernel.statistics.variance(below) if op.centred else float(self.kernel.whole(below)[0])
+        return [[m / size for m in message]]
+
+    @rule.register(P.Window)
+    @rule.register(P.Mask)
+    @rule.register(P.Reshape)
+    def _(self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        """As kernel maps have it: positions that change places, or nothing."""
+        if not isinstance(op, P.Blend) or op.matrix is None:
+            return [message]
+        if op.permutes is None:
+            raise no_rule("gradients", op, node)
+        return [[op.permutes**2 * m for m in message]]
 
     def _q_values(self, node: Node, parent: Node) -> Groups:
         """The q value of ``parent`` in every group of ``node``."""
@@ -176,62 +209,23 @@ class Backward:
             out[place] += value
         return out
 
-    @rule.register
-    def _(self, layer: L.Concat, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
-        out, start = [], 0
-        for parent in parents:
-            stop = start + len(self.states[parent].groups)
-            out.append(message[start:stop])
-            start = stop
-        return out
-
-    @rule.register
-    def _(self, layer: L.TokenMix, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
-        if layer.permutes is None:
-            raise no_rule("gradients", layer, node)
-        return [[layer.permutes**2 * m for m in message]]
-
-    @rule.register
-    def _(self, layer: L.Scale, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
-        return [[float(layer.factor) ** 2 * m for m in message]]
-
-    @rule.register(L.LayerNorm)
-    @rule.register(L.GroupNorm)
-    @rule.register(L.RMSNorm)
-    def _(self, layer: L.LayerNorm | L.GroupNorm | L.RMSNorm, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
-        below = self.states[parents[0]]
-        whole = isinstance(layer, L.RMSNorm)
-        size = float(self.kernel.whole(below)[0]) if whole else self.kernel.variance(below)
-        return [[m / size for m in message]]
-
-    @rule.register(L.Identity)
-    @rule.register(L.Flatten)
-    @rule.register(L.Dropout)
-    @rule.register(L.Pool)
-    def _(self, layer: L.Layer, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
-        return [message]
-
-    @rule.register
-    def _(self, layer: L.Input, node: Node, message: Groups, parents: Sequence[Node]) -> list[Groups]:
-        return []
-
 
 def _ends(state: Channels) -> list[Any]:
     return list(accumulate(share for share, _ in state.groups))
 
 
-def _chi(layer: L.Nonlinear, node: Node, q: Any) -> float:
+def _chi(phi: Activation, node: Node, q: Any) -> float:
     """E phi'(z)^2 for z of mean square q, as C'(1) Q(q) / q."""
-    refuse_jumps(layer, node)
-    phi, at = layer.activation, np.asarray(float(q))
+    refuse_jumps(phi, node)
+    at = np.asarray(float(q))
     slope = phi.taylor(np.asarray(0.0), at, at, 1)[1]
     return abs(float(slope)) * float(phi.second_moment(at)) / float(at)
 
 
 def _mean_chi(network: Network, node: Node, states: Mapping[Node, Channels]) -> float:
-    layer: Any = network.layer(node)
+    phi = network.layer(node).activation
     below = states[network.parents(node)[0]]
-    return sum(float(share) * _chi(layer, node, pair.moments.q1) for share, pair in below.groups)
+    return sum(float(share) * _chi(phi, node, pair.moments.q1) for share, pair in below.groups)
 
 
 def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, float]:
@@ -243,8 +237,8 @@ def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, 
     def added(one: Groups, two: Groups) -> Groups:
         return [a + b for a, b in zip(one, two, strict=True)]
 
-    messages = fold_back(network, backward.rule, start, added)
-    return {node: sum(message) for node, message in messages.items()}
+    messages = interpret_back(network, backward.rule, start, added)
+    return {node: sum(messages[node]) for node in network}
 
 
 def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], output: Node) -> dict[Node, float]:
@@ -254,7 +248,7 @@ def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], outp
     kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in network.nodes_of(L.Affine)})
     start: dict[Node, Any] = {n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n]))) for n in network.inputs}
     with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
-        states = fold(network, kernel, start)
+        states = interpret(network, kernel, start)
     parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
     found = {node: float(part) / float(kernel.whole(states[node])[0]) for node, part in zip(nodes, parts, strict=True)}
     return {node: found[node] for node in network if node in found}

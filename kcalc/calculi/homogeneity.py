@@ -6,13 +6,12 @@ from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from .. import layers as L
 from ..activations import Activation
-from ..network import Network
+from ..network import primitives as P
+from ..network.network import Network
+from ..network.primitives import owner
 
 Node = Hashable
-
-_KEEPING = L.Scale | L.Pool | L.Dropout | L.Flatten | L.Identity
 
 
 def degrees(network: Network, start: Mapping[Node, int] | None = None, nodes: Iterable[Node] | None = None) -> dict[Node, int | None]:
@@ -22,41 +21,48 @@ def degrees(network: Network, start: Mapping[Node, int] | None = None, nodes: It
     constants: where sigma_b = 0 they are 0.
     """
     found: dict[Node, int | None] = dict(start or dict.fromkeys(network.inputs, 1))
-    for node in [node for node, _, _ in network.steps()] if nodes is None else nodes:
-        if node not in found:
-            found[node] = _degree(network.layer(node), [found.get(p) for p in network.parents(node)])
+    wanted = None if nodes is None else set(nodes)
+    for node, op, reads in network.operations:
+        if node not in found and (wanted is None or owner(node) in wanted):
+            below = [found.get(p) for p in reads]
+            found[node] = below[0] if op is None else _degree(op, below)
     return found
 
 
-def _degree(layer: L.Layer, below: list[int | None]) -> int | None:
-    if isinstance(layer, L.Input) or any(k is None for k in below):
+def _degree(op: P.Primitive, below: list[int | None]) -> int | None:
+    if isinstance(op, P.Source | P.Unknown) or any(k is None for k in below):
         return None
     first = below[0]
-    if isinstance(layer, L.LayerNorm | L.RMSNorm):
-        return 0
-    if first == 0 and all(k == 0 for k in below) and isinstance(layer, L.Affine | L.Nonlinear | L.Sum | L.Concat | _KEEPING):
-        return 0
-    if isinstance(layer, L.Affine):
-        return first if layer.sigma_b == 0 else None
-    if isinstance(layer, L.Nonlinear):
-        degree = layer.activation.degree
-        return None if degree is None or first is None else first * degree
-    if isinstance(layer, L.Sum | L.Concat):
+    if isinstance(op, P.Norm):
+        return 0 if op.over == "channels" else None
+    if isinstance(op, P.Fresh):
+        return first if op.sigma_b == 0 or first == 0 else None
+    if isinstance(op, P.Post):
+        degree = op.activation.degree
+        return 0 if first == 0 else None if degree is None or first is None else first * degree
+    if isinstance(op, P.Mix | P.Join):
         return first if all(k == first for k in below) else None
-    return first if isinstance(layer, _KEEPING) else None
+    return first if _keeps(op) else None
+
+
+def _keeps(op: P.Primitive) -> bool:
+    """Whether a primitive of one input commutes with multiplication by a positive number, and by -1."""
+    return isinstance(op, P.Mask | P.Reshape) or (isinstance(op, P.Window) and getattr(op, "matrix", None) is None)
 
 
 def is_odd(network: Network) -> bool:
     """Whether the network's output changes its sign with its input, by structure: odd activations, no biases."""
-    return all(_odd(layer) for _, layer, _ in network.steps())
+    return all(op is None or _odd(op) for _, op, _ in network.operations)
 
 
-def _odd(layer: L.Layer) -> bool:
-    if isinstance(layer, L.Affine):
-        return layer.sigma_b == 0
-    if isinstance(layer, L.Nonlinear):
-        return _is_odd_function(layer.activation)
-    return isinstance(layer, L.Input | L.Sum | L.Concat | L.LayerNorm | L.RMSNorm | _KEEPING)
+def _odd(op: P.Primitive) -> bool:
+    if isinstance(op, P.Fresh):
+        return op.sigma_b == 0
+    if isinstance(op, P.Post):
+        return _is_odd_function(op.activation)
+    if isinstance(op, P.Norm):
+        return op.over == "channels"
+    return isinstance(op, P.Source | P.Mix | P.Join) or _keeps(op)
 
 
 @lru_cache(maxsize=512)

@@ -13,14 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from .. import layers as L
-from ..compose import no_rule
-from ..errors import FreshnessError, KcalcError
-from ..network import sum_weights
+from ..fields import NUMPY
+from ..foundation.errors import FreshnessError, KcalcError
+from ..maps.maps import Assumption
+from ..network import primitives as P
+from ..network.compose import no_rule
 from .atoms import Atom, Pair, disjoint
+from .channel_statistics import Ledger, Statistics
 from .channels import Channels, overlaid
-from .kernel_activations import KernelActivations
-from .second_moments import Moments, Part, is_zero
+from .checks import check_several
+from .field_maps import FieldMaps
+from .freshness import Algebra
+from .kernel_activations import Activations
+from .second_moments import Moments, Part, SecondMoments, is_zero
 
 Number = Any
 Node = Hashable
@@ -33,132 +38,136 @@ BEYOND = (
     "hold biases alone; all locations are taken to read the image"
 )
 POOLING = {
-    "max": "max pooling is treated as the identity (exact when the pooled locations agree) [DKS sec. 20.2]",
+    "max": "max pooling is treated as the identity (exact when all positions of a pooling window have the same feature vector) "
+    "[DKS sec. 20.2]",
     "mean": "mean pooling is treated as the identity, as if it were weighted mean pooling [DKS sec. 20.1]",
     "weighted_mean": "weighted mean pooling keeps q and averages c over locations; treated as the identity [DKS sec. 20.1.2]",
 }
 
 
 @dataclass
-class Kernel(KernelActivations):
-    """The calculus of kernel maps over one number system; see :class:`kcalc.calculi.kernel_moments.KernelMoments` for its settings."""
+class Kernel:
+    """The calculus of kernel maps: one rule per primitive. :func:`kernel_over` puts one together for a number system."""
+
+    statistics: Statistics
+    algebra: Algebra
+    activations: Activations
+
+    def __post_init__(self) -> None:
+        moments, self.ledger = self.statistics.moments, self.statistics.ledger
+        self.field, self.uniform = moments.field, moments.uniform
+        self.note, self.whole = self.ledger.note, self.statistics.whole
+
+    @property
+    def notes(self) -> dict[tuple[Node, str], Assumption]:
+        """The assumptions made on the way."""
+        return self.ledger.notes
+
+    def start(self, node: Node, q1: Number, q2: Number, gap: Number, mean1: Number = 0, mean2: Number = 0) -> Channels:
+        """The state of an Input node."""
+        return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap, mean1, mean2), self.ledger.bit(), gaussian=False, raw=True)))
 
     @singledispatchmethod
-    def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a layer emits. Raises: NoRule, FreshnessError, KcalcError naming the node."""
-        raise no_rule("kernel maps", layer, node)
+    def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
+        """The state a primitive emits. Raises: NoRule, FreshnessError, KcalcError naming the node."""
+        raise no_rule("kernel maps", op, node)
 
     @rule.register
-    def _(self, layer: L.Affine, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, op: P.Source, node: Node, inputs: Sequence[Channels]) -> Channels:
+        raise KcalcError(f"no value is given for the input {node!r}; give one for every input, {{input: value}}")
+
+    @rule.register
+    def _(self, op: P.Fresh, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``q -> sigma_w^2 q + sigma_b^2``, ``q - mean^2`` for q if standardised, likewise the cross moment: fresh and Gaussian."""
         (below,) = inputs
-        if layer.kernel not in (1, (1, 1)):
+        if not op.one_tap:
             self.note(node, LOCATIONS, "convention")
-        if _reaches_beyond(layer):
+        if _reaches_beyond(op):
             self.note(node, BEYOND)
-        scale, shift = self._sigmas(layer, node)
+        scale, shift = self._sigmas(op, node)
         weight, bias = scale * scale, shift * shift
-        gaussian = self._grouped(layer, node, below)
-        passed = self._centred(below, node, gaussian) if layer.standardised else self._parts(below)
+        gaussian = self.statistics.grouped(op, node, below)
+        passed = self.statistics.centred(op, below, node, gaussian) if op.standardised else self.statistics.parts(below)
         parts = [part.times(weight) for part in passed]
         if not is_zero(bias):
             parts.append(Part(bias, bias, bias, ratio=1))
-        q1, q2, gap = self._mixed(parts, node)
-        return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self._bit(), gaussian)))
+        q1, q2, gap = self.statistics.mixed(parts, node)
+        return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self.ledger.bit(), gaussian)))
 
-    def _sigmas(self, layer: L.Affine, node: Node) -> tuple[Number, Number]:
-        """(sigma_w, sigma_b) of an Affine in the field."""
-        return self.field.number(layer.sigma_w), self.field.number(layer.sigma_b)
-
-    @rule.register
-    def _(self, layer: L.Nonlinear, node: Node, inputs: Sequence[Channels]) -> Channels:
-        return inputs[0].map(lambda pair: self._activated(layer.activation, pair, node))
+    def _sigmas(self, op: P.Fresh, node: Node) -> tuple[Number, Number]:
+        """(sigma_w, sigma_b) of new weights in the field."""
+        return self.field.number(op.sigma_w), self.field.number(op.sigma_b)
 
     @rule.register
-    def _(self, layer: L.Sum, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, op: P.Post, node: Node, inputs: Sequence[Channels]) -> Channels:
+        return inputs[0].map(lambda pair: self.activations.activated(op.activation, pair, node))
+
+    @rule.register
+    def _(self, op: P.Mix, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``sum_i w_i f_i`` with its cross terms; independent centred addends give ``q = sum_i w_i^2 q_i``."""
-        weights = [self.field.number(w) for w in sum_weights(layer, len(inputs))]
+        weights = [self.field.number(w) for w in op.weights]
+        if len(weights) == 1:
+            factor = (weights[0], weights[0])
+            return inputs[0].map(lambda pair: self.statistics.checked(self.statistics.affinely(pair, factor, (0, 0), node), node))
 
         def add(pairs: Sequence[Pair]) -> Pair:
-            self._note_raw_mean(pairs, node)
+            self.statistics.note_raw_means(pairs, node)
             if not disjoint([p.support for p in pairs]):
                 self.note(node, "the addends share weights; their cross terms are computed", "exact")
             try:
-                return self._checked(self.algebra.weighted_sum(pairs, weights, node), node)
+                return self.statistics.checked(self.algebra.weighted_sum(pairs, weights, node), node)
             except FreshnessError as error:
-                if not self.assume_independent:
+                if not self.statistics.assume_independent:
                     raise FreshnessError(error.message, "; or pass assume_independent=True to treat the addends as independent") from None
             self.note(node, "the addends are treated as independent and centred, which they are not")
-            parts = [self.algebra.own(p.moments).times(w * w) for p, w in zip(pairs, weights, strict=True)]
-            q1, q2, gap = self._mixed(parts, node)
-            return Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self._bit(), all(p.gaussian for p in pairs)))
+            parts = [self.algebra.moments.own(p.moments).times(w * w) for p, w in zip(pairs, weights, strict=True)]
+            q1, q2, gap = self.statistics.mixed(parts, node)
+            return Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self.ledger.bit(), all(p.gaussian for p in pairs)))
 
         return overlaid(inputs, add, node)
 
     @rule.register
-    def _(self, layer: L.Product, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, op: P.Prod, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``prod_i f_i``; of independent factors q values, c values and channel means multiply."""
         if any(t.atom.raw for state in inputs for pair in state.pairs for t in pair.terms):
             self.note(node, "the network input has channel mean 0", "convention")
-        return overlaid(inputs, lambda pairs: self._product(pairs, node), node)
+        return overlaid(inputs, lambda pairs: self.activations.product(pairs, node), node)
 
     @rule.register
-    def _(self, layer: L.Concat, node: Node, inputs: Sequence[Channels]) -> Channels:
-        return Channels.joined(inputs, (self.channels or {}).get(node, (1,) * len(inputs)), node)
+    def _(self, op: P.Join, node: Node, inputs: Sequence[Channels]) -> Channels:
+        return Channels.joined(inputs, op.channels, node)
 
     @rule.register
-    def _(self, layer: L.Scale, node: Node, inputs: Sequence[Channels]) -> Channels:
-        factor = self.field.number(layer.factor)
-        return inputs[0].map(lambda pair: self._affinely(pair, (factor, factor), (0, 0), node))
+    def _(self, op: P.Norm, node: Node, inputs: Sequence[Channels]) -> Channels:
+        """``c -> (sqrt(q1 q2) c - mu1 mu2) / sqrt((q1 - mu1^2)(q2 - mu2^2))`` over all channels, q -> 1; c kept where not centred.
 
-    @rule.register
-    def _(self, layer: L.LayerNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``c -> (sqrt(q1 q2) c - mu1 mu2) / sqrt((q1 - mu1^2)(q2 - mu2^2))`` over all channels, q -> 1."""
+        Over positions all of them are alike; over a large batch ``c -> (c - b) / (1 - b)``, ``b`` the c value between its examples.
+        [De and Smith 2020]
+        """
         (below,) = inputs
-        self._check_several(node)
-        mean1, mean2 = self._means(below, node)
-        q1, q2, _ = self.algebra.mix(self._parts(below))
-        return self._divided(below, q1, q2, mean1, mean2, node)
+        if op.over == "batch":
+            if op.batch_c is None:
+                raise no_rule("kernel maps", op, node)
+            between = self.field.number(op.batch_c)
+            self.note(node, BATCH, "heuristic")
+            return below.map(lambda pair: self.statistics.batched(pair, between, node))
+        check_several(op, node)
+        if op.over == "positions":
+            self.statistics.check_groups(op, node, below)
+            self.note(node, ALIKE, "convention")
+        mean1, mean2 = self.statistics.means(below, node) if op.centred else (0, 0)
+        q1, q2, _ = self.algebra.moments.mix(self.statistics.parts(below))
+        return self.statistics.divided(below, q1, q2, mean1, mean2, node)
 
     @rule.register
-    def _(self, layer: L.RMSNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``q -> 1``, c kept."""
+    def _(self, op: P.Blend, node: Node, inputs: Sequence[Channels]) -> Channels:
+        """Windows count as the identity; positions that only change places keep q (times the square of a common factor) and c."""
         (below,) = inputs
-        self._check_several(node)
-        q1, q2, _ = self.algebra.mix(self._parts(below))
-        return self._divided(below, q1, q2, 0, 0, node)
-
-    @rule.register
-    def _(self, layer: L.GroupNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """That of LayerNorm in every group, all locations being alike."""
-        (below,) = inputs
-        self._check_several(node)
-        self._check_groups(layer, node, below)
-        self.note(node, ALIKE, "convention")
-        mean1, mean2 = self._means(below, node)
-        q1, q2, _ = self.algebra.mix(self._parts(below))
-        return self._divided(below, q1, q2, mean1, mean2, node)
-
-    @rule.register
-    def _(self, layer: L.BatchNorm, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``c -> (c - b) / (1 - b)``, q -> 1, where ``b`` is the c value between the examples of a large batch [De and Smith 2020]."""
-        (below,) = inputs
-        if layer.batch_c is None:
-            raise no_rule("kernel maps", layer, node)
-        between = self._batch_c(layer, node, below)
-        self.note(node, BATCH, "heuristic")
-        return below.map(lambda pair: self._batched(pair, self.field.number(between), node))
-
-    def _batch_c(self, layer: L.BatchNorm, node: Node, below: Channels) -> Number:
-        return layer.batch_c
-
-    @rule.register
-    def _(self, layer: L.TokenMix, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """Tokens that only change places keep q (times the square of a common factor) and c."""
-        size, array = layer.permutes, layer.array
+        if op.matrix is None:
+            return self._pooled(op, node, below)
+        size, array = op.permutes, np.array(op.matrix)
         if size is None:
-            raise no_rule("kernel maps", layer, node)
-        (below,) = inputs
+            raise no_rule("kernel maps", op, node)
         stays = np.array_equal(array, array[0, 0] * np.eye(*array.shape))
         signs = set(np.sign(array[array != 0]))
         if len(signs) > 1:
@@ -166,11 +175,20 @@ class Kernel(KernelActivations):
         factor = self.field.number(min(signs) * size if len(signs) == 1 else size)
         if not stays:
             self.note(node, "tokens change places only; all of them are alike", "convention")
-        return below.map(lambda pair: self._exchanged(self._affinely(pair, (factor, factor), (0, 0), node), node, stays))
+        return below.map(lambda pair: self._exchanged(self.statistics.affinely(pair, (factor, factor), (0, 0), node), node, stays))
+
+    @rule.register
+    def _(self, op: P.Max, node: Node, inputs: Sequence[Channels]) -> Channels:
+        return self._pooled(op, node, inputs[0])
+
+    def _pooled(self, op: P.Window, node: Node, below: Channels) -> Channels:
+        if op.mixes:
+            self.note(node, POOLING[op.pooling])
+        return below
 
     def _check_centred(self, below: Channels, node: Node) -> None:
         """Refuse a change of sign where one group of channels has a mean, even if the means of all groups cancel."""
-        self._means(below, node)  # notes that inputs count as centred
+        self.statistics.means(below, node)  # notes that inputs count as centred
         if not all(is_zero(mean) for pair in below.pairs for mean in (pair.moments.mean1, pair.moments.mean2)):
             raise KcalcError(
                 f"node {node!r} changes the sign of some tokens of a feature map whose mean is not 0, so that its tokens are no longer "
@@ -187,27 +205,16 @@ class Kernel(KernelActivations):
         return replace(Pair.of(atom), window=pair.window)
 
     @rule.register
-    def _(self, layer: L.Pool, node: Node, inputs: Sequence[Channels]) -> Channels:
-        if layer.mixes:
-            self.note(node, POOLING[layer.kind])
-        return inputs[0]
-
-    @rule.register
-    def _(self, layer: L.Dropout, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, op: P.Mask, node: Node, inputs: Sequence[Channels]) -> Channels:
         self.note(node, "dropout is the identity (evaluation)", "convention")
         return inputs[0]
 
-    @rule.register(L.Identity)
-    @rule.register(L.Flatten)
-    def _(self, layer: L.Identity | L.Flatten, node: Node, inputs: Sequence[Channels]) -> Channels:
+    @rule.register
+    def _(self, op: P.Reshape, node: Node, inputs: Sequence[Channels]) -> Channels:
         return inputs[0]
 
-    @rule.register
-    def _(self, layer: L.Input, node: Node, inputs: Sequence[Channels]) -> Channels:
-        raise KcalcError(f"no value is given for the input {node!r}; give one for every input, {{input: value}}")
 
-
-def _reaches_beyond(layer: L.Affine) -> bool:
+def _reaches_beyond(layer: P.Fresh) -> bool:
     """Whether no tap reads the image both at the first and at the last output (for strides of 1)."""
     if isinstance(layer.padding, str):
         return False
@@ -215,3 +222,17 @@ def _reaches_beyond(layer: L.Affine) -> bool:
     taps = layer.kernel if isinstance(layer.kernel, tuple) else (layer.kernel,)
     pads, taps = (v * max(len(pads), len(taps)) if len(v) == 1 else v for v in (pads, taps))
     return any(2 * pad > tap - 1 for pad, tap in zip(pads, taps, strict=False))
+
+
+def kernel_over(
+    field: Any = NUMPY, uniform: bool = False, follow_c: bool = True, assume_independent: bool = False, local: Any = None
+) -> Kernel:
+    """The kernel calculus over a number system.
+
+    ``uniform``: both inputs have the same q, so second-input numbers repeat the first's. ``follow_c``: carry the gap, a :class:`Jet` in c
+    (otherwise q alone, where q may be a Jet). ``assume_independent``: go on where a hypothesis of the calculus fails, with a note.
+    ``local``: the local maps of activations, those of the number system unless they are given.
+    """
+    moments = SecondMoments(field, uniform)
+    statistics, algebra = Statistics(moments, Ledger(), follow_c, assume_independent), Algebra(moments)
+    return Kernel(statistics, algebra, Activations(statistics, algebra, local or FieldMaps(field)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,17 +11,17 @@ import numpy as np
 import sympy as sp
 
 from ..activations import Activation, activation, combine, multiply
-from ..errors import FreshnessError
-from ..fields import NUMPY
 from ..fields.jets import Jet
+from ..foundation.errors import FreshnessError
 from .atoms import Atom, Pair, opened
+from .channel_statistics import Statistics
 from .checks import is_one, plain
-from .kernel_moments import KernelMoments
+from .field_maps import FieldMaps
+from .freshness import Algebra
 from .second_moments import Moments, agree, is_zero
 
 Number = Any
 Node = Hashable
-KEPT = 1024
 LARGEST_FUSED = 400  # operations and numbers of an expression; each activation fused with one before it multiplies them
 LONG = (
     "fuses so many activations of one Gaussian that their formula has more than {} operations and numbers; "
@@ -35,15 +35,18 @@ def _size(expr: sp.Basic) -> int:
 
 
 @dataclass
-class KernelActivations(KernelMoments):
+class Activations:
     """What activations, and products of functions of one Gaussian, make of feature maps."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._posts: dict[Any, Pair] = {}
-        self._maps: dict[Any, Any] = {}  # local maps at numbers met before, as in deep networks
+    statistics: Statistics
+    algebra: Algebra
+    local: FieldMaps
+    _posts: dict[Any, Pair] = field(default_factory=dict)
 
-    def _activated(self, phi: Activation, pair: Pair, node: Node) -> Pair:
+    def __post_init__(self) -> None:
+        self.note, self.assume_independent = self.statistics.note, self.statistics.assume_independent
+
+    def activated(self, phi: Activation, pair: Pair, node: Node) -> Pair:
         """phi of a centred Gaussian; of a function of one Gaussian, the two fused; otherwise refused."""
         if pair.gaussian:
             source, scale = self._gaussian_source(pair, node)
@@ -59,7 +62,7 @@ class KernelActivations(KernelMoments):
                 ", or pass assume_independent=True to treat it as Gaussian",
             )
         self.note(node, f"{phi.name} sees {self._describe(pair)}, treated as a centred Gaussian of the same q and c")
-        return self._post(phi, Atom(node, replace(pair.moments, mean1=0, mean2=0), self._bit(), True), 1, node)
+        return self._post(phi, Atom(node, replace(pair.moments, mean1=0, mean2=0), self.statistics.ledger.bit(), True), 1, node)
 
     @staticmethod
     def _describe(pair: Pair) -> str:
@@ -87,44 +90,18 @@ class KernelActivations(KernelMoments):
             return self._posts[key]
         m, square = source.moments, scale * scale
         q1 = square * m.q1 if not is_one(square) else m.q1
-        q2 = q1 if self.uniform else (square * m.q2 if not is_one(square) else m.q2)
-        out1, mean1 = self._local_q(phi, q1)
-        out2, mean2 = (out1, mean1) if self.uniform else self._local_q(phi, q2)
-        gap = self._local_gap(phi, m.gap, q1, q2)
+        q2 = q1 if self.statistics.uniform else (square * m.q2 if not is_one(square) else m.q2)
+        out1, mean1 = self.local.q(phi, q1)
+        out2, mean2 = (out1, mean1) if self.statistics.uniform else self.local.q(phi, q2)
+        gap = self.local.gap(phi, m.gap, q1, q2) if self.statistics.follow_c else 0
         atom = Atom(node, Moments(out1, out2, gap, mean1, mean2), source.support, False, activation=phi, source=source, scale=scale)
-        self._posts[key] = self._checked(Pair.of(atom), node)
+        self._posts[key] = self.statistics.checked(Pair.of(atom), node)
         return self._posts[key]
-
-    def _local_q(self, phi: Activation, q: Number) -> tuple[Number, Number]:
-        if isinstance(q, Jet):
-            return q.compose(phi.q_series(q.value, 2, q.order)), q.compose(phi.q_series(q.value, 1, q.order))
-        return self._kept((phi, q), lambda: (phi.second_moment(q, self.field), phi.mean(q, self.field)))
-
-    def _local_gap(self, phi: Activation, gap: Number, q1: Number, q2: Number) -> Number:
-        if not self.follow_c:
-            return 0
-        series = self._kept((phi, q1, q2, gap.value, gap.order), lambda: phi.taylor(gap.value, q1, q2, gap.order, self.field))
-        return (-gap).compose([series[0], *(-a for a in series[1:])])
-
-    def _kept(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """``make()``, computed once for an activation and floating-point numbers.
-
-        It is computed every time for arrays and for numbers of other fields.
-        """
-        phi, *numbers = key
-        if self.field is not NUMPY or not all(isinstance(n, float | int) or (type(n) is np.ndarray and n.ndim == 0) for n in numbers):
-            return make()
-        place = (phi, *map(float, numbers))
-        if place not in self._maps:
-            if len(self._maps) >= KEPT:
-                self._maps.clear()
-            self._maps[place] = make()
-        return self._maps[place]
 
     def _fusion(self, phi: Activation, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
         """phi after a function of one Gaussian as one activation of that Gaussian, if that is what it sees."""
         if all(t.atom.gaussian for t in pair.terms) and agree(pair.shift1, pair.shift2) and plain(pair.shift1):
-            centred = self._affinely(pair, (1, 1), (-pair.shift1, -pair.shift2), node)
+            centred = self.statistics.affinely(pair, (1, 1), (-pair.shift1, -pair.shift2), node)
             return phi.transformed(input_shift=pair.shift1), Atom(node, centred.moments, pair.support, True, terms=pair.terms)
         inner = self._of_one_gaussian(pair, node)
         return None if inner is None else (phi.composed(inner[0]), inner[1])
@@ -135,7 +112,7 @@ class KernelActivations(KernelMoments):
             sources = {id(t.atom if t.atom.gaussian else t.atom.source): t.atom if t.atom.gaussian else t.atom.source for t in terms}
             (source, *others) = sources.values()
             numbers = [n for t in terms for n in (t.a1, t.a2)] + [pair.shift1, pair.shift2]
-            if source is None or others or not all(plain(n) for n in numbers):
+            if source is None or others or not all(map(plain, [*numbers, *(t.atom.scale for t in terms)])):
                 continue
             if any(type(n).__name__ == "arb" for n in numbers):
                 raise FreshnessError(f"node {node!r} fuses activations with certified coefficients: it has numbers, but no enclosure")
@@ -149,7 +126,7 @@ class KernelActivations(KernelMoments):
 
     # -- products ------------------------------------------------------------------------------------------------------
 
-    def _product(self, pairs: Sequence[Pair], node: Node) -> Pair:
+    def product(self, pairs: Sequence[Pair], node: Node) -> Pair:
         """``prod_i f_i``: factors that share weights are functions of one Gaussian, made one activation."""
         groups: list[list[Pair]] = []
         for pair in pairs:
@@ -157,7 +134,7 @@ class KernelActivations(KernelMoments):
             joined = [other for group, met in zip(groups, meets, strict=True) if met for other in group]
             groups = [*(group for group, met in zip(groups, meets, strict=True) if not met), [*joined, pair]]
         made = [group[0] if len(group) == 1 else self._one_product(group, node) for group in groups]
-        return made[0] if len(made) == 1 else self._checked(self.algebra.independent_product(made, node), node)
+        return made[0] if len(made) == 1 else self.statistics.checked(self.algebra.independent_product(made, node), node)
 
     def _one_product(self, pairs: Sequence[Pair], node: Node) -> Pair:
         found = [self._of_one_gaussian(pair, node) for pair in pairs]

@@ -1,4 +1,4 @@
-"""Kernel matrices of data: the kernels of a network bound to the engine of :mod:`kcalc.gram`."""
+"""Kernel matrices of data: the kernels of a network bound to the engine of :mod:`kcalc.matrices.gram`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arguments import one_q
-from ..errors import KcalcError
+from ..fields.arguments import one_q
 from ..fields.gaps import Gap
-from ..gram.entry import compute
-from ..gram.options import Options
-from ..gram.plans import PairPlan, Plan, TablePlan
-from ..gram.tables import AngleTable, tabulate
-from ..layers import Affine, Input, Nonlinear
-from ..plain_arguments import choice
-from ..threads import cached_property
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import choice
+from ..foundation.process_state import cached_property
+from ..matrices.gram.entry import compute
+from ..matrices.gram.options import Options
+from ..matrices.gram.plans import PairPlan, Plan, TablePlan
+from ..matrices.gram.tables import AngleTable, tabulate
+from ..network.layers import Input
+from ..network.primitives import Fresh
 from .homogeneity import degrees, is_odd
 from .level_tables import levelled
 from .powers import DeepKernel, Reading
@@ -87,8 +88,7 @@ class MatrixKernel:
     @property
     def smooth(self) -> bool:
         """Whether the kernels are smooth functions of the q values: no activation has kinks."""
-        layers = (self.reading.network.layer(node) for node in self.reading.network.nodes_of(Nonlinear))
-        return not any(layer.activation.kinks for layer in layers if isinstance(layer, Nonlinear))
+        return not any(phi.kinks for phi in self.reading.network.activations)
 
     @cached_property
     def degree(self) -> int | None:
@@ -99,9 +99,7 @@ class MatrixKernel:
     @property
     def _bias_counts(self) -> bool:
         """Whether a bias has a kernel of its own even at sigma_b = 0: a constant, which neither scales nor is odd."""
-        return self.reading.fan_in is not None and any(
-            layer.bias for _, layer, _ in self.reading.network.steps() if isinstance(layer, Affine)
-        )
+        return self.reading.fan_in is not None and any(op.bias for _, op, _ in self.reading.network.operations if isinstance(op, Fresh))
 
     @property
     def features(self) -> int | None:

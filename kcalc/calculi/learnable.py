@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from ..activations.traced import split
-from ..arguments import real_array
-from ..compose import fold
-from ..errors import KcalcError, without_option
+from ..fields.arguments import real_array
 from ..fields.jax_field import is_jax, jax_field
 from ..fields.jets import Jet
-from ..gram.options import check_means, check_widths
-from ..layers import Affine, Nonlinear
-from ..maps import Assumption
-from ..network import Network, channel_widths, concat_channels
-from ..plain_arguments import choice, truth
-from ..printing import Shown, plain, shown
-from ..spectrum import ridge_value
-from ..threads import cached_property
+from ..foundation.errors import KcalcError, without_option
+from ..foundation.plain_arguments import choice, truth
+from ..foundation.printing import Shown, plain, shown
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from ..matrices.gram.options import check_means, check_widths
+from ..matrices.spectrum import ridge_value
+from ..network.compose import interpret
+from ..network.layers import Affine, Nonlinear
+from ..network.network import Network
 from .angular_grid import angular_nodes, interpolated
 from .kernel_matrix import MatrixKernel
 from .learnable_parameters import (
@@ -37,7 +37,7 @@ from .learnable_parameters import (
     numbers_of,
     rows_of,
 )
-from .learnable_tangent import LearnableTangent
+from .learnable_tangent import Learnt, learnable_tangent
 from .ntk import TangentReading, ntk
 from .tangent import refuse_jumps
 
@@ -74,8 +74,8 @@ class LearnableKernel(Shown):
         if self.network.free_symbols:
             raise KcalcError("the network has symbols; put in numbers with net.subs before learning")
         for node in self.network.nodes_of(Nonlinear):
-            refuse_jumps(self.network.layer(node), node)  # type: ignore[arg-type]
-        self._try()
+            refuse_jumps(self.network.layer(node).activation, node)
+        self._validate()
 
     def init(self, shared: bool = False) -> dict[str, Any]:
         """The network's own numbers. ``shared``: one sigma_w and one sigma_b for all Affine layers, those of the last one."""
@@ -153,11 +153,11 @@ class LearnableKernel(Shown):
 
     @cached_property
     def _matrix_kernel(self) -> MatrixKernel:
-        """What knows which rows the network takes."""
+        """The kernel that knows which rows the network takes."""
         return MatrixKernel(TangentReading(self.network, self.fan_in, False), None)
 
-    def _try(self) -> None:
-        """Read the network once in the abstract, as it is and with constants, so that what cannot be done is refused at once."""
+    def _validate(self) -> None:
+        """Trace once, with and without constants, so that unsupported layers fail here."""
         import jax
         import jax.numpy as jnp
 
@@ -200,12 +200,12 @@ class LearnableKernel(Shown):
         """(NNGP, NTK) at given 1 - c and q; ``mode``: "pairs", "angles" for one q, "equal" for gaps of 0."""
         sigma_w, sigma_b = (numbers_of(params, name, self.network) for name in ("sigma_w", "sigma_b"))
         chosen, uniform = activations_of(params, self.network), mode != "pairs"
-        channels, widths = concat_channels(self.network), channel_widths(self.network)
-        known = (channels, False, widths, None, self.fan_in, {}, sigma_w, sigma_b, chosen, mode == "equal", {} if fixed is None else fixed)
-        kernel = LearnableTangent(jax_field(), uniform, True, *known)
+        learnt = Learnt(sigma_w, sigma_b, chosen)
+        calculus = learnable_tangent(learnt, self.fan_in, uniform, mode == "equal", {} if fixed is None else fixed)
         (node,) = self.network.inputs
-        states = fold(self.network, kernel, {node: kernel.start(node, q1, q1 if uniform else q2, Jet((gap, gap * 0)))})
-        return kernel.kernels(states[self.network.outputs[0]])
+        start = calculus.tangent.start(node, q1, q1 if uniform else q2, Jet((gap, gap * 0)))
+        states = interpret(self.network, calculus, {node: start})
+        return calculus.tangent.kernels(states[self.network.outputs[0]])
 
     def _refuse_nan(self, kernels: tuple[Any, Any]) -> None:
         import jax.numpy as jnp

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ..activations.traced import NAMES, TracedMaps, traced
-from ..arguments import raw_array
-from ..errors import KcalcError, glimpse, unknown
+from ..fields.arguments import raw_array
 from ..fields.jax_field import is_jax
-from ..layers import Affine, Nonlinear
-from ..network import Network
-from ..plain_arguments import choice, truth
+from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.plain_arguments import choice, truth
+from ..network.layers import Affine, Nonlinear
+from ..network.network import Network
 
 Node = Hashable
 Params = Mapping[str, Any]

@@ -2,45 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..activations import Activation, activation
 from ..activations.traced import FusedActivation, TracedMaps, cross, cross_alike, cross_drop, traced
-from ..errors import FreshnessError
 from ..fields.jax_field import is_jax, jax_field
 from ..fields.jets import Jet
-from ..layers import Affine
+from ..foundation.errors import FreshnessError
+from ..network.primitives import Fresh, Primitive
 from .atoms import Atom, Pair, opened
+from .channel_statistics import Ledger, Statistics
+from .channels import Channels
 from .checks import plain
 from .crossing import to_end
+from .field_maps import FieldMaps
 from .freshness import Algebra
-from .second_moments import Moments, Part, agree
+from .kernel import Kernel
+from .kernel_activations import Activations
+from .products import Products
+from .second_moments import Moments, Part, SecondMoments, agree
 from .tangent import Tangent
 
 Node = Hashable
 
 
+@dataclass(frozen=True)
+class Learnt:
+    """Numbers of the caller in the place of the network's own: sigma_w and sigma_b by Affine, activations by nonlinear node."""
+
+    sigma_w: Mapping[Node, Any]
+    sigma_b: Mapping[Node, Any]
+    activations: Mapping[Node, TracedMaps]
+
+
 @dataclass
-class LearnableTangent(Tangent):
-    """The tangent calculus over JAX arrays. ``equal``: both inputs are one, so that every gap is 0.
+class LearnableTangent:
+    """The tangent calculus over JAX arrays with numbers of the caller."""
 
-    ``activations`` replace those of their nodes. ``fixed`` collects {nonlinear node: why its constants cannot be given}.
+    tangent: Tangent
+    learnt: Learnt
+
+    def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
+        """The state a primitive emits, with the caller's numbers."""
+        if isinstance(op, Fresh):
+            known = self.learnt
+            op = replace(op, sigma_w=known.sigma_w.get(node, op.sigma_w), sigma_b=known.sigma_b.get(node, op.sigma_b))
+        return self.tangent.rule(op, node, inputs)
+
+
+def learnable_tangent(
+    learnt: Learnt, fan_in: Mapping[Node, int] | None, uniform: bool, equal: bool, fixed: dict[Node, str]
+) -> LearnableTangent:
+    """The tangent calculus over JAX arrays.
+
+    ``equal``: both inputs are one, so that every gap is 0; ``fixed`` collects {nonlinear node: why its constants cannot be given}.
     """
+    moments = SecondMoments(jax_field(), uniform)
+    statistics, algebra = Statistics(moments, Ledger()), Algebra(moments, TracedProducts(moments))
+    activations = TracedActivations(statistics, algebra, TracedFieldMaps(uniform, equal), chosen=learnt.activations, fixed=fixed)
+    return LearnableTangent(Tangent(Kernel(statistics, algebra, activations), None, fan_in), learnt)
 
-    sigma_w: Mapping[Node, Any] = field(default_factory=dict)
-    sigma_b: Mapping[Node, Any] = field(default_factory=dict)
-    activations: Mapping[Node, TracedMaps] = field(default_factory=dict)
-    equal: bool = False
-    fixed: dict[Node, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.algebra: Algebra = TracedAlgebra(self.field, self.uniform)
+class TracedFieldMaps(FieldMaps):
+    """Local maps that JAX can trace, of activations whose constants may be traced numbers."""
+
+    def __init__(self, uniform: bool, equal: bool) -> None:
+        super().__init__(jax_field())
+        self.uniform, self.equal = uniform, equal
         self._traced: dict[Activation, TracedMaps] = {}
 
-    def maps_of(self, phi: Any) -> TracedMaps:
+    def of(self, phi: Any) -> TracedMaps:
         """An activation as JAX sees it."""
         if isinstance(phi, TracedMaps):
             return phi
@@ -48,32 +81,36 @@ class LearnableTangent(Tangent):
             self._traced[phi] = traced(phi, {})
         return self._traced[phi]
 
-    def _sigmas(self, layer: Affine, node: Node) -> tuple[Any, Any]:
-        own = super()._sigmas(layer, node)
-        return self.sigma_w.get(node, own[0]), self.sigma_b.get(node, own[1])
-
-    def _activated(self, phi: Any, pair: Pair, node: Node) -> Pair:
-        chosen: Any = self.activations.get(node, phi)
-        return super()._activated(chosen, pair, node)
-
-    # -- one activation ------------------------------------------------------------------------------------------------------------------
-
-    def _local_q(self, phi: Any, q: Any) -> tuple[Any, Any]:
+    def q(self, phi: Any, q: Any) -> tuple[Any, Any]:
+        """(Q, channel mean) of an activation."""
         if closed_in_jax(phi):
-            return super()._local_q(phi, q)
-        maps = self.maps_of(phi)
+            return super().q(phi, q)
+        maps = self.of(phi)
         return maps.second_moment(q), maps.mean(q)
 
-    def _local_gap(self, phi: Any, gap: Jet, q1: Any, q2: Any) -> Jet:
+    def gap(self, phi: Any, gap: Jet, q1: Any, q2: Any) -> Jet:
+        """1 - C of an activation and its derivative."""
         if closed_in_jax(phi):
-            return super()._local_gap(phi, gap, q1, q2)
-        maps = self.maps_of(phi)
+            return super().gap(phi, gap, q1, q2)
+        maps = self.of(phi)
         if self.equal:
             return Jet((gap.value, maps.slope_at_one(q1, maps.second_moment(q1)) * gap.coefficients[1]))
         value, slope = maps.taylor(gap.value, q1, q1 if self.uniform else q2, self.uniform)
         return Jet((value, slope * gap.coefficients[1]))
 
-    # -- several, one after the other ----------------------------------------------------------------------------------------------------
+
+@dataclass
+class TracedActivations(Activations):
+    """Activations of which some are ``chosen`` by the caller; ``fixed`` as in :func:`learnable_tangent`."""
+
+    local: TracedFieldMaps
+    chosen: Mapping[Node, TracedMaps] = field(kw_only=True)
+    fixed: dict[Node, str] = field(kw_only=True)
+
+    def activated(self, phi: Any, pair: Pair, node: Node) -> Pair:
+        """phi, or the activation that the caller gives for the node, of a feature map."""
+        known: Any = self.chosen.get(node, phi)
+        return super().activated(known, pair, node)
 
     def _fusion(self, phi: Any, pair: Pair, node: Node) -> tuple[Any, Atom] | None:
         """As before where all constants are the network's own, which also finds new kinks; else only where the outer one has none."""
@@ -84,9 +121,9 @@ class LearnableTangent(Tangent):
                 text = f"{phi.name} has kinks and is fused with the functions before it, so the constants of none of them can be learnt"
                 self.fixed.update(dict.fromkeys([node, *(a.node for a in below if a.activation is not None)], text))
             return found
-        if self.maps_of(phi).kinked or not (plain(pair.shift1) and agree(pair.shift1, pair.shift2)):
+        if self.local.of(phi).kinked or not (plain(pair.shift1) and agree(pair.shift1, pair.shift2)):
             return None
-        return self._fused(self.maps_of(phi), pair, node)
+        return self._fused(self.local.of(phi), pair, node)
 
     def _fused(self, phi: TracedMaps, pair: Pair, node: Node) -> tuple[TracedMaps, Atom] | None:
         for terms in (pair.terms, opened(pair.terms)):
@@ -94,19 +131,13 @@ class LearnableTangent(Tangent):
             (source, *others) = sources.values()
             if source is None or others or not all(plain(t.a1) and agree(t.a1, t.a2) for t in terms):
                 continue
-            parts = [(t.a1, self.maps_of(t.atom.activation or activation("identity")), t.atom.scale) for t in terms]
+            parts = [(t.a1, self.local.of(t.atom.activation or activation("identity")), t.atom.scale) for t in terms]
             return FusedActivation(phi, tuple(parts), pair.shift1), source
         return None
 
-    def _clipped(self, gap: Any) -> Any:
-        import jax.numpy as jnp
 
-        value = jnp.where(gap.value < 0, 0.0, jnp.where(gap.value > 2, 2.0, gap.value))
-        return Jet((value, *gap.coefficients[1:]))
-
-
-class TracedAlgebra(Algebra):
-    """Second moments of feature maps over JAX arrays, cross moments of unlike activations included."""
+class TracedProducts(Products):
+    """Cross moments of atoms over JAX arrays, those of unlike activations included."""
 
     def _mean_slope(self, phi: Any, q: Any) -> Any:
         maps = _maps(phi)
@@ -121,8 +152,8 @@ class TracedAlgebra(Algebra):
         if a.source is b.source:
             return self._of_one(phi, psi, m)
         ahead, back = self.product(a.source, b.source, node)
-        first = cross(phi, psi, m.q1, n.q1, _to_end(ahead.first / self.geometric(m.q1, n.q1)))
-        second = first if self.uniform else cross(phi, psi, m.q2, n.q2, _to_end(ahead.second / self.geometric(m.q2, n.q2)))
+        first = cross(phi, psi, m.q1, n.q1, _to_end(ahead.first / self.moments.geometric(m.q1, n.q1)))
+        second = first if self.uniform else cross(phi, psi, m.q2, n.q2, _to_end(ahead.second / self.moments.geometric(m.q2, n.q2)))
         one = self._lessened(phi, psi, m.q1, n.q2, ahead)
         two = one if self.uniform else self._lessened(phi, psi, m.q2, n.q1, back)
         return Part(first, second, *one), Part(first, second, *two)
@@ -136,7 +167,7 @@ class TracedAlgebra(Algebra):
         return Part(first, second, *one), Part(first, second, *two)
 
     def _lessened(self, phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, part: Part) -> tuple[Any, Any]:
-        norm = self.geometric(q1, q2)
+        norm = self.moments.geometric(q1, q2)
         top, loss = _to_end(part.joint / norm), part.deficit / norm
         if not isinstance(loss, Jet):
             return cross(phi, psi, q1, q2, top), 0
@@ -173,4 +204,4 @@ def closed_in_jax(phi: Any) -> bool:
     return known and phi._closed_derivatives(0.5, 1.0, 1.0, jax_field()) is not None
 
 
-__all__ = ["LearnableTangent", "TracedAlgebra", "closed_in_jax"]
+__all__ = ["LearnableTangent", "Learnt", "closed_in_jax", "learnable_tangent"]

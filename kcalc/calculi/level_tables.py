@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..fields.gaps import Gap
-from ..gram.plans import LevelPlan
-from ..gram.tables import AngleTable
+from ..matrices.gram.plans import LevelPlan
+from ..matrices.gram.tables import AngleTable
 
 Array = np.ndarray
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from ..arguments import (
+from ..fields import NUMPY
+from ..fields.arguments import (
     angle_array,
     cosine_array,
     finished,
@@ -22,20 +23,21 @@ from ..arguments import (
     series_length,
     single_precision,
 )
-from ..compose import fold, require_network
-from ..composition import Composition, Formula
-from ..errors import FreshnessError, KcalcError, unknown
-from ..fields import NUMPY
 from ..fields.gaps import Gap
 from ..fields.jets import Jet
-from ..layers import Affine, Input, Layer, Nonlinear
-from ..maps import Assumption
-from ..network import Network, channel_widths, concat_channels
-from ..plain_arguments import choice, truth, whole
-from ..printing import marked
-from ..spectrum import condition_number
-from ..threads import cached_property
+from ..foundation.errors import FreshnessError, KcalcError, unknown
+from ..foundation.plain_arguments import choice, truth, whole
+from ..foundation.printing import marked
+from ..foundation.process_state import cached_property
+from ..maps.composition import Composition, Formula
+from ..maps.maps import Assumption
+from ..matrices.spectrum import condition_number
+from ..network.compose import interpret, require_network
+from ..network.layers import Affine, Input, Layer
+from ..network.network import Network
+from .field_maps import field_maps_of
 from .homogeneity import is_odd
+from .kernel import kernel_over
 from .kernel_matrix import WithMatrices
 from .readings import OfReading
 from .regime import Regime, regime
@@ -88,11 +90,12 @@ def ntk(
     ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b, or "standard", in the
     weights themselves; that kernel grows with width. ``features``: the width of the layers that do not state theirs, for "standard".
 
-    ``spatial``: "delta", locations apart from each other; or "exact", dense convolutions and mean pooling over the locations of actual
-    images: ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``: (height, width), for "exact".
-    ``weights``: "dense" or "delta", the law of convolutions, for "exact".
+    ``spatial``: "delta", the kernel at one location, as for Delta-initialised convolutions; or "exact", dense convolutions and mean pooling
+    over the locations of actual images: ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``:
+    (height, width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for "exact".
 
-    Values are kernels, not cosines: for input q = 1, the last Affine included. [DKS sec. 24; Jacot et al. 2018]
+    ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel, not divided by q values: at c = 1 ``K.nngp`` is its mean square. Inputs
+    have cosine c, and q = 1 unless ``q1``, ``q2`` are given; the last Affine is included. [DKS sec. 24; Jacot et al. 2018]
 
     Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`.
     Raises: KcalcError for a network without Affine layers, activations that jump, an unknown parameterisation or widths that are needed
@@ -117,11 +120,11 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
     A convolution counts once: Delta-initialised, it has its centre tap alone. Raises: KcalcError naming the node whose width is not known.
     """
 
-    def stated(node: Node, layer: Layer) -> Layer:
+    def widened(node: Node, layer: Layer) -> Layer:
         free = isinstance(layer, Affine | Input) and layer.features is None
         return replace(layer, features=features) if free and features is not None else layer
 
-    known = network.map_layers(stated).features
+    known = network.map_layers(widened).features
     out: dict[Node, int] = {node: width for node in network.inputs if (width := known[node]) is not None}
     for node, layer, parents in network.steps():
         if not isinstance(layer, Affine):
@@ -147,8 +150,7 @@ class TangentReading:
 
     def kernel(self, field: Any, uniform: bool, seeds: Mapping[Node, Any] | None = None) -> Tangent:
         """A fresh calculus over a number system."""
-        channels, widths = concat_channels(self.network), channel_widths(self.network)
-        return Tangent(field, uniform, True, channels, self.assume, widths, seeds, self.fan_in)
+        return Tangent(kernel_over(field, uniform, True, self.assume, field_maps_of(self.network, field)), seeds, self.fan_in)
 
     def run(
         self, field: Any, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None
@@ -159,7 +161,7 @@ class TangentReading:
         for node, value in gap.items():
             inputs[node] = kernel.start(node, q1[node], q1[node] if q2 is None else q2[node], Jet((value, value * 0)))
         with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
-            return kernel, fold(self.network, kernel, inputs)
+            return kernel, interpret(self.network, kernel, inputs)
 
     def values(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None
@@ -188,7 +190,7 @@ class TangentReading:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the kernels take for granted, node by node."""
+        """The assumptions of the kernels, node by node."""
         return self._assumptions
 
     @cached_property
@@ -293,7 +295,7 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         return next(iter(out.values())) if len(out) == 1 else out
 
     def _at(self, node: Node, q1: Any, q2: Any) -> str:
-        names = sorted({layer.activation.name for _, layer, _ in self.network.steps() if isinstance(layer, Nonlinear)})
+        names = sorted({phi.name for phi in self.network.activations})
         return f"{self.name} of node {node!r} with {', '.join(names) or 'no activation'} at q1 = {q1}, q2 = {q1 if q2 is None else q2}"
 
     def plot(self, ax: Axes | None = None, q1: Any = None, q2: Any = None, *, q: Any = None, **line: Any) -> Axes:

@@ -15,15 +15,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..blocks import Block
 from ..fields import NUMPY
 from ..fields.gaps import Gap
 from ..fields.jets import Jet
-from ..gram.panels import Fitted, fit
-from ..layers import Affine, Layer
-from ..maps import Assumption
-from ..network import Network
-from ..threads import cached_property
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from ..matrices.gram.panels import Fitted, fit
+from ..network.blocks import Block
+from ..network.network import Network
+from ..network.primitives import Fresh, emitted
 from .atoms import Atom, Pair
 from .channels import Channels
 from .checks import check_q
@@ -102,8 +102,9 @@ class DeepKernel:
         while k < block.count:
             for r, node in enumerate(block.pieces[k]):
                 if node not in states:
-                    below = [states[p] for p in network.parents(node)]
-                    states[node] = _keeping(network.layer(node), below, kernel.rule(network.layer(node), node, below))
+                    (*_, (_, op, reads)) = network.operations_of[node]
+                    state = _emitted(network, kernel, node, states)
+                    states[node] = _keeping(op, states[reads[0]], state) if isinstance(op, Fresh) and reads[0] in states else state
                 left = block.count - 1 - k
                 if not (leaps and left >= FEWEST and node in crossings and _settled_kind(states[node])):
                     continue
@@ -115,7 +116,7 @@ class DeepKernel:
                     states[last] = self._leap(block, r, left, ratio, states[node], last)
                     k = block.count - 1
                     for later in block.pieces[k][r + 1 :]:
-                        states[later] = kernel.rule(network.layer(later), later, [states[p] for p in network.parents(later)])
+                        states[later] = _emitted(network, kernel, later, states)
                     break
             k += 1
 
@@ -174,10 +175,10 @@ class _PieceMap:
         entry = self.block.pieces[1][self.r]
         nodes = (*self.block.pieces[1][self.r + 1 :], *self.block.pieces[2][: self.r + 1])
         start = Jet((gap, np.array([[0.0], [-1.0]]) + np.zeros(gap.shape)))
-        states = {entry: _gaussian(entry, np.asarray(self.q), start, kernel._bit())}
+        states = {entry: _gaussian(entry, np.asarray(self.q), start, kernel.kernel.ledger.bit())}
         with np.errstate(all="ignore"):
             for node in nodes:
-                states[node] = kernel.rule(network.layer(node), node, [states[p] for p in network.parents(node)])
+                states[node] = _emitted(network, kernel, node, states)
         out = states[nodes[-1]].pairs[0].moments.gap
         value, first = np.broadcast_to(out.value, gap.shape), np.broadcast_to(out.coefficients[1], (2, *gap.shape))
         added, slope = -first[0], first[0] - first[1]
@@ -246,11 +247,15 @@ class _Squared:
         return np.stack([*product, more + (steeper + z) * added])
 
 
-def _keeping(layer: Layer, below: list[Channels], state: Channels) -> Channels:
-    """``state`` with the input's own gap after an Affine without bias, which does not change it: the calculus rounds 1 + c."""
-    if not isinstance(layer, Affine) or layer.sigma_b != 0 or len(below[0].groups) != 1:
+def _emitted(network: Network, kernel: Tangent, node: Node, states: Mapping[Node, Channels]) -> Channels:
+    return emitted(network.operations_of[node], kernel.rule, {p: states[p] for p in network.parents(node)})
+
+
+def _keeping(op: Fresh, below: Channels, state: Channels) -> Channels:
+    """``state`` with the input's own gap after weights without bias, which do not change it: the calculus rounds 1 + c."""
+    if op.sigma_b != 0 or len(below.groups) != 1:
         return state
-    gap, pair = below[0].pairs[0].moments.gap.value, state.pairs[0]
+    gap, pair = below.pairs[0].moments.gap.value, state.pairs[0]
     if not isinstance(gap, Gap) or gap.rest is None or len(pair.terms) != 1:
         return state
     moments = replace(pair.moments, gap=Jet((gap, *pair.moments.gap.coefficients[1:])))

@@ -1,19 +1,21 @@
-"""Second moments of products of independent feature maps.
+"""Cross moments of atoms: what two pieces of feature maps have in common at two inputs.
 
+A Gaussian against an activation follows Stein's formula, two activations a two-dimensional Gaussian expectation.
 ``E (f g)(f' g') = E f f' E g g'`` for f, f' independent of g, g'; a product meets another feature map through those factors that share
 weights with it, the others by their means.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from ..errors import FreshnessError
-from ..fields import SYMPY
-from .atoms import Atom, Pair, Term
-from .checks import is_one
+from ..activations import Activation
+from ..fields import NUMPY
+from ..fields.jets import Jet
+from ..foundation.errors import FreshnessError, KcalcError
+from .atoms import Atom, Pair
+from .crossing import cross_moment_and_drop, dropped, expected
 from .second_moments import Moments, Part, SecondMoments, is_zero
 
 Number = Any
@@ -21,30 +23,99 @@ Node = Hashable
 Both = tuple[Part, Part]  # (11, 22, 12) and (11, 22, 21)
 
 
-class Products(SecondMoments, ABC):
-    """Products of feature maps; what two atoms have in common is a matter of the subclass."""
+class Products:
+    """``E a_i b_j`` of two atoms, over the number system of ``moments``."""
 
-    @abstractmethod
-    def product(self, a: Atom, b: Atom, node: Node) -> Both:
+    def __init__(self, moments: SecondMoments) -> None:
+        self.moments, self.field, self.uniform = moments, moments.field, moments.uniform
+
+    def product(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
         """``E a_i b_j``: a part with (11, 22, 12) and one with (11, 22, 21)."""
+        if a is b:
+            own = self.moments.own(a.moments)
+            return own, own
+        m, n = a.moments, b.moments
+        if not a.support & b.support:
+            check_raw([a, b], node)
+            first, second = m.mean1 * n.mean1, m.mean2 * n.mean2
+            return Part(first, second, m.mean1 * n.mean2), Part(first, second, m.mean2 * n.mean1)
+        if a.patched or b.patched:
+            raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which hold different channels of one feature map")
+        if a.factors or b.factors:
+            return self._of_products(a, b, node)
+        if a.gaussian and b.activation is not None:
+            return self._stein(a, b, node)
+        if b.gaussian and a.activation is not None:
+            ahead, back = self._stein(b, a, node)
+            return back, ahead
+        if a.terms:
+            return self._opened(a, b, node)
+        if b.terms:
+            ahead, back = self._opened(b, a, node)
+            return back, ahead
+        return self._crossed(a, b, node)
 
-    def independent_product(self, pairs: Sequence[Pair], node: Node) -> Pair:
-        """``prod_i f_i`` of independent feature maps: q values, c values and means multiply, ``1 - c`` without cancellation."""
-        self.check_raw([t.atom for pair in pairs for t in pair.terms], node, "multiplies")
-        first = pairs[0].moments
-        q1, q2, gap, mean1, mean2, support = first.q1, first.q2, first.gap, first.mean1, first.mean2, pairs[0].support
-        for pair in pairs[1:]:
-            m = pair.moments
-            q1 = q1 * m.q1
-            q2 = q1 if self.uniform else q2 * m.q2
-            mean1 = _times(mean1, m.mean1)
-            mean2 = mean1 if self.uniform else _times(mean2, m.mean2)
-            gap = 1 - (1 - gap) * (1 - m.gap) if self.field is SYMPY else gap + (1 - gap) * m.gap
-            support |= pair.support
-        windows, factors = {pair.window for pair in pairs}, tuple(f for pair in pairs for f in _factors(pair))
-        moments = Moments(q1, q2, gap, mean1, mean2)
-        atom = Atom(node, moments, support, gaussian=False, patched=len(windows) > 1, factors=factors)
-        return Pair(moments, (Term(1, 1, atom),), window=windows.pop() if len(windows) == 1 else (0, 1))
+    def _opened(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
+        zero = Part(0, 0, 0)
+        ahead, back = zero, zero
+        for t in a.terms:
+            forth, reverse = self.product(t.atom, b, node)
+            ahead = plus(ahead, forth.scaled(t.a1, t.a2, t.a1))
+            back = plus(back, reverse.scaled(t.a1, t.a2, t.a2))
+        return ahead, back
+
+    def _stein(self, gaussian: Atom, post: Atom, node: Node) -> tuple[Part, Part]:
+        """``E[g phi(s h)] = Cov(g, h) s E phi'(s h)`` [DKS App. B, corrected sign]."""
+        assert post.activation is not None and post.source is not None
+        ahead, back = self.product(gaussian, post.source, node)
+        q, s = post.source.moments, post.scale
+        slope1 = s * self._mean_slope(post.activation, s * s * q.q1)
+        slope2 = slope1 if q.q1 is q.q2 else s * self._mean_slope(post.activation, s * s * q.q2)
+        return ahead.scaled(slope1, slope2, slope2), back.scaled(slope1, slope2, slope1)
+
+    def _mean_slope(self, phi: Activation, q: Number) -> Number:
+        if isinstance(q, Jet):
+            return q.compose(phi.mean_slope_series(q.value, q.order))
+        return phi.mean_slope(q, self.field)
+
+    def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
+        """``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
+        if a.activation is None or b.activation is None or a.source is None or b.source is None:
+            raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way that kcalc cannot follow")
+        if self.field is not NUMPY:
+            raise FreshnessError(
+                f"node {node!r} adds {a.activation.name} at {a.node!r} and {b.activation.name} at {b.node!r}, which share weights; "
+                "their cross moment is known numerically only. Evaluate the map with numbers"
+            )
+        m, n = a.source.moments, b.source.moments
+        phi, psi = _rescaled(a), _rescaled(b)
+        if isinstance(m.q1, Jet) or isinstance(n.q1, Jet):
+            return self._crossed_in_q(phi, psi, a, b, node)
+        if a.source is b.source:
+            return self._crossed_alike(phi, psi, m)
+        ahead, back = self.product(a.source, b.source, node)
+        first = expected(phi, psi, m.q1, n.q1, ahead.first)
+        second = first if self.uniform else expected(phi, psi, m.q2, n.q2, ahead.second)
+        joint, drop = cross_moment_and_drop(phi, psi, m.q1, n.q2, ahead.joint, ahead.deficit)
+        other = (joint, drop) if self.uniform else cross_moment_and_drop(phi, psi, m.q2, n.q1, back.joint, back.deficit)
+        return Part(first, second, joint, drop), Part(first, second, *other)
+
+    def _crossed_alike(self, phi: Activation, psi: Activation, m: Moments) -> tuple[Part, Part]:
+        """The same for one Gaussian under both activations: the deficit keeps its digits."""
+        first = phi.cross(psi, m.q1, m.q1, 1.0)[0]
+        second = first if self.uniform else phi.cross(psi, m.q2, m.q2, 1.0)[0]
+        joint, drop = dropped(phi, psi, m.q1, m.q2, m.gap)
+        back = (joint, drop) if self.uniform else dropped(phi, psi, m.q2, m.q1, m.gap)
+        return Part(first, second, joint, drop), Part(first, second, *back)
+
+    def _crossed_in_q(self, phi: Activation, psi: Activation, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
+        """The same when q is followed with its derivatives: for one Gaussian, the q series of the product."""
+        if a.source is not b.source or a.source is None:
+            raise KcalcError(f"node {node!r} adds activations of dependent Gaussians; derivatives in q are not available there")
+        q = a.source.moments.q1
+        value = q.compose(phi.q_product_series(psi, q.value, q.order))
+        part = Part(value, value, value)
+        return part, part
 
     def _of_products(self, a: Atom, b: Atom, node: Node) -> Both:
         """``E a_i b_j`` of products: factors that share weights are paired."""
@@ -65,7 +136,7 @@ class Products(SecondMoments, ABC):
     def _common(self, f: Pair, g: Pair, node: Node) -> Both:
         """``E f_i g_j`` of two feature maps by their terms."""
         if f is g:
-            own = self.own(f.moments)
+            own = self.moments.own(f.moments)
             return own, own
         m, n = f.moments, g.moments
         ahead = Part(f.shift1 * n.mean1, f.shift2 * n.mean2, f.shift1 * n.mean2)
@@ -82,26 +153,20 @@ class Products(SecondMoments, ABC):
                 back = plus(back, reverse.scaled(s.a1 * t.a1, s.a2 * t.a2, s.a2 * t.a1))
         return ahead, back
 
-    @staticmethod
-    def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
-        """Refuse two network inputs side by side. Raises: FreshnessError."""
-        raw = list({id(a): a for a in atoms if a.raw}.values())
-        if len(raw) > 1:
-            raise FreshnessError(
-                f"node {node!r} {verb} the inputs {raw[0].node!r} and {raw[1].node!r} directly, and nothing is known of how "
-                "their channels correlate; give each its own Affine first"
-            )
+
+def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
+    """Refuse two network inputs side by side. Raises: FreshnessError."""
+    raw = list({id(a): a for a in atoms if a.raw}.values())
+    if len(raw) > 1:
+        raise FreshnessError(
+            f"node {node!r} {verb} the inputs {raw[0].node!r} and {raw[1].node!r} directly, and nothing is known of how "
+            "their channels correlate; give each its own Affine first"
+        )
 
 
-def _factors(pair: Pair) -> tuple[Pair, ...]:
-    """What a feature map is the product of: itself, if it is none."""
-    (term, *others) = pair.terms
-    whole = not others and is_one(term.a1) and is_one(term.a2) and is_zero(pair.shift1) and is_zero(pair.shift2)
-    return term.atom.factors if whole and term.atom.factors else (pair,)
-
-
-def _times(a: Number, b: Number) -> Number:
-    return 0 if is_zero(a) or is_zero(b) else a * b
+def _rescaled(post: Atom) -> Activation:
+    assert post.activation is not None
+    return post.activation.transformed(input_scale=post.scale) if post.scale != 1 else post.activation
 
 
 def _means(pair: Pair, left: bool) -> Both:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..maps import Approximable, Assumption
-from ..network import Network
+from ..maps.maps import Approximable, Assumption
+from ..network.network import Network
 
 
 class OfReading(Approximable):

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..arguments import cosine_array, one_number, one_q
-from ..combinators import chain
-from ..errors import KcalcError
-from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear
-from ..maps import Assumption
-from ..network import Network
-from ..plain_arguments import whole
-from ..printing import Shown, plain, shown
+from ..fields.arguments import cosine_array, one_number, one_q
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import whole
+from ..foundation.printing import Shown, plain, shown
+from ..maps.maps import Assumption
+from ..network.combinators import chain
+from ..network.layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear
+from ..network.network import Network
 from .global_maps import c_map, node_values, q_values
 from .homogeneity import is_odd
 

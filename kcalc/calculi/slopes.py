@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import sympy as sp
 
-from ..arguments import real_array
-from ..errors import KcalcError, glimpse
-from ..layers import Nonlinear
-from ..network import Network
-from ..plain_arguments import truth
-from ..symbols import psi as common_slope
-from ..symbols import slope_of
+from ..activations import Activation
+from ..fields.arguments import real_array
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import truth
+from ..foundation.symbols import psi as common_slope
+from ..foundation.symbols import slope_of
+from ..network.network import Network
+from ..network.primitives import Post
 from .convex import ConvexCalculus
 from .expansion import polynomial, too_long
 from .factored import ONE, Array, Factors, Monomial, as_floats, mixed
@@ -52,21 +53,21 @@ class Slopes(ConvexCalculus[Monomial]):
     def normalise(self, slope: sp.Expr, state: Monomial) -> Monomial:
         return self.factors.product(state, self.factors.constant(slope))
 
-    def nonlinear(self, layer: Nonlinear, node: Node, state: Monomial) -> Monomial:
-        slope = self._slopes.get(id(layer))
+    def nonlinear(self, op: Post, node: Node, state: Monomial) -> Monomial:
+        slope = self._slopes.get(id(op))
         if slope is None:
-            slope = self._slopes[id(layer)] = self.factors.symbol(self._symbol(layer) if self._by_activation else common_slope)
+            slope = self._slopes[id(op)] = self.factors.symbol(self._symbol(op.activation) if self._by_activation else common_slope)
         return self.factors.product(state, slope)
 
-    def _symbol(self, layer: Nonlinear) -> sp.Symbol:
+    def _symbol(self, phi: Activation) -> sp.Symbol:
         """One symbol per activation; activations that share a name are numbered in the order they come."""
-        if layer.activation not in self.symbols:
-            name, number = layer.activation.name, 2
+        if phi not in self.symbols:
+            name, number = phi.name, 2
             symbol, taken = slope_of(name), set(self.symbols.values())
             while symbol in taken:
                 symbol, number = slope_of(f"{name}_{number}"), number + 1
-            self.symbols[layer.activation] = symbol
-        return self.symbols[layer.activation]
+            self.symbols[phi] = symbol
+        return self.symbols[phi]
 
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[Monomial]) -> Monomial:
         return self.factors.mix(shares, states)
@@ -132,7 +133,7 @@ class _LogSlopes(ConvexCalculus[LogSlope]):
     def normalise(self, slope: sp.Expr, state: LogSlope) -> LogSlope:
         return LogSlope(state.log + np.log(float(slope)), state.degree)
 
-    def nonlinear(self, layer: Nonlinear, node: Node, state: LogSlope) -> LogSlope:
+    def nonlinear(self, op: Post, node: Node, state: LogSlope) -> LogSlope:
         return LogSlope(state.log + self.log_psi, state.degree + 1.0)
 
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[LogSlope]) -> LogSlope:

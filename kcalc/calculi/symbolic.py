@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
-from .. import symbols
 from ..activations import Activation
 from ..activations.base import transform
 from ..activations.local_map import SYMBOLIC
-from ..arguments import formula_symbols, read_pair, symbolic_q
-from ..compose import fold
-from ..composition import Composition, LocalFunction, Stage, suffix
 from ..fields import SYMPY
+from ..fields.arguments import formula_symbols, read_pair, symbolic_q
 from ..fields.jets import Jet
-from ..formulas import exact, formula_name, rounded
-from ..layers import Layer
-from ..maps import Assumption
-from ..network import Network, channel_widths, concat_channels
+from ..foundation import symbols
+from ..foundation.formulas import exact, formula_name, rounded
+from ..maps.composition import Composition, LocalFunction, Stage, suffix
+from ..maps.maps import Assumption
+from ..network.compose import interpret
+from ..network.network import Network
+from ..network.primitives import Primitive
 from .atoms import Atom, Pair, Term
 from .channels import Channels
-from .kernel import Kernel
+from .kernel import Kernel, kernel_over
 from .second_moments import Moments
+from .tangent import Tangent
 
 Node = Hashable
 NAMED_SIZE = 60
@@ -55,7 +56,7 @@ def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[
 
 def _read(
     network: Network, q1: Any, q2: Any, letter: str, assume: bool
-) -> tuple[NamingKernel, Namer, dict[Node, Channels], Sequence[sp.Symbol], set[Any]]:
+) -> tuple[Kernel, Namer, dict[Node, Channels], Sequence[sp.Symbol], set[Any]]:
     """The kernel, what named its values, the states, the inputs' symbols and the other symbols."""
     network = with_exact_numbers(network)
     others: set[Any] = set(network.free_symbols)
@@ -75,10 +76,10 @@ def _read(
             first = second = dict.fromkeys(network.inputs, value)
             own, others = (), others | value.free_symbols
         gap = dict.fromkeys(network.inputs, 0)
-    channels, widths = concat_channels(network), channel_widths(network)
-    kernel = NamingKernel(SYMPY, first == second, letter == "C", channels, assume, widths)
-    namer = Namer(network, kernel, {*own, *others})
-    states = fold(network, namer, {n: kernel.start(n, first[n], second[n], gap[n]) for n in network.inputs})
+    maps = NamedMaps()
+    kernel = kernel_over(SYMPY, first == second, letter == "C", assume, maps)
+    namer = Namer(network, kernel, maps, {*own, *others})
+    states = interpret(network, namer, {n: kernel.start(n, first[n], second[n], gap[n]) for n in network.inputs})
     namer.finish()
     return kernel, namer, states, own, others
 
@@ -145,17 +146,15 @@ def tidy(expr: sp.Expr) -> sp.Expr:
     return sp.expand(expr, deep=False, power_base=False, power_exp=False, log=False)
 
 
-@dataclass
-class NamingKernel(Kernel):
-    """The kernel calculus in SymPy with ``Q_phi``, ``C_phi`` and ``M_phi`` kept as functions where they are not trivial."""
+class NamedMaps:
+    """Local maps in SymPy: ``Q_phi``, ``C_phi`` and ``M_phi`` are kept as functions where they are not trivial."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self) -> None:
         self.functions: dict[tuple[str, Activation], LocalFunction] = {}
         self.reserved: frozenset[str] = frozenset()  # names of the network's own symbols
         self._names: dict[str, Activation] = {}
 
-    def _local_q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
+    def q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
         phi, scale = unscaled(phi)
         second, mean = self._unit_q(phi, q)
         square = scale**2 * second
@@ -167,25 +166,23 @@ class NamingKernel(Kernel):
         if not sp.cancel(second / symbols.q).has(symbols.q):
             second = second.subs(symbols.q, q)
         else:
-            second = self._function("Q", phi, (symbols.q,), second)(q)
+            second = self.function("Q", phi, (symbols.q,), second)(q)
         if not mean.atoms(AppliedUndef) and sp.count_ops(mean) < NAMED_SIZE / 4:
             return second, mean.subs(symbols.q, q)
-        return second, self._function("M", phi, (symbols.q,), mean)(q)
+        return second, self.function("M", phi, (symbols.q,), mean)(q)
 
-    def _local_gap(self, phi: Activation, gap: Any, q1: sp.Expr, q2: sp.Expr) -> Any:
-        if not self.follow_c:
-            return 0
+    def gap(self, phi: Activation, gap: Any, q1: sp.Expr, q2: sp.Expr) -> Any:
         c = cosine(gap.value)
         phi, _ = unscaled(phi)
         uniform = q1 == q2
         closed, by_q = _closed_cosine(phi, uniform)
         if not by_q:
-            return Jet((1 - self._function("C", phi, (symbols.c,), closed)(c),))
+            return Jet((1 - self.function("C", phi, (symbols.c,), closed)(c),))
         if uniform:
-            return Jet((1 - self._function("C", phi, (symbols.c, symbols.q), closed)(c, q1),))
-        return Jet((1 - self._function("C", phi, (symbols.c, symbols.q, P), closed)(c, q1, q2),))
+            return Jet((1 - self.function("C", phi, (symbols.c, symbols.q), closed)(c, q1),))
+        return Jet((1 - self.function("C", phi, (symbols.c, symbols.q, P), closed)(c, q1, q2),))
 
-    def _function(self, letter: str, phi: Activation, arguments: Sequence[sp.Symbol], closed: sp.Expr) -> Any:
+    def function(self, letter: str, phi: Activation, arguments: Sequence[sp.Symbol], closed: sp.Expr) -> Any:
         key = (letter + str(len(arguments)), phi)
         if key not in self.functions:
             own = {symbol: self._parameter(symbol) for symbol in arguments}
@@ -193,7 +190,7 @@ class NamingKernel(Kernel):
             function = sp.Function(f"{letter}_{self._name(phi)}")
             self.functions[key] = LocalFunction(function, tuple(own.values()), known, phi)
             if known is None and letter == "C":  # the Gaussian integral of C divides by Q
-                self._function("Q", phi, (symbols.q,), _closed_moments(phi)[0])
+                self.function("Q", phi, (symbols.q,), _closed_moments(phi)[0])
         return self.functions[key].function
 
     def _parameter(self, symbol: sp.Symbol) -> sp.Symbol:
@@ -241,18 +238,18 @@ class Namer:
 
     long = NAMED_SIZE
 
-    def __init__(self, network: Network, kernel: NamingKernel, taken: Iterable[sp.Symbol]) -> None:
+    def __init__(self, network: Network, kernel: Kernel | Tangent, maps: NamedMaps, taken: Iterable[sp.Symbol]) -> None:
         self.cuts = set(network.cut_nodes())
-        self.kernel = kernel
+        self.kernel, self.maps = kernel, maps
         self.stages: list[Stage] = []
         self.pending: list[tuple[sp.Symbol, sp.Expr]] = []
         self.count = 1
         self.names = set(map(sp.latex, taken))
-        kernel.reserved = frozenset(map(sp.latex, network.free_symbols))
+        maps.reserved = frozenset(map(sp.latex, network.free_symbols))
 
-    def rule(self, layer: Layer, node: Node, inputs: list[Channels]) -> Channels:
+    def rule(self, op: Primitive, node: Node, inputs: list[Channels]) -> Channels:
         """The kernel's rule, its result renamed."""
-        state = self.kernel.rule(layer, node, inputs)
+        state = self.kernel.rule(op, node, inputs)
         cut = node in self.cuts and len(state.groups) == 1
         state = state.map(lambda pair: self._named(pair, node, cut))
         if cut and self.pending:
@@ -270,7 +267,7 @@ class Namer:
     def composition(self, arguments: tuple[sp.Symbol, ...], value: sp.Expr, letter: str) -> Composition:
         """The named value with the local maps that it and the definitions use."""
         value = rounded(value)
-        return Composition(arguments, tuple(self.stages), value, letter, tuple(self.kernel.functions.values())).pruned()
+        return Composition(arguments, tuple(self.stages), value, letter, tuple(self.maps.functions.values())).pruned()
 
     def _fresh_name(self, letter: str) -> str:
         """``c_7``, or ``c_{7a}``, ``c_{7b}`` ... where that is taken."""

@@ -9,12 +9,13 @@ the coefficient of ``e`` at the network's output is the tangent kernel. Sums, sh
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import KcalcError
+from ..activations import Activation
 from ..fields.jets import Jet
-from ..layers import Affine, Layer, Nonlinear
+from ..foundation.errors import KcalcError
+from ..network.primitives import Fresh, Post, Primitive
 from .atoms import Pair
 from .channels import Channels
 from .kernel import Kernel
@@ -27,45 +28,50 @@ CENTRE = "only the centre tap of a Delta-initialised convolution is counted as a
 
 
 @dataclass
-class Tangent(Kernel):
-    """The calculus of tangent kernels over one number system; gaps are jets of order one.
+class Tangent:
+    """The calculus of tangent kernels over the number system of ``kernel``; gaps are jets of order one.
 
     ``seeds``: {Affine node: weight of its parameters' kernel}, a number or an array with leading axes of its own; None counts every Affine
     once. ``fan_in``: what each Affine sums over, for the standard parameterisation; None for the NTK parameterisation, where
     ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of unit variance. [DKS sec. 24]
     """
 
+    kernel: Kernel
     seeds: Mapping[Node, Any] | None = None
     fan_in: Mapping[Node, int] | None = None
-    own: dict[Node, Number] = field(default_factory=dict)
 
-    def rule(self, layer: Layer, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a layer emits; an Affine adds the kernel of its parameters to first order."""
-        if isinstance(layer, Nonlinear):
-            refuse_jumps(layer, node)
-        state = super().rule(layer, node, inputs)
-        if not isinstance(layer, Affine):
+    def __post_init__(self) -> None:
+        self.start, self.whole, self.notes = self.kernel.start, self.kernel.whole, self.kernel.notes
+        self.uniform = self.kernel.uniform
+
+    def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
+        """The state a primitive emits; new weights add the kernel of their parameters to first order."""
+        if isinstance(op, Post):
+            refuse_jumps(op.activation, node)
+        state = self.kernel.rule(op, node, inputs)
+        if not isinstance(op, Fresh):
             return state
-        if layer.kernel not in (1, (1, 1)):
-            self.note(node, CENTRE, "convention")
+        if not op.one_tap:
+            self.kernel.note(node, CENTRE, "convention")
         weight = 1 if self.seeds is None else self.seeds.get(node, 0)
         if isinstance(weight, int) and weight == 0:
             return state
-        return state.map(lambda pair: self._seeded(pair, weight * self._parameters(layer, node, pair, inputs[0])))
+        return state.map(lambda pair: self._seeded(pair, weight * self._parameters(op, node, pair, inputs[0])))
 
-    def _parameters(self, layer: Affine, node: Node, pair: Pair, below: Channels) -> Number:
+    def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
         """The kernel of the layer's own parameters over sqrt(q1 q2).
 
         It is the layer's cosine; in the standard parameterisation, ``fan_in E x1 x2 + 1`` over sqrt(q1 q2).
         """
         if self.fan_in is None:
             return 1 - pair.moments.gap.value
-        if layer.standardised:
+        if op.standardised:
             raise KcalcError(f"node {node!r} has standardised weights, for which the standard parameterisation has no rule; use 'ntk'")
         q1, q2, gap = self.whole(below)
-        norm = self.algebra.geometric(pair.moments.q1, pair.moments.q2)
-        bias = self.field.number(1 if layer.bias else 0)
-        return (self.field.number(self.fan_in[node]) * self.algebra.geometric(q1, q2) * (1 - gap.value) + bias) / norm
+        field, geometric = self.kernel.field, self.kernel.algebra.moments.geometric
+        bias = field.number(1 if op.bias else 0)
+        joint = field.number(self.fan_in[node]) * geometric(q1, q2) * (1 - gap.value) + bias
+        return joint / geometric(pair.moments.q1, pair.moments.q2)
 
     @staticmethod
     def _seeded(pair: Pair, amount: Number) -> Pair:
@@ -79,13 +85,12 @@ class Tangent(Kernel):
     def kernels(self, state: Channels) -> tuple[Number, Number]:
         """(NNGP, NTK) of a feature map: its covariance, averaged over channels, and the derivative of that in e."""
         q1, q2, gap = self.whole(state)
-        norm = self.algebra.geometric(q1, q2)
+        norm = self.kernel.algebra.moments.geometric(q1, q2)
         return norm * (1 - gap.value), -norm * gap.coefficients[1]
 
 
-def refuse_jumps(layer: Nonlinear, node: Node) -> None:
+def refuse_jumps(phi: Activation, node: Node) -> None:
     """Raises KcalcError where the activation jumps: its gradient is 0 almost everywhere, so what gradient descent sees is not C'."""
-    phi = layer.activation
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"node {node!r}: {phi.name} jumps, so its gradient misses the jump, and the tangent kernel of the layers before it is not "

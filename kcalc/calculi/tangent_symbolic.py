@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
-from .. import symbols
 from ..activations import Activation
-from ..arguments import formula_symbols
-from ..compose import fold
-from ..composition import Composition
 from ..fields import SYMPY
+from ..fields.arguments import formula_symbols
 from ..fields.jets import Jet
-from ..network import Network, channel_widths, concat_channels
+from ..foundation import symbols
+from ..maps.composition import Composition
+from ..network.compose import interpret
+from ..network.network import Network
+from .kernel import kernel_over
 from .second_moments import Moments
-from .symbolic import Namer, NamingKernel, P, cosine, cosine_inputs, tidy, unscaled, with_exact_numbers
+from .symbolic import NamedMaps, Namer, P, cosine, cosine_inputs, tidy, unscaled, with_exact_numbers
 from .tangent import Tangent
 
 Node = Hashable
@@ -38,11 +38,11 @@ def symbolic_kernels(
     cosines, first, second = cosine_inputs(network, q1, q2)
     others = network.free_symbols | first.free_symbols | second.free_symbols
     arguments = formula_symbols(tuple(cosines.values()), others)
-    channels, widths = concat_channels(network), channel_widths(network)
-    kernel = NamingTangent(SYMPY, second == first, True, channels, assume_independent, widths, seeds, fan_in)
-    namer = TangentNamer(network, kernel, arguments)
+    maps = NamedSlopes()
+    kernel = Tangent(kernel_over(SYMPY, second == first, True, assume_independent, maps), seeds, fan_in)
+    namer = TangentNamer(network, kernel, maps, arguments)
     start = {n: kernel.start(n, first, second, Jet((1 - c, sp.S.Zero))) for n, c in cosines.items()}
-    states = fold(network, namer, start)
+    states = interpret(network, namer, start)
     namer.finish()
     out = {}
     for node in network.outputs:
@@ -53,19 +53,19 @@ def symbolic_kernels(
     return out
 
 
-@dataclass
-class NamingTangent(Tangent, NamingKernel):
-    """The tangent calculus in SymPy; ``C_phi`` and its slope ``DC_phi`` are kept as functions."""
+class NamedSlopes(NamedMaps):
+    """Local maps and their slopes ``DC_phi``, kept as functions."""
 
-    def _local_gap(self, phi: Activation, gap: Jet, q1: sp.Expr, q2: sp.Expr) -> Jet:
-        (value,) = super()._local_gap(phi, gap, q1, q2).coefficients
+    def gap(self, phi: Activation, gap: Jet, q1: sp.Expr, q2: sp.Expr) -> Jet:
+        """1 - C and its derivative of an activation, by name."""
+        (value,) = super().gap(phi, gap, q1, q2).coefficients
         phi, _ = unscaled(phi)
         uniform = q1 == q2
         slope, by_q = _closed_slope(phi, uniform)
         c = cosine(gap.value)
         places = ((symbols.q,) if uniform else (symbols.q, P)) if by_q else ()
         given = ((q1,) if uniform else (q1, q2)) if by_q else ()
-        local = self._function("DC", phi, (symbols.c, *places), slope)
+        local = self.function("DC", phi, (symbols.c, *places), slope)
         return Jet((value, local(c, *given) * gap.coefficients[1]))
 
 

@@ -8,13 +8,18 @@ from typing import Any
 
 import sympy as sp
 
-from ..errors import KcalcError
-from ..layers import Affine, Concat, Input
-from ..network import Network
-from ..plain_arguments import whole
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import whole
+from ..network.layers import Affine, Concat, Input
+from ..network.network import Network
 
 Node = Hashable
 Widths = Mapping[Node, Any]
+
+
+def open_nodes(network: Network) -> tuple[Node, ...]:
+    """The Affine and Input nodes that state no width."""
+    return tuple(node for node, layer, _ in network.steps() if isinstance(layer, Affine | Input) and layer.features is None)
 
 
 def given_widths(network: Network, features: Any, symbols: bool = False) -> tuple[dict[Node, Any], Any]:
@@ -50,7 +55,7 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
 
     made: dict[tuple[int, Any], Any] = {}
 
-    def stated(node: Node, layer: Any) -> Any:
+    def widened(node: Node, layer: Any) -> Any:
         if node in loose:
             return Concat()
         if not isinstance(layer, Affine | Input) or layer.features is not None:
@@ -60,7 +65,7 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
             made[id(layer), width] = replace(layer, features=width)
         return made[id(layer), width]
 
-    found = network.map_layers(stated)
+    found = network.map_layers(widened)
     still = {node for node in loose if any(found.features[parent] is None for parent in found.parents(node))}
     for node in loose - still:
         _check_ratio(node, network, found)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ..errors import KcalcError
-from ..printing import Shown
+from ..foundation.errors import KcalcError
+from ..foundation.printing import Shown
 
 
 class Verdict(StrEnum):

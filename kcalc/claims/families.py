@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import combinators
 from ..activations import Activation, activation
-from ..layers import Affine, Concat, Input, Nonlinear, Sum
-from ..network import Network
+from ..network import combinators
+from ..network.layers import Affine, Concat, Input, Nonlinear, Sum
+from ..network.network import Network
 
 Array = np.ndarray
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..printing import Shown, shown
+from ..foundation.printing import Shown, shown
 from .claim import PRINTED, STATEMENT, Claim, Evidence, Method, Verdict, verdict
 from .registry import get
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import KcalcError
-from ..files import write_whole
+from ..foundation.errors import KcalcError
+from ..foundation.files import write_whole
 from .claim import SCHEMA
 from .finding import Finding
 

@@ -11,8 +11,8 @@ from functools import wraps
 from itertools import islice
 from typing import Any
 
-from ..errors import unknown
-from ..threads import cached_property
+from ..foundation.errors import unknown
+from ..foundation.process_state import cached_property
 from .claim import STATEMENT, Claim, Evidence, Verdict, verdict
 from .finding import Finding
 from .registry import PAPERS, get
@@ -154,16 +154,21 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("relu-corner", "activations.rectifiers:Leaky._corner", times(1.05), ("TAT-eq9", "DKS-eq15")),
     Mutation("relu-square", "activations.rectifiers:Leaky._closed_second_moment", times(2.0), ("TAT-eq9",)),
     Mutation("erf-top", "activations.sigmoids:Erf._top", times(1.01), ("DKS-erf",)),
-    Mutation("square-mean", "expectations.single:second_moment", times(1.01), ("DKS-eq5", "TAT-eq4")),
-    Mutation("mean", "expectations.single:mean", times(1.01), ("DKS-eq24",)),
+    Mutation("square-mean", "gaussian.expectations.single:second_moment", times(1.01), ("DKS-eq5", "TAT-eq4")),
+    Mutation("mean", "gaussian.expectations.single:mean", times(1.01), ("DKS-eq24",)),
     Mutation("q-slope", "activations.local:LocalMaps.q_series", part(1, times(0.5)), ("DKS-Qp", "TAT-eq16")),
-    Mutation("pair", "expectations.single:pair_moment", times(1.01), ("DKS-eq7", "TAT-eq5")),
-    Mutation("c-derivative", "expectations.pairs:PairMap._matrix", lambda m: m * [1.0, 1.02, 1.0], ("TAT-eq17", "DKS-eq10")),
-    Mutation("sum-weights", "network:sum_weights", lambda w: tuple(abs(v) ** 0.5 for v in w), ("DKS-eq12", "TAT-eq7")),
-    Mutation("mean-of-sum", "calculi.kernel_moments:_mean1", times(1.1), ("DKS-ln2", "DKS-194")),
+    Mutation("pair", "gaussian.expectations.single:pair_moment", times(1.01), ("DKS-eq7", "TAT-eq5")),
+    Mutation("c-derivative", "gaussian.expectations.pairs:PairMap._matrix", lambda m: m * [1.0, 1.02, 1.0], ("TAT-eq17", "DKS-eq10")),
+    Mutation(
+        "sum-weights",
+        "network.layers:Sum.lowered",
+        lambda op: replace(op, weights=tuple(abs(v) ** 0.5 for v in op.weights)),
+        ("DKS-eq12", "TAT-eq7"),
+    ),
+    Mutation("mean-of-sum", "calculi.channel_statistics:_mean1", times(1.1), ("DKS-ln2", "DKS-194")),
     Mutation("slope-mix", "calculi.factored:as_floats", lambda v: v**0.5, ("DKS-eq20", "TAT-mu1")),
-    Mutation("maximal-slope", "subnetworks.slope_maxima:MaximalSlope.__call__", times(1.01), ("TAT-mu1", "DKS-eq20")),
-    Mutation("maximal-curvature", "subnetworks.slope_maxima:MaximalCurvature.multiplier", times(1.01), ("TAT-mu2", "TAT-b5a")),
+    Mutation("maximal-slope", "calculi.subnetworks.slope_maxima:MaximalSlope.__call__", times(1.01), ("TAT-mu1", "DKS-eq20")),
+    Mutation("maximal-curvature", "calculi.subnetworks.slope_maxima:MaximalCurvature.multiplier", times(1.01), ("TAT-mu2", "TAT-b5a")),
     Mutation("tangent-geometric", "calculi.tangent:Tangent._parameters", times(1.01), ("DKS-eq23",)),
     Mutation("offset", "shaping.search:constants", lambda k: replace(k, delta=-k.delta), ("DKS-184a", "DKS-tab-tanh")),
     Mutation("flow", "shaping.limits:flow", times(1.01), ("TAT-prop3",)),
@@ -180,7 +185,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("spectrum", "calculi.smoothness.singular_values:ResidualSpectrum.support", _shifted, ("SKIP-fig1",)),
     Mutation("relu-slope", "activations.rectifiers:Leaky._closed_derivatives", part(0, times(1.02)), ("DKS-relu1",)),
     Mutation("tailored-slope", "shaping.tat:negative_slope", times(1.01), ("TAT-alg1",)),
-    Mutation("slope-inverse", "subnetworks.slope_maxima:MaximalSlope.inverse", times(1.001), ("DKS-tab-tanh", "DKS-173")),
+    Mutation("slope-inverse", "calculi.subnetworks.slope_maxima:MaximalSlope.inverse", times(1.001), ("DKS-tab-tanh", "DKS-173")),
     Mutation("shares", "calculi.channels:_ratio", times(1.1), ("DKS-eq4", "DKS-eq8")),
     Mutation("loss-residual", "calculi.smoothness.losses:Loss.residual", times(0.5), ("SKIP-cor4.4",)),
     Mutation("activation-size", "calculi.smoothness.activation_bounds:_largest", times(0.7), ("SKIP-cor4.4",)),
@@ -188,6 +193,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("flow-slope", "shaping.limits:flow_slope", times(0.98), ("TAT-prop3",)),
     Mutation("depth-factor", "calculi.moments.depth:DepthMoments.relative_factor", times(1.1), ("PLG-eq76",)),
     Mutation("global-slope", "shaping.dks:_global_slope", times(1.01), ("DKS-thm27",)),
-    Mutation("mean-slope", "expectations.single:mean_slope", times(1.02), ("DKS-eq24",)),
+    Mutation("mean-slope", "gaussian.expectations.single:mean_slope", times(1.02), ("DKS-eq24",)),
     Mutation("orthogonal-scale", "backend.initialisers:Orthogonal.matrix", times(1.01), ("DKS-suo", "TAT-suo")),
 )

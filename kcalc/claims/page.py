@@ -6,7 +6,7 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
-from ..mathml import formulas
+from ..foundation.mathml import formulas
 from .claim import COPIES, PRINTED, Claim, Evidence, Verdict, counted
 from .errata import errata
 from .finding import Finding

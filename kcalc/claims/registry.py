@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Iterable
 from functools import lru_cache
 
-from ..errors import KcalcError, glimpse, unknown
-from ..plain_arguments import is_key, items
+from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.plain_arguments import is_key, items
 from .claim import Claim, Paper
 
 PAPERS: dict[str, str] = {

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import unknown
-from ..plain_arguments import is_key
-from ..printing import Tabled
+from ..foundation.errors import unknown
+from ..foundation.plain_arguments import is_key
+from ..foundation.printing import Tabled
 from .claim import PRINTED, SCHEMA, STATEMENT, Claim, Verdict, counted, tally
 from .errata import Erratum
 from .finding import Finding

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, glimpse
-from ..plain_arguments import choice, file_path, truth, whole
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import choice, file_path, truth, whole
 from .bench import BUDGETS, Bench
 from .claim import Claim, Evidence, Verdict, verdict
 from .finding import Finding

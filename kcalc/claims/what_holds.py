@@ -56,6 +56,6 @@ def _flat(text: str) -> str:
 if __name__ == "__main__":
     import sys
 
-    from ..files import write_whole
+    from ..foundation.files import write_whole
 
     write_whole(sys.argv[1], page())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..errors import FreshnessError, KcalcError
+from ..foundation.errors import FreshnessError, KcalcError
 from ..version import __version__
 from . import gain, maps, moments, ntk, read, report, scaling, shape, smoothness, train, verify
 from .command import Command
@@ -36,9 +36,9 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns: 0, what a command says of itself, or 2 with one line on standard error for bad input.
+    """Run the command line. Returns: 0, the exit status of a command, or 2 with one line on standard error for bad input.
 
-    The same where standard output cannot be written, on a full disk; a pipe that nobody reads any more is no mistake.
+    The same where standard output cannot be written, on a full disk; a pipe closed by its reader is not an error.
     """
     try:
         return _status(arguments)
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _status(arguments: Sequence[str] | None) -> int:
-    """What the command line comes to, its output written."""
+    """The exit status of the command line, its output written."""
     known: Options = {}
     try:
         options = parser().parse_args(arguments)
@@ -96,7 +96,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def one_line(message: str) -> str:
-    """A message without line breaks, and without the middle of what is far too long."""
+    """A message without line breaks; the middle of very long ones is left out."""
     line = " ".join(message.split())
     return line if len(line) <= LINE else f"{line[: LINE - 200]} ... {line[-195:]}"
 

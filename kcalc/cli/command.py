@@ -1,4 +1,4 @@
-"""What a command is, and the option types and files that commands share."""
+"""The form of a command, and the option types and files that commands share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Command:
 
     ``help`` is its line in ``kcalc --help``; ``description`` and ``epilog`` stand above and below its own options, as written where the
     description has several lines. ``options`` adds its arguments to a parser; ``run`` does the work: it prints to standard output and
-    raises KcalcError for bad input; what it returns is the exit status, None for 0.
+    raises KcalcError for bad input; its result is the exit status, None for 0.
     """
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..activations import activation
-from ..gains import gain
+from ..activations.gains import gain
 from .command import Command, number
 from .text import table
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..calculi.global_maps import c_map, q_map
 from ..calculi.slopes import slope_texts
-from ..errors import KcalcError
-from ..subnetworks import maximal_slope, subnetworks
+from ..calculi.subnetworks import maximal_slope, subnetworks
+from ..foundation.errors import KcalcError
 from .command import Command, number, plot_option, save_figure
 from .networks import Named, network_from, network_options, sigma_options, with_sigmas
 from .text import activation_names, assumption_lines, heuristic_lines, table
 
 if TYPE_CHECKING:
-    from ..maps import CMap
+    from ..maps.maps import CMap
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
 STABILITY = {True: "attracting", False: "repelling", None: "undecided by the slope"}

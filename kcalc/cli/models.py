@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import KcalcError, glimpse
+from ..foundation.errors import KcalcError, glimpse
 from ..interchange.example_shapes import example_shape
+from ..interchange.model_reading import Reading
 from ..interchange.read import FORMATS, read
-from ..interchange.reading import Reading
 
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LONGEST = 40  # digits of a size, more than any has
@@ -68,7 +68,7 @@ def model_named(text: str, inputs: Sequence[tuple[int, ...]] = (), sigmas: bool 
 
 
 def python_object(text: str) -> Any:
-    """What ``module:attribute`` names; a function or class that needs no arguments is called. Modules of the working folder are found."""
+    """The object that ``module:attribute`` names; a function or class that needs no arguments is called. The working folder is searched."""
     name, _, path = text.partition(":")
     folder = os.getcwd()
     sys.path.insert(0, folder)

@@ -7,8 +7,8 @@ import argparse
 from ..calculi.fluctuations import Fluctuations, fluctuations
 from ..calculi.moments import Moments, moments
 from ..calculi.moments.laws import LAWS
-from ..errors import KcalcError
-from ..layers import Affine
+from ..foundation.errors import KcalcError
+from ..network.layers import Affine
 from ..shaping import METHODS, shape
 from .command import Command, number, plot_option, save_figure
 from .networks import check_widths, network_from, network_options, sigma_options, with_sigmas

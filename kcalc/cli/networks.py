@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Any
 
-from .. import architectures
 from ..activations import activation, names
-from ..errors import KcalcError, unknown
-from ..layers import Affine, Input, Nonlinear, Sum
-from ..network import Network
+from ..calculi.widths import open_nodes
+from ..foundation.errors import KcalcError, unknown
+from ..network import architectures
+from ..network.layers import Affine, Nonlinear, Sum
+from ..network.network import Network
 from ..shaping.base import replace_activations
 from .command import number
 from .models import LONGEST, input_option, is_model, model_named
@@ -49,19 +50,19 @@ NET_HELP = (
 
 @dataclass(frozen=True)
 class Named:
-    """A network from the command line and what to call it: a line, then what was done to it."""
+    """A network from the command line, its title, and the changes made to it."""
 
     network: Network
     title: str
 
     @property
     def short(self) -> str:
-        """The title without what follows its first colon."""
+        """The title up to its first colon."""
         return self.title.split("\n")[0].rsplit(":", 1)[0] if "\n" in self.title else self.title.split(":")[0]
 
 
 def network_options(command: argparse.ArgumentParser) -> None:
-    """The network, its activation, its shortcut weight, and what belongs to models of the user's own."""
+    """The network, its activation, its shortcut weight, and the options for the user's own models."""
     command.add_argument("network", metavar="NET", help=NET_HELP)
     command.add_argument("--activation", metavar="NAME", help=f"activation of every nonlinear layer: {', '.join(names())}")
     command.add_argument("--shortcut-weight", type=number, metavar="W", help="amplitude of the shortcut in ResNet sums, in [0, 1)")
@@ -119,7 +120,7 @@ def check_widths(network: Network, features: int | None) -> None:
     """Raises: KcalcError where layers state no width and none is given, in words of the command line."""
     if features is not None and features < 1:
         raise KcalcError(f"--features is a width and must be a positive whole number, got {features}")
-    open_ = [n for n, layer, _ in network.steps() if isinstance(layer, Affine | Input) and layer.features is None]
+    open_ = open_nodes(network)
     if features is None and open_:
         raise KcalcError(f"{len(open_)} layers state no width (the first is {open_[0]!r}); give --features N")
 
@@ -129,7 +130,7 @@ def named_network(
 ) -> Named:
     """The network a command line names: a family and a number, or a model of the user's own with the shapes of its ``inputs``.
 
-    Raises: KcalcError for an unknown family (with the nearest), a bad depth, or a file that is no network.
+    Raises: KcalcError for an unknown family (with the nearest), a bad depth, or a file that does not hold a network.
     """
     if is_model(name):
         if shortcut_weight is not None:

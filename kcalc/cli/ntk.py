@@ -9,8 +9,8 @@ import numpy as np
 from ..calculi.gradients import gradients
 from ..calculi.ntk import TangentKernel, ntk
 from ..calculi.tangent import PARAMETERIZATIONS
-from ..errors import KcalcError
-from ..layers import Affine
+from ..foundation.errors import KcalcError
+from ..network.layers import Affine
 from ..shaping import METHODS, shape
 from .command import Command, number, plot_option, save_figure
 from .networks import Named, network_from, network_options, sigma_options, with_sigmas

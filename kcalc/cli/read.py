@@ -1,4 +1,4 @@
-"""``kcalc read MODEL``: the network that a model is, node by node, and what of the model it does not stand for."""
+"""``kcalc read MODEL``: the network of a model, node by node, and where it differs from the model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 from ..activations import Activation
-from ..files import destination
+from ..foundation.files import destination
 from ..interchange.json_format import network_to_dict, write_json
-from ..interchange.reading import Reading
-from ..layers import Layer
+from ..interchange.model_reading import Reading
+from ..network.layers import Layer
 from .command import Command
 from .models import MODEL_HELP, input_option, model_named
 
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def reading_text(title: str, reading: Reading, most: int | None = ROWS) -> str:
-    """A reading as aligned text: its nodes, then what is not exactly the model."""
+    """A reading as aligned text: its nodes, then its differences from the model."""
     network, levels = reading.network, reading.fidelity.nodes
     rows = [("node", "layer", "channels", "reads", "fidelity")]
     for node, layer, parents in network.steps():

@@ -6,9 +6,9 @@ import argparse
 import shlex
 from pathlib import Path
 
-from ..errors import KcalcError
-from ..files import destination
-from ..plain_arguments import file_path
+from ..foundation.errors import KcalcError
+from ..foundation.files import destination
+from ..foundation.plain_arguments import file_path
 from ..report import report
 from ..shaping import METHODS
 from .command import Command, number
@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _subject(options: argparse.Namespace) -> tuple[object, str | None]:
-    """What the page is about, and its line: a reading where the network comes from a model and nothing is changed about it."""
+    """The subject of the page, and its line: a reading where the network comes from a model and nothing is changed about it."""
     changed = options.activation or options.without_normalization or options.normalise_sums or options.preactivated
     sigmas = options.sigma_w is not None or options.sigma_b is not None
     if is_model(options.network) and not changed and not sigmas and options.shortcut_weight is None:
@@ -89,6 +89,6 @@ def _command(options: argparse.Namespace) -> str:
 COMMAND = Command(
     "report", "write one self-contained HTML page about a network",
     "Write one HTML page about a network, readable without network access: its drawing, Q and C maps with sliders,\nslopes, tangent "
-    "kernel, shaping, constants for each framework, and what all that takes for granted.",
+    "kernel, shaping, constants for each framework, and the assumptions of all that.",
     _options, _run, EPILOG,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""``kcalc scaling NET``: how fast every weight learns against its size, what each would need, and which assumptions fail."""
+"""``kcalc scaling NET``: how fast every weight learns against its size, the correction of each, and which assumptions fail."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from ..calculi.scaling import LAWS, Scaling, scaling
 from ..calculi.scaling.tables import head, rows, violation_lines
-from ..errors import KcalcError
-from ..files import destination
+from ..foundation.errors import KcalcError
+from ..foundation.files import destination
 from ..interchange.json_format import write_json
 from ..shaping.geometric import geometric
 from .command import Command, number, plot_option, save_figure
@@ -61,7 +61,7 @@ def _scaling(named: Named, options: argparse.Namespace) -> Scaling:
 
 
 def scaling_text(named: Named, found: Scaling) -> str:
-    """A scaling as aligned text: the weights by gamma, the output, what is violated, what is assumed."""
+    """A scaling as aligned text: the weights by gamma, the output, violations and assumptions."""
     lines = [named.title, f"activations: {', '.join(activation_names(found.network))}", ""]
     lines += [*table([head(found), *rows(found)], indent=2), ""]
     for node in found.network.outputs:

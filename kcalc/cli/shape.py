@@ -6,12 +6,12 @@ import argparse
 from typing import Any
 
 from ..calculi.scaling.tables import head, rows
-from ..errors import KcalcError
-from ..files import destination
+from ..foundation.errors import KcalcError
+from ..foundation.files import destination
 from ..interchange.json_format import write_json
 from ..interchange.writers import WRITERS, writer
-from ..layers import Affine, Nonlinear, Sum
-from ..network import Network, sum_weights
+from ..network.layers import Affine, Nonlinear, Sum
+from ..network.network import Network, sum_weights
 from ..shaping import METHODS, Constants, shape
 from ..shaping.base import Shaping
 from ..shaping.geometric import GeometricShaping
@@ -32,7 +32,7 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--export", metavar="TARGET", help=f"print the result as code or data for a framework instead: {', '.join(WRITERS)}"
     )
-    command.add_argument("-o", "--output", metavar="FILE", help="write what --export makes to a file, and print the constants as usual")
+    command.add_argument("-o", "--output", metavar="FILE", help="write the text of --export to a file, and print the constants as usual")
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""``kcalc smoothness NET``: Lipschitz constants, curvature, the step-size bound and what is proved about descent."""
+"""``kcalc smoothness NET``: Lipschitz constants, curvature, the step-size bound and statements about descent."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from ..calculi.smoothness import smoothness
 from ..calculi.smoothness.losses import LOSSES
 from ..calculi.smoothness.parameters import CONTRACTING
-from ..errors import KcalcError
-from ..layers import Affine
-from ..network import Network
-from ..skips import averaging_shortcuts
+from ..foundation.errors import KcalcError
+from ..network.layers import Affine
+from ..network.network import Network
+from ..network.skips import averaging_shortcuts
 from .command import Command, number, plot_option, save_figure
 from .networks import check_widths, network_from, network_options
 from .text import activation_names
@@ -89,6 +89,6 @@ def _scale(text: str) -> Any:
 COMMAND = Command(
     "smoothness", "bound the curvature and the step size of a network's loss",
     "Bound Lipschitz constants, the curvature of the loss, the step size and the smallest eigenvalue of the\n"
-    "tangent kernel over a set of parameters, and say what is proved about descent and what is not.",
+    "tangent kernel over a set of parameters, and say which statements about descent are proved.",
     _options, _run, EPILOG,
 )  # fmt: skip

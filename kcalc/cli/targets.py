@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from ..shaping import SCHEMES
 from .command import number
 
@@ -21,14 +21,14 @@ METHODS: dict[str, str] = {
     "tat": "Tailored activations: relu becomes a leaky ReLU with a slope made for the network (--eta); smooth activations get a small "
     "curvature (--tau). All slopes at c = 1 are 1.",
     "eoc": "The edge of chaos: scales of weights and biases instead of activations (--sigma-b, --sigma-w or --q-star).",
-    "nf": "Normaliser-free: exact gains of activations, standardised weights, and what the residual blocks add kept in check by block.",
+    "nf": "Normaliser-free: exact gains of activations, standardised weights, and a bound on the variance that each residual block adds.",
     "residual_weights": "How much each residual block adds to its shortcut, by a rule (--scheme), or for a wanted slope.",
     "self_normalising": "The fixed point of SELU for any activation: mean 0 and variance 1 stay as they are.",
     "looks_linear": "Weights mirrored in pairs, so that relu-like activations make a linear network when training starts.",
     "normalisation": "Output scales alone, so that mean squares stay 1.",
     "geometric": "Variances of weights by the geometric mean of fan-in and fan-out, so that all weights learn at the same relative rate; "
-    "multipliers undo what that does to sizes. Needs widths (--features).",
-    "he, lecun, glorot, fan_out": "The usual variances of weights, with what they do to mean squares and slopes.",
+    "multipliers keep the sizes of feature maps. Needs widths (--features).",
+    "he, lecun, glorot, fan_out": "The usual variances of weights, with their consequences for mean squares and slopes.",
 }
 WIDTH = 112
 
@@ -115,7 +115,7 @@ OPTIONS: tuple[Target, ...] = (
         ("dks", "tat"), metavar="FILE",
     ),
     Target(
-        "token_rows", str, "what is done to the rows of TokenMix: keep (default; they must keep q), or rescale",
+        "token_rows", str, "treatment of the rows of TokenMix: keep (default; they must keep q), or rescale",
         ("dks", "tat"), metavar="keep|rescale",
     ),
     Target("sigma_b", number, "standard deviation of the biases, >= 0", ("eoc",), metavar="S"),
@@ -139,7 +139,7 @@ OPTIONS: tuple[Target, ...] = (
     Target("input_moment", number, "mean square of the inputs; default 1", ("geometric",), metavar="Q"),
     Target("input_scaling", _yes_no, "whether inputs are multiplied: yes (default) or no", ("geometric",), metavar="YES|NO"),
     Target("output_std", number, "root mean square that a multiplier gives the output", ("geometric",), metavar="S"),
-    Target("balance", str, "what is made equal: gamma (default), or nu, behind mean pooling", ("geometric",), metavar="WHICH"),
+    Target("balance", str, "quantity made equal for all weights: gamma (default), or nu (mean pooling)", ("geometric",), metavar="WHICH"),
 )  # fmt: skip
 DESCRIPTION = _described()
 ONE_OF = {"tat", "eoc"}  # methods of whose targets one is given

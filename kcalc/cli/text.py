@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..layers import Nonlinear
-from ..network import Network
+from ..network.network import Network
 
 
 def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
@@ -43,5 +42,4 @@ def heuristic_lines(*results: Any) -> list[str]:
 
 def activation_names(network: Network) -> list[str]:
     """The names of the activations of a network, each once; ["none"] where there is none."""
-    layers = (network.layer(node) for node in network.nodes_of(Nonlinear))
-    return list(dict.fromkeys(layer.activation.name for layer in layers if isinstance(layer, Nonlinear))) or ["none"]
+    return list(dict.fromkeys(phi.name for phi in network.activations)) or ["none"]

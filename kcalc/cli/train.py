@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import KcalcError
-from ..files import destination
-from ..plain_arguments import choice
+from ..foundation.errors import KcalcError
+from ..foundation.files import destination
+from ..foundation.plain_arguments import choice
 from ..plotting.frame import SUFFIXES
 from ..training import (
     OPTIMISERS,
@@ -18,19 +18,19 @@ from ..training import (
     SCHEDULES,
     SOURCES,
     Comparison,
-    Contender,
     Dataset,
     Diverged,
     Run,
+    RunConfiguration,
     Settings,
     Unfinished,
     compare,
     datasets,
     recipe,
 )
-from ..training.contenders import METHOD_NAMES
 from ..training.logs import Log
 from ..training.loop import Trainer
+from ..training.run_configurations import METHOD_NAMES
 from ..training.sharding import data_mesh
 from ..training.splits import Split, fold, held_out
 from .command import Command, number, plot_option, save_figure
@@ -40,7 +40,7 @@ from .targets import ABSENT, OPTIONS, add_targets
 DESCRIPTION = """\
 Train a network on small images and report how many test images it gets right.
 
-With one method and one learning rate it trains once and prints a line per look; otherwise it prints a table: every
+With one method and one learning rate it trains once and prints a line per evaluation; otherwise it prints a table: every
 method at the best of its learning rates, over seeds. Deep shaped networks want learning rates about ten times below habit."""
 EPILOG = f"""\
 examples:
@@ -93,7 +93,9 @@ def _training_options(group: Any) -> None:
     group.add_argument("--label-smoothing", type=number, default=0.0, metavar="E", help="default 0")
     group.add_argument("--momentum", type=number, default=0.9, metavar="M", help="default 0.9")
     group.add_argument("--weight-decay", type=number, default=0.0, metavar="D", help="default 0")
-    group.add_argument("--evaluate-every", type=int, default=50, metavar="N", help="steps between looks at the test images; default 50")
+    group.add_argument(
+        "--evaluate-every", type=int, default=50, metavar="N", help="steps between evaluations on the test images; default 50"
+    )
     group.add_argument("--seeds", type=int, default=1, metavar="N", help="runs with seeds 0 .. N-1, each on its fold; default 1")
     group.add_argument("--devices", type=int, metavar="N", help="share batches out over N devices")
 
@@ -109,12 +111,12 @@ def _file_options(group: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     _check_files(options)
     settings = _settings(options)
-    contenders, title = _contenders(options)
-    rates = options.learning_rate or contenders[0].tried(settings)  # an unknown optimizer is refused before data are read
+    configurations, title = _configurations(options)
+    rates = options.learning_rate or configurations[0].tried(settings)  # an unknown optimizer is refused before data are read
     dataset = datasets.load(options.data, options.folder)
     mesh = None if options.devices is None else data_mesh(options.devices)
-    if len(contenders) == 1 and len(rates) == 1 and options.seeds == 1 and not options.recipe:
-        _single(options, contenders[0], replace(settings, learning_rate=rates[0]), dataset, mesh, title)
+    if len(configurations) == 1 and len(rates) == 1 and options.seeds == 1 and not options.recipe:
+        _single(options, configurations[0], replace(settings, learning_rate=rates[0]), dataset, mesh, title)
         return
     for name in ("log", "checkpoint", "resume"):
         if getattr(options, name):
@@ -122,7 +124,7 @@ def _run(options: argparse.Namespace) -> None:
     seeds = "1 seed" if options.seeds == 1 else f"{options.seeds} seeds"
     try:
         found = compare(
-            contenders, dataset, settings, options.seeds, options.split or "folds", options.learning_rate,
+            configurations, dataset, settings, options.seeds, options.split or "folds", options.learning_rate,
             f"{title}: {dataset.name}, {settings.steps} steps of {settings.batch_size}, {options.optimizer}, {seeds}",
             options.journal, _line if sys.stderr.isatty() else None, mesh,
         )  # fmt: skip
@@ -179,15 +181,15 @@ def _finish(options: argparse.Namespace, found: Comparison) -> None:
         found.save_table(options.table)
 
 
-def _contenders(options: argparse.Namespace) -> tuple[list[Contender], str]:
-    """(what is to be trained, a title)."""
+def _configurations(options: argparse.Namespace) -> tuple[list[RunConfiguration], str]:
+    """(the run configurations, a title)."""
     if options.recipe is not None:
         given = [f"--{name}" for name in ("network", "activation", "compare", "shortcut_weight") if getattr(options, name) is not None]
         if given or any(getattr(options, target.name) is not ABSENT for target in OPTIONS):
             given = [text.replace("--network", "NET").replace("_", "-") for text in given] or ["targets of methods"]
             raise KcalcError(f"a recipe has networks and methods of its own; leave out {', '.join(given)}")
         chosen = recipe(options.recipe)
-        return chosen.contenders(options.depth, options.width), f"{chosen.title} [{chosen.source}]"
+        return chosen.configurations(options.depth, options.width), f"{chosen.title} [{chosen.source}]"
     if options.network is None:
         raise KcalcError("say which network to train: NET (vanilla-100, ...) or --recipe NAME")
     name = options.network if options.depth is None else f"{options.network}-{options.depth}"
@@ -196,10 +198,10 @@ def _contenders(options: argparse.Namespace) -> tuple[list[Contender], str]:
     if options.compare is not None and not wanted:
         raise KcalcError(f"--compare {options.compare!r} names no method; write --compare {','.join(METHOD_NAMES[:2])}")
     single = options.compare is None
-    return [_contender(options, text, named.network, single) for text in dict.fromkeys(wanted)], named.short
+    return [_configuration(options, text, named.network, single) for text in dict.fromkeys(wanted)], named.short
 
 
-def _contender(options: argparse.Namespace, text: str, network: Any, single: bool) -> Contender:
+def _configuration(options: argparse.Namespace, text: str, network: Any, single: bool) -> RunConfiguration:
     method, _, phi = text.partition(":")
     choice(method, "method", METHOD_NAMES)
     own = {target.name: getattr(options, target.name) for target in OPTIONS if method in target.methods}
@@ -207,23 +209,25 @@ def _contender(options: argparse.Namespace, text: str, network: Any, single: boo
     foreign = [t.option for t in OPTIONS if method not in t.methods and getattr(options, t.name) is not ABSENT]
     if single and foreign:
         raise KcalcError(f"{foreign[0]} is no target of the method {method}; see kcalc shape --help")
-    return Contender(text, network, method, targets, phi or None, options.width, options.weights, dtype=options.dtype)
+    return RunConfiguration(text, network, method, targets, phi or None, options.width, options.weights, dtype=options.dtype)
 
 
-def _single(options: argparse.Namespace, contender: Contender, settings: Settings, dataset: Dataset, mesh: Any, title: str) -> None:
-    """One run, a line per look."""
+def _single(
+    options: argparse.Namespace, configuration: RunConfiguration, settings: Settings, dataset: Dataset, mesh: Any, title: str
+) -> None:
+    """One run, a line per evaluation step."""
     if options.table or options.journal:
         raise KcalcError("--table and --journal are for comparisons; a single run has --log")
     if options.log:
         Log.at(options.log)
-    prepared = contender.prepared()
+    prepared = configuration.prepared()
     last = options.split == "last"
     split = held_out(dataset, None, prepared.preparation) if last else fold(dataset, 0, preparation=prepared.preparation)
     model, initial = prepared.built(split)
 
     def header() -> None:
         rate = f"{settings.optimizer}, learning rate {settings.learning_rate:g}"
-        print(f"{title}, {contender.label}: {model!r}\n{split!r}\n{rate}\n", flush=True)
+        print(f"{title}, {configuration.label}: {model!r}\n{split!r}\n{rate}\n", flush=True)
 
     trainer = Trainer(model, settings, mesh)
     trainer.check(split)

@@ -15,8 +15,8 @@ from ..claims.journal import check_file, printable
 from ..claims.registry import PAPERS
 from ..claims.report import errata_text
 from ..claims.verify import verify
-from ..errors import KcalcError
-from ..files import write_whole
+from ..foundation.errors import KcalcError
+from ..foundation.files import write_whole
 from .command import Command
 
 INTERRUPTED = 130
@@ -44,7 +44,7 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seed", type=int, default=0, help="of the random numbers; default 0")
     command.add_argument("--processes", type=int, metavar="N", help="how many claims at once; default: one per processor")
     command.add_argument(
-        "--journal", "--resume", metavar="FILE", help="keep what is finished there (.jsonl), and go on from it after an interruption"
+        "--journal", "--resume", metavar="FILE", help="a file of finished claims (.jsonl), from which an interrupted run goes on"
     )
     command.add_argument("--json", metavar="FILE", help="write everything as JSON; - for standard output, the table then to standard error")
     command.add_argument("--html", metavar="FILE", help="write a page with formulas, readable without network; - as for --json")
@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         report = verify(options.claim, options.paper, options.budget, options.seed, options.processes, options.journal, progress=True)
     except KeyboardInterrupt:
-        kept = f"what is finished is in {options.journal}: the same command goes on from there" if options.journal else (
+        kept = f"finished claims are in {options.journal}: the same command goes on from there" if options.journal else (
             "nothing is kept; with --journal FILE the same command goes on where it was")  # fmt: skip
         print(f"kcalc: interrupted; {kept}", file=sys.stderr)
         return INTERRUPTED
@@ -98,7 +98,7 @@ def _check_files(files: dict[str, str | None]) -> None:
 
 
 COMMAND = Command(
-    "verify", "check what the source papers state",
+    "verify", "check the statements of the source papers",
     "Check the statements of the source papers: exactly, by enclosures, numerically, by Monte Carlo, or by counterexample.\n"
     + textwrap.fill(COPIES, 119),
     _options, _run, EPILOG,

@@ -20,10 +20,10 @@ import numpy as np
 import sympy as sp
 from mpmath.libmp import from_man_exp
 
-from kcalc.errors import KcalcError, glimpse
 from kcalc.fields.systems import Field, Number, _closed_value, _plain, _refuse
-from kcalc.plain_arguments import whole
-from kcalc.threads import ALONE
+from kcalc.foundation.errors import KcalcError, glimpse
+from kcalc.foundation.plain_arguments import whole
+from kcalc.foundation.process_state import ALONE
 
 Ball = Any
 """A ``flint.arb``."""
@@ -149,7 +149,7 @@ def _clipped(x: Ball, low: int | None, high: int | None) -> tuple[Ball, Ball] | 
 class BallField(Field):
     """Arb balls of ``digits`` decimal digits: ``bits`` of working precision, guard bits included.
 
-    Functions compute at that precision whatever flint's is; operators between balls need ``with field.working():`` around them.
+    Functions compute at that precision, independently of flint's; operators between balls need ``with field.working():`` around them.
     """
 
     def __init__(self, digits: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from .systems import NUMPY, Field, Number
 
 _SERIES = tuple((-1) ** (n + 1) * 2 * n / math.factorial(2 * n + 1) for n in range(1, 9))
@@ -25,7 +25,7 @@ class JaxField(Field):
     """JAX arrays of floats, float32 or float64, elementwise; use :func:`jax_field`.
 
     Numbers that are not JAX arrays stay Python floats, computed in double precision, and take on the precision of the arrays they meet.
-    Derivatives that are infinite at gap 0 and 2 (of ``angle`` and ``sine``) are there what they are one rounding unit away.
+    Derivatives that are infinite at gap 0 and 2 (of ``angle`` and ``sine``) take their values one rounding unit away.
     """
 
     name = "jax"
@@ -55,6 +55,12 @@ class JaxField(Field):
         } | _angles()
         for name, function in functions.items():
             setattr(self, name, _either(function, getattr(NUMPY, name)))
+
+    def clipped(self, gap: Number) -> Number:
+        """The gap put back into [0, 2]; its derivative there is 0, at the ends 1."""
+        import jax.numpy as jnp
+
+        return jnp.where(gap < 0, 0.0, jnp.where(gap > 2, 2.0, gap))
 
     def number(self, value: object) -> Number:
         """JAX arrays of floats as they are, of integers as floats; other arrays as JAX arrays, other numbers as Python floats.

@@ -19,9 +19,9 @@ import numpy as np
 import sympy as sp
 from mpmath.libmp import fone, mpf_exp, mpf_sub
 
-from kcalc.errors import KcalcError, glimpse
-from kcalc.plain_arguments import whole
-from kcalc.threads import alone
+from kcalc.foundation.errors import KcalcError, glimpse
+from kcalc.foundation.plain_arguments import whole
+from kcalc.foundation.process_state import alone
 
 Number = Any
 """A number of some field: a SymPy expression, an mpmath number, a ball, a float or a float64 array."""
@@ -41,7 +41,8 @@ def _closed_value(value: sp.Basic) -> sp.Expr:
     if value.free_symbols:
         names = sorted(str(symbol) for symbol in value.free_symbols)
         hint = ", ".join(f"{name}: ..." for name in names)
-        raise KcalcError(f"{glimpse(value)} has free symbols ({', '.join(names)}); give them numbers first with .subs({{{hint}}})")
+        remedy = f"give them numbers in the network or activation first: net.subs({{{hint}}})"
+        raise KcalcError(f"{glimpse(value)} has free symbols ({', '.join(names)}); {remedy}")
     if value.is_real is False or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo, sp.I):
         raise _refuse(value, "nan, infinite and complex values have no meaning here")
     return value
@@ -174,7 +175,7 @@ class _Numpy(Field):
 
     def number(self, value: object) -> Number:
         """A float, or a float64 array of the same shape."""
-        if isinstance(value, float) and math.isfinite(value):  # what maps of deep networks ask thousands of times
+        if isinstance(value, float) and math.isfinite(value):  # maps of deep networks ask for them thousands of times
             return float(value)
         if isinstance(value, np.ndarray | list | tuple):
             try:
@@ -315,7 +316,7 @@ def _mpmath_field(digits: int) -> _Mpmath:
 
 
 def as_field(field: Any) -> Any:
-    """A number system as it is. Raises KcalcError for what is none."""
+    """A number system as it is. Raises KcalcError for anything else."""
     if not callable(getattr(field, "number", None)):
         raise KcalcError(f"a number system is one of kcalc.fields, such as mpmath_field(30), got {glimpse(field)}")
     return field

@@ -6,9 +6,9 @@ import re
 
 from ..activations import Activation, activation
 from ..activations.parse import NAME_LENGTH
-from ..errors import glimpse
-from ..layers import Layer, Nonlinear
-from ..network import Network
+from ..foundation.errors import glimpse
+from ..network.layers import Layer, Nonlinear
+from ..network.network import Network
 
 SHOWN = 300  # characters of an expression
 
@@ -16,7 +16,7 @@ SHOWN = 300  # characters of an expression
 def with_short_names(network: Network) -> tuple[Network, tuple[str, ...]]:
     """The network with activations that would be called by the beginning of their expression called after the first node they are at.
 
-    Returns: the network, and what every such name stands for.
+    Returns: the network, and the activation of every such name.
     """
     activations = list(dict.fromkeys(layer.activation for _, layer, _ in network.steps() if isinstance(layer, Nonlinear)))
     long = {phi for phi in activations if len(phi.name) == NAME_LENGTH}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from ..errors import KcalcError, unknown
-from ..layers import BatchNorm, Dropout, GroupNorm, Identity, LayerNorm, Opaque, RMSNorm, Scale
-from ..network import Network
+from ..foundation.errors import KcalcError, unknown
+from ..network.layers import BatchNorm, Dropout, GroupNorm, Identity, LayerNorm, Opaque, RMSNorm, Scale
+from ..network.network import Network
+from .model_reading import Reading, named
 from .read import last_reading, read
-from .reading import Reading, named
 
 Node = Hashable
 OPTIONS = {"torch": ("weights", "generator"), **dict.fromkeys(("jax", "flax", "equinox", "keras"), ("weights", "key"))}
@@ -54,7 +54,7 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
 
 
 def _check_whole(reading: Reading, network: Network) -> None:
-    """Refuse a network that does not lead from all inputs of the model to all its outputs. Raises: KcalcError naming what would be lost."""
+    """Refuse a network that does not lead from all inputs of the model to all its outputs. Raises: KcalcError naming a missing one."""
     whole = reading.network
     if not all(node in whole for node in network):
         return  # not the model's own nodes, which is refused where they are looked up

@@ -1,7 +1,7 @@
 """In which order operations have the locations of the feature maps that they come from.
 
 A transposition of height and width, or of pieces of them, changes nothing for one feature map by itself, whose locations are all alike. Put
-together with the feature map that it was made of, it is no copy of it: other locations of the same random function meet.
+together with the feature map that it was made of, it is not a copy of it: other locations of the same random function meet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .layout import Shape, keeps_locations
 from .trace import Entry, Held, Join, Linear, Mixed, NotRead, Op, Pointwise, Pooling, Repeat, Transpose
 
 Order = tuple[int | str, ...]  # places of the locations in their source; () for their own order, a name where it is nobody else's
-FRESH = (Entry, Linear, Mixed, NotRead)  # what weights, or nothing known, come between
+FRESH = (Entry, Linear, Mixed, NotRead)  # where weights or unread operations come between
 
 
 def clashing(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
@@ -91,7 +91,7 @@ def _places(shape: Shape, axis: int | None) -> Shape:
 
 
 def _order(op: Op, before: set[Order], axes: Mapping[str, int | None], shape: Shape) -> Order:
-    """The order of an operation's locations, from that of what it reads, the first of them of this shape."""
+    """The order of an operation's locations, from that of its inputs, the first of them of this shape."""
     order = next(iter(before))
     if isinstance(op, Pooling) and prod(_places(op.shape, axes[op.name])) == 1:
         return ()

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from .trace import Entry, Held, NotRead, Op, Part, Pointwise, Trace
 
-NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter")  # not what is computed
+NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter")  # and not the result
 COUNTED = "it depends on how many examples there are, so that it is no function of one example"
 ALONE = "the model takes one example at a time only: whether it mixes examples cannot be tested"
 FIXED = "the model takes {} examples only: whether it depends on their number cannot be tested"
@@ -24,7 +24,7 @@ Alike = Callable[[int], bool]
 
 
 def of_batches(size: int, traced: Traced, alike: Alike | None = None, cheap: bool = True) -> Trace:
-    """The trace of a model for ``size`` examples, without what depends on their number.
+    """The trace of a model for ``size`` examples, without the parts that depend on their number.
 
     ``traced``: the trace for a number of examples; raises KcalcError for a number that the model
     does not take. ``alike``: a quick proof that the model computes the same for some examples and

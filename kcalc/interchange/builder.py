@@ -12,14 +12,14 @@ import numpy as np
 import sympy as sp
 
 from ..activations import X
-from ..errors import KcalcError, glimpse
-from ..layers import Input, Layer, Nonlinear, Opaque, Scale
+from ..foundation.errors import KcalcError, glimpse
+from ..network.layers import Input, Layer, Nonlinear, Opaque, Scale
 from .fusion import Fixed, Gone, Unary, is_affine, linear_factor, plain, recognised
 from .independence import Resemblance
 from .layout import channel_axes, guessed_axes
-from .noting import biased
+from .model_reading import Note
 from .ownership import Owners
-from .reading import Note
+from .reading_notes import biased
 from .trace import Entry, Op, Trace
 
 Form = Unary | Fixed | Gone
@@ -27,7 +27,7 @@ CORRELATED = "its {} are correlated with those of {!r}; read as independent ones
 
 
 class Builder:
-    """The state of one pass over a trace: what every operation came out as, and the steps of the network so far."""
+    """The state of one pass over a trace: the outcome of every operation, and the steps of the network so far."""
 
     def __init__(self, trace: Trace, sigmas: bool) -> None:
         self.trace, self.sigmas = trace, sigmas
@@ -43,14 +43,14 @@ class Builder:
         self.notes: list[Note] = []
         self.of_biases: list[Note] = []  # on laws of outputs, which only activations and norms see
         self.epsilons: dict[str, float] = {}  # of norms
-        self.joined: dict[str, tuple[int, ...]] = {}  # the channels of what a Concat joins
+        self.joined: dict[str, tuple[int, ...]] = {}  # the channels of a Concat's inputs
         self.owners = Owners()
         self.weights_like, self.biases_like = Resemblance(), Resemblance()
         self.tokens: dict[str, int] = {}  # the axis along which a node mixes locations
         self._made: dict[tuple[str, Any], str] = {}
 
     def note(self, node: str, level: str, text: str, of_weights: bool = False) -> None:
-        """Record what differs from the model at a node; ``of_weights``: as its weights stand."""
+        """Record a difference from the model at a node; ``of_weights``: as its weights stand."""
         self.notes.append(self._noted(node, level, text, of_weights))
 
     def _noted(self, node: str, level: str, text: str, of_weights: bool) -> Note:
@@ -63,7 +63,7 @@ class Builder:
         return Unary(op.name, X, op.name)
 
     def width(self, op: Op) -> int | None:
-        """The number of channels of what an operation emits, None where no axis is known to carry them."""
+        """The number of channels of an operation's output, None where no axis is known to carry them."""
         axis = self.axes.get(op.name)
         return None if axis is None or op.name in self.guessed else op.shape[axis]
 

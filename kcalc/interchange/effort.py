@@ -1,4 +1,4 @@
-"""What an expression from a file would cost as an activation, estimated before any of it is differentiated or evaluated."""
+"""The cost of an expression from a file as an activation, estimated before any of it is differentiated or evaluated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import sympy as sp
 
 from ..activations import X
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 
 MOST = 1500  # units; one is about half a millisecond
 POINTS = (-30.0, -2.0, 0.3, 2.0, 30.0)

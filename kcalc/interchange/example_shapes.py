@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, glimpse
+from ..foundation.errors import KcalcError, glimpse
 
 MOST = 2**31 - 1  # numbers of one example input, 8 GiB in single precision
 
@@ -29,5 +29,5 @@ def example_shape(shape: Any, where: str) -> tuple[int, ...]:
 
 
 def too_large(sizes: tuple[int, ...], where: str) -> KcalcError:
-    """What to say of a shape for which there is no memory."""
+    """The error for a shape for which there is no memory."""
     return KcalcError(f"{where}: an array of the shape {glimpse(sizes)} is too large for an example; give a smaller one, 2 examples do")

@@ -14,7 +14,7 @@ from mpmath import libmp
 from sympy.core.function import AppliedUndef
 
 from ..activations import X
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 
 MAX_DEPTH = 60
 MAX_NODES = 5_000
@@ -162,7 +162,7 @@ def _bounded(expr: Any, where: str) -> Any:
     """The expression, refused where it is a number of absurd size, before anything is built on it."""
     try:
         good = bool(expr.free_symbols) or bool(expr.is_Rational) or bool(abs(sp.N(expr, 5)) <= MAX_INTEGER)
-    except (TypeError, ValueError, ArithmeticError):  # what N makes of it compares with nothing: nan
+    except (TypeError, ValueError, ArithmeticError):  # N gives nan, which compares with no number
         good = False
     if not good:
         raise KcalcError(f"{where}: a number in the expression is too large or not finite")
@@ -216,7 +216,7 @@ def _symbol(tree: dict[str, Any], where: str) -> sp.Expr:
 
 
 def _declared(symbol: sp.Symbol) -> list[str]:
-    """What a symbol was declared to be."""
+    """The assumptions that a symbol was declared with."""
     given = getattr(symbol, "_assumptions_orig", symbol.assumptions0)
     return [flag for flag in FLAGS if given.get(flag)]
 

@@ -1,4 +1,4 @@
-"""Elementwise operations as SymPy expressions in what they come from: pieces of one activation, addends, factors."""
+"""Elementwise operations as SymPy expressions in their inputs: pieces of one activation, addends, factors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import sympy as sp
 
 from ..activations import Activation, X, activation, celu, names
 from ..activations.registry import entered
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from .trace import Held
 
 SHORT = 7  # significant digits up to which a literal is taken for the decimal number it prints as
 LARGEST = 400  # operations in one expression
-SINGLE = 3e-7  # what rounding a few literals to single precision changes
+SINGLE = 3e-7  # the effect of rounding a few literals to single precision
 PROBES = np.linspace(-7, 7, 57)
 _SELU_SCALE, _SELU_ALPHA = sp.Float("1.0507009873554804934193349852946", 32), sp.Float("1.6732632423543772848170429916717", 32)
 _ROOTS = [sp.sqrt(n) for n in (2, 3, sp.pi, 2 * sp.pi, sp.pi / 2)]
@@ -31,7 +31,7 @@ FAMOUS = tuple((float(value), value) for value in _FAMOUS)
 
 @dataclass(frozen=True)
 class Unary:
-    """``expr`` in X of what node ``source`` emits; a number where ``source`` is None. ``home``: the label if it becomes a node."""
+    """``expr``, in X, of the output of node ``source``; a number where ``source`` is None. ``home``: the label if it becomes a node."""
 
     source: str | None
     expr: Any
@@ -69,7 +69,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Gone:
-    """What could not be read, and became no node."""
+    """An operation that could not be read, and became no node."""
 
     reason: str
 

@@ -19,7 +19,7 @@ def extent(values: Sequence[int]) -> int | tuple[int, ...]:
 
 
 def same_pads(sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]) -> list[tuple[int, int]]:
-    """What "same" puts around each axis: ceil(size / stride) windows, the smaller half first."""
+    """The padding of "same" around each axis: ceil(size / stride) windows, the smaller half first."""
     out = []
     for size, k, s in zip(sizes, window, stride, strict=True):
         total = max((-(-size // s) - 1) * s + k - size, 0)
@@ -29,7 +29,7 @@ def same_pads(sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
 
 @dataclass(frozen=True)
 class Fit:
-    """The nearest ``padding`` that :class:`kcalc.layers.Affine` takes.
+    """The nearest ``padding`` that :class:`kcalc.network.layers.Affine` takes.
 
     ``text``: how positions differ from the model's, "" where they do not; ``centred``: whether one tap reads the image at
     every output, as the centre tap of Delta-initialised weights must.
@@ -73,7 +73,7 @@ def _centred(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Se
 
 
 def affine_padding(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]) -> Any:
-    """The padding of a convolution as :class:`kcalc.layers.Affine` takes it; None where it has no name there."""
+    """The padding of a convolution as :class:`kcalc.network.layers.Affine` takes it; None where it has no name there."""
     if not window:
         return "same"
     reached = reached_pads(pads, sizes, window, stride)
@@ -85,7 +85,7 @@ def affine_padding(pads: Pads, sizes: Sequence[int], window: Sequence[int], stri
 
 
 def reached_pads(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]) -> list[tuple[int, int]]:
-    """The padding without what lies behind the last window."""
+    """The padding without the part behind the last window."""
     counts = windows(pads, sizes, window, stride)
     axes = zip(pads, sizes, window, stride, counts, strict=True)
     ends = [(count - 1) * s + k - n - low for (low, _), n, k, s, count in axes]

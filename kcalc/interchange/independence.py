@@ -51,7 +51,7 @@ class Resemblance:
 def dependence(op: Linear, of_input: bool) -> str:
     """How weights and biases of a layer differ from independent draws, in a sentence, or "".
 
-    ``of_input``: whether the layer reads an input of the model, whose channels are no copies of one
+    ``of_input``: whether the layer reads an input of the model, whose channels are not copies of one
     another by construction.
     """
     if found := _structure(op, of_input):
@@ -230,7 +230,7 @@ def _columns(sample: Sample) -> tuple[int, int]:
 
 
 def _distinct(rows: Array) -> int:
-    """How many rows are no copies of others or of their negatives."""
+    """The number of rows that are not copies of others or of their negatives."""
     marks = np.sort(np.abs(rows @ np.random.default_rng(0).standard_normal(rows.shape[1])))
     return 1 + int((np.diff(marks) > SAME * marks[-1]).sum())
 

@@ -14,12 +14,12 @@ import numpy as np
 import sympy as sp
 
 from ..activations import Activation, activation, aliases, leaky_relu, names
-from ..errors import KcalcError, glimpse, unknown
-from ..files import write_whole
-from ..layers import KINDS, Layer
-from ..network import Network, require_network
-from ..notes import CARRIED, Note
-from ..plain_arguments import choice, file_path, utf8
+from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.files import write_whole
+from ..foundation.plain_arguments import choice, file_path, utf8
+from ..network.layers import KINDS, Layer
+from ..network.network import Network, require_network
+from ..network.notes import CARRIED, Note
 from .effort import check_effort
 from .expressions import TreeReader, to_tree
 
@@ -242,7 +242,7 @@ def parse_json(text: str, where: str) -> Any:
 
 
 class _Refused(ValueError):
-    """What JSON proper does not allow, or leaves open."""
+    """A constant or a repeated key, which JSON proper does not allow or leaves open."""
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Which axis of every traced array carries the channels, and what a reshape does to them."""
+"""Which axis of every traced array carries the channels, and how a reshape moves them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
 
-from .trace import (
+from .trace import (  # fmt: skip
     Drop,
     Entry,
     Held,
@@ -23,7 +23,7 @@ from .trace import (
     Reshape,
     Trace,
     Transpose,
-)  # fmt: skip
+)
 
 KEEPING = (Drop, Pass, Repeat, Normalise, Join, Mixed)
 Shape = tuple[int, ...]
@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 def channel_axes(trace: Trace) -> dict[str, int | None]:
     """{operation: the axis of its output that carries channels}; None for arrays that depend on no input and where channels got lost.
 
-    An input's axis is what its first weights or normalisation act on, else 1 for vectors, else the framework's habit.
+    An input's axis is that of its first weights or normalisation, else 1 for vectors, else the framework's habit.
     """
     by_name = {op.name: op for op in trace.ops}
     wanted = _wanted(trace, by_name)
@@ -74,7 +74,7 @@ def _wanted(trace: Trace, by_name: dict[str, Op]) -> dict[str, int]:
 
 
 def _expected(op: Op, shape: Shape, axis: int | None) -> int | None:
-    """The axis of what ``op`` reads, of shape ``shape``, that must carry channels if ``axis`` of its output does."""
+    """The axis of ``op``'s input, of shape ``shape``, that must carry channels if ``axis`` of its output does."""
     if isinstance(op, Linear):
         return op.axis
     if isinstance(op, Normalise):
@@ -98,7 +98,7 @@ def _expected(op: Op, shape: Shape, axis: int | None) -> int | None:
 
 
 def normalised_axis(op: Normalise, rank: int) -> int | None:
-    """The channel axis that a normalisation tells by what it averages over."""
+    """The channel axis that follows from the axes of a normalisation."""
     if op.kind in ("layer", "rms") and len(op.axes) == 1:
         return op.axes[0]
     rest = [axis for axis in range(rank) if axis not in op.axes]

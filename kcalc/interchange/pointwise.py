@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from .. import layers as L
 from ..activations import X
-from ..errors import KcalcError
-from ..network import sum_weights
+from ..foundation.errors import KcalcError
+from ..network import layers as L
+from ..network.network import sum_weights
 from .builder import Builder, Form
 from .fusion import LARGEST, Fixed, Gone, Unary, combination, is_affine, linear_factor, nice, plain, tidied
 from .trace import Op, Pointwise
@@ -23,7 +23,7 @@ class Elementwise(Builder):
     """The rules for elementwise operations."""
 
     def pointwise(self, op: Pointwise) -> Form:
-        """What an elementwise operation comes out as."""
+        """The outcome of an elementwise operation."""
         forms = [self.forms[name] for name in op.reads]
         if gone := next((form for form in forms if isinstance(form, Gone)), None):
             return self.opaque(op, op.label, gone.reason)
@@ -83,7 +83,7 @@ class Elementwise(Builder):
         return self._several(op, forms)
 
     def _rescales(self, op: Pointwise, source: str, expr: Any) -> bool:
-        """Draw a factor into the weights of a sum that nothing else reads: (x + y) / sqrt 2."""
+        """Draw a factor into the weights of a sum without other readers: (x + y) / sqrt 2."""
         layer, parents = self.layers[source]
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
         if not isinstance(layer, L.Sum) or factor is None or factor in (0, 1) or source in self.trace.outputs:

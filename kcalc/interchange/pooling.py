@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..layers import Identity, Layer, Pool
+from ..network.layers import Identity, Layer, Pool
 from .geometry import extent, reached_pads, same_pads, windows
 from .trace import Pooling
 

@@ -1,4 +1,4 @@
-"""Reading the user's model, whatever it is made of."""
+"""Reading the user's model, in any framework."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import KcalcError
-from ..network import Network
-from ..plain_arguments import mapping, truth
-from ..threads import READING
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import mapping, truth
+from ..foundation.process_state import READING
+from ..network.network import Network
 from .json_format import load_json
-from .reading import Reading
+from .model_reading import Reading
 from .recognise import recognise
 from .trace import Trace
 
@@ -42,11 +42,11 @@ def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[
     calculi take. False: 1 and 0 everywhere, the architecture alone.
 
     Returns: a :class:`Reading`: ``.network``, ``.fidelity`` (node by node: exact, locations, approximate, not read), ``.notes``, ``.parts``
-    (what was understood, where something was not). ``.network.name`` is the name of the model's class or function, or the stem of its file.
+    (the parts around unread operations). ``.network.name`` is the name of the model's class or function, or the stem of its file.
     The model is not changed, and nothing in a file is evaluated.
 
     Raises: KcalcError for models that cannot be traced (where and why), frameworks that are not installed, dynamic shapes, empty models and
-    files that are no models.
+    files that are not models.
     """
     truth(sigmas, "sigmas")
     if shapes is not None:
@@ -73,7 +73,7 @@ def native(network: Network) -> Reading:
 
 
 def last_reading(model: Any) -> Reading | None:
-    """What this very object was last read as, None if it was not."""
+    """The last reading of this very object, None if there is none."""
     there, found = _KNOWN.get(id(model), (None, None))
     return found if there is not None and there() is model else None
 

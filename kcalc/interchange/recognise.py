@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from .. import layers as L
 from ..activations import X
-from ..errors import KcalcError
-from ..network import Network
+from ..foundation.errors import KcalcError
+from ..network import layers as L
+from ..network.network import Network
+from ..network.primitives import several
 from .activation_names import with_short_names
 from .arrangement import clashing, crossed, displaced
 from .builder import CORRELATED, Form
@@ -21,15 +22,15 @@ from .fusion import Fixed, Gone, Unary, nice, plain, tidied
 from .geometry import affine_fit, extent
 from .independence import dependence, unlike_gaussian
 from .layout import adds_channels, reshaped_axis
-from .noting import about_epsilons, biased, placed, sizes
+from .model_reading import Note, Reading
 from .ownership import has_mean, is_standardised
 from .pointwise import Elementwise
 from .pooling import operation, pool_layer
-from .reading import Note, Reading
+from .reading_notes import about_epsilons, biased, notes_at_nodes, sizes
 from .rewriting import rewritten
-from .steps import assemble
+from .step_merging import assemble
 from .tokens import mixed, mixing_layer
-from .trace import (
+from .trace import (  # fmt: skip
     Drop,
     Entry,
     Held,
@@ -46,7 +47,7 @@ from .trace import (
     Reshape,
     Trace,
     Transpose,
-)  # fmt: skip
+)
 
 
 def recognise(trace: Trace, sigmas: bool = True) -> Reading:
@@ -99,7 +100,7 @@ class Recogniser(Elementwise):
 
     @singledispatchmethod
     def rule(self, op: Op) -> Form:
-        """What an operation comes out as."""
+        """The outcome of an operation."""
         raise KcalcError(f"{self.trace.framework}: no rule for {type(op).__name__} at {op.name!r}")
 
     @rule.register
@@ -263,7 +264,7 @@ class Recogniser(Elementwise):
             return self.opaque(op, f"{operation(op)} over axes {op.axes}", text)
         if level:
             self.note(op.name, level, text)
-        if isinstance(layer, L.Pool) and layer.mixes:
+        if isinstance(layer, L.Pool) and several(layer.window):
             self.note(op.name, "pooling", POOLED[layer.kind])
         return self.node(op, layer, [self.label(op.reads[0])])
 
@@ -354,7 +355,7 @@ class Recogniser(Elementwise):
             form = self.forms[op.reads[0]]
             if isinstance(form, Unary) and form.source is not None:
                 place = self.label(op.reads[0])
-                self.note(place, "approximate", f"the {op.what} at the output is left out: the output is what it reads")
+                self.note(place, "approximate", f"the {op.what} at the output is left out: the output is its input")
                 return Unary(place, X, place)
         return self.opaque(op, op.what, op.reason)
 
@@ -377,7 +378,7 @@ class Recogniser(Elementwise):
         ends_in_biases = {node for node in network.outputs if not any(node in parents for _, _, parents in network.steps())}
         told = [*self.notes, *(note for note in self.of_biases if note.node not in ends_in_biases)]
         moved = [replace(note, node=gone.get(str(note.node), note.node)) for note in told]
-        notes = (*placed(moved, self.trace.ops, network), *about_epsilons(network, self.epsilons))
+        notes = (*notes_at_nodes(moved, self.trace.ops, network), *about_epsilons(network, self.epsilons))
         sources = {node: self.by_name[str(node)].source for node in network if str(node) in self.by_name}
         carried = network.with_notes((*notes, *sizes(network)))
         return Reading(self.trace.framework, carried, notes, sources, remarks, self.trace)

@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
-from ..errors import KcalcError
-from ..layers import TokenMix
+from ..foundation.errors import KcalcError
+from ..network.layers import TokenMix
 from .trace import Linear, Mixed
 
 LARGEST = 2**20  # entries of a matrix over all locations

@@ -1,11 +1,11 @@
-"""A model as a list of operations in one small vocabulary, whatever framework it came from: what every reader hands over.
+"""A model as a list of operations in one small vocabulary, the same for every framework: the output of every reader.
 
-A front end lists the operations in the order in which they run and says of each what it reads; what the operations mean together
+A front end lists the operations in the order in which they run and says what each reads; the meaning of the operations together
 (which make up one activation, which is a shortcut) is decided once for all frameworks, in ``layout``, ``fusion`` and ``recognise``. A
-front end evaluates by itself what depends on no input (standardised weights, folded constants) and hands over the array.
+front end evaluates operations that depend on no input (standardised weights, folded constants) and hands over the array.
 
 Shapes are those of the framework, axis 0 the examples; negative axes are not used. Array-valued weights have the layout
-(outputs, inputs / groups, kernel...) whatever the framework keeps.
+(outputs, inputs / groups, kernel...) in every framework.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import KcalcError
-from ..threads import cached_property
+from ..foundation.errors import KcalcError
+from ..foundation.process_state import cached_property
 from .weight_statistics import WeightStatistics, weight_statistics
 
 Array = np.ndarray
@@ -49,10 +49,10 @@ class Held(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Linear(Op):
-    """A dense layer (``kernel`` empty) or a convolution: weights on the channels at ``axis`` of what it reads, new ones at ``out_axis``.
+    """A dense layer (``kernel`` empty) or a convolution: weights on the channels at ``axis`` of its input, new ones at ``out_axis``.
 
-    ``padding``: (low, high) per location axis, of zeros or in another ``mode``, one of PADDINGS. ``parameter``: what tells that two layers
-    share their weights; ``rows``: the outputs of that parameter's layer which these are, where they are not all.
+    ``padding``: (low, high) per location axis, of zeros or in another ``mode``, one of PADDINGS. ``parameter``: a key, equal for layers
+    that share weights; ``rows``: the outputs of that parameter's layer which these are, where they are not all.
     """
 
     PADDINGS: ClassVar[tuple[str, ...]] = ("zeros", "circular", "reflect", "replicate")
@@ -89,10 +89,10 @@ class Linear(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pointwise(Op):
-    """An elementwise function of what it reads, with broadcasting: ``function`` takes one SymPy expression per array read.
+    """An elementwise function of its inputs, with broadcasting: ``function`` takes one SymPy expression per array read.
 
-    A comparison returns a SymPy relation, which only other pointwise functions read. ``label`` is what users call it: "relu", "add".
-    ``text``: how the function differs from what the model computes, "" where it does not.
+    A comparison returns a SymPy relation, which only other pointwise functions read. ``label`` is its usual name: "relu", "add".
+    ``text``: how the function differs from the model's, "" where it does not.
     """
 
     function: Callable[..., Any]
@@ -166,12 +166,12 @@ class Repeat(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pass(Op):
-    """Hands on what it reads: casts, copies, no-ops."""
+    """Returns its input: casts, copies, no-ops."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NotRead(Op):
-    """Something no rule exists for: ``what`` it is ("softmax", "data-dependent control flow") and ``reason``."""
+    """An operation without a rule: ``what`` it is ("softmax", "data-dependent control flow") and ``reason``."""
 
     what: str
     reason: str
@@ -179,7 +179,7 @@ class NotRead(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Mixed(Op):
-    """``sum_s matrix[t][s] x_s`` along ``axis``, the same numbers whatever the input; ``text`` says where they come from.
+    """``sum_s matrix[t][s] x_s`` along ``axis``, the same numbers for every input; ``text`` says where they come from.
 
     ``owner``: the operation whose weights they are (None: nobody's, attention that does not attend).
     """
@@ -193,7 +193,7 @@ class Mixed(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Part(NotRead):
-    """What it reads along ``axis``, from ``start`` to ``stop`` by ``step``; read where it is a part of a layer's outputs."""
+    """Entries of its input along ``axis``, from ``start`` to ``stop`` by ``step``; read where it is a part of a layer's outputs."""
 
     axis: int
     start: int
@@ -217,7 +217,7 @@ class Softmax(NotRead):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Masked(NotRead):
-    """What it reads with some entries set to ``value``: ``mask`` says which."""
+    """Its input with some entries set to ``value``: ``mask`` says which."""
 
     mask: Array
     value: float
@@ -245,9 +245,9 @@ class Moment(NotRead):
 class Trace:
     """A traced model. ``channel_axis``: where channels stand in an image unless its readers tell: 1 or -1.
 
-    ``remarks``: what the front end wants said of the whole model. ``path_only``: only what ran for the example inputs is listed, and for
-    others something else may run. ``model``: what a transformation needs of the framework's own
-    object, never looked at here.
+    ``remarks``: of the front end, on the whole model. ``path_only``: only operations that ran for the example inputs are listed, and for
+    others different ones may run. ``model``: the framework's own object for transformations,
+    never looked at here.
     """
 
     framework: str

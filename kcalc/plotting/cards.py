@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, glimpse
 from ..fields import NUMPY
-from ..rootfinding import finite_part
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.rootfinding import finite_part
 from . import titles as plot_claims
 from .curves import activations, c_maps, q_maps
 from .frame import claim, panels

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import one_q, q_pair
-from ..errors import KcalcError, glimpse
-from ..plain_arguments import items, mapping, text, whole
-from ..printing import marked
-from ..rootfinding import sign_changes
+from ..fields.arguments import one_q, q_pair
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import items, mapping, text, whole
+from ..foundation.printing import marked
+from ..foundation.rootfinding import sign_changes
 from . import axis_names
 from . import titles as plot_claims
 from .drawing import network
@@ -216,7 +216,7 @@ def _look_of_lines(line: Mapping[str, Any], labels: Sequence[str] | None) -> tup
 
 
 def _draw_curve(ax: Axes, x: Array, y: Array, label: str, look: Mapping[str, Any]) -> str:
-    """Draw a curve in the given look, else in the next colour (and, after all colours, style) of the Axes; returns the colour."""
+    """Draw a curve in the given colour and style, else in the next colour (after all colours, style) of the Axes; returns the colour."""
     index = sum(line.get_gid() == "map" for line in ax.lines)
     usual = {"color": PALETTE[index % len(PALETTE)], "linestyle": STYLES[index // len(PALETTE) % len(STYLES)]}
     (drawn,) = ax.plot(x, y, **{**usual, "linewidth": 1.5, "zorder": 3, "label": label, "gid": "map", **look})
@@ -224,13 +224,13 @@ def _draw_curve(ax: Axes, x: Array, y: Array, label: str, look: Mapping[str, Any
 
 
 def _look(given: Any) -> dict[str, Any]:
-    """A colour and a line style as matplotlib knows them. Raises: KcalcError for what it does not."""
+    """A colour and a line style as matplotlib knows them. Raises: KcalcError for unknown ones."""
     if given is None:
         return {}
     try:
         color, style = given
         return line_look({"color": color, "linestyle": style})
-    except Exception:  # a foreign object may raise anything as it is unpacked
+    except Exception:  # user objects may raise anything as they are unpacked
         raise KcalcError(f"looks holds (colour, style) pairs such as ('red', '-'), got {glimpse(given)}") from None
 
 
@@ -254,7 +254,7 @@ def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
 
 
 def _mark_handles(ax: Axes) -> list[dict[str, Any]]:
-    """What the legend says of the marks that were drawn."""
+    """Entries of the legend for the drawn marks."""
     look = {"marker": "o", "linestyle": "none", "color": GREY, "markersize": 5, "markeredgewidth": 1.1}
     drawn = {str(line.get_gid()) for line in ax.lines}
     names = {"undecided": r"slope $\pm 1$"}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..errors import KcalcError, glimpse, unknown
-from ..plain_arguments import is_key, truth, whole
+from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.plain_arguments import is_key, truth, whole
 from .graph_layout import HEIGHT, Box, Plan, Route, plan
 from .layer_texts import is_mathtext, layer_kind, layer_text, shortened, weights_text
 from .layered import Node
@@ -84,7 +84,7 @@ def network(
 
 @dataclass(frozen=True)
 class Sheet:
-    """A network laid out: the plan, what each node is and says, and the drawn nodes that stand for outputs."""
+    """A network laid out: the plan, kind and text of each node, and the drawn nodes that stand for outputs."""
 
     plan: Plan
     layers: Mapping[Node, Any]

@@ -1,4 +1,4 @@
-"""An Axes: made, labelled, finished and saved, all in one look."""
+"""An Axes: made, labelled, finished and saved, all in one style."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import KcalcError
-from ..files import replacing
-from ..plain_arguments import file_path, items
+from ..foundation.errors import KcalcError
+from ..foundation.files import replacing
+from ..foundation.plain_arguments import file_path, items
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import q_pair
-from ..printing import marked
+from ..fields.arguments import q_pair
+from ..foundation.printing import marked
 from . import axis_names
 from . import titles as plot_claims
 from .frame import GREY, PALETTE, STYLES, axes, finish, line_look, plain_ticks
@@ -69,9 +69,9 @@ def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
 
 
 def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw eigenvalues over the largest against their rank, on logarithmic axes; dotted below what rounding leaves of them.
+    """Draw eigenvalues over the largest against their rank, on logarithmic axes; dotted below their rounding error.
 
-    ``spectrums``: {label: :class:`kcalc.spectrum.Spectrum`}. Returns: the Axes.
+    ``spectrums``: {label: :class:`kcalc.matrices.spectrum.Spectrum`}. Returns: the Axes.
     """
     made, look = ax is None, line_look(line)
     ax = axes(ax, 4.6, 3.2)
@@ -92,7 +92,7 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -
 
 
 def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw per layer the kernel of inputs with c = ``regime.c`` over that of equal inputs, and dashed what is predicted at infinite depth.
+    """Draw per layer the kernel of inputs with c = ``regime.c`` over that of equal inputs, and dashed the prediction at infinite depth.
 
     ``regimes``: {label: :class:`kcalc.calculi.regime.Regime`}. Returns: the Axes.
     """

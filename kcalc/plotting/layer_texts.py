@@ -1,4 +1,4 @@
-"""What is written in and beside the nodes of a drawn network, in matplotlib's mathtext or in plain characters."""
+"""Texts in and beside the nodes of a drawn network, in matplotlib's mathtext or in plain characters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _plain_expression(value: Any) -> str:
 
 
 def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
-    """What is written in the box of a layer: "Affine 64", "3×3, 64, /2", "tanh", "+", "LayerNorm".
+    """The text in the box of a layer: "Affine 64", "3×3, 64, /2", "tanh", "+", "LayerNorm".
 
     ``plain=False`` writes for matplotlib (dollar signs of names escaped, symbols in mathtext), ``plain=True`` for anything else.
     """
@@ -94,7 +94,7 @@ def shortened(text: str, plain: bool = False, most: int = 20) -> str:
 
 
 def weights_text(layer: Any, slots: Sequence[int], plain: bool = False) -> str:
-    """What stands at an edge into a layer: the weights of a Sum's addends, or how many slots the edge fills."""
+    """The text at an edge into a layer: the weights of a Sum's addends, or how many slots the edge fills."""
     weights = getattr(layer, "weights", None)
     if weights is None:
         return "" if len(slots) == 1 else f"{len(slots)}×"

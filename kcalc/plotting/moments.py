@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import KcalcError, glimpse
+from ..foundation.errors import KcalcError, glimpse
 from . import axis_names
 from . import titles as plot_claims
 from .frame import PALETTE, STYLES, axes, finish, plain_ticks
@@ -50,7 +50,7 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
 
 
 def _read_nodes(one: Any) -> list[Any]:
-    """What the weights read where all paths meet, in order, and the output."""
+    """Inputs of weights at which all paths meet, in order, and the output."""
     cuts = set(one.network.cut_nodes())
     read = [one.network.parents(node)[0] for node in one.nodes if type(one.network.layer(node)).__name__ == "Affine"]
     return [*dict.fromkeys(node for node in read if node in cuts), one.output]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import KcalcError, glimpse
-from ..plain_arguments import items
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import items
 from .graph_layout import PITCH, Box, Plan
 from .layered import Node
 
@@ -24,7 +24,7 @@ LINE = 0.13  # the height of a label
 
 @dataclass(frozen=True)
 class Region:
-    """What to draw: a short label beside the region, its nodes, and its line in the legend (none where empty)."""
+    """A region to draw: a short label beside the region, its nodes, and its line in the legend (none where empty)."""
 
     label: str
     nodes: tuple[Node, ...]
@@ -147,7 +147,7 @@ def _tint(color: str) -> tuple[float, float, float]:
 
 
 def outlines(drawn: Plan, area: Area) -> list[Any]:
-    """Counter-clockwise outlines: boxes with a margin, what lies between a box and the next below, strips along edges."""
+    """Counter-clockwise outlines: boxes with a margin, the space between a box and the next below, strips along edges."""
     reach = margin(area)
     boxes = [drawn.boxes[node] for node in area.members]
     found: list[Any] = [_rectangle(b, reach) for b in boxes]

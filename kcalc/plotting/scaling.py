@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from . import axis_names
 from . import titles as plot_claims
 from .frame import GREY, PALETTE, axes, claim, finish, plain_ticks

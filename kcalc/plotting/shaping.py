@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from . import axis_names
 from . import frame as plot_frame
 from . import titles as plot_claims
@@ -79,7 +79,7 @@ def _spread(traces: Mapping[str, Any]) -> str:
 
 
 def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
-    """Looks of the lines of several outputs: a colour each, in the styles of before and after."""
+    """Styles of the lines of several outputs: a colour each, in the styles of before and after."""
     outputs = getattr(c_after, "outputs", ())
     if len(outputs) < 2:
         return {}
@@ -91,7 +91,7 @@ def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool
     """c values of layers over depth: dots for all of them, lines along the trunk of the network.
 
     ``traces`` is {label: trace}, a trace having ``depth`` (nodes,), ``values`` (nodes, starts), and the rows ``layers`` to dot and
-    ``trunk`` to join. Labels "before" and "after" have the looks of :func:`shaping_figure`.
+    ``trunk`` to join. Labels "before" and "after" have the styles of :func:`shaping_figure`.
 
     Returns: the Axes. Raises: KcalcError where there is no trace.
     """

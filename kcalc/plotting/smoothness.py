@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import real_array
-from ..errors import KcalcError, glimpse
+from ..fields.arguments import real_array
+from ..foundation.errors import KcalcError, glimpse
 from . import axis_names
 from . import titles as plot_claims
 from .frame import GREY, PALETTE, STYLES, axes, finish
@@ -60,7 +60,7 @@ def singular_value_histograms(spectra: Mapping[str, Any], ax: Axes | None = None
 
     Long tails beyond 98 % are cut off, and the axis says so.
 
-    ``spectra``: {label: array of singular values of any shape}. Returns: the Axes. Raises: KcalcError for none.
+    ``spectra``: {label: array of singular values of any shape}. Returns: the Axes. Raises: KcalcError if empty.
     """
     if not spectra:
         raise KcalcError("there are no singular values to draw")

@@ -16,7 +16,7 @@ from html import escape
 from math import hypot
 from typing import Any
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from .drawing import FONT, Sheet, laid_out, net_layers
 from .graph_layout import HEIGHT, Box, Curve, Group, Point, Route
 from .layer_texts import layer_kind, shortened, weights_text
@@ -241,7 +241,7 @@ def _groups(paper: _Paper, found: Sequence[Area]) -> list[str]:
 
 
 def _description(sheet: Sheet) -> str:
-    """What the drawing shows, in a sentence: how many layers of each kind, and which are drawn once for many."""
+    """The drawing in a sentence: how many layers of each kind, and which are drawn once for many."""
     kinds = Counter(sheet.texts[n] if layer_kind(layer) == "activation" else type(layer).__name__ for n, layer in sheet.layers.items())
     listed = ", ".join(f"{count} {shortened(kind or 'activation', True)}" for kind, count in kinds.most_common(8))
     repeated = "; ".join(f"a block of {_members(sheet, group)} nodes drawn once for {group.count}" for group in sheet.plan.groups[:8])

@@ -1,6 +1,6 @@
-"""The titles of plots: a short sentence that the drawn numbers bear out, or else what the picture shows.
+"""The titles of plots: a short sentence that the drawn numbers bear out, or else the name of the quantity.
 
-Bounds are rounded outward, so that a sentence never says more than what was drawn.
+Bounds are rounded outward, so that a sentence never says more than the picture.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def span(values: Any, name: str = "") -> str:
     low = 0.0 if 0 < low < 1e-12 * high else low  # rounding
     about = name and f"{name} "
     if abs(high - low) <= 5e-3 * max(abs(low), abs(high)):
-        return f"{about}{rounded(0.5 * (low + high))}"
+        return f"{about}{three_digits(0.5 * (low + high))}"
     return f"between {down(low)} and {up(high)}"
 
 
-def rounded(x: float) -> str:
-    """Three digits; 0 for what is rounding."""
+def three_digits(x: float) -> str:
+    """A number with 3 significant digits; below 1e-12 as 0."""
     return "0" if abs(x) < 1e-12 else f"{x:.3g}"
 
 
@@ -55,7 +55,7 @@ def _finite(curves: Sequence[Array]) -> bool:
 
 
 def c_maps(c: Array, curves: Sequence[Array]) -> str:
-    """What C maps do to all pairs of inputs, or to orthogonal ones; ``curves`` are their values at ``c``."""
+    """The effect of C maps on all pairs of inputs, or on orthogonal ones; ``curves`` are their values at ``c``."""
     if not _finite(curves):
         return "C maps" if len(curves) > 1 else "C map"
     least, moved = min(float(y.min()) for y in curves), max(float(np.abs(y - c).max()) for y in curves)
@@ -69,7 +69,7 @@ def c_maps(c: Array, curves: Sequence[Array]) -> str:
         return f"{'No map moves a' if len(curves) > 1 else 'The map moves no'} c value by more than {up(1.0005 * moved)}"
     level = [float(np.interp(0.0, c, y)) for y in curves]
     if len(level) == 1:
-        return f"Orthogonal inputs come out with c = {rounded(_tidy(level[0]))}"
+        return f"Orthogonal inputs come out with c = {three_digits(_tidy(level[0]))}"
     return f"Orthogonal inputs come out with c {_between(level)}"
 
 
@@ -80,12 +80,12 @@ def _tidy(x: float) -> float:
 def _between(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     if high - low < 5e-3:
-        return f"= {rounded(_tidy(0.5 * (low + high)))}"
-    return f"from {rounded(_tidy(low))} to {rounded(_tidy(high))}"
+        return f"= {three_digits(_tidy(0.5 * (low + high)))}"
+    return f"from {three_digits(_tidy(low))} to {three_digits(_tidy(high))}"
 
 
 def q_maps(q: Array, curves: Sequence[Array], at_one: Sequence[float]) -> str:
-    """What Q maps do to q values: kept, multiplied, or where q = 1 goes (``at_one``; nan where that is not drawn)."""
+    """The effect of Q maps on q values: kept, multiplied, or where q = 1 goes (``at_one``; nan where that is not drawn)."""
     if not _finite(curves):
         return "Q maps" if len(curves) > 1 else "Q map"
     every = "Every map" if len(curves) > 1 else "The map"
@@ -132,12 +132,12 @@ def kernels(c: Array, curves: Sequence[Array]) -> str:
         return "Orthogonal inputs have kernel value 0"
     of = "that of equal ones" if len(curves) == 1 else "those of equal ones"
     if len(shares) == 1:
-        return f"The kernel of orthogonal inputs is {rounded(_tidy(shares[0]))} times {of}"
+        return f"The kernel of orthogonal inputs is {three_digits(_tidy(shares[0]))} times {of}"
     return f"Kernels of orthogonal inputs: {_between(shares).removeprefix('= ')} times {of}"
 
 
 def factor(values: Sequence[float], what: str) -> str:
-    """ "<what> differ by a factor of at most 12"; ``what`` alone where that cannot be said."""
+    """ "<what> differ by a factor of at most 12"; ``what`` alone where the factor is not finite."""
     found = [v for v in values if v > 0 and math.isfinite(v)]
     if not found or len(found) < len(values):
         return what
@@ -150,7 +150,7 @@ def spectra(given: Sequence[Any]) -> str:
     conditions = [one.condition_number for one in given]
     if all(math.isfinite(value) for value in conditions):
         if len(given) == 1:
-            return f"The largest eigenvalue is {rounded(conditions[0])} times the smallest"
+            return f"The largest eigenvalue is {three_digits(conditions[0])} times the smallest"
         return f"The largest eigenvalues are {_between(conditions).removeprefix('= ')} times the smallest"
     if len(given) == 1:
         return f"{given[0].rank} of {given[0].eigenvalues.size} eigenvalues are above rounding"
@@ -198,7 +198,7 @@ def within(distances: Sequence[float], what: str, of: str) -> str:
 
 
 def powers(given: Sequence[tuple[str, Any]], what: str) -> str:
-    """The fitted power of the width of one curve; several: what is drawn."""
+    """The fitted power of the width of one curve; of several, the range."""
     fits = [power.exponent for _, power in given if power.exponent is not None]
     if len(fits) == 1:
         return f"{what} goes like width to the power {fits[0]:.2f}"

@@ -1,4 +1,4 @@
-"""What kernels are for: regression and Gaussian processes, training curves, scikit-learn."""
+"""Uses of kernels: regression and Gaussian processes, training curves, scikit-learn."""
 
 from .dynamics import TrainingCurve, training_curve
 from .regression import GaussianProcess, KernelRegression, gaussian_process, kernel_regression

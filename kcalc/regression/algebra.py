@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import raw_array
-from ..errors import KcalcError, glimpse
+from ..fields.arguments import raw_array
 from ..fields.jax_field import is_jax
-from ..maps import KernelMap
-from ..spectrum import float_matrix, not_positive_definite, symmetric_matrix
+from ..foundation.errors import KcalcError, glimpse
+from ..maps.maps import KernelMap
+from ..matrices.spectrum import float_matrix, not_positive_definite, symmetric_matrix
 
 Array = Any  # a NumPy or a JAX array
 
@@ -54,7 +54,7 @@ class Algebra:
         return jax.enable_x64(True)
 
     def matrix(self, value: Any, what: str) -> Array:
-        """A non-empty (n, m) array of finite floats; what a JAX tracer holds is not looked at."""
+        """A non-empty (n, m) array of finite floats; the values of a JAX tracer are not checked."""
         if not self.jax:
             return float_matrix(value, what)
         if traced(value):
@@ -97,7 +97,7 @@ class Algebra:
 
 
 def check_factor(factor: np.ndarray, matrix: np.ndarray, ridge: float, name: str) -> None:
-    """Raises: KcalcError where a Cholesky factor is missing, or its condition number exceeds what the precision can resolve."""
+    """Raises: KcalcError where a Cholesky factor is missing, or its condition number exceeds the precision."""
     import scipy.linalg
 
     if np.all(np.isfinite(factor)):

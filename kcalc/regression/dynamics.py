@@ -1,6 +1,6 @@
-"""Training curves: what gradient descent makes of an infinitely wide network on the square loss, at every step.
+"""Training curves: an infinitely wide network under gradient descent on the square loss, at every step.
 
-The kernel stays what it is at initialisation, so that ``f_t - y = (I - eta Theta)^t (f_0 - y)`` on the training inputs; in the
+The kernel keeps its value at initialisation, so that ``f_t - y = (I - eta Theta)^t (f_0 - y)`` on the training inputs; in the
 eigenbasis of Theta every direction decays by itself. [DKS sec. 24.2; Lee et al. 2019]
 """
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import one_number, raw_array, real_array
-from ..errors import KcalcError, glimpse
+from ..fields.arguments import one_number, raw_array, real_array
 from ..fields.jax_field import is_jax
-from ..plain_arguments import choice, text, whole
-from ..printing import Shown, plain, shown
-from ..spectrum import Spectrum, checked_spectrum, float_matrix, symmetric_matrix
-from ..threads import cached_property
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import choice, text, whole
+from ..foundation.printing import Shown, plain, shown
+from ..foundation.process_state import cached_property
+from ..matrices.spectrum import Spectrum, checked_spectrum, float_matrix, symmetric_matrix
 from .algebra import algebra_of, gram, inputs, targets
 
 if TYPE_CHECKING:
@@ -87,10 +87,11 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class TrainingCurve(Shown):
-    """A network in training; see :func:`training_curve`. Times t are numbers or arrays, whose axes come first in the results.
+    """Outputs and loss of an infinitely wide network as functions of training time; see :func:`training_curve`.
 
-    ``values`` and ``vectors`` are the eigenvalues of Theta (descending; 0, never learned, where rounding hides them) and its eigenvectors;
-    ``initial`` and ``y`` are (n, outputs), ``cross`` is Theta(x, X) at test inputs.
+    Times t are numbers or arrays, whose axes come first in the results. ``values`` are the eigenvalues of the tangent kernel's matrix
+    Theta(X, X), in descending order; eigenvalues below rounding error are set to 0, and their components are never learned. ``vectors`` are
+    the eigenvectors; ``initial`` and ``y`` are (n, outputs), ``cross`` is Theta(x, X) at test inputs x.
     """
 
     values: Array
@@ -122,7 +123,7 @@ class TrainingCurve(Shown):
 
         choice(loss, "loss", LOSSES)
         if prior is not None and not isinstance(prior, Prior):
-            raise KcalcError(f"prior is what kc.training_curve(kernel, ...) makes of a kernel, got {glimpse(prior)}")
+            raise KcalcError(f"prior is the result of kc.training_curve(kernel, ...), got {glimpse(prior)}")
         rate = None if learning_rate is None else one_number(learning_rate, "learning_rate")
         if rate is not None and rate <= 0:
             raise KcalcError(f"learning_rate must be > 0, got {rate} (None for gradient flow)")
@@ -197,7 +198,7 @@ class TrainingCurve(Shown):
     def predict(self, t: Any) -> Array:
         """f_t at the training inputs: t's axes, (n,) or (n, outputs)."""
         decay = self._decay(self._times(t))
-        with np.errstate(invalid="ignore"):  # what overflows is refused
+        with np.errstate(invalid="ignore"):  # overflowing values are refused
             return self._shaped(self.y + self.vectors @ (decay[..., None] * (self.vectors.T @ (self.initial - self.y))))
 
     def predict_test(self, t: Any) -> Array:
@@ -265,7 +266,7 @@ class TrainingCurve(Shown):
             raise KcalcError("averages over initialisations need the NNGP; pass kc.ntk(net) as the kernel")
         return self.prior
 
-    # -- what was given ---------------------------------------------------------------------------------------------------
+    # -- arguments ---------------------------------------------------------------------------------------------------
 
     def _times(self, t: Any) -> Array:
         given = real_array(t, "t")
@@ -316,7 +317,7 @@ class TrainingCurve(Shown):
         return () if self.prior is None else tuple(getattr(self.prior.kernel, "assumptions", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """The spectrum and what limits the learning rate, as plain data."""
+        """The spectrum and the bound on the learning rate, as plain data."""
         own = {"points": len(self.y), "learning_rate": self.learning_rate, "learning_rate_bound": self.learning_rate_bound}
         return own | {"diverges": bool(self.diverges), "spectrum": self.spectrum.to_dict(), "assumptions": plain(self.assumptions)}
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
-from ..arguments import one_number
 from ..calculi.ntk import PARAMETERIZATIONS, KernelFunction, ntk
-from ..compose import require_network
-from ..errors import KcalcError, without_option
-from ..layers import Affine, Layer
-from ..network import Network
-from ..plain_arguments import choice, whole
+from ..fields.arguments import one_number
+from ..foundation.errors import KcalcError, without_option
+from ..foundation.plain_arguments import choice, whole
+from ..network.compose import require_network
+from ..network.layers import Affine, Layer
+from ..network.network import Network
 from .algebra import diagonal, gram
 
 Array = np.ndarray

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError
 from ..fields.jax_field import is_jax
-from ..plain_arguments import whole
-from ..printing import Shown, plain, shown
-from ..spectrum import Spectrum, ridge_value, spectrum
-from ..threads import cached_property
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import whole
+from ..foundation.printing import Shown, plain, shown
+from ..foundation.process_state import cached_property
+from ..matrices.spectrum import Spectrum, ridge_value, spectrum
 from .algebra import Algebra, Array, algebra_of, diagonal, gram, inputs, targets, traced
 
 __all__ = ["GaussianProcess", "KernelRegression", "gaussian_process", "kernel_regression"]
@@ -21,9 +21,9 @@ __all__ = ["GaussianProcess", "KernelRegression", "gaussian_process", "kernel_re
 def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> KernelRegression:
     """Kernel (ridge) regression: ``f(x) = K(x, X) (K(X, X) + ridge I)^-1 y``.
 
-    With the NTK and ``ridge=0`` it is what gradient descent on the square loss makes, in the end and on average over initialisations, of an
+    With the NTK and ``ridge=0`` it is the limit of gradient descent on the square loss, averaged over initialisations, of an
     infinitely wide network. ``kernel``: ``kc.ntk(net)``, its ``.nngp``, or any function of (X, Y) that gives a matrix; ``X`` (n, features);
-    ``y`` (n,) or (n, outputs), e.g. one column of 1 and -1 per class. ``ridge``: what is added to the
+    ``y`` (n,) or (n, outputs), e.g. one column of 1 and -1 per class. ``ridge``: the number added to the
     diagonal of K(X, X), >= 0.
 
     Returns: a :class:`KernelRegression`. Raises: KcalcError for data that do not fit, nan, or a matrix that is not positive definite, with
@@ -91,7 +91,7 @@ class KernelRegression(Shown):
             return self._shaped(self._cross(cross) @ self._weights)
 
     def leave_one_out(self) -> Array:
-        """What the fit without its i-th point predicts there, for each i: ``y_i - w_i / (K + ridge I)^-1_ii``, without refitting."""
+        """Leave-one-out predictions at the training points: ``y_i - w_i / (K + ridge I)^-1_ii``, without refitting."""
         algebra = self._algebra
         with algebra.scope():
             inverse = algebra.solve(self._factor, algebra.xp.eye(len(self.X), dtype=self.matrix.dtype))
@@ -112,7 +112,7 @@ class KernelRegression(Shown):
         return tuple(getattr(self.kernel, "assumptions", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """What was fitted to what, and the coefficients, as plain data."""
+        """Kernel, data sizes and coefficients of the fit, as plain data."""
         kernel = {"kernel": repr(self.kernel), "points": len(self.X), self.ridge_name: float(self.ridge)}
         return kernel | {"coefficients": plain(np.asarray(self.coefficients)), "assumptions": plain(self.assumptions)}
 

@@ -9,11 +9,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..errors import glimpse
-from ..files import destination, write_whole
-from ..plain_arguments import file_path, items, text
+from ..foundation.errors import glimpse
+from ..foundation.files import destination, write_whole
+from ..foundation.plain_arguments import file_path, items, text
 from ..shaping import Shaping
-from .facts import Facts, gathered
+from .network_facts import Facts, gathered
 from .page import rendered
 from .subject import subject
 
@@ -22,7 +22,7 @@ from .subject import subject
 class NetworkReport:
     """A page about a network: ``html`` is its text, ``path`` where it was written (None: nowhere yet).
 
-    ``refused``: {what: reason} for what a calculus could not say of this network; the page says it too.
+    ``refused``: {result: reason} for results that a calculus refused; the page says it too.
     """
 
     name: str
@@ -68,14 +68,14 @@ def report(
     """One self-contained HTML page about a network: drawing, maps with sliders, slopes, tangent kernel, shaping, constants, assumptions.
 
     ``net_or_model``: a network, a :class:`kcalc.Shaping` (its original network is "before" and its own constants are "after", unless a
-    method, targets or an activation are given), or whatever :func:`kcalc.read` takes, with its ``example_inputs``.
+    method, targets or an activation are given), or a model that :func:`kcalc.read` takes, with its ``example_inputs``.
     ``path``: where the page is written
     (whole or not at all; None: nowhere). ``activation``: that of every nonlinear layer, None: each layer's own. ``method``: the shaping
     method of the page, by default "tat" for ReLUs and "dks" for all else; ``targets`` are that method's (``zeta=1.5``, ``eta=.9``).
     ``name``, ``title``: the page's headline and the line below it. ``command``: how the page is made again, for its last lines.
 
-    The page needs no network access. What a calculus refuses of the network is said on the page, with the reason.
-    Returns: a :class:`NetworkReport`. Raises: KcalcError for something that is no network and no model, unknown activations, methods and
+    The page needs no network access. Results that a calculus refuses are named on the page, with the reason.
+    Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or a model, unknown activations, methods and
     targets, and a file that cannot be written.
     """
     if path is not None:

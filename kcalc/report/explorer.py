@@ -1,4 +1,4 @@
-"""What the page's sliders need: programs before and after shaping, tables of local maps, ranges, and the reasons for what cannot slide."""
+"""The data of the page's sliders: programs before and after shaping, tables of local maps, ranges, and the reasons for missing sliders."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from ..activations import Activation, activation
 from ..activations.rectifiers import Leaky
-from ..errors import KcalcError
-from ..network import Network
-from ..subnetworks import maximal_slope, subnetworks
+from ..calculi.subnetworks import maximal_slope, subnetworks
+from ..foundation.errors import KcalcError
+from ..network.network import Network
 from .local_tables import LocalTable, packed, raw_table, shaped_table
 from .program import ENTRY, Program, Step, compiled
 from .replay import Group, check, exact, run
@@ -33,7 +33,7 @@ STEEP = (0.6, 0.2)  # psi - 1 up to which shaped tables go: tried in turn
 
 @dataclass
 class Explorer:
-    """The payload of the page's maps; ``reasons``: what is not slidable and why."""
+    """The payload of the page's maps; ``reasons``: why sliders are missing."""
 
     program: Program | None = None
     shaped: Program | None = None
@@ -73,7 +73,7 @@ class Explorer:
 def explorer(
     network: Network, shaped: Network | None, own: Sequence[Activation], method: str = "dks", zeta: float | None = None
 ) -> Explorer:
-    """The explorer of a network and its form shaped by a method (DKS: with this zeta); what cannot be had is left out, with the reason."""
+    """The explorer of a network and its form shaped by a method (DKS: with this zeta); refused parts are left out, with the reason."""
     found = Explorer(own=", ".join(dict.fromkeys(phi.name for phi in own)))
     try:
         found.program = compiled(network)
@@ -144,7 +144,7 @@ def _shortcut_slider(found: Explorer) -> None:
 
 
 def _touched(found: Explorer) -> str:
-    """What the shortcut slider changes: sums without weights stay as they are."""
+    """The effect of the shortcut slider in a sentence: sums without weights are kept."""
     hint = "amplitude of the shortcut in every sum of two; squares add up to 1"
     if found.program is None:
         return hint
@@ -376,7 +376,7 @@ def _shaped(phi: Activation, low: float, high: float) -> Any:
 
 
 def _slopes(found: Explorer, shaped: Network) -> tuple[float, float]:
-    """psi - 1 from the flattest corner of the sliders to what the network as built asks at the largest zeta."""
+    """psi - 1 from the flattest corner of the sliders to the value that the network as built needs at the largest zeta."""
     mu = maximal_slope(shaped)
     deepest = max((s["most"] / s["count"] for s in found.depths if "shaped" in s), default=1.0)
     low = (float(mu.inverse(found.zeta[0])) - 1) / (deepest * 1.2)
@@ -384,7 +384,7 @@ def _slopes(found: Explorer, shaped: Network) -> tuple[float, float]:
 
 
 def _zetas(shaped: Network) -> tuple[float, float]:
-    """The range of the zeta slider: above what the network has at the local slope 1, which is more than 1 behind products."""
+    """The range of the zeta slider: above the network's slope at the local slope 1, which exceeds 1 behind products."""
     mu = maximal_slope(shaped)
     least = float(mu({str(mu.symbols[0]): 1.0})) if len(mu.symbols) == 1 else 1.0
     return ZETA if least < ZETA[0] - 0.01 else (1.02 * least, max(ZETA[1], 2 * least))

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..calculi.ntk import KernelFunction, TangentReading
 from ..calculi.regime import predicted_limit
-from ..errors import KcalcError
-from ..layers import Affine
-from ..network import Network
+from ..foundation.errors import KcalcError
+from ..network.layers import Affine
+from ..network.network import Network
 
 SPHERE = 10  # dimensions of the inputs' space
 DEGREES = 9
@@ -22,7 +22,7 @@ NODES = 28
 
 @dataclass(frozen=True)
 class Kernel:
-    """The NTK over c, its eigenvalues by degree on the sphere in ``SPHERE`` dimensions, what depth leads to."""
+    """The NTK over c, its eigenvalues by degree on the sphere in ``SPHERE`` dimensions, the limit of depth."""
 
     c: list[float]
     ntk: list[float]
@@ -81,7 +81,7 @@ def _multiplicity(k: int) -> int:
 
 
 def meaning(before: Kernel | None, after: Kernel | None) -> str:
-    """What the kernels mean for training, in a sentence or two."""
+    """The meaning of the kernels for training, in a sentence or two."""
     words = []
     for name, found in (("Before shaping", before), ("After shaping", after)):
         if found is None:

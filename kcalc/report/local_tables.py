@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from ..shaping.constants import Constants
 from ..shaping.dks import constants_for
 
@@ -59,7 +59,7 @@ class LocalTable:
         return out
 
     def ratio_at(self, theta: Array, level: float) -> Array:
-        """(1 - C)/(1 - c), or what stands for it in a shaped table, as the page evaluates it."""
+        """(1 - C)/(1 - c), or its counterpart in a shaped table, as the page evaluates it."""
         t = 0.0 if self.high == self.low else (2 * level - self.low - self.high) / (self.high - self.low)
         row = np.polynomial.chebyshev.chebval(t, self.ratio.T)
         return np.polynomial.chebyshev.chebval(2 * theta / math.pi - 1, row)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from ..mathml import mathml
+from ..foundation.mathml import mathml
 
 
 class Html(str):
@@ -44,13 +44,13 @@ def paragraph(*content: Any, kind: str | None = None) -> Html:
 
 
 def calm(text: Any) -> Html:
-    """What cannot be said, and why."""
+    """A missing result, and the reason."""
     words = " ".join(str(text).split())
     return tag("p", words if words.endswith((".", "!", "?")) else f"{words}.", class_="calm")
 
 
 def section(name: str, title: str, lead: str, *content: Any, badge: Html | None = None) -> Html:
-    """A part of the page: heading, with a badge beside it if there is one, one sentence on what it shows, content."""
+    """A part of the page: heading, with a badge beside it if there is one, one sentence about it, content."""
     heading = tag("h2", title, id=f"{name}-title")
     top = tag("div", heading, badge, class_="headed") if badge else heading
     return tag("section", top, paragraph(lead, kind="lead"), *content, id=name, aria_labelledby=f"{name}-title")

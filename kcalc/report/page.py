@@ -12,12 +12,12 @@ from importlib import metadata
 from importlib.resources import files
 from typing import Any
 
-from ..layers import Nonlinear
+from ..network.layers import Nonlinear
 from ..version import __version__
 from . import sections
-from .facts import Facts
 from .kernels import SPHERE, meaning
 from .markup import Html, calm, embedded, heuristic_badge, number, paragraph, safe, section, tag
+from .network_facts import Facts
 from .traces import verdict
 
 SCRIPTS = ("program.js", "charts.js", "maps.js", "drawing.js", "figures.js", "page.js")
@@ -85,7 +85,7 @@ def contents() -> Html:
 
 
 def header(facts: Facts) -> Html:
-    """Name, what it is, key figures, and the verdict."""
+    """Name, description, key figures, and the verdict."""
     network = facts.subject.network
     edges = sum(len(parents) for _, _, parents in network.steps())
     figures = [

@@ -1,8 +1,8 @@
-"""A network as a short program over local maps, each repeated block written once: what the page evaluates.
+"""A network as a short program over local maps, each repeated block written once; the page evaluates it.
 
 State of a feature map: groups of channels ``(share, q, gap, mean)``, ``gap = 1 - c``, both inputs of one q value. The rules are those of
 :mod:`kcalc.calculi.kernel` for fresh Gaussian pre-activations and independent addends; :mod:`kcalc.report.replay` runs a program in Python,
-and a program that does not give what the kernel calculus gives is not used.
+and a program that differs from the kernel calculus is not used.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import layers as L
 from ..activations import Activation
-from ..errors import KcalcError
-from ..network import Network, concat_channels, sum_weights
+from ..foundation.errors import KcalcError
+from ..network import layers as L
+from ..network.network import Network, concat_channels, sum_weights
 
 Node = Hashable
 ENTRY = -1
@@ -23,7 +23,7 @@ MOST_NODES = 4000
 
 @dataclass(frozen=True)
 class Step:
-    """One node: its rule, the steps of its piece that it reads (ENTRY: what the piece reads) and its numbers."""
+    """One node: its rule, the steps of its piece that it reads (ENTRY: the input of the piece) and its numbers."""
 
     node: Node
     kind: str
@@ -34,7 +34,7 @@ class Step:
     standardised: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The step as plain data, without what is empty."""
+        """The step as plain data, without empty fields."""
         out: dict[str, Any] = {"k": self.kind, "r": list(self.reads), "n": str(self.node)}
         if self.numbers:
             out["w"] = list(self.numbers)

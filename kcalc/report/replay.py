@@ -10,8 +10,8 @@ import numpy as np
 
 from ..activations import Activation
 from ..calculi.global_maps import c_map
-from ..errors import KcalcError
-from ..network import Network
+from ..foundation.errors import KcalcError
+from ..network.network import Network
 from .program import ENTRY, Program, Step
 
 Array = Any
@@ -117,7 +117,7 @@ def _over(top: Any, q: Any, step: Step | None) -> Any:
 
 
 def whole(groups: Sequence[Group], step: Step | None = None) -> tuple[Any, Array, Any]:
-    """(q, gap, mean) over all channels of what a step reads, or of an end. Raises: KcalcError where q is not positive and finite."""
+    """(q, gap, mean) over all channels of a step's input, or of an end. Raises: KcalcError where q is not positive and finite."""
     if len(groups) == 1:
         return groups[0].q, groups[0].gap, groups[0].mean
     q = sum(g.share * g.q for g in groups)
@@ -154,7 +154,7 @@ def _sum(step: Step, inputs: list[list[Group]]) -> list[Group]:
 
 
 def check(program: Program, network: Network) -> None:
-    """Compare a program with the kernel calculus, at two repetitions of what repeats. Raises: KcalcError where its rules are not enough."""
+    """Compare a program with the kernel calculus, at two repetitions of blocks. Raises: KcalcError where its rules are not enough."""
     theta = np.array(ANGLES)
     short = shortened(network)
     exact_gaps = c_map(short).gap_at_angle(theta)

@@ -8,10 +8,10 @@ from typing import Any
 import sympy as sp
 
 from ..calculi.slopes import polynomial_texts
-from ..errors import glimpse
+from ..foundation.errors import glimpse
 from ..plotting.svg import drawn_nodes, network_summary, network_svg
-from .facts import LONGEST, LONGEST_EXPORT, Facts
 from .markup import Html, calm, details, formula, heuristic_badge, number, paragraph, safe, section, table, tag
+from .network_facts import LONGEST, LONGEST_EXPORT, Facts
 from .traces import verdict
 
 MOST_DRAWN = 700
@@ -220,7 +220,7 @@ def _where(nodes: list[str]) -> str:
 
 
 def methods(facts: Facts) -> Html:
-    """Before and after, and what other methods give."""
+    """Before and after, and the results of other methods."""
     parts: list[Any] = []
     if len(facts.subject.network.outputs) > 1:
         parts.append(

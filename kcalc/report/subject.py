@@ -1,4 +1,4 @@
-"""What the report is about: a network of our own, or a model that is read first."""
+"""The subject of the report: a network, or a model that is read first."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
-from .. import layers as L
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
-from ..arguments import as_number
-from ..errors import KcalcError, glimpse, unknown
+from ..fields.arguments import as_number
+from ..foundation.errors import KcalcError, glimpse, unknown
+from ..interchange.model_reading import Reading
 from ..interchange.read import read
-from ..interchange.reading import Reading
-from ..network import Network
+from ..network import layers as L
+from ..network.network import Network
 from ..shaping import METHODS, Shaping, shape
 from ..shaping.base import replace_activations
 
@@ -24,7 +24,7 @@ DOMAINS = {"zeta": (1.0, math.inf), "eta": (0.0, 1.0), "tau": (0.0, math.inf)}
 
 @dataclass(frozen=True)
 class Subject:
-    """The network, its name, what it is in one line, and where it comes from."""
+    """The network, its name, a description in one line, and its origin."""
 
     network: Network
     name: str
@@ -34,8 +34,7 @@ class Subject:
     @property
     def activations(self) -> tuple[Activation, ...]:
         """The distinct activations, in the order of the network."""
-        layers = (self.network.layer(node) for node in self.network.nodes_of(L.Nonlinear))
-        return tuple(dict.fromkeys(layer.activation for layer in layers if isinstance(layer, L.Nonlinear)))
+        return self.network.activations
 
 
 def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = None, title: str | None = None, phi: Any = None) -> Subject:
@@ -64,14 +63,14 @@ def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = N
 
 
 def described(network: Network) -> str:
-    """What a network is, in one line."""
+    """A description of a network, in one line."""
     kinds = {type(layer) for _, layer, _ in network.steps()}
     joins = any(isinstance(layer, L.Sum) and len(parents) > 1 for _, layer, parents in network.steps())
     norms = [kind.__name__ for kind in (L.BatchNorm, L.LayerNorm, L.GroupNorm, L.RMSNorm) if kind in kinds]
     shape_ = (
         "A network with sums of branches" if joins else "A network with concatenations" if _concatenates(network) else "A chain of layers"
     )
-    names = dict.fromkeys(layer.activation.name for _, layer, _ in network.steps() if isinstance(layer, L.Nonlinear))
+    names = dict.fromkeys(phi.name for phi in network.activations)
     words = f"{shape_}, activation {', '.join(names)}" if names else f"{shape_} without activations"
     return words + (f", with {' and '.join(norms)}" if norms else "")
 
@@ -95,7 +94,7 @@ def in_floats(network: Network) -> Network:
     return network.map_layers(plain)
 
 
-# -- shaping what can be shaped ----------------------------------------------------------------------------------------------------------
+# -- shaping ----------------------------------------------------------------------------------------------------------
 
 REWRITES: tuple[tuple[str, Callable[[Network], Network]], ...] = (
     ("", lambda network: network),
@@ -110,7 +109,7 @@ REWRITES: tuple[tuple[str, Callable[[Network], Network]], ...] = (
 
 @dataclass(frozen=True)
 class Shaped:
-    """A shaping, or why there is none; ``rewrite`` says what had to be done to the network first, ``note`` which target it got and why."""
+    """A shaping, or why there is none; ``rewrite``: changes made to the network first; ``note``: its target, and the reason for it."""
 
     method: str
     shaping: Shaping | None

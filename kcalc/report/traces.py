@@ -1,4 +1,4 @@
-"""What happens to q and c values from layer to layer, and the words for it."""
+"""q and c values from layer to layer, and sentences about them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from ..calculi.global_maps import c_map, node_values
 from ..calculi.regime import kind
-from ..errors import KcalcError
-from ..network import Network
+from ..foundation.errors import KcalcError
+from ..network.network import Network
 from ..shaping.traces import STARTS, depth_trace
 from .program import ENTRY, Program
 from .replay import Group, run, whole
@@ -106,7 +106,7 @@ def _from_network(network: Network) -> Trace:
 
 
 def verdict(found: Trace) -> str:
-    """What the network does to pairs of inputs, in a sentence."""
+    """The effect of the network on pairs of inputs, in a sentence."""
     slope, level = found.slope, found.level
     parts = []
     if not np.isfinite(slope) or slope > 1e6:

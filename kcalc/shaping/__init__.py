@@ -6,8 +6,8 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any, Literal
 
-from ..errors import KcalcError, glimpse, unknown
-from ..network import Network, require_network
+from ..foundation.errors import KcalcError, glimpse, unknown
+from ..network.network import Network, require_network
 from .base import Shaping
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
@@ -156,7 +156,7 @@ def shape(
       ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``, ``output_std``, ``balance``. See :func:`geometric`.
     - ``others``: targets of a method of your own in ``METHODS``.
 
-    Returns: a :class:`Shaping`. Raises: KcalcError for an unknown method or target, and whatever the method refuses.
+    Returns: a :class:`Shaping`. Raises: KcalcError for an unknown method or target, and the refusals of the method.
     """
     given = {name: value for name, value in locals().items() if name in TARGETS and value is not OF_METHOD} | others
     require_network(network)

@@ -1,4 +1,4 @@
-"""What can be absorbed by the Affine layers of a network of transformed activations: one pass backwards, one forwards.
+"""Transformations absorbed by the Affine layers of a network of transformed activations: one pass backwards, one forwards.
 
 A feature map z^ of the given network and z of the plain one are tied by z^ = s z + t, with numbers s and t per node (per block of channels
 behind a concatenation). Inputs and outputs have (1, 0); gamma (phi(alpha x + beta) + delta) wants (1/alpha, -beta/alpha) before it and
@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any, NamedTuple
 
-from .. import layers as L
-from ..errors import KcalcError
-from ..maps import Assumption
-from ..network import Network, concat_channels, sum_weights
+from ..foundation.errors import KcalcError
+from ..maps.maps import Assumption
+from ..network import layers as L
+from ..network.network import Network, concat_channels, sum_weights
 
 Node = Hashable
 BORDERS = ("refuse", "interior")
@@ -55,14 +55,14 @@ class Relation(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What the readers of a node ask of its relation; None where they take any. ``reader`` is who asks."""
+    """The relation that the readers of a node need; None where they take any. ``reader`` is the one that needs it."""
 
     scale: float | None = None
     shift: float | None = None
     reader: Node = None
 
 
-# -- what has to be absorbed -------------------------------------------------------------------------------------------------------------
+# -- transformations to absorb -------------------------------------------------------------------------------------------------------------
 
 
 def _constants(layer: L.Nonlinear) -> tuple[float, float, float, float]:
@@ -77,7 +77,7 @@ def same(one: float, two: float) -> bool:
 
 
 class Needs:
-    """What readers ask, from the outputs backwards: firm needs, and scales that would leave the weights of Sums as they are."""
+    """The needs of readers, from the outputs backwards: firm needs, and scales that would leave the weights of Sums as they are."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -162,7 +162,7 @@ class Absorption:
     # shifts
 
     def value(self, form: Form) -> Form:
-        """The form with what has been settled since put in."""
+        """The form with the scales settled since put in."""
         while any(node in self.settled for node in form.terms):
             node = next(node for node in form.terms if node in self.settled)
             factor = form.terms[node]

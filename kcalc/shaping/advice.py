@@ -10,9 +10,9 @@ from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
-from ..errors import FreshnessError, KcalcError, UnreachableTarget, without_option
-from ..network import Network
-from ..subnetworks import maximal_slope
+from ..calculi.subnetworks import maximal_slope
+from ..foundation.errors import FreshnessError, KcalcError, UnreachableTarget, without_option
+from ..network.network import Network
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -105,7 +105,7 @@ def for_products() -> str:
 
 
 def least_zeta() -> float:
-    """The slope that products give some subnetwork of the network whatever its activations.
+    """The slope that products give some subnetwork of the network, for any activations.
 
     Infinite where it is not known.
     """

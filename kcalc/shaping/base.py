@@ -1,4 +1,4 @@
-"""What every shaping method shares: its target, the constants it found, the network it made, and how to look at them."""
+"""The result of every shaping method: its targets, constants and network, and their pictures and tables."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from .. import layers as L
 from ..activations import Activation
 from ..calculi.global_maps import c_map, end_values
-from ..errors import KcalcError
-from ..maps import Approximable, Assumption
-from ..network import Network, is_normalised, sum_weights
-from ..printing import html_table, marked, plain
-from ..subnetworks import maximal, maximal_curvature
-from ..threads import cached_property
+from ..calculi.subnetworks import maximal, maximal_curvature
+from ..foundation.errors import KcalcError
+from ..foundation.printing import html_table, marked, plain
+from ..foundation.process_state import cached_property
+from ..maps.maps import Approximable, Assumption
+from ..network import layers as L
+from ..network.network import Network, is_normalised, sum_weights
 from .advice import either, for_products
 from .constants import ConstantsTable
 from .measure import local_values
@@ -72,7 +72,7 @@ class Shaping(Approximable):
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the kernel calculus takes for granted on the shaped network, node by node."""
+        """The assumptions of the kernel calculus on the shaped network, node by node."""
         if self.tokens is not None:
             return (*self.tokens.assumptions(self.network), *self.tokens.notes, *self.warnings)
         return (*c_map(self.network).assumptions, *self.warnings)
@@ -188,7 +188,7 @@ class Shaping(Approximable):
         weighted sums, initialisers of the weights, normalisation of the inputs, and tables from nodes to them. "onnx": a model whose
         functions are the activations and sums (the text is a listing of it, the file binary). "json": the document ``kcalc.shaping/1``
         with the network. "latex": tables.
-        Raises: KcalcError for another target, activations that are callables, folders that are missing, and what a target cannot express.
+        Raises: KcalcError for another target, activations that are callables, missing folders, and shapings that a target cannot express.
         """
         from ..interchange.writers import export
 
@@ -198,10 +198,11 @@ class Shaping(Approximable):
         """A new model of the same framework that computes exactly the shaped network; ``model`` is left as it is.
 
         Activations are the transformed ones, sums carry the normalised weights, normalisations that the shaped network lacks are removed,
-        weights are drawn anew. ``model``: what :func:`kcalc.read` gave the network for (node labels must be the same); ``example_inputs``
+        weights are drawn anew. ``model``: the one that :func:`kcalc.read` read as the network (same node labels); ``example_inputs``
         may be left out if this very object was read before in this process. ``options``: ``weights``, "orthogonal_delta" (default),
-        "gaussian_delta" or "keep"; for PyTorch ``generator``, a ``torch.Generator`` (default None: PyTorch's global one, which
-        ``torch.manual_seed`` sets); for JAX, Flax, Equinox and Keras ``key``, a whole number or ``jax.random.key(seed)`` (default 0).
+        "gaussian_delta" or "keep" (the model's own, for which the conditions of the shaping need not hold); for PyTorch ``generator``, a
+        ``torch.Generator`` (default None: PyTorch's global one, which ``torch.manual_seed`` sets); for JAX, Flax, Equinox and Keras
+        ``key``, a whole number or ``jax.random.key(seed)`` (default 0).
         Raises: KcalcError for models that cannot be read, networks that are not made of the model's nodes, and
         networks that are only a part of the model (one of ``Reading.parts``), for the rest would be lost.
         """

@@ -11,10 +11,10 @@ import sympy as sp
 
 from ..activations import Activation
 from ..calculi.convex import ConvexCalculus
-from ..errors import KcalcError, UnreachableTarget
-from ..layers import Layer, Nonlinear
-from ..network import Network
-from ..subnetworks import subnetworks
+from ..calculi.subnetworks import subnetworks
+from ..foundation.errors import KcalcError, UnreachableTarget
+from ..network.network import Network
+from ..network.primitives import Post, Primitive
 from .residual_blocks import ResidualBlock
 
 Node = Hashable
@@ -35,8 +35,8 @@ class _LogSlopes(ConvexCalculus[float]):
     def start(self) -> float:
         return 0.0
 
-    def nonlinear(self, layer: Nonlinear, node: Node, state: float) -> float:
-        return state + self.logs[layer.activation]
+    def nonlinear(self, op: Post, node: Node, state: float) -> float:
+        return state + self.logs[op.activation]
 
     def normalise(self, slope: sp.Expr, state: float) -> float:
         return state + math.log(float(slope))
@@ -44,10 +44,10 @@ class _LogSlopes(ConvexCalculus[float]):
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[float]) -> float:
         return _mixed([float(share) for share in shares], states)
 
-    def rule(self, layer: Layer, node: Node, inputs: list[float]) -> float:
+    def rule(self, op: Primitive, node: Node, inputs: list[float]) -> float:
         slot = self.blocks.get(node)
         if slot is None:
-            return super().rule(layer, node, inputs)
+            return super().rule(op, node, inputs)
         return _mixed([1 - self.y, self.y], [inputs[slot], inputs[1 - slot]])
 
 

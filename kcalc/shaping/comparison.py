@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..printing import Tabled, html_table, text_table
+from ..foundation.printing import Tabled, html_table, text_table
 
 RESIDUAL = "residual of "
 

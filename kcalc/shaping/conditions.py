@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..activations import Activation
-from ..errors import UnreachableTarget
+from ..foundation.errors import UnreachableTarget
 from .advice import advised, either
 from .moments import Moments, Pair
 
@@ -68,7 +68,7 @@ class System(Protocol):
 
     @property
     def remedy(self) -> str:
-        """What may help where the first equation cannot be met."""
+        """Remedies where the first equation cannot be met."""
         ...
 
     def named(self, target: float, above: bool | None = None, digits: int = 6) -> str:
@@ -89,7 +89,7 @@ class System(Protocol):
         ...
 
     def limit(self, one: Any, two: Any, three: Any) -> Any:
-        """What vanishes at the shift that a branch has as alpha -> 0, from phi', phi'', phi''' there."""
+        """A function that vanishes at the shift of a branch as alpha -> 0, from phi', phi'', phi''' there."""
         ...
 
     def first_scale(self, one: float, two: float) -> float:

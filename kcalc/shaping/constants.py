@@ -8,10 +8,10 @@ from typing import Any
 
 from ..activations import Activation
 from ..activations.rectifiers import leaky_relu
-from ..errors import KcalcError, glimpse, unknown
-from ..plain_arguments import is_key
-from ..printing import Tabled, html_table, text_table
-from ..threads import cached_property
+from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.plain_arguments import is_key
+from ..foundation.printing import Tabled, html_table, text_table
+from ..foundation.process_state import cached_property
 
 Node = Hashable
 COLUMNS = ("alpha", "beta", "gamma", "delta", "negative_slope", "sigma_w", "sigma_b")
@@ -48,7 +48,7 @@ class Constants(Tabled):
 
     @property
     def gamma(self) -> float | Any:
-        """The output scale."""
+        """The output scale, the letter of [DKS sec. 18.1]. The gamma of weights is another quantity: :attr:`WeightScaling.gamma`."""
         return self.output_scale
 
     @property
@@ -138,7 +138,7 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
         return key in self.by_node or key in self._by_name
 
     def columns(self) -> tuple[str, ...]:
-        """The constants that are set, in order: what a table of them shows."""
+        """The constants that are set, in the order of their table."""
         return tuple(name for name in COLUMNS if any(getattr(k, name) is not None for k in self.by_node.values()))
 
     @property

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from .conditions import Equations, System
 from .moments import moments
 from .solver import FARTHEST, LARGEST, LEAST, Point, needed

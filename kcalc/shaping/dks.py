@@ -11,16 +11,16 @@ import numpy as np
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
 from ..activations.registry import same_function
-from ..arguments import as_number
 from ..calculi.slopes import log_slopes
-from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
-from ..layers import Nonlinear, Product
-from ..maps import Assumption
-from ..network import Network
-from ..plain_arguments import truth
-from ..subnetworks import maximal_slope
-from ..subnetworks.forward import ForwardSlope
-from ..subnetworks.slope_maxima import MaximalSlope
+from ..calculi.subnetworks import maximal_slope
+from ..calculi.subnetworks.forward import ForwardSlope
+from ..calculi.subnetworks.slope_maxima import MaximalSlope
+from ..fields.arguments import as_number
+from ..foundation.errors import KcalcError, UnreachableTarget, glimpse, unknown
+from ..foundation.plain_arguments import truth
+from ..maps.maps import Assumption
+from ..network.layers import Nonlinear, Product
+from ..network.network import Network
 from .advice import advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
@@ -56,7 +56,7 @@ def dks(
     """Shape a network so that the slopes of its subnetworks' C maps at 1 are at most ``zeta``.
 
     ``subnetworks="strict"`` takes the papers' subnetworks. Taps, heads and further inputs hide depth from them (a warning says so);
-    ``"forward"`` bounds the slope from the inputs to every node instead, whatever else reads the maps between.
+    ``"forward"`` bounds the slope from the inputs to every node instead, also where maps between have other readers.
     ``q_slope`` is the Q'(1) asked for (1, which keeps errors of q from growing or shrinking with depth), ``"minimize"`` for the least that
     goes with the slope, or None to drop the condition, so that the input scale is found alone, with the smallest shift that serves.
 
@@ -84,16 +84,10 @@ def dks(
     _check_reach(plain, reading, float(zeta))
     slope = float(reading.inverse(float(zeta)))
     layers = {node: layer.activation for node, layer, _ in plain.steps() if isinstance(layer, Nonlinear)}
-    solved: dict[Activation, Constants] = {}
-    for phi in dict.fromkeys(layers.values()):
-        try:
-            solved[phi] = constants_for(phi, slope, wanted, free_slope)
-        except OutOfReach as error:
-            near = slope_text(float(reading(error.nearest)) - 1, error.above)
-            asked = slope_text(float(zeta) - 1, digits=9)
-            value = float(near.removeprefix("1 + ")) + near.startswith("1 + ")
-            exactly = advised(f"zeta = {near}", "dks", zeta=value) or f"about zeta = {near}"
-            raise UnreachableTarget(f"{error}, which is {exactly} in this network (asked for: {asked})") from None
+    try:
+        solved = {phi: constants_for(phi, slope, wanted, free_slope) for phi in dict.fromkeys(layers.values())}
+    except OutOfReach as error:
+        raise _beyond_reach(error, reading, float(zeta)) from None
     by_node = {node: solved[phi] for node, phi in layers.items()}
     shaped, rows = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), known, token_rows)
     check_fresh(shaped)
@@ -116,8 +110,16 @@ def dks(
     )  # fmt: skip
 
 
+def _beyond_reach(error: OutOfReach, reading: MaximalSlope | ForwardSlope, zeta: float) -> UnreachableTarget:
+    """The error for a slope that an activation does not reach: it names the nearest zeta of the network."""
+    near = slope_text(float(reading(error.nearest)) - 1, error.above)
+    value = float(near.removeprefix("1 + ")) + near.startswith("1 + ")
+    exactly = advised(f"zeta = {near}", "dks", zeta=value) or f"about zeta = {near}"
+    return UnreachableTarget(f"{error}, which is {exactly} in this network (asked for: {slope_text(zeta - 1, digits=9)})")
+
+
 def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
-    """What to know about the reading of subnetworks that the slope was bounded in."""
+    """Assumptions about the reading of subnetworks in which the slope was bounded."""
     if subnetworks == "forward":
         return [Assumption("network", READINGS["forward"])]
     if mu.warning is None:

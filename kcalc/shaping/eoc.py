@@ -12,20 +12,20 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import layers as L
 from ..activations import Activation
 from ..activations import activation as resolve
-from ..arguments import as_number
-from ..errors import KcalcError, UnreachableTarget
-from ..expectations.quadrature import Array
-from ..maps import Assumption
-from ..network import Network, concat_channels, sum_weights
-from ..threads import cached_property
+from ..fields.arguments import as_number
+from ..foundation.errors import KcalcError, UnreachableTarget
+from ..foundation.process_state import cached_property
+from ..gaussian.expectations.quadrature import Array
+from ..maps.maps import Assumption
+from ..network import layers as L
+from ..network.network import Network, concat_channels, sum_weights
 from .advice import advised, either, shaping_method
 from .base import Shaping, prepared
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
-from .moments import settled
+from .moments import converged_moments
 from .search import check_shapeable
 
 LEAST_Q, USUAL_Q, LARGEST_Q = 1e-6, 1e3, 2e4  # beyond the usual only where there is no point up to there; residuals take seconds there
@@ -59,7 +59,7 @@ def edge(activation: Any, q: float | None = None, sigma_b: float | None = None, 
     """The point of the edge of chaos with the given q*, sigma_b or sigma_w (one of them), the one of the smallest q* if there are several.
 
     For activations of degree one (relu), for which the edge is the single point (sigma_w, 0) at any q*, the default is q* = 1.
-    Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0. Raises: KcalcError for bad input; UnreachableTarget naming what can be had.
+    Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0. Raises: KcalcError for bad input; UnreachableTarget naming the possible range.
     """
     phi = resolve(activation)
     check_shapeable(phi)
@@ -85,7 +85,7 @@ def _number(value: Any, name: str) -> float:
 
 def variances(phi: Activation, q: float) -> tuple[float, float]:
     """(sigma_w^2, sigma_b^2) of the edge at q*; the second is negative where the edge does not pass. sigma_b^2 without cancellation."""
-    m = settled(phi, math.log(q) / 2, 0.0)
+    m = converged_moments(phi, math.log(q) / 2, 0.0)
     if not m.gradient > 0:
         raise KcalcError(f"the gradient of {phi.name} vanishes at q = {q:g}")
     share = (m.excess - m.mean**2) / m.gradient
@@ -268,7 +268,7 @@ def _phi(network: Network, node: Any) -> Activation:
 def _affines(network: Network, points: dict[Activation, Edge], level: float) -> tuple[dict[Any, L.Affine], list[str], list[Any]]:
     """The Affine layers at the edge, the edits in words, and the nodes that read a Concat of parts of several kinds.
 
-    Raises: KcalcError where an Affine reads what has no q* of its own.
+    Raises: KcalcError where the input of an Affine has no q* of its own.
     """
     first = next(iter(points.values()))
     layers: dict[Any, L.Affine] = {}
@@ -314,10 +314,10 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
     """Refuse a network in which an activation does not see q*.
 
     Layer by layer from exact values, so that a q* that repels makes no errors grow. Returns: the outputs of other q. Raises:
-    KcalcError naming the activation and what sets its q.
+    KcalcError naming the activation and the layer that sets its q.
     """
     q: dict[Any, float] = {}
-    source: dict[Any, Any] = {}  # what set the q that a node hands on
+    source: dict[Any, Any] = {}  # layers that set the q of a node's output
     channels = concat_channels(shaped)
     for node, layer, parents in shaped.steps():
         read = q[parents[0]] if parents else 1.0
@@ -346,7 +346,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
 
 
 def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[Any, float]]:
-    """(layer that sets q, share of the channels) of what a node hands on: through Pool and the like, and the parts of Concat."""
+    """(layer that sets q, share of the channels) of a node's output: through Pool and the like, and the parts of Concat."""
     layer = network.layer(node)
     if isinstance(layer, PASSING):
         return _read(network, network.parents(node)[0], channels)

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError, unknown
-from ..layers import Affine
-from ..maps import Assumption
-from ..network import Network
-from ..plain_arguments import choice, is_key, mapping
-from ..printing import Shown, plain, shown
+from ..foundation.errors import KcalcError, unknown
+from ..foundation.plain_arguments import choice, is_key, mapping
+from ..foundation.printing import Shown, plain, shown
+from ..maps.maps import Assumption
+from ..network.layers import Affine
+from ..network.network import Network
 from .absorption import BORDERS, Absorption, Relation, same
 from .base import Shaping
 
@@ -92,7 +92,7 @@ def equivalent_parameters(shaping: Shaping | Network, border: str = "refuse") ->
     """The plain network equal to a network of transformed activations [DKS sec. 18.2].
 
     Input scales and shifts go into the Affine layers before an activation, output scales and shifts into those after; on residual trunks
-    all ways into a Sum share the work (its branches carry what the shortcut does not), and weights of Sums change where scales differ.
+    all ways into a Sum share the work (its branches carry the rest of the shortcut), and weights of Sums change where scales differ.
     Shifts do not commute with zero padding: with ``border="refuse"`` a convolution that a shift reaches must have padding "valid" or
     "circular" (or a kernel of 1); with ``border="interior"`` the networks agree away from the border only, as ``assumptions`` says.
 

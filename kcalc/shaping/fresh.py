@@ -1,20 +1,20 @@
-"""What local conditions take for granted of a network: activations that read fresh Gaussians, addends that are uncorrelated."""
+"""Assumptions of local conditions on a network: activations that read fresh Gaussians, addends that are uncorrelated."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
 
-from .. import layers as L
 from ..calculi.global_maps import c_map, q_and_variances
-from ..errors import FreshnessError, KcalcError
-from ..network import Network, sum_weights
+from ..foundation.errors import FreshnessError, KcalcError
+from ..network import layers as L
+from ..network.network import Network, sum_weights
 from .advice import advised, either
 from .tokens import unmixed
 
 Node = Hashable
 PASSING = (L.Identity, L.Flatten, L.Pool)
-OPENED = {  # what to do where factors or addends share weights
+OPENED = {  # the remedy where factors or addends share weights
     L.Sum: "end all addends of this Sum but one in their own Affine",
     L.Product: "end all factors of this Product but one in their own Affine",
 }
@@ -37,7 +37,7 @@ def check_fresh(network: Network) -> None:
 
 
 def _activation_before(network: Network, node: Node) -> Node:
-    """The nearest activation that a node reads without weights between, or what it reads itself where there is none."""
+    """The nearest activation that a node reads without weights between, or its own input where there is none."""
     waiting = list(network.parents(node))
     for here in waiting:  # grows as it is read
         if isinstance(network.layer(here), L.Nonlinear):
@@ -87,7 +87,7 @@ def check_sums(network: Network, promise: str, instead: Callable[[], str]) -> No
     """Refuse a shaped network in which the channel means of addends meet: ``q = sum_i w_i^2 q_i`` must hold at every Sum.
 
     Addends that end in activations are independent given their means, which :func:`check_fresh` lets pass; where two of them have
-    means ``m_i``, ``2 w_1 w_2 m_1 m_2`` is added to q. ``promise``: what would not hold; ``instead``: advice besides ending addends in
+    means ``m_i``, ``2 w_1 w_2 m_1 m_2`` is added to q. ``promise``: the claim that fails; ``instead``: advice besides ending addends in
     an Affine (see :func:`advised`). Raises: KcalcError naming the node and remedies.
     """
     network = unmixed(network)

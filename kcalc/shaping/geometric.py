@@ -8,18 +8,18 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import positive_number
 from ..calculi.scaling import Scaling, WeightScaling, scaling
 from ..calculi.scaling.activation_moments import half
 from ..calculi.scaling.calculus import with_images
 from ..calculi.scaling.levels import Level, quotient
 from ..calculi.widths import with_widths
-from ..errors import KcalcError
-from ..layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear, Pool, Scale
-from ..maps import Assumption
-from ..network import Network, Step
-from ..plain_arguments import choice, truth
-from ..threads import cached_property
+from ..fields.arguments import positive_number
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import choice, truth
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from ..network.layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear, Pool, Scale
+from ..network.network import Network, Step
 from .advice import shaping_method
 from .base import Shaping, prepared
 from .constants import Constants, ConstantsTable
@@ -106,7 +106,7 @@ def geometric(
     """E[W^2] = c / (k sqrt(n m)) with c = 2/k_typ for relu: gamma = zeta/c^2 is the same for all weights [Scaling eq. 3, sec. 6.2].
 
     k is the side of a layer's kernel, n and m its channels.  Where k is not k_typ a multiplier sqrt(k_typ/k) stands before the layer, so
-    that f -> sqrt(n/m) f from one pre-activation to the next.  Where zeta is not what it is at the first Affine (in residual branches,
+    that f -> sqrt(n/m) f from one pre-activation to the next.  Where zeta differs from that at the first Affine (in residual branches,
     behind pooling) c is multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse root.  Sums keep their weights.
 
     ``features``, ``image_shape``: as for ``kc.scaling``.  ``typical``: k_typ, the most frequent side by default.  ``input_scaling``:
@@ -115,7 +115,7 @@ def geometric(
     ``balance``: "gamma", or "nu", the ratio E[gW^2]/E[W^2] with the correlations counted that mean pooling makes, where the two differ.
 
     Returns: a :class:`GeometricShaping`. Raises: KcalcError for networks that cannot be shaped, activations that are not positively
-    homogeneous, widths and images that are missing, and whatever the scaling calculus refuses.
+    homogeneous, widths and images that are missing, and the refusals of the scaling calculus.
     """
     choice(balance, "balance of geometric initialisation", ("gamma", "nu"))
     input_scaling = truth(input_scaling, "input_scaling")
@@ -218,7 +218,7 @@ class _Plan:
             if abs(factor - 1) > 1e-12:
                 name = _free(self.base, f"{node}: scale")
                 steps.append((name, Scale(factor), parents))
-                edits.append(f"{node}: what it reads is multiplied by {factor:.10g}")
+                edits.append(f"{node}: its input is multiplied by {factor:.10g}")
                 parents = (name,)
             steps.append((node, replace(layer, sigma_w=sigma), parents))
         self.changes = tuple(edits)
@@ -235,7 +235,7 @@ class _Plan:
         return math.sqrt(math.sqrt(weight.groups) / (side * self.constant * branch * kept))
 
     def _kept(self, node: Node) -> float | None:
-        """What the activation before a layer leaves of second moments; None where a layer reads an input."""
+        """The factor of second moments by the activation before a layer; None where a layer reads an input."""
         layer = self.base.layer(node)
         while isinstance(layer, PASSING):
             node = self.base.parents(node)[0]

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import as_number
 from ..calculi.global_maps import c_map, q_map
-from ..errors import KcalcError, without_option
-from ..maps import Assumption, FixedPoint, QMap
-from ..network import Network
-from ..printing import Shown
-from ..subnetworks import maximal_curvature
+from ..calculi.subnetworks import maximal_curvature
+from ..fields.arguments import as_number
+from ..foundation.errors import KcalcError, without_option
+from ..foundation.printing import Shown
+from ..maps.maps import Assumption, FixedPoint, QMap
+from ..network.network import Network
 from .q_limits import GROWS, SETTLED, SHRINKS, QTable, length_scale, q_limits
 
 STEPS = 300  # blocks that q values are followed through
@@ -27,7 +27,7 @@ ROUNDED = 1e-13
 
 @dataclass(frozen=True)
 class DepthLimit(Shown):
-    """What many copies of a block do to q and to c values: q* and c*, the slopes there, and the depths over which they are approached.
+    """The limit of many copies of a block for q and c values: q* and c*, the slopes there, and the depths over which they are approached.
 
     ``rate`` is C'(c*), ``q_rate`` Q'(q*); distances shrink by that factor per block. ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks;
     they are infinite where the slope is 1 or -1 (slower than any exponential), and xi_q where a q that Q keeps repels all others.
@@ -81,7 +81,7 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
 
 
 def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:
-    """What to know of a q value that Q keeps and that repels all others."""
+    """A note on a q value that Q keeps and that repels all others."""
     if abs(rate) <= 1 + EDGE:
         return ()
     return (Assumption("network", f"Q keeps q = {q:g}, but repels others: its slope there is {rate:.6g}, so that any other q moves away"),)
@@ -131,7 +131,7 @@ def _approached(squares: QMap, point: FixedPoint, trail: Sequence[float]) -> boo
 def _unsettled(points: Sequence[FixedPoint], q: float, what: str) -> KcalcError:
     known = ", ".join(f"q = {p.value:.6g} with slope {p.slope:.6g}" for p in points)
     return KcalcError(
-        f"q values from q = {q:g} on have no limit: {what}, away from what Q keeps ({known}; slopes beyond 1 and -1 repel); "
+        f"q values from q = {q:g} on have no limit: {what}, away from the q value that Q keeps ({known}; slopes beyond 1 and -1 repel); "
         "take a smaller sigma_w, or follow kc.q_map(block) itself"
     )
 

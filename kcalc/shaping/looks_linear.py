@@ -15,11 +15,11 @@ import numpy as np
 from ..activations import Activation, combine
 from ..activations import activation as resolve
 from ..calculi.global_maps import c_map
-from ..errors import KcalcError
-from ..layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
-from ..maps import Assumption
-from ..network import Network
-from ..threads import cached_property
+from ..foundation.errors import KcalcError
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from ..network.layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
+from ..network.network import Network
 from .advice import shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
@@ -33,7 +33,7 @@ MIRRORED = "weights are mirrored pairs (W, -W), so not independent; as a functio
 
 @dataclass(frozen=True)
 class MirroredConstants(Constants):
-    """phi becomes output_scale * (phi(x) - phi(-x)): what mirrored weights see of the pair (phi(x), phi(-x))."""
+    """phi becomes output_scale * (phi(x) - phi(-x)): the action of mirrored weights on the pair (phi(x), phi(-x))."""
 
     @cached_property
     def transformed(self) -> Activation:
@@ -88,7 +88,7 @@ def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
     """Mirror the weights, so that activations with phi(x) - phi(-x) = k x (relu, softplus, swish, gelu) make a linear network.
 
     Every activation becomes the concatenation (phi(x), phi(-x)), twice as wide, and the Affine layers that read it have weights
-    (gamma W, -gamma W) with Var W = 1/(unmirrored fan-in). W (phi(x) - phi(-x)) is exactly what independent weights W make of twice the odd
+    (gamma W, -gamma W) with Var W = 1/(unmirrored fan-in). W (phi(x) - phi(-x)) is exactly independent weights W times twice the odd
     part of phi, so the returned ``network`` carries that, scaled to Q(1) = 1, and all kernel maps are exact. Where the odd part is linear
     the C map is the identity. It holds when training starts: one step on the weights ends the mirror symmetry.
 
@@ -146,7 +146,7 @@ def _probes(phi: Activation) -> np.ndarray:
 
 
 def _size(phi: Activation, x: np.ndarray) -> np.ndarray:
-    """What the rounding of phi(x) - phi(-x) is relative to: terms that cancel inside phi are as large as phi(1) even near 0."""
+    """The scale of the rounding error of phi(x) - phi(-x): terms that cancel inside phi are as large as phi(1) even near 0."""
     with np.errstate(all="ignore"):
         return np.maximum(np.maximum(np.abs(phi(x)), np.abs(phi(-x))), max(abs(float(phi(1.0))), abs(float(phi(-1.0)))))
 

@@ -12,13 +12,13 @@ import numpy as np
 import sympy as sp
 
 from ..activations import Activation, X
-from ..threads import decimal_digits, lambdify
+from ..foundation.process_state import decimal_digits, lambdify
 
 DIGITS = 30
 REACH = 13  # exp(-13^2 / 2) = 2e-37
 FAR = 6, 40  # |x| of kinks, beyond which all of phi may lie, between which the panels reach out with them
 NODES = 24
-LAST = 3  # of the Legendre coefficients of degree < NODES: what they are below RESOLVED on a panel, the quadrature leaves squared
+LAST = 3  # of the Legendre coefficients of degree < NODES: below RESOLVED on a panel, the quadrature's error is their square
 RESOLVED = 1e-13
 DEEPEST, MOST = 40, 1500  # bisections of a panel, and panels
 

@@ -1,4 +1,4 @@
-"""What shaping solvers need of f(x) = phi(alpha x + beta) under a standard normal x: moments and their derivatives in (log alpha, beta).
+"""Integrals of f(x) = phi(alpha x + beta) under a standard normal x for the solvers: moments, and derivatives in (log alpha, beta).
 
 Smooth activations: the trapezoid rule on fixed nodes; kinked ones: Gauss-Legendre panels split at the kinks, plus the kinks' own part in
 derivatives. At input scales beyond GENTLE (of the activation's narrowest feature) both give way to panels on which phi is resolved.
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation, X
-from ..errors import KcalcError
-from ..expectations.quadrature import Array, Rule, mesh, normal_density, normal_rule, split
-from ..threads import lambdify
+from ..foundation.errors import KcalcError
+from ..foundation.process_state import lambdify
+from ..gaussian.expectations.quadrature import Array, Rule, mesh, normal_density, normal_rule, split
 
 REACH = 9.5  # the density there is 2.5e-20 of its peak
 FAR = 3.0, 36.0  # places of a homogeneous activation's kink, where all it does may lie beyond, between which rules reach out with it
@@ -180,7 +180,7 @@ def _check_growth(phi: Activation, ends: Array) -> None:
 
 
 def _check_tails(phi: Activation, alpha: float, rule: Rule, f: Array) -> None:
-    """Refuse functions much of whose square lies beyond the rules, which would all agree on what is left. Raises: KcalcError."""
+    """Refuse functions much of whose square lies beyond the rules, which would all agree on the rest. Raises: KcalcError."""
     ends = [0, -1]
     left = float((normal_density(rule.z[ends]) * f[ends] ** 2).max())
     if left > TAIL * float(rule.w @ f**2):
@@ -189,7 +189,7 @@ def _check_tails(phi: Activation, alpha: float, rule: Rule, f: Array) -> None:
 
 @lru_cache(maxsize=256)
 def _joint(phi: Activation, order: int) -> Any:
-    """All derivatives of a smooth activation in one compiled function, sharing what they have in common; None for the others."""
+    """All derivatives of a smooth activation in one compiled function, sharing common subexpressions; None for the others."""
     if phi.kinks or phi.numeric_only or phi.transformation is not None:
         return None
     expressions = [phi.derivative_expr(n) if n else phi.expr for n in range(order + 1)]
@@ -206,7 +206,7 @@ def _joint(phi: Activation, order: int) -> Any:
 
 
 def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[float, ...]:
-    """What jumps J of phi' add to E[g x h], E[F x^2 h], E[g h], E[F x h], E[x^2 h], E[x h], F = f - E f: alpha J delta in h at kinks."""
+    """Terms of jumps J of phi' in E[g x h], E[F x^2 h], E[g h], E[F x h], E[x^2 h], E[x h], F = f - E f: alpha J delta in h at kinks."""
     out = [0.0] * 6
     for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True):
         x = (k - beta) / alpha
@@ -221,7 +221,7 @@ def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[fl
 
 
 def _bend_deltas(phi: Activation, alpha: float, beta: float) -> Pair:
-    """What jumps of phi'' (phi' being continuous) add to E[h h' x] and E[h h']."""
+    """Terms of jumps of phi'' (phi' being continuous) in E[h h' x] and E[h h']."""
     out = [0.0, 0.0]
     for k, jump in zip(phi.kink_points, phi.jump_sizes(2), strict=True):
         x = (k - beta) / alpha
@@ -239,8 +239,8 @@ def rounding(phi: Activation, log_alpha: float, beta: float) -> float:
     return (_reach(phi, math.exp(log_alpha), beta) / REACH) ** 2
 
 
-def settled(phi: Activation, log_alpha: float, beta: float, order: int = 2) -> Moments:
-    """The moments at the first fineness that the next one confirms. Raises: KcalcError where none does."""
+def converged_moments(phi: Activation, log_alpha: float, beta: float, order: int = 2) -> Moments:
+    """The moments at the first fineness that the next one confirms. Raises: KcalcError if they do not converge."""
     last = moments(phi, log_alpha, beta, 0, order)
     for fineness in range(1, FINEST + 1):
         m = moments(phi, log_alpha, beta, fineness, order)

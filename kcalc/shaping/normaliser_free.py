@@ -13,21 +13,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from .. import layers as L
 from ..activations import Activation
-from ..arguments import as_number
 from ..calculi.global_maps import q_and_variances, q_map, q_values
-from ..errors import KcalcError
-from ..maps import Assumption
-from ..network import Network, Step, channel_widths
-from ..plain_arguments import truth
-from ..threads import cached_property
+from ..fields.arguments import as_number
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import truth
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from ..network import layers as L
+from ..network.network import Network, Step, channel_widths
 from .advice import advised, either, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh, check_sums
 from .measure import local_values
-from .moments import settled
+from .moments import converged_moments
 from .norms import removals
 from .residual_blocks import PASSING, ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import apart, grown_weights, stream_variances
@@ -44,7 +44,7 @@ class NormaliserFree(Shaping):
     """A normaliser-free network.
 
     ``network`` has normalised sums (no scalars); ``unnormalised`` is the same function as published, sums ``shortcut + alpha branch`` and
-    ``Scale(1/beta)`` before what reads them. ``betas`` are by Sum node, beta_l at the entry of the block: the root of the variance there,
+    ``Scale(1/beta)`` before their readers. ``betas`` are by Sum node, beta_l at the entry of the block: the root of the variance there,
     of the mean square with ``standardise=False``. ``variances``, over the channels, are those of the blocks' outputs in ``unnormalised``.
     """
 
@@ -108,7 +108,7 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
     shaped = _standardised(shaped) if standardise else shaped
     check_fresh(shaped)
     if not standardise:
-        keep = "keep standardise=True, which takes means out of what the weights read"
+        keep = "keep standardise=True, which takes means out of the inputs of weights"
         check_sums(shaped, "q = 1 before every activation", partial(advised, keep, "nf", standardise=True))
     published = unnormalised(shaped, residual_blocks(shaped), strength)
     node, q = worst_q(published)
@@ -150,7 +150,7 @@ def _ended_off(network: Network) -> tuple[Assumption, ...]:
 def exact_gamma(phi: Activation, centred: bool = True) -> float:
     """``1/sqrt(Var phi(x))`` for x ~ N(0, 1), or ``1/sqrt(E phi(x)^2)``, without the cancellation of ``E phi^2 - (E phi)^2``."""
     check_shapeable(phi)
-    m = settled(phi, 0.0, 0.0)
+    m = converged_moments(phi, 0.0, 0.0)
     return (m.variance if centred else m.variance + m.mean**2) ** -0.5
 
 
@@ -179,7 +179,7 @@ def _standardised(network: Network) -> Network:
 
 
 def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: float) -> Network:
-    """The network with residual sums ``shortcut + alpha branch`` and a Scale by 1/beta before the layers that read what has grown.
+    """The network with residual sums ``shortcut + alpha branch`` and a Scale by 1/beta before the layers that read the sums.
 
     Sums of residual blocks and layers that pass on (Pool, Flatten, Identity, Dropout) read the growing feature map itself; all other
     layers read it divided by its standard deviation beta, by one Scale per feature map.

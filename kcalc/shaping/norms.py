@@ -1,4 +1,4 @@
-"""LayerNorm and GroupNorm in networks to be shaped: the local conditions add up only where what they read has channel mean 0.
+"""LayerNorm and GroupNorm in networks to be shaped: the local conditions add up only where their inputs have channel mean 0.
 
 One that reads channel means ``m`` maps ``c -> 1 - s (1 - c)`` with ``s = q / (q - m^2) > 1``: it lowers c values and adds to slopes, which
 the slope polynomials and the maximal c values that targets are turned into local conditions with leave out.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from .. import layers as L
 from ..calculi.global_maps import q_and_variances
-from ..errors import KcalcError
-from ..network import Network
+from ..foundation.errors import KcalcError
+from ..network import layers as L
+from ..network.network import Network
 from .advice import either
 from .tokens import unmixed
 
@@ -32,7 +32,7 @@ def norm_slopes(network: Network) -> dict[Node, float]:
 
 
 def removals(network: Network, norms: Sequence[Node]) -> list[str]:
-    """What is said of norms taken out by ``network.without_normalization()``, with where an output is then."""
+    """The changes made by ``network.without_normalization()`` in words, with the new place of an output."""
     texts: list[str] = []
     for node in norms:
         text = f"{node}: {type(network.layer(node)).__name__} removed"
@@ -53,7 +53,7 @@ def true_q(network: Network) -> float | None:
 def refuse_means(network: Network, promise: str, instead: Callable[[], str]) -> None:
     """Refuse a shaped network in which a LayerNorm or GroupNorm reads feature maps whose channel mean is not 0.
 
-    ``promise``: what would not hold; ``instead``: advice besides edits of the network (see :func:`advised`).
+    ``promise``: the claim that fails; ``instead``: advice besides edits of the network (see :func:`advised`).
     Raises: KcalcError naming the node and the remedies.
     """
     slopes = norm_slopes(network)

@@ -10,12 +10,12 @@ import numpy as np
 
 from ..activations import Activation
 from ..activations import activation as resolve
-from ..arguments import real_array
-from ..errors import KcalcError
-from ..expectations.quadrature import Array
-from ..expectations.single import slope_square
-from ..maps import Assumption
-from ..printing import Shown, plain, shown, spread
+from ..fields.arguments import real_array
+from ..foundation.errors import KcalcError
+from ..foundation.printing import Shown, plain, shown, spread
+from ..gaussian.expectations.quadrature import Array
+from ..gaussian.expectations.single import slope_square
+from ..maps.maps import Assumption
 from .q_limits import BISECTIONS, GROWS, NEUTRAL, SETTLED, SHRINKS, QLimits, QTable, length_scale, q_limits
 from .search import check_shapeable
 
@@ -29,7 +29,7 @@ ROUNDED = 1e-14
 
 @dataclass(frozen=True)
 class PhaseDiagram(Shown):
-    """What a deep plain network does over a grid of (sigma_w, sigma_b): arrays of shape (len(sigma_b), len(sigma_w)).
+    """The limits of a deep plain network over a grid of (sigma_w, sigma_b): arrays of shape (len(sigma_b), len(sigma_w)).
 
     q: the fixed point that q = 1 is led to (nan where q grows, vanishes or never settles).  chi: chi_1 there, < 1 ordered, > 1 chaotic;
     its limit where q vanishes, or grows more slowly than any exponential (1); nan where q grows exponentially.
@@ -49,7 +49,7 @@ class PhaseDiagram(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the diagram takes for granted."""
+        """The assumptions of the diagram."""
         text = "infinite width, independent Gaussian weights and biases; q starts from 1"
         return (Assumption("network", text, "convention"),)
 
@@ -141,7 +141,7 @@ def _phases(phi: Activation, table: QTable, w: Array, b: Array, found: QLimits) 
     chi[settled] = w[settled] * np.array([slope_square(phi, float(q)) for q in distinct])[place]
     first, last = table.nodes[[0, -1]]
     limit = w[vanishing] * slope_square(phi, math.exp(first))
-    chi[vanishing] = np.where(np.abs(limit - 1) <= 1e-9, 1.0, limit)  # of what vanishes algebraically
+    chi[vanishing] = np.where(np.abs(limit - 1) <= 1e-9, 1.0, limit)  # of quantities that vanish algebraically
     crawling = (found.outcome == GROWS) & (np.abs(w * np.exp(table.ratio(last)) - 1) <= NEUTRAL)
     if crawling.any():  # q grows more slowly than any exponential: where layers become linear, chi tends to Q(q)/q
         limit = w[crawling] * slope_square(phi, math.exp(last))

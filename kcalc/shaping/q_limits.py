@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError
-from ..expectations.quadrature import Array
-from ..rootfinding import finite_part
-from ..threads import cached_property
+from ..foundation.errors import KcalcError
+from ..foundation.process_state import cached_property
+from ..foundation.rootfinding import finite_part
+from ..gaussian.expectations.quadrature import Array
 
 SPAN = math.log(1e20)  # q values from 1e-20 to 1e20 times the start
 SPACING = 0.1  # of the nodes in log q

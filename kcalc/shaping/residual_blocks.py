@@ -6,18 +6,18 @@ from collections.abc import Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
-from ..combinators import residual_weights
-from ..errors import KcalcError, unknown
-from ..layers import Affine, Dropout, Flatten, Identity, Nonlinear, Pool, Sum
-from ..network import Network, sum_weights
-from ..plain_arguments import items
-from ..printing import Shown
-from ..subnetworks.regions import network_regions
+from ..calculi.subnetworks.regions import network_regions
+from ..foundation.errors import KcalcError, unknown
+from ..foundation.plain_arguments import items
+from ..foundation.printing import Shown
+from ..network.combinators import residual_weights
+from ..network.layers import Affine, Dropout, Flatten, Identity, Nonlinear, Pool, Sum
+from ..network.network import Network, sum_weights
 
 __all__ = ["PASSING", "ResidualBlock", "residual_blocks", "with_residual_weights"]
 
 Node = Hashable
-PASSING = (Identity, Flatten, Pool, Dropout)  # what hands a feature map on as it is
+PASSING = (Identity, Flatten, Pool, Dropout)  # layers that pass a feature map on unchanged
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def with_residual_weights(network: Network, shortcut_weight: Any = None, residua
 
     Each of the two is a number (or SymPy expression) for all blocks, {Sum node: number} for some, or a sequence with one number per
     block in the order of :func:`residual_blocks`. Weights are amplitudes; both given are taken as they are.
-    Raises: KcalcError for a weight outside [0, 1] where the other follows from it, a residual weight of 0, nodes that are no residual Sum,
+    Raises: KcalcError for a weight outside [0, 1] where the other follows from it, a residual weight of 0, nodes other than residual Sums,
     a sequence of another length, or a network without residual blocks.
     """
     blocks = require_blocks(network)

@@ -2,7 +2,7 @@
 
 A residual block is ``h <- w h + r f(h)`` with ``w^2 + r^2 = 1``. Without normalised sums, ``h <- h + a f(h / sqrt(Var h))`` has variance
 ``v <- v + a^2``; divided by ``sqrt(v)`` it is the same function with ``w^2 = v / (v + a^2)``, ``r^2 = a^2 / (v + a^2)``. Where the
-branch keeps the variance of what it reads instead (``f`` positively homogeneous, no division), ``v <- v (1 + a^2)`` and
+branch keeps the variance of its input instead (``f`` positively homogeneous, no division), ``v <- v (1 + a^2)`` and
 ``w^2 = 1 / (1 + a^2)``.
 """
 
@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import as_number
 from ..calculi.global_maps import c_map, q_and_variances, q_map
-from ..errors import KcalcError, UnreachableTarget, glimpse, unknown
-from ..layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
-from ..maps import Assumption
-from ..network import Network, sum_weights
-from ..subnetworks import maximal_slope
-from ..threads import cached_property
+from ..calculi.subnetworks import maximal_slope
+from ..fields.arguments import as_number
+from ..foundation.errors import KcalcError, UnreachableTarget, glimpse, unknown
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from ..network.layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
+from ..network.network import Network, sum_weights
 from .advice import advised, shaping_method
 from .base import Shaping, replace_activations
 from .block_slopes import common_weights
 from .measure import local_values
-from .moments import settled
+from .moments import converged_moments
 from .norms import norm_slopes, refuse_means, removals, true_q
 from .residual_blocks import PASSING, ResidualBlock, require_blocks, residual_blocks, with_residual_weights
 from .scales import normalisation
@@ -127,7 +127,7 @@ def residual_weights(
     else:
         try:
             weights = _weights(scheme, options, network, blocks, activation)
-        except UnreachableTarget:  # what the search names as the nearest is true only where norms read no means
+        except UnreachableTarget:  # the nearest value that the search names is true only where norms read no means
             equal = _set(network, dict.fromkeys((block.node for block in blocks), (math.sqrt(0.5), math.sqrt(0.5))))
             _about_means(normalisation(equal, activation).network, options)
             raise
@@ -153,7 +153,7 @@ def residual_weights(
 
 
 def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumption]:
-    """What the greatest slope asked for takes for granted of norms. Raises: KcalcError where they miss it by reading means."""
+    """The assumption on norms for the greatest slope. Raises: KcalcError where norms that read means miss it."""
     if "slope" not in options:
         return []
     if "local_slope" not in options:
@@ -218,7 +218,7 @@ def slope_of(phi: Any) -> float:
     """C'(1) at q = 1. Raises: KcalcError for activations that jump."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(f"{phi.name} jumps, so that its C map has an infinite slope at 1; choose a continuous activation")
-    m = settled(phi, 0.0, 0.0)
+    m = converged_moments(phi, 0.0, 0.0)
     square = m.variance + m.mean**2
     if not square > 0:
         raise KcalcError(f"{phi.name} vanishes, so that it has no C map")
@@ -293,7 +293,7 @@ def _without_norms(network: Network) -> Network:
 def apart(one: Network, other: Network) -> float:
     """The greatest difference of two C maps over a few c values, at every output of ``other``.
 
-    Where ``one`` is ``other`` with layers bypassed, an output that is gone is compared at what it read.
+    Where ``one`` is ``other`` with layers bypassed, a bypassed output is compared at its input.
     """
 
     def kept(node: Node) -> Node:
@@ -312,7 +312,7 @@ def _by_output(network: Network) -> Mapping[Node, Any]:
 
 
 def shortcuts_alone(network: Network) -> Network:
-    """The network whose residual sums hand on their shortcuts, without the layers that nothing reads then."""
+    """The network whose residual sums are replaced by their shortcuts, without the layers left unread."""
     sums = {block.node: block.shortcut for block in residual_blocks(network)}
     steps = {
         node: (node, Identity(), (sums[node],)) if node in sums else (node, layer, parents) for node, layer, parents in network.steps()

@@ -1,4 +1,4 @@
-"""Scales alone: activations normalised to Q(1) = 1, and the usual weight variances with what they do to q and c computed."""
+"""Scales alone: activations normalised to Q(1) = 1, and the usual weight variances with their computed consequences for q and c."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from ..calculi.global_maps import c_map, q_map
-from ..errors import KcalcError
-from ..layers import Affine, Nonlinear
-from ..maps import Assumption
-from ..network import Network
-from ..threads import cached_property
+from ..foundation.errors import KcalcError
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from ..network.layers import Affine, Nonlinear
+from ..network.network import Network
 from .advice import advised, either, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
@@ -26,7 +26,7 @@ Node = Any
 def normalisation(network: Network, activation: Any = None) -> Shaping:
     """Scale every activation so that Q(1) = 1, and no more: the ablation of DKS without conditions on C [DKS sec. 28.7].
 
-    ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are what they are.
+    ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are not controlled.
     A Product of independent branches keeps q = 1 too.
     Raises: KcalcError for activations that vanish, sums in which the means of activations meet, and networks that cannot be shaped.
     """
@@ -84,7 +84,7 @@ RULES: dict[str, tuple[Callable[[Affine, int | None], float], str]] = {
 
 
 def weights(rule: str, network: Network, activation: Any = None) -> Consequences:
-    """The network with sigma_w by a rule of ``RULES`` and sigma_b = 0 in every Affine, and what follows for inputs of q = 1.
+    """The network with sigma_w by a rule of ``RULES`` and sigma_b = 0 in every Affine, and the consequences for inputs of q = 1.
 
     Raises: KcalcError for networks that cannot be shaped, and depthwise groups, whose fan-in differs.
     """

@@ -1,4 +1,4 @@
-"""A look at the whole (log alpha, beta) plane: solutions that no branch leads to, and the target nearest to an unreachable one."""
+"""A scan of the whole (log alpha, beta) plane: solutions that no branch leads to, and the target nearest to an unreachable one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
-from ..errors import KcalcError
-from ..expectations.quadrature import Array, mesh
+from ..foundation.errors import KcalcError
+from ..gaussian.expectations.quadrature import Array, mesh
 from .conditions import System
 from .curve import End, walk
 from .moments import NEAR, derivatives, grid, is_steep, rule_for, width

@@ -1,4 +1,4 @@
-"""From conditions to constants: the default solution, all solutions, and what to say when there is none."""
+"""From conditions to constants: the default solution, all solutions, and the errors where there is none."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..activations import Activation
-from ..errors import KcalcError, UnreachableTarget
+from ..foundation.errors import KcalcError, UnreachableTarget
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants
 from .curve import End, walk
-from .moments import moments, rounding, settled
+from .moments import converged_moments, moments, rounding
 from .scan import in_cells, nearest, sheets
 from .solutions import SAME, Solutions
 from .solver import ACCEPTED, FINEST, LARGEST, LEAST, POLISHED, Point, Solution, advanced, begin, branches, needed, on_branches, refined
@@ -199,9 +199,9 @@ def _needed(phi: Activation, log_alpha: float) -> int:
 
 
 def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, -1.0)) -> Constants:
-    """The input scale alone: C'(1) - 1 = target at the first of the given shifts where that is possible, Q'(1) being what it is.
+    """The input scale alone: C'(1) - 1 = target at the first of the given shifts where that is possible, without a condition on Q'(1).
 
-    Homogeneous activations have beta/alpha alone to choose: 0 and what is near it is met with alpha = 1 and a small shift.
+    Homogeneous activations have beta/alpha alone to choose: 0 and values near it are met with alpha = 1 and a small shift.
     Raises: UnreachableTarget naming the nearest slope.
     """
     reached: list[float] = []
@@ -212,7 +212,7 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
             if s is None:
                 continue
             try:
-                m = settled(phi, s, beta)
+                m = converged_moments(phi, s, beta)
             except KcalcError:
                 continue
             if abs(m.excess / m.variance - target) < ACCEPTED * rounding(phi, s, beta) * max(1.0, target):
@@ -234,7 +234,7 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
 
 
 class Extreme(NamedTuple):
-    """The C'(1) - 1 nearest to a target; whether it is an extremum, and not the edge of what was looked at; log alpha there."""
+    """The C'(1) - 1 nearest to a target; whether it is an extremum, and not the edge of the search; log alpha there."""
 
     excess: float
     exact: bool
@@ -296,7 +296,7 @@ def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
     roots = [float(brentq(miss, *pair, xtol=1e-20)) for pair in crossed]  # pyright: ignore[reportArgumentType]
     for beta in (0.0, *roots, *places):
         if abs(miss(beta)) <= (POLISHED if beta == 0 else ACCEPTED) * max(1.0, target):
-            m = settled(phi, 0.0, beta)
+            m = converged_moments(phi, 0.0, beta)
             return Constants(phi, 1.0, beta, m.variance**-0.5, -m.mean)
     near = min(places, key=lambda beta: abs(misses[beta]))
     return Extreme(target + misses[near], abs(near) < 0.999 * LEAST_SHIFT, 0.0)

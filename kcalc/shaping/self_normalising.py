@@ -16,15 +16,15 @@ import sympy as sp
 from ..activations import Activation, X
 from ..activations.jax_function import JaxFunction, jax_function
 from ..activations.transformation import short
-from ..arguments import as_number
 from ..calculi.global_maps import c_map
-from ..errors import KcalcError, UnreachableTarget, unknown
-from ..expectations.quadrature import Array
 from ..fields import SYMPY
-from ..layers import Nonlinear
-from ..maps import Assumption
-from ..network import Network
-from ..threads import cached_property
+from ..fields.arguments import as_number
+from ..foundation.errors import KcalcError, UnreachableTarget, unknown
+from ..foundation.process_state import cached_property
+from ..gaussian.expectations.quadrature import Array
+from ..maps.maps import Assumption
+from ..network.layers import Nonlinear
+from ..network.network import Network
 from .advice import shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
@@ -102,7 +102,7 @@ class HalvesConstants(Constants):
 class Stability:
     """The map (mean, variance) -> (mean, variance) of one layer, linearised at (0, 1), for weights of sum 0 and square sum 1.
 
-    z ~ N(0, variance) whatever the mean, so the first column is 0, and the second is d/dq of E phi(sqrt q z) and of its variance at q = 1.
+    z ~ N(0, variance) for any mean, so the first column is 0, and the second is d/dq of E phi(sqrt q z) and of its variance at q = 1.
     """
 
     jacobian: tuple[tuple[float, float], tuple[float, float]]
@@ -132,7 +132,7 @@ def stability(phi: Activation) -> Stability:
 
 @dataclass(frozen=True, repr=False)
 class SelfNormalising(Shaping):
-    """A network whose activations keep mean 0 and variance 1. Beside the targets, ``values`` tells what follows: Q'(1), C'(1), C_f'(1)."""
+    """A network whose activations keep mean 0 and variance 1. Beside the targets, ``values`` has Q'(1), C'(1) and C_f'(1)."""
 
     @cached_property
     def stability(self) -> dict[str, Stability]:
@@ -165,7 +165,7 @@ def self_normalising(network: Network, activation: Any = None, parameters: str =
     negative half (elu gives SELU), for activations that vanish at 0 and have means of opposite sign on the two halves; nothing is added
     to the outputs, and the slope at x > 0 and x < 0 differ. ``input_scale`` (default 1) multiplies inputs first; it moves C'(1) and Q'(1).
 
-    The C map slope C'(1) >= 1 is what it is, so C_f'(1) grows exponentially with depth; DKS bounds it. It is infinite for activations
+    The C map slope C'(1) >= 1 is not controlled, so C_f'(1) grows exponentially with depth; DKS bounds it. It is infinite for activations
     that jump (sign), which have mean 0 and variance 1 all the same; an assumption says so. ``stability`` holds the Jacobian of
     the map (mean, variance) -> (mean, variance) and its eigenvalues; a warning names activations whose fixed point repels.
 
@@ -194,7 +194,7 @@ def self_normalising(network: Network, activation: Any = None, parameters: str =
 
 
 def _consequences(solved: dict[Activation, Constants]) -> Iterator[str]:
-    """What to know of activations whose fixed point repels, and of those that jump."""
+    """Notes on activations whose fixed point repels, and on those that jump."""
     repelling = [phi.name for phi, k in solved.items() if stability(k.transformed).attractive is False]
     if repelling:
         yield f"the fixed point repels for {', '.join(repelling)}: variances drift away from 1 with depth"

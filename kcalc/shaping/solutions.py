@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..printing import Tabled, html_table, text_table
-from ..threads import cached_property
+from ..foundation.printing import Tabled, html_table, text_table
+from ..foundation.process_state import cached_property
 from .constants import COLUMNS as ALL
 from .constants import Constants
 

@@ -1,7 +1,7 @@
 """The one solver of shaping: Newton's method with exact derivatives, along branches that start at alpha = 0.
 
 A smooth activation's branches start where the activation is nearly linear: at shifts beta that a polynomial in phi', phi'', phi''' names,
-with alpha ~ sqrt(target). From there each is followed to the target. What no branch reaches (kinked activations, closed loops) is sought
+with alpha ~ sqrt(target). From there each is followed to the target. Others (of kinked activations, on closed loops) are sought
 in the cells of a scan over (log alpha, beta). Every solution is refined until a finer quadrature agrees.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from .conditions import System
 from .moments import Moments, is_steep, moments, width
 
@@ -24,7 +24,7 @@ ACCEPTED = 1e-13  # residuals of the two equations, by a finer rule than the sol
 POLISHED = 5e-15
 SETTLED = 1e-7  # Newton steps below this leave an error at rounding level
 LEAST, LARGEST = -25.0, 8.0  # of log alpha
-NEAR, FLAT = 8.0, 1e-7  # where phi' is below FLAT of its greatest value for |u| <= NEAR, it is a tail that rounding governs
+TAIL_WINDOW, TAIL_RTOL = 8.0, 1e-7  # |phi'| below TAIL_RTOL of its maximum over |u| <= TAIL_WINDOW is a tail with few digits
 FARTHEST = 2e4  # of |beta|
 FINEST = 5
 SMALL = 0.02  # targets up to which the first-order start serves
@@ -85,7 +85,7 @@ def newton(system: System, start: Point, fineness: int = 0, limit: int = 14) -> 
 
 
 def needed(phi: Activation, s: float) -> int:
-    """The least fineness at log alpha = s: what varies over 1/alpha needs steps in proportion; panels adapt."""
+    """The least fineness at log alpha = s: features of width 1/alpha need steps in proportion; panels adapt."""
     if phi.kinks or (s <= 0 and width(phi) == 1) or is_steep(phi, math.exp(s)):
         return 0
     return max(0, math.ceil((s - math.log(width(phi))) / math.log(2)))
@@ -163,8 +163,8 @@ def branches(system: System) -> tuple[Branch, ...]:
     with np.errstate(all="ignore"):
         value = system.limit(one, two, three)
         crossing = (np.sign(value[:-1]) * np.sign(value[1:]) < 0) & (np.abs(two[:-1]) > 1e-6 * np.abs(one[:-1]))
-        near = np.abs(one[np.abs(grid) <= NEAR])
-        crossing &= np.abs(one[:-1]) > FLAT * near[np.isfinite(near)].max(initial=0.0)
+        near = np.abs(one[np.abs(grid) <= TAIL_WINDOW])
+        crossing &= np.abs(one[:-1]) > TAIL_RTOL * near[np.isfinite(near)].max(initial=0.0)
     found = []
     for i in np.nonzero(crossing)[0]:
         if np.any((kinks > grid[i]) & (kinks < grid[i + 1])):

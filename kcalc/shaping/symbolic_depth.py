@@ -9,14 +9,14 @@ from typing import Any
 
 import sympy as sp
 
-from .. import symbols
 from ..activations import Activation
 from ..activations import activation as resolve
-from ..arguments import as_number, symbolic_q
-from ..errors import KcalcError, glimpse
-from ..maps import Assumption
-from ..plain_arguments import truth, whole
-from ..printing import Shown, plain
+from ..fields.arguments import as_number, symbolic_q
+from ..foundation import symbols
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import truth, whole
+from ..foundation.printing import Shown, plain
+from ..maps.maps import Assumption
 from .limits import flow
 
 AGREED = 1e-9  # between a symbolic limit and the number
@@ -44,7 +44,7 @@ class VanillaMaps(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the formulas take for granted."""
+        """The assumptions of the formulas."""
         text = "infinite width, fresh Gaussian weights; two inputs of one q value that every layer keeps"
         return (Assumption("network", text, "convention"),)
 
@@ -136,7 +136,7 @@ class VanillaMaps(Shown):
     def c_map(self) -> sp.Expr:
         """C_f(c) where it closes: c^(n^L) for C = c^n (Hermite polynomials), 1 - (1 - c) s^L for C = 1 - (1 - c) s (affine activations).
 
-        Raises: KcalcError for others, naming what there is instead.
+        Raises: KcalcError for others, naming the available ones.
         """
         phi = self._known("C map")
         level = self._level()

@@ -7,13 +7,13 @@ from typing import Any
 
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
-from ..arguments import as_number
-from ..combinators import DEEPEST
-from ..errors import KcalcError, UnreachableTarget
-from ..layers import Nonlinear
-from ..maps import Assumption
-from ..network import Network
-from ..subnetworks import maximal_c_value, maximal_curvature
+from ..calculi.subnetworks import maximal_c_value, maximal_curvature
+from ..fields.arguments import as_number
+from ..foundation.errors import KcalcError, UnreachableTarget
+from ..maps.maps import Assumption
+from ..network.combinators import DEEPEST
+from ..network.layers import Nonlinear
+from ..network.network import Network
 from .advice import advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import CurvatureSystem, OutOfReach, inwards
@@ -45,7 +45,7 @@ def tat(
     C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1, tau > 0. With neither, the network's activations choose.
     ``tokens``, ``token_rows``: for networks with TokenMix, as in :func:`dks`.
 
-    The activations have means, so that a LayerNorm or GroupNorm may only read what ends in weights (an Affine, sums and pools of them):
+    The activations have means, so that a LayerNorm or GroupNorm may only read outputs of weights (an Affine, sums and pools of them):
     one that reads an activation has slope q / (q - mean^2) > 1 and is refused. An RMSNorm may stand anywhere. For the same reason a Sum
     of which more than one addend ends in an activation is refused: their means meet.
 

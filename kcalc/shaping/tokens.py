@@ -2,7 +2,7 @@
 
 Local conditions hold where every activation sees q = 1. Rows of a mixing keep that only for some cosines between the tokens they mix, so
 that these must be given; they are followed by the exact recursion over pairs of tokens. Slopes and curvature stay those of the
-activations alone: what mixing makes of the *difference* of two inputs depends on how it is spread over their tokens.
+activations alone: the effect of mixing on the *difference* of two inputs depends on how it is spread over their tokens.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ..calculi.global_maps import c_map
-from ..errors import KcalcError, unknown
-from ..layers import Identity, Input, Nonlinear, RMSNorm, TokenMix
-from ..maps import Assumption
-from ..network import Network
-from ..threads import cached_property
-from ..token_mixing import covariance
+from ..foundation.errors import KcalcError, unknown
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from ..network.layers import Identity, Input, Nonlinear, RMSNorm, TokenMix
+from ..network.network import Network
+from ..network.token_mixing import covariance
 from .advice import advised, either
 
 Node = Hashable
@@ -29,18 +29,18 @@ ROWS = ("keep", "rescale")
 KEPT = 1e-8  # how far q may be from 1
 ALIKE = 1e-12
 AT_START = "q = 1 at every token holds at initialisation, and for inputs whose tokens have the cosines given"
-APART = "slopes are those of the activations: token mixing is taken to keep what differs between two inputs, which depends on the inputs"
+APART = "slopes are those of the activations: token mixing is taken to keep the difference of two inputs, which depends on the inputs"
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """The cosines between the tokens of an input, (T, T), and what a network makes of them."""
+    """The cosines between the tokens of an input, (T, T), and their images under a network."""
 
     cosines: Array
 
     @property
     def notes(self) -> tuple[Assumption, ...]:
-        """What a shaping for these tokens takes for granted."""
+        """The assumptions of a shaping for these tokens."""
         return (Assumption("network", AT_START, "exact"), Assumption("network", APART, "heuristic"))
 
     @cached_property
@@ -74,7 +74,7 @@ class Tokens:
         return {node: c.reshape(int(np.sqrt(c.size)), -1) for node, c in found.items()}
 
     def assumptions(self, network: Network) -> tuple[Assumption, ...]:
-        """What the recursion over pairs of tokens takes for granted."""
+        """The assumptions of the recursion over pairs of tokens."""
         return self._image(network)[0].assumptions
 
     def farthest(self, network: Network) -> float:
@@ -106,7 +106,7 @@ class Tokens:
         )
 
     def rescaled(self, network: Network) -> tuple[Network, tuple[str, ...]]:
-        """The network with the rows of its mixings divided so that all make q = 1, and what that changed."""
+        """The network with the rows of its mixings divided so that all make q = 1, and the edits."""
         normed = _with_norms(network)
         q = self.q_values(normed)
         changes: list[str] = []
@@ -137,7 +137,7 @@ def _with_norms(network: Network) -> Network:
 
 
 def read_tokens(network: Network, tokens: Any, rows: str) -> Tokens | None:
-    """The option ``tokens`` of a shaping method. Raises: KcalcError for what are no cosines, or where nothing mixes tokens."""
+    """The option ``tokens`` of a shaping method. Raises: KcalcError for anything but cosines, or without a TokenMix."""
     if not isinstance(rows, str) or rows not in ROWS:
         raise unknown("value of token_rows", rows, ROWS)
     if tokens is None:
@@ -150,7 +150,7 @@ def read_tokens(network: Network, tokens: Any, rows: str) -> Tokens | None:
 
 
 def refuse_mixing(network: Network) -> None:
-    """Refuse mixings that are no permutation where the tokens are not known. Raises: KcalcError naming node and remedy."""
+    """Refuse mixings other than permutations where the tokens are not known. Raises: KcalcError naming node and remedy."""
     for node in network.nodes_of(TokenMix):
         if not moves(network.layer(node)):
             able = [repr(name) for name in ("dks", "tat") if advised(name, name, unmixed(network))]
@@ -174,7 +174,7 @@ def unmixed(network: Network) -> Network:
 
 
 def with_tokens(shaped: Network, tokens: Tokens | None, rows: str) -> tuple[Network, tuple[str, ...]]:
-    """The shaped network, its rows rescaled where that is asked for, checked token by token; and what was edited. Raises: KcalcError."""
+    """The shaped network, its rows rescaled where that is asked for, checked token by token; and the edits. Raises: KcalcError."""
     if tokens is None:
         return shaped, ()
     made, edits = tokens.rescaled(shaped) if rows == "rescale" else (shaped, ())
@@ -183,7 +183,7 @@ def with_tokens(shaped: Network, tokens: Tokens | None, rows: str) -> tuple[Netw
 
 
 def token_options(tokens: Tokens | None, rows: str) -> dict[str, Any]:
-    """What the options of a shaping say of its tokens: how many, and what was done to the rows."""
+    """The tokens in the options of a shaping: their number, and the treatment of the rows."""
     if tokens is None:
         return {}
     return {"tokens": len(tokens.cosines)} | ({} if rows == "keep" else {"token_rows": rows})

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..calculi.global_maps import node_values
-from ..layers import Affine, Nonlinear
-from ..network import Network
+from ..network.layers import Affine, Nonlinear
+from ..network.network import Network
 
 Node = Hashable
 Array = np.ndarray

@@ -1,13 +1,13 @@
 """Training: data sets and splits, optimisers, fit and evaluate, checkpoints, several devices, comparisons, the papers' experiments."""
 
 from .comparison import Unfinished, compare
-from .contenders import Contender
 from .datasets import SOURCES, Dataset, load
 from .loop import Trainer, evaluate, fit
 from .optimisers import OPTIMISERS
 from .recipes import RECIPES, Recipe, recipe
 from .results import Comparison
 from .run import Diverged, Run
+from .run_configurations import RunConfiguration
 from .settings import SCHEDULES, Settings
 from .sharding import connect, data_mesh
 from .splits import Preparation, Split, fold, held_out, prepare
@@ -18,12 +18,12 @@ __all__ = [
     "SCHEDULES",
     "SOURCES",
     "Comparison",
-    "Contender",
     "Dataset",
     "Diverged",
     "Preparation",
     "Recipe",
     "Run",
+    "RunConfiguration",
     "Settings",
     "Split",
     "Trainer",

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..backend.model import Model
-from ..errors import KcalcError
-from ..files import write_whole
+from ..foundation.errors import KcalcError
+from ..foundation.files import write_whole
 from ..interchange.json_format import network_to_dict
 from .digests import data_digest, digest
 from .logs import Record, finite, record_from, whole
@@ -38,7 +38,7 @@ DAMAGE = (
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a checkpoint belongs to: digests of the network with its initial laws, and of the data."""
+    """The identity of a checkpoint: digests of the network with its initial laws, and of the data."""
 
     network: str
     data: str
@@ -48,7 +48,7 @@ class Fingerprint:
 class Checkpoint:
     """The state of a run after ``step`` steps.
 
-    ``tree`` has everything that changes; ``sums`` what was counted since the last record: (steps, loss, correct answers).
+    ``tree`` has everything that changes; ``sums`` the counts since the last record: (steps, loss, correct answers).
     """
 
     fingerprint: Fingerprint
@@ -96,7 +96,7 @@ def save(checkpoint: Checkpoint, path: Path) -> None:
 def load(path: Path, like: Any, own: Fingerprint, settings: Settings) -> Checkpoint:
     """Read a checkpoint into a tree of the form of ``like``.
 
-    Raises: KcalcError for files that are no checkpoints or are damaged, and for checkpoints of another network, other data or settings.
+    Raises: KcalcError for damaged files and others than checkpoints, and for checkpoints of another network, other data or settings.
     """
     try:
         found = _read(path, 2 * sum(leaf.nbytes for leaf in _flat(like)[1]) + META_BYTES)
@@ -110,7 +110,7 @@ def load(path: Path, like: Any, own: Fingerprint, settings: Settings) -> Checkpo
 
 
 def _read(path: Path, most: int) -> Checkpoint:
-    """What a file holds, its arrays as they are.  Raises: KcalcError; whatever reading a damaged file raises."""
+    """The content of a file, its arrays as stored.  Raises: KcalcError, or any error of reading a damaged file."""
     with zipfile.ZipFile(path) as archive:
         size = sum(entry.file_size for entry in archive.infolist())
         if size > most:
@@ -139,9 +139,9 @@ def _belongs(path: Path, found: Checkpoint, own: Fingerprint, settings: Settings
         raise KcalcError(f"{path} is a checkpoint of a run with {'; '.join(differences[:3])}; use the same settings, or another file")
     if found.step > settings.steps:
         raise KcalcError(f"{path} says it is after step {found.step} of {settings.steps}; it is damaged")
-    looks = [record.step for record in found.history]
-    last = looks[-1] if looks else 0
-    if looks != sorted(set(looks)) or last + found.sums[0] != found.step or (found.step == settings.steps and last != found.step):
+    evaluated = [record.step for record in found.history]
+    last = evaluated[-1] if evaluated else 0
+    if evaluated != sorted(set(evaluated)) or last + found.sums[0] != found.step or (found.step == settings.steps and last != found.step):
         raise KcalcError(f"{path} has records that do not lead up to its step {found.step}; it is damaged")
 
 
@@ -154,7 +154,7 @@ def _flat(tree: Any) -> tuple[list[str], list[np.ndarray]]:
 
 
 def _spoilt(name: str, values: np.ndarray) -> bool:
-    """Whether an array holds what no good state has: nan, or weights that are infinite."""
+    """Whether an array holds nan or infinite weights, which no good state has."""
     wide = values.astype(float)
     return bool(np.isnan(wide).any() or (name.startswith(PARAMS) and np.isinf(wide).any()))
 

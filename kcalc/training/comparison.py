@@ -1,4 +1,4 @@
-"""Contenders side by side: every one with several learning rates, seeds and folds, at an equal budget."""
+"""Configurations side by side: every one with several learning rates, seeds and folds, at an equal budget."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..arguments import one_number
-from ..errors import KcalcError, glimpse
-from ..plain_arguments import choice, items, whole
-from .contenders import Contender, learning_rates
+from ..fields.arguments import one_number
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import choice, items, whole
 from .datasets import Dataset
 from .digests import data_digest
 from .journal import Journal
 from .loop import Trainer
 from .results import Comparison, Result
 from .run import Diverged, Run
+from .run_configurations import RunConfiguration, learning_rates
 from .settings import Settings
 from .splits import Preparation, Split, fold, held_out
 
@@ -25,7 +25,7 @@ FOLDS = 5
 
 
 def compare(
-    contenders: Sequence[Contender],
+    configurations: Sequence[RunConfiguration],
     dataset: Dataset,
     settings: Settings | None = None,
     seeds: int = 3,
@@ -37,22 +37,22 @@ def compare(
     mesh: Any = None,
     goal: float = 0.95,
 ) -> Comparison:
-    """Train every contender with every learning rate and seed.
+    """Train every configuration with every learning rate and seed.
 
     Parameters: run i of ``seeds`` has the initial weights and batches of seed i; ``part`` "folds" tests it on fold i (modulo 5) of the
-    examples, "last" on the data set's own test set.  ``rates`` replaces the learning rates of all contenders.  ``journal`` is a ``.jsonl``
+    examples, "last" on the data set's own test set.  ``rates`` replaces the learning rates of all of them.  ``journal``: a ``.jsonl``
     file with a line per finished run: a comparison that was interrupted goes on where it stopped.  ``report`` gets a line per run.
-    Runs whose loss is no longer finite count as 0 % correct.  All contenders are built and checked before the first is trained.
-    Raises: KcalcError for what does not fit together; :class:`Unfinished`, with the runs done until then, where one cannot be trained.
+    Runs whose loss is no longer finite count as 0 % correct.  All configurations are built and checked before the first is trained.
+    Raises: KcalcError for configurations that cannot be built; :class:`Unfinished`, with the runs done so far, where one cannot be trained.
     """
     choice(part, "part", PARTS)
     seeds = whole(seeds, "seeds", 1)
     chosen = Settings() if settings is None else settings
     if not isinstance(chosen, Settings) or not isinstance(dataset, Dataset):
         raise KcalcError(f"expected a Dataset and Settings, got {type(dataset).__name__} and {type(chosen).__name__}")
-    contenders = items(contenders, "contenders")
-    if not all(isinstance(contender, Contender) for contender in contenders):
-        raise KcalcError(f"contenders must be kcalc.training.Contender(label, network, ...), got {glimpse(contenders)}")
+    configurations = items(configurations, "configurations")
+    if not all(isinstance(configuration, RunConfiguration) for configuration in configurations):
+        raise KcalcError(f"configurations must be kcalc.training.RunConfiguration(label, network, ...), got {glimpse(configurations)}")
     if not isinstance(title, str):
         raise KcalcError(f"title must be text, got {glimpse(title)}")
     if report is not None and not callable(report):
@@ -61,17 +61,17 @@ def compare(
     if not 0 <= goal <= 1:
         raise KcalcError(f"goal is a share of correct answers and must lie in [0, 1], got {goal}")
     tried = None if rates is None else learning_rates(rates)
-    labels = [contender.label for contender in contenders]
+    labels = [configuration.label for configuration in configurations]
     if not labels or len(set(labels)) != len(labels):
-        raise KcalcError(f"contenders need labels of their own, one at least, got {labels}")
+        raise KcalcError(f"configurations need labels of their own, one at least, got {labels}")
     book = Journal(journal)
     splits = Splits(dataset, part)
-    lanes = [_lane(contender.prepared(), splits, chosen, seeds, tried, book, mesh) for contender in contenders]
+    prepared = [_prepare_run(configuration.prepared(), splits, chosen, seeds, tried, book, mesh) for configuration in configurations]
     name = title or f"{dataset.name}, {chosen.steps} steps"
     results: list[Result] = []
     try:
-        while lanes:  # what is compiled for one contender goes with it
-            for result in _runs(lanes.pop(0), splits, book, report or (lambda _: None)):
+        while prepared:  # compiled functions of a configuration are freed with it
+            for result in _runs(prepared.pop(0), splits, book, report or (lambda _: None)):
                 results.append(result)  # one by one: those before an error are kept
     except KcalcError as error:
         if not results:
@@ -81,7 +81,7 @@ def compare(
 
 
 class Unfinished(KcalcError):
-    """A contender could not be trained; ``comparison`` holds the runs that were finished before."""
+    """A configuration could not be trained; ``comparison`` holds the runs that were finished before."""
 
     def __init__(self, message: str, comparison: Comparison) -> None:
         super().__init__(message)
@@ -119,47 +119,47 @@ class Splits:
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
-    """One contender, checked: its runs ((seed, learning rate, digest), ...), and what trains those that are not in the journal."""
+class PreparedRun:
+    """One configuration, checked: its runs ((seed, learning rate, digest), ...), and the trainer of those that the journal lacks."""
 
-    contender: Contender
+    configuration: RunConfiguration
     runs: tuple[tuple[int, float, str], ...]
     trainer: Trainer | None
     initial: Any
 
 
-def _lane(
-    contender: Contender, splits: Splits, settings: Settings, seeds: int, rates: Sequence[float] | None, book: Journal, mesh: Any
-) -> Lane:
-    """A contender made ready.  Raises: KcalcError naming it for whatever of it does not fit together."""
+def _prepare_run(
+    configuration: RunConfiguration, splits: Splits, settings: Settings, seeds: int, rates: Sequence[float] | None, book: Journal, mesh: Any
+) -> PreparedRun:
+    """Validate and compile one run configuration.  Raises: KcalcError that names the configuration."""
     try:
-        own = contender.trained_with(settings)
-        tried = contender.tried(settings) if rates is None else rates
+        own = configuration.trained_with(settings)
+        tried = configuration.tried(settings) if rates is None else rates
         runs = []
         for seed in range(seeds):
-            digest = f"{contender.digest(settings)}-{splits.digest(seed, contender.preparation)}"
+            digest = f"{configuration.digest(settings)}-{splits.digest(seed, configuration.preparation)}"
             runs += [(seed, replace(own, learning_rate=rate).learning_rate, digest) for rate in tried]
-        if all(book.find(contender.label, rate, seed, digest) for seed, rate, digest in runs):
-            return Lane(contender, tuple(runs), None, None)
-        split = splits.get(0, contender.preparation)
-        model, initial = contender.built(split)
+        if all(book.find(configuration.label, rate, seed, digest) for seed, rate, digest in runs):
+            return PreparedRun(configuration, tuple(runs), None, None)
+        split = splits.get(0, configuration.preparation)
+        model, initial = configuration.built(split)
         trainer = Trainer(model, own, mesh)
         trainer.check(split)
     except KcalcError as error:
-        raise KcalcError(f"{contender.label}: {error}") from None
-    return Lane(contender, tuple(runs), trainer, initial)
+        raise KcalcError(f"{configuration.label}: {error}") from None
+    return PreparedRun(configuration, tuple(runs), trainer, initial)
 
 
-def _runs(lane: Lane, splits: Splits, book: Journal, report: Callable[[str], None]) -> Iterator[Result]:
-    """All runs of one contender, those of the journal as they are."""
-    label = lane.contender.label
-    for seed, rate, digest in lane.runs:
+def _runs(prepared: PreparedRun, splits: Splits, book: Journal, report: Callable[[str], None]) -> Iterator[Result]:
+    """All runs of one configuration, those of the journal as they are."""
+    label = prepared.configuration.label
+    for seed, rate, digest in prepared.runs:
         found = book.find(label, rate, seed, digest)
         if found is None:
-            assert lane.trainer is not None
-            split = splits.get(seed, lane.contender.preparation)
+            assert prepared.trainer is not None
+            split = splits.get(seed, prepared.configuration.preparation)
             try:
-                found = _one(lane.contender, lane.trainer, lane.initial, split, rate, seed, digest)
+                found = _one(prepared.configuration, prepared.trainer, prepared.initial, split, rate, seed, digest)
             except KcalcError as error:
                 raise KcalcError(f"{label}: {error}") from None
             book.add(found)
@@ -168,7 +168,7 @@ def _runs(lane: Lane, splits: Splits, book: Journal, report: Callable[[str], Non
         yield found
 
 
-def _one(contender: Contender, trainer: Trainer, initial: Any, split: Split, rate: float, seed: int, digest: str) -> Result:
+def _one(configuration: RunConfiguration, trainer: Trainer, initial: Any, split: Split, rate: float, seed: int, digest: str) -> Result:
     with trainer.model.precision():
         params = initial(seed, split)
     try:
@@ -176,4 +176,4 @@ def _one(contender: Contender, trainer: Trainer, initial: Any, split: Split, rat
     except Diverged as stopped:
         run = stopped.run
     curve = tuple((record.step, record.train_accuracy, record.test_accuracy) for record in run.history)
-    return Result(contender.label, rate, seed, split.name, curve, run.accuracy, run.seconds, run.diverged, digest)
+    return Result(configuration.label, rate, seed, split.name, curve, run.accuracy, run.seconds, run.diverged, digest)

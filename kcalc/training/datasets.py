@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import raw_array
-from ..errors import KcalcError, glimpse
-from ..plain_arguments import choice, file_path, text, whole
+from ..fields.arguments import raw_array
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import choice, file_path, text, whole
 from .extras import extra
 from .image_folder import read_image_folder
 from .raw_files import find, read_cifar, read_idx
@@ -118,7 +118,7 @@ SOURCES: dict[str, Callable[..., Dataset]] = {"digits": digits, "mnist": mnist, 
 def load(name: str, folder: str | Path | None = None, **options: Any) -> Dataset:
     """The data set of a name: "digits", "mnist", "cifar10" or "folder" (images by class, ``size=64``), the latter three from ``folder``.
 
-    Raises: KcalcError for unknown names, folders that lack what they should hold, and files that are not what they claim to be.
+    Raises: KcalcError for unknown names, folders with missing files, and files that are not of their declared format.
     """
     choice(name, "data set", SOURCES)
     known = [option for option in signature(SOURCES[name]).parameters if option != "folder"]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.model import Model
-from ..errors import KcalcError
-from ..threads import cached_property
+from ..foundation.errors import KcalcError
+from ..foundation.process_state import cached_property
 from .objectives import correct, cross_entropy
 from .optimisers import optimiser
 from .settings import Settings
@@ -22,7 +22,7 @@ EXAMPLES = 512  # evaluated at once
 
 
 class Progress(NamedTuple):
-    """What came of a dispatch: steps done before a loss that is not finite, sums of losses and of correct answers, the last loss."""
+    """The result of a dispatch: steps done before a loss that is not finite, sums of losses and of correct answers, the last loss."""
 
     done: int
     loss: float
@@ -35,8 +35,8 @@ class Engine:
     """The steps of an optax optimiser.
 
     The tree it works on has the entries "params", "state" (BatchNorm's statistics) and "optimizer".  Learning rates and batches are
-    arguments, so that one compilation serves all seeds, folds and rates.  The optimiser works in single precision at least, whatever the
-    model's: in float16 Adam's 1e-8 is 0.
+    arguments, so that one compilation serves all seeds, folds and rates.  The optimiser works in single precision at least, for any
+    precision of the model: in float16 Adam's 1e-8 is 0.
     """
 
     model: Model

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..activations import activation
-from ..arguments import one_number
 from ..backend.initialisers import Fan, Initialiser
-from ..errors import KcalcError
-from ..layers import Affine, Flatten, Input, Nonlinear, Pool, Sum
-from ..network import Network, Step
+from ..fields.arguments import one_number
+from ..foundation.errors import KcalcError
+from ..network.layers import Affine, Flatten, Input, Nonlinear, Pool, Sum
+from ..network.network import Network, Step
 
 Node = Hashable
 
@@ -28,7 +28,7 @@ def fitted(network: Network, classes: int, image_shape: tuple[int, int] | None) 
     """The network as a classifier of other inputs than it was built for.
 
     The input takes the extents of the data (``image_shape`` None for vectors); the last layer, if it is an Affine, gets ``classes``
-    channels, else one is added behind it: after the activation of the other layers where it is no activation, and after pooling over all
+    channels, else one is added behind it: after the activation of the other layers unless it is an activation, and after pooling over all
     locations where there are any.  Raises: KcalcError for several inputs or outputs.
     """
     if len(network.inputs) != 1 or len(network.outputs) != 1:
@@ -90,7 +90,7 @@ def prelu(network: Network, features: int, slope: float = 0.25) -> tuple[Network
 
     PReLU is ``max(x, 0) + a_i min(x, 0)`` with a trainable slope a_i per channel, ``slope`` at first. It is the sum of relu(x)
     and of relu(-x) behind a channel-wise weight; ``features`` is the width of all layers with one. Raises: KcalcError for a slope
-    that is no finite number, and for layers before an activation that state another width.
+    that is not a finite number, and for layers before an activation that state another width.
     """
     slope = one_number(slope, "slope")
     gain = math.sqrt(2 / (1 + slope**2))

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError
-from ..plain_arguments import whole
-from ..threads import READING
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import whole
+from ..foundation.process_state import READING
 
 Array = np.ndarray
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")

@@ -8,8 +8,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import KcalcError
-from ..files import write_whole
+from ..foundation.errors import KcalcError
+from ..foundation.files import write_whole
 from .logs import output_file, real, whole
 from .results import Result
 
@@ -19,7 +19,7 @@ START = '{"label": "'  # of every line
 class Journal:
     """Finished runs, a JSON line each.
 
-    A last line cut short is dropped; a file that is no journal is refused and left as it is.
+    A last line cut short is dropped; any other file is refused and left unchanged.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:

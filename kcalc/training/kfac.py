@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError
-from ..threads import cached_property
+from ..foundation.errors import KcalcError
+from ..foundation.process_state import cached_property
 from .engine import Engine, Progress, Tree
 from .extras import extra
 from .objectives import correct, cross_entropy
@@ -48,7 +48,7 @@ def failure() -> str | None:
         new, _, found = _step(optimizer, params, state, batch, 0, 1e-2, 0.9)
         if not np.isfinite(float(found["loss"])) or not bool(jnp.any(new["a"]["weight"] != jnp.eye(2))):
             return "its step changed nothing"
-    except Exception as error:  # whatever a library does that does not fit the jax it meets
+    except Exception as error:  # a library that does not fit the installed jax may raise anything
         return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
     return None
 

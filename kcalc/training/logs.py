@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import KcalcError, glimpse
-from ..files import destination, write_whole
-from ..plain_arguments import file_path
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.files import destination, write_whole
+from ..foundation.plain_arguments import file_path
 
 SUFFIXES = (".csv", ".jsonl")
 
 
 @dataclass(frozen=True)
 class Record:
-    """One look at a run: losses and shares of correct answers on the batches since the last look and on all test examples."""
+    """One evaluation step of a run: losses and shares of correct answers on the batches since the last one and on all test examples."""
 
     step: int
     learning_rate: float
@@ -43,7 +43,7 @@ class Log:
         return cls(output_file(path, "log", SUFFIXES))
 
     def begin(self, records: Iterable[Record]) -> None:
-        """Write the rows there are so far, in place of what the file held (rows after the checkpoint that a run resumes from)."""
+        """Write the rows there are so far, in place of the file's (rows after the checkpoint that a run resumes from)."""
         head = ",".join(item.name for item in fields(Record)) + "\n" if self.path.suffix == ".csv" else ""
         write_whole(self.path, (head + "".join(map(self._row, records))).encode())
 
@@ -65,7 +65,7 @@ class Log:
 
 
 def output_file(path: Any, what: str, suffixes: tuple[str, ...]) -> Path:
-    """The path of a file that can be written.  Raises: KcalcError for what is no path, another suffix, a folder or a missing one."""
+    """The path of a file that can be written.  Raises: KcalcError for anything but a path, another suffix, a folder or a missing one."""
     file = file_path(path, what)
     if file.suffix not in suffixes:
         raise KcalcError(f"a {what} is a file {' or '.join(suffixes)} in a folder that exists, not {glimpse(str(file), 300)}")

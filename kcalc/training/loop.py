@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..backend.model import Model
-from ..errors import KcalcError, glimpse
-from ..plain_arguments import file_path, truth, whole
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import file_path, truth, whole
 from . import kfac
 from .engine import Engine
 from .kfac import KfacEngine
@@ -97,7 +97,7 @@ def fit(model: Model, split: Split, settings: Settings | None = None, mesh: Any 
     shows a bar on standard error.
     For several seeds or learning rates use a :class:`Trainer`, which compiles once.
 
-    Raises: KcalcError for what does not fit together; :class:`Diverged` where the loss is no longer finite, naming the step.
+    Raises: KcalcError for options that do not fit together; :class:`Diverged` where the loss is no longer finite, naming the step.
     """
     return Trainer(model, settings, mesh).fit(split, **options)
 

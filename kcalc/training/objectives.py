@@ -1,4 +1,4 @@
-"""What is made small, and what is counted: cross-entropy with smoothed labels, and correct answers."""
+"""The loss and the count of correct answers: cross-entropy with smoothed labels, and predictions that are right."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import KcalcError, unknown
+from ..foundation.errors import KcalcError, unknown
 from .extras import extra
 from .settings import Settings
 

@@ -9,7 +9,7 @@ from ..plotting import axis_names
 from ..plotting import frame as plot_frame
 from ..plotting import titles as plot_claims
 
-MARKED = 12  # looks up to which each has a marker; a single one has no line
+MARKED = 12  # evaluation steps up to which each has a marker; a single one has no line
 
 
 def curves(lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, title: str = "") -> Any:
@@ -26,7 +26,7 @@ def curves(lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, tit
             marker="o" if len(points) <= MARKED else "", markersize=3.5,
         )  # fmt: skip
     steps = [step for points in lines.values() for step, _ in points]
-    if len(set(steps)) == 1:  # a tick at the only look, room beside it
+    if len(set(steps)) == 1:  # a tick at the only evaluation step, room beside it
         ax.set_xlim(0, 1.1 * steps[0])
     ax.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
     ax.set_ylim(0, 101)

@@ -1,4 +1,4 @@
-"""Files of bytes: MNIST's idx and CIFAR-10's binary version, read without trusting what their headers say."""
+"""Files of bytes: MNIST's idx and CIFAR-10's binary version, read without trust in their headers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 
 Array = np.ndarray
 MAX_BYTES = 2**31  # of one file's pixels
@@ -16,7 +16,7 @@ CIFAR_RECORD = 1 + 3 * 32 * 32
 
 
 def find(folder: Path, *names: str) -> Path:
-    """The first of the names that is in the folder, plain or gzipped.  Raises: KcalcError naming what is missing."""
+    """The first of the names that is in the folder, plain or gzipped.  Raises: KcalcError naming the missing file."""
     for name in names:
         for candidate in (folder / name, folder / f"{name}.gz"):
             if candidate.is_file():
@@ -27,7 +27,7 @@ def find(folder: Path, *names: str) -> Path:
 def read_idx(path: Path, rank: int) -> Array:
     """The unsigned bytes of an idx file with ``rank`` axes: two zero bytes, type 8, the rank, then one big-endian extent per axis.
 
-    Raises: KcalcError for another magic number, extents that do not fit what follows, or a file cut short or damaged.
+    Raises: KcalcError for another magic number, extents that do not fit the data, or a file cut short or damaged.
     """
     head = 4 + 4 * rank
     start = _read(path, head)

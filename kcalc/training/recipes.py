@@ -1,8 +1,8 @@
-"""The papers' experiments at the size of digits: what is compared, by name.
+"""The papers' experiments at the size of digits: comparisons by name.
 
 Networks have ``depth`` layers of ``width`` channels where the recipe does not say otherwise; data, steps and seeds are chosen when a recipe
-is run.  The papers train convolutional networks on ImageNet, CIFAR-10 and MNIST, mostly with K-FAC: what carries over is which of two
-variants trains better, not any figure.
+is run.  The papers train convolutional networks on ImageNet, CIFAR-10 and MNIST, mostly with K-FAC: the order of two
+variants carries over, not any figure.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..activations import activation
-from ..architectures import rescaled_resnet, vanilla
-from ..combinators import Piece, chain, repeat
-from ..errors import unknown
-from ..layers import Affine, Flatten, Input, Nonlinear, Pool
-from ..network import Network
-from ..plain_arguments import whole
+from ..foundation.errors import unknown
+from ..foundation.plain_arguments import whole
+from ..network.architectures import rescaled_resnet, vanilla
+from ..network.combinators import Piece, chain, repeat
+from ..network.layers import Affine, Flatten, Input, Nonlinear, Pool
+from ..network.network import Network
 from . import kfac
-from .contenders import Contender
 from .optimisers import OPTIMISERS
+from .run_configurations import RunConfiguration
 from .splits import Preparation
 
 SMOOTH = ("tanh", "softplus")
@@ -54,12 +54,12 @@ class Size:
         return chain(Input(), Affine(kernel=3), layer, down, body, end or Pool("mean"), Flatten(), Affine())
 
 
-Entries = Callable[[Size], list[Contender]]
+Entries = Callable[[Size], list[RunConfiguration]]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """An experiment: what it shows, where it comes from, and its contenders for a size."""
+    """An experiment: its title and source, and its configurations for a size."""
 
     name: str
     title: str
@@ -67,30 +67,30 @@ class Recipe:
     entries: Entries
     depth: int = 100
 
-    def contenders(self, depth: int | None = None, width: int = 64, **settings: Any) -> list[Contender]:
-        """The contenders for networks of this depth (None: the recipe's own) and width; ``settings`` go to those that do not set them."""
+    def configurations(self, depth: int | None = None, width: int = 64, **settings: Any) -> list[RunConfiguration]:
+        """The configurations for networks of this depth (None: the recipe's own) and width; ``settings``: where they set none."""
         chosen = self.depth if depth is None else depth
         width = whole(width, "width", 1)
         found = self.entries(Size(whole(chosen, "depth", 1), width))
         return [replace(one, width=_width(one, width), settings={**settings, **one.settings}) for one in found]
 
 
-def _width(contender: Contender, width: int) -> int:
-    return contender.width if contender.width != Contender.width else width
+def _width(configuration: RunConfiguration, width: int) -> int:
+    return configuration.width if configuration.width != RunConfiguration.width else width
 
 
-def _shaped(size: Size, phi: str, label: str | None = None, method: str = "dks", **changes: Any) -> Contender:
-    return Contender(label or f"{method} {phi}", size.vanilla(phi), method, width=size.width, **changes)
+def _shaped(size: Size, phi: str, label: str | None = None, method: str = "dks", **changes: Any) -> RunConfiguration:
+    return RunConfiguration(label or f"{method} {phi}", size.vanilla(phi), method, width=size.width, **changes)
 
 
 # -- the headline ------------------------------------------------------------------------------------------------------------------------
 
 
-def _headline(size: Size) -> list[Contender]:
-    """DKS and TAT beside what they are measured against, and their Gaussian variants."""
+def _headline(size: Size) -> list[RunConfiguration]:
+    """DKS and TAT beside their baselines, and their Gaussian variants."""
     half = Size(max(2, size.depth // 2), size.width)
     shaped = [_shaped(size, "tanh"), _shaped(size, "softplus"), _shaped(size, "relu", "tat relu", "tat")]
-    resnet = Contender(f"tat rescaled ResNet, {half.depth} layers, shortcut .8", half.resnet("relu", 0.8), "tat")
+    resnet = RunConfiguration(f"tat rescaled ResNet, {half.depth} layers, shortcut .8", half.resnet("relu", 0.8), "tat")
     gaussian = [replace(one, label=f"{one.label}, Gaussian", weights="gaussian") for one in shaped]
     he = [
         _shaped(size, "relu", "He relu, orthogonal", "he"),
@@ -98,13 +98,13 @@ def _headline(size: Size) -> list[Contender]:
     ]
     plain = [_shaped(size, "tanh", "tanh, orthogonal", "none")]
     shallow = [
-        Contender("logistic regression", chain(Input(), Affine()), rates=SHALLOW_RATES),
-        Contender("2-layer He relu MLP", vanilla(1, "relu"), "he", rates=SHALLOW_RATES),
+        RunConfiguration("logistic regression", chain(Input(), Affine()), rates=SHALLOW_RATES),
+        RunConfiguration("2-layer He relu MLP", vanilla(1, "relu"), "he", rates=SHALLOW_RATES),
     ]
     return [*shaped, resnet, *he, *plain, *shallow, *gaussian]
 
 
-def _methods(size: Size) -> list[Contender]:
+def _methods(size: Size) -> list[RunConfiguration]:
     """Everything that makes deep skip-free networks trainable, or is said to."""
     plain = [_shaped(size, phi, method=method) for phi in SMOOTH for method in ("dks", "tat", "none")]
     smooth = [*plain, _shaped(size, "tanh", method="eoc")]  # softplus has no edge of chaos
@@ -116,36 +116,36 @@ def _methods(size: Size) -> list[Contender]:
 # -- DKS, appendices M and N -------------------------------------------------------------------------------------------------------------
 
 
-def _zeta(size: Size) -> list[Contender]:
+def _zeta(size: Size) -> list[RunConfiguration]:
     return [_shaped(size, "tanh", f"zeta {zeta:g}", targets={"zeta": zeta}) for zeta in ZETAS]
 
 
-def _residual_weight(size: Size) -> list[Contender]:
-    return [Contender(f"{phi}, shortcut {weight:.3g}", size.resnet(phi, weight), "dks") for phi in SMOOTH for weight in SHORTCUTS]
+def _residual_weight(size: Size) -> list[RunConfiguration]:
+    return [RunConfiguration(f"{phi}, shortcut {weight:.3g}", size.resnet(phi, weight), "dks") for phi in SMOOTH for weight in SHORTCUTS]
 
 
-def _optimizers(size: Size) -> list[Contender]:
+def _optimizers(size: Size) -> list[RunConfiguration]:
     left_out = {"nesterov"} if kfac.available() else {"nesterov", kfac.NAME}
     return [
         _shaped(size, phi, f"{phi}, {name}", settings={"optimizer": name}) for phi in SMOOTH for name in OPTIMISERS if name not in left_out
     ]
 
 
-def _laws(size: Size) -> list[Contender]:
+def _laws(size: Size) -> list[RunConfiguration]:
     """N.1: laws of the weights of convolutions, with and without transformed activations."""
     laws = ("delta_orthogonal", "orthogonal", "delta_gaussian", "gaussian")
     nets = size.images("tanh", Affine(kernel=3, stride=2))
-    return [Contender(f"{method}, {law}", nets, method, weights=law, width=size.width) for method in ("dks", "none") for law in laws]
+    return [RunConfiguration(f"{method}, {law}", nets, method, weights=law, width=size.width) for method in ("dks", "none") for law in laws]
 
 
-def _against(make: Callable[[Size, str], Contender]) -> Entries:
+def _against(make: Callable[[Size, str], RunConfiguration]) -> Entries:
     """DKS beside a variant, for both smooth activations."""
     return lambda size: [one for phi in SMOOTH for one in (_shaped(size, phi, f"{phi}, dks"), make(size, phi))]
 
 
-def _inputs(size: Size) -> list[Contender]:
+def _inputs(size: Size) -> list[RunConfiguration]:
     """N.6: per-location normalisation, with inputs as they are and badly scaled."""
-    found: list[Contender] = []
+    found: list[RunConfiguration] = []
     for scale in (1.0, STEEPER):
         for law in ("mean_norm", None):
             name = f"inputs x {scale:g}, {'PLN' if law else 'no PLN'}"
@@ -153,34 +153,40 @@ def _inputs(size: Size) -> list[Contender]:
     return found
 
 
-def _downsampling(size: Size) -> list[Contender]:
+def _downsampling(size: Size) -> list[RunConfiguration]:
     """N.8: a max-pooling layer, or a convolution of the same window and stride."""
     downs: dict[str, Piece] = {"max-pooling": Pool("max", 3, 2, "same"), "convolution": Affine(kernel=3, stride=2)}
-    return [Contender(f"{phi}, {name}", size.images(phi, down), "dks", width=size.width) for phi in SMOOTH for name, down in downs.items()]
+    return [
+        RunConfiguration(f"{phi}, {name}", size.images(phi, down), "dks", width=size.width)
+        for phi in SMOOTH
+        for name, down in downs.items()
+    ]
 
 
-def _averaging(size: Size) -> list[Contender]:
+def _averaging(size: Size) -> list[RunConfiguration]:
     """N.9: mean pooling at the end, or a mean with random weights."""
     ends: dict[str, Piece] = {"mean-pooling": Pool("mean"), "weighted mean-pooling": Pool("weighted_mean")}
     down = Affine(kernel=3, stride=2)
     return [
-        Contender(f"{phi}, {name}", size.images(phi, down, end), "dks", width=size.width) for phi in SMOOTH for name, end in ends.items()
+        RunConfiguration(f"{phi}, {name}", size.images(phi, down, end), "dks", width=size.width)
+        for phi in SMOOTH
+        for name, end in ends.items()
     ]
 
 
 # -- TAT ---------------------------------------------------------------------------------------------------------------------------------
 
 
-def _prelu(size: Size) -> list[Contender]:
+def _prelu(size: Size) -> list[RunConfiguration]:
     nets = (("vanilla", size.vanilla("relu")), ("rescaled ResNet, shortcut .8", size.resnet("relu", 0.8)))
     return [
-        Contender(f"{name}, {label}", net, method, targets, width=size.width)
+        RunConfiguration(f"{name}, {label}", net, method, targets, width=size.width)
         for name, net in nets
         for label, method, targets in (("tat", "tat", {}), ("PReLU 0", "prelu", {"slope": 0.0}), ("PReLU .25", "prelu", {"slope": 0.25}))
     ]
 
 
-def _batch_sizes(size: Size) -> list[Contender]:
+def _batch_sizes(size: Size) -> list[RunConfiguration]:
     return [
         _shaped(size, "relu", f"{optimizer}, batch {batch}", "tat", settings={"optimizer": optimizer, "batch_size": batch})
         for optimizer in ("sgd", "adam", "muon")
@@ -188,7 +194,7 @@ def _batch_sizes(size: Size) -> list[Contender]:
     ]
 
 
-def _widths(size: Size) -> list[Contender]:
+def _widths(size: Size) -> list[RunConfiguration]:
     return [
         replace(_shaped(size, "relu", f"{method}, width {width}", method), width=width)
         for method in ("tat", "eoc")
@@ -196,13 +202,13 @@ def _widths(size: Size) -> list[Contender]:
     ]
 
 
-def _tat_laws(size: Size) -> list[Contender]:
+def _tat_laws(size: Size) -> list[RunConfiguration]:
     return [
         _shaped(size, "relu", f"{method}, {law}", method, weights=law) for method in ("tat", "eoc") for law in ("orthogonal", "gaussian")
     ]
 
 
-def _tat_dks(size: Size) -> list[Contender]:
+def _tat_dks(size: Size) -> list[RunConfiguration]:
     return [_shaped(size, phi, method=method) for phi in ("leaky_relu", *SMOOTH) for method in ("tat", "dks")]
 
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import one_number
-from ..errors import KcalcError
-from ..files import write_whole
-from ..plain_arguments import choice, file_path
-from ..printing import Shown, text_table
+from ..fields.arguments import one_number
+from ..foundation.errors import KcalcError
+from ..foundation.files import write_whole
+from ..foundation.plain_arguments import choice, file_path
+from ..foundation.printing import Shown, text_table
 
 
 @dataclass(frozen=True)
 class Result:
-    """One run: which, and its shares of correct answers look by look ((step, training batches, test examples), ...)."""
+    """One run: which, and its shares of correct answers at each evaluation step ((step, training batches, test examples), ...)."""
 
     label: str
     learning_rate: float
@@ -34,13 +34,13 @@ class Result:
     digest: str = ""
 
     def steps_to(self, share: float) -> int | None:
-        """The first look with at least this share of correct answers on the test examples."""
+        """The first evaluation step with at least this share of correct answers on the test examples."""
         return next((step for step, _, test in self.curve if test >= share), None)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A contender at its best learning rate, that of the best mean test accuracy at the end.
+    """A configuration at its best learning rate, that of the best mean test accuracy at the end.
 
     Over runs: the mean and standard error of the accuracy, the mean on training batches, the step at which the mean curve reached
     the goal (None: not), runs that diverged.
@@ -67,17 +67,17 @@ class Comparison(Shown):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The contenders, in order."""
+        """The configurations, in order."""
         return tuple(dict.fromkeys(result.label for result in self.results))
 
     def of(self, label: str, learning_rate: float | None = None) -> tuple[Result, ...]:
-        """The runs of a contender, at one learning rate or all."""
-        choice(label, "contender", self.labels)
+        """The runs of a configuration, at one learning rate or all."""
+        choice(label, "configuration", self.labels)
         rate = None if learning_rate is None else one_number(learning_rate, "learning_rate")
         return tuple(r for r in self.results if r.label == label and rate in (None, r.learning_rate))
 
     def rates(self, label: str) -> dict[float, float]:
-        """{learning rate: mean test accuracy at the end} of a contender; runs that diverged count as 0."""
+        """{learning rate: mean test accuracy at the end} of a configuration; runs that diverged count as 0."""
         tried = sorted({result.learning_rate for result in self.of(label)})
         return {rate: float(np.mean([result.accuracy for result in self.of(label, rate)])) for rate in tried}
 
@@ -87,14 +87,14 @@ class Comparison(Shown):
         return max(rates, key=lambda rate: (rates[rate], -rate))
 
     def curve(self, label: str) -> list[tuple[int, float]]:
-        """The mean test accuracy by step at the best learning rate, over the looks that all its runs have."""
+        """The mean test accuracy by step at the best learning rate, over the evaluation steps that all its runs have."""
         runs = [{step: test for step, _, test in result.curve} for result in self.of(label, self.best_rate(label))]
         shared = sorted(set.intersection(*(set(run) for run in runs)))
         return [(step, float(np.mean([run[step] for run in runs]))) for step in shared]
 
     @property
     def rows(self) -> list[Row]:
-        """A row per contender."""
+        """A row per configuration."""
         return [self._row(label) for label in self.labels]
 
     def _row(self, label: str) -> Row:
@@ -109,7 +109,7 @@ class Comparison(Shown):
         return Row(label, rate, float(final.mean()), error, train, reached, sum(r.diverged is not None for r in runs), len(runs), edge)
 
     def __repr__(self) -> str:
-        return f"Comparison({self.title[:80]!r}, {len(self.labels)} contenders, {len(self.results)} runs)"
+        return f"Comparison({self.title[:80]!r}, {len(self.labels)} configurations, {len(self.results)} runs)"
 
     def _frame(self) -> list[dict[str, Any]]:
         return [asdict(row) for row in self.rows]
@@ -125,7 +125,7 @@ class Comparison(Shown):
         return "\n".join([self.title, "", lines[0], rule, *lines[1:], *notes])
 
     def plot(self, ax: Any = None) -> Any:
-        """Mean test accuracy against steps, every contender at its best learning rate; returns the Axes."""
+        """Mean test accuracy against steps, every configuration at its best learning rate; returns the Axes."""
         from .plots import curves
 
         return curves({f"{label} ({self.best_rate(label):g})": self.curve(label) for label in self.labels}, ax, self.title)

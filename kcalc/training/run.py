@@ -1,22 +1,22 @@
-"""What came of training a network."""
+"""Results of training a network."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..arguments import one_number
-from ..errors import KcalcError
-from ..printing import Shown, plain
+from ..fields.arguments import one_number
+from ..foundation.errors import KcalcError
+from ..foundation.printing import Shown, plain
 from .logs import Record
 from .settings import Settings
 
 
 @dataclass(frozen=True, eq=False)
 class Run(Shown):
-    """What came of training: a record per look, the parameters, BatchNorm's statistics, and seconds of training (compilation included).
+    """The result of training: a record per evaluation step, the parameters, BatchNorm's statistics, and seconds of training.
 
-    ``diverged`` is the step at which the loss was no longer finite, or None; parameters are then those of the last good look.
+    ``diverged`` is the step at which the loss was no longer finite, or None; parameters are then those of the last good evaluation step.
     """
 
     settings: Settings
@@ -32,7 +32,7 @@ class Run(Shown):
         return 0.0 if self.diverged is not None or not self.history else self.history[-1].test_accuracy
 
     def steps_to(self, share: float) -> int | None:
-        """The first look at which the share of correct answers on the test examples is at least ``share``; None if there is none."""
+        """The first evaluation step with a share of correct answers on the test examples of at least ``share``, or None."""
         least = one_number(share, "share")
         return next((record.step for record in self.history if record.test_accuracy >= least), None)
 
@@ -57,7 +57,7 @@ class Run(Shown):
 
 
 class Diverged(KcalcError):
-    """The loss is no longer finite.  ``step`` says where, ``run`` holds what was good until then."""
+    """The loss is no longer finite.  ``step`` is the step of that loss, ``run`` the result before it."""
 
     def __init__(self, message: str, run: Run) -> None:
         super().__init__(message)

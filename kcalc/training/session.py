@@ -1,4 +1,4 @@
-"""One run of a trainer: start or resume, train from look to look, save what is good, stop where the loss is not finite."""
+"""One run of a trainer: start or resume, train between evaluation steps, save finite states, stop where the loss is not finite."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from .checkpoints import Checkpoint, Fingerprint, fingerprint, load, save
 from .engine import Engine
 from .logs import Log, Record, output_file
@@ -59,7 +59,7 @@ class Session:
         with closing(_bar(self.settings.steps, self.step, progress)) as bar:
             for stop in [stop for stop in self.settings.stops if stop > self.step]:
                 tree = self._train(stop, rates, bar)
-                self._look(stop, tree, rates)
+                self._evaluate(stop, tree, rates)
                 if self.history:
                     bar.set_postfix(loss=f"{self.history[-1].train_loss:.4f}", test=f"{self.history[-1].test_accuracy:.4f}")
         return self._result()
@@ -99,7 +99,7 @@ class Session:
         self.sums = steps, loss, hits
         return tree
 
-    def _look(self, stop: int, tree: Any, rates: np.ndarray) -> None:
+    def _evaluate(self, stop: int, tree: Any, rates: np.ndarray) -> None:
         """Log and save after ``stop`` steps."""
         settings = self.settings
         self.tree, self.step = tree, stop

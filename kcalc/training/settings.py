@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import one_number
-from ..errors import KcalcError
-from ..plain_arguments import choice, text, whole
+from ..fields.arguments import one_number
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import choice, text, whole
 
 Array = np.ndarray
-MOST = 2**31 - 1  # what the compiled loops count in
+MOST = 2**31 - 1  # the integers that compiled loops count in
 SCHEDULES = ("constant", "cosine", "linear")
 
 
@@ -23,7 +23,7 @@ class Settings:
 
     ``steps`` of ``batch_size`` examples with ``optimizer``; the learning rate rises linearly from 0 over the first ``warmup`` steps, then
     stays ("constant") or falls to 0 at the end along half a cosine ("cosine") or a line ("linear").  ``seed`` gives the initial weights and
-    the order of the examples.  ``evaluate_every`` steps the test examples are looked at and a row is logged; ``checkpoint_every`` (default:
+    the order of the examples.  ``evaluate_every`` steps the test examples are evaluated and a row is logged; ``checkpoint_every`` (default:
     then too) a checkpoint is written.
     """
 
@@ -82,7 +82,7 @@ class Settings:
         return asdict(self)
 
     def differences(self, other: dict[str, Any]) -> list[str]:
-        """What differs from settings as plain data, in words; when to look and to save does not count."""
+        """Differences from settings as plain data, in words; those in times of evaluation and saving do not count."""
         own = self.to_dict()
         counted = [item.name for item in fields(self) if not item.name.endswith("_every")]
         return [f"{name} {other.get(name)!r}, now {own[name]!r}" for name in counted if own[name] != other.get(name)]
@@ -91,7 +91,7 @@ class Settings:
 def batches(seed: int, examples: Array, size: int, start: int, stop: int) -> Array:
     """Row numbers of the examples of steps ``start`` to ``stop``, (stop - start, size).
 
-    Every pass over the examples has an order of its own from (seed, pass), what is left over at its end waits for the next one; a step's
+    Every pass over the examples has an order of its own from (seed, pass), examples left over at its end wait for the next one; a step's
     batch depends on nothing before it, so that a run can go on anywhere.
     """
     per_pass = len(examples) // size

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import KcalcError, glimpse
-from ..plain_arguments import LARGEST, items, text, whole
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import LARGEST, items, text, whole
 
 AXIS = "data"
 
@@ -40,7 +40,7 @@ def connect(coordinator: str | None = None, processes: int | None = None, proces
 def data_mesh(devices: int | Sequence[Any] | None = None) -> Any:
     """A ``jax.sharding.Mesh`` with the one axis "data" over all devices, the first ``devices`` of them, or those given.
 
-    Raises: KcalcError for more than there are, and for what is no device.
+    Raises: KcalcError for more than there are, and for anything but a device.
     """
     import jax
     import numpy as np

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import one_number, raw_array
 from ..backend.per_location import VARIANTS, normalise_locations
-from ..errors import KcalcError, glimpse
-from ..plain_arguments import choice, text, truth, whole
+from ..fields.arguments import one_number, raw_array
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import choice, text, truth, whole
 from .datasets import Dataset
 from .extras import extra
 
@@ -22,7 +22,7 @@ SEEDS = 2**32  # that scikit-learn has
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is done to images before the network sees them.
+    """The preparation of images before the network sees them.
 
     ``flat``: images as one vector each, for dense networks.  ``centre``: every pixel minus its mean over the training examples.  Then a
     factor ``scale``; then per-location normalisation with the extra channel ``normalisation`` ("mean_norm", "constant" or "none", see
@@ -49,7 +49,7 @@ class Preparation:
 class Split:
     """Inputs ``x`` (examples, ..., channels) with labels ``y``, and which of them (row numbers) are for training and which for tests.
 
-    Raises: KcalcError for inputs that are not finite, labels that are no class numbers, and rows that do not exist, stand there twice, or
+    Raises: KcalcError for inputs that are not finite, labels other than class numbers, and rows that do not exist, stand there twice, or
     are in both parts.
     """
 
@@ -84,7 +84,7 @@ def _array(values: Any, what: str) -> Array:
         if isinstance(values, list | tuple) or not hasattr(values, "__array__"):
             raise TypeError
         return np.asarray(values)
-    except Exception:  # whatever a foreign object raises as it is read
+    except Exception:  # user objects may raise anything as they are read
         raise KcalcError(f"{what} must be a NumPy array, got {type(values).__name__}; np.asarray(...) makes one") from None
 
 
@@ -94,7 +94,7 @@ def _check_dataset(dataset: Any) -> None:
 
 
 def check_preparation(preparation: Any) -> None:
-    """Raises: KcalcError for what is no preparation."""
+    """Raises: KcalcError for anything but a preparation."""
     if not isinstance(preparation, Preparation):
         raise KcalcError(f"preparation must be a kcalc.training.Preparation(...), got {glimpse(preparation)}")
 
@@ -155,7 +155,7 @@ def held_out(dataset: Dataset, count: int | None = None, preparation: Preparatio
 def prepare(
     dataset: Dataset, train: Sequence[int] | Array, test: Sequence[int] | Array, name: str, preparation: Preparation | None = None
 ) -> Split:
-    """A split of a data set by row numbers; whatever is learnt of the inputs is learnt of the training examples alone."""
+    """A split of a data set by row numbers; statistics of inputs are those of the training examples alone."""
     chosen = Preparation() if preparation is None else preparation
     _check_dataset(dataset)
     check_preparation(chosen)

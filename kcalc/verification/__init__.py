@@ -3,11 +3,11 @@
 from .empirical_ntk import empirical_ntk
 from .jacobians import Jacobians, layer_jacobians
 from .kernels import verify_kernels
-from .parts import GradientCheck, Table, TangentCheck
 from .result import Deviation, KernelCheck
 from .scaling import HessianBlocks, hessian_blocks
 from .spectra import TrainingSpectra, VarianceSpectra, training_spectra, variance_spectra
 from .statistics import Power, Statistic
+from .tangent_checks import GradientCheck, Table, TangentCheck
 
 __all__ = [
     "Deviation",

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..backend import Model
-from ..backend.plan import Plan
-from ..errors import KcalcError
-from ..network import chosen_output
-from ..plain_arguments import choice, truth, whole
+from ..backend.network_plan import Plan
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import choice, truth, whole
+from ..network.network import chosen_output
 
 Node = Hashable
 Array = Any
@@ -34,7 +34,7 @@ def empirical_ntk(
     """``Theta(x, y)_kl = sum_parameters (d f_k(x) / d p) (d f_l(y) / d p)``, in the model's parameterization, for weights as they are.
 
     Parameters: ``x1``, ``x2`` are batches of inputs, (n, ..., channels) or {input: such}; ``x2=None`` means ``x1``, of which half is
-    computed.  ``outputs``: "trace", the mean of ``Theta_kk`` over the k entries of the output, which is what analytic kernels are; "full",
+    computed.  ``outputs``: "trace", the mean of ``Theta_kk`` over the k entries of the output, which analytic kernels are of; "full",
     all of them.  ``output``: which node, where there are several outputs.  ``by_layer``: {node: its parameters' part}.
     ``memory``: bytes for Jacobians, which are made in blocks of inputs and, if one input's do not fit, of output entries.
     Parameters that the architecture has count, taps of Delta-initialised convolutions that start at zero included.

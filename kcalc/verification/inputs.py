@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import cosine_array, per_input, q_array, read_pair
 from ..backend import Model
-from ..errors import KcalcError
-from ..layers import Pool
-from ..network import Network
+from ..fields.arguments import cosine_array, per_input, q_array, read_pair
+from ..foundation.errors import KcalcError
+from ..network.layers import Pool
+from ..network.network import Network
 
 Node = Hashable
 Array = Any
@@ -30,7 +30,7 @@ class InputPairs:
 
     @classmethod
     def of(cls, network: Network, c: Any, q1: Any, q2: Any) -> InputPairs:
-        """From what the user gives: numbers, rows of them, or {input: either}.  Raises: KcalcError for values out of their domain."""
+        """From the argument: numbers, rows of them, or {input: either}.  Raises: KcalcError for values out of their domain."""
         values = per_input(network.inputs)
         first, other = read_pair(lambda given, what: values(given, lambda v: q_array(v, what), what), q1, q2)
         second = first if other is None else other
@@ -87,7 +87,7 @@ def _unit(x: Array) -> Array:
 
 
 def needs_equal_locations(network: Network) -> bool:
-    """Whether some layer pools by mean or maximum, which kernel maps describe where the pooled locations agree."""
+    """Whether some layer pools by mean or maximum, which kernel maps describe for windows of equal feature vectors."""
     pools: list[Any] = [network.layer(node) for node in network.nodes_of(Pool)]
     return any(pool.kind in ("mean", "max") for pool in pools)
 

@@ -11,9 +11,9 @@ import numpy as np
 from ..backend import Model
 from ..backend.initialisers import random_bits
 from ..calculi.gradients import gradients
-from ..errors import KcalcError, glimpse
-from ..network import Network
-from ..printing import Printed
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.printing import Printed
+from ..network.network import Network
 from .inputs import InputPairs, input_shapes
 from .probes import Shifts
 
@@ -29,7 +29,7 @@ class Jacobians(Printed):
     """Singular values of d node / d start, one location and a common shift of all locations of ``start``.
 
     ``values[node]`` has shape (draws, the smaller number of channels), descending; ``mean_square[node]`` is |J|^2 over the channels of the
-    node, (draws,); ``expected[node]`` what that is at infinite width, where the calculus says it (else not a key).
+    node, (draws,); ``expected[node]`` its value at infinite width, where the calculus has it (else not a key).
     """
 
     start: Node
@@ -47,6 +47,14 @@ class Jacobians(Printed):
         """Everything as plain data."""
         rows = {str(n): {"singular_values": v.tolist(), "mean_square": self.mean_square[n].tolist()} for n, v in self.values.items()}
         return {"start": str(self.start), "nodes": rows, "expected": {str(n): v for n, v in self.expected.items()}}
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [
+            {"node": str(node), "draw": draw, "rank": place + 1, "singular_value": value, "mean_square": self.mean_square[node][draw]}
+            | {"expected": self.expected.get(node)}
+            for node, values in self.values.items()
+            for (draw, place), value in np.ndenumerate(values)
+        ]
 
     def __str__(self) -> str:
         width = max(len(str(node)) for node in self.values)
@@ -130,7 +138,7 @@ def _expected(network: Network, start: Node, nodes: Sequence[Node], q: float, he
 
 
 def _up_to(network: Network, node: Node) -> Network:
-    """What a node depends on."""
+    """The nodes that a node depends on."""
     steps = list(network.steps())
     needed = {node}
     for name, _, parents in reversed(steps):

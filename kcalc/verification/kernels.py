@@ -8,30 +8,30 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import q_pair
 from ..backend import Model, Orthogonal
 from ..backend.initialisers import Mirrored, random_bits
-from ..backend.plan import Plan
+from ..backend.network_plan import Plan
 from ..calculi.global_maps import c_map, node_values
 from ..calculi.gradients import gradients as infinite_gradients
 from ..calculi.ntk import ntk
-from ..errors import KcalcError, glimpse
-from ..layers import Affine, Flatten, Identity, Input, Pool
-from ..maps import Assumption
-from ..network import Network
-from ..plain_arguments import items, whole
+from ..fields.arguments import q_pair
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import items, whole
+from ..maps.maps import Assumption
+from ..network.layers import Affine, Flatten, Identity, Input, Pool
+from ..network.network import Network
 from .empirical_ntk import Jacobian, contracted
 from .inputs import InputPairs, input_shapes
 from .jacobians import Jacobians, layer_jacobians
-from .parts import GradientCheck, TangentCheck
 from .probes import Shifts, measure, measured_nodes
 from .result import KernelCheck, Sample
 from .statistics import NARROW, Statistic
+from .tangent_checks import GradientCheck, TangentCheck
 
 Node = Hashable
 Array = Any
 
-EQUAL = "all locations of an image hold one vector, so that mean and max pooling are what the maps take them for"
+EQUAL = "all locations of an image hold one vector, so that mean and max pooling are the identity, as in the maps"
 
 
 def verify_kernels(
@@ -117,7 +117,7 @@ class _Gradients:
 
 
 class _Work:
-    """One width: what is expected, and the function of one draw."""
+    """One width: the expected values, and the function of one draw."""
 
     def __init__(self, model: Model, cases: InputPairs, pairs: int, heuristic: bool, tangent: bool, gradients: bool) -> None:
         import jax.numpy as jnp
@@ -126,7 +126,7 @@ class _Work:
         self.shapes = input_shapes(model)
         cases.check(self.shapes)
         self.plan = model.plan()
-        self.network = stated(model, self.plan)
+        self.network = with_model_widths(model, self.plan)
         self.remarks = list(refuse_heuristics(model, self.network, self.plan, heuristic))
         self.nodes = tuple(self.network)
         rows = {node: i for i, node in enumerate(measured_nodes(self.plan))}
@@ -142,7 +142,7 @@ class _Work:
         """The width of open layers."""
         return self.model.default_features
 
-    # -- what is expected --------------------------------------------------------------------------------------------------------------
+    # -- expected values --------------------------------------------------------------------------------------------------------------
 
     def _expected(self) -> np.ndarray:
         """(nodes, quantities, cases)."""
@@ -189,7 +189,7 @@ class _Work:
         return _Gradients(nodes, np.array([found.nodes[node] for node in nodes]))
 
     def notes(self) -> tuple[Assumption, ...]:
-        """What the comparison takes for granted."""
+        """The assumptions of the comparison."""
         found = list(self.remarks)
         if self.cases.equal and self.model.image_shapes:
             found.append(Assumption("network", EQUAL))
@@ -203,10 +203,10 @@ class _Work:
         plan, shapes = self.plan, self.shapes
         return tuple(shapes[n][-1] if n in shapes else plan.nodes[n].shape.channels for n in self.nodes)
 
-    # -- what is measured --------------------------------------------------------------------------------------------------------------
+    # -- measured values --------------------------------------------------------------------------------------------------------------
 
     def run(self, key: Array, draws: int, memory: int) -> dict[str, np.ndarray]:
-        """{what: array with a leading axis of draws}.  Raises: KcalcError naming the node where a feature map vanishes or overflows."""
+        """{statistic: array of draws on axis 0}.  Raises: KcalcError naming the node where a feature map vanishes or overflows."""
         import jax
 
         with self.model.measuring():
@@ -249,7 +249,7 @@ class _Work:
         return max(k for k in range(1, fits + 1) if draws % k == 0)
 
     def _one(self, key: Array) -> dict[str, Array]:
-        """One network: statistics of pairs, and what else was asked for."""
+        """One network: statistics of pairs, and the further ones asked for."""
         import jax
 
         ours, weights = jax.random.split(key)
@@ -281,7 +281,7 @@ class _Work:
         return jnp.moveaxis(jax.lax.map(case, list(inputs.values())), 0, -1)
 
     def _counted(self, node: Node, leaf: str, values: Array) -> Array | None:
-        """What theory counts as parameters: those of Affine layers, of Delta-initialised convolutions the centre tap."""
+        """The parameters that theory counts: those of Affine layers, of Delta-initialised convolutions the centre tap."""
         if not isinstance(self.network.layer(node), Affine):
             return None
         window = self.plan.fans[node].window
@@ -314,8 +314,8 @@ class _Work:
         return GradientCheck(self.width, self.slopes.nodes, Statistic.of(self.slopes.expected, found["gradients"], 0.0, self.epsilon))
 
 
-def stated(model: Model, plan: Plan) -> Network:
-    """The network with the model's widths in its layers; flattening what has no locations is nothing, and hides widths."""
+def with_model_widths(model: Model, plan: Plan) -> Network:
+    """Fill in widths from the model; drop Flattens of feature maps without locations, which do nothing and hide widths."""
 
     def widened(node: Node, layer: Any) -> Any:
         if isinstance(layer, Flatten) and plan.nodes[node].below[0].locations is None:
@@ -327,7 +327,7 @@ def stated(model: Model, plan: Plan) -> Network:
 
 
 def refuse_heuristics(model: Model, network: Network, plan: Plan, heuristic: bool) -> tuple[Assumption, ...]:
-    """What is only approximate in the maps and in the weights.  Raises: KcalcError for any unless ``heuristic``."""
+    """Approximations in the maps and in the weights.  Raises: KcalcError for any unless ``heuristic``."""
     notes = c_map(network, assume_independent=heuristic).assumptions
     pools = network.nodes_of(Pool)  # the locations of the inputs are made so that they agree, or that their c values do
     told = {*network.assumptions}  # the model that was read is not the one compared here

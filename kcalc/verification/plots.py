@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import KcalcError
+from ..foundation.errors import KcalcError
 from ..plotting import axis_names
 from ..plotting import frame as plot_frame
 from ..plotting import titles as plot_claims

@@ -1,4 +1,4 @@
-"""Readings of a network on arrays that look at every node in passing: statistics of pairs, and shifts to differentiate in.
+"""A network run on arrays, with measurements at every node: statistics of pairs, and shifts to differentiate in.
 
 Both run inside the scans of repeated blocks, so that neither the trace of a deep network is kept nor its graph unrolled.
 """
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..backend import Model
-from ..backend.plan import Plan
+from ..backend.network_plan import Plan
 from ..calculi.arrays import Arrays, Repeated
-from ..compose import fold
-from ..layers import Layer
+from ..network.compose import fold
+from ..network.layers import Layer
 
 Node = Hashable
 Array = Any
@@ -32,7 +32,7 @@ class Measured(Arrays):
     uniform: bool = True
 
     def rule(self, layer: Layer, node: Node, inputs: Sequence[Array]) -> Array:
-        """What the layer emits; measured on the way."""
+        """The output of the layer, measured on the way."""
         out = super().rule(layer, node, inputs)
         if not isinstance(layer, Repeated):
             self.new_state[node] = {STATISTIC: pair_statistics(out, self.uniform)}
@@ -96,7 +96,7 @@ class Probed(Arrays):
     """Every node's feature map is shifted by its probe, a vector added at all locations; probes stand beside the weights."""
 
     def rule(self, layer: Layer, node: Node, inputs: Sequence[Array]) -> Array:
-        """What the layer emits, shifted."""
+        """The output of the layer, shifted."""
         out = super().rule(layer, node, inputs)
         if isinstance(layer, Repeated):
             return out

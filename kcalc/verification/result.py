@@ -1,4 +1,4 @@
-"""What :func:`kcalc.verify_kernels` returns."""
+"""The result of :func:`kcalc.verify_kernels`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import one_number
-from ..errors import KcalcError, glimpse
-from ..maps import Assumption
-from ..plain_arguments import choice
-from ..printing import Tabled, spread
-from ..threads import cached_property
-from .parts import MEASURED, GradientCheck, Table, TangentCheck, numbers, place, plain
+from ..fields.arguments import one_number
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import choice
+from ..foundation.printing import Tabled, spread
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
 from .statistics import NARROW, Power, Statistic, allowed, bias, root_mean_square
+from .tangent_checks import MEASURED, GradientCheck, Table, TangentCheck, numbers, place, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +63,7 @@ class Deviation:
 
 @dataclass(frozen=True, eq=False)
 class KernelCheck(Tabled):
-    """Networks as they are drawn against their kernel maps: q and c of every node, and what else was asked for.
+    """Networks as they are drawn against their kernel maps: q and c of every node, and further quantities asked for.
 
     ``c[i]`` and ``q1[i]``, ``q2[i]`` are the values of the inputs in case i (of the first input, where there are several).  ``tangent``,
     ``gradients`` and ``jacobians`` are None where they were not measured; ``assumptions`` say why.
@@ -133,11 +133,11 @@ class KernelCheck(Tabled):
 
     @property
     def p(self) -> float:
-        """How likely the worst deviation is with that many looks, had the maps been exact (Bonferroni; layers are correlated)."""
+        """The probability of the worst deviation among that many comparisons if the maps are exact (Bonferroni; layers are correlated)."""
         return min(1.0, len(self.deviations) * self.worst.p)
 
     def allowed(self, errors: float = 4.0) -> float:
-        """The |z| of a q or c value that counts as no deviation, for this many draws and looks; see ``verification.statistics``."""
+        """The |z| of a q or c value that counts as no deviation, for this many draws and comparisons; see ``verification.statistics``."""
         most = one_number(errors, "errors")
         if most < 0:
             raise KcalcError(f"errors counts standard errors and must be >= 0, got {glimpse(errors)}")
@@ -147,7 +147,7 @@ class KernelCheck(Tabled):
         """The q and c values further from the map than this many standard errors and ``slack``.
 
         ``slack`` is room for the O(1/width) of finite width. ``errors`` is said for one Gaussian; :meth:`allowed` makes it that
-        for these draws and looks.
+        for these draws and comparisons.
         """
         most, slack = self.allowed(errors), one_number(slack, "slack")
         return tuple(d for d in self.deviations if abs(d.z) > most and abs(d.mean - d.expected) > most * d.error + slack)
@@ -156,7 +156,7 @@ class KernelCheck(Tabled):
     def passed(self) -> bool | None:
         """Whether q, c and, where they were compared, the tangent kernel and the gradients are within four standard errors of theory.
 
-        Four is said for one Gaussian: each of the three checks, whatever its looks and draws, errs as rarely (6e-5) as if it were one, see
+        Four is said for one Gaussian: each of the three checks, at any number of cases, errs as rarely (6e-5) as if it were one, see
         :meth:`allowed`.  None where no q or c value was judged and nothing else deviates: that is no success.
         """
         parts = [part.passed for part in (self.tangent, self.gradients) if part is not None]
@@ -188,7 +188,7 @@ class KernelCheck(Tabled):
         """The root mean square over nodes of the mean deviation, noise taken out; about width^-1."""
         return bias(self._deviations(quantity)[0], numbers(self.widths))
 
-    # -- to look at ------------------------------------------------------------------------------------------------------------------
+    # -- display --------------------------------------------------------------------------------------------------------------------
 
     def rows_of(self, quantity: str = "c", width: int | None = None) -> Table:
         """Map, mean, fluctuation, standard error and z of one quantity, a row per node and case."""
@@ -264,8 +264,8 @@ class KernelCheck(Tabled):
         of = f"{self.draws} draws x {self.pairs} {'pair' if self.pairs == 1 else 'pairs'}: {said}"
         if not self.deviations:
             return f"{of} ({UNJUDGED})"
-        looks = "1 look" if len(self.deviations) == 1 else f"{len(self.deviations)} looks"
-        return f"{of}; worst: {self.worst} ({looks}, allowed |z| {self.allowed():.1f}, p = {self.p:.2g})"
+        count = "1 comparison" if len(self.deviations) == 1 else f"{len(self.deviations)} comparisons"
+        return f"{of}; worst: {self.worst} ({count}, allowed |z| {self.allowed():.1f}, p = {self.p:.2g})"
 
     def __str__(self) -> str:
         return f"{self._verdict()}\n{self.summary()}"
@@ -317,7 +317,7 @@ def _cell(value: float, form: str) -> str:
 
 
 def _gradient_row(check: GradientCheck) -> tuple[str, ...]:
-    """Relative to what theory says of each node."""
+    """Relative to the expected value of each node."""
     s = check.statistic
     known = s.expected > 0
     error, off, spread = ((values[known] / s.expected[known]) for values in (s.error, s.mean - s.expected, s.std))

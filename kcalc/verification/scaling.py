@@ -11,14 +11,14 @@ import numpy as np
 from ..backend import to_jax
 from ..calculi.scaling import scaling
 from ..calculi.widths import with_widths
-from ..errors import KcalcError
-from ..layers import Affine
-from ..maps import Assumption
-from ..network import Network, require_network
-from ..plain_arguments import whole
-from ..printing import Printed
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import whole
+from ..foundation.printing import Printed
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from ..network.layers import Affine
+from ..network.network import Network, require_network
 from ..shaping import Shaping
-from ..threads import cached_property
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,6 +78,10 @@ class HessianBlocks(Printed):
             "draws": len(self.draws),
         }
 
+    def _frame(self) -> dict[str, Any]:
+        measured = {"measured": np.diag(self.squares), "error": np.diag(self.error)}
+        return {"weight": [str(node) for node in self.nodes], "predicted": self.predicted, **measured}
+
     def __str__(self) -> str:
         width = max([6, *(len(str(node)) for node in self.nodes)])
         lines = [f"{'weight':{width}}  {'predicted':>11} {'measured':>11} {'error':>9}  ratio"]
@@ -98,7 +102,7 @@ def hessian_blocks(
     Each of ``draws`` networks has weights independent in all taps, R of its own, and ``batch`` inputs of standard normals with a random
     direction each.  E[(G_l r)^2] = gamma_l for cotangents of mean square 2 (n_L + 1) E y^2, as widths grow (at width n by 1 + 5/n more).
     Returns: :class:`HessianBlocks`.
-    Raises: KcalcError for counts that are too small, several inputs or outputs, and what the calculus refuses.
+    Raises: KcalcError for counts that are too small, several inputs or outputs, and the refusals of the calculus.
     """
     draws, batch = whole(draws, "draws", 2, MOST), whole(batch, "batch", 1, MOST)
     seed = whole(seed, "seed", 0, 2**32)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import real_array
 from ..backend import Model, to_jax
 from ..backend.initialisers import random_bits
-from ..backend.plan import Plan
-from ..compose import fold, require_network
-from ..errors import KcalcError, glimpse
-from ..layers import Affine
-from ..network import Network
-from ..plain_arguments import whole
-from ..printing import Printed
+from ..backend.network_plan import Plan
+from ..fields.arguments import real_array
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import whole
+from ..foundation.printing import Printed, spread
+from ..network.compose import fold, require_network
+from ..network.layers import Affine
+from ..network.network import Network
 from .jacobians import layer_jacobians
 from .probes import PROBE, Probed
 
@@ -63,6 +63,11 @@ class TrainingSpectra(Printed):
         own = {"start": str(self.start), "end": str(self.end), "learning_rate": self.learning_rate}
         return {**own, "singular_values": self.values.tolist(), "losses": self.losses.tolist()}
 
+    def _frame(self) -> dict[str, np.ndarray]:
+        steps, count = self.values.shape
+        columns = {"step": np.arange(steps)[:, None], "loss": self.losses[:, None], "rank": np.arange(count) + 1}
+        return spread(columns | {"singular_value": self.values})
+
     def __str__(self) -> str:
         lines = ["step      loss  smallest    median   largest"]
         rows = enumerate(zip(self.losses, self.values, strict=True))
@@ -90,6 +95,13 @@ class VarianceSpectra(Printed):
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
         return {"start": str(self.start), "end": str(self.end), "singular_values": {str(f): v.tolist() for f, v in self.values.items()}}
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [
+            {"factor": factor, "draw": draw, "rank": place + 1, "singular_value": value}
+            for factor, values in self.values.items()
+            for (draw, place), value in np.ndenumerate(values)
+        ]
 
     def __str__(self) -> str:
         lines = ["factor  smallest    median      mean   largest"]
@@ -121,7 +133,7 @@ def training_spectra(
     Parameters: ``X`` (N, ..., channels) and ``labels`` (N,) are the batch; ``start`` and ``end`` are nodes, the first Affine and the last
     node that every path crosses before the readout unless given; ``example`` is the one whose feature maps are meant (with BatchNorm all
     others are held, statistics are those of the batch); ``weights`` the law of initial weights, as in :func:`kcalc.to_jax`.
-    Raises: KcalcError for what does not fit, and where the loss is no longer finite. [MacDonald et al. 2023, sec. 6.2]
+    Raises: KcalcError for arguments that do not fit, and where the loss is no longer finite. [MacDonald et al. 2023, sec. 6.2]
     """
     import jax
 

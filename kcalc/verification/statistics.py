@@ -1,4 +1,4 @@
-"""What draws say: means with standard errors against what was expected, and powers of the width."""
+"""Statistics of draws: means with standard errors against expected values, and powers of the width."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Statistic:
     def of(
         cls, expected: Array, samples: Array, within: Array | float = 0.0, epsilon: float = 0.0, scale: Array | float | None = None
     ) -> Statistic:
-        """From ``samples``, (draws, ...), the mean of each draw, and the variance ``within`` a draw of what that is a mean of.
+        """From ``samples``, (draws, ...), the mean of each draw, and the variance ``within`` a draw of the terms of that mean.
 
         ``scale`` is the size that rounding is relative to: that of the expectation itself unless given.
         """
@@ -58,17 +58,17 @@ class Statistic:
         return 2 * stats.t.sf(np.abs(self.z), self.draws - 1)
 
 
-def allowed(draws: int, looks: int, errors: float = 4.0) -> float:
-    """The |z| that exact maps exceed as rarely, among all ``looks``, as one Gaussian exceeds ``errors`` standard errors.
+def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
+    """The |z| that exact maps exceed as rarely, among all ``comparisons``, as one Gaussian exceeds ``errors`` standard errors.
 
-    The two-sided quantile of Student's law with ``draws - 1`` degrees of freedom at the level ``1 - (1 - p)^(1/looks)``, p that of the
-    Gaussian (6.3e-5 at 4): Sidak's correction, which holds for Gaussian looks however they are correlated [Sidak 1967].  With few draws it
-    is large: 5 draws and 20 looks allow 36, so that only gross deviations show.
+    The two-sided quantile of Student's law with ``draws - 1`` degrees of freedom at the level ``1 - (1 - p)^(1/comparisons)``, p of the
+    Gaussian (6.3e-5 at 4): Sidak's correction, which holds for Gaussians however they are correlated [Sidak 1967].  With few draws it
+    is large: 5 draws and 20 comparisons allow 36, so that only gross deviations show.
     """
     from scipy import stats
 
     level = 2 * stats.norm.sf(errors)
-    each = -np.expm1(np.log1p(-level) / max(looks, 1)) if level < 1 else 1.0
+    each = -np.expm1(np.log1p(-level) / max(comparisons, 1)) if level < 1 else 1.0
     return float(stats.t.isf(each / 2, draws - 1))
 
 

@@ -4,10 +4,11 @@ Needs the record of which test runs which line, and how long each takes::
 
     python -m pytest -n 2 --cov --cov-context=test --junitxml=.junit.xml
 
-For each mutant of a sample over `ROOMS` the tests that run its line, as many as fit in ``--seconds``, run in a process forked for it,
-whose import system sees the spoilt file; more of them for those that survive.  Killed: a test fails, or the process dies or takes several
-times as long as it should.  Prints each survivor, and the share killed by room; exit status 1 below ``--at-least``.  Survivors that
-``equal.toml`` explains do not count; what it lists and a test notices is printed, and the exit status is 1.
+Places are drawn by function from the packages of `sample.ROOMS`.  For each mutant the tests that run its line, as many as fit in
+``--seconds``, run in a process forked for it, whose import system sees the spoilt file; more of them for those that survive.  Killed: a
+test fails, or the process dies or takes several times as long as it should.  Prints each survivor, and by room the numbers killed,
+survived and without effect; exit status 1 where fewer than ``--at-least`` of all are killed.  Survivors that ``equal.toml`` explains are
+without effect and do not count; what it lists and a test notices is printed, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from equal import listed
-from sample import ROOMS, sampled
+from equal import explained, listed
+from sample import ROOMS, places, sampled
 from selection import Selection
 from trial import Pool, Verdict
 
@@ -30,17 +31,17 @@ def main() -> int:
     options = _options()
     selection = Selection(ROOT / options.coverage, ROOT / options.junit)
     sample = sampled(ROOT, options.count, options.seed, options.room)
-    entries = listed()
+    harmless = {mutant for faults in explained(listed(), places(ROOT)).values() for mutant in faults}
     killed, equal, tried = Counter[str](), Counter[str](), Counter[str]()
     wrong = False
     for (room, mutant), verdict in Pool(ROOT, options.processes).run(sample, selection, options.seconds):
-        noticed, explained = verdict is not Verdict.SURVIVED, any(entry.says(ROOT, mutant) for entry in entries)
+        noticed, same = verdict is not Verdict.SURVIVED, mutant in harmless
         tried[room] += 1
         killed[room] += noticed
-        equal[room] += explained and not noticed
-        wrong |= explained and noticed
-        if options.verbose or noticed == explained:
-            print(f"{'equal, but ' * (explained and noticed)}{verdict.value:>9}  {mutant}", flush=True)
+        equal[room] += same and not noticed
+        wrong |= same and noticed
+        if options.verbose or noticed == same:
+            print(f"{'equal, but ' * (same and noticed)}{verdict.value:>9}  {mutant}", flush=True)
     return _report(killed, equal, tried, options.at_least) or int(wrong)
 
 
@@ -61,10 +62,10 @@ def _options() -> argparse.Namespace:
 
 
 def _report(killed: Counter[str], equal: Counter[str], tried: Counter[str], least: float) -> int:
+    print(f"{'room':<14}{'killed':>8}{'survived':>10}{'without effect':>16}{'share killed':>14}")
     for room in [*(room for room in ROOMS if tried[room]), "all"]:
         some, same, every = (count.total() if room == "all" else count[room] for count in (killed, equal, tried))
-        share = some / max(every - same, 1)
-        print(f"{room:<14}{some:4d} of {every - same:4d} killed  {share:6.1%}   ({same} more change nothing: equal.toml)")
+        print(f"{room:<14}{some:8d}{every - same - some:10d}{same:16d}{some / max(every - same, 1):14.1%}")
     return 0 if killed.total() >= least * (tried.total() - equal.total()) else 1
 
 

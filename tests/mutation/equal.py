@@ -1,18 +1,20 @@
 """Faults that change nothing anybody could see, each with its reason: ``equal.toml``, which a run checks too.
 
-An entry names the file, the text of the line (without its indentation), what is replaced by what (``place``: the first, second ... such
-fault of the file, where not all of them are meant), and why no result depends on it: a tie, a size that only time depends on, arguments
-that may change places.
+An entry names the function ("Class.method", "" for a module), the text of the line (without its indentation), what is replaced by what
+(``place``: the first, second ... such fault of the function, where not all of them are meant; ``room``, where several files have such
+faults), and why no result depends on it: a tie, a size that only time depends on, arguments that may change places.  Where files and lines
+stand makes no difference.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
-from mutants import Mutant, mutants
+from mutants import Mutant
 
 LIST = Path(__file__).with_name("equal.toml")
 
@@ -21,26 +23,13 @@ LIST = Path(__file__).with_name("equal.toml")
 class Equal:
     """One entry."""
 
-    file: str
+    function: str
     line: str
     before: str
     after: str
     why: str
     place: int = 0
-
-    def says(self, root: Path, mutant: Mutant) -> bool:
-        """Whether it is about this fault."""
-        if (self.file, self.before, self.after) != (mutant.path, mutant.before, mutant.after):
-            return False
-        if _lines(root / mutant.path)[mutant.line - 1].strip() != self.line:
-            return False
-        return self.place == 0 or self._alike(root)[self.place - 1] == mutant.start
-
-    def _alike(self, root: Path) -> list[int]:
-        """Where faults with these texts stand in the file."""
-        lines = _lines(root / self.file)
-        alike = (m for m in _mutants(root / self.file, root) if (m.before, m.after) == (self.before, self.after))
-        return sorted(m.start for m in alike if lines[m.line - 1].strip() == self.line)
+    room: str = ""
 
 
 def listed() -> list[Equal]:
@@ -48,16 +37,16 @@ def listed() -> list[Equal]:
     return [Equal(**entry) for entry in tomllib.loads(LIST.read_text(encoding="utf-8"))["equal"]]
 
 
-def stale(root: Path) -> list[Equal]:
-    """Entries that no fault of the present text answers to."""
-    return [entry for entry in listed() if not any(entry.says(root, mutant) for mutant in _mutants(root / entry.file, root))]
-
-
-@lru_cache(maxsize=64)
-def _mutants(path: Path, root: Path) -> list[Mutant]:
-    return mutants(path, root) if path.exists() else []
-
-
-@lru_cache(maxsize=64)
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
+def explained(entries: Iterable[Equal], rooms: Mapping[str, Iterable[Mutant]]) -> dict[Equal, list[Mutant]]:
+    """{entry: the faults that it is about}; none where the text has changed, or where several files have such faults."""
+    alike: defaultdict[tuple[str, ...], list[Mutant]] = defaultdict(list)
+    for room, mutants in rooms.items():
+        for mutant in sorted(mutants, key=lambda mutant: mutant.start):
+            for name in (room, ""):
+                alike[name, mutant.function, mutant.text, mutant.before, mutant.after].append(mutant)
+    found = {}
+    for entry in entries:
+        faults = alike[entry.room, entry.function, entry.line, entry.before, entry.after]
+        one_file = len({fault.path for fault in faults}) == 1
+        found[entry] = (faults[entry.place - 1 : entry.place] if entry.place else faults) if one_file else []
+    return found

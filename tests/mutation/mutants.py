@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +23,15 @@ SYMMETRIC = frozenset(
 
 @dataclass(frozen=True)
 class Mutant:
-    """One edit of one file: what stands between two offsets (in characters) of its text becomes ``after``."""
+    """One edit of one file: what stands between two offsets (in characters) of its text becomes ``after``.
+
+    ``function``: the qualified name of the function or class around it, "" for the module; ``text``: the line, without its indentation.
+    """
 
     path: str
+    function: str
     line: int
+    text: str
     start: int
     end: int
     before: str
@@ -38,7 +42,8 @@ class Mutant:
         return text[: self.start] + self.after + text[self.end :]
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {' '.join(self.before.split())[:70]!r} -> {' '.join(self.after.split())[:70]!r}"
+        place = f"{self.path}:{self.line} {self.function}".rstrip()
+        return f"{place}: {' '.join(self.before.split())[:70]!r} -> {' '.join(self.after.split())[:70]!r}"
 
 
 def mutants(path: Path, root: Path) -> list[Mutant]:
@@ -61,6 +66,7 @@ def compiles(mutant: Mutant, root: Path) -> bool:
 class _Maker(ast.NodeVisitor):
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text, self.made = path, text, list[Mutant]()
+        self.around: list[str] = []
         self.lines = [0]
         for line in text.splitlines(keepends=True):
             self.lines.append(self.lines[-1] + len(line))
@@ -77,7 +83,9 @@ class _Maker(ast.NodeVisitor):
     def _add(self, node: ast.AST, start: int, end: int, after: str) -> None:
         before = self.text[start:end]
         if before != after:
-            self.made.append(Mutant(self.path, node.lineno, start, end, before, after))  # type: ignore[attr-defined]
+            line: int = node.lineno  # type: ignore[attr-defined]
+            text = self.text[self.lines[line - 1] : self.lines[line]].strip()
+            self.made.append(Mutant(self.path, ".".join(self.around), line, text, start, end, before, after))
 
     def _source(self, node: ast.AST) -> str:
         start, end = self._span(node)
@@ -95,10 +103,17 @@ class _Maker(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if node.name in SHOWN:
             return
+        self.around.append(node.name)
         for default in [*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)]:
             self.visit(default)
         for statement in node.body:
             self.visit(statement)
+        self.around.pop()
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self.around.append(node.name)
+        self.generic_visit(node)
+        self.around.pop()
 
     def visit_Raise(self, node: ast.Raise) -> None:
         self._add(node, *self._span(node), "pass")
@@ -167,12 +182,3 @@ class _Maker(ast.NodeVisitor):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         return  # messages
-
-
-def sources(root: Path, rooms: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, Path]]:
-    """(room, file) of every source file that the patterns of a room name."""
-    for room, patterns in rooms.items():
-        for pattern in patterns:
-            for path in sorted(root.glob(pattern)):
-                if path.name != "__init__.py":
-                    yield room, path

@@ -30,6 +30,8 @@ class Selection:
 
     def tests(self, path: str, line: int, limit: float) -> list[str]:
         """Names of tests that run the line, then of those that run others of its file, within ``limit`` seconds (at least one)."""
+        if path not in self.data.measured_files():
+            raise SystemExit(f"{path} is not in the record of the tests: run them again as `python tests/mutation --help` says")
         if path not in self._lines:
             self._lines[path] = self.data.contexts_by_lineno(path)
         own = self._tests_of(path, {line})

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import kcalc as kc
-from kcalc.layers import (
+from kcalc.network.layers import (  # fmt: skip
     Affine,
     BatchNorm,
     Concat,
@@ -22,7 +22,7 @@ from kcalc.layers import (
     Nonlinear,
     Pool,
     Sum,
-)  # fmt: skip
+)
 
 from .twin import RELU, Twin, conv, entry
 

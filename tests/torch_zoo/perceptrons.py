@@ -12,15 +12,7 @@ from torch.nn import functional as F
 
 import kcalc as kc
 from kcalc.activations import X
-from kcalc.layers import (
-    Affine,
-    Concat,
-    Dropout,
-    Input,
-    Nonlinear,
-    Pool,
-    Sum,
-)  # fmt: skip
+from kcalc.network.layers import Affine, Concat, Dropout, Input, Nonlinear, Pool, Sum  # fmt: skip
 
 from .twin import RELU, Twin, conv, entry
 

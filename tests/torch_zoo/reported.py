@@ -10,18 +10,7 @@ from torch import nn
 
 import kcalc as kc
 from kcalc.activations import X
-from kcalc.layers import (
-    Affine,
-    Concat,
-    Flatten,
-    Input,
-    LayerNorm,
-    Nonlinear,
-    Opaque,
-    Pool,
-    Product,
-    Sum,
-)  # fmt: skip
+from kcalc.network.layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Opaque, Pool, Product, Sum  # fmt: skip
 
 from .twin import RELU, Twin, conv, entry
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import kcalc as kc
-from kcalc.layers import Affine, Concat, Identity, Input, Nonlinear, Pool
+from kcalc.network.layers import Affine, Concat, Identity, Input, Nonlinear, Pool
 
 from .twin import RELU, Twin, conv, entry
 

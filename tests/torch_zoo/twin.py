@@ -8,10 +8,7 @@ from typing import Any
 from torch import nn
 
 import kcalc as kc
-from kcalc.layers import (
-    Affine,
-    Nonlinear,
-)  # fmt: skip
+from kcalc.network.layers import Affine, Nonlinear  # fmt: skip
 
 ZOO: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], kc.Network]]] = {}
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...arguments import cosine_array, one_number, one_q
-from ...compose import require_network
-from ...errors import KcalcError, unknown
-from ...layers import Affine, Nonlinear
-from ...maps import Approximable, Assumption
-from ...network import Network
-from ...plain_arguments import choice, is_key
-from ...printing import Tabled, marked
+from ...fields.arguments import cosine_array, one_number, one_q
+from ...foundation.errors import KcalcError, unknown
+from ...foundation.plain_arguments import choice, is_key
+from ...foundation.printing import Tabled, marked
+from ...maps.maps import Approximable, Assumption
+from ...network.compose import require_network
+from ...network.network import Network
+from ...network.primitives import Fresh, Post, owner
 from ..widths import with_widths
 from .channels import SAMPLES, Channels
 from .homogeneous import chain_fluctuations, is_chain
@@ -91,6 +91,7 @@ class Fluctuations(Tabled, Approximable):
     def _frame(self) -> list[dict[str, Any]]:
         return [{"node": str(node)} | asdict(found) for node, found in self.nodes.items()]
 
+    @property
     def rows(self) -> list[tuple[str, ...]]:
         """A row of text per node; long networks: both ends."""
         rows = [(str(n), *(("" if v is None else f"{v:.6g}") for v in asdict(f).values())) for n, f in self.nodes.items()]
@@ -99,7 +100,7 @@ class Fluctuations(Tabled, Approximable):
         return [*rows[: MOST_ROWS // 2], (f"... {len(rows) - MOST_ROWS} more", *[""] * 5), *rows[-MOST_ROWS // 2 :]]
 
     def __str__(self) -> str:
-        rows = [("node", "q", "Var q/q^2", "Var log q", "c", "Var c"), *self.rows()]
+        rows = [("node", "q", "Var q/q^2", "Var log q", "c", "Var c"), *self.rows]
         columns = [i for i in range(6) if any(row[i] for row in rows[1:])]
         sizes = {i: max(len(row[i]) for row in rows) for i in columns}
         lines = ["  ".join(row[i].rjust(sizes[i]) if i else row[i].ljust(sizes[i]) for i in columns).rstrip() for row in rows]
@@ -108,7 +109,7 @@ class Fluctuations(Tabled, Approximable):
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{t}</th>" for t in ("node", "q", "Var q/q&sup2;", "Var log q", "c", "Var c"))
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows())
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
         caption = f"<caption>inputs: q = {self.q:.6g}</caption>"
         return f"<table>{caption}<tr>{head}</tr>{body}</table>"
 
@@ -165,16 +166,16 @@ def _fluctuation(q: float, c: float | None, spread: np.ndarray, chain: tuple[flo
 
 
 def _never_narrower(network: Network) -> bool:
-    return all(layer.features >= network.features[parents[0]] for _, layer, parents in network.steps() if isinstance(layer, Affine))  # type: ignore[operator]
+    return all(op.features >= op.reads for _, op, _ in network.operations if isinstance(op, Fresh))
 
 
 def _dead(network: Network) -> list[str]:
     """What is taken for granted of layers that may be all 0."""
     silent: list[float] = []
-    for node, layer, _ in network.steps():
-        if isinstance(layer, Nonlinear):
-            sides = [float(abs(layer.activation(x))) for x in (-1.0, 1.0)]
-            silent += [2.0 ** -int(network.features[node] or 1)] if 0.0 in sides else []
+    for node, op, _ in network.operations:
+        if isinstance(op, Post):
+            sides = [float(abs(op.activation(x))) for x in (-1.0, 1.0)]
+            silent += [2.0 ** -int(network.features[owner(node)] or 1)] if 0.0 in sides else []
     total = sum(silent)
     return (
         [f"Var log q is that of draws in which no layer is all 0; the others have probability {total:.3g} or less"] if total > 1e-12 else []

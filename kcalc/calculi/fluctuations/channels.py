@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import FreshnessError
+from ...foundation.errors import FreshnessError
 from .expansions import IDENTITY, alike, correlated, series, shifted, slopes, wick
 from .reading import Atom, Function
 

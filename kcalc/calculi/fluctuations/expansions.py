@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...activations import Activation, activation
-from ...errors import KcalcError
-from ...expectations.quadrature import Rule, normal_rule, split
-from ...expectations.single import joint_edges, q_slope, second_moment
+from ...foundation.errors import KcalcError
+from ...gaussian.expectations.quadrature import Rule, normal_rule, split
+from ...gaussian.expectations.single import joint_edges, q_slope, second_moment
 
 Array = np.ndarray
 TERMS = 320

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...activations import Activation
-from ...layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear, Scale
-from ...network import Network
+from ...network import primitives as P
+from ...network.network import Network
 from ..moments.reading import slopes
 
 POINTS = 48
@@ -22,15 +22,15 @@ POINTS = 48
 
 def is_chain(network: Network) -> bool:
     """Whether a network is one chain of bias-free dense layers and activations a x- + b x+, each right after its weights."""
-    steps: list[Any] = list(network.steps())
-    for i, (_, layer, parents) in enumerate(steps):
-        if len(parents) > 1 or (i and parents != (steps[i - 1][0],)):
+    steps = network.operations
+    for i, (_, op, reads) in enumerate(steps):
+        if len(reads) > 1 or (i and reads != (steps[i - 1].node,)):
             return False
-        if isinstance(layer, Affine) and layer.sigma_b != 0:
+        if isinstance(op, P.Fresh) and op.sigma_b != 0:
             return False
-        if isinstance(layer, Nonlinear) and (slopes(layer.activation) is None or not isinstance(steps[i - 1][1], Affine)):
+        if isinstance(op, P.Post) and (slopes(op.activation) is None or not isinstance(steps[i - 1].primitive, P.Fresh)):
             return False
-        if not isinstance(layer, Input | Affine | Nonlinear | Scale | Identity | Dropout | Flatten):
+        if not (op is None or isinstance(op, P.Source | P.Fresh | P.Post | P.Mix | P.Mask | P.Reshape)):
             return False
     return True
 
@@ -105,17 +105,17 @@ def chain_fluctuations(network: Network, orthogonal: bool) -> dict[Any, tuple[fl
     found: dict[Any, tuple[float, float]] = {}
     settled = (0.0, 0.0)
     width = 0
-    for node, layer, parents in network.steps():
-        if isinstance(layer, Input):
+    for node, op, reads in network.operations:
+        if isinstance(op, P.Source):
             found[node] = settled
-        elif isinstance(layer, Affine):
-            settled = found[parents[0]]
-            width = int(layer.features)  # type: ignore[arg-type]
+        elif isinstance(op, P.Fresh):
+            settled = found[reads[0]]
+            width = int(op.features)
             own = ratio(None, width, orthogonal)
             found[node] = (settled[0] + own[0], settled[1] + own[1])
-        elif isinstance(layer, Nonlinear):
-            own = ratio(layer.activation, width, orthogonal)
+        elif isinstance(op, P.Post):
+            own = ratio(op.activation, width, orthogonal)
             found[node] = (settled[0] + own[0], settled[1] + own[1])
         else:
-            found[node] = found[parents[0]]
+            found[node] = found[reads[0]]
     return found

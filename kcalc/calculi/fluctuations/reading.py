@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any
 
-from ... import layers as L
 from ...activations import Activation
-from ...compose import fold, no_rule
-from ...errors import FreshnessError, KcalcError, NoRule
-from ...network import Network, sum_weights
+from ...foundation.errors import FreshnessError, KcalcError, NoRule
+from ...network import primitives as P
+from ...network.compose import interpret, no_rule
+from ...network.network import Network
+from ..widths import open_nodes
 
 Node = Hashable
 
@@ -57,11 +58,10 @@ class Reading:
 
     def run(self) -> dict[Node, Groups]:
         """{node: its groups of channels}. Raises: KcalcError for layers that it has no rule for, naming node and reason."""
-        for node, layer, _ in self.network.steps():
-            if isinstance(layer, L.Affine | L.Input) and layer.features is None:
-                raise KcalcError(f"fluctuations need all widths, and node {node!r} has none; give features=N, or features={{node: N}}")
+        for node in open_nodes(self.network):
+            raise KcalcError(f"fluctuations need all widths, and node {node!r} has none; give features=N, or features={{node: N}}")
         start = {node: self._source(node) for node in self.network.inputs}
-        return fold(self.network, self, start)
+        return interpret(self.network, self, start)
 
     def _source(self, node: Node) -> Groups:
         layer: Any = self.network.layer(node)
@@ -75,36 +75,52 @@ class Reading:
         return made
 
     @singledispatchmethod
-    def rule(self, layer: L.Layer, node: Node, inputs: list[Groups]) -> Groups:
+    def rule(self, op: P.Primitive, node: Node, inputs: list[Groups]) -> Groups:
         """What a node emits, from what it reads."""
-        raise no_rule("fluctuations", layer, node)
+        raise no_rule("fluctuations", op, node)
 
-    @rule.register(L.LayerNorm)
-    @rule.register(L.RMSNorm)
-    @rule.register(L.BatchNorm)
-    @rule.register(L.Pool)
-    def _(self, layer: L.Layer, node: Node, inputs: list[Groups]) -> Groups:
+    @rule.register
+    def _(self, op: P.Norm | P.Window, node: Node, inputs: list[Groups]) -> Groups:
+        if op.kind in ("GroupNorm", "TokenMix"):
+            raise no_rule("fluctuations", op, node)
         raise NoRule(
-            f"node {node!r}: fluctuations have no rule for {type(layer).__name__}; they follow dense layers, activations, sums and "
+            f"node {node!r}: fluctuations have no rule for {op.kind}; they follow dense layers, activations, sums and "
             "concatenations of vectors. kc.verify_kernels measures any network"
         )
 
     @rule.register
-    def _(self, layer: L.Affine, node: Node, inputs: list[Groups]) -> Groups:
-        sizes = [v for size in (layer.kernel, layer.stride) for v in (size if isinstance(size, tuple) else (size,))]
-        if set(sizes) != {1} or layer.groups != 1 or layer.standardised:
-            raise NoRule(f"node {node!r} (Affine): fluctuations are computed for dense layers with independent weights only")
+    def _(self, op: P.Fresh, node: Node, inputs: list[Groups]) -> Groups:
+        if not op.dense or op.groups != 1 or op.standardised:
+            raise NoRule(f"node {node!r} ({op.kind}): fluctuations are computed for dense layers with independent weights only")
         (below,) = inputs
         fan_in = sum(g.width for g in below)
-        amounts = {Atom(node, "weights"): 1.0} | ({Atom(node, "bias"): 1.0} if layer.sigma_b != 0 else {})
+        amounts = {Atom(node, "weights"): 1.0} | ({Atom(node, "bias"): 1.0} if op.sigma_b != 0 else {})
         reads = tuple((g.width / fan_in, g) for g in below)
-        width: Any = layer.features
-        sizes_of = {"sigma_w": float(layer.sigma_w), "sigma_b": float(layer.sigma_b), "fan_in": fan_in}
+        width: Any = op.features
+        sizes_of = {"sigma_w": float(op.sigma_w), "sigma_b": float(op.sigma_b), "fan_in": fan_in}
         return (self._made(node, width, amounts, reads=reads, **sizes_of),)
 
     @rule.register
-    def _(self, layer: L.Nonlinear, node: Node, inputs: list[Groups]) -> Groups:
-        return tuple(self._activated(layer.activation, node, one) for one in inputs[0])
+    def _(self, op: P.Post, node: Node, inputs: list[Groups]) -> Groups:
+        return tuple(self._activated(op.activation, node, one) for one in inputs[0])
+
+    @rule.register
+    def _(self, op: P.Mix, node: Node, inputs: list[Groups]) -> Groups:
+        weights = [float(w) for w in op.weights]
+        kept = [(w, groups) for w, groups in zip(weights, inputs, strict=True) if w != 0]
+        if len(kept) == 1:
+            return tuple(self._scaled(kept[0][0], node, one) for one in kept[0][1])
+        if len({tuple(g.width for g in groups) for _, groups in kept}) > 1:
+            raise FreshnessError(f"node {node!r} adds concatenations whose parts do not line up; put an Affine on the addends")
+        return tuple(self._added(node, [(w, groups[k]) for w, groups in kept]) for k in range(len(kept[0][1])))
+
+    @rule.register
+    def _(self, op: P.Join, node: Node, inputs: list[Groups]) -> Groups:
+        return tuple(one for groups in inputs for one in groups)
+
+    @rule.register
+    def _(self, op: P.Mask | P.Reshape, node: Node, inputs: list[Groups]) -> Groups:
+        return inputs[0]
 
     def _activated(self, phi: Activation, node: Node, one: Function) -> Function:
         if any(atom.kind == "input" for atom in one.amounts):
@@ -116,16 +132,6 @@ class Reading:
             assert one.inner is not None
             return self._activated(phi.composed(one.phi), node, one.inner)
         return self._made(node, one.width, one.amounts, phi=phi, inner=one)
-
-    @rule.register
-    def _(self, layer: L.Sum, node: Node, inputs: list[Groups]) -> Groups:
-        weights = [float(w) for w in sum_weights(layer, len(inputs))]
-        kept = [(w, groups) for w, groups in zip(weights, inputs, strict=True) if w != 0]
-        if len(kept) == 1:
-            return tuple(self._scaled(kept[0][0], node, one) for one in kept[0][1])
-        if len({tuple(g.width for g in groups) for _, groups in kept}) > 1:
-            raise FreshnessError(f"node {node!r} adds concatenations whose parts do not line up; put an Affine on the addends")
-        return tuple(self._added(node, [(w, groups[k]) for w, groups in kept]) for k in range(len(kept[0][1])))
 
     def _added(self, node: Node, addends: list[tuple[float, Function]]) -> Function:
         amounts: dict[Atom, float] = {}
@@ -146,17 +152,3 @@ class Reading:
             assert one.inner is not None
             return self._made(node, one.width, one.amounts, phi=one.phi.transformed(output_scale=factor), inner=one.inner)
         return self._made(node, one.width, {k: factor * a for k, a in one.amounts.items()}, adds=((factor, one),))
-
-    @rule.register
-    def _(self, layer: L.Scale, node: Node, inputs: list[Groups]) -> Groups:
-        return tuple(self._scaled(float(layer.factor), node, one) for one in inputs[0])
-
-    @rule.register
-    def _(self, layer: L.Concat, node: Node, inputs: list[Groups]) -> Groups:
-        return tuple(one for groups in inputs for one in groups)
-
-    @rule.register(L.Identity)
-    @rule.register(L.Dropout)
-    @rule.register(L.Flatten)
-    def _(self, layer: L.Layer, node: Node, inputs: list[Groups]) -> Groups:
-        return inputs[0]

@@ -7,13 +7,13 @@ from typing import Any
 
 import sympy as sp
 
-from ...arguments import one_number
-from ...compose import require_network
-from ...errors import KcalcError
-from ...layers import Affine, Dropout
-from ...maps import Assumption
-from ...network import Network, chosen_output
-from ...plain_arguments import truth
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import truth
+from ...maps.maps import Assumption
+from ...network.compose import require_network
+from ...network.layers import Affine, Dropout
+from ...network.network import Network, chosen_output
 from ..widths import with_widths
 from .closed import Found, closed_moments
 from .evaluation import Entry, Forward, jacobian_moments, node_moments

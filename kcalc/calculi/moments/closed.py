@@ -13,7 +13,7 @@ from typing import Any
 
 import sympy as sp
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from .evaluation import Entry, monomials
 from .moment import Moment
 from .monomials import CORNER, Key, Monomials

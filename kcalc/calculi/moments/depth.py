@@ -8,13 +8,13 @@ from typing import Any
 
 import sympy as sp
 
-from ...arguments import as_number
-from ...compose import require_network
-from ...errors import KcalcError, glimpse
-from ...maps import Assumption
-from ...network import Network
-from ...plain_arguments import is_key
-from ...printing import Printed
+from ...fields.arguments import as_number
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import is_key
+from ...foundation.printing import Printed
+from ...maps.maps import Assumption
+from ...network.compose import require_network
+from ...network.network import Network
 from ..widths import with_widths
 from .closed import MINUS, PLUS, ClosedBackward, ClosedForward, fed_by, tidied
 from .evaluation import Entry
@@ -104,7 +104,7 @@ class DepthMoments:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the powers take for granted."""
+        """The assumptions of the powers."""
         fresh = "every copy of the block has fresh Gaussian weights of its own"
         own = (Assumption("block", fresh), Assumption("block", f"the input has {self.input}"))
         return (*own, *self.block.assumptions)
@@ -198,6 +198,9 @@ class Stability(Printed):
         apart = ("bounded", "critical", "assumptions")
         table = {name: str(value) for name, value in vars(self).items() if value is not None and name not in apart}
         return table | {"bounded": self.bounded, "critical": [str(v) for v in self.critical]}
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [self.to_dict()]
 
 
 def depth_stability(block: Network, parameter: Any = None, features: Any = None) -> Stability:

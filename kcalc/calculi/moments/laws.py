@@ -8,10 +8,10 @@ from typing import Any
 
 import sympy as sp
 
-from ...arguments import as_number
-from ...errors import KcalcError, unknown
-from ...layers import Affine
-from ...network import Network
+from ...fields.arguments import as_number
+from ...foundation.errors import KcalcError, unknown
+from ...network.layers import Affine
+from ...network.network import Network
 
 Node = Hashable
 _TAIL = sp.exp(-2) * sp.sqrt(2 / sp.pi) / sp.erf(sp.sqrt(2))  # 2 t N(t) / P(|z| < t) = 2 _TAIL at t = 2
@@ -56,7 +56,7 @@ ALIASES = {"normal": "gaussian", "normal truncated": "truncated normal", "ternar
 def law_of(given: Any) -> Law:
     """The law of that name, or of that excess kurtosis (taken to have no atoms).
 
-    Raises: KcalcError for an unknown name, for what is no number, and below -2, which no law has.
+    Raises: KcalcError for an unknown name, for anything but numbers, and below -2, which no law has.
     """
     if isinstance(given, Law):
         return given

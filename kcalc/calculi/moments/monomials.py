@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from ...errors import NoRule
+from ...foundation.errors import NoRule
 from .reading import INSTEAD
 from .vectors import Fed, Fresh, Mixed, Rectified, Source, Stacked, Vector
 

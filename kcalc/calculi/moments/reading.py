@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -11,12 +10,14 @@ from typing import Any
 
 import sympy as sp
 
-from ... import layers as L
 from ...activations import Activation
 from ...activations.pieces import X
-from ...compose import fold, no_rule
-from ...errors import KcalcError, NoRule
-from ...network import Network, sum_weights
+from ...foundation.errors import KcalcError, NoRule
+from ...network import primitives as P
+from ...network.compose import interpret, no_rule
+from ...network.network import Network
+from ...network.primitives import reader_counts
+from ..widths import open_nodes
 from .laws import Law
 from .vectors import Fed, Fresh, Scaled, Vectors
 
@@ -39,11 +40,8 @@ class Compiled:
 
 def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
     """Read a network whose widths are all known. Raises: KcalcError where it is outside the class, naming node and reason."""
-    for node, layer, _ in network.steps():
-        if isinstance(layer, L.Affine | L.Input) and layer.features is None:
-            raise KcalcError(
-                f"moments at finite width need all widths, and node {node!r} has none; give features=N, or features={{node: N}}"
-            )
+    for node in open_nodes(network):
+        raise KcalcError(f"moments at finite width need all widths, and node {node!r} has none; give features=N, or features={{node: N}}")
     if len(network.inputs) != 1:
         raise KcalcError(
             f"exact moments need one input, the network has {len(network.inputs)} ({', '.join(map(str, network.inputs[:4]))}): nothing is "
@@ -55,7 +53,7 @@ def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
         raise NoRule(f"node {source!r} (Input) is an image: exact moments know dense layers of one vector only; {INSTEAD}")
     reading = Reading(network, laws)
     start = reading.vectors.source(source, layer.features)
-    features = fold(network, reading, {source: Scaled(1, start)})
+    features = interpret(network, reading, {source: Scaled(1, start)})
     return Compiled(network, features, reading.vectors, reading.owners)
 
 
@@ -66,46 +64,48 @@ class Reading:
         self.network, self.laws = network, laws
         self.vectors = Vectors()
         self.owners: dict[Node, Fresh] = {}
-        self._readers = Counter(parent for _, _, parents in network.steps() for parent in parents)
-        self._outputs = set(network.outputs)
+        self._read = {node: reads[0] for node, _, reads in network.operations if reads}
+        self._readers = reader_counts(network.operations, network.outputs)
         self._slopes: dict[Activation, tuple[Any, Any] | None] = {}
 
     def _private(self, node: Node) -> bool:
-        return self._readers[node] == 1 and node not in self._outputs
+        """Whether one node alone reads it, passed on or not."""
+        return self._readers[node] == 1 and node not in self.network.outputs
 
     @singledispatchmethod
-    def rule(self, layer: L.Layer, node: Node, inputs: list[Scaled]) -> Scaled:
+    def rule(self, op: P.Primitive, node: Node, inputs: list[Scaled]) -> Scaled:
         """What a node emits, from what it reads."""
-        raise no_rule("exact moments", layer, node)
+        raise no_rule("exact moments", op, node)
 
-    @rule.register(L.LayerNorm)
-    @rule.register(L.RMSNorm)
-    @rule.register(L.BatchNorm)
-    def _(self, layer: L.Layer, node: Node, inputs: list[Scaled]) -> Scaled:
-        kind = type(layer).__name__
+    @rule.register
+    def _(self, op: P.Norm, node: Node, inputs: list[Scaled]) -> Scaled:
+        if op.over == "positions":
+            raise no_rule("exact moments", op, node)
         raise NoRule(
-            f"node {node!r}: exact moments have no rule for {kind}, which divides by a random norm; without it "
+            f"node {node!r}: exact moments have no rule for {op.kind}, which divides by a random norm; without it "
             f"(net.without_normalization()) they apply, and {INSTEAD}"
         )
 
     @rule.register
-    def _(self, layer: L.Pool, node: Node, inputs: list[Scaled]) -> Scaled:
-        raise NoRule(f"node {node!r}: exact moments know dense layers of one vector only, and no {layer.kind} pooling; {INSTEAD}")
+    def _(self, op: P.Window, node: Node, inputs: list[Scaled]) -> Scaled:
+        if isinstance(op, P.Blend) and op.matrix is not None:
+            raise no_rule("exact moments", op, node)
+        raise NoRule(f"node {node!r}: exact moments know dense layers of one vector only, and no {op.pooling} pooling; {INSTEAD}")
 
     @rule.register
-    def _(self, layer: L.Affine, node: Node, inputs: list[Scaled]) -> Scaled:
-        reason = _not_dense(layer)
+    def _(self, op: P.Fresh, node: Node, inputs: list[Scaled]) -> Scaled:
+        reason = _not_dense(op)
         if reason:
-            raise NoRule(f"node {node!r} (Affine): exact moments {reason}; {INSTEAD}")
+            raise NoRule(f"node {node!r} ({op.kind}): exact moments {reason}; {INSTEAD}")
         (below,) = inputs
-        law, width = self.laws[node], layer.features
-        fed = Fed(node, below.vector, entry_variance(layer.sigma_w, below.vector.width), plain(law.excess), below.factor)
+        law, width = self.laws[node], op.features
+        fed = Fed(node, below.vector, entry_variance(op.sigma_w, below.vector.width), plain(law.excess), below.factor)
         self.owners[node] = fresh = self.vectors.fresh((fed,), width)
         return Scaled(1, fresh, self._private(node))
 
     @rule.register
-    def _(self, layer: L.Nonlinear, node: Node, inputs: list[Scaled]) -> Scaled:
-        phi, (below,) = layer.activation, inputs
+    def _(self, op: P.Post, node: Node, inputs: list[Scaled]) -> Scaled:
+        phi, (below,) = op.activation, inputs
         if phi not in self._slopes:
             self._slopes[phi] = slopes(phi)
         found = self._slopes[phi]
@@ -121,14 +121,15 @@ class Reading:
         if isinstance(made, Scaled):
             return made
         raise NoRule(
-            f"node {node!r} applies {phi.name} to {made} (at {self.network.parents(node)[0]!r}): exact moments need activations right "
+            f"node {node!r} applies {phi.name} to {made} (at {self._read[node]!r}): exact moments need activations right "
             f"after weights of their own, because signs must be independent of all else. Put an Affine before it; {INSTEAD}"
         )
 
     @rule.register
-    def _(self, layer: L.Sum, node: Node, inputs: list[Scaled]) -> Scaled:
-        weights = sum_weights(layer, len(inputs))
-        addends = [one.times(w) for one, w in zip(inputs, weights, strict=True) if w != 0]
+    def _(self, op: P.Mix, node: Node, inputs: list[Scaled]) -> Scaled:
+        addends = [one.times(w) for one, w in zip(inputs, op.weights, strict=True) if w != 0]
+        if len(inputs) == 1:
+            return replace(addends[0], private=inputs[0].private and self._private(node))
         if all(one.private and isinstance(one.vector, Fresh) for one in addends):
             return Scaled(1, self._joined(addends), self._private(node))
         made = self.vectors.mixed([(one.factor, one.vector) for one in addends])
@@ -147,17 +148,11 @@ class Reading:
         return made
 
     @rule.register
-    def _(self, layer: L.Concat, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, op: P.Join, node: Node, inputs: list[Scaled]) -> Scaled:
         return self.vectors.stacked(inputs)
 
     @rule.register
-    def _(self, layer: L.Scale, node: Node, inputs: list[Scaled]) -> Scaled:
-        return replace(inputs[0].times(layer.factor), private=inputs[0].private and self._private(node))
-
-    @rule.register(L.Identity)
-    @rule.register(L.Dropout)
-    @rule.register(L.Flatten)
-    def _(self, layer: L.Layer, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, op: P.Mask | P.Reshape, node: Node, inputs: list[Scaled]) -> Scaled:
         return replace(inputs[0], private=inputs[0].private and self._private(node))
 
 
@@ -176,16 +171,15 @@ def plain(value: Any) -> Any:
     return Fraction(int(value.p), int(value.q)) if isinstance(value, sp.Rational) else value
 
 
-def _not_dense(layer: L.Affine) -> str | None:
-    """Why an Affine has no exact moments, or None."""
-    sizes = [layer.kernel, layer.stride]
-    if any(size != 1 and set(size if isinstance(size, tuple) else (size,)) != {1} for size in sizes):
+def _not_dense(op: P.Fresh) -> str | None:
+    """Why new weights have no exact moments, or None."""
+    if not op.dense:
         return "know dense layers only, and this is a convolution"
-    if layer.groups != 1:
+    if op.groups != 1:
         return "know dense layers only, and this one has groups"
-    if layer.standardised:
+    if op.standardised:
         return "need independent weights, and standardised ones are not"
-    if layer.sigma_b != 0:
+    if op.sigma_b != 0:
         return "need sigma_b = 0, because moments of norms do not close with random biases"
     return None
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import sympy as sp
 
-from ...arguments import as_number, symbolic_q
-from ...errors import KcalcError, unknown
 from ...fields import SYMPY
-from ...layers import Affine
-from ...maps import Assumption
-from ...network import Network
-from ...plain_arguments import is_key, mapping
-from ...printing import Tabled
-from ...threads import cached_property
+from ...fields.arguments import as_number, symbolic_q
+from ...foundation.errors import KcalcError, unknown
+from ...foundation.plain_arguments import is_key, mapping
+from ...foundation.printing import Tabled
+from ...foundation.process_state import cached_property
+from ...maps.maps import Assumption
+from ...network.layers import Affine
+from ...network.network import Network
 from .moment import Moment, _plain
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ class Moments(Tabled):
 
     # -- display -------------------------------------------------------------------------------------------------------------------------
 
+    @property
     def rows(self) -> list[tuple[str, ...]]:
         """One row of text per node: its name, layer, moments of |y|^2, and of |J|^2 where it has weights. Long networks: ends only."""
         names = list(self.nodes)
@@ -176,7 +177,7 @@ class Moments(Tabled):
 
     def __str__(self) -> str:
         head = ("node", "layer", *(f"{name} |y|^{2 if name == 'mean' else 4}" for name in NAMES[:2]), "Var |y|^2")
-        rows = [(*head, "mean |J|^2", "mean |J|^4", "Var |J|^2"), *self.rows()]
+        rows = [(*head, "mean |J|^2", "mean |J|^4", "Var |J|^2"), *self.rows]
         columns = [i for i in range(8) if any(row[i] for row in rows[1:]) and not (self.symbolic and i in (4, 7))]
         sizes = {i: max(len(row[i]) for row in rows) for i in columns}
         lines = ["  ".join(row[i].ljust(sizes[i]) if i < 2 else row[i].rjust(sizes[i]) for i in columns).rstrip() for row in rows]
@@ -186,7 +187,7 @@ class Moments(Tabled):
     def _repr_html_(self) -> str:
         titles = ("node", "layer", "E|y|&sup2;", "E|y|&#8308;", "Var|y|&sup2;", "E|J|&sup2;", "E|J|&#8308;", "Var|J|&sup2;")
         head = "".join(f"<th>{title}</th>" for title in titles)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows())
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
         caption = f"<caption>input: {html.escape(str(self.input))}</caption>"
         return f"<table>{caption}<tr>{head}</tr>{body}</table>"
 

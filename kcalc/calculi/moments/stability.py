@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...arguments import one_number
-from ...errors import KcalcError
-from ...layers import Affine, Input
-from ...maps import Assumption
-from ...plain_arguments import whole
-from ...printing import Shown
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import whole
+from ...foundation.printing import Shown
+from ...maps.maps import Assumption
+from ..widths import open_nodes
 
 
 def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: Any, most: int) -> int:
@@ -26,7 +26,7 @@ def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: A
     rest = dict(options)
     network, features = rest.pop("given"), rest.pop("features")
     named = dict(features) if isinstance(features, Mapping) else {None: features}
-    open_ = [n for n, layer, _ in network.steps() if isinstance(layer, Affine | Input) and layer.features is None and n not in named]
+    open_ = [node for node in open_nodes(network) if node not in named]
     if named.get(None) is None or not open_:
         raise KcalcError("all widths stand in the layers (or by node); leave them open and give features=N to ask which N would do")
 
@@ -87,7 +87,7 @@ class Budget(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the rates take for granted."""
+        """The assumptions of the rates."""
         text = "relu layers of equal width, fresh Gaussian weights with the variance that keeps E |y|^2, no biases"
         return (Assumption("network", text, "convention"),)
 

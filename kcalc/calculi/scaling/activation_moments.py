@@ -13,10 +13,11 @@ import sympy as sp
 from ...activations import Activation, X
 from ...fields import SYMPY
 from ...fields.jets import Jet
-from ..spatial.local import local_gap, local_q
+from ..spatial.local import LocationMaps
 from .levels import Level
 
 Array = np.ndarray
+LOCAL = LocationMaps()
 REACH = 12.0  # standard deviations: exp(-12^2 / 2) = 5e-32
 HIGHEST = 0.9999  # correlation within a window beyond which its values are taken as this correlated
 
@@ -42,7 +43,7 @@ def after(phi: Activation, q: Level, what: str) -> Level:
     if factor is not None:
         return q.scaled(factor if q.symbolic else float(factor))
     values = q.plain(what)
-    return Level(phi.second_moment(values, SYMPY) if q.symbolic else local_q(phi, values)[0])
+    return Level(phi.second_moment(values, SYMPY) if q.symbolic else LOCAL.q(phi, values)[0])
 
 
 def slope_square(phi: Activation, q: Level, what: str) -> Any:
@@ -77,7 +78,7 @@ def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
         return sp.Function(f"C_{phi.name}")(rho, q.values) if found is None else sp.simplify(found)
     sides = rectifier(phi)
     size = np.ones(1) if sides is not None else np.mean(q.plain(what), keepdims=True)
-    gap = local_gap(phi, Jet((np.asarray([1 - rho]),)), size, size)
+    gap = LOCAL.gap(phi, Jet((np.asarray([1 - rho]),)), size, size)
     return float(1 - np.asarray(gap.value).ravel()[0])
 
 
@@ -95,8 +96,8 @@ def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tu
     homogeneous = half(phi) is not None
     values = q.values if homogeneous else q.plain(what)
     first, second = np.broadcast_to(values[:, None], cosine.shape), np.broadcast_to(values[None, :], cosine.shape)
-    jet = local_gap(phi, Jet((1 - cosine, -np.ones_like(cosine))), first, second)
-    after_one = local_q(phi, values)[0]
+    jet = LOCAL.gap(phi, Jet((1 - cosine, -np.ones_like(cosine))), first, second)
+    after_one = LOCAL.q(phi, values)[0]
     outer = np.sqrt(np.outer(after_one, after_one))
     covariance = Level(outer * (1 - jet.value), q.exponent if homogeneous else 0)
     live = np.where(values > 0, values, 1.0)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError, NoRule
-from ...layers import Affine
+from ...foundation.errors import KcalcError, NoRule
+from ...network.primitives import Fresh
 from ..spatial.geometry import Window
 from .levels import Level
 from .state import Part, State
@@ -37,20 +37,20 @@ class Weight:
     read_pairs: Level | None
 
 
-def check_groups(layer: Affine, node: Node, below: State, outputs: Number) -> None:
+def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
     """Raises: NoRule for groups of channels that differ, KcalcError where groups do not divide the channels."""
-    if layer.groups == 1:
+    if op.groups == 1:
         return
     if below.flat or len(below.parts) > 1:
         raise NoRule(f"node {node!r}: groups of flattened or concatenated channels are not followed; use groups=1, or split the layer")
     for count, what in ((below.channels, "input"), (outputs, "output")):
-        if int(count) % layer.groups:
-            raise KcalcError(f"node {node!r}: {layer.groups} groups do not divide its {count} {what} channels")
+        if int(count) % op.groups:
+            raise KcalcError(f"node {node!r}: {op.groups} groups do not divide its {count} {what} channels")
 
 
-def channel_sum(layer: Affine, below: State, number: Callable[[Any], Number]) -> Part:
+def channel_sum(op: Fresh, below: State, number: Callable[[Any], Number]) -> Part:
     """The sum over the channels that one output reads."""
-    parts = [replace(p.scaled(number(p.channels) / layer.groups), channels=1) for p in below.parts]
+    parts = [replace(p.scaled(number(p.channels) / op.groups), channels=1) for p in below.parts]
     out = parts[0]
     for part in parts[1:]:
         out = out.plus(part)

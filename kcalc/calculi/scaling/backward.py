@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ... import layers as L
-from ...compose import no_rule
-from ...network import sum_weights
+from ...activations import Activation
+from ...network import primitives as P
+from ...network.compose import no_rule
 from . import activation_moments as act
 from .forward import Forward
 from .levels import Level
@@ -79,28 +79,28 @@ class Backward:
         parts = combined([one, two], [unit, unit], apart, f"what node {self.at!r} reads")
         return Message(parts, one.mask | two.mask, ((unit, one), (unit, two)))
 
-    def send(self, layer: L.Layer, node: Node, message: Message | None, parents: Sequence[Node]) -> list[Message | None]:
+    def send(self, op: P.Primitive, node: Node, message: Message | None, parents: Sequence[Node]) -> list[Message | None]:
         """One message per parent, in slot order."""
         if message is None:  # a declared output is read by all; what no output depends on gets nothing
             return [None] * len(parents)
         self.at = node
-        sent = self.rule(layer, node, message, parents)
+        sent = self.rule(op, node, message, parents)
         self.edges.update({(node, slot): one for slot, one in enumerate(sent)})
         return list(sent)
 
     # -- rules -----------------------------------------------------------------------------------------------------------------------
 
     @singledispatchmethod
-    def rule(self, layer: L.Layer, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
-        """What a layer sends to its parents."""
-        raise no_rule("weight scalings", layer, node)
+    def rule(self, op: P.Primitive, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        """What a primitive sends to the nodes that it reads."""
+        raise no_rule("weight scalings", op, node)
 
     @rule.register
-    def _(self, layer: L.Input, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, op: P.Source, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         return []
 
     @rule.register
-    def _(self, layer: L.Affine, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, op: P.Fresh, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         """b_in = E[W^2] (m / groups) (sum over the outputs that read the location of b_out)."""
         weight, below = self.forward.weights[node], self.states[parents[0]]
         level = weighted([(part.channels, part.level) for part in message.parts])
@@ -125,48 +125,42 @@ class Backward:
         return self.forward.number(self.states[node].size) / self.states[parent].size
 
     @rule.register
-    def _(self, layer: L.Nonlinear, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, op: P.Post, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         below, slopes = self.states[parents[0]], self.forward.slopes[node]
         aligned = self._aligned(message.parts, below.parts)
         followed = parents[0] in self.forward.pairs
         rows = zip(aligned, below.parts, slopes, strict=True)
-        parts = tuple(self._through(layer, node, part, own, slope, followed) for part, own, slope in rows)
+        parts = tuple(self._through(op.activation, node, part, own, slope, followed) for part, own, slope in rows)
         top = self.states[node]
         return [Message(parts, message.mask, source=message, gate=below.serial, sides=top.sides, slopes=top.slopes)]
 
-    def _through(self, layer: L.Nonlinear, node: Node, part: Part, below: Part, slope: Any, followed: bool) -> Part:
+    def _through(self, phi: Activation, node: Node, part: Part, below: Part, slope: Any, followed: bool) -> Part:
         level = part.level.scaled(slope)
         if part.pairs is None or not followed:
             return Part(part.channels, level)
-        _, factors = act.pairs_after(layer.activation, below.level, below.pairs, f"the mean square before node {node!r}")
+        _, factors = act.pairs_after(phi, below.level, below.pairs, f"the mean square before node {node!r}")
         pairs = part.pairs.values * factors
         np.fill_diagonal(pairs, np.ldexp(level.values, level.exponent - part.pairs.exponent))
         return Part(part.channels, level, Level(pairs, part.pairs.exponent))
 
     @rule.register
-    def _(self, layer: L.Sum, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
-        weights = [self.forward.number(w) for w in sum_weights(layer, len(parents))]
+    def _(self, op: P.Mix, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        weights = [self.forward.number(w) for w in op.weights]
         return [self._scaled(message, w, self.states[p]) for w, p in zip(weights, parents, strict=True)]
-
-    @rule.register
-    def _(self, layer: L.Scale, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
-        return [self._scaled(message, self.forward.number(layer.factor), self.states[parents[0]])]
 
     def _scaled(self, message: Message, factor: Number, below: State) -> Message:
         square = factor * factor
         parts = tuple(part.scaled(square) for part in self._aligned(message.parts, below.parts))
         return Message(parts, message.mask, ((factor, message),))
 
-    @rule.register(L.Identity)
-    @rule.register(L.Flatten)
-    def _(self, layer: L.Layer, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
-        if isinstance(layer, L.Flatten):  # every location was a channel of its own: their cotangents are uncorrelated
-            message = replace(message, parts=tuple(replace(part, pairs=None) for part in message.parts))
-        return [message]
+    @rule.register
+    def _(self, op: P.Reshape, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        """Every location was a channel of its own: their cotangents are uncorrelated."""
+        return [replace(message, parts=tuple(replace(part, pairs=None) for part in message.parts))]
 
     @rule.register
-    def _(self, layer: L.Dropout, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
-        keep = 1 - self.forward.number(layer.rate)
+    def _(self, op: P.Mask, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+        keep = 1 - self.forward.number(op.rate)
         if keep == 1:
             return [message]
         parts = []
@@ -180,7 +174,7 @@ class Backward:
         return [Message(tuple(parts), message.mask, source=message, slopes=(unit,) * len(parts))]
 
     @rule.register
-    def _(self, layer: L.Concat, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, op: P.Join, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         out, start = [], 0
         aligned = self._aligned(message.parts, self.states[node].parts)
         for parent in parents:
@@ -190,7 +184,7 @@ class Backward:
         return out
 
     @rule.register
-    def _(self, layer: L.Pool, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(self, op: P.Window, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         window = self.forward.windows.get(node)
         if window is None or window.trivial:
             return [message]
@@ -199,7 +193,7 @@ class Backward:
         if self.forward.symbolic:
             share = self._share(node, parents[0]) / window.taps
             return [Message(tuple(part.scaled(share) for part in parts), message.mask)]
-        send = self._mean_part if layer.kind == "mean" else self._largest_part
+        send = self._mean_part if isinstance(op, P.Blend) else self._largest_part
         return [Message(tuple(send(part, window, parents[0]) for part in parts), message.mask)]
 
     def _mean_part(self, part: Part, window: Any, parent: Node) -> Part:

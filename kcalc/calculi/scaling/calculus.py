@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ...arguments import per_input
-from ...compose import fold, fold_back, require_network
-from ...errors import KcalcError, glimpse, unknown
 from ...fields import SYMPY
-from ...layers import Affine, Input, Nonlinear, Pool, Scale, Sum
-from ...network import Network
-from ...plain_arguments import extents, truth
+from ...fields.arguments import per_input
+from ...foundation.errors import KcalcError, glimpse, unknown
+from ...foundation.plain_arguments import extents, truth
+from ...network.compose import interpret, interpret_back, require_network
+from ...network.layers import Affine, Input, Nonlinear, Pool, Scale, Sum
+from ...network.network import Network
+from ...network.primitives import Blend
 from ..checks import refuse_displaced, refuse_other_sizes
 from ..widths import with_widths
 from .affine import Weight
@@ -81,7 +82,7 @@ def scaling(
     if symbolic:
         return _read(net, Forward(net, True, correlation=chosen), given, weights, cotangent_moment)
     forward = Forward(net, False, correlation=chosen)
-    states: dict[Node, State] = fold(net, forward, given.states(forward))
+    states: dict[Node, State] = interpret(net, forward, given.states(forward))
     sizes = {node: state.size if state.locations is not None else 1 for node, state in states.items()}
     below = frozenset(n for n in _below_means(net, sizes, forward) if any(part.rho != 0 for part in states[n].parts))
     if not below or sum(sizes[node] ** 2 for node in below) > PAIRS:
@@ -201,11 +202,11 @@ def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
 def _below_means(network: Network, sizes: Mapping[Node, int], forward: Forward) -> frozenset[Node]:
     """The nodes from which a mean over several locations is reached."""
     found: set[Node] = set()
-    for node, layer, parents in reversed(tuple(network.steps())):
-        mean = isinstance(layer, Pool) and layer.kind == "mean" and node in forward.windows and not forward.windows[node].trivial
+    for node, op, reads in reversed(network.operations):
+        mean = isinstance(op, Blend) and not op.weighted and node in forward.windows and not forward.windows[node].trivial
         if mean or node in found:
             found.add(node)
-            found.update(parent for parent in parents if sizes[parent] > 1)
+            found.update(parent for parent in reads if sizes[parent] > 1)
     return frozenset(found)
 
 
@@ -221,10 +222,10 @@ def _read(
     known: Mapping[Node, State] | None = None,
     unfollowed: frozenset[Node] = frozenset(),
 ) -> Scaling:
-    states: Mapping[Node, State] = known if known is not None else fold(network, forward, given.states(forward))
+    states: Mapping[Node, State] = known if known is not None else interpret(network, forward, given.states(forward))
     backward = Backward(forward, states)
     start = backward.start(_positive(cotangent, "cotangent_moment", forward.symbolic))
-    messages = fold_back(network, backward.send, start, backward.add)
+    messages = interpret_back(network, backward.send, start, backward.add)
     _note_all(network, forward, given, law)
     tensors = {node: _tensor(network, node, states, messages, backward) for node in network if messages[node] is not None}
     for node in network.nodes_of(Nonlinear):
@@ -274,7 +275,7 @@ def _tensor(network: Network, node: Node, states: Mapping[Node, State], messages
     zeta = _zeta(state, message)
     back = State(message.parts, state.locations, state.size, state.law, 0).moment()
     parents = network.parents(node)
-    sent = [_zeta(states[p], backward.edges[node, slot]) for slot, p in enumerate(parents)]
+    sent = [_zeta(states[p], backward.edges.get((node, slot)) or message) for slot, p in enumerate(parents)]
     ratio, splits = None, None
     if len(parents) == 1:
         ratio = quotient(zeta, sent[0])

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ... import layers as L
-from ...compose import no_rule
-from ...errors import KcalcError, NoRule
 from ...fields import SYMPY
-from ...maps import Assumption
-from ...network import Network, sum_weights
+from ...foundation.errors import KcalcError, NoRule
+from ...maps.maps import Assumption
+from ...network import primitives as P
+from ...network.compose import no_rule
+from ...network.network import Network
+from ...network.primitives import reader_counts
 from ..spatial.geometry import Window, convolution
 from ..tangent import refuse_jumps
 from . import activation_moments as act
@@ -51,13 +52,10 @@ class Forward:
     violations: dict[tuple[Node, str], Assumption] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.bits = {
-            node: 1 << i for i, node in enumerate(n for n in self.network if isinstance(self.network.layer(n), L.Affine | L.Input))
-        }
-        self.readers: dict[Node, int] = {}
-        for _, _, parents in self.network.steps():
-            for parent in parents:
-                self.readers[parent] = self.readers.get(parent, 0) + 1
+        sources = (node for node, op, _ in self.network.operations if isinstance(op, P.Fresh | P.Source))
+        self.bits = {node: 1 << i for i, node in enumerate(sources)}
+        self.read = {node: reads[0] for node, _, reads in self.network.operations if reads}
+        self.readers = reader_counts(self.network.operations)
 
     def number(self, value: Any) -> Number:
         """A number of the calculus: SymPy, or a float."""
@@ -80,74 +78,73 @@ class Forward:
     # -- rules -----------------------------------------------------------------------------------------------------------------------
 
     @singledispatchmethod
-    def rule(self, layer: L.Layer, node: Node, inputs: list[State]) -> State:
-        """The state a layer emits. Raises: NoRule, KcalcError naming the node."""
-        raise no_rule("weight scalings", layer, node)
+    def rule(self, op: P.Primitive, node: Node, inputs: list[State]) -> State:
+        """The state a primitive emits. Raises: NoRule, KcalcError naming the node."""
+        raise no_rule("weight scalings", op, node)
 
     @rule.register
-    def _(self, layer: L.Input, node: Node, inputs: list[State]) -> State:
+    def _(self, op: P.Source, node: Node, inputs: list[State]) -> State:
         raise KcalcError(f"no second moment is given for the input {node!r}; give input_moment={{{node!r}: ...}}")
 
-    @rule.register(L.LayerNorm)
-    @rule.register(L.RMSNorm)
-    @rule.register(L.BatchNorm)
-    def _(self, layer: L.Layer, node: Node, inputs: list[State]) -> State:
+    @rule.register
+    def _(self, op: P.Norm, node: Node, inputs: list[State]) -> State:
+        if op.over == "positions":
+            raise no_rule("weight scalings", op, node)
         raise NoRule(
-            f"node {node!r}: weight scalings have no rule for {type(layer).__name__}; it divides by a statistic of what it reads, so that "
+            f"node {node!r}: weight scalings have no rule for {op.kind}; it divides by a statistic of what it reads, so that "
             "second moments do not determine what it sends back; use net.without_normalization() (and net.normalised() for the sums)"
         )
 
     @rule.register
-    def _(self, layer: L.Affine, node: Node, inputs: list[State]) -> State:
+    def _(self, op: P.Fresh, node: Node, inputs: list[State]) -> State:
         """f = E[W^2] * (sum over channels and valid taps of what is read) + sigma_b^2, with E[W^2] = sigma_w^2 / (n k^2 / groups)."""
         (below,) = inputs
-        if layer.standardised:
+        if op.standardised:
             raise NoRule(
                 f"node {node!r}: weight scalings have no rule for standardised weights, which are not independent; use standardised=False"
             )
-        outputs = self.network.features[node]
+        outputs = op.features
         if outputs is None:
             raise KcalcError(f"node {node!r}: its width is not known; give features={{{node!r}: ..., None: others}} or one number for all")
-        window = self._window(layer, node, below)
+        window = self._window(op, node, below)
         taps = 1 if window is None else window.taps
         channels = below.channels
-        affine.check_groups(layer, node, below, outputs)
-        variance = self.square(layer.sigma_w) / (self.number(channels) / layer.groups * taps)
-        one = affine.channel_sum(layer, below, self.number)
+        affine.check_groups(op, node, below, outputs)
+        variance = self.square(op.sigma_w) / (self.number(channels) / op.groups * taps)
+        one = affine.channel_sum(op, below, self.number)
         read, read_pairs = affine.gathered(one, below, window, node in self.pairs)
-        self.weights[node] = affine.Weight(channels, outputs, layer.groups, taps, variance, window, read, read_pairs)
-        bias = self.square(layer.sigma_b)
+        self.weights[node] = affine.Weight(channels, outputs, op.groups, taps, variance, window, read, read_pairs)
+        bias = self.square(op.sigma_b)
         if bias == 0 and not self.symbolic:
-            for text in affine.atoms(below, float(channels) / layer.groups * taps, read):
+            for text in affine.atoms(below, float(channels) / op.groups * taps, read):
                 self.violated(node, text)
         shape = None if window is None else window.shape
         part = affine.emitted(Part(outputs, read, read_pairs, one.rho), variance, bias, node in self.pairs)
         bit = self.bits[node]
         return State((part,), shape, 1 if window is None else prod(window.shape), Law("normal"), below.support | bit, bit)
 
-    def _window(self, layer: L.Affine, node: Node, below: State) -> Window | None:
+    def _window(self, op: P.Fresh, node: Node, below: State) -> Window | None:
         if below.locations is not None:
-            window = convolution(layer, node, below.locations, delta=False)
+            window = convolution(op, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
                 raise KcalcError(
                     f"node {node!r} pads with zeros, so that moments differ between locations: symbols cannot be carried; give numbers "
                     "(net.subs), or padding='valid' or 'circular'"
                 )
             return window
-        extents = [v for v in (layer.kernel, layer.stride) for v in (v if isinstance(v, tuple) else (v,))]
-        if any(extent != 1 for extent in extents):
+        if not op.dense:
             raise KcalcError(
-                f"node {node!r} is a convolution (kernel {layer.kernel}, stride {layer.stride}), but what it reads has no locations; "
+                f"node {node!r} is a convolution (kernel {op.kernel}, stride {op.stride}), but its input has no locations; "
                 "give image_shape=(height, width)"
             )
         return None
 
     @rule.register
-    def _(self, layer: L.Nonlinear, node: Node, inputs: list[State]) -> State:
+    def _(self, op: P.Post, node: Node, inputs: list[State]) -> State:
         """E phi(z)^2, z normal; f (a^2 + b^2) / 2 for rectifiers, whatever the symmetric law."""
         (below,) = inputs
-        refuse_jumps(layer, node)
-        phi = layer.activation
+        phi = op.activation
+        refuse_jumps(phi, node)
         if below.law.kind == "max":
             return pools.activated(self, phi, node, below)
         self._check_law(phi, node, below)
@@ -194,9 +191,11 @@ class Forward:
         return Part(part.channels, level, covariance, rho)
 
     @rule.register
-    def _(self, layer: L.Sum, node: Node, inputs: list[State]) -> State:
+    def _(self, op: P.Mix, node: Node, inputs: list[State]) -> State:
         """sum_i w_i^2 f_i and the cross terms, 0 for addends of different last weights."""
-        weights = [self.number(w) for w in sum_weights(layer, len(inputs))]
+        if len(inputs) == 1:
+            return self._scaled(inputs[0], op.weights[0])
+        weights = [self.number(w) for w in op.weights]
         first = inputs[0]
         if any(one.locations != first.locations or one.size != first.size for one in inputs):
             raise KcalcError(f"node {node!r} (Sum) adds feature maps over different locations: {[one.locations for one in inputs]}")
@@ -219,7 +218,7 @@ class Forward:
             raise KcalcError(f"node {node!r} (Sum) adds feature maps of different widths: {', '.join(map(str, widths))}")
 
     @rule.register
-    def _(self, layer: L.Concat, node: Node, inputs: list[State]) -> State:
+    def _(self, op: P.Join, node: Node, inputs: list[State]) -> State:
         first = inputs[0]
         if any(one.locations != first.locations or one.size != first.size for one in inputs):
             raise KcalcError(f"node {node!r} (Concat) joins feature maps over different locations; pool them to the same size first")
@@ -234,12 +233,11 @@ class Forward:
         law = Law("symmetric") if law.kind == "mixed" and all(one.law.symmetric for one in inputs) else law
         return State(tuple(p for one in inputs for p in one.parts), first.locations, first.size, law, support, final)
 
-    @rule.register
-    def _(self, layer: L.Scale, node: Node, inputs: list[State]) -> State:
-        (below,) = inputs
-        square = self.square(layer.factor)
-        law = self._scaled_law(below.law, layer.factor, square)
-        return below.with_parts([part.scaled(square) for part in below.parts], self.number(layer.factor), law)
+    def _scaled(self, below: State, factor: Any) -> State:
+        """A multiple of a feature map."""
+        square = self.square(factor)
+        law = self._scaled_law(below.law, factor, square)
+        return below.with_parts([part.scaled(square) for part in below.parts], self.number(factor), law)
 
     def _scaled_law(self, law: Law, factor: Any, square: Number) -> Law:
         if law.kind not in ("max", "post") or self.symbolic:
@@ -252,10 +250,10 @@ class Forward:
         return replace(law, activation=law.activation.transformed(output_scale=factor))
 
     @rule.register
-    def _(self, layer: L.Dropout, node: Node, inputs: list[State]) -> State:
+    def _(self, op: P.Mask, node: Node, inputs: list[State]) -> State:
         """f / (1 - p): what stays is divided by 1 - p. Locations are dropped on their own."""
         (below,) = inputs
-        keep = 1 - self.number(layer.rate)
+        keep = 1 - self.number(op.rate)
         if keep == 1:
             return below
         parts = []
@@ -270,17 +268,15 @@ class Forward:
         return replace(below.with_parts(parts, 1, law), terms=())
 
     @rule.register
-    def _(self, layer: L.Flatten, node: Node, inputs: list[State]) -> State:
+    def _(self, op: P.Reshape, node: Node, inputs: list[State]) -> State:
         (below,) = inputs
         return replace(below.with_parts(below.parts), locations=None)
 
     @rule.register
-    def _(self, layer: L.Identity, node: Node, inputs: list[State]) -> State:
-        return inputs[0]
-
-    @rule.register
-    def _(self, layer: L.Pool, node: Node, inputs: list[State]) -> State:
-        return inputs[0] if inputs[0].locations is None else pools.pooled(self, layer, node, inputs[0])
+    def _(self, op: P.Window, node: Node, inputs: list[State]) -> State:
+        if isinstance(op, P.Blend) and op.matrix is not None:
+            raise no_rule("weight scalings", op, node)
+        return inputs[0] if inputs[0].locations is None else pools.pooled(self, op, node, inputs[0])
 
 
 def uncorrelated(one: State, two: State) -> bool:

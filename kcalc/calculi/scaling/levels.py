@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 
 Number = Any
 Array = np.ndarray

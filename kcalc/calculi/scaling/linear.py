@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any
 
-from ...errors import FreshnessError
+from ...foundation.errors import FreshnessError
 from .state import Part, refined
 
 Number = Any

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...activations import Activation
-from ...errors import KcalcError, NoRule
-from ...layers import Pool
+from ...foundation.errors import KcalcError, NoRule
+from ...network.primitives import Window as Pooling
 from ..spatial.geometry import Window, pooling
 from . import activation_moments as act
 from .levels import Level
@@ -22,22 +22,22 @@ Node = Hashable
 Array = np.ndarray
 
 
-def pooled(calculus: Any, layer: Pool, node: Node, below: State) -> State:
+def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
     """The state behind a pooling layer. Raises: NoRule for weighted means, KcalcError for what symbols cannot carry."""
-    if layer.kind == "weighted_mean":
+    if op.pooling == "weighted_mean":
         raise NoRule(
             f"node {node!r}: weight scalings have no rule for weighted means, whose random weights all channels share; use kind='mean'"
         )
     assert below.locations is not None
-    window = calculus.windows[node] = pooling(layer, node, below.locations)
-    shape = None if layer.window is None else window.shape
+    window = calculus.windows[node] = pooling(op, node, below.locations)
+    shape = None if op.window is None else window.shape
     size = prod(window.shape)
     if window.trivial:
         return State(below.parts, shape, size, below.law, below.support, below.final, ((1, below),) if shape is not None else below.terms)
-    if calculus.symbolic and (layer.kind == "max" or cut(window)):
-        what = "takes maxima" if layer.kind == "max" else "has windows cut by the border"
+    if calculus.symbolic and (op.pooling == "max" or cut(window)):
+        what = "takes maxima" if op.pooling == "max" else "has windows cut by the border"
         raise KcalcError(f"node {node!r} (Pool) {what}, which symbols cannot carry; give numbers with net.subs")
-    if layer.kind == "max":
+    if op.pooling == "max":
         return _largest(calculus, node, below, window, shape)
     parts = tuple(_mean(calculus, node, part, window) for part in below.parts)
     _note_mean(calculus, node, below, parts, window)
@@ -210,7 +210,7 @@ def _selected(calculus: Any, node: Node, below: State, q: list[Level], rho: floa
     """What the activation before a pooling layer sends back: the location taken is no typical one, so E phi'^2 is that of the largest."""
     law = below.law
     assert law.activation is not None
-    parent = calculus.network.parents(node)[0]
+    parent = calculus.read[node]
     if calculus.readers.get(law.node) != 1 or calculus.readers.get(parent) != 1:
         calculus.violated(node, f"{law.node!r} is read by others too: the derivative there is taken as that of a typical location")
         return

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sympy as sp
 
-from ...maps import Assumption
-from ...network import Network
-from ...printing import Tabled
-from ...threads import cached_property
+from ...foundation.printing import Tabled
+from ...foundation.process_state import cached_property
+from ...maps.maps import Assumption
+from ...network.network import Network
 from .levels import Level, Values, one_value, quotient
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class WeightScaling:
     def gamma(self) -> Number:
         """zeta / (n m k^2 E[W^2]^2 / groups), zeta of what comes back through this layer [Scaling eq. 2].
 
+        The letter is that paper's; the gamma of shaped activations is another quantity, their output scale: :attr:`Constants.gamma`.
         It predicts nu = E[gW^2]/E[W^2] where cotangents of different locations are uncorrelated.
 
         Raises: KcalcError beyond double precision.
@@ -189,7 +190,7 @@ class Scaling(Tabled):
     @property
     def spread(self) -> Number:
         """The largest gamma over the smallest: 1 is a preconditioned network. Raises: KcalcError for symbols."""
-        from ...errors import KcalcError
+        from ...foundation.errors import KcalcError
 
         if self.symbolic:
             raise KcalcError("the spread of gamma needs numbers: give symbols values with net.subs, or compare .weights[node].gamma")

@@ -13,13 +13,13 @@ import sympy as sp
 from ...activations import Activation
 from ...activations.base import X, checked
 from ...activations.pieces import resolve, switch_points
-from ...arguments import one_number
-from ...certified.enclosures import Piece
-from ...certified.ranges import above, below
-from ...certified.suprema import BITS, largest, least, peak
-from ...errors import KcalcError, glimpse
+from ...fields.arguments import one_number
 from ...fields.balls import working
-from ...printing import Shown
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.printing import Shown
+from ...gaussian.certified.enclosures import Piece
+from ...gaussian.certified.ranges import above, below
+from ...gaussian.certified.suprema import BITS, largest, least, peak
 
 WIDE = 64.0  # length of an interval from which the whole line is looked at first
 _JUMPING = (sp.sign, sp.Heaviside, sp.Piecewise)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import one_q, per_input, real_array
-from ...compose import fold, require_network
-from ...errors import KcalcError
-from ...layers import Flatten, Identity, Scale
-from ...maps import Assumption
-from ...network import Network, chosen_output
-from ...plain_arguments import mapping, whole
+from ...fields.arguments import one_q, per_input, real_array
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import mapping, whole
+from ...maps.maps import Assumption
+from ...network.compose import interpret, require_network
+from ...network.layers import Flatten, Identity, Scale
+from ...network.network import Network, chosen_output
 from ..checks import refuse_displaced, refuse_other_sizes
 from ..widths import with_widths
 from .hypotheses import hypotheses
@@ -54,9 +54,11 @@ def smoothness(
     number ``examples`` and mean square ``q``, a number or {input: number}.
     The parameters, each one value or {node: value, None: others}: ``weights``, {node: array (fan-in, outputs) or a convolution kernel, or
     {"weight": ..., "bias": ...}}; ``radius``, every layer's parameters lie in a Frobenius ball of this radius about its weights (about 0
-    where none are given; a radius of 0 is the default where they are); ``normalisation`` None, "entry" or "weight", with ``epsilon`` > 0
-    (that of BatchNorm too, which takes the value for all) and ``scale``, a factor or "contracting" (so that |P(w)| < 0.99 for all w). A
-    normalised layer without a radius ranges over all of parameter space. ``biases=False`` holds biases at their value, 0 if not given.
+    where none are given; a radius of 0 is the default where they are); ``normalisation``: the layer's weights are W = P(w), which is w for
+    None; "entry" replaces every entry x of w by scale x / sqrt(epsilon + x^2), "weight" the weights r into each output by
+    scale r / sqrt(epsilon + |r|^2), with ``epsilon`` > 0 (that of BatchNorm too, which takes the value for all) and ``scale`` a factor or
+    "contracting" (so that the spectral norm of P(w) is below 0.99 for all w). A normalised layer without a radius ranges over all of
+    parameter space. ``biases=False`` holds biases at their value, 0 if not given.
     The loss: ``loss`` "square", "half_square", "cross_entropy" or "logistic", the mean over the examples; for the first two the curvature
     needs ``level``, an upper bound of the loss (that at the start of descent, say), or ``targets``, an array (N, outputs).
     ``output``: which one, where there are several; targets and the loss are its.
@@ -79,9 +81,9 @@ def smoothness(
     sizes = {node: bound.locations for node, (bound, _, _) in data.items()}
     refuse_other_sizes(wide, {node: size for node, size in sizes.items() if size is not None})
     count = next(iter(data.values()))[1]
-    cuts = wide.cut_nodes()
+    cuts = [node for node in wide.cut_nodes() if node == target or wide.operations_of[node][-1].primitive is not None]
     rules = Upper(count, choices, positive_number(of_node(epsilon, None, 1.0), "epsilon"), frozenset(cuts))
-    bounds = fold(wide, rules, {node: bound for node, (bound, _, _) in data.items()})
+    bounds = interpret(wide, rules, {node: bound for node, (bound, _, _) in data.items()})
     back = Backward(bounds, rules.sets, rules.slopes, frozenset(cuts), rules.epsilon)
     gains, pieces = backward(wide, target, back, cuts)
     grams = {node: gram for node, (_, _, gram) in data.items()}

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...network import Network
+from ...network.network import Network
 from .logs import NONE
 from .losses import Loss
 from .lower import Gain
@@ -15,9 +15,9 @@ from .upper import Upper
 Node = Hashable
 
 REFUTED = (
-    "descent from every initialisation (Theorem 5.1 of MacDonald et al. 2023, as printed) is refuted: for d = N = 1, two blocks, "
-    "logistic cost and every hypothesis met, descent from one start stays above the loss of another. The proof lets the smallest singular "
-    "value stand for its square, whose decay is summable. Nothing here relies on it"
+    "descent from every initialisation (Theorem 5.1 of MacDonald et al. 2023, as printed) is refuted: for one feature, one example, two "
+    "residual blocks and the logistic loss, with every hypothesis met, descent from one start stays above the loss of another. The proof "
+    "takes the smallest singular value of DF for lambda(DF), its square. Nothing here relies on the theorem"
 )
 
 
@@ -61,7 +61,11 @@ def _trajectory(rules: Upper) -> Hypothesis:
     name = "iterates stay in the parameter set"
     if all(p.whole for p in rules.sets.values()):
         return Hypothesis(name, True, "the set is all of parameter space")
-    return Hypothesis(name, None, "the step size is proved to decrease the loss as long as descent stays in the balls: check the radius")
+    text = (
+        "the step size is proved to decrease the loss while the parameters of every layer stay within radius of weights (of 0 if none are "
+        "given) in the Frobenius norm; check this for your iterates"
+    )
+    return Hypothesis(name, None, text)
 
 
 def _positive(network: Network, layers: Mapping[Node, Any], gains: Mapping[Node, Gain], data: Mapping[Node, Any]) -> Hypothesis:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...errors import unknown
+from ...foundation.errors import unknown
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class Loss:
         return self.pull * math.sqrt(self.excess * level * examples)
 
 
-_NO_PL = "its infimum is approached only at infinity and its gradient vanishes exponentially there, so no mu > 0 serves all outputs"
+_NO_PL = (
+    "its infimum is approached only at infinity, where its gradient vanishes exponentially, so the inequality holds at all outputs for no "
+    "mu > 0"
+)
 LOSSES = {
     loss.name: loss
     for loss in (

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import singledispatchmethod
 from itertools import pairwise
 
-from ... import layers as L
-from ...compose import fold_back, no_rule
-from ...network import Network, sum_weights
+from ...network import primitives as P
+from ...network.compose import interpret_back, no_rule
+from ...network.network import Network
 from .activation_bounds import activation_bounds
 from .logs import NONE, log, number
 from .parameters import ParameterSet
@@ -63,61 +63,55 @@ class Backward:
     cuts: frozenset[Node]
     epsilon: float
 
-    def rule(self, layer: L.Layer, node: Node, message: Gain, parents: Sequence[Node]) -> list[Gain]:
+    def rule(self, op: P.Primitive, node: Node, message: Gain, parents: Sequence[Node]) -> list[Gain]:
         """One message per parent; a node that every path crosses starts anew, so that its message is relative to it."""
         after = ONE if node in self.cuts else message
         if after.largest == NONE:
             return [NOTHING] * len(parents)
-        return [after * own for own in self.through(layer, node, parents)]
+        return [after * own for own in self.through(op, node, parents)]
 
     @singledispatchmethod
-    def through(self, layer: L.Layer, node: Node, parents: Sequence[Node]) -> list[Gain]:
-        """The bounds of a layer's own Jacobian in each of its inputs."""
-        raise no_rule("smoothness bounds", layer, node)
+    def through(self, op: P.Primitive, node: Node, parents: Sequence[Node]) -> list[Gain]:
+        """The bounds of a primitive's own Jacobian in each of its inputs."""
+        raise no_rule("smoothness bounds", op, node)
 
     @through.register
-    def _(self, layer: L.Affine, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, op: P.Fresh, node: Node, parents: Sequence[Node]) -> list[Gain]:
         p, z = self.sets[node], self.bounds[parents[0]]
-        taps, spread, _ = affine_window(layer, node, z.locations)
+        taps, spread, _ = affine_window(op, node, z.locations)
         return [Gain(log(p.least) if taps == 1 else NONE, log(p.spectral) + log(spread))]
 
     @through.register
-    def _(self, layer: L.Nonlinear, node: Node, parents: Sequence[Node]) -> list[Gain]:
-        least = activation_bounds(layer.activation).least_slope
+    def _(self, op: P.Post, node: Node, parents: Sequence[Node]) -> list[Gain]:
+        least = activation_bounds(op.activation).least_slope
         if least < 1e-6:
-            least = activation_bounds(layer.activation, rounded_up(number(float(self.bounds[parents[0]].size[1])))).least_slope
+            least = activation_bounds(op.activation, rounded_up(number(float(self.bounds[parents[0]].size[1])))).least_slope
         return [Gain(log(least), log(self.slopes[node]))]
 
     @through.register
-    def _(self, layer: L.Sum, node: Node, parents: Sequence[Node]) -> list[Gain]:
-        return [Gain(log(abs(float(w))), log(abs(float(w)))) for w in sum_weights(layer, len(parents))]
+    def _(self, op: P.Mix, node: Node, parents: Sequence[Node]) -> list[Gain]:
+        return [Gain(log(abs(float(w))), log(abs(float(w)))) for w in op.weights]
 
     @through.register
-    def _(self, layer: L.Concat, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, op: P.Join, node: Node, parents: Sequence[Node]) -> list[Gain]:
         return [ONE] if len(parents) == 1 else [Gain(NONE, 0.0)] * len(parents)
 
     @through.register
-    def _(self, layer: L.Scale, node: Node, parents: Sequence[Node]) -> list[Gain]:
-        factor = log(abs(float(layer.factor)))
-        return [Gain(factor, factor)]
-
-    @through.register(L.Identity)
-    @through.register(L.Dropout)
-    @through.register(L.Flatten)
-    def _(self, layer: L.Layer, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, op: P.Mask | P.Reshape, node: Node, parents: Sequence[Node]) -> list[Gain]:
         return [ONE]
 
     @through.register
-    def _(self, layer: L.Pool, node: Node, parents: Sequence[Node]) -> list[Gain]:
-        norm, least, _ = pool_norms(layer, node, self.bounds[parents[0]].locations)
+    def _(self, op: P.Window, node: Node, parents: Sequence[Node]) -> list[Gain]:
+        norm, least, _ = pool_norms(op, node, self.bounds[parents[0]].locations)
         return [Gain(log(least), log(norm))]
 
     @through.register
-    def _(self, layer: L.BatchNorm, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, op: P.Norm, node: Node, parents: Sequence[Node]) -> list[Gain]:
+        """Of a batch; other norms have no bounds forward."""
         return [Gain(NONE, log(self.epsilon) / -2)]
 
     @through.register
-    def _(self, layer: L.Input, node: Node, parents: Sequence[Node]) -> list[Gain]:
+    def _(self, op: P.Source, node: Node, parents: Sequence[Node]) -> list[Gain]:
         return []
 
 
@@ -139,7 +133,7 @@ def backward(network: Network, output: Node, rules: Backward, cuts: Sequence[Nod
     """({node: bounds of d output / d node}, the pieces between cuts in order)."""
     start = dict.fromkeys(network, NOTHING)
     start[output] = ONE
-    relative = fold_back(network, rules.rule, start, either)
+    relative = interpret_back(network, rules.rule, start, either)
     after: dict[Node, Gain] = {output: ONE}
     steps = list(pairwise(cuts))
     for cut, following in reversed(steps):

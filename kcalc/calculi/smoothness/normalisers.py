@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...arguments import positive_number, real_array
-from ...errors import KcalcError, unknown
+from ...fields.arguments import positive_number, real_array
 from ...fields.jax_field import is_jax
+from ...foundation.errors import KcalcError, unknown
 
 Array = Any
 

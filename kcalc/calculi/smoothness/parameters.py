@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import one_number, real_array
-from ...errors import KcalcError, glimpse
-from ...layers import Affine
-from ...network import Network
+from ...fields.arguments import one_number, real_array
+from ...foundation.errors import KcalcError, glimpse
+from ...network.layers import Affine
+from ...network.network import Network
+from ...network.primitives import Fresh
 from .normalisers import Bounds, EntryNormalisation, Normaliser, WeightNormalisation, normaliser, positive_number
 
 Node = Hashable
@@ -66,28 +67,28 @@ def check_nodes(network: Network, choices: Choices) -> None:
                 raise KcalcError(f"{name}: node {node!r} is a {kind}; parameters are those of Affine nodes")
 
 
-def parameter_set(layer: Affine, node: Node, fan_in: int, choices: Choices) -> ParameterSet:
+def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> ParameterSet:
     """The set of one layer. Raises: KcalcError for what does not fit, and where a plain layer has neither radius nor weights."""
-    if layer.standardised:
+    if op.standardised:
         raise KcalcError(f"node {node!r}: weight standardisation (epsilon 0) is not Lipschitz; use standardised=False and a normalisation")
-    kind, trained = of_node(choices.normalisation, node), layer.bias and _flag(of_node(choices.biases, node, True), node)
+    kind, trained = of_node(choices.normalisation, node), op.bias and _flag(of_node(choices.biases, node, True), node)
     rule = None if kind is None else _rule(kind, of_node(choices.epsilon, node, 1.0), node)
     given = choices.weights.get(node)
     radius = _radius(of_node(choices.radius, node), given, rule, trained, node)
-    weight, bias = _arrays(given, layer, node, fan_in)
-    outputs: Any = layer.features
+    weight, bias = _arrays(given, op, node, fan_in)
+    outputs: Any = op.features
     moved = 0.0 if radius is None else radius
     held = 0.0 if bias is None else float(np.linalg.norm(bias))
     offset = held + moved if trained else held
     if rule is None:
         _scale(of_node(choices.scale, node, 1.0), None, node)
-        spectral, least = _matrix(weight, layer.groups)
+        spectral, least = _matrix(weight, op.groups)
         return ParameterSet(spectral + moved, offset, 1.0, 0.0, 1.0, max(0.0, least - moved), trained, False, None)
     own = rule.bounds(outputs, fan_in)
     factor = _scale(of_node(choices.scale, node, 1.0), own, node)
     bounds = own.scaled(factor)
     slope = 0.0 if radius is None else factor * _least_first(rule, weight, outputs, fan_in, radius)
-    spectral, least = (bounds.value, 0.0) if weight is None or radius is None else _matrix(factor * rule.value(weight.T).T, layer.groups)
+    spectral, least = (bounds.value, 0.0) if weight is None or radius is None else _matrix(factor * rule.value(weight.T).T, op.groups)
     drift = bounds.first * moved
     value = min(bounds.value, spectral + drift)
     return ParameterSet(value, offset, bounds.first, bounds.second, slope, max(0.0, least - drift), trained, radius is None, rule.kind)
@@ -129,7 +130,7 @@ def _scale(value: Any, bounds: Bounds | None, node: Node) -> float:
     return positive_number(value, "scale")
 
 
-def _arrays(given: Any, layer: Affine, node: Node, fan_in: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+def _arrays(given: Any, op: Fresh, node: Node, fan_in: int) -> tuple[np.ndarray | None, np.ndarray | None]:
     """(weights of shape (fan-in, outputs), bias) of what the user gives for a node."""
     if given is None:
         return None, None
@@ -137,14 +138,14 @@ def _arrays(given: Any, layer: Affine, node: Node, fan_in: int) -> tuple[np.ndar
     if "weight" not in leaves or set(leaves) - {"weight", "bias"}:
         raise KcalcError(f"weights of node {node!r} must be an array or {{'weight': ..., 'bias': ...}}, got {sorted(map(str, leaves))}")
     weight = real_array(np.asarray(leaves["weight"]), f"weights of {node!r}")
-    outputs: Any = layer.features
+    outputs: Any = op.features
     if weight.ndim < 2 or weight.shape[-1] != outputs or weight.size != fan_in * outputs:
         raise KcalcError(
             f"node {node!r} has weights of shape {weight.shape}, expected ({fan_in}, {outputs}) or a kernel of that many entries"
         )
     bias = None if leaves.get("bias") is None else real_array(np.asarray(leaves["bias"]), f"bias of {node!r}")
-    if bias is not None and (not layer.bias or bias.shape != (outputs,)):
-        expected = f"shape ({outputs},)" if layer.bias else "none: the layer has bias=False"
+    if bias is not None and (not op.bias or bias.shape != (outputs,)):
+        expected = f"shape ({outputs},)" if op.bias else "none: the layer has bias=False"
         raise KcalcError(f"node {node!r} has a bias of shape {bias.shape}, expected {expected}")
     return weight.reshape(fan_in, outputs), bias
 

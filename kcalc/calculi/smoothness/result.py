@@ -8,12 +8,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...arguments import one_number
-from ...errors import KcalcError
-from ...maps import Assumption
-from ...network import Network
-from ...printing import Tabled
-from ...threads import cached_property
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError
+from ...foundation.printing import Tabled
+from ...foundation.process_state import cached_property
+from ...maps.maps import Assumption
+from ...network.network import Network
 from .hypotheses import Hypothesis
 from .logs import NONE, number, plus, shown
 from .losses import Loss
@@ -58,6 +58,11 @@ class LayerBound:
 @dataclass(frozen=True, eq=False, repr=False)
 class Smoothness(Tabled):
     """Bounds of F, parameters -> outputs on the data (Frobenius norms), and of the loss, over the parameter set of ``assumptions``.
+
+    It prints a table of the Affine layers. Upper bounds: of the spectral norm ``|W|`` of the weights, and of the operator norms ``|DP|`` of
+    the derivative of W = P(w) in the parameters w and ``|Df|`` of that of the layer in its parameters, on all data. ``sigma(J)``, ``|J|``
+    bound the singular values of the Jacobian from the layer to the output from below and above; ``part of lambda`` is the layer's term in
+    the lower bound of lambda(DF).
 
     ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so that deep networks do not overflow; the properties are plain
     numbers, inf where a float cannot hold one (the text says which power of ten it is).
@@ -190,7 +195,7 @@ class Smoothness(Tabled):
 
         return jacobian_bounds(self, ax=ax)
 
-    def _try(self, name: str) -> float | None:
+    def _value_or_none(self, name: str) -> float | None:
         try:
             return getattr(self, name)
         except KcalcError:
@@ -200,7 +205,7 @@ class Smoothness(Tabled):
         """Everything as plain data: None for what does not exist, logs (base e) beside what may overflow."""
         out = self.bounds[self.output]
         logs = {"input_lipschitz": {str(n): float(v) for n, v in out.inputs.items()}, "parameter_lipschitz": float(out.slope[0])}
-        logs |= {"beta": self._try("log_beta"), "regularity": self.log_regularity}
+        logs |= {"beta": self._value_or_none("log_beta"), "regularity": self.log_regularity}
         rows = [
             {"node": str(n), "spectral": one.set.spectral, "first": one.set.first, "second": one.set.second, "log_derivative": one.own,
              "log_smallest": one.gain.smallest, "log_largest": one.gain.largest, "log_part": one.part}
@@ -208,7 +213,8 @@ class Smoothness(Tabled):
         ]  # fmt: skip
         found = {
             "output": str(self.output), "examples": self.examples, "loss": self.loss.name,
-            "parameter_curvature": self._try("parameter_curvature"), "step_size": self._try("step_size"), "pl_constant": self.pl_constant,
+            "parameter_curvature": self._value_or_none("parameter_curvature"),
+            "step_size": self._value_or_none("step_size"), "pl_constant": self.pl_constant,
             "logs": logs, "layers": rows,
             "hypotheses": [{"name": h.name, "holds": h.holds, "text": h.text} for h in self.hypotheses],
             "assumptions": [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions],
@@ -235,7 +241,7 @@ class Smoothness(Tabled):
         lines = [(f"Lipschitz in {node}", shown(float(v))) for node, v in out.inputs.items()]
         lines += [("|DF| <=", shown(float(out.slope[0]))), ("lambda(DF) >=", shown(self.log_regularity))]
         lines += [("|D2F| <=", "none" if self.rough else shown(float(out.bend[0])))]
-        beta = self._try("log_beta")
+        beta = self._value_or_none("log_beta")
         lines += [("beta", "none" if beta is None else shown(beta)), ("step size <", "none" if beta is None else shown(math.log(2) - beta))]
         pl = "none" if self.pl_constant is None else f"{self.pl_constant:.5g}"
         return [*lines, (f"PL constant, {self.loss.name}", pl)]

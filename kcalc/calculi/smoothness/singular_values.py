@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...arguments import finished, one_number, real_array
-from ...errors import KcalcError
-from ...maps import Assumption
-from ...printing import Printed
-from ...threads import cached_property
+from ...fields.arguments import finished, one_number, real_array
+from ...foundation.errors import KcalcError
+from ...foundation.printing import Printed
+from ...foundation.process_state import cached_property
+from ...maps.maps import Assumption
 from .normalisers import positive_number
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class ResidualSpectrum(Printed):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the law takes for granted."""
+        """The assumptions of the law."""
         text = "square weights, independent entries of mean 0 and equal variance, width to infinity; about the bulk, not about one matrix"
         return (Assumption("network", text, "convention"),)
 
@@ -98,6 +98,11 @@ class ResidualSpectrum(Printed):
         low, high = self.support
         own = {"sigma_w": self.sigma_w, "shortcut_weight": self.shortcut_weight, "residual_weight": self.residual_weight}
         return {**own, "support": [low, high], "mean_square": self.mean_square, "mean": self.mean()}
+
+    def _frame(self) -> list[dict[str, float]]:
+        found = self.to_dict()
+        smallest, largest = found.pop("support")
+        return [found | {"smallest": smallest, "largest": largest}]
 
     def __str__(self) -> str:
         low, high = self.support
@@ -137,7 +142,7 @@ class ResidualSpectrum(Printed):
         low, high = self.support
         angle = np.linspace(0, np.pi, _NODES + 1)
         grid = low + (high - low) * (1 - np.cos(angle)) / 2
-        weight = self._density(grid) * (high - low) / 2 * np.sin(angle)
+        weight = self._density(grid) * np.sin(angle)
         cumulative = np.concatenate([[0.0], np.cumsum((weight[1:] + weight[:-1]) / 2 * np.diff(angle))])
         return grid, cumulative / cumulative[-1]
 

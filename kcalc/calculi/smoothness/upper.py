@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from ... import layers as L
-from ...compose import no_rule
-from ...errors import KcalcError, NoRule
-from ...maps import Assumption
-from ...network import sum_weights
+from ...foundation.errors import KcalcError, NoRule
+from ...maps.maps import Assumption
+from ...network import primitives as P
+from ...network.compose import no_rule
 from .activation_bounds import activation_bounds
 from .logs import NONE, Log, largest_eigenvalue, log, number, plus, root_sum_square
 from .normalisers import BatchNormalisation
@@ -81,25 +80,28 @@ class Upper:
     slopes: dict[Node, float] = field(default_factory=dict)
     notes: list[Assumption] = field(default_factory=list)
 
-    def rule(self, layer: L.Layer, node: Node, inputs: list[Bound]) -> Bound:
-        """The bound a layer emits."""
+    def rule(self, op: P.Primitive, node: Node, inputs: list[Bound]) -> Bound:
+        """The bound a primitive emits."""
         with np.errstate(invalid="ignore"):  # 0 times infinity, where weights are all 0 after a kink
-            found = self._rule(layer, node, inputs)
+            found = self._rule(op, node, inputs)
         bend = np.where(np.isnan(found.bend), math.inf, found.bend)
         bound = replace(found, bend=bend, spectral=np.minimum(found.spectral, found.size))
         return replace(bound, own={node: bound.slope}) if node in self.cuts and bound.own else bound
 
     @singledispatchmethod
-    def _rule(self, layer: L.Layer, node: Node, inputs: list[Bound]) -> Bound:
-        raise no_rule("smoothness bounds", layer, node)
+    def _rule(self, op: P.Primitive, node: Node, inputs: list[Bound]) -> Bound:
+        raise no_rule("smoothness bounds", op, node)
 
-    @_rule.register(L.LayerNorm)
-    @_rule.register(L.RMSNorm)
-    def _(self, layer: L.Layer, node: Node, inputs: list[Bound]) -> Bound:
-        kind = type(layer).__name__
+    @_rule.register
+    def _(self, op: P.Norm, node: Node, inputs: list[Bound]) -> Bound:
+        if op.over == "batch":
+            return self._over_batch(node, inputs[0])
+        if op.over == "positions":
+            raise no_rule("smoothness bounds", op, node)
         raise NoRule(
-            f"node {node!r}: {kind} divides by a norm without epsilon, so its derivative is unbounded near feature maps without variance "
-            "and no Lipschitz constant exists; use BatchNorm (with epsilon here), normalisation= of weights, or net.without_normalization()"
+            f"node {node!r}: {op.kind} divides by a norm without epsilon, so its derivative is unbounded near feature maps without "
+            "variance and no Lipschitz constant exists; use BatchNorm (with epsilon here), normalisation= of weights, or "
+            "net.without_normalization()"
         )
 
     def _rows(self, places: int) -> np.ndarray:
@@ -107,12 +109,12 @@ class Upper:
         return np.log(np.array([self.examples * places, places], float))
 
     @_rule.register
-    def _(self, layer: L.Affine, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, op: P.Fresh, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
-        if layer.features is None:
+        if op.features is None:
             raise KcalcError(f"node {node!r}: how many features it has is not known and bounds depend on it; give features=")
-        taps, spread, locations = affine_window(layer, node, z.locations)
-        p = self.sets[node] = parameter_set(layer, node, z.channels // layer.groups * taps, self.choices)
+        taps, spread, locations = affine_window(op, node, z.locations)
+        p = self.sets[node] = parameter_set(op, node, z.channels // op.groups * taps, self.choices)
         rows = self._rows(math.prod(locations) if locations else 1)
         step = log(spread)
         size, spectral, slope, bend = z.size + step, (z.spectral + step if taps == 1 else z.size + step), z.slope + step, z.bend + step
@@ -122,12 +124,12 @@ class Upper:
         own[node] = root_sum_square([fresh, rows / 2]) if p.trained_bias else fresh
         curve = largest_eigenvalue(log(p.second) + spectral, first + slope, w + bend)
         gains = {source: value + step + w for source, value in z.inputs.items()}
-        return Bound(plus(w + size, offset), plus(w + spectral, offset), own, curve, gains, layer.features, locations)
+        return Bound(plus(w + size, offset), plus(w + spectral, offset), own, curve, gains, op.features, locations)
 
     @_rule.register
-    def _(self, layer: L.Nonlinear, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, op: P.Post, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
-        phi = layer.activation
+        phi = op.activation
         known = activation_bounds(phi)
         reach = number(float(z.size[1]))
         value, slope, curve = known.value, known.slope, known.curvature
@@ -161,44 +163,38 @@ class Upper:
         return near.value, near.slope, near.curvature
 
     @_rule.register
-    def _(self, layer: L.Sum, node: Node, inputs: list[Bound]) -> Bound:
-        weights = [log(abs(float(w))) for w in sum_weights(layer, len(inputs))]
+    def _(self, op: P.Mix, node: Node, inputs: list[Bound]) -> Bound:
+        weights = [log(abs(float(w))) for w in op.weights]
+        if len(inputs) == 1:
+            return scaled(inputs[0], weights[0])
         return _joined([scaled(z, w) for z, w in zip(inputs, weights, strict=True)], plus, inputs[0].channels)
 
     @_rule.register
-    def _(self, layer: L.Concat, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, op: P.Join, node: Node, inputs: list[Bound]) -> Bound:
         return _joined(inputs, lambda *logs: root_sum_square(logs), sum(z.channels for z in inputs))
 
     @_rule.register
-    def _(self, layer: L.Scale, node: Node, inputs: list[Bound]) -> Bound:
-        return scaled(inputs[0], log(abs(float(layer.factor))))
-
-    @_rule.register(L.Identity)
-    def _(self, layer: L.Layer, node: Node, inputs: list[Bound]) -> Bound:
-        return inputs[0]
-
-    @_rule.register
-    def _(self, layer: L.Dropout, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, op: P.Mask, node: Node, inputs: list[Bound]) -> Bound:
         self.notes.append(Assumption(node, "dropout is the identity, as in evaluation", "convention"))
         return inputs[0]
 
     @_rule.register
-    def _(self, layer: L.Flatten, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, op: P.Reshape, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         return replace(z, spectral=z.size, channels=z.channels * z.places, locations=None)
 
     @_rule.register
-    def _(self, layer: L.Pool, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, op: P.Window, node: Node, inputs: list[Bound]) -> Bound:
+        if isinstance(op, P.Blend) and op.matrix is not None:
+            raise no_rule("smoothness bounds", op, node)
         (z,) = inputs
-        norm, _, locations = pool_norms(layer, node, z.locations)
-        if layer.kind == "max" and np.isfinite(z.slope).any():
+        norm, _, locations = pool_norms(op, node, z.locations)
+        if isinstance(op, P.Max) and np.isfinite(z.slope).any():
             self.rough[node] = "maximum pooling has kinks where two entries are equal, so its derivative is not Lipschitz; use mean pooling"
             z = replace(z, bend=np.full(2, math.inf))
         return replace(scaled(z, log(norm)), spectral=z.size + log(norm), locations=locations)
 
-    @_rule.register
-    def _(self, layer: L.BatchNorm, node: Node, inputs: list[Bound]) -> Bound:
-        (z,) = inputs
+    def _over_batch(self, node: Node, z: Bound) -> Bound:
         rows = self.examples * z.places
         bounds = BatchNormalisation(self.epsilon).bounds(z.channels, rows)
         first = log(bounds.first)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError, NoRule, glimpse
-from ...layers import Affine, Pool
+from ...foundation.errors import KcalcError, NoRule, glimpse
+from ...network.primitives import Fresh, Window
 from ..array_operations import axis_padding, window_outputs
 
 Node = Hashable
@@ -24,54 +24,54 @@ def _pair(value: Any, node: Node) -> Locations:
     raise KcalcError(f"node {node!r}: windows have two whole extents here, got {glimpse(value)}")
 
 
-def affine_window(layer: Affine, node: Node, locations: Locations | None) -> tuple[int, float, Locations | None]:
+def affine_window(op: Fresh, node: Node, locations: Locations | None) -> tuple[int, float, Locations | None]:
     """(taps, norm of the map from an image to its patches, locations of the output).
 
     A location lies in at most ``prod ceil(k/s)`` patches, whose root bounds the norm; it is 1 for a kernel of one tap.
     Raises: KcalcError for kernels without locations to act on, and where no window fits.
     """
-    kernel, stride = _pair(layer.kernel, node), _pair(layer.stride, node)
+    kernel, stride = _pair(op.kernel, node), _pair(op.stride, node)
     if locations is None:
         if kernel != (1, 1) or stride != (1, 1):
             raise KcalcError(
                 f"node {node!r} is a convolution and its input has no locations; give its Input an image_shape=(height, width)"
             )
         return 1, 1.0, None
-    outputs = window_outputs(locations, kernel, stride, layer.padding)
+    outputs = window_outputs(locations, kernel, stride, op.padding)
     if min(outputs) < 1:
         raise KcalcError(f"node {node!r}: a window of {kernel} does not fit into {locations} locations")
-    wraps = layer.padding == "circular"
+    wraps = op.padding == "circular"
     often = [k if wraps and k > n else min(math.ceil(k / s), m) for k, s, n, m in zip(kernel, stride, locations, outputs, strict=True)]
     return math.prod(kernel), math.sqrt(math.prod(often)), outputs
 
 
-def pool_norms(layer: Pool, node: Node, locations: Locations | None) -> tuple[float, float, Locations | None]:
+def pool_norms(op: Window, node: Node, locations: Locations | None) -> tuple[float, float, Locations | None]:
     """(norm, smallest singular value towards the outputs, locations of the output) of pooling.
 
     Mean pooling by Schur's test, exact where windows do not overlap; a maximum picks each entry at most as often as it is covered.
     """
-    if layer.kind == "weighted_mean":
+    if op.pooling == "weighted_mean":
         raise NoRule(f"node {node!r}: smoothness bounds have no rule for pooling with weights of its own; use kind='mean'")
     if locations is None:
         raise KcalcError(f"node {node!r} pools and its input has no locations; give its Input an image_shape=(height, width)")
-    if layer.window is None:
-        norm = 1 / math.sqrt(math.prod(locations)) if layer.kind == "mean" else 1.0
-        return norm, norm if layer.kind == "mean" else 0.0, None
-    window = _pair(layer.window, node)
-    stride = window if layer.stride is None else _pair(layer.stride, node)
-    outputs = window_outputs(locations, window, stride, layer.padding)
-    axes = [_axis(n, k, s, m, layer) for n, k, s, m in zip(locations, window, stride, outputs, strict=True)]
+    if op.window is None:
+        norm = 1 / math.sqrt(math.prod(locations)) if op.pooling == "mean" else 1.0
+        return norm, norm if op.pooling == "mean" else 0.0, None
+    window = _pair(op.window, node)
+    stride = window if op.stride is None else _pair(op.stride, node)
+    outputs = window_outputs(locations, window, stride, op.padding)
+    axes = [_axis(n, k, s, m, op) for n, k, s, m in zip(locations, window, stride, outputs, strict=True)]
     norm = math.sqrt(math.prod(axes))
-    apart = layer.kind == "mean" and window == stride and all(n % k == 0 for n, k in zip(locations, window, strict=True))
+    apart = op.pooling == "mean" and window == stride and all(n % k == 0 for n, k in zip(locations, window, strict=True))
     return norm, norm if apart else 0.0, outputs
 
 
-def _axis(size: int, window: int, stride: int, outputs: int, layer: Pool) -> float:
+def _axis(size: int, window: int, stride: int, outputs: int, op: Window) -> float:
     """The largest column sum of the pooling matrix along one axis, entries 1/count for means and 1 for maxima."""
-    low, _ = axis_padding(size, window, stride, layer.padding)
+    low, _ = axis_padding(size, window, stride, op.padding)
     total = np.zeros(size)
     for i in range(outputs):
         covered = slice(max(i * stride - low, 0), min(i * stride - low + window, size))
         count = covered.stop - covered.start
-        total[covered] += 1 / count if layer.kind == "mean" and count > 0 else 1
+        total[covered] += 1 / count if op.pooling == "mean" and count > 0 else 1
     return float(total.max())

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError, glimpse
-from ...layers import Affine, Pool, TokenMix
-from ...threads import cached_property
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.process_state import cached_property
+from ...network.primitives import Blend, Fresh
+from ...network.primitives import Window as Pooling
 from ..array_operations import axis_padding
 
 Node = Hashable
@@ -159,14 +160,15 @@ class Mixing:
         return reads * np.abs(self.array).sum(axis=1) ** 2
 
 
-def mixing(layer: TokenMix, node: Node, sizes: Sequence[int]) -> Mixing:
-    """The matrix of a TokenMix on an image. Raises: KcalcError naming the node for sizes that do not fit."""
-    rows, columns = len(layer.matrix), len(layer.matrix[0])
+def mixing(op: Blend, node: Node, sizes: Sequence[int]) -> Mixing:
+    """The matrix over the locations of an image. Raises: KcalcError naming the node for sizes that do not fit."""
+    assert op.matrix is not None
+    rows, columns = len(op.matrix), len(op.matrix[0])
     if columns != prod(sizes):
         raise KcalcError(f"node {node!r} mixes {columns} tokens, but its input has {_times(sizes)} = {prod(sizes)} locations")
     if rows != columns and len(sizes) > 1:
         raise KcalcError(f"node {node!r} makes {rows} tokens of {columns} locations {_times(sizes)}; a matrix over an image must be square")
-    return Mixing(tuple(sizes) if rows == columns else (rows,), layer.matrix)
+    return Mixing(tuple(sizes) if rows == columns else (rows,), op.matrix)
 
 
 def _strided(values: Array, place: int, start: int, axis: Axis) -> Array:
@@ -175,14 +177,14 @@ def _strided(values: Array, place: int, start: int, axis: Axis) -> Array:
     return values[tuple(index)]
 
 
-def convolution(layer: Affine, node: Node, sizes: Sequence[int], delta: bool) -> Window:
-    """The taps of an Affine layer on an image; ``delta``: the centre tap alone, number (k - 1) // 2 of k.
+def convolution(op: Fresh, node: Node, sizes: Sequence[int], delta: bool) -> Window:
+    """The taps of new weights on an image; ``delta``: the centre tap alone, number (k - 1) // 2 of k.
 
     Raises: KcalcError naming the node for sizes that do not fit.
     """
-    kernels = _per_axis(layer.kernel, node, "kernel", len(sizes))
-    strides = _per_axis(layer.stride, node, "stride", len(sizes))
-    paddings = [layer.padding] * len(sizes) if isinstance(layer.padding, str) else _per_axis(layer.padding, node, "padding", len(sizes))
+    kernels = _per_axis(op.kernel, node, "kernel", len(sizes))
+    strides = _per_axis(op.stride, node, "stride", len(sizes))
+    paddings = [op.padding] * len(sizes) if isinstance(op.padding, str) else _per_axis(op.padding, node, "padding", len(sizes))
     axes = [_convolved(*given, node, sizes) for given in zip(sizes, kernels, strides, paddings, strict=True)]
     if not delta:
         return Window(tuple(axes))
@@ -200,18 +202,18 @@ def _convolved(size: int, kernel: int, stride: int, padding: Any, node: Node, si
     return Axis(size, out, stride, tuple(t - low for t in range(kernel)), padding == "circular")
 
 
-def pooling(layer: Pool, node: Node, sizes: Sequence[int]) -> Window:
+def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> Window:
     """The windows of a pooling layer; ``stride=None`` is the window, and what lies beyond the image is not counted.
 
     Raises: KcalcError naming the node where no window fits the image.
     """
-    if layer.window is None:
+    if op.window is None:
         return Window(tuple(Axis(n, 1, 1, tuple(range(n))) for n in sizes))
-    windows = _per_axis(layer.window, node, "window", len(sizes))
-    strides = windows if layer.stride is None else _per_axis(layer.stride, node, "stride", len(sizes))
-    if layer.padding == "valid" and any(k > n for k, n in zip(windows, sizes, strict=True)):
+    windows = _per_axis(op.window, node, "window", len(sizes))
+    strides = windows if op.stride is None else _per_axis(op.stride, node, "stride", len(sizes))
+    if op.padding == "valid" and any(k > n for k, n in zip(windows, sizes, strict=True)):
         raise KcalcError(f"node {node!r} pools windows of {_times(windows)}, but its image has {_times(sizes)} locations")
-    return Window(tuple(_convolved(n, k, s, layer.padding, node, sizes) for n, k, s in zip(sizes, windows, strides, strict=True)))
+    return Window(tuple(_convolved(n, k, s, op.padding, node, sizes) for n, k, s in zip(sizes, windows, strides, strict=True)))
 
 
 def everything(sizes: Sequence[int]) -> Window:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import real_array
-from ...errors import KcalcError, unknown
-from ...layers import Input
-from ...network import Network
-from ...plain_arguments import extents
+from ...fields.arguments import real_array
+from ...foundation.errors import KcalcError, unknown
+from ...foundation.plain_arguments import extents
+from ...network.layers import Input
+from ...network.network import Network
 
 Node = Hashable
 Array = np.ndarray

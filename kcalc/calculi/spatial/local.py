@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from ...activations import Activation
-from ...errors import FreshnessError, KcalcError
 from ...fields.jets import Jet
+from ...foundation.errors import FreshnessError, KcalcError
 from ..atoms import Atom
-from ..freshness import Algebra
-from ..second_moments import Part
+from ..field_maps import FieldMaps
+from ..products import Products
+from ..second_moments import Part, SecondMoments
 from .series import expansion, has_series, series_taylor
 
 Number = Any
@@ -25,7 +26,7 @@ Array = np.ndarray
 MOST = 5000  # distinct pairs of q values for an activation without closed form or series: tens of milliseconds each
 
 
-class LocationAlgebra(Algebra):
+class LocationMoments(SecondMoments):
     """Second moments where some locations are 0: their gap is 1."""
 
     def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
@@ -38,6 +39,10 @@ class LocationAlgebra(Algebra):
         if not isinstance(gap, Jet):
             return q1, q2, np.where(dead, 1.0, gap)
         return q1, q2, Jet((np.where(dead, 1.0, gap.value), *(np.where(dead, 0.0, part) for part in gap.coefficients[1:])))
+
+
+class LocationProducts(Products):
+    """Cross moments of atoms where some locations are 0."""
 
     def _mean_slope(self, phi: Activation, q: Number) -> Number:
         """E phi'; at q = 0 any number, for what it multiplies is 0 there."""
@@ -68,26 +73,28 @@ def _moments(phi: Activation, q: Array) -> tuple[Array, Array]:
     return np.asarray(phi.second_moment(q)), np.asarray(phi.mean(q))
 
 
-def local_q(phi: Activation, q: Array) -> tuple[Array, Array]:
-    """(E phi(sqrt(q) z)^2, E phi(sqrt(q) z)) elementwise, q >= 0."""
-    dead = np.asarray(q) == 0
-    size, mean = _moments(phi, np.where(dead, 1.0, q))
-    if not dead.any():
-        return size, mean
-    constant = _at_zero(phi)
-    return np.where(dead, constant**2, size), np.where(dead, constant, mean)
+class LocationMaps(FieldMaps):
+    """Local maps elementwise, for q >= 0."""
 
+    def q(self, phi: Activation, q: Array) -> tuple[Array, Array]:
+        """(E phi(sqrt(q) z)^2, E phi(sqrt(q) z))."""
+        dead = np.asarray(q) == 0
+        size, mean = _moments(phi, np.where(dead, 1.0, q))
+        if not dead.any():
+            return size, mean
+        constant = _at_zero(phi)
+        return np.where(dead, constant**2, size), np.where(dead, constant, mean)
 
-def local_gap(phi: Activation, gap: Jet, q1: Array, q2: Array) -> Jet:
-    """1 - C of an activation, a jet of order 0 or 1, elementwise; q1, q2 >= 0, all three broadcast together."""
-    dead1, dead2 = np.asarray(q1) == 0, np.asarray(q2) == 0
-    live1, live2 = np.where(dead1, 1.0, q1), np.where(dead2, 1.0, q2)
-    parts = _taylor(phi, gap.value, live1, live2, gap.order)
-    if dead1.any() or dead2.any():
-        alone = _constant_gap(phi, dead1, live1, dead2, live2)
-        dead = dead1 | dead2
-        parts = (np.where(dead, alone, parts[0]), *(np.where(dead, 0.0, part) for part in parts[1:]))
-    return (-gap).compose([parts[0], *(-part for part in parts[1:])])
+    def gap(self, phi: Activation, gap: Jet, q1: Array, q2: Array) -> Jet:
+        """1 - C of an activation, a jet of order 0 or 1; the gap and q values broadcast together."""
+        dead1, dead2 = np.asarray(q1) == 0, np.asarray(q2) == 0
+        live1, live2 = np.where(dead1, 1.0, q1), np.where(dead2, 1.0, q2)
+        parts = _taylor(phi, gap.value, live1, live2, gap.order)
+        if dead1.any() or dead2.any():
+            alone = _constant_gap(phi, dead1, live1, dead2, live2)
+            dead = dead1 | dead2
+            parts = (np.where(dead, alone, parts[0]), *(np.where(dead, 0.0, part) for part in parts[1:]))
+        return (-gap).compose([parts[0], *(-part for part in parts[1:])])
 
 
 def _constant_gap(phi: Activation, dead1: Array, q1: Array, dead2: Array, q2: Array) -> Array:

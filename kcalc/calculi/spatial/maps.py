@@ -22,21 +22,22 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import positive_number, raw_array, single_precision
-from ...compose import fold, require_network
-from ...errors import KcalcError, unknown
-from ...fields import NUMPY
-from ...layers import Affine, Nonlinear
-from ...maps import Assumption
-from ...network import Network, channel_widths, concat_channels
-from ...plain_arguments import choice, truth
-from ...printing import Shown, marked, plain
-from ...threads import cached_property
+from ...fields.arguments import positive_number, raw_array, single_precision
+from ...foundation.errors import KcalcError, unknown
+from ...foundation.plain_arguments import choice, truth
+from ...foundation.printing import Shown, marked, plain
+from ...foundation.process_state import cached_property
+from ...maps.maps import Assumption
+from ...network.compose import interpret, require_network
+from ...network.layers import Affine, Nonlinear
+from ...network.network import Network
 from ..channels import Channels
 from ..checks import refuse_displaced, refuse_other_sizes
 from ..readings import OfReading
+from .convolutions import Weights, defect
+from .forms import Forms
 from .images import Images, Shapes, distinct, input_shapes, read_images
-from .kernel import LocationKernel, defect
+from .kernel import LocationKernel, location_kernel
 from .local import refuse_many
 from .plan import plan
 
@@ -68,8 +69,7 @@ class LocationReading:
         self.network, self.shapes, self.delta, self.assume, self.fan_in = network, shapes, delta, assume, fan_in
         self.places = plan(network, shapes, delta)
         self.trial = tangent
-        self._parents = {node: parents for node, _, parents in network.steps()}
-        self._channels, self._widths = concat_channels(network), channel_widths(network)
+        self._parents = {node: reads for node, _, reads in network.operations}
 
     def with_all_pairs(self) -> LocationReading:
         """The same following all pairs of locations everywhere."""
@@ -81,14 +81,14 @@ class LocationReading:
         self, first: Images, second: Images, tangent: bool, pooled: Any = None, seeds: Mapping[Node, float] | None = None
     ) -> tuple[LocationKernel, dict[Node, Channels]]:
         """The calculus and the state of every node; ``pooled=None`` where both are the same images, read by themselves."""
-        here = (self.places, self._parents, self.delta, tangent, self.fan_in, seeds, pooled)
-        kernel = LocationKernel(NUMPY, False, True, self._channels, self.assume, self._widths, *here)
+        weights = Weights(self.delta, tangent, self.fan_in, seeds)
+        kernel = location_kernel(Forms(self.places, self._parents), weights, self.assume, pooled)
         inputs = {}
         for node in self.network.inputs:
             gap = defect(first.units[node], second.units[node], np.ones(first.units[node].shape[-1]), self.places[node].full)
             inputs[node] = kernel.entered(node, (first.q[node], second.q[node]), (first.mean[node], second.mean[node]), np.clip(gap, 0, 2))
         with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
-            return kernel, fold(self.network, kernel, inputs)
+            return kernel, interpret(self.network, kernel, inputs)
 
     def values(self, kernel: LocationKernel, states: Mapping[Node, Channels]) -> Values:
         """Kernels at the outputs."""
@@ -129,8 +129,8 @@ class LocationReading:
         for part in _blocks(len(images), pairs):
             some = images.taken(part)
             kernel, states = self.run(some, some, tangent, None, seeds)
-            q = {node: kernel.first(kernel.whole(state)[0], node) for node, state in states.items()}
-            found.append((self.values(kernel, states), q, kernel.recorded))
+            q = {node: kernel.forms.first(kernel.whole(state)[0], node) for node, state in states.items()}
+            found.append((self.values(kernel, states), q, kernel.pools.recorded))
         values = {node: tuple(map(np.concatenate, zip(*(v[node] for v, _, _ in found), strict=True))) for node in self.network.outputs}
         q = {node: np.concatenate([q[node] for _, q, _ in found]) for node in self.network}
         pooled = {node: list(map(np.concatenate, zip(*(r[node] for _, _, r in found), strict=True))) for node in found[0][2]}
@@ -150,7 +150,7 @@ class LocationReading:
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What a trial reading of two images takes for granted, node by node."""
+        """The assumptions met in a trial reading of two images, node by node."""
         arrays = {}
         for node, shape in self.shapes.items():
             channels = getattr(self.network.layer(node), "features", None) or 3
@@ -300,7 +300,7 @@ class SpatialKernelMap(OfReading, Shown):
 class SpatialTangentKernel(SpatialKernelMap):
     """The tangent kernel of a network on images, ``K.matrix(X, Y=None)``.
 
-    Its NNGP, ``K.nngp.matrix(X, Y=None)``, and its kernel maps are of the same recursion.
+    ``K.nngp`` has its NNGP kernel, ``K.nngp.matrix(X, Y=None)``, and its cosines, ``K.nngp(X, Y=None)``.
     """
 
     @property

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from ... import layers as L
-from ...errors import KcalcError
-from ...network import Network
+from ...foundation.errors import KcalcError
+from ...network import layers as L
+from ...network import primitives as P
+from ...network.network import Network
 from .geometry import Mixing, Window, convolution, everything, mixing, pooling
 
 Node = Hashable
@@ -53,68 +54,72 @@ def plan(network: Network, shapes: Mapping[Node, tuple[int, ...]], delta: bool, 
     Raises: KcalcError naming the node for shapes that do not fit, max pooling, and a convolution or pooling after Flatten.
     """
     places: dict[Node, Place] = {}
-    for node, layer, parents in network.steps():
-        below = [places[p] for p in parents]
-        if isinstance(layer, L.Input):
+    for node, op, reads in network.operations:
+        below = [places[p] for p in reads]
+        if op is None:
+            places[node] = below[0]
+        elif isinstance(op, P.Source):
             places[node] = Place(shapes[node], all_pairs, False)
-        elif isinstance(layer, L.Affine):
-            places[node] = _affine(layer, node, below[0], delta)
-        elif isinstance(layer, L.Pool):
-            places[node] = _pool(layer, node, below[0])
-        elif isinstance(layer, L.TokenMix):
-            places[node] = _mixed(layer, node, below[0])
-        elif isinstance(layer, L.Flatten):
+        elif isinstance(op, P.Fresh):
+            places[node] = _affine(op, node, below[0], delta)
+        elif isinstance(op, P.Blend) and op.matrix is not None:
+            places[node] = _mixed(op, node, below[0])
+        elif isinstance(op, P.Window):
+            places[node] = _pool(op, node, below[0])
+        elif isinstance(op, P.Reshape):
             places[node] = Place(below[0].shape, False, below[0].count > 1)
         else:
-            places[node] = _alike(layer, node, parents, below)
+            places[node] = _alike(op, node, reads, below)
     full = _followed(network, places, all_pairs)
     return {node: Place(p.shape, full[node], p.flat, p.window) for node, p in places.items()}
 
 
-def _affine(layer: L.Affine, node: Node, below: Place, delta: bool) -> Place:
+def _affine(op: P.Fresh, node: Node, below: Place, delta: bool) -> Place:
     if not below.flat:
-        window = convolution(layer, node, below.shape, delta)
+        window = convolution(op, node, below.shape, delta)
         return Place(window.shape, False, False, window)
-    if layer.kernel not in (1, (1,) * len(below.shape)) or layer.stride not in (1, (1,) * len(below.shape)):
+    if not op.dense:
         raise KcalcError(f"node {node!r} is a convolution after a Flatten, which leaves no locations; remove the Flatten")
     return Place((1,) * len(below.shape), False, False, everything(below.shape))
 
 
-def _pool(layer: L.Pool, node: Node, below: Place) -> Place:
+def _pool(op: P.Window, node: Node, below: Place) -> Place:
     if below.flat:
         raise KcalcError(f"node {node!r} pools after a Flatten, which leaves no locations; remove the Flatten")
-    window = pooling(layer, node, below.shape)
-    if layer.kind == "max" and window.taps > 1:
+    window = pooling(op, node, below.shape)
+    if isinstance(op, P.Max) and window.taps > 1:
         raise KcalcError(f"node {node!r}: {MAX}")
     return Place(window.shape, False, False, window)
 
 
-def _mixed(layer: L.TokenMix, node: Node, below: Place) -> Place:
+def _mixed(op: P.Blend, node: Node, below: Place) -> Place:
     if below.flat:
         raise KcalcError(f"node {node!r} mixes tokens after a Flatten, which leaves no locations; remove the Flatten")
-    matrix = mixing(layer, node, below.shape)
+    matrix = mixing(op, node, below.shape)
     return Place(matrix.shape, False, False, matrix)
 
 
-def _alike(layer: Any, node: Node, parents: Sequence[Node], below: Sequence[Place]) -> Place:
-    many = [p for p in below if p.count > 1] if isinstance(layer, L.Product) else below
+def _alike(op: P.Primitive, node: Node, reads: Sequence[Node], below: Sequence[Place]) -> Place:
+    many = [p for p in below if p.count > 1] if isinstance(op, P.Prod) else below
     shapes = {(p.shape, p.flat) for p in many or below}
     if len(shapes) > 1:
-        listed = ", ".join(f"{p!r}: {b}" for p, b in zip(parents, below, strict=True))
-        raise KcalcError(f"node {node!r} ({type(layer).__name__}) reads feature maps of different shapes ({listed})")
+        listed = ", ".join(f"{p!r}: {b}" for p, b in zip(reads, below, strict=True))
+        raise KcalcError(f"node {node!r} ({op.kind}) reads feature maps of different shapes ({listed})")
     first = (many or below)[0]
-    if first.flat and isinstance(layer, L.Concat | L.LayerNorm | L.RMSNorm | L.GroupNorm):
-        raise KcalcError(f"node {node!r}: {type(layer).__name__} after a Flatten has no rule over locations; put an Affine in between")
+    if first.flat and isinstance(op, P.Join | P.Norm) and getattr(op, "over", "") != "batch":
+        raise KcalcError(f"node {node!r}: {op.kind} after a Flatten has no rule over locations; put an Affine in between")
     return Place(first.shape, False, first.flat)
 
 
-def mixes(layer: Any, place: Place) -> bool:
-    """Whether a layer makes new random variables of several locations or weights, so that what is below may be kept in another form."""
-    return isinstance(layer, L.Affine | L.TokenMix) or (isinstance(layer, L.Pool) and place.window is not None and not place.window.trivial)
+def mixes(op: P.Primitive | None, place: Place) -> bool:
+    """Whether a primitive makes new random variables of several locations or weights, so that what is below may be kept in another form."""
+    if isinstance(op, P.Window):
+        return (isinstance(op, P.Blend) and op.matrix is not None) or (place.window is not None and not place.window.trivial)
+    return isinstance(op, P.Fresh)
 
 
 def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -> dict[Node, bool]:
-    """{node: whether all pairs of locations are followed}; nodes that are not set apart by an Affine or Pool share one form."""
+    """{node: whether all pairs of locations are followed}; nodes that are not set apart by new weights or a pool share one form."""
     root: dict[Node, Node] = {}
 
     def find(node: Node) -> Node:
@@ -122,19 +127,19 @@ def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -
             node = root[node]
         return node
 
-    for node, layer, parents in network.steps():
+    for node, op, reads in network.operations:
         root[node] = node
-        if not mixes(layer, places[node]):
-            for parent in parents:
+        if not mixes(op, places[node]):
+            for parent in reads:
                 root[find(parent)] = node
     full = {find(node): all_pairs for node in root}
-    steps, changed = list(network.steps()), True
+    changed = True
     while changed:
         changed = False
-        for node, layer, parents in reversed(steps):
-            pools = isinstance(layer, L.TokenMix) or (isinstance(layer, L.Pool) and layer.kind == "mean")
-            if mixes(layer, places[node]) and (full[find(node)] or pools) and not full[find(parents[0])]:
-                full[find(parents[0])] = changed = True
+        for node, op, reads in reversed(network.operations):
+            pools = isinstance(op, P.Blend) and not op.weighted
+            if mixes(op, places[node]) and (full[find(node)] or pools) and not full[find(reads[0])]:
+                full[find(reads[0])] = changed = True
     return {node: full[find(node)] and places[node].count > 1 for node in root}
 
 

@@ -14,7 +14,7 @@ from itertools import zip_longest
 import numpy as np
 
 from ...activations import Activation
-from ...expectations.single import hermite, second_moment
+from ...gaussian.expectations.single import hermite, second_moment
 
 Array = np.ndarray
 POINTS = 18  # per octave of q

@@ -13,8 +13,8 @@ from scipy import special
 from ... import pair_expectation
 from ...activations import activation
 from ...calculi.global_maps import c_map
-from ...combinators import chain, repeat
-from ...layers import Affine, Input, Nonlinear
+from ...network.combinators import chain, repeat
+from ...network.layers import Affine, Input, Nonlinear
 from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps

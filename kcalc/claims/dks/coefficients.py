@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ...activations import activation
-from ...certified.hermite import hermite
-from ...certified.line import seen
 from ...fields.balls import ball_field
+from ...gaussian.certified.hermite import hermite
+from ...gaussian.certified.line import seen
 from ..bench import Bench
 from ..claim import Evidence
 from . import reference

@@ -9,10 +9,10 @@ import sympy as sp
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
-from ...layers import Nonlinear
+from ...calculi.subnetworks import subnetworks
+from ...calculi.subnetworks.slope_maxima import maximal_slope
+from ...network.layers import Nonlinear
 from ...shaping import shape
-from ...subnetworks import subnetworks
-from ...subnetworks.slope_maxima import maximal_slope
 from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps

@@ -11,12 +11,12 @@ import sympy as sp
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
-from ...combinators import chain, repeat
 from ...fields.balls import working
-from ...layers import Affine, Input, Nonlinear
-from ...network import Network
+from ...foundation.process_state import decimal_digits, lambdify
+from ...network.combinators import chain, repeat
+from ...network.layers import Affine, Input, Nonlinear
+from ...network.network import Network
 from ...shaping.limits import depth_limit
-from ...threads import decimal_digits, lambdify
 from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps

@@ -9,8 +9,8 @@ import numpy as np
 import sympy as sp
 
 from ...activations import activation
-from ...architectures import vanilla
 from ...calculi.ntk import TangentKernel, ntk
+from ...network.architectures import vanilla
 from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps

@@ -10,9 +10,9 @@ import sympy as sp
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
-from ...combinators import chain, repeat
-from ...layers import Affine, Input, Nonlinear
-from ...network import Network
+from ...network.combinators import chain, repeat
+from ...network.layers import Affine, Input, Nonlinear
+from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network

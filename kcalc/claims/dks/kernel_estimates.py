@@ -11,11 +11,11 @@ import numpy as np
 import sympy as sp
 
 from ...activations import Activation, activation
-from ...architectures import vanilla
 from ...calculi.global_maps import c_map
 from ...calculi.ntk import ntk
-from ...layers import Affine
-from ...network import Network
+from ...network.architectures import vanilla
+from ...network.layers import Affine
+from ...network.network import Network
 from ...shaping import shape
 from ..bench import Bench
 from ..claim import Evidence

@@ -13,9 +13,9 @@ from scipy import stats
 from ...activations import activation
 from ...backend.initialisers import Fan, initialiser
 from ...calculi.global_maps import c_map, q_map
-from ...combinators import chain
-from ...layers import Affine, Concat, Input, Nonlinear
-from ...network import Network
+from ...network.combinators import chain
+from ...network.layers import Affine, Concat, Input, Nonlinear
+from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from . import reference

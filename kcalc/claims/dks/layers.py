@@ -10,9 +10,9 @@ from scipy import special
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
-from ...combinators import chain, repeat
-from ...layers import Affine, Concat, Flatten, Input, LayerNorm, Pool
-from ...network import Network
+from ...network.combinators import chain, repeat
+from ...network.layers import Affine, Concat, Flatten, Input, LayerNorm, Pool
+from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
 from ..families import power_maps

@@ -11,10 +11,10 @@ import numpy as np
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
-from ...combinators import chain
-from ...layers import Affine, Concat, Input, Nonlinear, Scale
-from ...network import Network
-from ...threads import decimal_digits
+from ...foundation.process_state import decimal_digits
+from ...network.combinators import chain
+from ...network.layers import Affine, Concat, Input, Nonlinear, Scale
+from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
 from ..families import residual_network

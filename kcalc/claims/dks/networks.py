@@ -9,13 +9,13 @@ import numpy as np
 import sympy as sp
 from scipy import special
 
-from ...architectures import resnet_v2, vanilla, wide_resnet
 from ...calculi.slopes import slope_polynomial
-from ...layers import Nonlinear, Pool, Sum
-from ...network import Network
-from ...subnetworks import subnetworks
-from ...subnetworks.slope_maxima import maximal_slope
-from ...symbols import psi
+from ...calculi.subnetworks import subnetworks
+from ...calculi.subnetworks.slope_maxima import maximal_slope
+from ...foundation.symbols import psi
+from ...network.architectures import resnet_v2, vanilla, wide_resnet
+from ...network.layers import Nonlinear, Pool, Sum
+from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
 from .normal_means import KNOWN, asymptotic_legendre, line

@@ -14,10 +14,10 @@ import sympy as sp
 from ...activations import activation
 from ...calculi.ntk import ntk
 from ...calculi.scaling.activation_moments import maximum
-from ...combinators import chain
-from ...layers import Affine, Input, Nonlinear, Pool
-from ...network import Network
-from ...threads import decimal_digits
+from ...foundation.process_state import decimal_digits
+from ...network.combinators import chain
+from ...network.layers import Affine, Input, Nonlinear, Pool
+from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from . import reference

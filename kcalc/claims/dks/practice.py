@@ -11,10 +11,10 @@ import sympy as sp
 from scipy import special
 
 from ...activations import activation
-from ...architectures import vanilla
 from ...calculi.global_maps import c_map, q_map
-from ...combinators import chain
-from ...layers import Affine, LayerNorm
+from ...network.architectures import vanilla
+from ...network.combinators import chain
+from ...network.layers import Affine, LayerNorm
 from ...shaping import shape
 from ...shaping.eoc import edge
 from ..bench import Bench

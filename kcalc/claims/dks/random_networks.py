@@ -11,8 +11,8 @@ import numpy as np
 import sympy as sp
 
 from ...activations import activation
-from ...layers import Affine, Concat, Input, LayerNorm, Nonlinear, Pool, Sum
-from ...network import Network
+from ...network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Pool, Sum
+from ...network.network import Network
 from .normal_means import Phi
 
 Node = Hashable

@@ -12,10 +12,10 @@ import sympy as sp
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
-from ...combinators import chain, repeat
-from ...layers import Affine, Input, Nonlinear
-from ...network import Network
-from ...threads import decimal_digits
+from ...foundation.process_state import decimal_digits
+from ...network.combinators import chain, repeat
+from ...network.layers import Affine, Input, Nonlinear
+from ...network.network import Network
 from ..bench import Bench
 from ..claim import STATEMENT, Evidence, Method
 from ..families import PowerMap, power_maps

@@ -12,11 +12,11 @@ import numpy as np
 import sympy as sp
 
 from ...activations import activation
-from ...architectures import layernorm_resnet, vanilla
 from ...calculi.global_maps import c_map, node_values, q_map, q_values
 from ...fields.balls import working
-from ...layers import Affine, Input, Sum
-from ...network import Network
+from ...network.architectures import layernorm_resnet, vanilla
+from ...network.layers import Affine, Input, Sum
+from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .paper import PAPER

@@ -12,11 +12,11 @@ import sympy as sp
 from ...activations import activation
 from ...calculi.global_maps import c_map
 from ...calculi.slopes import slope_polynomial
-from ...combinators import chain, repeat, residual
-from ...layers import Affine, Input, Nonlinear, Sum
-from ...network import Network
-from ...subnetworks.slope_maxima import maximal_slope
-from ...symbols import psi as kcalc_psi
+from ...calculi.subnetworks.slope_maxima import maximal_slope
+from ...foundation.symbols import psi as kcalc_psi
+from ...network.combinators import chain, repeat, residual
+from ...network.layers import Affine, Input, Nonlinear, Sum
+from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
 from .normal_means import Phi

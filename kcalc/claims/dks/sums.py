@@ -10,8 +10,8 @@ import sympy as sp
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
-from ...layers import Affine, Concat, Input, Nonlinear, Scale, Sum
-from ...network import Network
+from ...network.layers import Affine, Concat, Input, Nonlinear, Scale, Sum
+from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
 from . import reference

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import sympy as sp
 
-from ...architectures import vanilla
 from ...calculi.ntk import ntk
-from ...combinators import chain
-from ...layers import Affine
+from ...network.architectures import vanilla
+from ...network.combinators import chain
+from ...network.layers import Affine
 from ...regression.dynamics import TrainingCurve
 from ...shaping import shape
 from ..bench import Bench

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import optimize
 
 from ...activations import activation
-from ...architectures import vanilla
+from ...network.architectures import vanilla
 from ...shaping import shape
 from ..bench import PRINTED, Bench
 from ..claim import Evidence

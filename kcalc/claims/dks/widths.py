@@ -10,8 +10,8 @@ import sympy as sp
 
 from ...activations import Activation, activation
 from ...calculi.global_maps import c_map
-from ...combinators import chain, repeat
-from ...layers import Affine, Input, Nonlinear
+from ...network.combinators import chain, repeat
+from ...network.layers import Affine, Input, Nonlinear
 from ..bench import Bench
 from ..claim import Evidence
 from . import reference

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import sympy as sp
 
-from ... import layers
 from ...calculi.moments import moments
-from ...network import Network
+from ...network import layers
+from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from . import closed

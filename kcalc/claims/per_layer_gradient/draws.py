@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ... import layers
-from ...network import Network, sum_weights
+from ...network import layers
+from ...network.network import Network, sum_weights
 from ..bench import Bench
 from ..claim import Evidence
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ... import combinators
 from ...activations import activation
 from ...calculi.moments import crelu_budget, moments, moments_at_depth
-from ...layers import Affine, Input, Nonlinear
+from ...network import combinators
+from ...network.layers import Affine, Input, Nonlinear
 from ..bench import Bench
 from ..claim import Evidence
 from . import closed

@@ -8,9 +8,9 @@ from typing import Any
 
 import sympy as sp
 
-from ... import layers
 from ...calculi.scaling import scaling
-from ...network import Network
+from ...network import layers
+from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .draws import Draws, all_agree

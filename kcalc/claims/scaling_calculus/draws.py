@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ... import layers
-from ...network import Network
+from ...network import layers
+from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
 

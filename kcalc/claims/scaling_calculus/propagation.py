@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ... import activations, combinators, layers
+from ... import activations
 from ...calculi.scaling import scaling
-from ...network import Network
+from ...network import combinators, layers
+from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .draws import Draws, all_agree, compared

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ... import combinators, layers
 from ...calculi.scaling import scaling
+from ...network import combinators, layers
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .draws import Draws, all_agree

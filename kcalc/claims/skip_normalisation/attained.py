@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ... import combinators
 from ...activations import activation
 from ...calculi.smoothness import smoothness
 from ...calculi.smoothness.activation_bounds import activation_bounds
 from ...calculi.smoothness.losses import LOSSES
-from ...layers import Affine, Input, Nonlinear
+from ...network import combinators
+from ...network.layers import Affine, Input, Nonlinear
 from ..bench import Bench
 from ..claim import Evidence
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ... import combinators
 from ...calculi.smoothness import BatchNormalisation, EntryNormalisation, WeightNormalisation, smoothness
-from ...layers import Affine, Input, Nonlinear
+from ...network import combinators
+from ...network.layers import Affine, Input, Nonlinear
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .attained import attained

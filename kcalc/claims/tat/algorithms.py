@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from scipy import optimize
 
-from ...architectures import rescaled_resnet, resnet_v2
-from ...layers import Nonlinear
-from ...network import Network
+from ...calculi.subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope
+from ...network.architectures import rescaled_resnet, resnet_v2
+from ...network.layers import Nonlinear
+from ...network.network import Network
 from ...shaping import shape
-from ...subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope
 from ..bench import Bench
 from ..claim import Evidence
 from .independent import greatest, one, random_dag, small_network, tailored_map, transformed

@@ -11,10 +11,10 @@ import sympy as sp
 from ... import pair_expectation
 from ...activations import activation
 from ...activations.rectifiers import leaky_relu
-from ...architectures import vanilla
 from ...backend.initialisers import LAWS
 from ...calculi.global_maps import c_map
-from ...layers import Nonlinear
+from ...network.architectures import vanilla
+from ...network.layers import Nonlinear
 from ...shaping import shape
 from ..bench import Bench
 from ..claim import Evidence

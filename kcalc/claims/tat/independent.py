@@ -15,8 +15,8 @@ from scipy import special
 
 from ...activations import Activation
 from ...activations.rectifiers import abrelu
-from ...layers import Affine, Input, Layer, Nonlinear, Sum
-from ...network import Network
+from ...network.layers import Affine, Input, Layer, Nonlinear, Sum
+from ...network.network import Network
 
 Array = np.ndarray
 Function = Callable[[Any], Any]

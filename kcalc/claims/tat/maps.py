@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 import sympy as sp
 
-from ... import combinators, pair_expectation
+from ... import pair_expectation
 from ...activations import activation
 from ...activations.rectifiers import abrelu, leaky_relu
-from ...architectures import vanilla
 from ...calculi.global_maps import c_map, node_values, q_map
-from ...layers import Affine, Input, Nonlinear, Sum
-from ...network import Network
+from ...network import combinators
+from ...network.architectures import vanilla
+from ...network.layers import Affine, Input, Nonlinear, Sum
+from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
 from .independent import SMOOTH, Function, forward, homogeneous_pair, leaky, one, pair

@@ -9,13 +9,13 @@ import numpy as np
 import sympy as sp
 from scipy import integrate
 
-from ... import combinators
 from ...activations import activation
-from ...architectures import vanilla
 from ...calculi.global_maps import c_map
-from ...errors import KcalcError
-from ...layers import Affine, Nonlinear
-from ...network import Network
+from ...foundation.errors import KcalcError
+from ...network import combinators
+from ...network.architectures import vanilla
+from ...network.layers import Affine, Nonlinear
+from ...network.network import Network
 from ...shaping import shape
 from ...shaping.limits import depth_limit, flow, flow_slope, flow_time
 from ..bench import Bench

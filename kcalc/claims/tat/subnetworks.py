@@ -12,22 +12,13 @@ import sympy as sp
 from ...activations import activation
 from ...calculi.global_maps import c_map
 from ...calculi.slopes import slope_polynomial
-from ...layers import Nonlinear
-from ...network import Network
+from ...calculi.subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope
+from ...network.layers import Nonlinear
+from ...network.network import Network
 from ...shaping import shape
-from ...subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope
 from ..bench import Bench
 from ..claim import Evidence
-from .independent import (
-    greatest,
-    one,
-    random_dag,
-    read,
-    small_network,
-    subnetworks,
-    tailored_map,
-    tailored_rectifier,
-)
+from .independent import greatest, one, random_dag, read, small_network, subnetworks, tailored_map, tailored_rectifier
 from .paper import PAPER
 
 

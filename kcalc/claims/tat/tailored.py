@@ -11,9 +11,9 @@ from scipy import optimize
 
 from ...activations import activation
 from ...activations.rectifiers import abrelu, leaky_relu
-from ...architectures import vanilla
 from ...calculi.global_maps import c_map, q_map
-from ...errors import UnreachableTarget
+from ...foundation.errors import UnreachableTarget
+from ...network.architectures import vanilla
 from ...shaping import shape
 from ...shaping.eoc import edge
 from ..bench import Bench

@@ -10,8 +10,8 @@ import sympy as sp
 from scipy import stats
 
 from ...activations import Activation, activation
-from ...architectures import vanilla
 from ...calculi.global_maps import node_values
+from ...network.architectures import vanilla
 from ..bench import THRESHOLD, Bench
 from ..claim import STATEMENT, Evidence, Method
 from .independent import SMOOTH, Function, leaky, one

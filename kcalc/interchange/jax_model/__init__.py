@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..example_shapes import is_shape
 from ..trace import Trace
 from .apply import apply_jax

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import KcalcError
-from ..reading import Reading
-from . import rebuilt
+from ...foundation.errors import KcalcError
+from ..model_reading import Reading
+from . import wrappers
+from .execution_plan import Plan
 from .functions import JaxModel
 from .initial import checked_law, generator
-from .plan import Plan
 
 
 def apply_jax(model: Any, reading: Reading, shaping: Any, *, key: Any = 0, weights: str = "orthogonal_delta") -> Any:
     """A new model that computes ``shaping.network``, of the same kind as ``model``, which is left as it is.
 
-    model: what was read as ``reading``. shaping: has ``network``, whose nodes are some of ``reading.network``.
+    model: the model that ``reading`` is of. shaping: has ``network``, whose nodes are some of ``reading.network``.
     key: a whole number or ``jax.random.key(seed)``, the source of randomness; equal keys give equal weights, and none gives the numbers of
     ``np.random.default_rng``. weights: "orthogonal_delta" and "gaussian_delta" draw new weights with the sigma_w of
     the shaped network (1) on the central tap of every kernel, biases become 0 (normal with sigma_b); "keep" takes those of the model.
@@ -26,7 +26,7 @@ def apply_jax(model: Any, reading: Reading, shaping: Any, *, key: Any = 0, weigh
     Returns: for functions (function, parameters); for Linen (module, variables); for NNX, Equinox and Keras a model. All work under
     ``jax.jit``, ``jax.grad`` and ``jax.vmap``.
 
-    Raises: KcalcError for nodes that are not the model's or that were not read, weights that are no parameters, even kernels.
+    Raises: KcalcError for nodes that are not the model's or that were not read, weights that are not parameters, even kernels.
     """
     trace = reading.trace
     if trace is None or not isinstance(trace.model, JaxModel):
@@ -40,5 +40,5 @@ def apply_jax(model: Any, reading: Reading, shaping: Any, *, key: Any = 0, weigh
 def _built(model: Any, plan: Plan, leaves: dict[str, Any]) -> Any:
     kind = plan.model.kind
     if kind == "function":
-        return rebuilt.function(plan, leaves)
-    return getattr(rebuilt, kind)(plan, leaves, model)
+        return wrappers.function(plan, leaves)
+    return getattr(wrappers, kind)(plan, leaves, model)

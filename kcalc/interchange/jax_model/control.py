@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..trace import NotRead
+from .jaxpr_values import Known, Ref, Value
 from .moving import dropped
 from .reader import Reader, rule
-from .values import Known, Ref, Value
 
 LONGEST = 4096  # turns of a loop
 DATA = "it depends on the data, so the model has no fixed graph; trace it with the condition fixed"
@@ -60,7 +60,7 @@ def _row(reader: Reader, value: Value, index: int) -> Value | None:
 
 
 def _stacked(reader: Reader, eqn: Any, index: int, rows: Sequence[Value]) -> Value:
-    """What the turns of a loop emit, one above the other; no feature map unless known."""
+    """The outputs of a loop's turns, stacked; no feature map unless known."""
     variable = eqn.outvars[_parts(eqn.params)[1] + index]
     if rows and all(isinstance(row, Known) for row in rows):
         known = [row for row in rows if isinstance(row, Known)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..trace import Trace
 from .functions import is_array, is_key, of_shapes, parameter_names, traced
 from .markers import dropped, normalised
@@ -18,7 +18,7 @@ KINDS = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "Dropout")
 
 @dataclass(frozen=True, eq=False)
 class Boxed:
-    """The state of a model, which is no example."""
+    """The state of a model, which is not an example input."""
 
     state: Any
 
@@ -75,7 +75,7 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
 
 
 def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: Any) -> str:
-    """What to say where a module that cannot be called on its examples takes them with one axis more or less."""
+    """The hint for a module that cannot be called on its examples takes them with one axis more or less."""
     import jax
 
     whole = of_shapes(given, model)
@@ -127,7 +127,7 @@ def _missing_key(model: Any, given: int) -> dict[str, Any]:
 
 @cache
 def _stand_in() -> Any:
-    """The module that marks what another one does."""
+    """A module that marks the operations of another one."""
     import equinox as eqx
     import jax
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from ... import layers as L
 from ...activations.jax_function import jax_function
-from ...errors import KcalcError, NoRule
-from ...network import Network, sum_weights
-from ...threads import cached_property, lambdify
+from ...foundation.errors import KcalcError, NoRule
+from ...foundation.process_state import cached_property, lambdify
+from ...network import layers as L
+from ...network.network import Network, sum_weights
 from ..layout import channel_axes, keeps_locations
 from ..trace import Held, Normalise, Op, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
-from .values import PADDINGS, View
+from .jaxpr_values import PADDINGS, View
 
 Array = Any
 PASSING = (Pointwise, Reshape, Transpose)
@@ -94,7 +94,7 @@ class Executor:
         return jnp.moveaxis(_placed(x, self._locations(name)), 1, self.axis(name))
 
     def _entered(self, node: str, entry: str, inputs: Mapping[str, Array]) -> Array:
-        """An input as a node reads it: what the model does to it before any layer is done here."""
+        """An input as a node reads it: the operations of the model before the first layer are applied here."""
         path = self.path(node, entry)
         x, last = inputs[entry], entry
         for name in path:
@@ -127,7 +127,7 @@ class Executor:
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
-        """What a node emits."""
+        """The output of a node."""
         raise NoRule(f"node {node!r} is a {type(layer).__name__}, which a transformed JAX model cannot run; drop it from the network first")
 
     @rule.register

@@ -1,4 +1,4 @@
-"""From the operations of a jaxpr to a trace: biases joined to their weights, normalisation found, what nobody reads left out."""
+"""From the operations of a jaxpr to a trace: biases joined to their weights, normalisation found, unread operations left out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..trace import Held, Linear, NotRead, Op, Pointwise
+from .jaxpr_values import Masked, Padded, Recipe, View, WindowSum
 from .norms import with_norms
 from .reader import Reader
 from .softmax import with_softmax
-from .values import Masked, Padded, Recipe, View, WindowSum
 
 LEFT = {
     Padded: ("padding", "the padding stands before no convolution or pooling that could take it in"),

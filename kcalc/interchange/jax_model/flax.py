@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..trace import Trace
 from .functions import parameter_names, traced
 from .markers import dropped, marking, normalised

@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
 from ..trace import Drop, Entry, Normalise, Trace
 from . import control, linear, moving, windows  # noqa: F401  # their rules register themselves
 from .finishing import finished, labels_of, require_output
+from .jaxpr_values import Known, Recipe, Ref, View
 from .markers import labels_dropping, marking
 from .reader import Reader
-from .values import Known, Recipe, Ref, View
 
 
 @dataclass(frozen=True, eq=False)
 class JaxModel:
-    """What a transformation needs to build a model of the same kind.
+    """The data from which a transformation builds a model of the same kind.
 
     ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``leaves``: {name: array} in the order of ``tree``'s leaves, ``frozen`` the
     others by place; ``entries``: the operation of every array among the inputs; ``outputs``: for every leaf of ``out_tree`` the operation,
@@ -130,20 +130,13 @@ def traced(
 
     def of_count(count: int) -> Trace:
         shown = [_example(flat[k], single, size, count) for k in examples]
-        try:
-            closed, shapes = jax.make_jaxpr(run, return_shape=True)(list(leaves.values()), [flat[k] for k in keys], shown)
-        except KcalcError:
-            raise
-        except Exception as error:  # whatever the user's code raises
-            raise KcalcError(f"{framework}: the model cannot be traced with these inputs: {_said(error)}{_beside(inputs)}") from error
+        closed, shapes = _jaxpr(run, list(leaves.values()), [flat[k] for k in keys], shown, framework, inputs)
         reader = Reader(labels_of(leaves), channel_axis, root)
         entries = _entries(reader, [_input_name(in_tree, flat, k, names) for k in examples], shown)
-        named = [(name, np.asarray(leaf)) for name, leaf in leaves.items()]
-        args = [Known(leaf, frozenset((name,)), view=View(name)) for name, leaf in named]
+        args = [Known(np.asarray(leaf), frozenset((name,)), view=View(name)) for name, leaf in leaves.items()]
         args += [Known(flat[k], random=True) for k in keys]
         form = jax.tree.structure(shapes)
-        axes = (places, examples, channel_axis)
-        trace = _finish(framework, reader, model, closed, [*args, *entries], form, *axes, remarks)
+        trace = _finish(framework, reader, model, closed, [*args, *entries], form, places, examples, channel_axis, remarks)
         drops.update(reader.drops)
         return trace
 
@@ -155,6 +148,20 @@ def traced(
         arrays = (list(leaves.values()), [flat[k] for k in keys], given)
         on = labels_dropping(partial(whole, function=evaluation), *arrays) if drops else set()
         return _lasting(trace, {name for name, label in drops.items() if label in on})
+
+
+def _jaxpr(
+    run: Callable[..., Any], arrays: list[Any], keys: list[Any], shown: list[Any], framework: str, inputs: Sequence[Any]
+) -> tuple[Any, Any]:
+    """The model's jaxpr and the tree of its output shapes. Raises: KcalcError where JAX cannot trace the model."""
+    import jax
+
+    try:
+        return jax.make_jaxpr(run, return_shape=True)(arrays, keys, shown)
+    except KcalcError:
+        raise
+    except Exception as error:  # the user's model may raise anything
+        raise KcalcError(f"{framework}: the model cannot be traced with these inputs: {_said(error)}{_beside(inputs)}") from error
 
 
 def _lasting(trace: Trace, names: set[str]) -> Trace:
@@ -186,7 +193,7 @@ def _finish(
 
 
 def _leaves(params: Any, rename: Callable[[str], str]) -> tuple[dict[str, Any], Any, dict[int, Any]]:
-    """{name: array}, the tree, and the leaves that are no arrays, by place."""
+    """{name: array}, the tree, and the other leaves, by place."""
     import jax
 
     pairs, tree = jax.tree_util.tree_flatten_with_path(params)
@@ -243,7 +250,7 @@ def of_shapes(inputs: Sequence[Any], params: Any, skipped: int = 0) -> tuple[Any
 
 
 def _beside(inputs: Sequence[Any]) -> str:
-    """What to say of shapes that were taken for settings."""
+    """The hint for shapes that were taken for settings."""
     shape = next((value for value in inputs if is_shape(value)), None)
     return f"; {shape} stays as it is beside an array: give arrays for all inputs, or shapes for all" if shape is not None else ""
 

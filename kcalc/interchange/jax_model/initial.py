@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError, unknown
+from ...foundation.errors import KcalcError, unknown
 from ..trace import Linear
-from .values import Recipe, View
+from .jaxpr_values import Recipe, View
 
 LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
 STREAM = 0x6B63616C63  # apart from default_rng(0) and its like, of which users make data: inputs must not be the numbers of the weights
@@ -68,7 +68,7 @@ def _orthogonal(noise: np.ndarray) -> np.ndarray:
 def view_of(recipe: Recipe, leaves: Mapping[str, Any]) -> View:
     """How the weights come from a parameter; where the model computes them from one, that of as many numbers.
 
-    Raises: KcalcError for weights that are no parameters of the model.
+    Raises: KcalcError for weights that are not parameters of the model.
     """
     if recipe.weight is not None:
         return recipe.weight

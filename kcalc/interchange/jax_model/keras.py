@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..trace import Trace
 from .functions import traced
 from .markers import dropped, marking, normalised

@@ -1,4 +1,4 @@
-"""Equations whose inputs are all known: what they give, and how it comes from the parameters."""
+"""Equations whose inputs are all known: their results, and how these come from the parameters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .values import Known, View
+from .jaxpr_values import Known, View
 
 MOVING = ("reshape", "squeeze", "expand_dims", "transpose", "slice", "rev", "broadcast_in_dim", "copy", "copy_p", "stop_gradient", "split")
 
@@ -48,7 +48,7 @@ def moved(eqn: Any, values: list[Known]) -> list[Any] | None:
 
 
 def spans_of(eqn: Any, values: list[Known]) -> tuple[slice, ...]:
-    """What a dynamic slice with known starts takes."""
+    """The entries of a dynamic slice with known starts."""
     sizes = eqn.params["slice_sizes"]
     starts = [int(np.asarray(v.array)) for v in values[1:]]
     starts = [min(max(s, 0), n - k) for s, n, k in zip(starts, values[0].shape, sizes, strict=True)]
@@ -69,7 +69,7 @@ def view_after(eqn: Any, values: list[Known], index: int) -> View | None:
     if name == "broadcast_in_dim" and eqn.outvars[index].aval.size > before.size:
         places = eqn.params["broadcast_dimensions"]
         ones = [before.shape[places.index(a)] if a in places else 1 for a in range(eqn.outvars[index].aval.ndim)]
-        return values[0].view.then(lambda array: array.reshape(ones))  # what is broadcast is not in the parameter
+        return values[0].view.then(lambda array: array.reshape(ones))  # broadcast entries are not in the parameter
     if any(step == 0 and size > 1 for step, size in zip(before.strides, before.shape, strict=True)):
         return values[0].view if name == "broadcast_in_dim" else None
     primitive, params, many = eqn.primitive, eqn.params, eqn.primitive.multiple_results

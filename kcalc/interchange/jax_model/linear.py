@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..trace import Contract
+from .jaxpr_values import Known, Padded, Ref, Value
 from .reader import Reader, inverse, rule
-from .values import Known, Padded, Ref, Value
 
 BOTH = "it multiplies two feature maps with one another (attention); kcalc has no rule for it"
 
@@ -139,7 +139,7 @@ Pads = list[tuple[int, int]]
 
 
 def _unpadded(reader: Reader, name: str, axes: list[int], pads: Any) -> tuple[str, Pads, str]:
-    """What stands before padding along locations, that padding added to the convolution's own, its mode."""
+    """(the array before padding along locations, that padding plus the convolution's own, its mode)."""
     own = [(int(low), int(high)) for low, high in pads]
     op = reader.ops[name]
     if not isinstance(op, Padded) or op.value != 0 or any(pad != (0, 0) for axis, pad in enumerate(op.pads) if axis not in axes):

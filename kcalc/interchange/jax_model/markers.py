@@ -1,6 +1,6 @@
 """Marks for normalisation and dropout that frameworks' own modules leave in a jaxpr while it is traced for kcalc.
 
-What these modules compute is known from their settings, so that nothing has to be guessed from sums and square roots. Jaxprs that hold
+The function of these modules is known from their settings, so that it need not be guessed from sums and square roots. Jaxprs that hold
 marks live in a tracing context of their own and never reach JAX's caches for the user's functions.
 """
 
@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..trace import Drop, Normalise
+from .jaxpr_values import Known, Ref, Value
 from .reader import Reader, rule
-from .values import Known, Ref, Value
 
 NORMALISE, DROP = "kcalc_normalise", "kcalc_dropout"
 SLOTS = ("gain", "bias", "mean", "variance")
@@ -95,7 +95,7 @@ def labels_dropping(run: Callable[..., Any], *arguments: Any) -> set[str]:
     found = _here.dropping = set[str]()
     try:
         jax.eval_shape(run, *arguments)
-    except Exception:  # whatever the user's code raises in another mode than its own
+    except Exception:  # the user's code may raise anything in another mode than its own
         return set()
     finally:
         del _here.dropping

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..trace import Held, Join, Part, Pointwise, Pooling, Repeat, Reshape
+from .jaxpr_values import PADDINGS, Known, Padded, Ref, Value
 from .linear import sliced_linear
 from .pointwise import inner_jaxpr
 from .reader import Reader, inverse, rule
-from .values import PADDINGS, Known, Padded, Ref, Value
 
 ENTRIES = 2**24  # compared to recognise a padding, and the largest that single precision tells apart
 
@@ -55,7 +55,7 @@ def dropped(reader: Reader, ref: Ref, axes: list[int]) -> Ref:
 
 
 def lifted(reader: Reader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[int]]:
-    """What stands before axes of size 1 were added, where none of them is ``busy``, and the places of those in the reference."""
+    """The array before axes of size 1 were added, where none of them is ``busy``, and the places of those in the reference."""
     bases = reader.expanded.get(ref.name, ())
     axes = [a for a, b in enumerate(ref.order) if b in bases]
     return (dropped(reader, ref, axes), axes) if axes and not set(axes) & set(busy) else (ref, [])
@@ -272,7 +272,7 @@ def location_axes(reader: Reader, rank: int, moved: set[int]) -> tuple[int, ...]
 
 
 def _cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str | None:
-    """Entries from ``start`` to ``stop`` along an axis, by cutting weights: of a Linear, or of what elementwise functions read."""
+    """Entries from ``start`` to ``stop`` along an axis, by cutting weights: of a Linear, or of the inputs of elementwise functions."""
     key = (name, axis, start, stop)
     if key not in reader.cuts:
         made = _new_cut(reader, name, axis, start, stop)

@@ -1,6 +1,6 @@
 """Functions of JAX that guard against overflow or undefined derivatives, as the plain functions they compute.
 
-A name alone proves nothing: the user may have called anything ``elu``. What the jaxpr computes is compared with the plain function.
+A name alone proves nothing: the user may have called anything ``elu``. The function of the jaxpr is compared with the plain one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ...threads import lambdify
+from ...foundation.process_state import lambdify
 
 PROBES = np.array([-30.0, -7.3, -3.1, -1.7, -1.0, -0.4, -1e-2, 0.0, 1e-2, 0.3, 1.0, 1.9, 3.3, 6.5, 30.0])
 SECOND = (0.25, 1.0, 1.7)
@@ -36,7 +36,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
 
 
 def named_function(name: str, inner: Any) -> Callable[..., Any] | None:
-    """The plain function of that name, if that is what the closed jaxpr computes."""
+    """The plain function of that name, if the closed jaxpr computes it."""
     plain, inputs = PLAIN.get(name), inner.jaxpr.invars
     if plain is None or len(inner.jaxpr.outvars) != 1 or len(inputs) not in (1, 2) or inner.consts:
         return None

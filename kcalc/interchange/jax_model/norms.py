@@ -1,7 +1,7 @@
 """Normalisation written out in sums and square roots: proved to be one, or left as it is.
 
 An operation computes ``F(x, m1, m2)`` from a feature map x and its means m1 of x and m2 of x^2 over some axes.  It normalises if, put
-``x = m1 + s z`` and ``m2 = m1^2 + s^2 - epsilon``, it is ``gain z + bias`` whatever m1 and s are (without m1: ``x = s z``).
+``x = m1 + s z`` and ``m2 = m1^2 + s^2 - epsilon``, it is ``gain z + bias`` for all m1 and s (without m1: ``x = s z``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ...errors import KcalcError
-from ...threads import lambdify
+from ...foundation.errors import KcalcError
+from ...foundation.process_state import lambdify
 from ..fusion import tidied
 from ..trace import Held, Normalise, Op, Pass, Pointwise, Pooling, Reshape
 
@@ -56,7 +56,7 @@ def _replace_norm(ops: dict[str, Op], mean: Pooling, outputs: tuple[str, ...], c
 
 
 def _bases(ops: dict[str, Op], mean: Pooling) -> Iterator[str]:
-    """What the mean may be the mean of a power of: what it reads, and what that is made of."""
+    """Candidates for the array of whose power this is the mean: its input, and the inputs of that."""
     name = mean.reads[0]
     for _ in range(4):
         yield name
@@ -78,7 +78,7 @@ class Search:
         self.readers = Counter(r for op in ops.values() for r in op.reads) + Counter(outputs)
 
     def run(self) -> Found | None:
-        """The normalisation, with as much gain and bias as nothing else reads what is before them."""
+        """The normalisation, with its gain and bias, unless other operations read the values before them."""
         found: Found | None = None
         names = list(self.ops)
         start = names.index(self.base)

@@ -122,7 +122,7 @@ SHAPED = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 
 
 def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) -> Function | None:
-    """The elementwise function of a primitive; ``kinds``: the dtypes of what it reads. None for primitives that are not elementwise."""
+    """The elementwise function of a primitive; ``kinds``: the dtypes of its inputs. None for primitives that are not elementwise."""
     if primitive == "integer_pow":
         power = int(params["y"])
         return lambda x: x**power

@@ -1,4 +1,4 @@
-"""Reads a jaxpr equation by equation: what depends on no input is evaluated, the rest becomes operations of a trace."""
+"""Reads a jaxpr equation by equation: equations that depend on no input are evaluated, the rest becomes operations of a trace."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..trace import Held, Linear, Names, NotRead, Op, Pointwise, Repeat, Reshape, Softmax, Transpose
+from .jaxpr_values import Known, Recipe, Ref, Value, View
 from .known import given, moved, part, plain, view_after
 from .named import named_function
-from .pointwise import (
-    LABELS,
-    called,
-    closed_function,
-    function_of,
-    inner_jaxpr,
-    makes_complex,
-    number,
-)
-from .values import Known, Recipe, Ref, Value, View
+from .pointwise import LABELS, called, closed_function, function_of, inner_jaxpr, makes_complex, number
 
 Rule = Callable[["Reader", Any, list[Value]], list[Value]]
 RULES: dict[str, Rule] = {}
@@ -107,7 +99,7 @@ class Reader:
         return tuple(parts[1:] if parts and not self.scope and parts[0] == self.root else parts)
 
     def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
-        """What an equation gives."""
+        """The results of an equation."""
         inner, name = inner_jaxpr(eqn), eqn.primitive.name
         if "callback" in name or not eqn.outvars:
             return self.not_read(eqn, values, "callback", "it leaves JAX for Python, where nothing can be traced")
@@ -123,7 +115,7 @@ class Reader:
         return self.elementwise(eqn, values)
 
     def elementwise(self, eqn: Any, values: list[Value]) -> list[Value]:
-        """What a primitive of the table computes; others are not read."""
+        """The results of a primitive in the table; others are not read."""
         name = eqn.primitive.name
         function = function_of(name, eqn.params, [getattr(v.aval, "dtype", None) for v in eqn.invars])
         if function is not None and len(eqn.outvars) == 1:

@@ -1,4 +1,4 @@
-"""Softmax written out in exponentials and sums: named as what it is, so that readers know why nothing is computed for it."""
+"""Softmax written out in exponentials and sums: named, so that its note says why no rule reads it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import sympy as sp
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..trace import NotRead, Op, Pass, Pointwise, Pooling, Reshape, Softmax, Transpose
 
 X, TOP, MEAN = sp.Symbol("x", real=True), sp.Symbol("top", real=True), sp.Symbol("mean", positive=True)
@@ -33,7 +33,7 @@ def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
 
 
 def _bases(ops: dict[str, Op], name: str) -> list[str]:
-    """What the exponentials may be taken of: two operations before, and one."""
+    """Candidates for the argument of the exponentials: two operations before, and one."""
     found: list[str] = []
     level = [name]
     for _ in range(3):

@@ -9,10 +9,10 @@ import numpy as np
 import sympy as sp
 
 from ..trace import Drop, Op, Pointwise, Pooling
+from .jaxpr_values import Known, Masked, Padded, Ref, Value, WindowSum
 from .moving import inserted, lifted, location_axes
 from .pointwise import select
 from .reader import Reader, rule
-from .values import Known, Masked, Padded, Ref, Value, WindowSum
 
 # {reduction: (its label, its name for users)}; JAX writes a mean as a sum and a division
 TOLD = {"sum": ("mean", "sum or mean"), "max": ("max", ""), "min": ("min", "minimum")}
@@ -198,7 +198,7 @@ def _drop(reader: Reader, ref: Ref, source: str, keep: float) -> Ref:
 
 
 def _factor(op: Op) -> float | None:
-    """c where an operation multiplies what it reads by the number c."""
+    """c where an operation multiplies its input by the number c."""
     if not isinstance(op, Pointwise) or len(op.reads) != 1 or op.label not in ("mul", "div"):
         return None
     found = op.function(sp.Integer(1))
@@ -206,7 +206,7 @@ def _factor(op: Op) -> float | None:
 
 
 def _masked_or(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Dropout where what was masked at random is rescaled now, else the elementwise function."""
+    """Dropout where a randomly masked array is rescaled, else the elementwise function."""
     ref = next((v for v in values if isinstance(v, Ref)), None)
     (made,) = reader.elementwise(eqn, values)
     masked = reader.ops[ref.name] if ref is not None else None

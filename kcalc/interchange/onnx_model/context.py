@@ -1,4 +1,4 @@
-"""What the rules for ONNX operators work on: the operations made so far, budgets, constants that become operations."""
+"""The state that the rules for ONNX operators work on: the operations made so far, budgets, constants that become operations."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..trace import Array, Held, Names, NotRead, Op
 from ..weight_statistics import NamesOfArrays
+from .graph_values import FLOAT, Node, Value, constant
 from .limits import Budget, Limits
 from .model_file import count_nodes, opset_of
 from .naming import clean
 from .reasons import reason_for
 from .tensors import tensor_bytes
-from .values import FLOAT, Node, Value, constant
 
 
 class Context(ABC):
@@ -70,7 +70,7 @@ class Context(ABC):
         return value.array
 
     def owner(self, value: Value) -> str:
-        """What tells that two layers share weights: equal bytes, or a parameter under another name."""
+        """A key, equal for layers that share weights: equal bytes, or a parameter under another name."""
         array = self.array(value)
         self._asked += 1
         name = value.parameter or f"computed {self._asked}"

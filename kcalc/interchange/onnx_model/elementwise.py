@@ -15,8 +15,8 @@ from sympy.logic import boolalg
 
 from ..fusion import nice
 from ..trace import Masked, Pointwise
+from .graph_values import BOOL, FLOAT, INT, Node, Value
 from .tensors import TYPES
-from .values import BOOL, FLOAT, INT, Node, Value
 
 if TYPE_CHECKING:
     from .context import Context
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 HALF = sp.Rational(1, 2)
 RELATIONS = (boolalg.BooleanFunction, boolalg.BooleanAtom, Relational, bool)  # a plain symbol is a Boolean of SymPy too
-LARGEST = 3.4e38  # what exporters write for no bound
+LARGEST = 3.4e38  # exporters write it for no bound
 SELU_ALPHA, SELU_SCALE = sp.Float("1.6732632423543772848170429916717", 32), sp.Float("1.0507009873554804934193349852946", 32)
 
 

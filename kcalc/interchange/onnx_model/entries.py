@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import KcalcError, glimpse
+from ...foundation.errors import KcalcError, glimpse
 from ..example_shapes import example_shape
 from .limits import Limits
 

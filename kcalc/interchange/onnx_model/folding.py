@@ -1,4 +1,4 @@
-"""What depends on constants only, computed: a small evaluator whose arrays are counted before they are made."""
+"""Operations on constants, computed: a small evaluator whose arrays are counted before they are made."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .graph_values import Array, Node, Value
 from .pools import reduced_axes, reduced_shape
 from .shapes import equal_parts, permutation, target_shape
 from .tensors import TYPES, to_array
-from .values import Array, Node, Value
 
 if TYPE_CHECKING:
     from .context import Context
@@ -224,7 +224,7 @@ def _clip(reader: Context, node: Node) -> Sequence[Array]:
 
 
 def _remainder(reader: Context, node: Node) -> Sequence[Array]:
-    """The remainder with the sign of the divisor, or with ``fmod`` that of what is divided."""
+    """The remainder with the sign of the divisor, or with ``fmod`` that of the dividend."""
     a, b = _arrays(node)
     _room(reader, node, np.broadcast_shapes(a.shape, b.shape), a.dtype)
     if np.issubdtype(b.dtype, np.integer) and not b.all():

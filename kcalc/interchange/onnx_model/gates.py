@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..trace import Contract, Part, Reshape, Softmax
+from .graph_values import Node, Value
 from .reasons import reason_for
 from .shapes import equal_parts
-from .values import Node, Value
 
 if TYPE_CHECKING:
     from .context import Context

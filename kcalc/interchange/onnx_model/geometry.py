@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .values import Node
+from .graph_values import Node
 
 Pads = tuple[tuple[int, int], ...]
 

@@ -1,10 +1,10 @@
-"""What a file may cost: bytes, nodes, depth and the size of what is computed from its constants."""
+"""Limits on the cost of a file: bytes, nodes, depth and the size of arrays computed from its constants."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Limits:
 
 
 class Budget:
-    """What of the limits is left while one model is read."""
+    """The rest of the limits while one model is read."""
 
     def __init__(self, limits: Limits, nodes: int, tensor_bytes: int) -> None:
         self.limits = limits

@@ -11,7 +11,7 @@ import numpy as np
 from ..trace import Linear, Pointwise, Reshape
 from .gates import product
 from .geometry import Window, window_of
-from .values import Array, Node, Value
+from .graph_values import Array, Node, Value
 
 if TYPE_CHECKING:
     from .context import Context
@@ -41,7 +41,7 @@ def conv(reader: Context, node: Node, label: str) -> Sequence[Value]:
 
 
 def unpadded(x: Value) -> tuple[Value, tuple[tuple[int, int], ...] | None, str]:
-    """What a Pad on location axes padded, its padding and mode; else the value itself and None."""
+    """(the input of a Pad on location axes, its padding, its mode); else the value itself and None."""
     from .shapes import image_padding
 
     return image_padding(x) or (x, None, "zeros")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from .limits import Limits
 
 OLDEST, NEWEST = 9, 28

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..trace import Array, Normalise
-from .values import Node, Value
+from .graph_values import Node, Value
 
 if TYPE_CHECKING:
     from .context import Context

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..trace import Pointwise, Pooling, Reshape
 from .geometry import window_of
-from .values import Node, Value
+from .graph_values import Node, Value
 
 if TYPE_CHECKING:
     from .context import Context

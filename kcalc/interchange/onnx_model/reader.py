@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..batches import of_batches
 from ..trace import Entry, Names, Op, Trace
 from .context import Context
 from .entries import entry_shapes
 from .folding import fold
+from .graph_values import FLOAT, INT, Node, Value, constant
 from .limits import Limits
 from .model_file import STANDARD, asks_for_sizes, load, opset_of
 from .naming import Labels, clean
 from .rules import RULES
 from .tensors import to_array
 from .unread_shapes import shapes
-from .values import FLOAT, INT, Node, Value, constant
 
 MISFITS = (ValueError, TypeError, IndexError, KeyError, ArithmeticError, AttributeError, MemoryError)
 Known = dict[str, Value]
@@ -36,9 +36,9 @@ def trace_onnx(
 
     Parameters: ``model``, the path of an .onnx file or an ``onnx.ModelProto``; ``examples``, one array (or shape) for every input, needed
     where the model leaves sizes other than the batch open; ``shapes``, the same by the name of the input (a single shape where there is one
-    input); ``limits``, what a file may cost. Nothing in the file is executed; external data is read from the folder of the file only.
+    input); ``limits``, on the cost of a file. Nothing in the file is executed; external data is read from the folder of the file only.
 
-    Raises: KcalcError for a missing onnx package, a file that is no model, too large or cut short, opsets before 9 or unknown, open sizes,
+    Raises: KcalcError for a missing onnx package, files other than models, too large or cut short, opsets before 9 or unknown, open sizes,
     a graph that is not in order, and names that stand twice.
     """
     limits = limits or Limits()

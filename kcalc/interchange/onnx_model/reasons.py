@@ -1,9 +1,9 @@
-"""What is said of the operators that no rule reads."""
+"""The reasons given for operators that no rule reads."""
 
 from __future__ import annotations
 
+from .graph_values import Node
 from .model_file import STANDARD
-from .values import Node
 
 UNKNOWN = "no rule reads this operator; write it in others, or cut the model before it"
 ATTENTION = "attention weighs feature maps by a softmax of products of feature maps; no calculus has a rule"
@@ -42,7 +42,7 @@ REASONS: dict[str, tuple[str, str]] = {
 
 
 def reason_for(node: Node) -> tuple[str, str]:
-    """(what, reason) for a node that is not read."""
+    """(name, reason) for a node that is not read."""
     if node.domain not in STANDARD and node.domain != "com.microsoft":
         foreign = "an operator of another domain, whose library kcalc does not load; make it a model function"
         return f"{node.domain[:60]}.{node.op[:60]}", foreign

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..trace import Drop, Join, Repeat, Reshape, Transpose
-from .values import Node, Value
+from .graph_values import Node, Value
 
 if TYPE_CHECKING:
     from .context import Context
@@ -92,7 +92,7 @@ def transpose(reader: Context, node: Node, label: str) -> Sequence[Value]:
 
 
 def identity(reader: Context, node: Node, label: str) -> Sequence[Value]:
-    """Identity: what it reads under another name."""
+    """Identity: its input under another name."""
     return [node.value(0)]
 
 
@@ -151,7 +151,7 @@ def pad(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
 
 
 def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | None:
-    """Where ``x`` is padded on its location axes (from axis 2 on): what is padded, how far, and the mode."""
+    """Where ``x`` is padded on its location axes (from axis 2 on): the input, the padding, and the mode."""
     node = x.maker
     if node is None or (node.domain, node.op) != ("", "Pad"):
         return None

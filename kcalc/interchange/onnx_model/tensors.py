@@ -1,4 +1,4 @@
-"""Tensors of a file as NumPy arrays: what they declare is compared with the bytes that are there before memory is asked for."""
+"""Tensors of a file as NumPy arrays: their declared sizes are compared with the bytes that are there before memory is allocated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 
 Array = np.ndarray
 # element type of ONNX: (name, NumPy type of the bytes, field of the numbers where there are no bytes)

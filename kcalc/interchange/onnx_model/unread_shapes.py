@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .entries import OPEN_BATCH
+from .graph_values import BOOL, FLOAT, INT, Node, Value
 from .model_file import package
 from .tensors import TYPES
-from .values import BOOL, FLOAT, INT, Node, Value
 
 if TYPE_CHECKING:
     from .context import Context
@@ -55,7 +55,7 @@ def _declared(reader: Context, name: str) -> Found | None:
 
 
 def _inferred(reader: Context, node: Node) -> list[Found | None]:
-    """What the onnx package's own shape inference says of this one node, given the shapes it reads."""
+    """Output shapes of this one node by the onnx package's own shape inference, given its input shapes."""
     onnx = package()
     nothing: list[Found | None] = [None] * len(node.outputs)
     if node.domain or any(a.type in (5, 10) for a in node.proto.attribute):

@@ -1,6 +1,6 @@
-"""What a model writes out in several operations as the one that it is: parts of a layer, normalisation by hand, attention that is fixed.
+"""Several written-out operations as one: parts of a layer, normalisation by hand, attention that is fixed.
 
-Everything here is decided by what the operations compute, never by names, and left alone where that cannot be told.
+Everything here is decided by the functions of the operations, never by names, and left alone where these are not known.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ..trace import Attend, Contract, Entry, Moment, Part, Pooling, Trace
 from .editing import Edit
 from .mixing import with_mixing
 from .moments import with_norms
-from .parts import with_parts
+from .output_parts import with_parts
 
 
 def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
@@ -26,7 +26,7 @@ def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
 
 
 def _pruned(trace: Trace, edit: Edit) -> Trace:
-    """The trace without what no output depends on any more, lest weights that nothing reads count as shared."""
+    """The trace without operations that no output depends on any more, lest unread weights count as shared."""
     live = edit.reached()
     return replace(trace, ops=tuple(op for name, op in edit.ordered().items() if name in live or isinstance(op, Entry)))
 

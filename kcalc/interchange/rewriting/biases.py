@@ -12,7 +12,7 @@ from .editing import Edit
 
 
 def join_biases(edit: Edit) -> None:
-    """Every ``Linear + array`` whose array goes by output channel, and which nothing else reads, becomes one Linear."""
+    """Every ``Linear + array`` whose array goes by output channel, and which has no other reader, becomes one Linear."""
     readers = edit.readers()
     for name in list(edit.ops):
         op = edit.ops[name] = _without_zeros(edit, edit.ops[name])
@@ -31,7 +31,7 @@ def join_biases(edit: Edit) -> None:
 
 
 def _without_zeros(edit: Edit, op: Op) -> Op:
-    """A sum with an array of zeros as what is left of it: biases added where heads are apart already."""
+    """A sum with an array of zeros as its other addend: biases added where heads are apart already."""
     if not isinstance(op, Pointwise) or op.label != "add" or len(op.reads) != 2:
         return op
     x, y = sp.symbols("x y", real=True)

@@ -37,7 +37,7 @@ class Edit:
         self.outputs = tuple(wish if end == name else end for end in self.outputs)
 
     def ordered(self) -> dict[str, Op]:
-        """The operations, each after what it reads."""
+        """The operations, each after its inputs."""
         graph: Any = nx.DiGraph()
         for place, (name, op) in enumerate(self.ops.items()):
             graph.add_node(name, place=place)
@@ -56,7 +56,7 @@ class Edit:
         return out
 
     def reached(self) -> set[str]:
-        """What the outputs depend on."""
+        """The operations that the outputs depend on."""
         found: set[str] = set()
         queue = list(self.outputs)
         while queue:

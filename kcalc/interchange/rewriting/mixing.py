@@ -1,7 +1,7 @@
 """Attention whose weights do not depend on the input (queries or keys with zero weights) as the mixing of tokens that it is.
 
-The matrix is computed from what is known of queries, keys and masks. Where heads split the channels, one matrix for all heads, the
-reshapes around it are left out; what replaces them is checked against what the model computes, on numbers drawn at random.
+The matrix is computed from the known values of queries, keys and masks. Where heads split the channels, one matrix for all heads, the
+reshapes around it are left out; the replacement is checked against the model on numbers drawn at random.
 """
 
 from __future__ import annotations
@@ -11,20 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import (
-    Attend,
-    Contract,
-    Drop,
-    Masked,
-    Mixed,
-    NotRead,
-    Pass,
-    Pointwise,
-    Reshape,
-    Softmax,
-    Trace,
-    Transpose,
-)
+from ..trace import Attend, Contract, Drop, Masked, Mixed, NotRead, Pass, Pointwise, Reshape, Softmax, Trace, Transpose
 from .editing import Edit
 from .numbers import TooLargeError, attention_weights, elementwise, masked_scores, softmax
 from .placing import Placing
@@ -141,7 +128,7 @@ class _Mixing(Placing):
         return Found(np.broadcast_to(weights, shape), values, len(op.shape) - 2, tuple(range(len(op.shape))), op.rate)
 
     def _contracted(self, op: Contract) -> Found | None:
-        """Weights known from a softmax (or fixed ones, by head), multiplied with what depends on the input."""
+        """Weights known from a softmax (or fixed ones, by head), multiplied with arrays that depend on the input."""
         terms, out = op.terms.split("->")
         names = terms.split(",")
         known = [self._weights(name) for name in op.reads]
@@ -168,7 +155,7 @@ class _Mixing(Placing):
         return Found(weights, op.reads[1 - side], data.index(old), order, self._dropped(op.reads[side]), text)
 
     def _weights(self, name: str) -> np.ndarray | None:
-        """The numbers of what does not depend on the input; a softmax's also where its scores are known up to a number per row."""
+        """The values of operations that do not depend on the input; a softmax's also where its scores are known up to a number per row."""
         array = self.facts(name)
         if array is not None:
             return array
@@ -188,7 +175,7 @@ class _Mixing(Placing):
             name = self.ops[name].reads[0]
 
     def _scores(self, name: str, axis: int) -> np.ndarray | None:
-        """Scores up to what does not change along ``axis``: keys that are the same for every token give 0."""
+        """Scores up to terms that are constant along ``axis``: keys that are the same for every token give 0."""
         op = self.ops[name]
         known = self.facts(name)
         if known is not None:

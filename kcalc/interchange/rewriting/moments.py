@@ -1,4 +1,4 @@
-"""Normalisation written by hand: (x - mean x) / sqrt(var x + epsilon) and x / sqrt(mean x^2 + epsilon), in whatever steps."""
+"""Normalisation written by hand: (x - mean x) / sqrt(var x + epsilon) and x / sqrt(mean x^2 + epsilon), in any order of steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..fusion import Fixed
 from ..trace import Held, Moment, Normalise, Op, Pass, Pointwise, Pooling, Reshape, Trace
 from .editing import Edit
@@ -46,7 +46,7 @@ class _Norms(Edit):
         return isinstance(op, Moment) and 0 not in op.axes
 
     def same(self, name: str) -> str:
-        """The array that an operation hands on."""
+        """The array behind operations that only pass it on."""
         while isinstance(op := self.ops[name], Pass):
             name = op.reads[0]
         return name
@@ -69,7 +69,7 @@ class _Norms(Edit):
         return found[::-1]
 
     def _cone(self, base: str) -> Iterable[Op]:
-        """What is computed from an array by the operations of which a normalisation is made, in order."""
+        """The values computed from an array by the operations that make up a normalisation, in order."""
         seen, queue = set[str](), [base]
         while queue and len(seen) < 40:
             for name in self.reading.get(queue.pop(0), ()):
@@ -161,7 +161,7 @@ def _mean(expr: Any) -> Any:
 
 
 def _without_floor(expr: Any) -> Any:
-    """Max(x, tiny) as x: what keeps a length from being 0."""
+    """Max(x, tiny) as x: it keeps a length from being 0."""
     for top in expr.atoms(sp.Max):
         numbers = [a for a in top.args if a.is_number and 0 <= float(a) <= SMALL]
         rest = [a for a in top.args if a not in numbers]

@@ -1,4 +1,4 @@
-"""What an operation computes, in numbers: of what does not depend on the input, or of inputs drawn at random."""
+"""Values of operations in numbers: of those that do not depend on the input, or on inputs drawn at random."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ...threads import lambdify
-from ..trace import (
+from ...foundation.process_state import lambdify
+from ..trace import (  # fmt: skip
     Attend,
     Contract,
     Drop,
@@ -26,7 +26,7 @@ from ..trace import (
     Reshape,
     Softmax,
     Transpose,
-)  # fmt: skip
+)
 
 Array = np.ndarray
 DEPTH = 40
@@ -38,7 +38,7 @@ class TooLargeError(Exception):
 
 
 class Numbers:
-    """Evaluates operations one by one in double precision; ``leaf`` gives what is not followed further, None where it is not known."""
+    """Evaluates operations one by one in double precision; ``leaf`` gives the values at which it stops, None for unknown ones."""
 
     def __init__(self, ops: Mapping[str, Op], given: Mapping[str, Array], leaf: Callable[[Op], Array | None]) -> None:
         self.ops, self.leaf = ops, leaf
@@ -69,13 +69,13 @@ class Numbers:
         return self.leaf(op) if out is None else out
 
     def _partly(self, op: Op, arrays: list[Array | None]) -> Array | None:
-        """A product with zeros is 0 whatever the other factor; a concatenation may be known in part."""
+        """A product with zeros is 0 for every other factor; a concatenation may be known in part."""
         if isinstance(op, Contract) and any(array is not None and not array.any() for array in arrays):
             return np.zeros(op.shape)
         return self.leaf(op)
 
     def _layer(self, op: Linear, depth: int) -> Array | None:
-        """Channels whose weights are all 0 are their bias; the others are not known unless what the layer reads is."""
+        """Channels whose weights are all 0 are their bias; the others are known only if the layer's input is."""
         if any(k != 1 for k in op.kernel) or op.groups != 1 or any(s != 1 for s in op.stride) or any(p != (0, 0) for p in op.padding):
             return self.leaf(op)
         weight = np.asarray(op.weight, dtype=np.float64).reshape(op.weight.shape[0], -1)

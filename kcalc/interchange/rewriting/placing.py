@@ -121,7 +121,7 @@ class Placing(Edit):
         return name
 
     def _installed(self, core: Mixed, made: list[Op], last: str) -> None:
-        """Put the new operations in; what stood there keeps its names for those who read them."""
+        """Put the new operations in place of the old ones, under the names that their readers know."""
         old = self.ops[last]
         for op in made:
             self.add(op, core)

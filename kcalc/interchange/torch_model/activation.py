@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from ...activations import Activation, X
 from ...activations.pieces import resolve
-from ...errors import KcalcError
-from ...threads import lambdify
+from ...foundation.errors import KcalcError
+from ...foundation.process_state import lambdify
 
 Tensor = torch.Tensor
 Function = Callable[[Tensor], Tensor]

@@ -1,4 +1,4 @@
-"""A new PyTorch model that computes what a shaped network says."""
+"""A new PyTorch model with the function of a shaped network."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from ...errors import KcalcError
-from ...layers import Affine, BatchNorm, GroupNorm, LayerNorm, RMSNorm
-from ..reading import Reading
+from ...foundation.errors import KcalcError
+from ...network.layers import Affine, BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from ..model_reading import Reading
 from ..trace import Linear, Trace
 from .emit import Emitter
 from .weights import checked_law
@@ -21,7 +21,7 @@ def apply_torch(
 ) -> torch.fx.GraphModule:
     """A new model that computes ``shaping.network``: an ``fx.GraphModule`` with the parameters under their names. ``model`` stays as it is.
 
-    model: what was read as ``reading``. shaping: has ``network``, whose node labels are those of ``reading.network``.
+    model: the model that ``reading`` is of. shaping: has ``network``, whose node labels are those of ``reading.network``.
     weights: "orthogonal_delta" and "gaussian_delta" draw new weights with sigma_w and sigma_b of the shaped network (1 and 0) on the
     central tap of every kernel; "keep" takes those of the model. generator: a ``torch.Generator`` for the draws.
 
@@ -114,6 +114,8 @@ def _changes(
         ]
         out += [f"{name}: an even kernel has no centre; its weights stand on the tap behind it" for name in even]
         out.append(f"weights drawn anew ({law}), biases set to {'0' if not _has_bias_noise(shaping.network) else 'their sigma_b'}")
+    else:
+        out.append("weights and biases are the model's own; the conditions of the shaping are for weights drawn anew, and need not hold")
     kept = set(dict(built.named_parameters()))
     gone = [name for name in trace.model.kinds if name in trace.model.trainable and name not in kept]
     out += [f"{name}: parameter gone" for name in gone]

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..trace import Attend, Contract, Held, Masked, Moment, Softmax
 from .calls import Call
+from .graph_values import Const, Ref, numbers_of
 from .unread import REASONS, SUMS
-from .values import Const, Ref, numbers_of
 from .walker import Handler, Walker
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

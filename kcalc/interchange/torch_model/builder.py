@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 
 HOME = "kcalc_modules"  # where the submodules of a new model stand
 
@@ -77,7 +77,7 @@ class GraphBuilder:
         return Value(self.graph.get_attr(name), tensor.to("meta"))
 
     def named(self, value: Value, label: str) -> None:
-        """Give a node the name of its label, in the end: until then new nodes are named by what they do."""
+        """Give a node the name of its label, in the end: until then new nodes are named by their operation."""
         self._labels.append((value, plain(label)))
 
     def finish(self, outputs: list[Value]) -> tuple[nn.Module, Any]:

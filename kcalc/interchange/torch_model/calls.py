@@ -37,7 +37,7 @@ class Call:
 
     @property
     def spoken(self) -> str:
-        """What users call the operator."""
+        """The usual name of the operator."""
         return SPOKEN.get(self.kind, self.kind.strip("_"))
 
     @property
@@ -50,7 +50,7 @@ class Call:
         return any(kind.startswith(package) for _, kind in self.stack)
 
     def wish(self, parameter: str | None = None) -> str:
-        """The label that its operation should have: the module's path where it is what the module does, else path and operator."""
+        """The label that its operation should have: the module's path where it is the module's only operation, else path and operator."""
         path = self.path
         if path and parameter is not None and parameter.rpartition(".")[0] == path:
             return path
@@ -125,10 +125,10 @@ def in_place(node: Any) -> bool:
 
 
 def hands_on(node: Any) -> bool:
-    """Whether what a call returns lies in the memory of its first argument.
+    """Whether the result of a call lies in the memory of its first argument.
 
     Many operators (contiguous, to, reshape, flatten) return a view for some arguments and a copy for others, so that the call is made once
-    more on arrays without numbers; where that fails, what the operator's schema allows is taken for true.
+    more on arrays without numbers; where that fails, the operator's schema decides.
     """
     schema = getattr(node.target, "_schema", None)
     if schema is None or not node.args or not hasattr(node.args[0], "meta"):

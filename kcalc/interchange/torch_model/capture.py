@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from .captured import Captured, first_names, identity, nodes_in
 from .examples import copied, first_line, place, undisturbed
 from .recording import record
 
 PATH_ONLY = (
     "the model's Python code could not be exported ({reason}), so that it was run on the example inputs and only the path taken was read: "
-    "what depends on the values of an input, in `if` or in numbers taken out of tensors, may differ for other inputs"
+    "anything that depends on the values of an input, in `if` or in numbers taken out of tensors, may differ for other inputs"
 )
 
 
 def capture(model: Any, arguments: tuple[Any, ...], evaluating: bool = False) -> Captured:
     """The graph of a Module, GraphModule or ScriptModule.
 
-    ``evaluating``: in evaluation whatever its mode.
+    ``evaluating``: in evaluation, also where the model is in training mode.
     Raises: KcalcError for models that cannot be traced, with where and why.
     """
     import torch

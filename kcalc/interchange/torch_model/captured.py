@@ -1,4 +1,4 @@
-"""A captured PyTorch model: a graph of ATen operations, and what its nodes stand for."""
+"""A captured PyTorch model: a graph of ATen operations, and the meaning of its nodes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """A graph and what its nodes stand for.
+    """A graph and the meaning of its nodes.
 
     ``held``: {node: (tensor, name)} of parameters, buffers (their name in the model) and constants (name ""). ``entries``: the nodes that
-    are inputs (``labels``: what they are called). ``outputs``: nodes. ``trainable``: the names of the parameters. ``module`` resolves
+    are inputs (``labels``: their names). ``outputs``: nodes. ``trainable``: the names of the parameters. ``module`` resolves
     attributes. ``copied``: whether the named tensors are a copy that nobody else holds.
     """
 
@@ -36,7 +36,7 @@ def nodes_in(values: Any) -> tuple[Any, ...]:
 
 
 def identity(tensor: Any) -> tuple[Any, ...]:
-    """What tells tensors that are one and the same memory."""
+    """A key, equal for tensors in the same memory."""
     try:
         pointer = tensor.untyped_storage().data_ptr()
     except Exception:

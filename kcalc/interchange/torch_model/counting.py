@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from .examples import copied, first_line, undisturbed
 
 Arguments = tuple[Any, ...]
@@ -48,7 +48,7 @@ def plainly_alike(model: Any, arguments: Arguments, count: int) -> bool:
     with undisturbed():
         try:
             runs = [_numbers(copied(model, empty=True), _hollow(values)) for values in given]
-        except Exception:  # whatever the user's code raises
+        except Exception:  # the user's code may raise anything
             runs = [_run(copied(model), values) for values in given]
     return runs[0] == runs[1]
 
@@ -65,7 +65,7 @@ def _hollow(arguments: Arguments) -> Arguments:
 def _run(model: Any, arguments: Arguments) -> list[Any]:
     try:
         return _numbers(model, arguments)
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # the user's code may raise anything
         reason = first_line(error)
         raise KcalcError(f"the model does not run on these examples: {reason}") from error
 

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ... import layers as L
-from ...errors import KcalcError
-from ...network import sum_weights
+from ...foundation.errors import KcalcError
+from ...network import layers as L
+from ...network.network import sum_weights
 from ..layout import channel_axes, keeps_locations
 from ..tokens import mixed, mixing_layer
 from ..trace import Entry, Linear, Mixed, Normalise, Op, Pooling, Repeat, Reshape, Trace, Transpose
@@ -106,7 +106,7 @@ class Emitter:
         if isinstance(self.by_name.get(str(node)), Mixed):
             raise KcalcError(
                 f"node {node!r} is attention whose queries or keys are 0: a new model would mix its tokens by fixed numbers for good, and "
-                "training would never change them; shape what is around it, and write the weights into the model yourself"
+                "training would never change them; shape the network around it, and write the weights into the model yourself"
             )
         op = self._op(node, Linear)
         before = self.by_name[op.reads[0]].shape
@@ -206,7 +206,7 @@ class Emitter:
         if not any(flat):
             return self.into.call(MEANS[rank], value, window, stride)
         inside = self.into.call(torch.ones_like, value)
-        if op.counts_zeros:  # what ceil_mode puts behind the padding never counts
+        if op.counts_zeros:  # entries that ceil_mode adds behind the padding never count
             own = [low for low, _ in reversed(pads) for _ in range(2)]
             flat = [n - p for n, p in zip(flat, own, strict=True)]
             value = self.into.call(functional.pad, value, own)

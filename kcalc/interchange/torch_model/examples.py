@@ -1,4 +1,4 @@
-"""Example inputs, the copy of a model that is traced, and what tracing must leave as it was."""
+"""Example inputs, the copy of a model that is traced, and the state that tracing must leave unchanged."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError
-from ...threads import READING
+from ...foundation.errors import KcalcError
+from ...foundation.process_state import READING
 from ..example_shapes import example_shape, is_shape, too_large
 
 
@@ -140,7 +140,7 @@ def _quiet(torch: Any) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """The message of an error, in one line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
 

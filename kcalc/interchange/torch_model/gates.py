@@ -8,8 +8,8 @@ from typing import Any
 from ...activations import X, activation
 from ..trace import Part, Pointwise, Reshape
 from .calls import Call, described
+from .graph_values import Const, Padded, Ref
 from .shapes import passed
-from .values import Const, Padded, Ref
 from .walker import Handler, Walker
 
 PARTS = "the channels are cut into parts; use one layer for each part instead, which has a rule"

@@ -11,7 +11,7 @@ import numpy as np
 from ..trace import Linear
 from .attention import contraction
 from .calls import Call
-from .values import Const, Padded, Ref, numbers_of
+from .graph_values import Const, Padded, Ref, numbers_of
 from .walker import Handler, Walker
 
 MANY = "weights of more or fewer than two axes have no rule; use Linear layers"
@@ -19,7 +19,7 @@ MADE = "its weights are computed from the input (a hypernetwork or attention), s
 
 
 def identity_of(weight: Const, array: np.ndarray) -> str:
-    """What tells that two layers share their weights: the parameter, or what the weights are computed from and what came out."""
+    """A key, equal for layers that share weights: the parameter, or the sources of computed weights and their values."""
     if weight.parameter is not None:
         return weight.parameter
     digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=6).hexdigest()

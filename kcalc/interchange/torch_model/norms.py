@@ -9,7 +9,7 @@ import numpy as np
 
 from ..trace import Drop, Normalise, Pass
 from .calls import Call
-from .values import Const, numbers_of
+from .graph_values import Const, numbers_of
 from .walker import Handler, Walker
 
 
@@ -72,7 +72,7 @@ def instance_norm(walker: Walker, call: Call) -> Any:
 
 
 def dropout(walker: Walker, call: Call) -> Any:
-    """Dropout of single numbers or, ``feature_dropout``, of whole channels, whatever the mode."""
+    """Dropout of single numbers or, ``feature_dropout``, of whole channels, in training and in evaluation."""
     rate = float(call["p"] or 0.0)
     source = call["input"] if call["input"] is not None else call["self"]
     name = walker.read(source, call.path)

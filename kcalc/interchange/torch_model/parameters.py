@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ...errors import KcalcError
-from ...layers import Affine
+from ...foundation.errors import KcalcError
+from ...network.layers import Affine
 from ..trace import Linear, Trace
 from .builder import GraphBuilder, Value, plain
 from .weights import drawn, standardised
@@ -37,7 +37,7 @@ class Parameters:
         return weight, self._bias(op, layer, outputs, name)
 
     def along_locations(self, op: Linear, numbers: torch.Tensor) -> tuple[Value, Value | None]:
-        """Weights along locations: the given numbers whatever the law, biases of 0 unless the model's are kept."""
+        """Weights along locations: the given numbers under every law, biases of 0 unless the model's are kept."""
         known = op.parameter in self.details.stored
         weight = self._own(op, numbers, op.parameter if known else f"{op.name}.weight", known)
         if op.bias is None:

@@ -1,4 +1,4 @@
-"""The elementwise operators: what each computes, as a function of SymPy expressions."""
+"""The elementwise operators, each as a function of SymPy expressions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..fusion import nice
 from ..trace import NotRead, Pass, Pointwise
 from .attention import masked
 from .calls import Call
-from .values import Const, Padded, Ref, numbers_of
+from .graph_values import Const, Padded, Ref, numbers_of
 from .walker import Handler, Walker
 
 Function = Callable[..., Any]
@@ -42,7 +42,7 @@ def _is_condition(expr: Any) -> bool:
 
 
 def _either(test: Any, yes: Any, no: Any) -> Any:
-    """yes where the test holds, else no; what lies below a threshold comes first, as in the catalogue (the threshold never counts)."""
+    """yes where the test holds, else no; the piece below a threshold comes first, as in the catalogue (the threshold never counts)."""
     if isinstance(test, sp.Gt | sp.Ge):
         return sp.Piecewise((no, sp.Lt(test.lhs, test.rhs)), (yes, True))
     return sp.Piecewise((yes, sp.Lt(test.lhs, test.rhs) if isinstance(test, sp.Le) else test), (no, True))
@@ -259,7 +259,7 @@ def item(walker: Walker, call: Call) -> Any:
     """A number taken out of an array that depends on the input."""
     place = f" at {call.source}" if call.source else ""
     walker.remarks.append(
-        f"a number is taken out of an array that depends on the input{place}; it was read as what it is for the example inputs"
+        f"a number is taken out of an array that depends on the input{place}; it was read as it acts on the example inputs"
     )
     return None
 

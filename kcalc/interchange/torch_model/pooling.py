@@ -11,8 +11,8 @@ import sympy as sp
 
 from ..trace import Pass, Pointwise, Pooling, Repeat
 from .calls import Call
+from .graph_values import Padded, Ref
 from .linear import spread
-from .values import Padded, Ref
 from .walker import Handler, Walker
 
 

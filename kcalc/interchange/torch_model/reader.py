@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..batches import FIXED, of_batches
 from ..rewriting import rewritten
 from ..trace import Entry, Held, Linear, NotRead, Op, Trace
@@ -34,7 +34,7 @@ HANDLERS = {
 
 @dataclass(frozen=True, eq=False)
 class TorchModel:
-    """What building a new model needs of the old one beside the trace: it stands in ``Trace.model``.
+    """The data of the old model, beside the trace, from which a new one is built: it stands in ``Trace.model``.
 
     ``stored``: {parameter: (shape, whether its matrix is transposed)}; ``kinds``: {parameter or buffer: (dtype,
     device)}; ``trainable``: names of parameters; ``whole_channels``: dropouts of whole channels.
@@ -51,7 +51,7 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
     """A Module, GraphModule, ScriptModule or ExportedProgram as a trace; the model is left as it is.
 
     ``examples``: one tensor, array or shape (batch included) per argument of ``forward``; none for an ExportedProgram.
-    Raises: KcalcError for what cannot be traced, with where and why.
+    Raises: KcalcError where the model cannot be traced, with place and reason.
     """
     try:
         importlib.import_module("torch")

@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from .captured import Captured, first_names, identity, nodes_in
 
 
 def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
-    """Run ``model`` (a copy) on the arguments and list what happens, module by module. ``remark`` says why it was not exported."""
+    """Run ``model`` (a copy) on the arguments and list what happens, module by module. ``remark``: why it was not exported."""
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils import _pytree as pytree
@@ -114,7 +114,7 @@ def _placed(graph: Any, events: list[tuple[str | None, str, str]]) -> None:
 
 
 def _called(model: Any, arguments: int, entries: int) -> list[str]:
-    """What the inputs are called in the signature of ``forward``, where each is one tensor."""
+    """The names of the inputs in the signature of ``forward``, where each is one tensor."""
     try:
         names = [name for name in inspect.signature(model.forward).parameters if name != "self"]
     except (TypeError, ValueError):

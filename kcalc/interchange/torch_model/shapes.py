@@ -7,7 +7,7 @@ from typing import Any
 
 from ..trace import Join, Pass, Reshape, Transpose
 from .calls import Call
-from .values import Const, Padded, Ref
+from .graph_values import Const, Padded, Ref
 from .walker import Handler, Walker
 
 

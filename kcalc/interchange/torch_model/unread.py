@@ -62,7 +62,7 @@ def _report(what: str, reason: str) -> Callable[[Walker, Call], Any]:
 
 
 def moved(walker: Walker, call: Call) -> Any:
-    """roll and flip: what changes places depends on the axes."""
+    """roll and flip: the axes decide whether channels or locations change places."""
     source = call["self"] if call["self"] is not None else call["input"]
     rank, dims = len(source.shape), call["dims"]
     axes = {int(d) % rank for d in (dims if isinstance(dims, list | tuple) else [dims] if dims is not None else [])}

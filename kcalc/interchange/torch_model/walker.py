@@ -1,4 +1,4 @@
-"""The walk over a captured graph: what depends on no input is computed, every other call goes to the table of its operator."""
+"""The walk over a captured graph: calls that depend on no input are computed, every other call goes to the table of its operator."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from ..trace import Entry, Held, Names, NotRead, Op
 from .calls import Call, call_of, concrete, described, hands_on, in_place, is_random
 from .captured import Captured, identity
 from .examples import first_line
-from .values import Const, Padded, Ref, Stale, is_traced, numbers_of
+from .graph_values import Const, Padded, Ref, Stale, is_traced, numbers_of
 
 Handler = Callable[["Walker", Call], Any]
 SAME_MEMORY = {"detach", "alias", "contiguous", "to", "positive", "lift_fresh", "view_as", "type_as"}
@@ -34,7 +34,7 @@ NOTHING = ("_assert", "sym_constrain", "_functional_sym_constrain")
 
 
 class Walker:
-    """Reads a captured graph node by node; ``handlers`` is the table {operator: what it means}."""
+    """Reads a captured graph node by node; ``handlers`` is the table {operator: its handler}."""
 
     def __init__(self, captured: Captured, handlers: Mapping[str, Handler]) -> None:
         self.captured, self.handlers = captured, handlers
@@ -158,7 +158,7 @@ class Walker:
             return self.values.get(tree)
         return tree
 
-    # -- what depends on no input ------------------------------------------------------------------------------------
+    # -- values that depend on no input ------------------------------------------------------------------------------------
 
     def _computed(self, node: Any, args: Any, kwargs: Any) -> Any:
         """The value of a call that reads no input."""
@@ -183,7 +183,7 @@ class Walker:
         return self.unread(call, "random noise", reason)
 
     def _taint(self, leaf: Any) -> Any:
-        """What was written into the memory of a constant, None for others."""
+        """The values written into the memory of a constant, None for others."""
         if not self._tainted or not isinstance(leaf, Const):
             return None
         return self._tainted.get(leaf.tensor.untyped_storage().data_ptr())
@@ -217,7 +217,7 @@ class Walker:
             self.values[other] = value if same else Stale(known, reason)
 
     def _through(self, one: str, two: str) -> bool:
-        """Whether two operations hand on one and the same array."""
+        """Whether two operations return the same array."""
         from ..trace import Pass
 
         def origin(name: str) -> str:
@@ -240,7 +240,7 @@ class Walker:
         return Ref(name, shape, call.dtype)
 
     def unread(self, call: Call, what: str, reason: str, *hidden: Any) -> Any:
-        """Report a call as not read; one array, or as many as the operator returns. ``hidden``: what it reads beside its arguments."""
+        """Report a call as not read; one array, or as many as the operator returns. ``hidden``: inputs beside its arguments."""
         arrays = [leaf for leaf in [*_leaves(call.args), *hidden] if isinstance(leaf, Ref | Padded | Stale)]
         features = [leaf for leaf in arrays if str(getattr(leaf, "dtype", "")) != "torch.bool"]  # a mask is no feature map
         reads = [self.read(leaf, call.path) for leaf in features or arrays]

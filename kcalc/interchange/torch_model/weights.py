@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...plain_arguments import choice
+from ...foundation.plain_arguments import choice
 
 LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
 

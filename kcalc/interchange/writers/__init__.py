@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import KcalcError, unknown
-from ...files import write_whole
+from ...foundation.errors import KcalcError, unknown
+from ...foundation.files import write_whole
 from ...version import __version__
 from .content import Content, content_of
 from .flax_writer import write_flax
@@ -26,7 +26,7 @@ from .torch_writer import write_torch
 
 @dataclass(frozen=True)
 class Writer:
-    """``text`` makes the text; ``data``, where the format is binary, what is written to a file instead."""
+    """``text`` makes the text; ``data``, where the format is binary, the bytes written to a file instead."""
 
     text: Callable[[Content], str]
     data: Callable[[Content], bytes] | None = None
@@ -57,7 +57,7 @@ def export(shaping: Any, target: str, path: str | os.PathLike[str] | None = None
     """A shaping as text of a target, written to ``path`` too if one is given; the file appears whole or not at all.
 
     Parameters: ``shaping`` has method, options, network, constants, targets, values and residuals as :class:`kcalc.shaping.Shaping`.
-    Raises: KcalcError for unknown targets, folders that are missing, and what the target cannot express.
+    Raises: KcalcError for unknown targets, folders that are missing, and shapings that the target cannot express.
     """
     chosen = writer(target)
     if path is not None and not isinstance(path, str | os.PathLike):

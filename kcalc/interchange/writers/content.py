@@ -1,4 +1,4 @@
-"""What a shaping has to say to another framework, apart from how it is written there."""
+"""The content of a shaping for another framework, apart from how it is written there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...activations import Activation
-from ...errors import KcalcError
-from ...layers import Affine, Layer, Nonlinear, Scale, Sum
-from ...network import Network, sum_weights
-from ...threads import cached_property
+from ...foundation.errors import KcalcError
+from ...foundation.process_state import cached_property
+from ...network.layers import Affine, Layer, Nonlinear, Scale, Sum
+from ...network.network import Network, sum_weights
 
 Node = Hashable
 

@@ -24,7 +24,7 @@ FORMULA = r"$\hat\phi(x) = \gamma\,(\phi(\alpha x + \beta) + \delta)$"
 
 
 def escape(text: Any) -> str:
-    """Text for LaTeX; what pdflatex cannot set becomes a question mark."""
+    """Text for LaTeX; characters that pdflatex cannot set become question marks."""
     return "".join(SPECIAL.get(c, c if " " <= c <= "~" else "?") for c in str(text))
 
 

@@ -13,7 +13,7 @@ import sympy as sp
 from sympy.core.relational import Relational
 
 from ...activations import X
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from .stable import FUNCTIONS, Expm1, Log1p, compiled
 
 V = TypeVar("V")
@@ -26,7 +26,7 @@ STEEP = 1e6
 
 
 class Target(Generic[V]):
-    """How a writer's language writes the parts of an expression; ``V`` is what stands for a value there."""
+    """How a writer's language writes the parts of an expression; ``V`` is the type of a value there."""
 
     def number(self, value: float) -> V:
         raise NotImplementedError
@@ -74,7 +74,7 @@ class Target(Generic[V]):
 
 
 class Walk(Generic[V]):
-    """Writes an expression in ``X`` by a target; ``x`` is what ``X`` stands for."""
+    """Writes an expression in ``X`` by a target; ``x`` is the value of ``X``."""
 
     def __init__(self, target: Target[V], x: V) -> None:
         self.target, self.x = target, x

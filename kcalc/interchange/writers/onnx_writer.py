@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...activations import Activation
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from .content import Content, Mixed, Shaped
 from .lowering import Walk
 from .onnx_target import OnnxTarget

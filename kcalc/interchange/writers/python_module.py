@@ -1,4 +1,4 @@
-"""A Python module of a shaping: header, functions, tables; what the writers for torch, JAX, Flax, Keras and NumPy share."""
+"""A Python module of a shaping: header, functions, tables; shared by the writers for torch, JAX, Flax, Keras and NumPy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import KcalcError
+from ...foundation.errors import KcalcError
 from .content import Content, Mixed, Node, Shaped
 from .python_text import Dialect, body, digits
 from .stable import constants
@@ -21,7 +21,7 @@ LETTERS = string.ascii_lowercase[:6]
 
 @dataclass(frozen=True)
 class Framework:
-    """What is particular to one framework's module.
+    """The parts particular to one framework's module.
 
     imports: {word: import line}, of which those are written whose word occurs in the code.  tensor: its type in annotations.
     decorate: decorator lines of every function.  helpers: {name: source} of small functions, written where they are used.
@@ -148,7 +148,7 @@ def function(name: str, arguments: str, doc: Sequence[str], lines: Sequence[str]
 
 
 def activation(shaped: Shaped, framework: Framework) -> str:
-    """The function of an activation, and what the framework puts behind it."""
+    """The function of an activation, and the framework's lines behind it."""
     doc = [formula(shaped), "", where_used(shaped.nodes)]
     lines = body(shaped.activation, framework.dialect)
     source = function(shaped.name, f"x: {framework.tensor}", doc, [line.rstrip() for line in lines], framework)

@@ -13,7 +13,7 @@ from .lowering import Target, Walk
 from .stable import constants, stable_form
 
 ADD, MULTIPLY, POWER, ATOM = range(4)
-PART, LINE = 64, 96  # characters: of an operand, and of what is written in one line
+PART, LINE = 64, 96  # characters: of an operand, and of an expression on one line
 SAME = (
     "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sqrt", "arcsin", "arccos", "arctan", "arcsinh", "arccosh",
     "arctanh",

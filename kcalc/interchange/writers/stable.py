@@ -12,8 +12,8 @@ import sympy as sp
 from sympy.core.function import AppliedUndef
 
 from ...activations import Activation, X
-from ...errors import KcalcError
-from ...threads import lambdify
+from ...foundation.errors import KcalcError
+from ...foundation.process_state import lambdify
 
 REACH = 30.0
 FAR = (100.0, 709.0, 1e3, 1e4)
@@ -41,7 +41,7 @@ class Log1p(sp.Function):
 
 
 class Modulus(sp.Function):
-    """|u| where what it stands in is smooth at u = 0, so that the gradient there does not matter."""
+    """|u| where the expression around it is smooth at u = 0, so that the gradient there does not matter."""
 
 
 FUNCTIONS: dict[Any, str] = {

@@ -1,0 +1,115 @@
+"""Gains: the weight scale that keeps q values, and how the gains that other libraries ship compare with it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..fields import NUMPY, SYMPY
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import truth
+from . import activation as resolve
+
+__all__ = ["SHIPPED", "Shipped", "comparison", "gain"]
+
+
+def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
+    """``sigma_w = sqrt(q / Q(q))``, the weight scale after an activation that keeps the q value ``q``; ``centred``: sqrt(q / Var phi).
+
+    With pre-activations of mean square q, ``Affine(sigma_w=gain)`` after the activation returns to q. With weights that sum to zero over
+    their inputs (weight standardisation) only the variance of phi passes: then give ``centred=True``. Domain: q > 0, a number or a SymPy
+    expression. Returns: a float, or a SymPy expression for a symbolic q. [He et al. 2015 for ReLU]
+    Raises: KcalcError for q <= 0, an activation whose second moment diverges, or a constant one if centred.
+    """
+    phi = resolve(activation)
+    symbolic = isinstance(q, sp.Basic) and bool(q.free_symbols)
+    field = SYMPY if symbolic else NUMPY
+    value = field.number(q)
+    if not symbolic and isinstance(value, np.ndarray) and value.ndim:
+        raise KcalcError(f"a gain is for one q value, got {glimpse(q)}")
+    if not symbolic and not value > 0:
+        raise KcalcError(f"q is a mean square and must be > 0, got {q}")
+    passed = phi.second_moment(value, field)
+    if truth(centred, "centred"):
+        passed = passed - phi.mean(value, field) ** 2
+        if not symbolic and not passed > 0:
+            raise KcalcError(f"activation {phi.name!r} is constant: it has no centred gain")
+    if not symbolic and not passed > 0:
+        raise KcalcError(f"E phi^2 of activation {phi.name!r} underflows at q = {q}: it has no gain there")
+    result = field.sqrt(value / passed)
+    return sp.simplify(result) if symbolic else float(result)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A gain that a library ships for an activation; ``centred`` where its weights sum to zero."""
+
+    library: str
+    name: str
+    activation: Any
+    value: float
+    centred: bool = False
+
+    @property
+    def exact(self) -> float:
+        """The gain that keeps q = 1."""
+        return gain(self.activation, centred=self.centred)
+
+    @property
+    def error(self) -> float:
+        """(shipped - exact)/exact."""
+        return self.value / self.exact - 1
+
+    def q_after(self, layers: int) -> float:
+        """The q value after so many layers of activation and weights with the shipped gain, from 1."""
+        phi, q = resolve(self.activation), 1.0
+        for _ in range(layers):
+            q = self.value**2 * (float(phi.second_moment(q)) - (float(phi.mean(q)) ** 2 if self.centred else 0.0))
+        return q
+
+
+_TORCH, _TIMM = "torch", "timm"
+
+SHIPPED: tuple[Shipped, ...] = (
+    Shipped(_TORCH, "linear", "identity", 1.0),
+    Shipped(_TORCH, "sigmoid", "sigmoid", 1.0),
+    Shipped(_TORCH, "tanh", "tanh", 5 / 3),
+    Shipped(_TORCH, "relu", "relu", math.sqrt(2)),
+    Shipped(_TORCH, "leaky_relu", "leaky_relu", math.sqrt(2 / (1 + 0.01**2))),
+    Shipped(_TORCH, "selu", "selu", 0.75),
+    Shipped(_TIMM, "celu", "celu", 1.270926833152771, True),
+    Shipped(_TIMM, "elu", "elu", 1.2716004848480225, True),
+    Shipped(_TIMM, "gelu", "gelu", 1.7015043497085571, True),
+    Shipped(_TIMM, "leaky_relu", "leaky_relu", 1.70590341091156, True),
+    Shipped(_TIMM, "log_sigmoid", "softplus", 1.9193484783172607, True),  # -softplus(-x): the same variance
+    Shipped(_TIMM, "relu", "relu", 1.7139588594436646, True),
+    Shipped(_TIMM, "relu6", "relu6", 1.7131484746932983, True),
+    Shipped(_TIMM, "selu", "selu", 1.0008515119552612, True),
+    Shipped(_TIMM, "sigmoid", "sigmoid", 4.803835391998291, True),
+    Shipped(_TIMM, "silu", "swish", 1.7881293296813965, True),
+    Shipped(_TIMM, "softsign", "softsign", 2.338853120803833, True),
+    Shipped(_TIMM, "softplus", "softplus", 1.9203323125839233, True),
+    Shipped(_TIMM, "tanh", "tanh", 1.5939117670059204, True),
+)
+"""Gains as shipped by torch 2 and timm 1 (identity and log_softmax of timm left out: the first is 1, the second is not elementwise)."""
+
+
+def comparison(layers: int = 100) -> str:
+    """The shipped gains beside the exact ones, as a Markdown table."""
+    rows = [
+        "| library | activation | keeps | shipped | exact | relative error | q after 100 layers |".replace("100", str(layers)),
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in SHIPPED:
+        after, kept = row.q_after(layers), "E φ² − (E φ)²" if row.centred else "E φ²"
+        error = "0" if abs(row.error) < 1e-15 else f"{row.error:+.1e}"
+        rows.append(f"| {row.library} | {row.name} | {kept} | {row.value:.13g} | {row.exact:.13g} | {error} | {after:.4g} |")
+    return "\n".join(rows)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,299 @@
+"""A network made ready for inputs of given shapes: extents, numbers, repeated blocks, and where each node's weights are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..calculi.arrays import Arrays, Lowered, Shape
+from ..foundation.errors import KcalcError
+from ..foundation.process_state import cached_property
+from ..network.blocks import Block
+from ..network.compose import fold
+from ..network.network import Network
+from .checks import array_like
+from .initialisers import Fan, Initialiser
+from .lowering import Lowering
+from .parameterization import Parameterization
+from .rolling import repeated_blocks, rolled
+
+Node = Hashable
+Array = Any
+Params = dict[str, dict[str, Array]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the parameters: the nodes whose weights it holds, stacked along the first axis where ``stacked``."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    stacked: bool
+
+    def shape(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a leaf, from that of one node."""
+        return (len(self.nodes), *own) if self.stacked else own
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How a network runs on inputs of given shapes."""
+
+    network: Network
+    nodes: Mapping[Node, Lowered]
+    fans: Mapping[Node, Fan]
+    laws: Mapping[Node, Initialiser]
+    blocks: tuple[Block, ...]
+    shapes: Mapping[Node, Shape]
+
+    @cached_property
+    def folded(self) -> Network:
+        """The network with its repeated blocks rolled up."""
+        return rolled(self.network, self.blocks)
+
+    @cached_property
+    def names(self) -> dict[Node, str]:
+        """Text for every node, distinct."""
+        texts: dict[Node, str] = {}
+        taken: set[str] = set()
+        for i, node in enumerate(self.network):
+            text = next(t for t in (str(node), repr(node), f"{node!r}#{i}", f"#{i} of {len(self.network)}: {node!r}") if t not in taken)
+            taken.add(text)
+            texts[node] = text
+        return texts
+
+    def entries(self, kind: str = "tensors") -> tuple[Entry, ...]:
+        """The entries of the parameters (``kind`` "tensors") or of the state ("state"), in the order of the network."""
+        inside = {node: (block, j) for block in self.blocks for piece in block.pieces for j, node in enumerate(piece)}
+        found: dict[Node, Entry] = {}
+        for node in self.network:
+            if not getattr(self.nodes.get(node), kind, None):
+                continue
+            if node not in inside:
+                found[node] = Entry(self.names[node], (node,), False)
+                continue
+            block, j = inside[node]
+            row = tuple(piece[j] for piece in block.pieces)
+            found.setdefault(row[0], Entry(f"{self.names[row[0]]}..{self.names[row[-1]]}", row, True))
+        return tuple(found.values())
+
+    @cached_property
+    def tensors(self) -> tuple[Entry, ...]:
+        """The entries of the parameters."""
+        return self.entries()
+
+    @cached_property
+    def states(self) -> tuple[Entry, ...]:
+        """The entries of the state."""
+        return self.entries("state")
+
+    # -- trees of arrays -------------------------------------------------------------------------------------------------------------
+
+    def check(self, tree: Any, kind: str = "tensors") -> None:
+        """Raises: KcalcError unless the arrays are those of this network for inputs of this shape, naming the first that is not."""
+        entries = self.tensors if kind == "tensors" else self.states
+        what, maker = ("params", "model.init(key)") if kind == "tensors" else ("state", "model.init_state()")
+        if not isinstance(tree, Mapping):
+            raise KcalcError(f"{what} must be the result of {maker}, got {type(tree).__name__}")
+        expected = {entry.name: entry for entry in entries}
+        for name in (*expected, *tree):
+            if name not in tree or name not in expected:
+                where = ("lack" if name not in tree else "hold") + ("" if kind == "tensors" else "s")
+                one, of = ("they are", "those") if kind == "tensors" else ("it is", "that")
+                raise KcalcError(f"the {what} {where} {name!r}: {one} of another network, or rolled otherwise; take {of} of {maker}")
+        for name, entry in expected.items():
+            self._check_entry(tree[name], entry, kind, f"{what}[{name!r}]", maker)
+
+    def _check_entry(self, leaves: Any, entry: Entry, kind: str, what: str, maker: str) -> None:
+        shapes = getattr(self.nodes[entry.nodes[0]], kind)
+        if not isinstance(leaves, Mapping) or set(leaves) != set(shapes):
+            got = sorted(map(str, leaves)) if isinstance(leaves, Mapping) else type(leaves).__name__
+            raise KcalcError(f"{what} must hold {sorted(shapes)}, got {got}; take those of {maker}")
+        for leaf, own in shapes.items():
+            if not array_like(leaves[leaf]):
+                raise KcalcError(f"{what}[{leaf!r}] must be an array of numbers, got {type(leaves[leaf]).__name__}")
+            if tuple(leaves[leaf].shape) != entry.shape(own):
+                raise KcalcError(
+                    f"{what}[{leaf!r}] has shape {tuple(leaves[leaf].shape)}, but inputs of this shape need "
+                    f"{entry.shape(own)}; initialise with inputs of the same shape: model.init(key, x)"
+                )
+
+    def holds(self, tree: Any) -> bool:
+        """Whether :meth:`check` accepts the parameters."""
+        try:
+            self.check(tree)
+        except KcalcError:
+            return False
+        return True
+
+    def by_node(self, tree: Params, kind: str = "tensors") -> dict[Node, dict[str, Array]]:
+        """The entries under the first of their nodes, as the array calculus wants them."""
+        return {entry.nodes[0]: tree[entry.name] for entry in (self.tensors if kind == "tensors" else self.states)}
+
+    def by_name(self, found: Mapping[Node, dict[str, Array]]) -> Params:
+        """The new state by entry."""
+        return {entry.name: found[entry.nodes[0]] for entry in self.states}
+
+    def unstacked(self, tree: Params) -> dict[Node, dict[str, Array]]:
+        """{node: its own arrays}."""
+        out: dict[Node, dict[str, Array]] = {}
+        for entry in self.tensors:
+            for i, node in enumerate(entry.nodes):
+                out[node] = {leaf: values[i] if entry.stacked else values for leaf, values in tree[entry.name].items()}
+        return out
+
+    def stacked(self, own: Mapping[Node, Mapping[str, Array]]) -> Params:
+        """The parameters, from {node: its own arrays}."""
+        import jax.numpy as jnp
+
+        if not isinstance(own, Mapping):
+            raise KcalcError(f"expected {{node: its arrays}}, as model.unstack(params) makes, got {type(own).__name__}")
+        wanted = {node: self.nodes[node].tensors for entry in self.tensors for node in entry.nodes}
+        foreign = next((node for node in own if node not in wanted), None)
+        if foreign is not None:
+            raise KcalcError(f"node {foreign!r} has no weights in this network; leave it out")
+        given = {node: _own_arrays(node, own.get(node), shapes) for node, shapes in wanted.items()}
+        tree: Params = {}
+        for entry in self.tensors:
+            leaves = self.nodes[entry.nodes[0]].tensors
+            rows = {leaf: [given[node][leaf] for node in entry.nodes] for leaf in leaves}
+            tree[entry.name] = {leaf: jnp.stack(row) if entry.stacked else row[0] for leaf, row in rows.items()}
+        self.check(tree)
+        return tree
+
+    # -- drawing ---------------------------------------------------------------------------------------------------------------------
+
+    def draw(self, key: Array, dtype: Any) -> Params:
+        """Initial parameters; those of a node depend on the key and its place in the network, not on how blocks are rolled.
+
+        All come from one vector of normals, and nodes with the same law and extents are made by one loop, so that compilation is as quick
+        for many layers as for one.
+        """
+        import jax
+
+        places, total = self._places
+        noise = jax.random.normal(key, (total,), draw_dtype(dtype))
+        alike: dict[Hashable, list[Node]] = {}
+        for entry in self.tensors:
+            for node in entry.nodes:
+                own = tuple((leaf, shape, (node, leaf) in places) for leaf, shape in sorted(self.nodes[node].tensors.items()))
+                alike.setdefault((self.laws.get(node), self.fans.get(node), own), []).append(node)
+        rows: dict[Node, tuple[dict[str, Array], int]] = {}
+        for nodes in alike.values():
+            leaves = {leaf: self._leaf(leaf, nodes, noise, dtype) for leaf in self.nodes[nodes[0]].tensors}
+            rows |= {node: (leaves, i) for i, node in enumerate(nodes)}
+        return {entry.name: _gathered(entry, rows) for entry in self.tensors}
+
+    @cached_property
+    def _places(self) -> tuple[dict[tuple[Node, str], int], int]:
+        """Where the normals of each random leaf start, weights before biases, and how many there are."""
+        places: dict[tuple[Node, str], int] = {}
+        total = 0
+        for leaf, std in (("weight", 0), ("bias", 2)):
+            for node in self.network:
+                lowered = self.nodes.get(node)
+                if lowered is not None and leaf in lowered.tensors and lowered.numbers[std]:
+                    places[node, leaf] = total
+                    total += math.prod(self._noise_shape(node, leaf))
+        return places, total
+
+    def _noise_shape(self, node: Node, leaf: str) -> tuple[int, ...]:
+        fan = self.fans.get(node)
+        return self.laws[node].noise_shape(fan) if leaf == "weight" and fan is not None else self.nodes[node].tensors[leaf]
+
+    def _leaf(self, leaf: str, nodes: Sequence[Node], noise: Array, dtype: Any) -> Array:
+        """One leaf of nodes that are drawn alike, stacked."""
+        import jax
+        import jax.numpy as jnp
+
+        node = nodes[0]
+        places, shape = self._places[0], (len(nodes), *self.nodes[node].tensors[leaf])
+        if (node, leaf) not in places:
+            return jnp.full(shape, 1.0 if leaf == "scale" else 0.0, dtype)
+        extent = self._noise_shape(node, leaf)
+        law, fan = self.laws.get(node), self.fans.get(node)
+
+        def make(row: tuple[Array, Array]) -> Array:
+            own = jax.lax.dynamic_slice(noise, (row[0],), (math.prod(extent),)).reshape(extent)
+            unit = law.unit(own, fan) if leaf == "weight" and law is not None and fan is not None else own
+            return (row[1] * unit).astype(dtype)
+
+        stds = [self.nodes[one].numbers[0 if leaf == "weight" else 2] for one in nodes]
+        starts = np.array([places[one, leaf] for one in nodes])
+        return jax.lax.map(make, (jnp.asarray(starts), jnp.asarray(stds, noise.dtype)))
+
+    def fresh_state(self, dtype: Any) -> Params:
+        """Running statistics before any step: mean 0, variance 1."""
+        import jax.numpy as jnp
+
+        wide = draw_dtype(dtype)
+        return {
+            entry.name: {
+                leaf: jnp.full(entry.shape(own), 1.0 if leaf == "variance" else 0.0, wide)
+                for leaf, own in self.nodes[entry.nodes[0]].state.items()
+            }
+            for entry in self.states
+        }
+
+    def arrays(self, params: Params, state: Params | None = None, **options: Any) -> Arrays:
+        """The array calculus of one run."""
+        kept = {} if state is None else self.by_node(state, "state")
+        return Arrays(self.nodes, self.by_node(params), kept, **options)
+
+
+def _own_arrays(node: Node, given: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """The arrays of one node.  Raises: KcalcError naming it where one is missing, unknown, of another shape or no array of numbers."""
+    import jax.numpy as jnp
+
+    if not isinstance(given, Mapping):
+        raise KcalcError(f"there are no arrays for node {node!r}; give {sorted(shapes)} for every node with weights")
+    if set(given) != set(shapes):
+        raise KcalcError(f"node {node!r} must have {sorted(shapes)}, got {sorted(map(str, given))}")
+    found: dict[str, Array] = {}
+    for leaf, shape in shapes.items():
+        try:
+            values = given[leaf] if hasattr(given[leaf], "dtype") else np.asarray(given[leaf])
+        except ValueError:
+            values = None
+        if not array_like(values):
+            raise KcalcError(f"the {leaf} of node {node!r} must be an array of numbers, got {type(given[leaf]).__name__}")
+        found[leaf] = jnp.asarray(values)
+        if found[leaf].shape != shape:
+            raise KcalcError(f"the {leaf} of node {node!r} must have the shape {shape}, got {tuple(found[leaf].shape)}")
+    return found
+
+
+def _gathered(entry: Entry, rows: Mapping[Node, tuple[dict[str, Array], int]]) -> dict[str, Array]:
+    """The leaves of an entry, out of the rows of the drawn arrays."""
+    leaves, first = rows[entry.nodes[0]]
+    if not entry.stacked:
+        return {leaf: values[first] for leaf, values in leaves.items()}
+    places = np.array([rows[node][1] for node in entry.nodes])
+    return {leaf: values if np.array_equal(places, np.arange(len(values))) else values[places] for leaf, values in leaves.items()}
+
+
+def draw_dtype(dtype: Any) -> Any:
+    """The precision in which initial weights are drawn: at least single."""
+    import jax.numpy as jnp
+
+    return dtype if jnp.finfo(dtype).bits >= 32 else jnp.dtype("float32")
+
+
+def make_plan(
+    network: Network,
+    shapes: Mapping[Node, Shape],
+    features: Mapping[Node, int],
+    laws: Mapping[Node, Initialiser],
+    parameterization: Parameterization,
+    roll: bool = True,
+    trainable_norms: bool = False,
+) -> Plan:
+    """The plan for inputs of the given shapes.  Raises: KcalcError naming the node where extents do not fit."""
+    lowering = Lowering(network, features, laws, parameterization, trainable_norms)
+    fold(network, lowering, shapes)
+    blocks = repeated_blocks(network, lowering.nodes) if roll else ()
+    return Plan(network, lowering.nodes, lowering.fans, laws, blocks, dict(shapes))

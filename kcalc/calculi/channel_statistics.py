@@ -1,0 +1,279 @@
+"""Statistics over the channels of a feature map: means, variances, sums of parts, norms, and the checks that go with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..fields import NUMPY
+from ..fields.jets import Jet
+from ..foundation.errors import FreshnessError, KcalcError
+from ..maps.maps import Assumption
+from ..network.primitives import Fresh, Norm, owner
+from .atoms import Atom, Pair, Term
+from .channels import Channels
+from .checks import check_q, check_variance
+from .second_moments import Moments, Part, SecondMoments, is_zero
+
+Number = Any
+Two = tuple[Number, Number]
+Node = Hashable
+FEW = 64  # channels per group under which a grouped convolution is far from Gaussian
+SMALL = 1e-3  # of q: a variance over channels below it is not taken as the difference q - mean^2
+
+
+@dataclass
+class Ledger:
+    """What a reading of a network leaves behind: its notes, and a bit for every independent source of randomness."""
+
+    notes: dict[tuple[Node, str], Assumption] = field(default_factory=dict)
+    bits: int = 0
+
+    def note(self, node: Node, text: str, kind: str = "heuristic") -> None:
+        """Record an assumption made at a node."""
+        self.notes.setdefault((owner(node), text), Assumption(owner(node), text, kind))
+
+    def bit(self) -> int:
+        """A bit of its own for new weights or an input."""
+        self.bits += 1
+        return 1 << self.bits
+
+
+@dataclass
+class Statistics:
+    """Second moments of the channels of feature maps, over one number system.
+
+    ``follow_c``: the gap is carried, a :class:`Jet` in c (otherwise q alone, where q may be a Jet). ``assume_independent``: go on where a
+    hypothesis fails, with a note. ``check``: (field, q, node), refuses a q value that is not allowed.
+    """
+
+    moments: SecondMoments
+    ledger: Ledger
+    follow_c: bool = True
+    assume_independent: bool = False
+    check: Callable[[Any, Number, Node], None] = check_q
+
+    def __post_init__(self) -> None:
+        self.field, self.uniform, self.note = self.moments.field, self.moments.uniform, self.ledger.note
+
+    def parts(self, state: Channels) -> list[Part]:
+        """Second moments over all channels: groups weighted by their share."""
+        if len(state.groups) == 1:
+            return [self.moments.own(state.pairs[0].moments)]
+        return [self.moments.own(p.moments).times(self.field.number(f)) for f, p in state.groups]
+
+    def means(self, state: Channels, node: Node) -> tuple[Number, Number]:
+        """The means over all channels."""
+        if any(t.atom.raw for pair in state.pairs for t in pair.terms):
+            self.note(node, "the network input has channel mean 0", "convention")
+        return state.average(_mean1, self.field), state.average(_mean2, self.field)
+
+    def centred(self, op: Fresh, state: Channels, node: Node, many: bool) -> list[Part]:
+        """Second moments about the channel means; ``many`` channels must be there to standardise weights over."""
+        if not many or op.reads == 1:
+            raise KcalcError(f"node {node!r} standardises weights over one input channel, which leaves none; use standardised=False")
+        mean1, mean2 = self.means(state, node)
+        if is_zero(mean1) and is_zero(mean2):
+            return self.parts(state)
+        q1, q2, _ = self.moments.mix(self.parts(state))
+        centred = self._about_mean(state, (q1, q2), (mean1, mean2), node)
+        if centred is not None:
+            return [self.moments.own(centred)]
+        return [*self.parts(state), Part.of_means(mean1, mean2, sign=-1)]
+
+    def _about_mean(self, state: Channels, q: Two, mean: Two, node: Node) -> Moments | None:
+        """The moments about the channel means where differences would lose digits, else None.
+
+        Raises: KcalcError where the differences ``q - mean^2`` have too few digits.
+        """
+        left = [size - m * m for size, m in zip(q, mean, strict=True)]
+        for variance, size in zip(left, q, strict=True):
+            check_variance(self.field, variance, size, node)
+        if self.field is not NUMPY or isinstance(left[0], Jet):
+            return None
+        share = min(float(np.min(variance / size)) for variance, size in zip(left, q, strict=True))
+        if share > SMALL:
+            return None
+        found = self._centred_activation(state)
+        if found is None:
+            digits = f"c values keep about {int(15 + math.log10(share))} digits"
+            text = f"the variance over channels is {share:.1g} of q: {digits}"
+            self.note(node, text, "convention")
+        return found
+
+    def _centred_activation(self, state: Channels) -> Moments | None:
+        """The moments of one activation of a Gaussian about its mean; None for other channels.
+
+        The variance is ``Q (1 - C(0))`` of the local maps, and with ``J = sqrt(q1 q2)``, the means
+        ``m_j`` and the standard deviations ``s_j``
+        ``1 - c = (J gap - (m1 s2 - m2 s1)^2 / (J + m1 m2 + s1 s2)) / (s1 s2)``.
+        """
+        terms = state.pairs[0].terms
+        if len(terms) != 1 or len(state.groups) > 1:
+            return None
+        (term,) = terms
+        atom, m = term.atom, term.atom.moments
+        if atom.activation is None or atom.source is None:
+            return None
+        if not np.all(np.asarray(term.a1 * term.a2) > 0):
+            return None
+        square, phi, source = atom.scale * atom.scale, atom.activation, atom.source.moments
+        one, two = (phi.taylor(np.ones(()), square * q, None, 0)[0] for q in (source.q1, source.q2))
+        var1, var2 = m.q1 * one, m.q2 * two
+        if not self.follow_c:
+            gap: Number = 0
+        elif self.uniform:
+            gap = m.gap * (1 / one)
+        else:
+            joint, left = self.moments.geometric(m.q1, m.q2), self.moments.geometric(var1, var2)
+            apart = (m.mean1 * np.sqrt(var2) - m.mean2 * np.sqrt(var1)) ** 2
+            gap = (m.gap * joint - apart / (joint + m.mean1 * m.mean2 + left)) * (1 / left)
+        return Moments(term.a1**2 * var1, term.a2**2 * var2, gap, 0, 0)
+
+    def whole(self, state: Channels) -> tuple[Number, Number, Number]:
+        """(q1, q2, gap) over all channels of a feature map."""
+        if len(state.groups) == 1:
+            m = state.pairs[0].moments
+            return m.q1, m.q2, m.gap
+        q1, q2, gap = self.moments.mix(self.parts(state))
+        return q1, q2, self._clipped(gap)
+
+    def variance(self, state: Channels) -> float:
+        """The variance over all channels of a feature map, as a float."""
+        q, mean = float(self.whole(state)[0]), float(state.average(_mean1, self.field))
+        left = q - mean * mean
+        centred = self._centred_activation(state) if left < SMALL * q else None
+        return left if centred is None else float(centred.q1)
+
+    def mixed(self, parts: Sequence[Part], node: Node) -> tuple[Number, Number, Number]:
+        q1, q2, gap = self.moments.mix(parts)
+        self._check(q1, q2, node)
+        return q1, q2, self._clipped(gap)
+
+    def _check(self, q1: Number, q2: Number, node: Node) -> None:
+        self.check(self.field, q1, node)
+        if not self.uniform:
+            self.check(self.field, q2, node)
+
+    def _clipped(self, gap: Number) -> Number:
+        """Keep rounding from carrying c out of [-1, 1]."""
+        if not self.follow_c:
+            return 0
+        return Jet((self.field.clipped(gap.value), *gap.coefficients[1:]))
+
+    def checked(self, pair: Pair, node: Node) -> Pair:
+        self._check(pair.moments.q1, pair.moments.q2, node)
+        return replace(pair, moments=replace(pair.moments, gap=self._clipped(pair.moments.gap)))
+
+    def affinely(self, pair: Pair, scale: tuple[Number, Number], shift: tuple[Number, Number], node: Node) -> Pair:
+        """``scale_j f_j + shift_j`` with its moments."""
+        (s1, s2), (t1, t2), m = scale, shift, pair.moments
+        if self.uniform:
+            s2, t2 = s1, t1
+        mean1 = s1 * m.mean1 + t1
+        mean2 = mean1 if self.uniform else s2 * m.mean2 + t2
+        if is_zero(t1) and is_zero(t2):
+            q1 = s1 * s1 * m.q1
+            q2 = q1 if self.uniform else s2 * s2 * m.q2
+            gap = m.gap
+        else:
+            parts = [self.moments.own(m).scaled(s1 * s1, s2 * s2, s1 * s2)]
+            crossed = s1 * m.mean1 * t2 + s2 * m.mean2 * t1 + t1 * t2
+            parts.append(Part(2 * s1 * m.mean1 * t1 + t1 * t1, 2 * s2 * m.mean2 * t2 + t2 * t2, crossed))
+            q1, q2, gap = self.mixed(parts, node)
+        terms = tuple(Term(s1 * t.a1, s2 * t.a2, t.atom) for t in pair.terms)
+        shift1, shift2 = (t if is_zero(old) else s * old + t for s, old, t in ((s1, pair.shift1, t1), (s2, pair.shift2, t2)))
+        return Pair(Moments(q1, q2, gap, mean1, mean2), terms, shift1, shift2, pair.window)
+
+    def divided(self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node) -> Channels:
+        """``(f_j - mean_j) / sqrt(q_j - mean_j^2)``, every group alike."""
+        centred = self._about_mean(below, (q1, q2), (mean1, mean2), node)
+        if centred is not None:
+            return Channels.one(self._standardised(below.pairs[0], centred, node))
+        var1 = q1 - mean1 * mean1
+        var2 = var1 if self.uniform else q2 - mean2 * mean2
+        s1 = 1 / self.moments.root(var1)
+        s2 = s1 if self.uniform else 1 / self.moments.root(var2)
+        t1, t2 = (0 if is_zero(mean) else -mean * scale for mean, scale in ((mean1, s1), (mean2, s2)))
+        out = below.map(lambda pair: self.affinely(pair, (s1, s2), (t1, t2), node))
+        if len(out.groups) == 1:
+            one = q1 * 0 + 1  # by definition, and free of rounding
+            moments = replace(out.pairs[0].moments, q1=one, q2=one if self.uniform else q2 * 0 + 1)
+            return Channels.one(replace(out.pairs[0], moments=moments))
+        return out
+
+    def _standardised(self, pair: Pair, centred: Moments, node: Node) -> Pair:
+        """One activation less its mean, of moments ``centred``, over its standard deviation."""
+        (term,) = pair.terms
+        s1, s2 = term.a1 / np.sqrt(centred.q1), term.a2 / np.sqrt(centred.q2)
+        one, m = centred.q1 * 0 + 1, term.atom.moments
+        moments = Moments(one, one if self.uniform else centred.q2 * 0 + 1, centred.gap, 0, 0)
+        made = Pair(moments, (Term(s1, s2, term.atom),), -s1 * m.mean1, -s2 * m.mean2, pair.window)
+        return self.checked(made, node)
+
+    def batched(self, pair: Pair, between: Number, node: Node) -> Pair:
+        """One group of channels centred and divided by the statistics of a batch whose examples have the c value ``between``."""
+        m = pair.moments
+        check_variance(self.field, m.q1 * (1 - between), m.q1, node)
+        one, gap = m.q1 * 0 + 1, m.gap if not self.follow_c else m.gap * (1 / (1 - between))
+        if self.follow_c and self.field is NUMPY and np.any(gap.value > 2 + 1e-9):
+            least = 2 * float(between) - 1
+            raise KcalcError(
+                f"node {node!r}: c = {1 - float(np.max(m.gap.value)):.6g} there, but inputs of a batch with pairwise "
+                f"c = {float(between):.6g} have c >= {least:.6g}; take a batch of smaller c, kc.large_batch(net, c=...)"
+            )
+        moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, self._clipped(gap), 0, 0)
+        return replace(Pair.of(Atom(node, moments, pair.support, pair.gaussian)), window=pair.window)
+
+    def check_groups(self, op: Norm, node: Node, below: Channels) -> None:
+        """Refuse groups of one channel, and of unlike feature maps."""
+        width = op.reads
+        if op.groups > 1 and width == op.groups:
+            raise KcalcError(
+                f"node {node!r} normalises every channel by itself (instance normalisation): over the locations of one random "
+                "function, not over many channels; use fewer groups, or drop it with net.without_normalization()"
+            )
+        if op.groups > 1 and len(below.groups) > 1:
+            raise FreshnessError(f"node {node!r} normalises groups of a concatenation of unlike feature maps; use groups=1 or LayerNorm")
+        if op.groups > 1 and width is not None and width // op.groups < FEW:
+            self.note(node, f"each group has {width // op.groups} channels only, treated as many")
+
+    def grouped(self, op: Fresh, node: Node, below: Channels) -> bool:
+        """Whether an affine output is Gaussian; records what grouped convolutions assume."""
+        if op.groups == 1:
+            return True
+        if len(below.groups) > 1 and not self.assume_independent:
+            raise FreshnessError(
+                f"node {node!r} is a grouped Affine after a concatenation of unlike feature maps, so its groups differ; "
+                "put an Affine with groups=1 in between",
+                ", or pass assume_independent=True",
+            )
+        if len(below.groups) > 1:
+            self.note(node, "the groups of the convolution are treated as alike")
+        fan_in = op.reads // op.groups if op.reads is not None else None
+        if fan_in == 1 or (fan_in is None and op.groups == op.features):
+            return False
+        if fan_in is not None and fan_in < FEW:
+            self.note(node, f"each group of the convolution reads {fan_in} channels only, treated as many")
+        else:
+            self.note(node, "each group of the convolution has many channels", "convention")
+        return True
+
+    def note_raw_means(self, pairs: Sequence[Pair], node: Node) -> None:
+        raw = dict.fromkeys(t.atom.node for p in pairs for t in p.terms if t.atom.raw)
+        if len(raw) > 1:
+            self.note(node, f"the inputs {', '.join(map(repr, raw))} are taken as uncorrelated", "convention")
+        if raw and not all(is_zero(p.moments.mean1) for p in pairs):
+            self.note(node, "the network input has channel mean 0", "convention")
+
+
+def _mean1(pair: Pair) -> Number:
+    return pair.moments.mean1
+
+
+def _mean2(pair: Pair) -> Number:
+    return pair.moments.mean2

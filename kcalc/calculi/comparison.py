@@ -1,0 +1,133 @@
+"""Networks and activations side by side: the Q and C map of every pair, as a table and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..activations import Activation
+from ..activations import activation as resolve
+from ..fields.arguments import cosine_array, one_number, one_q
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import items, text
+from ..foundation.printing import Tabled, html_table, plain, shown, text_table
+from ..maps.maps import Assumption
+from ..network.layers import Nonlinear
+from ..network.network import Network, require_network
+from .global_maps import NetworkCMap, c_map, q_map
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Compared(NamedTuple):
+    """One network with one activation: the q value and c value at its output, C'(1) and C''(1), and its C map."""
+
+    network: str
+    activation: str
+    q: float
+    c: float
+    slope: float
+    curvature: float
+    c_map: NetworkCMap
+
+
+@dataclass(frozen=True, repr=False)
+class MapComparison(Tabled):
+    """Networks side by side, for inputs of c value ``c`` and q value ``q``; see :func:`compare`."""
+
+    rows: tuple[Compared, ...]
+    c: float
+    q: float
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The assumptions of the maps, each once."""
+        return tuple(dict.fromkeys(note for row in self.rows for note in row.c_map.assumptions))
+
+    @property
+    def labels(self) -> list[str]:
+        """The pairs as a legend names them: without the network, or the activation, that all of them share."""
+        fields = [part for part in ("network", "activation") if len({getattr(row, part) for row in self.rows}) > 1] or [
+            "network",
+            "activation",
+        ]
+        return [", ".join(getattr(row, part) for part in fields) for row in self.rows]
+
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw the C maps, a line per pair; options as in :func:`kcalc.plotting.c_maps`."""
+        from ..plotting import c_maps
+
+        return c_maps([row.c_map for row in self.rows], ax=ax, **{"labels": self.labels, "q": self.q, **options})
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [{name: value for name, value in row._asdict().items() if name != "c_map"} for row in self.rows]
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        notes = {True: ", heuristic", False: ""}
+        body = ((row.network + notes[row.c_map.heuristic], row.activation, *map(shown, row[2:6])) for row in self.rows)
+        return [("network", "activation", f"Q({self.q:g})", f"C({self.c:g})", "C'(1)", "C''(1)"), *body]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the maps as plain data; None for infinite values."""
+        return {"c": self.c, "q": self.q, "rows": plain(self._frame()), "assumptions": plain(self.assumptions)}
+
+    def __str__(self) -> str:
+        return text_table(self._cells())
+
+    def __repr__(self) -> str:
+        return f"MapComparison({len(self.rows)} pair{'s' * (len(self.rows) != 1)} of network and activation)"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._cells(), repr(self))
+
+
+def compare(networks: Any, activations: Any = None, c: float = 0.0, q: float = 1.0, assume_independent: bool = False) -> MapComparison:
+    """Q and C maps of networks side by side, each with every activation.
+
+    Parameters: ``networks``, of one output each, are one, several or {label: network}; ``activations`` are one, several (a list) or
+    {label: activation}, which replace those of the networks (None: each network keeps its own); ``c`` and ``q``: of the inputs.
+    Returns: a :class:`MapComparison`. Raises: KcalcError for other arguments, and where a C map does.
+    """
+    cosine, size = one_number(cosine_array(c), "c"), one_q(q)
+    given = _labelled([networks] if isinstance(networks, Network) else networks, "networks", _network_name)
+    chosen: list[tuple[str, Activation | None]] = [("", None)]
+    if activations is not None:
+        several = activations if isinstance(activations, Mapping | list | tuple) else [activations]
+        chosen = [(label or phi.name, phi) for label, one in _labelled(several, "activations") for phi in (resolve(one),)]
+    rows = []
+    for label, network in given:
+        require_network(network)
+        for name, phi in chosen:
+            changed = network if phi is None else network.map_layers(lambda _, layer, phi=phi: _with(layer, phi))
+            local = name or ", ".join(dict.fromkeys(phi.name for phi in network.activations))
+            rows.append(_compared(label, local or "none", changed, cosine, size, assume_independent))
+    return MapComparison(tuple(rows), cosine, size)
+
+
+def _labelled(given: Any, what: str, name: Any = lambda one: "") -> Sequence[tuple[str, Any]]:
+    pairs = (
+        [(text(k, "a label"), one) for k, one in given.items()]
+        if isinstance(given, Mapping)
+        else [(name(o), o) for o in items(given, what)]
+    )
+    if not pairs:
+        raise KcalcError(f"there are no {what} to compare; give one at least")
+    return pairs
+
+
+def _network_name(network: Any) -> str:
+    require_network(network)
+    return network.name.partition(",")[0] or f"{len(network)} nodes"  # a builder's name goes on with the activations
+
+
+def _with(layer: Any, phi: Activation) -> Any:
+    return Nonlinear(phi) if isinstance(layer, Nonlinear) else layer
+
+
+def _compared(label: str, name: str, network: Network, c: float, q: float, assume_independent: bool) -> Compared:
+    cosines = c_map(network, assume_independent)
+    cosines._one_output("comparisons")
+    first, second = (float(cosines.derivative(n)(1.0, q)) for n in (1, 2))
+    return Compared(label, name, float(q_map(network, assume_independent)(q)), float(cosines(c, q)), first, second, cosines)

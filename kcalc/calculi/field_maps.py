@@ -1,0 +1,56 @@
+"""Local maps in kernel maps: what one activation makes of q, of the channel mean and of the gap ``1 - c``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..activations import Activation
+from ..fields import NUMPY
+from ..fields.jets import Jet
+from ..network.network import Network
+
+Number = Any
+KEPT = 1024
+
+
+@dataclass
+class FieldMaps:
+    """The maps of activations over a number system; those at floating-point numbers met before, as in deep networks, are kept."""
+
+    system: Any = NUMPY
+    _maps: dict[Any, Any] = field(default_factory=dict)
+
+    def q(self, phi: Activation, q: Number) -> tuple[Number, Number]:
+        """(Q, channel mean) of an activation."""
+        if isinstance(q, Jet):
+            return q.compose(phi.q_series(q.value, 2, q.order)), q.compose(phi.q_series(q.value, 1, q.order))
+        return self._kept((phi, q), lambda: (phi.second_moment(q, self.system), phi.mean(q, self.system)))
+
+    def gap(self, phi: Activation, gap: Number, q1: Number, q2: Number) -> Number:
+        """1 - C of an activation, a jet of the order of ``gap``."""
+        series = self._kept((phi, q1, q2, gap.value, gap.order), lambda: phi.taylor(gap.value, q1, q2, gap.order, self.system))
+        return (-gap).compose([series[0], *(-a for a in series[1:])])
+
+    def _kept(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """``make()``, computed once for an activation and floating-point numbers.
+
+        It is computed every time for arrays and for numbers of other fields.
+        """
+        phi, *numbers = key
+        if self.system is not NUMPY or not all(isinstance(n, float | int) or (type(n) is np.ndarray and n.ndim == 0) for n in numbers):
+            return make()
+        place = (phi, *map(float, numbers))
+        if place not in self._maps:
+            if len(self._maps) >= KEPT:
+                self._maps.clear()
+            self._maps[place] = make()
+        return self._maps[place]
+
+
+def field_maps_of(network: Network, field: Any) -> FieldMaps:
+    """The local maps of a number system; those in double precision are kept with the network, for all of its readings."""
+    return network.__dict__.setdefault("_field_maps", FieldMaps()) if field is NUMPY else FieldMaps(field)

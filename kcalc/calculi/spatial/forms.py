@@ -1,0 +1,71 @@
+"""The forms that numbers of location pairs have: by location of either image, or by pair of locations."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...foundation.errors import KcalcError
+from .geometry import Window
+from .plan import Place
+
+Node = Hashable
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Conversions between forms; ``places``: the plan of the network, ``parents``: the nodes that every node reads."""
+
+    places: Mapping[Node, Place]
+    parents: Mapping[Node, Sequence[Node]]
+
+    def first(self, value: Any, node: Node) -> Array:
+        """A number of the first image as ``(..., P)``."""
+        return np.asarray(value)[..., 0] if self.places[node].full and np.ndim(value) else np.asarray(value)
+
+    def second(self, value: Any, node: Node) -> Array:
+        """A number of the second image as ``(..., P)``."""
+        return np.asarray(value)[..., 0, :] if self.places[node].full and np.ndim(value) else np.asarray(value)
+
+    def sides(self, values: tuple[Any, Any], node: Node) -> tuple[Array, Array]:
+        """A number of the first and one of the second image as ``(..., P)``."""
+        return self.first(values[0], node), self.second(values[1], node)
+
+    def lifted(self, one: Array, two: Array, node: Node) -> tuple[Array, Array]:
+        """``(..., P)`` of either image in the form of a node's state."""
+        return (one[..., :, None], two[..., None, :]) if self.places[node].full else (one, two)
+
+    def gathered(self, values: Array, window: Window, node: Node) -> Array:
+        """Sums over taps of numbers in the form of the node below, in the form of this one."""
+        if self.places[node].full:
+            return window.summed_pairs(values)
+        if self.places[self.parents[node][0]].full:
+            values = np.diagonal(values, axis1=-2, axis2=-1)
+        return window.summed(values)
+
+    def spread(self, values: Array, node: Node) -> Array:
+        """A number per location of a node where there may be one for all of them."""
+        count = self.places[node].count
+        return np.broadcast_to(values, (*np.shape(values)[:-1], count)) if np.ndim(values) else np.full(count, values)
+
+    def over_norm(self, tangent: Array, q1: Array, q2: Array, node: Node) -> Array:
+        """A tangent kernel over sqrt(q1 q2); refused where it goes on although q = 0."""
+        norm = np.sqrt(q1) * np.sqrt(q2)
+        dead = norm == 0
+        if np.any(dead & (np.abs(tangent) > 0)):
+            raise KcalcError(
+                f"node {node!r} is 0 at {self.location(q1, q2, node)}, but its gradient is not (as with biases that start at 0), and what "
+                "activations make of that at infinite width is not defined; use parameterization='ntk', bias=False or sigma_b > 0"
+            )
+        return np.where(dead, 0.0, tangent / np.where(dead, 1.0, norm))
+
+    def location(self, q1: Array, q2: Array, node: Node) -> str:
+        for q, form in ((q1, self.first), (q2, self.second)):
+            dead = np.argwhere(form(q, node) == 0)
+            if dead.size:
+                return f"location {tuple(int(i) for i in np.unravel_index(dead[0][-1], self.places[node].shape))} of an image"
+        return "a location of an image"

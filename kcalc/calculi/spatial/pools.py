@@ -1,0 +1,99 @@
+"""Fixed weights over locations: means over windows, weighted means, matrices.
+
+``K'[p, p'] = mean over s, t in the windows of K[p + s, p' + t]``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...fields.jets import Jet
+from ..atoms import Atom, Pair
+from ..channels import Channels
+from ..kernel import Kernel
+from ..second_moments import Moments
+from .convolutions import Convolutions
+from .forms import Forms
+from .geometry import Mixing, Window
+
+Node = Hashable
+Array = np.ndarray
+WEIGHTED = "weighted mean pooling averages over its random weights, which all channels share (exact for many locations per window)"
+LOST = 1e-13  # a pooled q below this part of the mean q has cancelled
+
+
+@dataclass(frozen=True)
+class Pools:
+    """The rules of pooling and of matrices over locations.
+
+    ``pooled``: {Pool node: [(q1, q2) per channel group]} from the images by themselves, None while they are read by themselves: then
+    ``recorded`` collects them.
+    """
+
+    kernel: Kernel
+    forms: Forms
+    convolutions: Convolutions
+    pooled: Mapping[Node, Sequence[tuple[Array, Array]]] | None = None
+    recorded: dict[Node, list[Array]] = field(default_factory=dict)
+
+    def weighted_mean(self, node: Node, below: Channels) -> Channels:
+        """Means whose random weights all channels share."""
+        window = self.forms.places[node].window
+        assert isinstance(window, Window)
+        self.kernel.note(node, WEIGHTED)
+        return below.map(lambda pair: self._weighted(pair, window, node))
+
+    def mean(self, node: Node, below: Channels) -> Channels:
+        """Fixed weights over locations: means over windows, or a matrix."""
+        window = self.forms.places[node].window
+        assert window is not None
+        order: list[Pair] = []
+
+        def change(pair: Pair) -> Pair:
+            order.append(pair)
+            return self._averaged(pair, window, node, len(order) - 1)
+
+        return below.map(change)
+
+    def _weighted(self, pair: Pair, window: Window, node: Node) -> Pair:
+        q1, q2, gap = self.convolutions.convolved(Channels.one(pair), window, 1 / window.taps, (), node)
+        whole = window.taps / window.counts  # windows cut by the border are scaled up
+        one, two = self.forms.lifted(q1 * whole, q2 * whole, node)
+        return self.kernel.statistics.checked(Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self.kernel.ledger.bit(), False)), node)
+
+    def _averaged(self, pair: Pair, window: Window | Mixing, node: Node, group: int) -> Pair:
+        """One group of channels averaged over windows."""
+        m, place, source = pair.moments, self.forms.places[node], self.forms.parents[node][0]
+        joint = np.sqrt(m.q1) * np.sqrt(m.q2)
+        shares = np.outer(window.counts, window.counts)
+        below = [joint * part for part in (1 - m.gap.value, *(-a for a in m.gap.coefficients[1:]))]
+        if not self.forms.places[source].full:  # one location
+            below = [np.asarray(part)[..., None] for part in below]
+        kernels = [window.summed_apart(part) / shares for part in below]
+        if not place.full:
+            kernels = [np.diagonal(part, axis1=-2, axis2=-1) for part in kernels]
+        if self.pooled is None:
+            own = np.diagonal(kernels[0], axis1=-2, axis2=-1) if place.full else kernels[0]
+            sizes = np.where(own > LOST * window.greatest(self.forms.spread(self.forms.first(m.q1, source), source)), own, 0.0)
+            self.recorded.setdefault(node, []).append(sizes)
+            q1, q2 = self.forms.lifted(sizes, sizes, node)
+        else:
+            q1, q2 = self.forms.lifted(*self.pooled[node][group], node)
+        norm = np.sqrt(q1) * np.sqrt(q2)
+        gap = np.clip(np.where(norm > 0, 1 - kernels[0] / np.where(norm > 0, norm, 1.0), 1.0), 0.0, 2.0)
+        if self.pooled is None and place.full:
+            gap[..., np.arange(place.count), np.arange(place.count)] = 0.0
+        elif self.pooled is None:
+            gap = np.zeros_like(gap)
+        rest = [-self.forms.over_norm(part, q1, q2, node) for part in kernels[1:]]
+        means = [self._pooled_mean(mean, window, node) for mean in self.forms.sides((m.mean1, m.mean2), source)]
+        mean1, mean2 = self.forms.lifted(means[0], means[1], node)
+        raw = any(t.atom.raw for t in pair.terms)
+        atom = Atom(node, Moments(q1, q2, Jet((gap, *rest)), mean1, mean2), pair.support, pair.gaussian, raw, mixed=True)
+        return self.kernel.statistics.checked(Pair.of(atom), node)
+
+    def _pooled_mean(self, mean: Array, window: Window | Mixing, node: Node) -> Array:
+        return window.summed(self.forms.spread(mean, self.forms.parents[node][0])) / window.counts

@@ -1,0 +1,121 @@
+"""The maximal subnetworks of a network, and the maxima over subnetworks that shaping sets."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import truth
+from ...foundation.printing import Tabled, html_table, text_table
+from ...network.layers import Nonlinear
+from ...network.network import Network
+from .forward import Bounds, ForwardSlope
+from .leaky_relus import MaximalCValue, maximal_c_value
+from .maxima import Maximal, maximal
+from .regions import Subnetwork, network_regions
+from .slope_maxima import MaximalCurvature, MaximalSlope, maximal_curvature, maximal_slope
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "Bounds", "ForwardSlope", "Maximal", "MaximalCValue", "MaximalCurvature", "MaximalSlope", "Subnetwork", "Subnetworks", "maximal",
+    "maximal_c_value", "maximal_curvature", "maximal_slope", "subnetworks",
+]  # fmt: skip
+
+Node = Hashable
+SHOWN = 12
+
+
+class Subnetworks(tuple[Subnetwork, ...], Tabled):
+    """Subnetworks of a network, in the order of their exits: a tuple that can be drawn and knows which depth its reading may hide."""
+
+    network: Network
+    permissive: bool
+
+    def __new__(cls, items: Iterable[Subnetwork], network: Network, permissive: bool) -> Subnetworks:
+        made = super().__new__(cls, items)
+        made.network, made.permissive = network, permissive
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Subnetworks, (tuple(self), self.network, self.permissive)
+
+    def bounds(self, psi: float | None = None) -> Bounds:
+        """Strict mu, forward bound and longest-path bound at ``psi`` together, with the warning where the first hides depth."""
+        return maximal_slope(self.network).bounds(psi)
+
+    @property
+    def warning(self) -> str | None:
+        """A text where taps, heads or further inputs hide depth from the strict reading; None where they do not."""
+        return None if self.permissive else maximal_slope(self.network).warning
+
+    @property
+    def nonlinear(self) -> Subnetworks:
+        """Those with a nonlinear layer, without which a subnetwork has slope 1 and curvature 0."""
+        layer = self.network.layer
+        kept = (s for s in self if any(isinstance(layer(node), Nonlinear) for node in s.layers))
+        return Subnetworks(kept, self.network, self.permissive)
+
+    def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """The network with the subnetworks as coloured regions; see :func:`kcalc.plotting.network`."""
+        from ... import plotting
+
+        return plotting.network(self.network, ax=ax, **{"regions": self, **options})
+
+    def __repr__(self) -> str:
+        kind, hidden = "permissive" if self.permissive else "maximal", "; warning: depth is hidden" if self._notes() else ""
+        return f"{len(self)} {kind} subnetwork{'s' * (len(self) != 1)} of {self.network!r}"[: 199 - len(hidden)] + hidden
+
+    def to_dict(self) -> dict[str, Any]:
+        """Entry, exit and layers of each, as plain data."""
+        pieces = [{"entry": str(s.entry), "exit": str(s.exit), "layers": [str(node) for node in s.layers]} for s in self]
+        return {"permissive": self.permissive, "subnetworks": pieces, "warning": self.warning}
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """As :meth:`draw`."""
+        return self.draw(ax)
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [{"entry": str(piece.entry), "exit": str(piece.exit), "layers": len(piece.layers)} for piece in self]
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        body = ((str(piece.entry), str(piece.exit), str(len(piece.layers))) for piece in self)
+        return [("entry", "exit", "layers"), *body]
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), text_table(self._rows(), SHOWN), *self._notes()])
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
+        return html_table(self._rows(), repr(self), SHOWN) + notes
+
+    def _notes(self) -> list[str]:
+        try:
+            return [f"warning: {self.warning}"] if self.warning else []
+        except KcalcError:  # a layer without a slope: subnetworks exist all the same
+            return []
+
+
+def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
+    """The maximal subnetworks: those that do not compose with another one to a larger subnetwork.
+
+    In the strict reading, every subnetwork lies in exactly one of them, as an interval between two of its cut points. Those without a
+    nonlinear layer are listed too. A network of several inputs has no subnetwork that holds the layer where they first meet.
+
+    ``permissive=True`` lets inner feature maps be used outside too. A subnetwork is then any layer t with all that lies behind it up
+    to a map that every path to t passes; the maximal ones, one for each t, begin at the earliest such map. The papers' formulas are
+    strict [DKS eq. 20], [TAT App. B.5]; the maximum over permissive ones, ``kc.maximal_slope(net).forward``, sees through taps.
+    Cost: O((nodes + edges) log nodes); ``layers`` are found when asked for.
+    """
+    permissive = truth(permissive, "permissive")
+    nodes, _, regions = network_regions(network)
+    pairs = ((path[0], path[-1]) for path in regions.paths)
+    if permissive:
+        top: list[int] = []
+        for node, above in enumerate(regions.idom):
+            top.append(node if above == len(nodes) else top[above])
+        pairs = ((first, node) for node, first in enumerate(top) if first != node)
+    return Subnetworks((Subnetwork(nodes[s], nodes[t], network) for s, t in pairs), network, permissive)

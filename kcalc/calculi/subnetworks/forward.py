@@ -1,0 +1,268 @@
+"""The slope from the inputs to every node at once, ``max_t V(t)``, and the depth across all taps, heads and inputs.
+
+A subnetwork ends where a map is read or declared outside, so its depth is hidden from a maximum over subnetworks; these are not.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import sympy as sp
+
+from ...fields.arguments import real_array
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.printing import Tabled
+from ...foundation.process_state import cached_property
+from ...maps.maps import Assumption
+from ...network.network import Network
+from ...network.primitives import Post
+from ..convex import ConvexCalculus
+from ..factored import Array, as_floats, is_zero
+
+__all__ = ["Bounds", "ForwardSlope", "as_slopes", "depths_text", "newton"]
+
+Node = Hashable
+LARGE = 500.0
+HIDDEN = "taps, heads or further inputs hide depth from the strict reading"
+
+
+class _State(NamedTuple):
+    """``V = psi^power * constant * V(base)``; base 0 is that of the inputs, the others are mixes."""
+
+    base: int
+    power: int
+    log_constant: float
+
+
+class _Forward(ConvexCalculus[_State]):
+    """``mixes[k]`` holds (shares, states) of base k + 1."""
+
+    def __init__(self, network: Network, q: Any) -> None:
+        super().__init__(network, q)
+        self.mixes: list[tuple[Sequence[sp.Expr], list[_State]]] = []
+
+    def start(self) -> _State:
+        return _State(0, 0, 0.0)
+
+    def nonlinear(self, op: Post, node: Node, state: _State) -> _State:
+        return _State(state.base, state.power + 1, state.log_constant)
+
+    def normalise(self, slope: sp.Expr, state: _State) -> _State:
+        return _State(state.base, state.power, state.log_constant + math.log(float(slope)))
+
+    def mix(self, shares: Sequence[sp.Expr], states: Sequence[_State]) -> _State:
+        if all(state == states[0] for state in states):
+            return states[0]
+        self.mixes.append((shares, list(states)))
+        return _State(len(self.mixes), 0, 0.0)
+
+
+class ForwardSlope:
+    """``max_t V(t)`` over all nodes ``t``, with ``V(t)`` the slope from the inputs (which move together) to ``t``, for ``psi >= 1``.
+
+    It bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``) and, unlike a maximum over subnetworks, sees through
+    taps, heads and further inputs. For a network of one input it is the maximum over subnetworks in the permissive reading.
+    """
+
+    def __init__(self, network: Network, q: Any = None) -> None:
+        self.network = network
+        self._reading = _Forward(network, q)
+        self._states = self._reading.read()
+        steepest: dict[tuple[int, float], tuple[int, Node]] = {}
+        for node, state in self._states.items():
+            key = state.base, state.log_constant
+            if key not in steepest or steepest[key][0] < state.power:
+                steepest[key] = state.power, node
+        self._candidates = [(_State(base, power, log), node) for (base, log), (power, node) in steepest.items()]
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The assumptions of the formal reading."""
+        return self._reading.assumptions
+
+    @cached_property
+    def _mixes(self) -> list[tuple[Array, list[_State]]]:
+        return [(as_floats(shares), states) for shares, states in self._reading.mixes]
+
+    def _bases(self, log_psi: float) -> tuple[list[float], list[float]]:
+        """``log V`` and ``d log V / d log psi`` of the inputs and of every mix."""
+        logs, degrees = [0.0], [0.0]
+        for weights, states in self._mixes:
+            at = [logs[s.base] + s.power * log_psi + s.log_constant for s in states]
+            mean = [degrees[s.base] + s.power for s in states]
+            if len(states) > 8:
+                log, degree = _mixed_arrays(weights, np.array(at), np.array(mean))
+            else:
+                log, degree = _mixed(weights.tolist(), at, mean)
+            logs.append(log)
+            degrees.append(degree)
+        return logs, degrees
+
+    def _greatest(self, log_psi: float) -> tuple[float, float, Node]:
+        """``log max_t V(t)``, its derivative, and the node."""
+        logs, degrees = self._bases(log_psi)
+        value, degree, index = max(
+            (logs[s.base] + s.power * log_psi + s.log_constant, degrees[s.base] + s.power, -k) for k, (s, _) in enumerate(self._candidates)
+        )
+        return value, degree, self._candidates[-index][1]
+
+    def log_at(self, node: Node, psi: float) -> float:
+        """``log V(node)``."""
+        state = self._states[node]
+        return self._bases(math.log(psi))[0][state.base] + state.power * math.log(psi) + state.log_constant
+
+    def __call__(self, psi: Any) -> Any:
+        """The greatest slope, elementwise. Raises: KcalcError for psi < 1."""
+        logs = as_slopes(psi)
+        with np.errstate(over="ignore"):
+            return np.exp(np.array([self._greatest(float(log))[0] for log in logs.flat])).reshape(logs.shape)[()]
+
+    def active(self, psi: float) -> Node:
+        """The node whose feature map is steepest at a number ``psi``."""
+        logs = as_slopes(psi)
+        if logs.ndim:
+            raise KcalcError("active takes one psi at a time")
+        return self._greatest(float(logs))[2]
+
+    def inverse(self, target: Any) -> Any:
+        """``psi`` with greatest slope ``target``, elementwise. Raises: KcalcError for a target not above the value at ``psi = 1``."""
+        values = real_array(target, "target")
+        if not self.depth:
+            raise KcalcError("the forward slope has no inverse: the network has no nonlinear layer")
+        least = math.exp(self._greatest(0.0)[0])
+        if not np.all(values > least):
+            raise KcalcError(f"a target slope must exceed {least:.6g}, the value at psi = 1, got {glimpse(target)}")
+        return newton(lambda log: self._greatest(log)[:2], values)
+
+    # -- depth ---------------------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _depths(self) -> list[tuple[int, float]]:
+        """The greatest (number of nonlinear layers, log of constants) on a path to every base, weights of 0 not counted."""
+        depths = [(0, 0.0)]
+        for shares, states in self._reading.mixes:
+            reached = [(depths[s.base], s) for s, share in zip(states, shares, strict=True) if not is_zero(share)]
+            depths.append((max(d[0] + s.power for d, s in reached), max(d[1] + s.log_constant for d, s in reached)))
+        return depths
+
+    @cached_property
+    def depth(self) -> int:
+        """The greatest number of nonlinear layers on any path through the network, across all taps, heads and inputs."""
+        return max(self._depths[s.base][0] + s.power for s, _ in self._candidates)
+
+    def longest_path_bound(self, psi: Any) -> Any:
+        """``psi^depth`` (times the greatest product of LayerNorm slopes on a path), above the slope between any two nodes."""
+        logs = as_slopes(psi)
+        constant = max(self._depths[s.base][1] + s.log_constant for s, _ in self._candidates)
+        with np.errstate(over="ignore"):
+            return np.exp(self.depth * logs + constant)[()]
+
+    def __repr__(self) -> str:
+        return f"ForwardSlope({len(self.network)} nodes, depth {self.depth})"
+
+
+def depths_text(strict: int, depth: int) -> str:
+    """How much of the network's depth the deepest subnetwork has, in words."""
+    return f"the deepest subnetwork has {strict} of the {depth} nonlinear layers on the longest path"
+
+
+@dataclass(frozen=True)
+class Bounds(Tabled):
+    """How steep a network is at ``psi``, three ways: ``strict <= forward <= longest_path``.
+
+    ``strict`` is the maximum over subnetworks, ``forward`` that of the slope from the inputs to any node, ``longest_path`` is
+    ``psi^depth``. ``strict_depth`` is the number of nonlinear layers of the deepest subnetwork. Where ``hidden``, only the other
+    two say something of the depth across the network.
+    """
+
+    psi: float
+    strict: float
+    forward: float
+    longest_path: float
+    strict_depth: int
+    depth: int
+    hidden: bool
+
+    @property
+    def warning(self) -> str | None:
+        """A text where the strict reading hides depth, else None."""
+        if not self.hidden:
+            return None
+        figures = f"mu = {self.strict:.4g}, forward bound {self.forward:.4g}, longest path {self.longest_path:.4g}"
+        return f"{HIDDEN}: {depths_text(self.strict_depth, self.depth)}; at psi = {self.psi:.6g}: {figures}"
+
+    def _rows(self) -> list[tuple[str, float, str]]:
+        return [
+            ("strict mu", self.strict, f"maximum over subnetworks, the deepest of {self.strict_depth} nonlinear layers"),
+            ("forward bound", self.forward, "maximum of the slope from the inputs to any node"),
+            ("longest path bound", self.longest_path, f"psi^{self.depth}"),
+        ]
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [{"bound": name, "slope": value} for name, value, _ in self._rows()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as plain data."""
+        return asdict(self) | {"warning": self.warning}
+
+    def __str__(self) -> str:
+        lines = [f"slopes at psi = {self.psi:.8g}", *(f"  {name:<18}  {value:>12.8g}  {text}" for name, value, text in self._rows())]
+        return "\n".join([*lines, *([f"warning: {self.warning}"] if self.warning else [])])
+
+    def _repr_html_(self) -> str:
+        cells = ((name, f"{value:.8g}", text) for name, value, text in self._rows())
+        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
+        note = f"<p>{html.escape(self.warning)}</p>" if self.warning else ""
+        return f"<table><tr><th>at psi = {self.psi:.8g}</th><th>slope</th><th></th></tr>{rows}</table>{note}"
+
+
+def newton(function: Any, targets: Array) -> Any:
+    """``psi`` with ``f(log psi) = log target``, for a convex increasing ``f`` with ``f(x) >= x``: Newton descends from ``log target``.
+
+    Parameters: ``function`` maps ``log psi`` to (value, derivative).
+    """
+    found: list[float] = []
+    for target in targets.flat:
+        goal = at = math.log(target)
+        before = math.inf
+        for _ in range(200):
+            value, slope = function(at)
+            step = (value - goal) / slope
+            at = max(at - step, 0.0)
+            if abs(step) <= 1e-15 * at or not abs(step) < before:
+                break
+            before = abs(step)
+        found.append(math.exp(at))
+    return np.array(found).reshape(targets.shape)[()]
+
+
+def as_slopes(psi: Any) -> Array:
+    """``log psi``. Raises: KcalcError for ``psi < 1``, where the maximum would be over other subnetworks."""
+    values = real_array(psi, "psi")
+    if not np.all(values >= 1):
+        raise KcalcError(f"psi must be >= 1 (a C map with C(0) = 0 has slope >= 1 at c = 1), got {glimpse(psi)}")
+    return np.log(values)
+
+
+def _mixed(weights: Sequence[float], logs: Sequence[float], degrees: Sequence[float]) -> tuple[float, float]:
+    """Log and mean degree of ``sum_j weights_j exp(logs_j)``, to full relative precision near ``psi = 1``."""
+    top = max(logs)
+    shift = top if top > LARGE else 0.0
+    terms = [w * math.exp(log - shift) for w, log in zip(weights, logs, strict=True)]
+    total = sum(terms)
+    log = shift + math.log(total) if shift else math.log1p(sum(w * math.expm1(log) for w, log in zip(weights, logs, strict=True)))
+    return log, sum(t * d for t, d in zip(terms, degrees, strict=True)) / total
+
+
+def _mixed_arrays(weights: Array, logs: Array, degrees: Array) -> tuple[float, float]:
+    top = float(logs.max())
+    shift = top if top > LARGE else 0.0
+    terms = weights * np.exp(logs - shift)
+    total = float(terms.sum())
+    log = shift + math.log(total) if shift else math.log1p(float(weights @ np.expm1(logs)))
+    return log, float(terms @ degrees) / total

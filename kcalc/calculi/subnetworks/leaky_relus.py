@@ -1,0 +1,131 @@
+"""The maximal c value of networks whose activations are leaky ReLUs of one negative slope."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...fields.arguments import one_number, real_array
+from ...foundation.errors import KcalcError, UnreachableTarget, glimpse
+from ...foundation.printing import plain
+from ...maps.maps import Assumption
+from ...network.network import Network
+from ..convex import WHOLE
+from .maxima import Function, Maximal, Values
+from .regions import Subnetwork
+
+__all__ = ["MaximalCValue", "leaky_relu_map", "maximal_c_value"]
+
+Node = Hashable
+
+
+def leaky_relu_map(negative_slope: Any) -> Function:
+    """``C(c) = c + k (sqrt(1 - c^2) - c arccos c)`` for c in [0, 1] [TAT sec. 4].
+
+    Here ``k = (1 - alpha)^2 / (pi (1 + alpha^2))``.
+    """
+    scalar = not np.ndim(negative_slope)
+    alpha = float(negative_slope) if scalar else np.asarray(negative_slope, dtype=np.float64)
+    k = (1 - alpha) ** 2 / (math.pi * (1 + alpha**2))
+    return partial(_number if scalar else _array, k)
+
+
+def _number(k: float, c: float) -> float:
+    c = min(c, 1.0)
+    return c + k * (math.sqrt((1 - c) * (1 + c)) - c * math.acos(c))
+
+
+def _array(k: Values, c: Values) -> Values:
+    c = np.minimum(c, 1.0)
+    return c + k * (np.sqrt((1 - c) * (1 + c)) - c * np.arccos(c))
+
+
+class MaximalCValue:
+    """The maximal c value function ``max_f C_f(0)`` where activations are leaky ReLUs of one slope.
+
+    Strictly decreasing in the negative slope ``alpha`` on [-1, 1], from at most 1 to 0 (linear).
+    [TAT App. B.1, B.3]
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._maximal = Maximal(network, leaky_relu_map(0.0))
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Those of the formal reading; a norm that subtracts means of activations is heuristic."""
+        same = "every nonlinear layer is a leaky ReLU with the same negative slope"
+        told = self.network.assumptions
+        formal = [a for a in self._maximal.assumptions if a not in told]
+        norms = [a.node for a in formal if a.node != WHOLE]
+        return (
+            Assumption(WHOLE, f"{same}; sums are normalised, sigma_b = 0"),
+            *(a for a in formal if a.node == WHOLE),
+            *(Assumption(node, self._about(node), "heuristic") for node in norms),
+            *told,
+        )
+
+    def _about(self, node: Node) -> str:
+        kind = type(self.network.layer(node)).__name__
+        return (
+            f"this {kind} is taken as the identity on c values, but it subtracts the mean of the "
+            "activations it reads, which lowers c values; kc.maximal(network, r, q=1.0) counts that"
+        )
+
+    def __call__(self, negative_slope: Any) -> Any:
+        """The maximal c value, elementwise. Raises: KcalcError outside [-1, 1]."""
+        values = real_array(negative_slope, "negative_slope")
+        if not np.all(np.abs(values) <= 1):
+            raise KcalcError(f"negative_slope must lie in [-1, 1], got {glimpse(negative_slope)}")
+        start = np.zeros(values.shape) if values.ndim else 0.0
+        return np.asarray(self._maximal._greatest([leaky_relu_map(values)], start))[()]
+
+    def active(self, negative_slope: float) -> Subnetwork:
+        """The (first) subnetwork that attains the maximum."""
+        slope = one_number(negative_slope, "negative_slope")
+        self(slope)
+        return self._maximal._attaining([leaky_relu_map(slope)], 0.0)
+
+    def inverse(self, target: Any) -> Any:
+        """The negative slope at which the maximal c value is ``target`` in (0, 1), elementwise.
+
+        Raises: KcalcError for other targets; UnreachableTarget where the network is too shallow,
+        even with ``alpha = -1``.
+        """
+        values = real_array(target, "target")
+        if not np.all((values > 0) & (values < 1)):
+            shown = glimpse(target)
+            raise KcalcError(f"a target c value must lie strictly between 0 and 1, got {shown}")
+        most = float(self(-1.0))
+        if np.any(values > most):
+            bound = f"the maximal c value of this network is at most {most:.6g} (negative slope -1)"
+            raise UnreachableTarget(f"{bound}, got {glimpse(target)}")
+        slopes = [self._inverse(float(value)) for value in values.flat]
+        return np.array(slopes).reshape(values.shape)[()]
+
+    def _inverse(self, value: float) -> float:
+        from scipy.optimize import brentq
+
+        root: Any = brentq(lambda alpha: float(self(alpha)) - value, -1.0, 1.0, xtol=1e-15)
+        return float(root)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind of maximum, the largest value and the assumptions, as plain data."""
+        notes = plain(self.assumptions)
+        return {"maximum": "c value", "at_relu": float(self(0.0)), "assumptions": notes}
+
+    def __repr__(self) -> str:
+        return f"MaximalCValue({self._maximal._text()})"
+
+    def _repr_latex_(self) -> str:
+        formula = r"\displaystyle \mu^0(\alpha) = \max_f\; \mathcal{C}_f(0)"
+        return rf"${formula}\quad\text{{({self._maximal._text()})}}$"
+
+
+def maximal_c_value(network: Network) -> MaximalCValue:
+    """The maximal c value function of a network; see :class:`MaximalCValue`."""
+    return MaximalCValue(network)

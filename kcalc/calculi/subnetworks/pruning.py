@@ -1,0 +1,170 @@
+"""Which polynomials a maximum over ``psi >= 1`` can do without: only those proved to lie below another one are dropped.
+
+The rule of [DKS sec. 17.2, 21.3], to drop divisors of another polynomial, is wrong: ``p_f = ((1 + psi)/2)^13`` divides
+``p_h = p_f (psi^2 - 3 psi + 3)``, which lies below it on (1, 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy as sp
+
+from ...fields.balls import BallField
+from ..expansion import needed_factors, rational_polynomials
+from ..factored import Factors, Monomial, Terms
+
+__all__ = ["certified", "dominates", "expanded", "not_included"]
+
+MOST_TERMS = 600  # polynomials of more coefficients are not compared
+MOST_PIECES = 24
+MOST_ROOTS = 64  # the degree up to which roots are isolated
+MOST_PRODUCTS = 20_000  # of powers of several symbols
+MOST_BITS = 4_000_000  # of the coefficients of all candidates together
+BALL_DIGITS = 120
+
+
+def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
+    """The products that are not contained in another one as multisets of factors, longest first.
+
+    Dropping the others is sound: the quotient is a product of slope polynomials, so >= 1 for psi >= 1.
+    """
+    kept: list[Monomial] = []
+    holders: dict[int, list[dict[int, int]]] = {}
+    for monomial in sorted(polynomials, key=lambda m: (-sum(e for _, e in m), m)):
+        if not monomial:
+            continue
+        candidates = min((holders.get(f, []) for f, _ in monomial), key=len)
+        if not any(all(other.get(f, 0) >= e for f, e in monomial) for other in candidates):
+            kept.append(monomial)
+            held = dict(monomial)
+            for f, _ in monomial:
+                holders.setdefault(f, []).append(held)
+    return kept
+
+
+def certified(factors: Factors, monomials: Sequence[Monomial]) -> list[Monomial]:
+    """The products without those that are proved to lie below another one for all ``psi >= 1``.
+
+    Numbers are taken as they are: rationals exactly; floats as the binary rationals they are (shares of a mix scaled to sum 1) and
+    other numbers in ball arithmetic. Where there are symbols in weights or polynomials too long, nothing is dropped; for several
+    slope symbols, only comparisons that Taylor coefficients of rational polynomials prove.
+    """
+    kept = list(monomials)
+    if not 1 < len(kept) <= MOST_PIECES:
+        return kept
+    polynomials = expanded(factors, kept) or _of_several_symbols(factors, kept)
+    if polynomials is None:
+        return kept
+    alive = list(range(len(kept)))
+    for i in range(len(kept)):
+        if any(j != i and dominates(polynomials[j], polynomials[i]) for j in alive):
+            alive.remove(i)
+    return [kept[i] for i in alive]
+
+
+def dominates(upper: Any, lower: Any) -> bool:
+    """True if ``upper >= lower`` for all ``psi >= 1`` is proved.
+
+    Parameters: polynomials of python-flint in ``t = psi - 1`` (one, or one for each slope symbol). Either all coefficients of the
+    difference are >= 0, or (exact ones in one t) its real roots at t > 0, isolated rigorously, all have even multiplicity and it is
+    positive far out.
+    """
+    import flint
+
+    difference = upper - lower
+    coefficients = list(difference.coeffs())
+    if all(c >= 0 for c in coefficients):
+        return True
+    if not isinstance(difference, flint.fmpq_poly) or coefficients[-1] < 0:  # balls cannot tell double roots
+        return False
+    if next(c for c in coefficients if c != 0) < 0:  # below just above psi = 1
+        return False
+    if difference.degree() > MOST_ROOTS or any(difference(flint.fmpq(2**k, 16)) < 0 for k in range(10)):
+        return False
+    roots: Any = difference.numer().complex_roots()
+    return not any(multiplicity % 2 and root.imag == 0 and not root.real <= 0 for root, multiplicity in roots)
+
+
+def expanded(factors: Factors, monomials: Sequence[Monomial]) -> list[Any] | None:
+    """Products as python-flint polynomials in ``t = psi - 1``; None where they are not polynomials in one symbol, or too long."""
+    import flint
+
+    needed = needed_factors(factors, monomials)
+    symbols = [k for k in needed if isinstance(factors.table[k], sp.Symbol)]
+    if len(symbols) > 1 or max(factors.measure(monomials, largest=True)) >= MOST_TERMS:
+        return None
+    numbers = [share for k in needed for share in _numbers(factors.table[k])]
+    if any(share.free_symbols for share in numbers):
+        return None
+    exact = all(share.is_Rational for share in numbers)
+    if exact and sum(_bits(share) for share in numbers) * max(factors.measure(monomials, largest=True)) > MOST_BITS:
+        return None
+    make = flint.fmpq_poly if exact else flint.arb_poly
+    with BallField(BALL_DIGITS).working():
+        known: dict[int, Any] = {}
+        for k in needed:
+            known[k] = _factor(factors.table[k], known, make, exact)
+        return [_product(monomial, known, make) for monomial in monomials]
+
+
+def _of_several_symbols(factors: Factors, monomials: Sequence[Monomial]) -> list[Any] | None:
+    needed = needed_factors(factors, monomials)
+    terms = 1
+    for symbol in (k for k in needed if isinstance(factors.table[k], sp.Symbol)):
+        terms *= 1 + max(_power(factors, needed, symbol, monomials))
+    mixed = any(share.free_symbols for k in needed for share in _numbers(factors.table[k]))
+    return None if mixed or terms > MOST_PRODUCTS else rational_polynomials(factors, monomials, shift=1)
+
+
+def _power(factors: Factors, needed: Sequence[int], symbol: int, monomials: Sequence[Monomial]) -> list[int]:
+    """The degrees of products in one symbol."""
+    degrees: dict[int, int] = {}
+    for k in needed:
+        entry = factors.table[k]
+        inner = [] if isinstance(entry, sp.Expr) else [sum(e * degrees[f] for f, e in part) for _, part in entry]
+        degrees[k] = max(inner, default=int(k == symbol))
+    return [sum(e * degrees[f] for f, e in monomial) for monomial in monomials]
+
+
+def _numbers(entry: sp.Expr | Terms) -> list[sp.Expr]:
+    if isinstance(entry, sp.Expr):
+        return [] if isinstance(entry, sp.Symbol) else [entry]
+    return [share for share, _ in entry]
+
+
+def _factor(entry: sp.Expr | Terms, known: Mapping[int, Any], make: Any, exact: bool) -> Any:
+    if isinstance(entry, sp.Symbol):
+        return make([1, 1])
+    if isinstance(entry, sp.Expr):
+        return make([_number(entry, exact)])
+    shares = [_number(share, exact) for share, _ in entry]
+    if any(share.is_Float for share, _ in entry):
+        whole = sum(shares)
+        shares = [share / whole for share in shares]
+    total = make([0])
+    for share, (_, part) in zip(shares, entry, strict=True):
+        total += share * _product(part, known, make)
+    if not exact and all(known[f][0] == 1 for _, part in entry for f, _ in part):
+        total[0] = 1  # the shares add up to 1
+    return total
+
+
+def _product(monomial: Monomial, known: Mapping[int, Any], make: Any) -> Any:
+    total = make([1])
+    for factor, exponent in monomial:
+        total *= known[factor] ** exponent
+    return total
+
+
+def _number(value: sp.Expr, exact: bool) -> Any:
+    import flint
+
+    if exact:
+        return flint.fmpq(int(value.p), int(value.q))  # pyright: ignore[reportAttributeAccessIssue]
+    return BallField(BALL_DIGITS).number(float(value) if value.is_Float else value)
+
+
+def _bits(value: sp.Expr) -> int:
+    return int(value.q).bit_length() + 1  # pyright: ignore[reportAttributeAccessIssue]

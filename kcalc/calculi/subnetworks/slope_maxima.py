@@ -1,0 +1,382 @@
+"""Maxima of the slope and of the curvature over all subnetworks of a network, which DKS and TAT set.
+
+The reading is strict: an extra reader or head on an interior map, or a second input mixed in, ends every subnetwork around it, so that
+a maximum over subnetworks says nothing of the depth across it: see ``MaximalSlope.bounds`` and ``.warning``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ...activations import Activation
+from ...fields.arguments import one_number, real_array
+from ...foundation.errors import KcalcError, glimpse, unknown
+from ...foundation.printing import marked, plain
+from ...foundation.process_state import cached_property
+from ...foundation.symbols import kappa as common_curvature
+from ...maps.maps import Approximable, Assumption
+from ...network.layers import Product
+from ...network.network import Network, Step
+from ..factored import ONE, Array, Factors, LogProgram, Monomial
+from ..slopes import Slopes, polynomial_texts
+from .forward import HIDDEN, Bounds, ForwardSlope, as_slopes, depths_text, newton
+from .pruning import certified, not_included
+from .regions import Subnetwork, network_regions
+
+__all__ = ["MaximalCurvature", "MaximalSlope", "maximal_curvature", "maximal_slope"]
+
+Node = Hashable
+
+
+class Polynomials:
+    """The distinct slope polynomials of the maximal subnetworks, each with the first subnetwork that has it."""
+
+    def __init__(self, network: Network, q: Any, symbols_by_activation: bool) -> None:
+        self.calculus = Slopes(network, q, symbols_by_activation)
+        nodes, parents, regions = network_regions(network)
+        local = self._local(list(network.steps()), parents, regions.idom)
+        first: dict[Monomial, tuple[Node, Node]] = {}
+        for path in regions.paths:
+            polynomial = _gather([local[node] for node in path[1:]])
+            first.setdefault(polynomial, (nodes[path[0]], nodes[path[-1]]))
+        self.monomials: list[Monomial] = not_included(first) or [ONE]
+        self.owners = [Subnetwork(*first[m], network) if m in first else None for m in self.monomials]
+
+    def _local(self, steps: Sequence[Step], parents: Sequence[Sequence[int]], idom: Sequence[int]) -> list[Monomial]:
+        """The polynomial of every node relative to its immediate dominator.
+
+        A mix of nodes p needs them relative to its own dominator s: the product over the dominator path from p up to s, kept at p.
+        """
+        of_node = self.calculus.of_node
+        single: dict[int, Monomial] = {}
+        local: list[Monomial] = []
+        known: dict[int, tuple[int, Monomial]] = {}
+
+        def relative(node: int, top: int) -> Monomial:
+            parts: list[Monomial] = []
+            at = node
+            while at != top:
+                if at in known and known[at][0] == top:
+                    if at == node:
+                        return known[at][1]
+                    parts.append(known[at][1])
+                    break
+                if local[at]:
+                    parts.append(local[at])
+                at = idom[at]
+            known[node] = top, _gather(parts)
+            return known[node][1]
+
+        for k, (node, layer, _) in enumerate(steps):
+            if len(parents[k]) > 1:
+                local.append(of_node(node, [relative(p, idom[k]) for p in parents[k]]))
+                continue
+            if node in self.calculus.centring:
+                local.append(of_node(node, [ONE]))
+                continue
+            if id(layer) not in single:
+                single[id(layer)] = of_node(node, [ONE] * len(parents[k]))
+            local.append(single[id(layer)])
+        return local
+
+
+def _gather(parts: Sequence[Monomial]) -> Monomial:
+    """The product of many polynomials."""
+    if len(parts) < 2:
+        return parts[0] if parts else ONE
+    exponents: Counter[int] = Counter()
+    for part in parts:
+        for factor, exponent in part:
+            exponents[factor] += exponent
+    return tuple(sorted(exponents.items()))
+
+
+class MaximalSlope(Approximable):
+    """The maximal slope function ``mu(psi) = max_f p_f(psi)`` over all subnetworks ``f``, for ``psi >= 1`` [DKS sec. 17.1].
+
+    Callable on numbers and arrays; where activations have symbols of their own, on a mapping {activation name: slope}.
+    """
+
+    def __init__(self, network: Network, q: Any = None, symbols_by_activation: bool = False) -> None:
+        self.network = network
+        self._q = q
+        self._set = Polynomials(network, q, symbols_by_activation)
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The assumptions of the formal reading; it needs no fresh inputs of activations and no independent addends."""
+        return self._set.calculus.assumptions
+
+    @cached_property
+    def pieces(self) -> tuple[sp.Expr, ...]:
+        """The slope polynomials to maximise over, as SymPy expressions, those of highest degree first.
+
+        Equal ones are listed once. Dropped are those whose factors are among another one's (as multisets) and, for numeric weights,
+        those proved to lie below another one for all ``psi >= 1``; evaluation by number does without the second rule.
+        """
+        return tuple(self._factors.expr(monomial) for monomial in self._pruned)
+
+    @cached_property
+    def _pruned(self) -> list[Monomial]:
+        return certified(self._factors, self._set.monomials)
+
+    @property
+    def expr(self) -> sp.Expr:
+        """The maximum of the pieces as a SymPy expression."""
+        return self.pieces[0] if len(self.pieces) == 1 else sp.Max(*self.pieces, evaluate=False)
+
+    @property
+    def symbols(self) -> tuple[sp.Symbol, ...]:
+        """The slope symbols in the pieces."""
+        return tuple(entry for entry in self._factors.table if isinstance(entry, sp.Symbol))
+
+    @property
+    def symbols_of(self) -> Mapping[Activation, sp.Symbol]:
+        """The slope symbol of every activation, where each has its own."""
+        return MappingProxyType(self._set.calculus.symbols)
+
+    def __call__(self, psi: Any) -> Any:
+        """``mu(psi)``, elementwise. Raises: KcalcError for psi < 1 and for symbols in mixing weights."""
+        logs, shape = self._evaluate(psi)
+        with np.errstate(over="ignore"):
+            return np.exp(logs.max(axis=0)).reshape(shape)[()]
+
+    def active(self, psi: Any) -> Subnetwork:
+        """The (first) maximal subnetwork that attains the maximum at a number ``psi``."""
+        logs, shape = self._evaluate(psi)
+        if shape:
+            raise KcalcError("active takes one psi at a time")
+        owner = self._set.owners[int(logs[:, 0].argmax())]
+        if owner is None:
+            raise KcalcError("the network has no nonlinear layer, so no subnetwork is steeper than another")
+        return owner
+
+    def inverse(self, target: Any) -> Any:
+        """``psi`` with ``mu(psi) = target``, elementwise, to rounding, for targets above ``mu(1)`` (1 but for steep LayerNorms).
+
+        ``log mu`` is convex in ``log psi`` (a maximum of log-sum-exp) and ``mu(psi) >= psi``, so that Newton's method descends
+        monotonically from ``log psi = log target``.
+        Raises: KcalcError for other targets, a network without nonlinear layers, several slope symbols, or symbols in mixing weights.
+        """
+        values = real_array(target, "target")
+        if len(self.symbols) != 1:
+            reason = f"it depends on {len(self.symbols)} slopes" if self.symbols else "the network has no nonlinear layer"
+            raise KcalcError(f"the maximal slope function has no inverse: {reason}")
+        least = float(self({str(self.symbols[0]): 1.0}))
+        if not np.all(values > least):
+            raise KcalcError(f"a target slope must exceed {least:.6g}, the value at psi = 1, got {glimpse(target)}")
+        return newton(self._log_and_slope, values)
+
+    def _log_and_slope(self, log_psi: float) -> tuple[float, float]:
+        logs, degrees = self._program([np.array([log_psi])], self._set.monomials)
+        piece = int(logs[:, 0].argmax())
+        return float(logs[piece, 0]), float(degrees[piece, 0])
+
+    # -- depth hidden by the strict reading ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def forward(self) -> ForwardSlope:
+        """``max_t V(t)`` over all nodes, a function of psi with an inverse of its own."""
+        return ForwardSlope(self.network, self._q)
+
+    @property
+    def depth(self) -> int:
+        """The greatest number of nonlinear layers on any path through the network, across all taps, heads and inputs."""
+        return self.forward.depth
+
+    def longest_path_bound(self, psi: Any) -> Any:
+        """``psi^depth``, above the slope between any two nodes."""
+        return self.forward.longest_path_bound(psi)
+
+    def forward_bound(self, psi: Any) -> Any:
+        """``max_t V(t)`` over all nodes ``t``, with ``V(t)`` the slope from the inputs (which move together) to ``t``."""
+        return self.forward(psi)
+
+    def bounds(self, psi: float | None = None) -> Bounds:
+        """The three figures for the steepness of the network at ``psi`` (by default ``1.5^(1/depth)``), with the warning, if any."""
+        if len(self.symbols) > 1:
+            raise KcalcError("bounds need one slope for all activations: build the function without symbols_by_activation")
+        if psi is not None:
+            psi = one_number(psi, "psi")
+        strict = max(self._factors.measure(self._set.monomials, largest=True))
+        at = 1.5 ** (1 / max(self.depth, 1)) if psi is None else float(np.exp(as_slopes(psi)))
+        mu, forward = float(self(at)), float(self.forward(at))
+        return Bounds(at, mu, forward, float(self.forward.longest_path_bound(at)), strict, self.depth, self._hidden(at, strict, mu))
+
+    def _hidden(self, psi: float, strict: int, mu: float) -> bool:
+        """Whether an output of a network of several inputs or outputs is deeper or steeper than its subnetworks say."""
+        if len(self.network.inputs) + len(self.network.outputs) == 2 or not self.depth:
+            return False
+        reached = max(self.forward.log_at(node, psi) for node in self.network.outputs)
+        return strict < 0.9 * self.depth or reached > 1.1 * math.log(mu) + 1e-12
+
+    @cached_property
+    def warning(self) -> str | None:
+        """A text where taps, heads or further inputs hide depth from the strict reading; None where they do not.
+
+        It is given where the deepest subnetwork has less than 0.9 of the depth, or (numeric weights) an output's ``log V`` exceeds
+        ``log mu`` by more than a tenth at ``psi = 1.5^(1/depth)``. One-input one-output networks never have it.
+        """
+        if len(self.network.inputs) + len(self.network.outputs) == 2 or not self.depth:
+            return None
+        if not self.network.free_symbols and len(self.symbols) == 1:
+            return self.bounds().warning
+        strict = max(self._factors.measure(self._set.monomials, largest=True))
+        return f"{HIDDEN}: {depths_text(strict, self.depth)}" if strict < 0.9 * self.depth else None
+
+    # -- habits -------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _factors(self) -> Factors:
+        return self._set.calculus.factors
+
+    @cached_property
+    def _program(self) -> LogProgram:
+        return LogProgram(self._factors)
+
+    def _evaluate(self, psi: Any) -> tuple[Array, tuple[int, ...]]:
+        """Logs (piece, point) and the shape of the points."""
+        if isinstance(psi, Mapping):
+            given = {key if isinstance(key, str) else glimpse(key): value for key, value in psi.items()}
+            names = [str(symbol) for symbol in self.symbols]
+            for key in given:
+                if names and f"psi_{key.removeprefix('psi_')}" not in names and key not in names:
+                    raise unknown("slope", key, names)
+                if not key.startswith("psi_") and f"psi_{key}" in given:
+                    raise KcalcError(f"the slope of {key} is given twice, as {key!r} and as 'psi_{key}'; give one of them")
+            missing = [name for name in names if name not in given and name.removeprefix("psi_") not in given]
+            if missing:
+                raise KcalcError(f"no value is given for {', '.join(missing)}")
+            values = (as_slopes(given.get(name, given.get(name.removeprefix("psi_")))) for name in names)
+            try:
+                columns = np.broadcast_arrays(np.zeros(()), *values)[1:] or (np.zeros(()),)
+            except KcalcError:
+                raise
+            except ValueError:
+                raise KcalcError("the slopes given for the activations do not broadcast together") from None
+        elif len(self.symbols) > 1:
+            names = ", ".join(map(str, self.symbols))
+            raise KcalcError(f"the maximal slope depends on {names}; pass a mapping of activation names to slopes")
+        else:
+            columns = (as_slopes(psi),)
+        logs, _ = self._program([column.reshape(-1) for column in columns[: len(self.symbols)]], self._set.monomials)
+        return np.broadcast_to(logs, (len(logs), columns[0].size)), columns[0].shape
+
+    def __str__(self) -> str:
+        return self._text(str, "max{%s}")
+
+    def _text(self, write: Callable[[Any], str], maximum: str) -> str:
+        """The maximum written out, polynomials too long to read by their degree."""
+        parts = polynomial_texts(self._factors, self._pruned, write)
+        return parts[0] if len(parts) == 1 else maximum % ", ".join(parts[:8] + ["..."] * (len(parts) > 8))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The maximum as text, its symbols and the assumptions, as plain data."""
+        return {"maximum": "slope", "expr": str(self), "symbols": [str(s) for s in self.symbols], "assumptions": plain(self.assumptions)}
+
+    def __repr__(self) -> str:
+        text = str(self)
+        return f"MaximalSlope({marked(text if len(text) <= 180 else text[:179] + '…', self)})"
+
+    def _repr_latex_(self) -> str:
+        arguments = ", ".join(sp.latex(symbol) for symbol in self.symbols) or r"\psi"
+        body = self._text(sp.latex, r"\max\left\{%s\right\}")
+        return rf"$\displaystyle \mu({arguments}) = {body}$"
+
+
+def maximal_slope(network: Network, q: Any = None, *, symbols_by_activation: bool = False) -> MaximalSlope:
+    """The maximal slope function ``mu`` of a network; see :class:`MaximalSlope` and, for ``q``, ``kc.slope_polynomial``."""
+    return MaximalSlope(network, q, symbols_by_activation)
+
+
+# -- curvature -----------------------------------------------------------------------------------------------------------------------
+
+
+class MaximalCurvature:
+    """The maximal curvature function ``max_f C_f''(1) = multiplier * kappa`` [TAT App. B.2, with r_2(x) = x + kappa].
+
+    Every nonlinear layer has ``C'(1) = 1`` and ``C''(1) = kappa >= 0``.
+    ``C_f''(1) / kappa`` is ``p_f'(1)``, the mean number of nonlinear layers that a path through ``f`` meets.
+    """
+
+    def __init__(self, network: Network, q: Any = None) -> None:
+        self.network = network
+        self._set = Polynomials(network, q, False)
+        steep = next(iter((*self._set.calculus.normalisations, *network.nodes_of(Product))), None)
+        if steep is not None:
+            kind = type(network.layer(steep)).__name__
+            remedy = "cut the network there" if kind == "Product" else "leave out q"
+            raise KcalcError(f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only where all slopes are 1; {remedy}")
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The assumptions of the formal reading."""
+        return *self._set.calculus.assumptions, Assumption("network", "C'(1) = 1 for every nonlinear layer")
+
+    @cached_property
+    def multipliers(self) -> tuple[sp.Expr, ...]:
+        """``p_f'(1)`` of the subnetworks to maximise over, exact; a single one where the weights are numbers."""
+        exact = [self._set.calculus.factors.curvature(monomial) for monomial in self._set.monomials]
+        if all(value.is_number for value in exact):
+            return (max(exact, key=float),)
+        return tuple(dict.fromkeys(sp.factor_terms(value) for value in exact))
+
+    @property
+    def pieces(self) -> tuple[sp.Expr, ...]:
+        """The functions to maximise over, in ``kc.symbols.kappa``."""
+        return tuple(value * common_curvature for value in self.multipliers)
+
+    @property
+    def expr(self) -> sp.Expr:
+        """The maximum of the pieces as a SymPy expression."""
+        return sp.Max(*self.multipliers, evaluate=False) * common_curvature if len(self.multipliers) > 1 else self.pieces[0]
+
+    @cached_property
+    def multiplier(self) -> float:
+        """``max_f p_f'(1)``. Raises: KcalcError for symbols in mixing weights."""
+        program = LogProgram(self._set.calculus.factors)
+        _, degrees = program([np.zeros(1)] * len(program.symbols), self._set.monomials)
+        return float(degrees.max())
+
+    def __call__(self, kappa: Any) -> Any:
+        """``multiplier * kappa``, elementwise, for ``kappa >= 0``."""
+        values = real_array(kappa, "kappa")
+        if not np.all(values >= 0):
+            raise KcalcError(f"kappa must be >= 0 (C maps are convex on [0, 1]), got {glimpse(kappa)}")
+        return (self.multiplier * values)[()]
+
+    def inverse(self, target: Any) -> Any:
+        """``kappa`` with maximal curvature ``target`` > 0, elementwise. Raises: KcalcError without nonlinear layers."""
+        values = real_array(target, "target")
+        if not self.multiplier:
+            raise KcalcError("the maximal curvature function has no inverse: the network has no nonlinear layer")
+        if not np.all(values > 0):
+            raise KcalcError(f"a target curvature must be > 0, got {glimpse(target)}")
+        return (values / self.multiplier)[()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The maximum as text and the assumptions, as plain data."""
+        return {"maximum": "curvature", "expr": self._short(str), "assumptions": plain(self.assumptions)}
+
+    def __repr__(self) -> str:
+        text = self._short(str)
+        return f"MaximalCurvature({text if len(text) <= 178 else text[:177] + '…'})"
+
+    def _repr_latex_(self) -> str:
+        return rf"$\displaystyle \mu^2(\kappa) = {self._short(sp.latex)}$"
+
+    def _short(self, write: Callable[[sp.Expr], str]) -> str:
+        text = write(self.expr)
+        return text if len(text) <= 400 else write(sp.Float(self.multiplier, 6) * common_curvature)
+
+
+def maximal_curvature(network: Network, q: Any = None) -> MaximalCurvature:
+    """The maximal curvature function of a network; see :class:`MaximalCurvature`."""
+    return MaximalCurvature(network, q)

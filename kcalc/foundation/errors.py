@@ -1,0 +1,70 @@
+"""The one exception family of kcalc: every error a user can cause is a :class:`KcalcError`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+LISTED = 6  # names that an error lists where none is near
+MANY = 1000  # names that are compared however far they are
+
+
+class KcalcError(ValueError):
+    """Something the user gave cannot be used; the message names it and a remedy."""
+
+
+class GraphError(KcalcError):
+    """The graph is not a network: a cycle, a dangling node, a wrong arity, a bad slot."""
+
+
+class NoRule(KcalcError):
+    """A calculus has no rule for a layer; the message names node, layer, calculus and the nearest rewrite."""
+
+
+class FreshnessError(KcalcError):
+    """A kernel rule's hypothesis (fresh Gaussian pre-activation, independent addends) does not hold.
+
+    ``option``: the effect of ``assume_independent=True``, said by functions that take it; ``message`` is the text without that.
+    """
+
+    def __init__(self, message: str, option: str = "") -> None:
+        super().__init__(f"{message}{option}")
+        self.message, self.option = message, option
+
+
+@contextmanager
+def without_option() -> Iterator[None]:
+    """For functions that take no ``assume_independent``: refusals of freshness do not name it."""
+    try:
+        yield
+    except FreshnessError as error:
+        raise FreshnessError(error.message) from None
+
+
+class UnreachableTarget(KcalcError):
+    """No constants meet the conditions asked of a shaping method."""
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
+    """A :class:`KcalcError` for an unknown name that lists the nearest known ones.
+
+    Parameters: ``kind`` is the kind of name ("activation"), ``name`` the given one, ``known`` the valid names.
+    """
+    names = sorted(set(known))
+    text = name if isinstance(name, str) else glimpse(name)
+    near = difflib.get_close_matches(text[:80].lower(), names, n=3, cutoff=0.4)
+    if not near and len(names) > LISTED:
+        near = difflib.get_close_matches(text[:80].lower(), names[:MANY], n=LISTED, cutoff=0.0)
+    rest = f" ({len(names)} in all)" if len(near) < len(names) and len(names) > LISTED else ""
+    given = repr(text[:80]) if isinstance(name, str) else text
+    return KcalcError(f"unknown {kind} {given}; the nearest known: {', '.join(near or names)}{rest}")
+
+
+def glimpse(value: object, length: int = 60) -> str:
+    """``repr(value)`` on one line for a message, cut short; the class of an object that cannot even show itself."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # user objects may raise anything as text
+        return f"an object of class {type(value).__name__}"
+    return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -1,0 +1,86 @@
+"""Formulas as MathML that wraps: no scripts, no fonts of its own, readable without a mathematical font."""
+
+from __future__ import annotations
+
+import html
+import re
+import xml.etree.ElementTree as ET
+from functools import lru_cache
+
+_PRIMED = re.compile(r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^")  # LaTeX sets f'^2, the converter does not
+_PRIMES = ("\u2032", "\u2033", "\u2034")
+_BREAKS = frozenset("=≤≥<>≈≠∼≲≳→⇒∝+−-∈;")
+_OPEN, _CLOSE, _BARS = frozenset("([{⌈⌊⟨"), frozenset(")]}⌉⌋⟩"), frozenset("|‖")
+_LONG = 60  # characters of LaTeX that fit a line of a phone, commands counted
+
+
+def formulas(text: str) -> str:
+    """Text with $LaTeX$ in it as HTML with MathML."""
+    pieces = re.split(r"\$(.+?)\$", text)
+    return "".join(html.escape(piece) if i % 2 == 0 else mathml(piece) for i, piece in enumerate(pieces))
+
+
+def tree(latex: str) -> ET.Element | None:
+    """One formula as a ``math`` element; None for formulas that cannot be read."""
+    from latex2mathml.converter import convert
+
+    try:
+        root = ET.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(_PRIMED.sub(r"{\1\2}^", latex))))
+    except Exception:  # the converter has no error of its own
+        return None
+    _set_primes(root)
+    return root
+
+
+@lru_cache(maxsize=4096)
+def mathml(latex: str) -> str:
+    """One formula, as written if it cannot be read; a long one in pieces between which a line may break, at operators outside brackets."""
+    root = tree(latex)
+    if root is None:
+        return f"<code>{html.escape(latex)}</code>"
+    row = root[0] if len(root) == 1 and root[0].tag == "mrow" else root
+    pieces = _pieces(list(row)) if len(latex) > _LONG else [list(row)]
+    return "<wbr>".join(_math(piece) for piece in pieces)
+
+
+def _math(items: list[ET.Element]) -> str:
+    body = "".join(ET.tostring(item, encoding="unicode") for item in items)
+    return f'<math display="inline"><mrow>{body}</mrow></math>'
+
+
+def _pieces(items: list[ET.Element]) -> list[list[ET.Element]]:
+    """Split before operators between terms."""
+    pieces: list[list[ET.Element]] = [[]]
+    depth, bars = 0, 0
+    for item in items:
+        if item.tag == "mo" and _sign(item) in _BREAKS and depth == 0 and bars % 2 == 0 and pieces[-1]:
+            pieces.append([])
+            item.set("form", "infix")
+        sign = _sign(item)
+        depth += (sign in _OPEN) - (sign in _CLOSE)
+        bars += sign in _BARS  # they open and close by turns
+        pieces[-1].append(item)
+    return pieces
+
+
+def _sign(item: ET.Element) -> str:
+    """The operator, a closing bracket with a power among them; empty for all else."""
+    base = item[0] if item.tag in ("msup", "msub", "msubsup") and len(item) else item
+    return (base.text or "").strip() if base.tag == "mo" else ""
+
+
+def _set_primes(node: ET.Element) -> None:
+    """Primes at full size behind their letter: fonts have them raised already, and twice raised nobody sees them."""
+    for child in node:
+        _set_primes(child)
+    if node.tag not in ("msup", "msubsup") or (node[-1].text or "") not in _PRIMES:
+        return
+    prime = ET.Element("mi", {"mathvariant": "normal"})
+    prime.text = node[-1].text
+    primed = ET.Element("mrow")
+    primed.extend([node[0], prime])
+    below = list(node)[1:-1]
+    node.tag = "msub" if below else "mrow"
+    for child in list(node):
+        node.remove(child)
+    node.extend([primed, *below] if below else list(primed))

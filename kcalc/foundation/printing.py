@@ -1,0 +1,159 @@
+"""Results as tables of text and HTML and as plain data: in a terminal, in a notebook and in a JSON file."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from html import escape
+from importlib import import_module
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .errors import KcalcError
+
+Rows = Sequence[Sequence[str]]
+CAPTION = 60  # characters of a repr that stands below its table
+MOST = 60  # rows that a table shows; of more, the first and the last ones
+
+
+def marked(text: str, result: Any) -> str:
+    """A text of ``repr``, a legend or an axis, and that the result is heuristic where it is."""
+    return f"{text}, heuristic" if text and getattr(result, "heuristic", False) else text
+
+
+def cut(rows: Rows, most: int = MOST) -> list[Sequence[str]]:
+    """A head and its rows; of more than ``most`` rows the first and last ones, about a row that says how many are left out."""
+    head, *body = rows
+    if len(body) <= most:
+        return [head, *body]
+    first = most // 2
+    left_out = (f"... {len(body) - most} more ...", *[""] * (len(head) - 1))
+    return [head, *body[:first], left_out, *body[len(body) - (most - first) :]]
+
+
+def text_table(rows: Rows, most: int = MOST) -> str:
+    """Aligned columns, the first to the left and the others to the right; the first row is the head."""
+    shown = cut(rows, most)
+    widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]))]
+    lines = ("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in shown)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def html_table(rows: Rows, caption: str = "", most: int = MOST) -> str:
+    """The same as an HTML table; cells are escaped."""
+    head, *body = cut(rows, most)
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    lines = "".join(f"<tr>{''.join(map(_cell, row, range(len(row))))}</tr>" for row in body)
+    above = f"<caption style='caption-side:bottom;text-align:left'>{escape(caption)}</caption>" if caption else ""
+    return f"<table>{above}<thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _cell(text: str, column: int) -> str:
+    left = "" if column else " style='text-align:left'"
+    return f"<td{left}>{escape(text)}</td>"
+
+
+def shown(value: Any, digits: int = 6) -> str:
+    """A value in a table: numbers to ``digits``, yes and no, names; "-" for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, float | np.floating):
+        return f"{value:.{digits}g}"
+    if isinstance(value, np.ndarray):
+        return f"array of shape {value.shape}" if value.size > 8 else ", ".join(shown(v, digits) for v in value.ravel())
+    if isinstance(value, tuple | list):
+        return ", ".join(shown(v, digits) for v in value) if len(value) <= 8 else f"{len(value)} values"
+    text = str(value) if "\n" not in str(value) else repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: dictionaries with text keys, lists, texts, finite numbers; None where a number is not finite."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "expr"):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, list | tuple | Set):
+        return [plain(item) for item in value]
+    if hasattr(value, "__array__") and not hasattr(value, "free_symbols"):
+        return plain(np.asarray(value).tolist())
+    return getattr(value, "name", None) or str(value) if hasattr(value, "c_map") else str(value)
+
+
+class Tabled:
+    """The habit of a result that is a table of values. Classes give ``_frame``: a dictionary per row, or {name: column}."""
+
+    def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
+        raise NotImplementedError
+
+    def to_dataframe(self) -> Any:
+        """The values, with all their digits, as a pandas DataFrame. Raises: KcalcError where pandas is not installed."""
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise KcalcError("a data frame needs pandas, which is not installed: pip install pandas") from None
+        values = self._frame()
+        return pandas.DataFrame(dict(values) if isinstance(values, Mapping) else list(values))
+
+
+def spread(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Columns of arrays that broadcast together, a row per entry."""
+    return dict(zip(columns, (a.ravel() for a in np.broadcast_arrays(*map(np.asarray, columns.values()))), strict=True))
+
+
+class Shown(Tabled):
+    """The habits of a small result: a dataclass whose fields, and the properties named in ``listed``, make a table and plain data.
+
+    Fields named in ``hidden`` stay out of the table. Classes with a better table override ``_rows``.
+    """
+
+    listed: ClassVar[tuple[str, ...]] = ()
+    hidden: ClassVar[tuple[str, ...]] = ("assumptions",)
+
+    def _names(self) -> list[str]:
+        return [*(f.name for f in dataclasses.fields(self) if f.repr), *self.listed]  # pyright: ignore[reportArgumentType]
+
+    def _rows(self) -> Rows:
+        names = [name for name in self._names() if name not in self.hidden]
+        return [("", "value"), *((name.replace("_", " "), shown(getattr(self, name))) for name in names)]
+
+    def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
+        if not dataclasses.is_dataclass(self):
+            return [self.to_dict()]
+        return [{name: getattr(self, name) for name in self._names() if name not in self.hidden}]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data; None for infinite values."""
+        return {name: plain(getattr(self, name)) for name in self._names()}
+
+    def __str__(self) -> str:
+        return text_table(self._rows())
+
+    def _repr_html_(self) -> str:
+        line = repr(self)
+        return html_table(self._rows(), line if len(line) <= CAPTION else type(self).__name__)
+
+
+class Printed(Tabled):
+    """The habit of a result whose text is a table already: a notebook shows the same, in fixed width."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def latex_text(text: Any) -> str:
+    """A name inside of LaTeX text: characters that TeX would take for commands are escaped."""
+    signs = {"\\": r"\backslash ", "^": r"\^{}", "~": r"\sim "} | {sign: rf"\{sign}" for sign in "_%&#{}$"}
+    return "".join(signs.get(sign, sign) for sign in str(text))

@@ -1,0 +1,1 @@
+"""Gaussian expectations: by quadrature in double precision, and certified by balls."""

@@ -1,0 +1,60 @@
+"""Which kinks of an activation are jumps of phi or of one of its derivatives: decided, never guessed."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import sympy as sp
+
+from kcalc.fields.balls import working
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.certified.evaluate import compile_smooth
+from kcalc.gaussian.certified.kinks import certain_kinks
+
+_BITS = 400
+
+
+@lru_cache(maxsize=512)
+def jumping(phi: Any, order: int) -> tuple[bool, ...]:
+    """For every kink of phi's base, in its order, whether phi^(order) jumps there.
+
+    Raises KcalcError where neither the algebra nor 400-bit balls can tell.
+    """
+    base = phi.base
+    pieces = [_derivative(piece, order) for piece in base.pieces]
+    kinks = certain_kinks(base)
+    return tuple(
+        _jumps(base.name, left, right, kink, where, order)
+        for (left, right), kink, where in zip(pairwise(pieces), base.kinks, kinks, strict=True)
+    )
+
+
+def _derivative(piece: Any, order: int) -> Any:
+    return sp.diff(piece, *([next(iter(piece.free_symbols))] * order)) if order and piece.free_symbols else (0 * piece if order else piece)
+
+
+def _jumps(name: str, left: Any, right: Any, kink: sp.Expr, where: Any, order: int) -> bool:
+    with working(_BITS):
+        point = where()
+        difference = compile_smooth(left).real(point) - compile_smooth(right).real(point)
+        if difference.is_finite() and not difference.contains(0):
+            return True
+    if not difference.is_finite():
+        raise KcalcError(f"{name}: derivative {order} is not finite at its kink {kink}, so its Gaussian moments are not certified")
+    if difference == 0 or (order == 0 and not hasattr(where, "expr")):  # a refined crossing is where both sides meet
+        return False
+    gap = _at(left, kink) - _at(right, kink)
+    if gap.has(sp.Float) or sp.simplify(gap) != 0:
+        raise KcalcError(f"{name}: it is not provable whether derivative {order} jumps at {kink}")
+    return False
+
+
+def _at(piece: Any, kink: sp.Expr) -> Any:
+    return piece.subs(dict.fromkeys(piece.free_symbols, kink))
+
+
+def continuous(phi: Any, order: int = 0) -> bool:
+    """Whether phi, phi', ..., phi^(order) have no jumps."""
+    return not any(any(jumping(phi, n)) for n in range(order + 1))

@@ -1,0 +1,107 @@
+"""Kinks as balls.  Symbolic ones are exact; a float is taken as exact only where that is provable, else refined or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import sympy as sp
+
+from kcalc.fields.balls import Ball, working
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.certified.evaluate import Constant, Smooth, compile_smooth
+
+_ROOM = 2.0**-38  # how far, relatively, a numeric kink may be from the true one
+
+
+@lru_cache(maxsize=512)
+def certain_kinks(phi: Any) -> tuple[Callable[[], Ball], ...]:
+    """The kinks of an activation as functions that give balls at the current precision.
+
+    Raises KcalcError for a kink that was found numerically and at which the function jumps, so that nothing says where it is exactly.
+    """
+    return tuple(_certain(phi, kink, pair) for kink, pair in zip(phi.kinks, pairwise(phi.pieces), strict=True))
+
+
+def _certain(phi: Any, kink: sp.Expr, sides: tuple[sp.Expr, sp.Expr]) -> Callable[[], Ball]:
+    if not kink.has(sp.Float) or _switches_exactly(phi.expr, kink):
+        return Constant(kink)
+    left, right = (compile_smooth(side) for side in sides)
+    with working(200):
+        difference = left.real(Constant(kink)()) - right.real(Constant(kink)())
+        if difference.is_exact() and difference == 0:
+            return Constant(kink)
+    root = _Crossing(left, right, sides, float(kink))
+    with working(100):
+        if root.bracketed():
+            return root
+    raise KcalcError(
+        f"{phi.name}: the kink near x = {float(kink):.6g} is known to double precision only, and the function does not simply "
+        "bend there; give it exactly in kinks=[...]"
+    )
+
+
+def _switches_exactly(expr: sp.Expr, kink: sp.Expr) -> bool:
+    """Whether some Piecewise, Heaviside or sign switches at the exact binary value of the kink."""
+    point = rational(kink)
+    levels: list[Any] = [part.args[0] for part in expr.atoms(sp.Heaviside, sp.sign, sp.Abs)]
+    for part in expr.atoms(sp.Piecewise):
+        relations = {r for _, condition in part.args for r in condition.atoms(sp.core.relational.Relational)}  # type: ignore[misc]
+        levels += [r.lhs - r.rhs for r in relations]
+    for level in levels:
+        symbols = level.free_symbols
+        if len(symbols) == 1 and level.is_polynomial() and rational(level).subs(symbols.pop(), point) == 0:
+            return True
+    return False
+
+
+def rational(expr: Any) -> Any:
+    """``expr`` with floats replaced by the fractions they are."""
+    return expr.replace(lambda e: isinstance(e, sp.Float), lambda e: sp.Rational(*_ratio(e)))
+
+
+def _ratio(number: sp.Float) -> tuple[int, int]:
+    sign, man, exp, _ = number._mpf_
+    whole = -int(man) if sign else int(man)
+    return (whole * 2 ** int(exp), 1) if exp >= 0 else (whole, 2 ** -int(exp))
+
+
+class _Crossing:
+    """The point near ``start`` where two smooth pieces of a continuous function meet, by interval Newton."""
+
+    def __init__(self, left: Smooth, right: Smooth, sides: tuple[sp.Expr, sp.Expr], start: float) -> None:
+        self.left, self.right, self.start = left, right, start
+        difference: Any = sides[0] - sides[1]
+        self.slope = compile_smooth(sp.diff(difference, difference.free_symbols.pop())) if difference.free_symbols else None
+
+    def _interval(self) -> Ball:
+        from flint import arb
+
+        return arb(self.start, _ROOM * max(abs(self.start), 1e-3))
+
+    def _newton(self, around: Ball) -> Ball:
+        from flint import arb
+
+        middle = arb(around.mid())
+        assert self.slope is not None
+        return middle - (self.left.real(middle) - self.right.real(middle)) / self.slope.real(around)
+
+    def bracketed(self) -> bool:
+        """Whether the interval Newton step proves exactly one crossing near the start."""
+        if self.slope is None:
+            return False
+        around = self._interval()
+        step = self._newton(around)
+        return bool(step.is_finite() and around.contains(step))
+
+    def __call__(self) -> Ball:
+        around = self._interval()
+        for _ in range(64):
+            step = self._newton(around)
+            better = around.intersection(step)
+            if not better.rad() < around.rad() * 0.5:
+                return better
+            around = better
+        return around

@@ -1,0 +1,213 @@
+"""Certified one-dimensional Gaussian expectations: acb.integral on every smooth piece, and a proven bound of the tails.
+
+All of it is E[w(z) prod_i f_i(r_i z)] for a standard normal z, a polynomial w and one or two piecewise smooth functions f_i; the r_i are
+balls, so that an uncertain q is enclosed by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from kcalc.fields.balls import Ball, BallField, working
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.certified.evaluate import Smooth
+from kcalc.gaussian.certified.growth import Growth, check_moment, radius, tail, whole
+from kcalc.gaussian.certified.profile import Profile, profile
+from kcalc.gaussian.certified.ranges import above
+
+EXTRA = 24  # working bits beyond the field's
+_DEEPER = 35.0  # nats by which the growth bound may exceed the integral without harm
+Factor = tuple[Profile, Ball]
+
+
+@dataclass(frozen=True)
+class Break:
+    """An interval of the z axis, usually a point to rounding, in which some factors change their piece."""
+
+    low: Ball
+    high: Ball
+    changes: tuple[int, ...]  # factor indices, once for each kink
+
+
+def uncertainty(log_bound: float) -> Ball:
+    """The ball [0 +/- exp(log_bound)]."""
+    from flint import arb
+
+    if log_bound == -math.inf:
+        return arb(0)
+    return arb(0, (arb(log_bound).exp() * (1 + arb(2) ** -20)).upper())
+
+
+def log_upper(x: Ball) -> float:
+    """A float above log |x|."""
+    size = x.abs_upper()
+    return -math.inf if size == 0 else above(float(size.log().upper()))
+
+
+def upper(x: Ball) -> float:
+    """A float above |x|."""
+    return above(float(x.abs_upper()))
+
+
+def growths(factors: Sequence[Factor]) -> list[tuple[Growth, float]]:
+    """The growth bounds of the factors with the scales of their arguments."""
+    return [(f.growth, upper(r)) for f, r in factors]
+
+
+def breaks(factors: Sequence[Factor]) -> list[Break]:
+    """Where the factors change their pieces on the z axis, in order; places that cannot be told apart are one."""
+    from flint import arb
+
+    points = [(kink() / r, index) for index, (f, r) in enumerate(factors) for kink in f.kinks]
+    points.sort(key=lambda point: float(point[0].mid()))
+    out: list[Break] = []
+    for ball, index in points:
+        low, high = arb(ball.lower()), arb(ball.upper())
+        if out and not low > out[-1].high:
+            last = out.pop()
+            out.append(Break(last.low.min(low), last.high.max(high), (*last.changes, index)))
+        else:
+            out.append(Break(low, high, (index,)))
+    return out
+
+
+def expect(factors: Sequence[Factor], bits: int, weight: Sequence[Ball] = (1,), what: str = "the expectation") -> Ball:
+    """E[w(z) prod f_i(r_i z)], w = sum_k weight[k] z^k, to about ``bits`` bits relative to E of the growth bounds.
+
+    Raises KcalcError where the expectation is not proven to converge or the integral is not finite.
+    """
+    bounds, degree = growths(factors), len(weight) - 1
+    check_moment(bounds, what)
+    with working(bits + EXTRA):
+        size = math.log(sum(upper(0 * factors[0][1] + w) for w in weight) or 1.0)
+        target = whole(bounds, degree) - bits * math.log(2) - _DEEPER
+        places = breaks(factors)
+        reach = clear_of(places, radius(bounds, target, degree))
+        for f, r in factors:
+            f.check_reach(reach * upper(r))
+        total = uncertainty(size + tail(bounds, reach, degree)) + _slack(factors, size, degree)
+        inside = [place for place in places if -reach < place.low and place.high < reach]
+        total += _integrated(factors, inside, reach, bits, weight, math.exp(min(max(target, -700.0), 700.0)))
+        for place in inside:
+            total += _sliver(bounds, place, size, degree)
+    if not total.is_finite():
+        raise KcalcError(
+            f"{what} is infinite or has no certified integral; use a smaller q, c away from -1 and 1, or other digits; "
+            "a call without ball gives double precision"
+        )
+    return total
+
+
+def clear_of(places: Sequence[Break], reach: float) -> float:
+    """A number slightly above ``reach`` that is certainly no break, nor minus one."""
+    while any(not (abs(p.low) < reach and abs(p.high) < reach) and not (p.low > reach or p.high < -reach) for p in places):
+        reach += 0.0625
+        if reach > 1e5:
+            raise KcalcError("q is too uncertain, or kinks are too close: nothing certain can be said")
+    return reach
+
+
+def _slack(factors: Sequence[Factor], size: float, degree: int) -> Ball:
+    total = uncertainty(-math.inf)
+    for index, (f, _) in enumerate(factors):
+        if f.slack:
+            others = [(g.growth, upper(r)) for k, (g, r) in enumerate(factors) if k != index]
+            spread = max(whole(others, degree), whole(others, 0)) + 0.7
+            total += uncertainty(size + math.log(f.slack) + spread + 0.01)
+    return total
+
+
+def _sliver(bounds: Sequence[tuple[Growth, float]], place: Break, size: float, degree: int) -> Ball:
+    """An enclosure of the integral over an uncertain break."""
+    width = place.high - place.low
+    if width == 0:
+        return uncertainty(-math.inf)
+    far = max(upper(place.low), upper(place.high))
+    return uncertainty(size + sum(g.at(r * far) for g, r in bounds) + degree * math.log(max(1.0, far)) + log_upper(width))
+
+
+def _integrated(factors: Sequence[Factor], places: list[Break], reach: float, bits: int, weight: Sequence[Ball], floor: float) -> Ball:
+    """The sum of the integrals between the breaks."""
+    from flint import acb, arb
+
+    counts = [sum(1 for kink in f.kinks if kink() / r <= -reach) for f, r in factors]
+    ends = [(arb(-reach), arb(-reach)), *((p.low, p.high) for p in places), (arb(reach), arb(reach))]
+    total = arb(0)
+    for number, ((_, left), (right, _)) in enumerate(pairwise(ends)):
+        if number:
+            for index in places[number - 1].changes:
+                counts[index] += 1
+        pieces = [f.pieces[count] for (f, _), count in zip(factors, counts, strict=True)]
+        if any(piece.zero for piece in pieces):
+            continue
+        function = _integrand(pieces, [r for _, r in factors], weight)
+        total += acb.integral(function, left, right, rel_tol=arb(2) ** -bits, abs_tol=arb(floor)).real
+    return total
+
+
+def _integrand(pieces: list[Smooth], scales: list[Ball], weight: Sequence[Ball]) -> Callable[[Any, bool], Any]:
+    from flint import arb
+
+    norm = 1 / (2 * arb.pi()).sqrt()
+    twins = len(pieces) == 2 and pieces[0] is pieces[1] and scales[0] is scales[1]
+
+    def function(z: Any, _: bool) -> Any:
+        value = (-z * z / 2).exp() * norm
+        if len(weight) > 1:
+            polynomial = weight[-1] + 0 * z
+            for coefficient in reversed(weight[:-1]):
+                polynomial = polynomial * z + coefficient
+            value = value * polynomial
+        if twins:
+            f = pieces[0].complex(scales[0] * z)
+            return value * f * f
+        for piece, r in zip(pieces, scales, strict=True):
+            value = value * piece.complex(r * z)
+        return value
+
+    return function
+
+
+# --- the quantities ----------------------------------------------------------------------------------------------------------------------
+
+
+def seen(phi: Any, q: Ball, field: BallField, order: int = 0) -> Profile:
+    """The profile of phi, or of a derivative away from kinks, as far out as integrals at this q reach."""
+    return profile(phi, order, float(math.ceil(upper(q.sqrt()) * (40 + 4 * math.sqrt(field.digits)))), field.digits)
+
+
+def moment(phi: Any, quantity: str, q: Ball, field: BallField) -> Ball:
+    """``quantity`` of phi at q.
+
+    "mean" E phi, "second_moment" E phi^2, "mean_slope" E[phi z]/sqrt q (E phi', jumps included),
+    "q_slope" E[phi^2 (z^2 - 1)]/(2q) (dQ/dq).  Raises KcalcError for divergent ones and q <= 0.
+    """
+    if not q > 0:
+        raise KcalcError(f"q = {q.str(8)}: a q value is a mean square and must be certainly positive")
+    return _moment(phi, quantity, *_parts(q), field)
+
+
+def _parts(q: Ball) -> tuple[Any, Any]:
+    return q.mid().man_exp(), q.rad().man_exp()
+
+
+@lru_cache(maxsize=1024)
+def _moment(phi: Any, quantity: str, mid: Any, rad: Any, field: BallField) -> Ball:
+    from flint import arb
+
+    with field.working():
+        q = arb(mid, arb(rad))
+        one = (seen(phi, q, field), q.sqrt())
+        factors = [one] if quantity in ("mean", "mean_slope") else [one, one]
+        weights: dict[str, list[Ball]] = {
+            "mean": [arb(1)],
+            "second_moment": [arb(1)],
+            "mean_slope": [arb(0), 1 / one[1]],
+            "q_slope": [-1 / (2 * q), arb(0), 1 / (2 * q)],
+        }
+        return expect(factors, field.bits, weights[quantity], f"{quantity} of {phi.name} at q = {q.str(6, radius=False)}")

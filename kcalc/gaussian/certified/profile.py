@@ -1,0 +1,239 @@
+"""The data of an activation for certified integrals: smooth pieces, the kinks between them as balls, growth bounds, saturation.
+
+Where tanh of a polynomial of degree 2 or more has become 1 to far beyond the digits wanted, it is replaced by 1: its poles come too
+close to the real axis to be seen, and the error of leaving them out is bounded (``slack``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import sympy as sp
+from sympy.core.function import AppliedUndef
+
+from kcalc.fields.balls import Ball, working
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.certified.evaluate import Constant, Smooth, compile_smooth
+from kcalc.gaussian.certified.growth import Growth, derive
+from kcalc.gaussian.certified.kinks import certain_kinks
+from kcalc.gaussian.certified.ranges import above, constant, span
+
+ONE, ZERO = Constant(sp.Integer(1)), Constant(sp.Integer(0))
+Bound = Callable[[], Ball]
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """A function made of smooth pieces: ``kinks[i]()`` separates pieces i and i + 1, as a ball at the current precision.
+
+    growth: a bound of the whole function on the line.  slack: a bound of |phi - this| for |x| <= reach, where pieces were saturated.
+    centre: where a function without kinks probably bends most; a hint, nothing rests on it.
+    """
+
+    name: str
+    kinks: tuple[Bound, ...]
+    pieces: tuple[Smooth, ...]
+    growth: Growth
+    slack: float = 0.0
+    reach: float = math.inf
+    centre: Bound | None = None
+
+    def mirrored(self) -> Profile:
+        """x -> phi(-x)."""
+
+        def negated(kink: Bound) -> Bound:
+            return lambda: -kink()
+
+        kinks = tuple(negated(kink) for kink in reversed(self.kinks))
+        centre = self.centre and negated(self.centre)
+        return replace(self, kinks=kinks, centre=centre, pieces=tuple(piece.mirrored() for piece in reversed(self.pieces)))
+
+    def check_reach(self, x: float) -> None:
+        """Raises KcalcError if the profile is asked about |x| beyond its reach."""
+        if self.slack and x > self.reach:
+            raise KcalcError(f"{self.name} is saturated for |x| <= {self.reach:.4g} only, and {x:.4g} is needed")
+
+    def piece_at(self, x: Ball) -> Smooth:
+        """The piece that holds at the ball x.  Raises KcalcError if x may be a kink."""
+        for kink, piece in zip(self.kinks, self.pieces, strict=False):
+            if x < kink():
+                return piece
+            if not x > kink():
+                raise KcalcError(f"{self.name} is evaluated at a kink, or too close to one for the precision")
+        return self.pieces[-1]
+
+
+@lru_cache(maxsize=256)
+def profile(phi: Any, order: int = 0, reach: float = math.inf, digits: int = 30) -> Profile:
+    """The profile of an activation or of its derivative of some order away from kinks, good for |x| <= reach.
+
+    Raises KcalcError for functions that are not known to the ball arithmetic, for growth that is not proven, and for kinks that are
+    not known exactly.
+    """
+    base, constants = phi.base, phi.transformation
+    if constants is None:
+        return _plain(phi, order, reach, digits)
+    a, b, scale, shift = (constants.input_scale, constants.input_shift, constants.output_scale, constants.output_shift)
+    (a_low, a_high), (b_low, b_high) = constant(a), constant(b)
+    size, offset = max(abs(a_low), abs(a_high)), max(abs(b_low), abs(b_high))
+    inner = _plain(base, order, above(size * reach + offset), digits)
+    return _transformed(phi.name, inner, order, a, b, scale, shift, (size, offset))
+
+
+def _transformed(
+    name: str, inner: Profile, order: int, a: sp.Expr, b: sp.Expr, scale: sp.Expr, shift: sp.Expr, sizes: tuple[float, float]
+) -> Profile:
+    """scale (phi(a x + b) + shift), or a derivative of it, from the profile of phi or of that derivative."""
+    slope, offset = Constant(a), Constant(b)
+    factor, added = Constant(scale * a**order), Constant(shift) if order == 0 else ZERO
+    upward = constant(a)[0] > 0
+
+    def moved(kink: Bound) -> Bound:
+        return lambda: (kink() - offset()) / slope()
+
+    kinks = tuple(moved(kink) for kink in inner.kinks)
+    pieces = tuple(piece.affine(slope, offset, factor, added) for piece in inner.pieces)
+    growth = inner.growth.after(*sizes)
+    if order == 0:
+        growth = growth + _size(shift)
+    growth = growth * _size(scale * a**order)
+    slack = above(inner.slack * math.exp(_size(scale * a**order).log_scale)) if inner.slack else 0.0
+    if not upward:
+        kinks, pieces = kinks[::-1], pieces[::-1]
+    return Profile(
+        name, kinks, pieces, growth, slack, (inner.reach - sizes[1]) / sizes[0] * (1 - 1e-12), inner.centre and moved(inner.centre)
+    )
+
+
+def _size(value: sp.Expr) -> Growth:
+    low, high = constant(value)
+    return Growth(-math.inf if low == high == 0 else above(math.log(max(abs(low), abs(high)))))
+
+
+def _plain(phi: Any, order: int, reach: float, digits: int) -> Profile:
+    known = getattr(phi, "reach", math.inf)
+    if known < math.inf:
+        raise KcalcError(f"the kinks of {phi.name} never end and are known for |x| <= {known:g} only: nothing can be proven of it")
+    pieces: list[Any] = [_tidied(sp.diff(piece, *([_symbol(piece)] * order))) if order else piece for piece in phi.pieces]
+    if order and any(piece.has(sp.DiracDelta, sp.Derivative, sp.Subs) for piece in pieces):
+        raise KcalcError(f"{phi.name} has no derivative of order {order} away from its kinks")
+    if any(piece.atoms(AppliedUndef) for piece in pieces):
+        raise KcalcError(f"{phi.name} is a callable, of which nothing can be proven; give a SymPy expression for certified results")
+    for piece in pieces:
+        compile_smooth(piece)  # a function without enclosures is named before its growth is asked for
+    kinks = certain_kinks(phi)
+    growth = _growth(phi, pieces, kinks) if order == 0 or getattr(phi, "growth", None) is None else _declared(phi, order)
+    cut = [_saturated(piece, *_ends(kinks, i), reach, digits, phi.name) for i, piece in enumerate(pieces)]
+    all_kinks: list[Bound] = []
+    all_pieces: list[Smooth] = []
+    for index, (inner_kinks, parts) in enumerate(cut):
+        all_kinks += [*inner_kinks, *kinks[index : index + 1]]
+        all_pieces += [compile_smooth(part) for part, _ in parts]
+    slack = max(loss for _, parts in cut for _, loss in parts)
+    return Profile(phi.name, tuple(all_kinks), tuple(all_pieces), growth, slack, reach, None if all_kinks else ZERO)
+
+
+def _tidied(expr: Any) -> Any:
+    """A derivative with sinh g/cosh g and e^g/(1 + e^g) written so that balls do not lose their digits for large g."""
+
+    def ratio(product: Any) -> Any:
+        powers = product.as_powers_dict()
+        for factor, n in list(powers.items()):
+            inner: Any = factor.args[0] if isinstance(factor, sp.sinh | sp.exp) else None
+            below = sp.cosh(inner) if isinstance(factor, sp.sinh) else 1 + factor
+            if inner is not None and n.is_Integer and n > 0 and powers.get(below, 0) == -n:
+                better = sp.tanh(inner) if isinstance(factor, sp.sinh) else 1 / (1 + sp.exp(-inner))
+                return ratio(product / (factor / below) ** n) * better**n
+        return product
+
+    return expr.replace(lambda e: isinstance(e, sp.Mul), ratio)
+
+
+def _declared(phi: Any, order: int) -> Growth:
+    raise KcalcError(f"{phi.name}: a declared growth bound says nothing of the derivative of order {order}")
+
+
+def _growth(phi: Any, pieces: list[sp.Expr], kinks: tuple[Bound, ...]) -> Growth:
+    declared = getattr(phi, "growth", None)
+    if declared is not None:
+        size, power, rate, *gauss = (float(value) for value in declared)
+        return Growth(above(math.log(size)), power, rate, *gauss)
+    total = Growth(-math.inf)
+    for index, piece in enumerate(pieces):
+        low, high = _ends(kinks, index)
+        try:
+            total = total | derive(piece, _symbol(piece), low, high)
+        except KcalcError as error:
+            raise KcalcError(
+                f"{phi.name}: {error}; declare growth=(A, p, B), meaning |phi(x)| <= A (1+|x|)^p exp(B|x|), to certify its integrals"
+            ) from None
+    return total
+
+
+def _symbol(piece: Any) -> sp.Symbol:
+    symbols = piece.free_symbols
+    return symbols.pop() if symbols else sp.Dummy()
+
+
+def _ends(kinks: tuple[Bound, ...], index: int) -> tuple[float, float]:
+    """Floats around the interval of a piece."""
+    with working(80):
+        low = math.nextafter(float(kinks[index - 1]().lower()), -math.inf) if index else -math.inf
+        high = math.nextafter(float(kinks[index]().upper()), math.inf) if index < len(kinks) else math.inf
+    return (0.0 if abs(low) < 1e-300 else low), (0.0 if abs(high) < 1e-300 else high)
+
+
+# --- saturation --------------------------------------------------------------------------------------------------------------------------
+
+
+def _saturated(
+    piece: sp.Expr, low: float, high: float, reach: float, digits: int, name: str
+) -> tuple[list[Bound], list[tuple[sp.Expr, float]]]:
+    """Kinks and (expression, slack) of a piece with tanh(polynomial) cut off where it is +-1 within |x| <= reach."""
+    symbol = _symbol(piece)
+    atoms: Any = piece.atoms(sp.tanh)
+    curved: list[Any] = [t for t in atoms if t.args[0].is_polynomial(symbol) and sp.Poly(t.args[0], symbol).degree() > 1]
+    if len(curved) != 1 or not math.isfinite(reach):
+        return [], [(piece, 0.0)]
+    (function,) = curved
+    mark = sp.Dummy()
+    opened = piece.subs(function, mark)
+    factor = sp.diff(opened, mark)
+    if factor.has(mark):
+        return [], [(piece, 0.0)]
+    inner = function.args[0]
+    start, middle, end = [], (piece, 0.0), []
+    for side in (-1, 1):
+        edge = high if side > 0 else low
+        place = _cut(inner, factor, symbol, side, edge, reach, digits)
+        if place is None:
+            continue
+        point, sign, loss = place
+        part = (sp.expand(opened.subs(mark, sign)), loss)
+        (end if side > 0 else start).append((point, part))
+    kinks = [point for point, _ in start + end]
+    return [Constant(sp.Rational(k)) for k in kinks], [*(p for _, p in start), middle, *(p for _, p in end)]
+
+
+def _cut(
+    inner: sp.Expr, factor: sp.Expr, symbol: sp.Symbol, side: int, edge: float, reach: float, digits: int
+) -> tuple[float, int, float] | None:
+    """(x0, sign, slack): from x0 outwards, up to reach, factor tanh(inner) is factor * sign to within the slack."""
+    far = side * min(abs(edge), reach) if edge * side > 0 else edge
+    allowed = -(digits + 12) * math.log(10)
+    for step in range(1, 41):
+        point = float(side * 0.25 * step)
+        if point * side >= far * side:
+            return None
+        low, high = sorted((point, far))
+        bottom, top = span(inner, symbol, low, high)
+        least, sign = (bottom, 1) if bottom > 0 else (-top, -1)
+        weights = span(factor, symbol, low, high)
+        loss = math.log(2 * max(abs(weights[0]), abs(weights[1]), 1e-300)) - 2 * least
+        if least > 0 and loss < allowed:
+            return point, sign, above(math.exp(above(loss)))
+    return None

@@ -1,0 +1,222 @@
+"""Proven ranges of real expressions on an interval, possibly unbounded: interval arithmetic on floats, widened at every step.
+
+They answer the questions of growth bounds: whether a denominator stays away from 0, whether an exponent is bounded above.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import reduce
+from itertools import pairwise
+from typing import Any
+
+import sympy as sp
+
+from kcalc.fields.balls import bits_for, enclose, working
+from kcalc.foundation.errors import KcalcError
+
+Interval = tuple[float, float]
+
+ALL: Interval = (-math.inf, math.inf)
+_WIDEN = 1e-13  # relative; a few hundred times the error of any float operation or libm call
+_TINY = 1e-305
+_LARGEST = sys.float_info.max
+_CELLS = 64
+
+
+def above(x: float) -> float:
+    """A float certainly not below the exact result that x is the rounding of."""
+    return x + abs(x) * _WIDEN + _TINY if math.isfinite(x) else x
+
+
+def below(x: float) -> float:
+    """A float certainly not above the exact result that x is the rounding of."""
+    return x - abs(x) * _WIDEN - _TINY if math.isfinite(x) else x
+
+
+def _wide(low: float, high: float) -> Interval:
+    if math.isnan(low) or math.isnan(high):
+        return ALL
+    return min(below(low), _LARGEST), max(above(high), -_LARGEST)
+
+
+def constant(expr: sp.Expr) -> Interval:
+    """A SymPy number as a float interval."""
+    if isinstance(expr, sp.Integer) and abs(int(expr)) < 2**53:
+        return float(int(expr)), float(int(expr))
+    with working(bits_for(20)):
+        ball = enclose(expr)
+        return _wide(float(ball.lower()), float(ball.upper())) if ball.is_finite() else ALL
+
+
+def times(a: Interval, b: Interval) -> Interval:
+    """An interval that contains x y for all x in a and y in b; 0 times infinity counts as 0."""
+    if a == (0.0, 0.0) or b == (0.0, 0.0):
+        return 0.0, 0.0
+    products = [0.0 if x == 0 or y == 0 else x * y for x in a for y in b]
+    return _wide(min(products), max(products))
+
+
+def plus(a: Interval, b: Interval) -> Interval:
+    """An interval that contains x + y for all x in a and y in b."""
+    return _wide(a[0] + b[0], a[1] + b[1])
+
+
+def meet(a: Interval, b: Interval) -> Interval:
+    """The intersection of two intervals that hold the same values."""
+    return max(a[0], b[0]), min(a[1], b[1])
+
+
+def hull(a: Interval, b: Interval) -> Interval:
+    """The smallest interval around both."""
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def real_power(x: Interval, p: Interval) -> Interval:
+    """x^p for x >= 0, of which negative parts are left out."""
+    if p[1] < 0:
+        return inverse(real_power(x, (-p[1], -p[0])))
+    if p[0] <= 0:
+        return (1.0, 1.0) if p == (0.0, 0.0) else (0.0, math.inf)
+    corners = [raised(max(end, 0.0), e) for end in x for e in p]
+    return max(0.0, below(min(corners))), above(max(corners))
+
+
+def whole_power(x: Interval, n: int) -> Interval:
+    """An interval that contains the n-th powers of x, n an integer; the whole line for n < 0 where x has both signs."""
+    if n < 0:
+        return inverse(whole_power(x, -n))
+    ends = [raised(end, n) for end in x]
+    if n % 2:
+        return _wide(math.copysign(ends[0], x[0]), math.copysign(ends[1], x[1]))
+    return (0.0, above(max(ends))) if x[0] < 0 < x[1] else _wide(min(ends), max(ends))
+
+
+def inverse(x: Interval) -> Interval:
+    """An interval that contains 1/x; the whole line where x has both signs."""
+    if x[0] > 0 or x[1] < 0:
+        return _wide(1 / x[1], 1 / x[0])
+    if x[0] == 0 and x[1] > 0:
+        return 0.0, math.inf
+    return ALL
+
+
+def raised(x: float, p: float) -> float:
+    """|x|^p in the extended reals, p > 0."""
+    try:
+        return abs(x) ** p
+    except OverflowError:
+        return math.inf
+
+
+def bounded_exp(x: float) -> float:
+    """exp(x), infinite where it overflows."""
+    return math.inf if x > 709 else math.exp(x)
+
+
+def _log(x: float) -> float:
+    return -math.inf if x <= 0 else math.log(x)
+
+
+def _sinh(x: float) -> float:
+    return math.copysign(math.inf, x) if abs(x) > 709 else math.sinh(x)
+
+
+_INCREASING: dict[Any, Callable[[float], float]] = {
+    sp.exp: bounded_exp,
+    sp.log: _log,
+    sp.tanh: math.tanh,
+    sp.sinh: _sinh,
+    sp.atan: math.atan,
+    sp.asinh: math.asinh,
+    sp.erf: math.erf,
+}
+_BOUNDED: dict[Any, Interval] = {sp.sin: (-1.0, 1.0), sp.cos: (-1.0, 1.0), sp.sech: (0.0, 1.0), sp.sinc: (-1.0, 1.0)}
+
+
+def span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
+    """An interval that contains every value of ``expr`` for low <= symbol <= high; the whole line where nothing is known."""
+    if not expr.has(symbol):
+        return constant(expr)
+    if expr == symbol:
+        return low, high
+    if expr.is_polynomial(symbol):
+        one, two = _polynomial_span(expr, symbol, low, high), _structural_span(expr, symbol, low, high)
+        return max(one[0], two[0]), min(one[1], two[1])
+    return _structural_span(expr, symbol, low, high)
+
+
+def _structural_span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
+    """From the spans of the parts: a square is never negative."""
+    parts = [span(arg, symbol, low, high) for arg in expr.args]  # type: ignore[arg-type]
+    if isinstance(expr, sp.Add | sp.Mul):
+        return reduce(plus if isinstance(expr, sp.Add) else times, parts)
+    if isinstance(expr, sp.Pow):
+        return _power_span(expr, parts[0], parts[1])
+    return function_span(type(expr), parts[0])
+
+
+def _power_span(expr: Any, base: Interval, exponent: Interval) -> Interval:
+    if isinstance(expr.exp, sp.Integer):
+        return whole_power(base, int(expr.exp))
+    if base[0] < 0 or expr.exp.free_symbols:
+        return ALL
+    return real_power(base, exponent)
+
+
+def function_span(kind: Any, x: Interval) -> Interval:
+    """An interval that contains the values of a SymPy function on x; the whole line for functions without a rule."""
+    if kind in _INCREASING:
+        f = _INCREASING[kind]
+        return _wide(f(x[0]), f(x[1]))
+    if kind in _BOUNDED:
+        return _BOUNDED[kind]
+    if kind is sp.erfc:
+        return max(0.0, below(math.erfc(x[1]))), above(math.erfc(x[0]))
+    if kind is sp.cosh:
+        ends = [math.inf if abs(e) > 709 else math.cosh(e) for e in x]
+        return (1.0 if x[0] <= 0 <= x[1] else below(min(ends))), above(max(ends))
+    return ALL
+
+
+def _polynomial_span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
+    """Ends and subdivided middle: beyond its Cauchy bound the derivative has no zero, so the polynomial is monotone there."""
+    coefficients = [constant(c) for c in sp.Poly(expr, symbol).all_coeffs()]
+    if any(c == ALL for c in coefficients) or _contains_zero(coefficients[0]):
+        return ALL
+    degree = len(coefficients) - 1
+    slopes = [times(c, (float(degree - i), float(degree - i))) for i, c in enumerate(coefficients[:-1])]
+    lead = min(abs(slopes[0][0]), abs(slopes[0][1]))
+    radius = above(1 + max((max(abs(c[0]), abs(c[1])) for c in slopes[1:]), default=0.0) / lead)
+    inner_low, inner_high = max(low, -radius), min(high, radius)
+    values = [_end_value(coefficients, x) for x in (low, high)]
+    if inner_low <= inner_high:
+        steps = [inner_low + (inner_high - inner_low) * i / _CELLS for i in range(_CELLS)] + [inner_high]
+        values += [_horner(coefficients, cell) for cell in pairwise(steps)] or [_horner(coefficients, (inner_low, inner_high))]
+    return min(v[0] for v in values), max(v[1] for v in values)
+
+
+def _contains_zero(x: Interval) -> bool:
+    return x[0] <= 0 <= x[1]
+
+
+def _horner(coefficients: list[Interval], x: Interval) -> Interval:
+    return reduce(lambda total, c: plus(times(total, x), c), coefficients)
+
+
+def _end_value(coefficients: list[Interval], x: float) -> Interval:
+    if math.isfinite(x):
+        return _horner(coefficients, (x, x))
+    sign = math.copysign(1.0, coefficients[0][0]) * (1.0 if x > 0 or len(coefficients) % 2 else -1.0)
+    return (math.inf, math.inf) if sign > 0 else (-math.inf, -math.inf)
+
+
+def positive_floor(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> float:
+    """A proven positive lower bound of |expr| on [low, high].  Raises KcalcError if none is found."""
+    bottom, top = span(expr, symbol, low, high)
+    floor = bottom if bottom > 0 else -top if top < 0 else 0.0
+    if floor <= 0:
+        raise KcalcError(f"{str(expr)[:60]} is not proven to stay away from 0")
+    return floor

@@ -1,0 +1,194 @@
+"""E[phi(u) psi(v)] for correlated Gaussians u, v, as a function of their correlation c on all of [-1, 1].
+
+u = sqrt(q1) x, v = sqrt(q2) (c x + sqrt(1-c^2) y) and Gamma(c) = E[phi(u) psi(v)] = sum a_n c^n, a_n the products of the two functions'
+Hermite coefficients (Mehler).  For smooth functions the series serves every c; for others the end zones take over near |c| = 1.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from kcalc.fields import NUMPY
+from kcalc.foundation.errors import KcalcError
+from kcalc.foundation.process_state import cached_property
+from kcalc.gaussian.expectations.endzones import ZONE, EndZone
+from kcalc.gaussian.expectations.quadrature import Array, Profile
+from kcalc.gaussian.expectations.single import hermite, pair_moment
+
+_SPARE = 64
+_NEGLECTED = 6e-16  # of the size of a function: Hermite coefficients below are not known
+
+
+def _needed(products: Array, size: float) -> int:
+    """How many terms of sum a_n c^n matter to its value and first two derivatives anywhere on [-1, 1]."""
+    heights = np.abs(products) * np.arange(1, products.size + 1) ** 2
+    return int(np.count_nonzero(np.maximum.accumulate(heights[::-1]) > 1e-17 * size))
+
+
+class PairMap:
+    """Gamma(c) = E[phi(sqrt(q1) x) psi(sqrt(q2) (c x + sqrt(1-c^2) y))] and its Taylor coefficients, for any c in [-1, 1]."""
+
+    def __init__(self, phi: Profile, q1: float, psi: Profile, q2: float) -> None:
+        self.phi, self.q1, self.psi, self.q2 = phi, q1, psi, q2
+        self.same = phi == psi and q1 == q2
+        first, second = hermite(phi, q1), hermite(psi, q2)
+        terms = min(first.coefficients.size, second.coefficients.size)
+        products = first.coefficients[:terms] * second.coefficients[:terms]
+        size = math.sqrt(first.variance) * math.sqrt(second.variance)
+        needed = _needed(products, size)
+        self.constant = first.mean * second.mean
+        self.products = products[:needed]
+        self._all = products, size, np.abs(first.coefficients[:terms]), np.abs(second.coefficients[:terms])
+        self._tails = tuple(found.tail + float(found.coefficients[terms:] @ found.coefficients[terms:]) for found in (first, second))
+        ends = any(found.complete and found.coefficients.size == terms for found in (first, second))
+        nothing_hidden = math.sqrt(self._tails[0]) * math.sqrt(self._tails[1]) <= 1e-13 * size
+        self.complete = ends or (needed < terms - 32 and nothing_hidden)
+
+    @cached_property
+    def at_one(self) -> float:
+        """Gamma(1)."""
+        return pair_moment(self.phi, self.q1, self.psi, self.q2)
+
+    @cached_property
+    def at_minus_one(self) -> float:
+        """Gamma(-1)."""
+        return pair_moment(self.phi, self.q1, self.psi, self.q2, sign=-1)
+
+    @cached_property
+    def whole(self) -> float:
+        """Gamma(1) as the series adds up to, so that Gamma(1) - Gamma(c) and Gamma(c) fit together to the last digit."""
+        return self.constant + float(self.products.sum()) + self._missing
+
+    @cached_property
+    def _missing(self) -> float:
+        """Gamma(1) minus the sum of the series kept; through variances where that avoids a cancellation."""
+        if self.complete:
+            return 0.0
+        if self.same:
+            return self._tails[0]
+        return self.at_one - self.constant - float(self.products.sum())
+
+    @cached_property
+    def _matrix(self) -> Array:
+        """Columns: coefficients in c^0, c^1, ... of (Gamma(1) - Gamma(c) - missing)/(1 - c), of Gamma' and of Gamma''/2."""
+        if self.products.size == 0:
+            return np.zeros((0, 3))
+        n = np.arange(1, self.products.size + 1)
+        suffix = np.cumsum(self.products[::-1])[::-1]
+        slope = n * self.products
+        bend = np.append((n * (n - 1) / 2 * self.products)[1:], 0.0)
+        return np.stack([suffix, slope, bend], axis=1)
+
+    @cached_property
+    def _upper(self) -> EndZone:
+        return EndZone(self.phi, self.q1, self.psi, self.q2, 1)
+
+    @cached_property
+    def _lower(self) -> EndZone:
+        return EndZone(self.phi, self.q1, self.psi, self.q2, -1)
+
+    def taylor(self, gap: Array, order: int, absolute: bool = False, rest: Array | None = None) -> list[Array]:
+        """[Gamma(1) - Gamma(c), Gamma'(c), Gamma''(c)/2, ...] up to ``order`` at c = 1 - gap, gap a flat array in [0, 2].
+
+        The first keeps relative accuracy near c = 1, unless ``absolute`` accuracy (cheaper at few points) is enough.
+        ``rest`` is 1 + c where that is known better than 2 - gap.
+
+        Raises KcalcError for orders above 2 where the Hermite series cannot deliver them.
+        """
+        if self.complete and not (order and self.phi.kink_points and self.psi.kink_points):
+            return self._inside(gap, order)
+        out = [np.empty_like(gap) for _ in range(order + 1)]
+        theta, beyond = NUMPY.angle(gap), NUMPY.angle(2 - gap if rest is None else rest)
+        upper = np.zeros(gap.shape, dtype=bool) if self.complete else theta < ZONE
+        lower = np.zeros(gap.shape, dtype=bool) if self.complete else beyond < ZONE
+        inside = ~(upper | lower)
+        if order > 2 and not inside.all():
+            raise KcalcError(
+                f"Taylor coefficients of order {order} > 2 of {self.phi.name!r} are available for |c| < {math.cos(ZONE):.2f} only"
+            )
+        parts: list[list[Array]] = []
+        if inside.any():
+            parts.append(self._inside(gap[inside], order))
+        if upper.any():
+            parts.append(self._zone(self._upper, theta[upper], order, absolute))
+        if lower.any():
+            parts.append(self._zone(self._lower, beyond[lower], order, True))
+            parts[-1][0] += self.at_one - self.at_minus_one
+        for here, part in zip((where for where in (inside, upper, lower) if where.any()), parts, strict=True):
+            for target, values in zip(out, part, strict=True):
+                target[here] = values
+        if self.complete and order and self.phi.kink_points and self.psi.kink_points:
+            self._mark_infinite(out, gap == 0, self._upper)
+            self._mark_infinite(out, beyond == 0, self._lower)
+        return out
+
+    @staticmethod
+    def _mark_infinite(out: list[Array], here: Any, zone: EndZone) -> None:
+        """Derivatives at c = +-1 that are infinite though the jumps behind them weigh less than rounding."""
+        if here.any():
+            for order in range(1, min(len(out), 3)):
+                out[order][here] += zone.infinity(order)
+
+    @staticmethod
+    def _zone(zone: EndZone, theta: Array, order: int, absolute: bool) -> list[Array]:
+        return [zone.drop(theta, absolute), *(zone.derivative(i, theta) / i for i in range(1, order + 1))]
+
+    def _inside(self, gap: Array, order: int) -> list[Array]:
+        c = 1 - gap
+        terms = self._terms_needed(float(np.abs(c).max()))
+        columns = self._matrix[:terms, : min(order, 2) + 1]
+        parts = np.array_split(c, c.size * terms // 2_000_000) if c.size * terms > 4_000_000 else [c]
+        values = np.concatenate([_powers(part, terms) @ columns for part in parts])
+        drop = gap * values[:, 0] + self._missing
+        return [drop, *(values[:, i] for i in range(1, min(order, 2) + 1)), *(self._coefficient(c, k) for k in range(3, order + 1))]
+
+    def _terms_needed(self, largest: float) -> int:
+        if largest >= 0.999 or self.products.size == 0:
+            return self.products.size
+        return min(self.products.size, 16 + math.ceil(-46 / math.log(max(largest, 1e-6))))
+
+    def _coefficient(self, c: Array, k: int) -> Array:
+        """Gamma^(k)(c)/k! = sum_n binom(n, k) a_n c^(n-k).
+
+        Coefficients are known to rounding beside the size of the functions, which high derivatives multiply.
+        Raises KcalcError where C^(k) would be off by more than 1e-10 max(1, |C^(k)|).
+        """
+        products, size, first, second = self._all
+        largest = float(np.abs(c).max())
+        n = np.arange(k, max(products.size, k) + 1 + 3 * _SPARE)  # terms beyond those kept are not known to vanish
+        logs = np.concatenate([[0.0], np.cumsum(np.log(n[1:] / (n[1:] - k)))]) + (n - k) * math.log(max(largest, 1e-300))
+        doubt = np.full(n.size, _NEGLECTED**2 * size)
+        kept = max(products.size + 1 - k, 0)
+        doubt[:kept] += (math.sqrt(size) * _NEGLECTED * (first + second) + 1e-15 * np.abs(products))[k - 1 :] / 2
+        if not self.complete:
+            doubt[kept:] = math.sqrt(self._tails[0]) * math.sqrt(self._tails[1])
+        binomial = np.exp(np.minimum(logs[:kept] - (n[:kept] - k) * math.log(max(largest, 1e-300)), 700.0))
+        total = _powers(c, kept) @ (binomial * products[k - 1 :]) if kept else np.zeros_like(c)
+        error = math.exp(math.lgamma(k + 1)) * float(np.exp(np.minimum(logs, 700.0)) @ doubt) / size
+        height = math.exp(math.lgamma(k + 1)) * float(np.abs(total).max()) / size
+        if not error <= 1e-10 * max(1.0, height):
+            raise KcalcError(
+                f"derivative {k} of the C map of {self.phi.name!r} at |c| = {largest:.3f} needs more digits than double precision has; "
+                "choose a lower order or a smaller |c|"
+            )
+        return total
+
+
+def _powers(c: Array, n: int) -> Array:
+    """c^0 ... c^(n-1), shape (c.size, n)."""
+    out = np.empty((c.size, n))
+    if n:
+        out[:, 0] = 1.0
+        out[:, 1:] = c[:, None]
+        np.multiply.accumulate(out, axis=1, out=out)
+    return out
+
+
+@lru_cache(maxsize=512)
+def pair_map(phi: Profile, q1: float, psi: Profile, q2: float) -> PairMap:
+    """The cached :class:`PairMap` of (phi, q1) and (psi, q2)."""
+    return PairMap(phi, q1, psi, q2)

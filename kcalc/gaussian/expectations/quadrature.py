@@ -1,0 +1,242 @@
+"""Quadrature for one function under Gaussians of every width: a mesh on the pre-activation axis and the rules built from it.
+
+A :class:`Profile` is the data of a function phi for the numerics: its derivatives away from kinks, where the kinks are and how far
+phi and its derivatives jump there.  ``mesh(profile, radius)`` bisects [-radius, radius] until phi, phi' and phi'' are resolved by a
+degree-19 Legendre interpolant on every panel; ``rule(profile, q)`` turns it into Gauss-Legendre nodes for a standard normal z with
+phi evaluated at sqrt(q) z.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kcalc.foundation.errors import KcalcError
+
+Array = NDArray[np.float64]
+
+NODES = 20
+WINDOW = 8.5  # |y| <= WINDOW holds all but 2e-17 of a standard normal
+DEPTH = 78.0  # integrands are followed down to exp(-DEPTH) of their peak, so that Hermite projections keep 1e-17
+_RESOLVED = 2e-14  # of phi's size nearby: last Legendre coefficients below this count as rounding
+_NOISY = 1e-12  # functions may carry rounding errors of this relative size, not more
+_NARROWEST = 1e-9
+_SHARE = 0.05
+_MOST = 20_000  # panels on one level
+_STEEP = 1e-6  # of the greatest value: a function that changes by more over a panel of the narrowest kind jumps
+_STEPS = np.concatenate([[0.0], *([s * 2.0**k] for k in range(-1, 5) for s in (1, -1))])
+_SCAN = np.linspace(-40.0, 40.0, 321)
+
+
+class Profile(Hashable, Protocol):
+    """A real function on the line, smooth between its kinks."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kink_points(self) -> tuple[float, ...]:
+        """Sorted points where phi or one of its derivatives jumps."""
+        ...
+
+    def numeric(self, n: int = 0) -> Callable[[Array], Array]:
+        """The n-th derivative away from kinks, vectorised."""
+        ...
+
+    def jump_sizes(self, n: int) -> tuple[float, ...]:
+        """phi^(n)(k+) - phi^(n)(k-) at each kink point."""
+        ...
+
+
+@lru_cache(maxsize=16)
+def gauss_legendre(n: int) -> tuple[Array, Array]:
+    """Nodes and weights of the n-point Gauss-Legendre rule on [-1, 1]."""
+    return np.polynomial.legendre.leggauss(n)
+
+
+@lru_cache(maxsize=1)
+def _last_legendre_rows() -> Array:
+    """Rows that map values at the nodes to the last eight Legendre coefficients of the interpolant."""
+    nodes, weights = gauss_legendre(NODES)
+    degrees = np.arange(NODES - 8, NODES)
+    vander = np.polynomial.legendre.legvander(nodes, NODES - 1)[:, degrees]
+    return ((2 * degrees + 1) / 2)[:, None] * (vander * weights[:, None]).T
+
+
+def panel_nodes(edges: Array, n: int = NODES) -> tuple[Array, Array]:
+    """Nodes and weights of the composite n-point Gauss-Legendre rule on the panels between sorted ``edges``; shape (panels, n)."""
+    nodes, weights = gauss_legendre(n)
+    middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
+    return middle[:, None] + half[:, None] * nodes, half[:, None] * weights
+
+
+def _envelope(values: Callable[[Array], Array], radius: float, landmarks: Any = ()) -> Callable[[Array], Array]:
+    """x -> the size against which rounding errors at x are judged, from samples.
+
+    That is max |f| over [-|x|, |x|], or a share of the greatest |f| within reach of ordinary inputs and of narrow features: what
+    a function loses by cancellation is small beside its greatest values, not beside those nearby.
+    """
+    centres = np.array([c + w * step for c, w in landmarks for step in (-0.7, 0.0, 0.7)]).reshape(-1)
+    reach = max(4.0, float(np.abs(centres).max()) if centres.size else 0.0)
+    samples = np.unique(np.concatenate([[0.0], np.geomspace(1e-3, radius, 240), np.abs(centres)]))
+    samples = samples[samples <= radius]
+    sizes = np.maximum(np.abs(values(samples)), np.abs(values(-samples)))
+    sizes = np.where(np.isfinite(sizes), sizes, 0.0)
+    floor = _SHARE * float(sizes[samples <= reach].max())
+    running = np.maximum(np.maximum.accumulate(sizes), floor)
+    return lambda x: running[np.minimum(np.searchsorted(samples, np.abs(x)), samples.size - 1)]
+
+
+def is_noise(last: Array, size: Array | float) -> NDArray[np.bool_]:
+    """Whether the last eight coefficients (on the last axis) are small and have stopped falling: rounding errors of the function."""
+    tail, before = last[..., 5:].max(axis=-1), last[..., :5].max(axis=-1)
+    return (tail < _NOISY * size) & (tail > 0.3 * before)
+
+
+def _unresolved(profile: Profile, order: int, left: Array, right: Array, size: Callable[[Array], Array]) -> NDArray[np.bool_]:
+    """Which panels need bisection: their last Legendre coefficients exceed the rounding errors in phi^(order) and in x."""
+    nodes, _ = gauss_legendre(NODES)
+    x = ((left + right) / 2)[:, None] + ((right - left) / 2)[:, None] * nodes
+    f = profile.numeric(order)(x)
+    scale = np.maximum(size(np.maximum(np.abs(left), np.abs(right))), np.max(np.abs(f), axis=1))
+    with np.errstate(invalid="ignore", over="ignore"):
+        last = np.abs(f @ _last_legendre_rows().T)
+        coefficients = last[:, 5:].max(axis=1)
+        bad = np.isfinite(scale) & (coefficients > _RESOLVED * scale) & ~is_noise(last, scale)
+        if bad.any():
+            noise = np.abs(x[bad] * profile.numeric(order + 1)(x[bad])).max(axis=1)
+            bad[bad] = coefficients[bad] > _RESOLVED * scale[bad] + 4e-16 * noise
+    return bad
+
+
+@lru_cache(maxsize=512)
+def mesh(profile: Profile, radius: float) -> Array:
+    """Edges on [-radius, radius], kinks among them, such that phi, phi', phi'' are polynomials of degree 19 to rounding on each panel.
+
+    Raises KcalcError where no bisection helps: an undeclared kink, a jump or a pole.
+    """
+    inside = [k for k in profile.kink_points if -radius < k < radius]
+    dyadic = 2.0 ** np.arange(1, math.ceil(math.log2(radius)) + 1)
+    seeds = [c + w * step for c, w in getattr(profile, "landmarks", ()) for step in _STEPS]
+    edges = np.unique(np.concatenate([inside, seeds, dyadic, -dyadic, [0.0, -radius, radius]]))
+    edges = edges[(edges >= -radius) & (edges <= radius)]
+    for order in (0, 1, 2):
+        edges = _refine(profile, order, edges)
+    return edges
+
+
+def _scale(profile: Profile, order: int, radius: float) -> Callable[[Array], Array]:
+    """The envelope of phi^(order); of phi as well where phi^(order) comes from its values, whose rounding errors it has."""
+    marks = getattr(profile, "landmarks", ())
+    own = _envelope(profile.numeric(order), radius, marks)
+    if not order or not getattr(profile, "numeric_only", False):
+        return own
+    whole = _envelope(profile.numeric(0), radius, marks)
+    return lambda x: np.maximum(own(x), whole(x))
+
+
+def _refine(profile: Profile, order: int, edges: Array) -> Array:
+    size = _scale(profile, order, float(edges[-1]))
+    done = list(edges)
+    left, right = edges[:-1], edges[1:]
+    while left.size:
+        bad = _unresolved(profile, order, left, right, size)
+        left, right = left[bad], right[bad]
+        if left.size > _MOST:
+            raise KcalcError(f"activation {profile.name!r} varies too fast to be resolved over the range that a Gaussian input covers")
+        middle = (left + right) / 2
+        narrow = (right - left) < _NARROWEST * (1 + np.abs(middle))
+        if narrow.any():
+            where = float(middle[narrow][0])
+            spread = np.ptp(profile.numeric(order)(np.stack([left[narrow], middle[narrow], right[narrow]])), axis=0)
+            left, right, middle = left[~narrow], right[~narrow], middle[~narrow]
+            if np.any(spread > _STEEP * size(np.array([edges[-1]]))):  # less is rounding, too narrow to matter
+                raise KcalcError(
+                    f"activation {profile.name!r} is not smooth near x = {where:.6g}: declare the point in kinks=[...] if the "
+                    "function (or a derivative) jumps there; a pole on the real line has no Gaussian moments"
+                )
+        done.extend(middle)
+        left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
+    return np.unique(np.array(done))
+
+
+@lru_cache(maxsize=2048)
+def z_range(profile: Profile, q: float, depth: float = DEPTH) -> tuple[float, float]:
+    """The interval of z outside of which phi(sqrt q z)^2 N(z) is below exp(-depth) of its peak.
+
+    Raises KcalcError where E phi(sqrt q z)^2 diverges or overflows double precision.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        logs = 2 * np.log(np.abs(profile.numeric(0)(math.sqrt(q) * _SCAN))) - _SCAN**2 / 2
+    peak = logs.max()
+    if peak > 650 or max(logs[0], logs[-1]) > peak - DEPTH:
+        raise KcalcError(
+            f"activation {profile.name!r} grows too fast: E[phi(sqrt(q) z)^2] diverges (or overflows) at q = {q:g}; "
+            "growth must stay below exp(x^2/(4q))"
+        )
+    heavy = _SCAN[logs > peak - depth] if np.isfinite(peak) else _SCAN[:0]
+    low, high = (heavy[0], heavy[-1]) if heavy.size else (0.0, 0.0)
+    least = math.sqrt(2 * depth) - 0.5
+    return min(float(low) - 0.25, -least), max(float(high) + 0.25, least)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Nodes z and weights w: sum w f(z) = E f(z) for a standard normal z."""
+
+    z: Array
+    w: Array
+
+
+def z_edges(profile: Profile, q: float, depth: float = DEPTH) -> Array:
+    """Mesh edges on the axis of the standard normal z = x / sqrt q, clipped to where the integrand lives."""
+    low, high = z_range(profile, q, depth)
+    radius = 2.0 ** max(4, math.ceil(math.log2(max(-low, high) * math.sqrt(q))))
+    edges = mesh(profile, radius) / math.sqrt(q)
+    return np.concatenate([[low], edges[(edges > low) & (edges < high)], [high]])
+
+
+def split(edges: Array, width: float) -> Array:
+    """``edges`` with every panel wider than ``width`` cut into equal parts."""
+    counts = np.maximum(np.ceil(np.diff(edges) / width), 1).astype(int)
+    starts, steps = np.repeat(edges[:-1], counts), np.repeat(np.diff(edges) / counts, counts)
+    index = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.append(starts + index * steps, edges[-1])
+
+
+def normal_density(z: Array) -> Array:
+    """exp(-z^2/2)/sqrt(2 pi)."""
+    return np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+
+def normal_rule(edges: Array) -> Rule:
+    """Composite Gauss-Legendre rule on ``edges`` with the standard normal density in the weights."""
+    z, w = panel_nodes(edges)
+    z, w = z.ravel(), w.ravel()
+    return Rule(z, w * normal_density(z))
+
+
+def neighbour(profile: Profile, q: float) -> float:
+    """The q value, within 2^-30 q, whose quadrature nodes serve q: q itself for functions with kinks.
+
+    The q values of deep networks differ in their last digits, and share nodes by this.
+    """
+    if profile.kink_points:
+        return q
+    mantissa, exponent = math.frexp(q)
+    return math.ldexp(round(mantissa * 2**30), exponent - 30)
+
+
+def rule(profile: Profile, q: float) -> Rule:
+    """The rule for E f(sqrt(q) z) with f built from phi, phi', phi'' and polynomials; panels no wider than 1 in z."""
+    return _rule(profile, neighbour(profile, q))
+
+
+@lru_cache(maxsize=1024)
+def _rule(profile: Profile, q: float) -> Rule:
+    return normal_rule(split(z_edges(profile, q), 1.0))

@@ -1,0 +1,120 @@
+"""Values of a jaxpr's variables while it is read: an array that depends on no input, or the output of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..trace import Linear, Op, Pooling
+
+Step = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A parameter, and the steps (reshapes, transposes, slices) by which an array comes from it."""
+
+    leaf: str
+    steps: tuple[Step, ...] = ()
+
+    def of(self, array: Any) -> Any:
+        """The array that the parameter's ``array`` gives."""
+        for step in self.steps:
+            array = step(array)
+        return array
+
+    def then(self, step: Step) -> View:
+        """The view after ``step``."""
+        return replace(self, steps=(*self.steps, step))
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """An array that depends on no input.
+
+    ``origins``: the parameters it was computed from, slices by their indices; ``random``: whether it was drawn inside the model;
+    ``view``: how it comes from one parameter, None where numbers were changed. Axes along which it was broadcast have stride 0.
+    """
+
+    array: Any
+    origins: frozenset[str] = frozenset()
+    random: bool = False
+    view: View | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return tuple(self.array.shape)
+
+    @property
+    def number(self) -> Any:
+        """The one number that a constant holds, as a NumPy scalar; None for parameters, random numbers and arrays of several numbers."""
+        if self.origins or self.random or not isinstance(self.array, np.ndarray) or self.array.size == 0:
+            return None
+        small = self.compact()
+        return small.flat[0] if small.size == 1 or bool((small == small.flat[0]).all()) else None
+
+    def compact(self) -> np.ndarray:
+        """The array with axes along which it was broadcast reduced to size 1."""
+        array = self.array
+        return array[
+            tuple(slice(0, 1) if step == 0 and size > 1 else slice(None) for step, size in zip(array.strides, array.shape, strict=True))
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Ref:
+    """The output of operation ``name`` seen in another order of axes: axis i is axis ``order[i]`` of the operation's output.
+
+    ``shape`` is larger than the operation's where an axis of size 1 was broadcast.
+    """
+
+    name: str
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+Value = Known | Ref
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Padded(Op):
+    """A border of the constant ``value``, or of numbers by the ``mode`` of a Linear: (low, high) per axis.
+
+    It becomes part of the window operation behind it; elsewhere it is not read.
+    """
+
+    pads: tuple[tuple[int, int], ...]
+    value: float
+    mode: str = "zeros"
+
+
+PADDINGS = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}  # as jnp.pad has them
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WindowSum(Op):
+    """Sums over padded windows, a mean once they are divided by the number of entries; else not read."""
+
+    pooling: Pooling
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Masked(Op):
+    """Entries set to 0 at random, dropout once they are rescaled; else not read. ``kept``: the fraction kept in this draw of ``count``."""
+
+    kept: float
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """Where the numbers of a :class:`kcalc.interchange.trace.Linear` are in the parameters: views that give its weight and its bias."""
+
+    op: Linear
+    weight: View | None
+    bias: View | None = None
+    origins: frozenset[str] = frozenset()

@@ -1,0 +1,176 @@
+"""Results of readers: the network, and where it differs from the model."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..foundation.printing import Tabled
+from ..foundation.process_state import cached_property
+from ..network.layers import Input, Opaque
+from ..network.network import Network
+from ..network.notes import LEVELS, Note
+from .trace import Trace
+
+Node = Hashable
+SHOWN = 8  # nodes named in one line
+HEADINGS = {
+    "exact": "exact",
+    "locations": "exact but for locations",
+    "pooling": "heuristic in kernel maps: pooling",
+    "approximate": "heuristic",
+    "not read": "opaque, not read",
+}
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How far a network stands for a model, node by node; ``level`` is the worst."""
+
+    nodes: Mapping[Node, str]
+
+    @property
+    def level(self) -> str:
+        """The worst level of any node."""
+        return max(self.nodes.values(), key=list(LEVELS).index, default="exact")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of nodes by level."""
+        found = Counter(self.nodes.values())
+        return {level: found[level] for level in LEVELS if found[level]}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {level}" for level, count in self.counts.items())
+
+
+@dataclass(frozen=True)
+class Reading(Tabled):
+    """A model as a :class:`kcalc.Network`.
+
+    ``notes``: everything that is not exactly the model, node by node; ``remarks``: on the model as a whole; ``sources``: {node: place in
+    the model}; ``trace``: the operations as the framework lists them, None in a copy from a pickle.
+    """
+
+    framework: str
+    network: Network
+    notes: tuple[Note, ...]
+    sources: Mapping[Node, str]
+    remarks: tuple[str, ...] = ()
+    trace: Trace | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the trace, which holds functions of this process and the model's weights."""
+        return {**self.__dict__, "trace": None}
+
+    @cached_property
+    def fidelity(self) -> Fidelity:
+        """How far the network stands for the model: a level for every node; prints as counts."""
+        worst = dict.fromkeys(self.network, "exact")
+        order = list(LEVELS)
+        for note in self.notes:
+            if note.node in worst and order.index(note.level) > order.index(worst[note.node]):
+                worst[note.node] = note.level
+        return Fidelity(worst)
+
+    @cached_property
+    def parts(self) -> tuple[Network, ...]:
+        """The understood parts: the network cut at its Opaque nodes, whose outputs are inputs of the part behind them.
+
+        Results for a part hold for that part by itself, from the q values and cosines of its own inputs. These are taken as
+        uncorrelated with the other addends of Sums, which the output of a layer that was not read (attention) need not be.
+        ``apply_to`` refuses the shaping of a part; its ``export`` has the constants.
+        """
+        opaque = set(self.network.nodes_of(Opaque))
+        if not opaque:
+            return (self.network,)
+        return tuple(_cut(self.network, opaque))
+
+    def __str__(self) -> str:
+        lines = [repr(self), f"fidelity: {self.fidelity}"]
+        lines += [f"remark: {remark}" for remark in self.remarks]
+        for level in LEVELS:
+            lines += self._of_level(level)
+        return "\n".join(lines)
+
+    def _of_level(self, level: str) -> list[str]:
+        """The nodes read at one level of fidelity, then their notes."""
+        nodes = [str(node) for node, known in self.fidelity.nodes.items() if known == level]
+        told = _listed(tuple(note for note in self.notes if note.level == level))
+        if not nodes and not told:
+            return []
+        count = f"{len(nodes)} node" + ("s" if len(nodes) != 1 else "")
+        return [f"{HEADINGS[level]} ({count})" + (f": {named(nodes)}" if nodes else ""), *told]
+
+    def __repr__(self) -> str:
+        return f"Reading({self.framework}, {len(self.network)} nodes, {self.fidelity})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(str(n.node))}</td><td>{HEADINGS[n.level]}</td>"
+            f"<td style='text-align:left'>{html.escape(n.text)}</td></tr>"
+            for n in self._worst_first()[:60]
+        )
+        more = f"<p>and {len(self.notes) - 60} more</p>" if len(self.notes) > 60 else ""
+        remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks)
+        table = f"<table><tr><th>node</th><th>fidelity</th><th>note</th></tr>{rows}</table>{more}" if rows else ""
+        return f"<p><b>{html.escape(repr(self))}</b></p>{remarks}{table}"
+
+    def _frame(self) -> dict[str, list[str]]:
+        notes = self._worst_first()
+        return {"node": [str(n.node) for n in notes], "fidelity": [n.level for n in notes], "note": [n.text for n in notes]}
+
+    def _worst_first(self) -> list[Note]:
+        order = list(LEVELS)
+        return sorted(self.notes, key=lambda note: -order.index(note.level))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The reading as plain data: the network's document, the level of every node, the notes."""
+        from .json_format import network_to_dict
+
+        return {
+            "schema": "kcalc.reading/1",
+            "framework": self.framework,
+            "network": network_to_dict(self.network),
+            "fidelity": {str(node): level for node, level in self.fidelity.nodes.items()},
+            "notes": [{"node": str(n.node), "level": n.level, "text": n.text, "source": n.source} for n in self.notes],
+            "remarks": list(self.remarks),
+            "sources": {str(node): place for node, place in self.sources.items()},
+        }
+
+
+def _listed(notes: tuple[Note, ...], most: int = 40) -> list[str]:
+    """One line for every thing said, with the nodes it is said of."""
+    places: dict[str, list[str]] = {}
+    for note in notes:
+        places.setdefault(note.text, []).append(str(note.node))
+    lines = [f"  {named(list(dict.fromkeys(nodes)), 3)}: {text}" for text, nodes in places.items()]
+    return lines[:most] + ([f"  ... and {len(lines) - most} more kinds of notes"] if len(lines) > most else [])
+
+
+def named(nodes: list[str], most: int = SHOWN) -> str:
+    """The first few nodes, and how many more there are."""
+    return ", ".join(nodes[:most]) + (f" and {len(nodes) - most} more" if len(nodes) > most else "")
+
+
+def _cut(network: Network, opaque: set[Node]) -> list[Network]:
+    """The connected parts left when the Opaque nodes are taken out; their readers read inputs instead."""
+    import networkx as nx
+
+    links: Any = nx.Graph()
+    links.add_nodes_from(node for node in network if node not in opaque)
+    for node, _, parents in network.steps():
+        links.add_edges_from((node, p) for p in parents if node not in opaque and p not in opaque)
+    out = []
+    for members in nx.connected_components(links):
+        steps = [(n, layer, parents) for n, layer, parents in network.steps() if n in members]
+        read = {p for _, _, parents in steps for p in parents}
+        entries = [(p, Input(features=network.features[p]), ()) for p in network if p in read & opaque]
+        ends = [n for n in members if n not in read]
+        if any(not isinstance(layer, Input) for _, layer, _ in steps):
+            part = Network.from_steps([*entries, *steps], [n for n in network if n in ends])
+            out.append(part.with_notes(note for note in network.notes if note.node in members))
+    return out

@@ -1,0 +1,156 @@
+"""Values at the edges of an ONNX graph, and a node as the rules see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...foundation.errors import KcalcError
+
+Array = np.ndarray
+FLOAT, INT, BOOL = "float", "int", "bool"
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """An array of the graph: a constant (``array``), or the output of the operation ``op`` of the trace.
+
+    ``parameter``: the parameter of the model that a constant is, under its first name. ``maker``: the node it came from, with the
+    values that node read.
+    """
+
+    shape: tuple[int, ...]
+    kind: str = FLOAT
+    op: str | None = None
+    array: Array | None = None
+    parameter: str | None = None
+    maker: Node | None = None
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def constant(self) -> bool:
+        return self.array is not None
+
+    @property
+    def number(self) -> int | float | None:
+        """The one number that a constant of size 1 holds; whole numbers as int."""
+        if self.array is None or self.array.size != 1:
+            return None
+        found = self.array.reshape(-1)[0].item()
+        if isinstance(found, float) and found.is_integer() and abs(found) < 2**53:
+            return int(found)
+        return found if isinstance(found, int | float) else None
+
+
+def kind_of(array: Array) -> str:
+    """FLOAT, INT or BOOL."""
+    return BOOL if array.dtype == bool else INT if np.issubdtype(array.dtype, np.integer) else FLOAT
+
+
+def constant(array: Array, parameter: str | None = None) -> Value:
+    """A constant."""
+    return Value(tuple(array.shape), kind_of(array), array=array, parameter=parameter)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A node with its values looked up: ``inputs`` holds None where an optional input is left out."""
+
+    op: str
+    domain: str
+    name: str
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    opset: int = 17
+    proto: Any = None
+
+    @property
+    def what(self) -> str:
+        """The node in words."""
+        return f"{self.op} node {self.name[:80]!r}" if self.name else f"{self.op} node that makes {str(self.outputs[:1])[2:-3][:80]!r}"
+
+    def fail(self, text: str) -> KcalcError:
+        """An error that names the node."""
+        return KcalcError(f"onnx: {self.what}: {text}")
+
+    def value(self, index: int) -> Value:
+        """A required input."""
+        found = self.optional(index)
+        if found is None:
+            raise self.fail(f"input {index} is missing")
+        return found
+
+    def optional(self, index: int) -> Value | None:
+        """An input or None."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def given(self) -> tuple[Value, ...]:
+        """All inputs, none of which may be left out."""
+        return tuple(self.value(i) for i in range(len(self.inputs)))
+
+    def _attribute(self, name: str, kind: int) -> Any:
+        found = self.attributes.get(name)
+        if found is not None and found.type != kind:
+            raise self.fail(f"its attribute {name} is of the wrong type")
+        return found
+
+    def whole(self, name: str, default: int = 0) -> int:
+        """An integer attribute."""
+        found = self._attribute(name, 2)
+        return default if found is None else int(found.i)
+
+    def real(self, name: str, default: float) -> float:
+        """A float attribute: single precision, as the file holds it."""
+        found = self._attribute(name, 1)
+        return default if found is None else float(found.f)
+
+    def text(self, name: str, default: str) -> str:
+        """A text attribute."""
+        found = self._attribute(name, 3)
+        return default if found is None else found.s.decode("utf-8", "replace")
+
+    def wholes(self, name: str) -> tuple[int, ...] | None:
+        """A list of integers, None where it is not given."""
+        found = self._attribute(name, 7)
+        return None if found is None else tuple(found.ints)
+
+    def tensor(self, name: str) -> Any:
+        """A tensor attribute or None."""
+        found = self._attribute(name, 4)
+        return None if found is None else found.t
+
+    def graph(self, name: str) -> Any:
+        """A subgraph."""
+        found = self._attribute(name, 5)
+        if found is None:
+            raise self.fail(f"it has no subgraph {name}")
+        return found.g
+
+    def constants(self, index: int, name: str) -> tuple[int, ...] | None:
+        """Whole numbers given as the attribute ``name`` or as input ``index``; None where they are left out or depend on the input."""
+        if name in self.attributes:
+            return self.wholes(name)
+        found = self.optional(index)
+        if found is None or found.array is None:
+            return None
+        if found.array.size > 1024 or kind_of(found.array) == FLOAT:
+            raise self.fail(f"its {name} are no short list of whole numbers")
+        return tuple(int(v) for v in found.array.reshape(-1))
+
+    def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Axes counted from 0, sorted. Raises: KcalcError for ones that are not there or stand twice."""
+        found = tuple(sorted(a + rank if a < 0 else a for a in axes))
+        if any(not 0 <= a < rank for a in found) or len(set(found)) != len(found):
+            raise self.fail(f"the axes {tuple(axes)[:8]} are not those of an array of {rank} axes")
+        return found
+
+    def axis(self, axis: int, rank: int) -> int:
+        """One axis counted from 0."""
+        return self.axes((axis,), rank)[0]

@@ -1,0 +1,78 @@
+"""Notes of a reading once its network is built: their nodes, sizes of images, and how far epsilons and biases are neglected."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..calculi.global_maps import q_and_variances
+from ..foundation.errors import KcalcError
+from ..network import layers as L
+from ..network.network import Network
+from ..network.notes import Note, read_at
+from .trace import Op
+
+COUNTS = 1e-3  # an epsilon beside the variance that it is added to, beyond which it is noted
+
+
+def notes_at_nodes(notes: Sequence[Note], ops: Sequence[Op], nodes: Collection[object]) -> list[Note]:
+    """Move notes of fused operations to the node that absorbed them; notes of operations that reach no output are dropped."""
+    after: dict[str, list[str]] = {}
+    for op in ops:
+        for name in op.reads:
+            after.setdefault(name, []).append(op.name)
+    return [replace(note, node=node) for note in notes for node in _nearest_nodes(str(note.node), after, nodes)]
+
+
+def _nearest_nodes(name: str, after: Mapping[str, list[str]], nodes: Collection[object]) -> list[str]:
+    """The node of that name, else the nearest ones behind it."""
+    found: list[str] = []
+    waiting, seen = [name], {name}
+    while waiting:
+        here = waiting.pop(0)
+        if here in nodes:
+            found.append(here)
+            continue
+        more = [reader for reader in after.get(here, ()) if reader not in seen]
+        seen.update(more)
+        waiting.extend(more)
+    return found
+
+
+def sizes(network: Network) -> list[Note]:
+    """At which sizes of images a network was read, at its inputs."""
+    shapes = {node: network.layer(node).image_shape for node in network.inputs}
+    return [read_at(node, shape) for node, shape in shapes.items() if shape is not None]
+
+
+def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note]:
+    """A note on every norm whose epsilon counts beside the variance (the mean square) that it divides by, for inputs of q = 1.
+
+    Kernel maps take it as 0. Where q values are not known, because something was not read, beside 1.
+    """
+    there = {node: epsilon for node, epsilon in epsilons.items() if node in network and epsilon > 0}
+    if not there:
+        return []
+    try:
+        values = q_and_variances(network)
+    except (KcalcError, OverflowError):
+        values = {}
+    notes: list[Note] = []
+    for node, epsilon in there.items():
+        square, variance = values.get(network.parents(node)[0], (1.0, 1.0))
+        rms = isinstance(network.layer(node), L.RMSNorm)
+        divided = square if rms else variance
+        if epsilon > COUNTS * divided:
+            beside = f" of {divided:.3g} for inputs of q = 1" if values else ", which is not known here"
+            text = f"its epsilon is {epsilon:g} beside a {'mean square' if rms else 'variance'}{beside}; read as 0"
+            notes.append(Note(node, "approximate", text))
+    return notes
+
+
+def biased(values: np.ndarray) -> bool:
+    """Whether biases have a mean that independent ones of mean 0 would not have (beyond ten standard errors)."""
+    numbers = np.asarray(values, dtype=np.float64).ravel()
+    mean = abs(float(numbers.mean())) if numbers.size > 1 else 0.0
+    return mean > 10 * float(numbers.std()) / np.sqrt(numbers.size)

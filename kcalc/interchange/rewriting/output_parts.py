@@ -1,0 +1,217 @@
+"""Parts of the outputs of a layer as layers of their own: two halves of one weight matrix are two independent branches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise, permutations
+from math import prod
+
+import numpy as np
+
+from ..layout import channel_axes, reshaped_axis
+from ..trace import Drop, Entry, Held, Join, Linear, Normalise, Op, Part, Pass, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
+from .editing import Edit
+
+LARGEST = 2**24  # numbers in an array whose places are followed one by one
+MOVES = (Reshape, Transpose, Pass, Part)
+Rows = tuple[int, ...]
+
+
+class NoPartError(Exception):
+    """The reason why a part of an array is not read as a layer of its own."""
+
+
+def with_parts(trace: Trace) -> Edit:
+    """The operations with every part of a layer's outputs as a layer of its own, where the parts share no weights.
+
+    A part is followed up through reshapes, elementwise functions, dropout and depthwise convolutions. It stays a part, with the
+    reason, where it is a part of the locations or not of a layer, where two parts overlap, and where the whole is read too.
+    """
+    banned: dict[str, str] = {}
+    while True:
+        edit = _Parts(trace, banned)
+        edit.run()
+        blame = edit.blamed()
+        if not blame:
+            return edit
+        banned |= blame
+
+
+class _Parts(Edit):
+    def __init__(self, trace: Trace, banned: Mapping[str, str]) -> None:
+        super().__init__({op.name: op for op in trace.ops}, trace.outputs)
+        self.banned, self.axes = banned, channel_axes(trace)
+        self.made: dict[tuple[str, Rows], str] = {}
+
+    def run(self) -> None:
+        for op in [op for op in self.ops.values() if isinstance(op, Part)]:
+            before = set(self.ops)
+            try:
+                self._resolve(op)
+            except NoPartError as error:
+                for name in set(self.ops) - before:
+                    del self.ops[name]
+                self.made = {key: name for key, name in self.made.items() if name in self.ops}
+                self.ops[op.name] = replace(self.ops[op.name], reason=str(error)) if str(error) else op
+
+    def blamed(self) -> dict[str, str]:
+        """{layer that must stay whole: why}."""
+        live = self.reached()
+        cuts: dict[str, list[Rows]] = {}
+        for (name, rows), made in self.made.items():
+            if made in live and isinstance(self.ops[name], Linear):
+                cuts.setdefault(name, []).append(rows)
+        out = {}
+        for name, parts in cuts.items():
+            if name in live:
+                out[name] = f"{name} is read as a whole too, and its parts would share their weights with it"
+            elif sum(map(len, parts)) > len(set().union(*parts)):
+                out[name] = f"the parts of {name} overlap, so that they share weights"
+        return out
+
+    # -- one part ----------------------------------------------------------------------------------------------------
+
+    def _resolve(self, part: Part) -> None:
+        chain: list[Op] = [part]
+        while isinstance(origin := self.ops[chain[-1].reads[0]], MOVES):
+            chain.append(origin)
+        axis = self._axis(origin)
+        places = np.arange(self._countable(origin), dtype=np.int64).reshape(origin.shape)
+        there = places
+        for op in reversed(chain):
+            there = _moved(op, there)
+        width = origin.shape[axis]
+        rows = np.unique(there // prod(origin.shape[axis + 1 :]) % width)
+        if len(rows) == width:
+            examples = len(np.unique(there // prod(origin.shape[1:]))) < origin.shape[0]
+            whole = "examples, and one of them acts on others" if examples else "locations, each of which has a kernel of its own"
+            raise NoPartError(f"it is a part of the {whole}")
+        taken = places.take(rows, axis=axis)
+        order = _order(taken, there)
+        made = self._cut(origin, tuple(rows.tolist()))
+        shape = list(origin.shape)
+        shape[axis] = len(rows)
+        if order != tuple(range(len(order))):
+            turned = [shape[i] for i in order]
+            made = self.add(Transpose(name=self.names(f"{part.name}.turned"), shape=tuple(turned), reads=(made,), order=order), part)
+            shape = turned
+        kind = Pass if tuple(shape) == part.shape else Reshape
+        self.ops[part.name] = kind(name=part.name, shape=part.shape, reads=(made,), source=part.source)
+
+    def _countable(self, op: Op) -> int:
+        if prod(op.shape) > LARGEST:
+            raise NoPartError("the array is too large to be followed number by number; give smaller example inputs")
+        return prod(op.shape)
+
+    def _axis(self, op: Op) -> int:
+        if isinstance(op, Linear):
+            return op.out_axis
+        if isinstance(op, Entry):
+            raise NoPartError("")
+        axis = self.axes.get(op.name)
+        if axis is None:
+            raise NoPartError("")
+        return axis
+
+    def _cut(self, op: Op, rows: Rows) -> str:
+        """The name of an operation that computes some channels of ``op``."""
+        key = (op.name, rows)
+        if key not in self.made:
+            self.made[key] = self._made(op, rows)
+        return self.made[key]
+
+    def _made(self, op: Op, rows: Rows) -> str:
+        axis = self._axis(op)
+        if len(rows) == op.shape[axis] and rows == tuple(range(len(rows))):
+            return op.name
+        if op.name in self.banned:
+            raise NoPartError(self.banned[op.name])
+        shape = tuple(len(rows) if i == axis else n for i, n in enumerate(op.shape))
+        name = self.names(f"{op.name}[{_span(rows)}]")
+        if isinstance(op, Linear):
+            return self.add(self._layer(op, rows, shape, name), op)
+        if isinstance(op, Pass | Drop | Repeat) or (isinstance(op, Pooling) and axis not in op.axes and len(op.shape) == self._rank(op)):
+            return self.add(replace(op, name=name, shape=shape, reads=(self._cut(self.ops[op.reads[0]], rows),)), op)
+        if isinstance(op, Pointwise):
+            return self.add(replace(op, name=name, shape=shape, reads=tuple(self._operand(n, op, axis, rows) for n in op.reads)), op)
+        if isinstance(op, Normalise) and op.kind == "batch":
+            arrays = {k: None if (v := getattr(op, k)) is None else v[list(rows)] for k in ("gain", "bias")}
+            running = None if op.running is None else (op.running[0][list(rows)], op.running[1][list(rows)])
+            read = self._cut(self.ops[op.reads[0]], rows)
+            return self.add(replace(op, name=name, shape=shape, reads=(read,), running=running, **arrays), op)
+        if isinstance(op, Join) and op.axis == axis:
+            return self._joined(op, rows, shape, name)
+        if isinstance(op, Reshape | Transpose):
+            return self._carried(op, rows, shape, name)
+        raise NoPartError("several channels together make it, so that the parts are not independent")
+
+    def _rank(self, op: Op) -> int:
+        return len(self.ops[op.reads[0]].shape)
+
+    def _layer(self, op: Linear, rows: Rows, shape: tuple[int, ...], name: str) -> Linear:
+        chosen = list(rows)
+        own = chosen if op.rows is None else [op.rows[i] for i in chosen]
+        part = replace(
+            op, name=name, shape=shape, weight=np.asarray(op.weight)[chosen], bias=None if op.bias is None else np.asarray(op.bias)[chosen],
+            rows=tuple(own),
+        )  # fmt: skip
+        if op.groups == 1:
+            return part
+        if op.groups == op.weight.shape[0] and op.weight.shape[1] == 1:
+            return replace(part, groups=len(rows), reads=(self._cut(self.ops[op.reads[0]], rows),))
+        raise NoPartError("it is a part of a convolution in groups")
+
+    def _operand(self, name: str, op: Op, axis: int, rows: Rows) -> str:
+        read = self.ops[name]
+        place = axis - (len(op.shape) - len(read.shape))
+        if place < 0 or read.shape[place] == 1:
+            return name
+        if not isinstance(read, Held):
+            return self._cut(read, rows)
+        value = np.asarray(read.value).take(list(rows), axis=place)
+        return self.add(replace(read, name=self.names(f"{name}[{_span(rows)}]"), shape=value.shape, value=value), read)
+
+    def _joined(self, op: Join, rows: Rows, shape: tuple[int, ...], name: str) -> str:
+        start, reads = 0, []
+        if list(rows) != sorted(rows):
+            raise NoPartError("")
+        for read in op.reads:
+            size = self.ops[read].shape[op.axis]
+            mine = tuple(i - start for i in rows if start <= i < start + size)
+            if mine:
+                reads.append(read if len(mine) == size else self._cut(self.ops[read], mine))
+            start += size
+        return reads[0] if len(reads) == 1 else self.add(replace(op, name=name, shape=shape, reads=tuple(reads)), op)
+
+    def _carried(self, op: Reshape | Transpose, rows: Rows, shape: tuple[int, ...], name: str) -> str:
+        before, axis = self.ops[op.reads[0]], self._axis(self.ops[op.reads[0]])
+        if isinstance(op, Reshape):
+            there = reshaped_axis(before.shape, op.shape, axis)
+            if there is None or there[0] != "kept":
+                raise NoPartError("it is a part of channels and locations that a reshape merged")
+        return self.add(replace(op, name=name, shape=shape, reads=(self._cut(before, rows),)), op)
+
+
+def _moved(op: Op, array: np.ndarray) -> np.ndarray:
+    if isinstance(op, Transpose):
+        return array.transpose(op.order)
+    if isinstance(op, Part):
+        return array[(*(slice(None),) * op.axis, slice(op.start, op.stop, op.step))]
+    return array.reshape(op.shape)
+
+
+def _order(taken: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
+    """The order of axes in which ``taken`` holds the numbers as ``wanted`` does."""
+    if taken.size == wanted.size and taken.ndim <= 6:
+        for order in permutations(range(taken.ndim)):
+            if (taken.transpose(order).ravel() == wanted.ravel()).all():
+                return order
+    raise NoPartError("it is a part of channels and of locations at once, or puts its channels in another order")
+
+
+def _span(rows: Rows) -> str:
+    if len(rows) > 1 and len(steps := {b - a for a, b in pairwise(rows)}) == 1:
+        step = steps.pop()
+        return f"{rows[0]}:{rows[-1] + 1}" + (f":{step}" if step != 1 else "")
+    return str(rows[0]) if len(rows) == 1 else f"{len(rows)} channels"

@@ -1,0 +1,136 @@
+"""The steps of a network that was read, simplified: scales and sums drawn into sums, neighbours that are not understood into one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import networkx as nx
+
+from ..network.layers import Layer, Opaque, Scale, Sum
+from ..network.network import sum_weights
+
+Step = tuple[str, Layer, tuple[str, ...]]
+
+
+def assemble(steps: Sequence[Step], ends: Sequence[str]) -> tuple[list[Step], dict[str, str]]:
+    """The steps that reach an output, simplified, and {node that went: node it went into}."""
+    live = _reaching(steps, ends)
+    gone: dict[str, str] = {}
+    live = _drawn_in(live, set(ends), gone)
+    live = _merged_opaque(live, set(ends), gone)
+    for name in list(gone):
+        while gone[name] in gone:
+            gone[name] = gone[gone[name]]
+    return live, gone
+
+
+def _reaching(steps: Sequence[Step], ends: Sequence[str]) -> list[Step]:
+    needed = set(ends)
+    kept = []
+    for node, layer, parents in _sorted(steps)[::-1]:
+        if node in needed:
+            needed |= set(parents)
+            kept.append((node, layer, parents))
+    return kept[::-1]
+
+
+def _sorted(steps: Sequence[Step]) -> list[Step]:
+    """The steps, every node after its parents; nodes made late for an early reader may stand out of order."""
+    graph: nx.DiGraph = nx.DiGraph()
+    by_name = {node: (node, layer, parents) for node, layer, parents in steps}
+    for place, (node, _, parents) in enumerate(steps):
+        graph.add_node(node, place=place)
+        graph.add_edges_from((p, node) for p in parents)
+    order = nx.lexicographical_topological_sort(graph, key=lambda n: graph.nodes[n]["place"])
+    return [by_name[node] for node in order]
+
+
+def _drawn_in(steps: list[Step], ends: set[str], gone: dict[str, str]) -> list[Step]:
+    """Scale after a Sum, Sum after a Scale and Sum after a Sum as one Sum, where the values between have no other reader."""
+    readers = Counter(p for _, _, parents in steps for p in parents)
+    table: dict[str, tuple[Layer, tuple[str, ...]]] = {}
+    for node, layer, parents in steps:
+        parents = tuple(gone.get(p, p) for p in parents)
+        if isinstance(layer, Scale) and parents[0] in table:
+            inner, addends = table[parents[0]]
+            if isinstance(inner, Sum) and readers[parents[0]] == 1 and parents[0] not in ends and node not in ends:
+                table[parents[0]] = (Sum(tuple(layer.factor * w for w in _weights(inner, addends))), addends)
+                gone[node] = parents[0]
+                readers[parents[0]] = readers[node]
+                continue
+        if isinstance(layer, Sum):
+            layer, parents = _flat(layer, parents, table, readers, ends, gone, node)
+        table[node] = (layer, parents)
+    return [(node, layer, parents) for node, (layer, parents) in table.items()]
+
+
+def _flat(layer: Sum, parents: tuple[str, ...], table: dict[str, tuple[Layer, tuple[str, ...]]], readers: Counter[str], ends: set[str],
+          gone: dict[str, str], node: str) -> tuple[Sum, tuple[str, ...]]:  # fmt: skip
+    terms: dict[str, float] = {}
+    for parent, weight in zip(parents, _weights(layer, parents), strict=True):
+        inner = table.get(parent)
+        if inner is not None and isinstance(inner[0], Sum | Scale) and readers[parent] == 1 and parent not in ends:
+            del table[parent]
+            gone[parent] = node
+            weights = _weights(inner[0], inner[1]) if isinstance(inner[0], Sum) else (inner[0].factor,)
+            for addend, part in zip(inner[1], weights, strict=True):
+                terms[addend] = terms.get(addend, 0) + weight * part
+        else:
+            terms[parent] = terms.get(parent, 0) + weight
+    return Sum(None if all(w == 1 for w in terms.values()) else tuple(terms.values())), tuple(terms)
+
+
+def _weights(layer: Sum, parents: Sequence[str]) -> tuple[float, ...]:
+    return tuple(sum_weights(layer, len(parents)))
+
+
+def _merged_opaque(steps: list[Step], ends: set[str], gone: dict[str, str]) -> list[Step]:
+    """Neighbouring unread nodes as one, named for the first that is not a reshape."""
+    opaque = {node: layer for node, layer, _ in steps if isinstance(layer, Opaque)}
+    links: nx.Graph = nx.Graph()
+    links.add_nodes_from(opaque)
+    links.add_edges_from((p, node) for node, _, parents in steps for p in parents if node in opaque and p in opaque)
+    graph: nx.DiGraph = nx.DiGraph()
+    graph.add_edges_from((p, node) for node, _, parents in steps for p in parents)
+    for members in list(nx.connected_components(links)):
+        if len(members) > 1 and not (members & ends and len(members & ends) > 1) and _convex(graph, members):
+            steps = _contracted(steps, members, opaque, ends, gone)
+            graph = nx.DiGraph((p, node) for node, _, parents in steps for p in parents)
+    return steps
+
+
+def _convex(graph: nx.DiGraph, members: set[str]) -> bool:
+    """Whether no path leaves the members and comes back, so that they can become one node."""
+    after = {n for m in members for n in graph.successors(m)} - members
+    seen: set[str] = set()
+    queue = list(after)
+    while queue:
+        node = queue.pop()
+        if node in members:
+            return False
+        if node not in seen:
+            seen.add(node)
+            queue.extend(graph.successors(node))
+    return True
+
+
+def _contracted(steps: list[Step], members: set[str], opaque: dict[str, Opaque], ends: set[str], gone: dict[str, str]) -> list[Step]:
+    order = [node for node, _, _ in steps if node in members]
+    telling = next((n for n in order if opaque[n].name not in ("reshape", "constant", "transpose")), order[0])
+    name = next(iter(members & ends), telling)
+    read_outside = ends.union(*(parents for node, _, parents in steps if node not in members))
+    widths = {opaque[node].features for node in members & read_outside}
+    reads = tuple(dict.fromkeys(p for node, _, parents in steps if node in members for p in parents if p not in members))
+    width = widths.pop() if len(widths) == 1 else None
+    gone.update(dict.fromkeys(members - {name}, name))
+    out: list[Step] = []
+    for node, layer, parents in steps:
+        if node in members:
+            if node == order[-1]:
+                out.append((name, replace(opaque[telling], features=width), reads))
+            continue
+        kept = tuple(name if p in members else p for p in parents)
+        out.append((node, layer, tuple(dict.fromkeys(kept)) if isinstance(layer, Opaque) else kept))
+    return out

@@ -1,0 +1,80 @@
+"""Values of a captured PyTorch graph's nodes while it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Pads = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Ref:
+    """An array that depends on the inputs: the output of the operation ``name``."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Padded:
+    """``source`` with zeros (or, by ``mode``, copies of itself) around it, one pair (low, high) per axis; a convolution takes it in."""
+
+    source: Ref
+    pads: Pads
+    shape: tuple[int, ...]
+    dtype: Any
+    mode: str = "constant"
+
+
+@dataclass(frozen=True, eq=False)
+class Const:
+    """A tensor that depends on no input. ``origins``: the parameters it was computed from.
+
+    ``parameter``: the one parameter whose numbers it is, ``transposed`` if it is that matrix transposed.
+    """
+
+    tensor: Any
+    origins: tuple[str, ...] = ()
+    parameter: str | None = None
+    transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the tensor's numbers."""
+        return self.tensor.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Stale:
+    """An array that a write through another view of the same memory has changed; nothing may read it any more."""
+
+    source: Ref | Padded
+    reason: str
+
+
+def is_traced(value: Any) -> bool:
+    """Whether a value depends on the inputs."""
+    return isinstance(value, Ref | Padded | Stale)
+
+
+def numbers_of(tensor: Any) -> Any:
+    """A tensor's numbers as a NumPy array; half precision becomes float32. Raises: KcalcError for tensors that hold no numbers."""
+    import torch
+
+    from ...foundation.errors import KcalcError
+
+    plain = tensor.detach()
+    if plain.device.type == "meta":
+        raise KcalcError("torch: the model's parameters are on the meta device and have no values; materialise them first (model.to_empty)")
+    if plain.is_sparse or plain.layout != torch.strided:
+        plain = plain.to_dense()
+    if plain.dtype in (torch.bfloat16, torch.float16):
+        plain = plain.float()
+    return plain.resolve_conj().cpu().numpy()

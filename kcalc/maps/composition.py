@@ -1,0 +1,401 @@
+"""Symbolic maps as named compositions: straight-line programs that repeat where the network repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import mpmath
+import sympy as sp
+from sympy.core.function import AppliedUndef
+
+from ..fields import mpmath_field
+from ..fields.arguments import derivative_order
+from ..foundation.errors import KcalcError
+from ..foundation.formulas import activation_definition, latex, local_definition, result_name
+from ..foundation.plain_arguments import mapping
+from ..foundation.plain_arguments import text as plain_text
+from ..foundation.printing import latex_text
+from ..foundation.process_state import decimal_digits, lambdify
+from ..foundation.repetition import repetition
+
+CLOSED_SIZE = 1500
+MOST_SYMBOLS = 5000  # of a formula in a notebook, some 40 kB of LaTeX
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The definitions made between two cut points; ``exits`` are the symbols that carry the state onward."""
+
+    definitions: tuple[tuple[sp.Symbol, sp.Expr], ...]
+    exits: tuple[sp.Symbol, ...]
+
+    def code(self, entry: Sequence[sp.Symbol]) -> Any:
+        """The stage with its entry symbols and its own names replaced by standard ones: equal codes, equal functions."""
+        own = {symbol: sp.Dummy(f"own{i}", dummy_index=1000 + i) for i, (symbol, _) in enumerate(self.definitions)}
+        start = {symbol: sp.Dummy(f"in{i}", dummy_index=2000 + i) for i, symbol in enumerate(entry)}
+        return tuple(expr.xreplace({**start, **own}) for _, expr in self.definitions), tuple(own.get(s, s) for s in self.exits)
+
+    def follows(self, entry: Sequence[sp.Symbol]) -> bool:
+        """True if the stage reads nothing but the entry symbols."""
+        own = {symbol for symbol, _ in self.definitions}
+        return all(expr.free_symbols <= own | set(entry) for _, expr in self.definitions)
+
+
+@dataclass(frozen=True)
+class LocalFunction:
+    """A local map that a composition names: ``function(*arguments)``, its closed form or None, and its activation."""
+
+    function: Any
+    arguments: tuple[sp.Symbol, ...]
+    closed: sp.Expr | None
+    activation: Any
+
+    def latex(self) -> str:
+        """``name(arguments) = closed form``, or the Gaussian integral."""
+        return local_definition(str(self.function), self.arguments, self.closed, self.activation)
+
+    @property
+    def letter(self) -> str:
+        """``C``, ``Q``, ``M``, or ``DC`` and the like for derivatives."""
+        return str(self.function).split("_", 1)[0]
+
+    @property
+    def own_name(self) -> str:
+        """The name of the activation in the formula."""
+        return str(self.function).split("_", 1)[1]
+
+
+@dataclass(frozen=True)
+class Composition:
+    """``result`` as a function of ``arguments`` through named intermediate values.
+
+    ``definitions`` lists (symbol, expression) in order, each in terms of arguments and earlier symbols.
+    """
+
+    arguments: tuple[sp.Symbol, ...]
+    stages: tuple[Stage, ...]
+    result: sp.Expr
+    letter: str = "C"
+    functions: tuple[LocalFunction, ...] = ()
+
+    @property
+    def definitions(self) -> tuple[tuple[sp.Symbol, sp.Expr], ...]:
+        """All definitions in order."""
+        return tuple(item for stage in self.stages for item in stage.definitions)
+
+    def pruned(self) -> Composition:
+        """With the local maps alone that occur, and Q of those that are Gaussian integrals over it."""
+        expressions = (self.result, *(expr for _, expr in self.definitions))
+        used = {call.func for expr in expressions for call in expr.atoms(AppliedUndef)}
+        integrals = {f.activation for f in self.functions if f.function in used and f.closed is None}
+        kept = (f for f in self.functions if f.function in used or (f.letter == "Q" and f.activation in integrals))
+        return replace(self, functions=tuple(kept))
+
+    def derivative(self, order: int = 1) -> Composition:
+        """The derivative in the first argument, a composition with a dot over a name for each derivative of its value.
+
+        Raises: KcalcError for orders beyond 4.
+        """
+        return differentiated(self, order)
+
+    @property
+    def closed_form(self) -> sp.Expr | None:
+        """One SymPy expression, or None for the reason in ``closed_form_obstacle``."""
+        return None if isinstance(found := self._closed(), str) else found
+
+    @property
+    def closed_form_obstacle(self) -> str | None:
+        """The reason why ``closed_form`` is None; None where there is a closed form."""
+        return found if isinstance(found := self._closed(), str) else None
+
+    def _closed(self) -> sp.Expr | str:
+        """The closed form, or the reason why there is none."""
+        table: dict[Any, Any] = {}
+        sizes: dict[sp.Symbol, int] = {}
+
+        def size(expr: sp.Expr) -> int:
+            return sum(sizes.get(leaf, 1) for leaf in sp.preorder_traversal(expr))  # type: ignore[call-overload]
+
+        for symbol, named in (*self.definitions, (sp.Dummy("result"), self.result)):
+            expr = self._opened(named)
+            if expr is None:
+                return self._without_closed_form(named)
+            sizes[symbol] = size(expr)
+            if sizes[symbol] > CLOSED_SIZE:
+                return f"as one expression it has more than {CLOSED_SIZE} terms and operations; read .expr, where its parts are named"
+            table[symbol] = expr.xreplace(table)
+        return table[symbol]
+
+    def _without_closed_form(self, expr: sp.Expr) -> str:
+        names = {call.func for call in expr.atoms(AppliedUndef)}
+        local = next(f for f in self.functions if f.closed is None and f.function in names)
+        return f"the activation {local.activation.name!r} has no closed form of its {local.letter} map; .expr has the Gaussian integral"
+
+    def _opened(self, expr: Any) -> Any:
+        """The expression with local maps replaced by their closed forms; None where one has none."""
+        table = {(f.function, len(f.arguments)): f for f in self.functions}
+        while applied := expr.atoms(AppliedUndef):
+            inner = [a for a in applied if not any(b is not a and b in applied for b in sp.preorder_traversal(a))]
+            known = {}
+            for call in inner:
+                local = table.get((call.func, len(call.args)))
+                if local is None or local.closed is None:
+                    return None
+                known[call] = local.closed.xreplace(dict(zip(local.arguments, call.args, strict=True)))
+            expr = expr.xreplace(known)
+        return expr
+
+    def evaluate(self, values: Mapping[Any, Any], digits: int = 30) -> Any:
+        """The value at given numbers, {argument or its name: number}, in mpmath with ``digits`` digits.
+
+        Raises: KcalcError if an argument has no value or an activation has no closed form.
+        """
+        names = {s.name: s for s in self.arguments}
+        given = {names.get(str(k) if isinstance(k, sp.Symbol) else k, k): v for k, v in mapping(values, "values").items()}
+        field = mpmath_field(digits)
+        missing = [s.name for s in self.arguments if s not in given]
+        if missing:
+            raise KcalcError(f"no value is given for {', '.join(missing)}")
+        with decimal_digits(field.digits + 10):
+            table: dict[Any, Any] = {s: mpmath.mpf(field.number(given[s])) for s in self.arguments}
+            functions = self._numeric()
+            for symbol, expr in (*self.definitions, (None, self.result)):
+                free = sorted(expr.free_symbols, key=str)
+                table[symbol] = lambdify(free, expr, [functions, "mpmath"])(*(table[s] for s in free))
+            return mpmath.mpf(table[None])
+
+    def _numeric(self) -> dict[str, Callable[..., Any]]:
+        """The local maps by name as functions of numbers: put into one another as expressions, they keep SymPy busy without end."""
+        forms: dict[str, dict[int, Any]] = {}
+        for local in self.functions:
+            made = None if local.closed is None else lambdify(local.arguments, local.closed, "mpmath")
+            forms.setdefault(str(local.function), {})[len(local.arguments)] = made
+        return {name: partial(_applied, name, by_count) for name, by_count in forms.items()}
+
+    # -- display ---------------------------------------------------------------------------------------------------
+
+    def _runs(self) -> list[tuple[int, int, int]]:
+        """(start, period, count) of repeated stages."""
+        codes: list[int] = []
+        known: dict[Any, int] = {}
+        entry: Sequence[sp.Symbol] = self.arguments
+        for i, stage in enumerate(self.stages):
+            code = stage.code(entry) if stage.follows(entry) else ("alone", i)
+            codes.append(known.setdefault(code, len(known)))
+            entry = stage.exits
+        runs: list[tuple[int, int, int]] = []
+        start = 0
+        while start < len(codes):
+            period, count = repetition(codes, start)
+            runs.append((start, period, count))
+            start += period * count
+        return runs
+
+    @property
+    def rows(self) -> list[tuple[str, int]]:
+        """LaTeX of each distinct run of definitions with the number of times it is applied in a row."""
+        out: list[tuple[str, int]] = []
+        for start, period, count in self._runs():
+            stages = self.stages[start : start + period]
+            entry = self.arguments if start == 0 else self.stages[start - 1].exits
+            rename = _display_names(entry, stages) if count > 1 else {}
+            named = [(s.xreplace(rename), e.xreplace(rename)) for stage in stages for s, e in stage.definitions]
+            lines = [f"{latex(symbol)} = {latex(expr)}" for symbol, expr in named]
+            out.append((r",\; ".join(lines), count))
+        return out
+
+    def latex(self, remark: str = "") -> str:
+        """The composition as a LaTeX array, to be set with amsmath: one row per definition, repeated ones with their count.
+
+        ``remark``: a text that goes below the formula, with a dagger at the result.
+        """
+        remark = plain_text(remark, "remark", empty=True)
+        rows = [text if count == 1 else rf"\bigl[\,{text}\,\bigr]^{{\circ {count}}}" for text, count in self.rows]
+        mark = r"^{\dagger}" if remark else ""
+        closing = f"{result_name(self.letter)}{mark} = {latex(self.result)}"
+        rows = [*self._activations(), *(f.latex() for f in self.functions), *rows, closing]
+        if remark:
+            rows.append(rf"{{}}^{{\dagger}}\,\text{{{latex_text(remark)}}}")
+        return closing if len(rows) == 1 else r"\begin{array}{l}" + r"\\ ".join(rows) + r"\end{array}"
+
+    def _activations(self) -> list[str]:
+        """Definitions of the activations that have no name of their own, or stand in Gaussian integrals by a letter."""
+        unknown = {f.own_name: f.activation for f in self.functions if f.closed is None or f.own_name.startswith("phi")}
+        return [text for name, phi in unknown.items() if (text := activation_definition(name, phi))]
+
+    def _latex(self, printer: Any) -> str:
+        """The LaTeX of :func:`sympy.latex`."""
+        return self.latex()
+
+    def shown(self, remark: str = "") -> str | None:
+        """The LaTeX array for a notebook; None where it is too long to read and to set, as in densely connected networks."""
+        stages = (stage for start, period, _ in self._runs() for stage in self.stages[start : start + period])
+        symbols = sum(1 for stage in stages for _, expr in stage.definitions for _ in sp.preorder_traversal(expr))
+        return self.latex(remark) if symbols <= MOST_SYMBOLS else None
+
+    def _repr_latex_(self) -> str | None:
+        text = self.shown()
+        return None if text is None else f"${text}$"
+
+    def __str__(self) -> str:
+        bodies = [f.closed if f.closed is not None else f"local map of {f.activation.name}" for f in self.functions]
+        lines = [f"{f.function(*f.arguments)} = {body}" for f, body in zip(self.functions, bodies, strict=True)]
+        for start, period, count in self._runs():
+            body = "; ".join(f"{s} = {e}" for stage in self.stages[start : start + period] for s, e in stage.definitions)
+            lines.append(body if count == 1 else f"{count} times: {body}")
+        return "\n".join([*lines, f"{self.letter} = {self.result}"])
+
+    def __repr__(self) -> str:
+        return f"Composition({self.letter}({', '.join(map(str, self.arguments))}), {len(self.definitions)} definitions)"
+
+
+class Formula:
+    """The habits of a result with a method ``symbolic``, which gives a composition, or {output: composition}."""
+
+    symbolic: Callable[..., Any]
+
+    @property
+    def expr(self) -> Any:
+        """The symbolic form as a named composition, {output: composition} for several outputs; of C maps and kernels at input q = 1."""
+        return self.symbolic()
+
+    @property
+    def closed_form(self) -> sp.Expr | Any:
+        """The result as one SymPy expression; None where there is none, for the reason in ``closed_form_obstacle``."""
+        return self.expr.closed_form if isinstance(self.expr, Composition) else None
+
+    @property
+    def closed_form_obstacle(self) -> str | None:
+        """The reason why ``closed_form`` is None; None where there is a closed form."""
+        composition = self.expr
+        if isinstance(composition, Composition):
+            return composition.closed_form_obstacle
+        return f"there are {len(composition)} outputs; ask .expr[output].closed_form"
+
+    def latex(self) -> str:
+        """The formula in LaTeX, to be set in mathematics mode with amsmath; several outputs one below the other.
+
+        A dagger and a last line say where it is heuristic. Raises: KcalcError where there is no symbolic form.
+        """
+        composition = self.expr
+        if isinstance(composition, Composition):
+            return composition.latex(self._remark())
+        return _stacked({node: part.latex(self._remark()) for node, part in composition.items()})
+
+    def _remark(self) -> str:
+        notes = [note for note in getattr(self, "assumptions", ()) if note.kind == "heuristic"]
+        return f"heuristic: {notes[0].node}: {notes[0].text}" if notes else ""
+
+    def _repr_latex_(self) -> str | None:
+        try:
+            composition = self.expr
+        except KcalcError:  # no symbolic form: a notebook shows the plain repr instead
+            return None
+        if isinstance(composition, Composition):
+            text = composition.shown(self._remark())
+        else:
+            parts = {node: part.shown(self._remark()) for node, part in composition.items()}
+            text = None if None in parts.values() else _stacked(parts)
+        return None if text is None else f"${text}$"
+
+
+def _stacked(parts: Mapping[Any, Any]) -> str:
+    rows = r"\\ ".join(rf"\text{{{latex_text(node)}}}: {text}" for node, text in parts.items())
+    return rf"\begin{{array}}{{l}}{rows}\end{{array}}"
+
+
+def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
+    """A local map at numbers. Raises: KcalcError where it has no closed form."""
+    form = forms.get(len(values))
+    if form is None:
+        raise KcalcError(f"{name} has no closed form; evaluate the map itself with numbers")
+    return form(*map(mpmath.mpf, values))  # numbers of Python would be divided as floats
+
+
+def _display_names(entry: Sequence[sp.Symbol], stages: Sequence[Stage]) -> dict[sp.Symbol, sp.Symbol]:
+    """Inside a repetition the state is renamed: symbols that enter keep their letter, those that leave get a prime."""
+    table = {symbol: sp.Symbol(symbol.name.split("_")[0]) for symbol in entry}
+    last = stages[-1].exits
+    for i, symbol in enumerate(s for stage in stages for s, _ in stage.definitions):
+        letter = symbol.name.split("_")[0]
+        table[symbol] = sp.Symbol(f"{letter}prime" if symbol in last else f"{letter}_{{{suffix(i)}}}")
+    return table
+
+
+def suffix(number: int) -> str:
+    """``a`` ... ``z``, ``a1`` ... ``z1``, ``a2`` ... for 0, 1, 2 ..."""
+    return "abcdefghijklmnopqrstuvwxyz"[number % 26] + str(number // 26 or "")
+
+
+# -- derivatives ----------------------------------------------------------------------------------------------------------------------
+
+DOTS = ("", "dot", "ddot", "dddot", "ddddot")
+
+
+def differentiated(composition: Composition, order: int) -> Composition:
+    """The derivative of the given order in the first argument. Raises: KcalcError for orders that have no sign."""
+    if derivative_order(order) >= len(DOTS):
+        raise KcalcError(f"formulas of derivatives go up to order {len(DOTS) - 1}, got {order}; call the derivative with numbers")
+    rate = _Rate(composition)
+    stages = tuple(rate.stage(stage, order) for stage in composition.stages)
+    result = composition.result
+    for _ in range(order):
+        result = rate(result)
+    letter = composition.letter if not order else f"D{order if order > 1 else ''}{composition.letter}"
+    return Composition(composition.arguments, stages, result, letter, tuple(rate.functions.values())).pruned()
+
+
+class _Rate:
+    """d/dx of expressions in the values of a composition, x its first argument."""
+
+    def __init__(self, composition: Composition) -> None:
+        self.rates: dict[Any, Any] = {composition.arguments[0]: sp.S.One}
+        self.functions = {(f.function, len(f.arguments)): f for f in composition.functions}
+
+    def stage(self, stage: Stage, order: int) -> Stage:
+        """The stage with the derivatives of its values up to an order."""
+        definitions: list[Any] = []
+        exits: list[Any] = list(stage.exits)
+        for symbol, expr in stage.definitions:
+            definitions.append((symbol, expr))
+            letter, _, index = symbol.name.partition("_")
+            last = symbol
+            for dots in DOTS[1 : order + 1]:
+                expr = self(expr)
+                named = expr if expr.is_Atom else sp.Symbol(f"{letter}{dots}_{index}", real=True)
+                self.rates[last], last = named, named
+                if expr.is_Atom:
+                    break
+                definitions.append((named, expr))
+                if symbol in stage.exits:
+                    exits.append(named)
+        return Stage(tuple(definitions), tuple(exits))
+
+    def __call__(self, expr: Any) -> Any:
+        calls: dict[Any, Any] = {call: sp.Dummy() for call in expr.atoms(AppliedUndef)}
+        plain = expr.xreplace(calls)  # from the outside in: calls inside of calls stay in them
+        back: dict[Any, Any] = {dummy: call for call, dummy in calls.items()}
+        parts = []
+        for symbol in plain.free_symbols:
+            rate = self._rate_of_call(back[symbol]) if symbol in back else self.rates.get(symbol, sp.S.Zero)
+            parts.append(sp.diff(plain, symbol) * rate)
+        return sp.Add(*parts).xreplace(back)
+
+    def _rate_of_call(self, call: Any) -> Any:
+        first, *others = call.args
+        if any(self(other) != 0 for other in others):
+            raise KcalcError(f"{call.func} depends on the argument through several of its values: its derivative has no formula here")
+        inner = self(first)
+        return sp.S.Zero if inner == 0 else self._derived(call)(*call.args) * inner
+
+    def _derived(self, call: Any) -> Any:
+        """The derivative of a local map in its first argument, as a local map of its own."""
+        local = self.functions[call.func, len(call.args)]
+        order, letter = (1, local.letter) if not local.letter.startswith("D") else (int(local.letter[1:-1] or 1) + 1, local.letter[-1])
+        function = sp.Function(f"D{order if order > 1 else ''}{letter}_{local.own_name}")
+        closed = None if local.closed is None else sp.diff(local.closed, local.arguments[0])
+        self.functions.setdefault((function, len(call.args)), replace(local, function=function, closed=closed))
+        return function

@@ -1,0 +1,400 @@
+"""Kernel maps as objects: callable, differentiable, drawable, and with their assumptions.
+
+A map, local or global, evaluates through one method that its owner provides; everything else is derived here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sympy as sp
+
+from ..fields.arguments import (
+    Array,
+    Node,
+    angle_array,
+    cosine_array,
+    derivative_order,
+    finished,
+    gap_balls,
+    one_number,
+    one_q,
+    per_input,
+    q_array,
+    q_balls,
+    q_pair,
+    read_pair,
+    series_length,
+    single_precision,
+)
+from ..fields.gaps import Gap
+from ..fields.jets import Jet
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.printing import Shown, marked
+from .composition import Composition, Formula
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ..matrices.tables import QTable, Table
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """An assumption of a result at a node; ``kind`` is "exact", "convention" or "heuristic"."""
+
+    node: Node
+    text: str
+    kind: str = "convention"
+
+    def __str__(self) -> str:
+        return f"{self.node} [{self.kind}]: {self.text}"
+
+
+@dataclass(frozen=True)
+class FixedPoint(Shown):
+    """A fixed point: its value, the slope of the map there, and whether it attracts (None: undecided by the slope)."""
+
+    value: float
+    slope: float
+    listed = ("stable",)
+
+    @property
+    def stable(self) -> bool | None:
+        """|slope| < 1 attracts, > 1 repels; within 1e-9 of 1 the first derivative does not decide."""
+        return None if abs(abs(self.slope) - 1) < 1e-9 else abs(self.slope) < 1
+
+
+def _plain(assumptions: Sequence[Assumption]) -> list[dict[str, str]]:
+    return [asdict(a) | {"node": str(a.node)} for a in assumptions]
+
+
+def _snapped(value: float) -> float:
+    """Zero where a value is zero but for rounding."""
+    return 0.0 if abs(value) < 1e-12 else value
+
+
+class Approximable:
+    """A result with ``assumptions``, which is heuristic if one of them is."""
+
+    @property
+    def heuristic(self) -> bool:
+        """True if a rule was used whose hypothesis does not hold, or holds in part only."""
+        return any(a.kind == "heuristic" for a in getattr(self, "assumptions", ()))
+
+
+class KernelMap(Approximable, Formula, ABC):
+    """The common base of Q maps and C maps."""
+
+    name: str
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The assumptions of the map, node by node."""
+        return ()
+
+    def _values(self, given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
+        return per_input(self.inputs)(given, convert, what)
+
+    def _given(self, out: dict[Node, Any]) -> Any:
+        """The value of the only output, or all of them."""
+        return out[self.outputs[0]] if len(self.outputs) == 1 else out
+
+    def _one_output(self, what: str) -> Node:
+        if len(self.outputs) != 1:
+            raise KcalcError(f"{what} need one output, the network has {len(self.outputs)}: {', '.join(map(str, self.outputs[:6]))}")
+        return self.outputs[0]
+
+
+class CMap(KernelMap):
+    """A C map: the c value of two feature maps as a function of the inputs' c values and q values.
+
+    Call ``C(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``C(c, q1, q2)`` where the two inputs differ in q
+    (``q2=None`` means ``q1``); every method that evaluates the map takes q values so. With several outputs the result is {output: value}.
+    """
+
+    @abstractmethod
+    def gaps(self, gap: dict[Node, Array], q1: dict[Node, Array], q2: dict[Node, Array] | None, order: int) -> dict[Node, Jet]:
+        """1 - C per output as a jet of the given order in a common change of all input c values (q2=None: uniform)."""
+
+    def _jets(self, gap: dict[Node, Any], q1: Any, q2: Any, order: int) -> tuple[dict[Node, Jet], tuple[int, ...]]:
+        first, second = read_pair(lambda given, what: self._values(given, lambda v: q_array(v, what), what), q1, q2)
+        if second is not None and all(np.array_equal(first[n], second[n]) for n in self.inputs):
+            second = None
+        arrays = [*gap.values(), *first.values(), *(second or {}).values()]
+        try:
+            shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        except ValueError:
+            raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
+        return self.gaps(gap, first, second, order), shape
+
+    def _result(self, values: dict[Node, Any], shape: tuple[int, ...], single: bool) -> Any:
+        return self._given({node: finished(value, shape, single) for node, value in values.items()})
+
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+        """c values at the output. Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it or for nan."""
+        q1, q2 = q_pair(q1, q2, q)
+        gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
+        jets, shape = self._jets(gap, q1, q2, 0)
+        return self._result({n: 1 - jet.value for n, jet in jets.items()}, shape, single_precision(c, q1, q2))
+
+    def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+        """The angle arccos C at the output for angles theta = arccos c in [0, pi] at the input, exact near 0."""
+        q1, q2 = q_pair(q1, q2, q)
+        jets, shape = self._at_angle(theta, q1, q2)
+        values = {n: 2 * np.arcsin(np.sqrt(np.clip(jet.value, 0, 2) / 2)) for n, jet in jets.items()}
+        return self._result(values, shape, single_precision(theta, q1, q2))
+
+    def gap_at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+        """1 - C at the output for angles at the input, with full relative accuracy however small at uniform q (absolute at q1 != q2)."""
+        q1, q2 = q_pair(q1, q2, q)
+        jets, shape = self._at_angle(theta, q1, q2)
+        return self._result({n: jet.value for n, jet in jets.items()}, shape, single_precision(theta, q1, q2))
+
+    def _at_angle(self, theta: Any, q1: Any, q2: Any) -> tuple[dict[Node, Jet], tuple[int, ...]]:
+        angles = self._values(theta, angle_array, "theta")
+        gap = {node: Gap.of(2 * np.sin(value / 2) ** 2, 2 * np.cos(value / 2) ** 2) for node, value in angles.items()}
+        return self._jets(gap, q1, q2, 0)
+
+    def derivative(self, n: int = 1) -> CMapDerivative:
+        """The n-th derivative in c (in a common change of all inputs' c, where there are several)."""
+        return CMapDerivative(self, derivative_order(n))
+
+    def series(self, n: int, q: Any = 1) -> Any:
+        """Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q. Returns: an array of n numbers."""
+        jets, _ = self._jets({node: np.asarray(1.0) for node in self.inputs}, self._values(q, one_q, "q"), None, series_length(n) - 1)
+        out = {}
+        for node, jet in jets.items():
+            b = -np.array([float(np.asarray(a)) for a in jet.coefficients])
+            b[0] = _snapped(b[0] + 1)
+            out[node] = b
+        return self._given(out)
+
+    def ball_gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any) -> dict[Node, Any]:
+        """1 - C per output as balls of the field, from balls at the inputs (q2=None: uniform)."""
+        raise KcalcError(f"{self!r} has no certified evaluation")
+
+    def ball(self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None) -> Any:
+        """A certified enclosure of C(c, q1, q2), by ball arithmetic with ``digits`` decimal digits; proven, not estimated.
+
+        Arguments are single numbers (floats as their exact binary values; SymPy and mpmath numbers with all their digits) or
+        {input: number}. Returns: a :class:`kcalc.fields.balls.Enclosure`, {output: enclosure} for several outputs.
+        Raises: KcalcError outside the domain, for symbols, and where no bound on an activation can be derived.
+        """
+        from ..fields.balls import Enclosure, ball_field
+
+        q1, q2 = q_pair(q1, q2, q)
+        field = ball_field(digits)
+        first, second = read_pair(lambda given, what: q_balls(self.inputs, given, what, field), q1, q2)
+        found = self.ball_gaps(gap_balls(self.inputs, c, field), first, second, field)
+        with field.working():
+            return self._given({node: Enclosure.of(1 - value).checked(f"{self!r} at {node}") for node, value in found.items()})
+
+    def table(self, q1: Any = None, q2: Any = None, tolerance: float = 1e-14, *, q: Any = None) -> Table:
+        """C at fixed q values as a :class:`kcalc.matrices.tables.Table`: evaluated a million times in about 20 ms, with an error bound.
+
+        All inputs share one c value. Raises: KcalcError for several outputs, and for q values that are not single numbers.
+        """
+        from ..matrices.tables import tabulate
+
+        output = self._one_output("tables")
+        q1, q2 = q_pair(q1, q2, q)
+        first, second = read_pair(lambda given, what: self._values(given, lambda v: np.asarray(one_q(v, what)), what), q1, q2)
+        return tabulate(GapAt(self, first, second, output), one_number(tolerance, "tolerance"), self.name)  # type: ignore[arg-type]
+
+    def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
+        """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order; none for the identity map."""
+        from ..foundation.rootfinding import sign_changes
+
+        self._one_output("fixed points")
+        slope = self.derivative(1)
+        self._values(q, one_q, "q")
+
+        def excess(theta: Array) -> Array:
+            return 2 * np.sin(theta / 2) ** 2 - self.gap_at_angle(theta, q)
+
+        grid = np.linspace(0.0, np.pi, 721)[1:-1]
+        roots = [_snapped(float(np.cos(t))) for t in sign_changes(excess, grid, tolerance=1e-15)]
+        isolated = {1.0: np.abs(excess(grid[:2])).max() > 1e-15, -1.0: np.abs(excess(grid[-2:])).max() > 1e-15}
+        ends = [c for c in (-1.0, 1.0) if isolated[c] and abs(float(self(c, q)) - c) < 1e-14 * np.clip(abs(float(slope(c, q))), 10, 1e4)]
+        points = sorted({round(c, 14): c for c in [*roots, *ends]}.values())
+        return tuple(FixedPoint(c, float(slope(c, q))) for c in points)
+
+    def plot(self, ax: Axes | None = None, q1: Any = None, q2: Any = None, *, q: Any = None, **options: Any) -> Axes:
+        """Draw C over [-1, 1]; see :func:`kcalc.plotting.c_maps`."""
+        from .. import plotting
+
+        return plotting.c_maps({self.name: self}, ax=ax, q1=q1, q2=q2, q=q, **options)
+
+    def to_dict(self, points: int = 41) -> dict[str, Any]:
+        """Name, sampled values at q = 1 and assumptions, as plain data."""
+        c = np.cos(np.linspace(np.pi, 0, series_length(points)))
+        values = self(c)
+        sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
+        return {"map": self.name, "c": c.tolist(), "C": sampled, "assumptions": _plain(self.assumptions)}
+
+    def __repr__(self) -> str:
+        return f"CMap({marked(self.name, self)})"
+
+
+@dataclass(frozen=True)
+class GapAt:
+    """1 - C as a function of 1 - c alone, at fixed q values: the function of a table."""
+
+    base: CMap
+    q1: dict[Node, Array]
+    q2: dict[Node, Array] | None
+    output: Node
+
+    def __call__(self, gap: Array) -> Array:
+        jets = self.base.gaps(dict.fromkeys(self.base.inputs, gap), self.q1, self.q2, 0)
+        return np.broadcast_to(np.asarray(jets[self.output].value, dtype=float), gap.shape)
+
+
+class MapDerivative(Formula):
+    """The common base of derivatives of C and of Q maps: ``base``, the map, and ``order``."""
+
+    base: Any
+    order: int
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Those of the map."""
+        return self.base.assumptions
+
+    def to_dict(self) -> dict[str, Any]:
+        """The map's name, the order and the map's assumptions, as plain data."""
+        return {"derivative_of": self.base.name, "order": self.order, "assumptions": _plain(self.assumptions)}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({marked(self.base.name, self.base)}, order {self.order})"
+
+    def _derived(self, whole: Composition | dict[Node, Composition]) -> Composition | dict[Node, Composition]:
+        return {n: part.derivative(self.order) for n, part in whole.items()} if isinstance(whole, dict) else whole.derivative(self.order)
+
+
+@dataclass(frozen=True, repr=False)
+class CMapDerivative(MapDerivative):
+    """A derivative of a C map in c; call it like the map. Infinite values (kinks at c = +-1) are returned as inf."""
+
+    base: CMap
+    order: int
+
+    def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition | dict[Node, Composition]:
+        """The derivative as a named composition, at q values as in the map's ``symbolic``. Raises: KcalcError for orders beyond 4."""
+        return self._derived(self.base.symbolic(q1, q2, q=q))
+
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+        """The derivative at c, same arguments and shapes as the map."""
+        q1, q2 = q_pair(q1, q2, q)
+        gap = {node: Gap.from_cosine(value) for node, value in self.base._values(c, cosine_array, "c").items()}
+        jets, shape = self.base._jets(gap, q1, q2, self.order)
+        factor = float(sp.factorial(self.order))
+        values = {n: (-jet.coefficients[self.order] if self.order else 1 - jet.value) * factor for n, jet in jets.items()}
+        return self.base._result(values, shape, single_precision(c, q1, q2))
+
+
+class QMap(KernelMap):
+    """A Q map: the q value at the output as a function of the inputs' q values. Call ``Q(q)``, arrays welcome."""
+
+    @abstractmethod
+    def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
+        """Q per output as a jet of the given order in a common change of all input q values."""
+
+    def _evaluate(self, q: Any, order: int) -> Any:
+        given = self._values(q, q_array, "q")
+        shape = np.broadcast_shapes(*(a.shape for a in given.values()))
+        factor = float(sp.factorial(order))
+        out = {n: finished(jet.coefficients[order] * factor, shape, single_precision(q)) for n, jet in self.values(given, order).items()}
+        return self._given(out)
+
+    def __call__(self, q: Any) -> Any:
+        """q values at the output. Domain: q > 0. Raises: KcalcError outside it or for nan."""
+        return self._evaluate(q, 0)
+
+    def derivative(self, n: int = 1) -> QMapDerivative:
+        """The n-th derivative in q."""
+        return QMapDerivative(self, derivative_order(n))
+
+    def series(self, n: int, q: Any = 1) -> Any:
+        """Taylor coefficients a_0 ... a_{n-1} of Q about q: Q(q + t) = sum_k a_k t^k. Returns: an array of n numbers, n <= 101."""
+        order = derivative_order(series_length(n) - 1)
+        jets = self.values(self._values(q, lambda v: np.asarray(one_q(v)), "q"), order)
+        return self._given({node: np.array([float(np.asarray(a)) for a in jet.coefficients]) for node, jet in jets.items()})
+
+    def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
+        """Q per output as balls of the field, from balls at the inputs."""
+        raise KcalcError(f"{self!r} has no certified evaluation")
+
+    def ball(self, q: Any, digits: int = 30) -> Any:
+        """A certified enclosure of Q(q), by ball arithmetic with ``digits`` decimal digits; see :meth:`CMap.ball`."""
+        from ..fields.balls import Enclosure, ball_field
+
+        field = ball_field(digits)
+        balls = self.ball_values(q_balls(self.inputs, q, "q", field), field)
+        return self._given({node: Enclosure.of(value).checked(f"{self!r} at {node}") for node, value in balls.items()})
+
+    def table(self, low: float = 1e-3, high: float = 1e3, tolerance: float = 1e-13) -> QTable:
+        """Q for low <= q <= high, all inputs' q value, as a :class:`~kcalc.matrices.tables.QTable` of relative error ``tolerance``.
+
+        Raises: KcalcError for several outputs, unless 0 < low < high, and for too rough a Q.
+        """
+        from ..matrices.tables import tabulate_q
+
+        self._one_output("tables")
+        return tabulate_q(self, float(one_q(low, "low")), float(one_q(high, "high")), one_number(tolerance, "tolerance"), self.name)
+
+    def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
+        """The isolated solutions of Q(q) = q in [low, high], in increasing order; none where every q is fixed."""
+        from ..foundation.rootfinding import finite_part, sign_changes
+
+        self._one_output("fixed points")
+
+        def excess(log_q: Array) -> Array:
+            with np.errstate(over="ignore"):
+                return self(np.exp(log_q)) / np.exp(log_q) - 1
+
+        if not (bottom := one_q(low, "low")) < (top := one_q(high, "high")):
+            raise KcalcError(f"fixed points are looked for between low < high, got {glimpse(low)} and {glimpse(high)}")
+        grid = finite_part(excess, np.linspace(np.log(bottom), np.log(top), 241))
+        roots = [float(np.exp(t)) for t in sign_changes(excess, grid, tolerance=1e-14)]
+        slope = self.derivative(1)
+        return tuple(FixedPoint(q, float(slope(q))) for q in roots)
+
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw Q over q; see :func:`kcalc.plotting.q_maps`."""
+        from .. import plotting
+
+        return plotting.q_maps({self.name: self}, ax=ax, **options)
+
+    def to_dict(self, points: int = 41) -> dict[str, Any]:
+        """Name, sampled values and assumptions, as plain data."""
+        q = np.geomspace(0.01, 100, series_length(points))
+        values = self(q)
+        sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
+        return {"map": self.name, "q": q.tolist(), "Q": sampled, "assumptions": _plain(self.assumptions)}
+
+    def __repr__(self) -> str:
+        return f"QMap({marked(self.name, self)})"
+
+
+@dataclass(frozen=True, repr=False)
+class QMapDerivative(MapDerivative):
+    """A derivative of a Q map in q; call it like the map."""
+
+    base: QMap
+    order: int
+
+    def symbolic(self) -> Composition | dict[Node, Composition]:
+        """The derivative as a named composition in the symbol ``q``. Raises: KcalcError for orders beyond 4."""
+        return self._derived(self.base.expr)
+
+    def __call__(self, q: Any) -> Any:
+        """The derivative at q."""
+        return self.base._evaluate(q, self.order)

@@ -1,0 +1,1 @@
+"""Kernel matrices of data: tables of functions of one angle, engines that fill matrices, spectra."""

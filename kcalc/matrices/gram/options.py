@@ -1,0 +1,108 @@
+"""The request to an engine: kernels, and how their matrices are to be computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import choice, truth, whole
+from .plans import Plan
+from .tables import AngleTable
+
+Array = np.ndarray
+
+BACKENDS = ("numpy", "jax")
+_CENTRED = 1e-6  # means of rows over their root mean square that come from rounding
+_EQUAL = 64  # rounding units within which q values count as equal
+
+
+class Widths(Protocol):
+    """Which rows a kernel takes: how many features they have (None: any), whether their mean must be 0."""
+
+    @property
+    def features(self) -> int | None: ...
+    @property
+    def centred(self) -> bool: ...
+
+
+class Kernels(Widths, Protocol):
+    """The options of kernel matrices.
+
+    A plan for rows of given q values, and, for data that are not known yet, a table T and a degree k with
+    ``K = T(c) (q1 q2)^(k/2)``.
+    """
+
+    def plan(self, left: Array, right: Array, tolerance: float) -> Plan: ...
+    def by_angle(self) -> tuple[AngleTable, int]: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """How matrices are computed; see :meth:`kcalc.calculi.ntk.KernelFunction.matrix`."""
+
+    dtype: Any = None
+    out: Any = None
+    block_rows: int | None = None
+    memory: int | None = None
+    progress: bool = False
+    backend: str | None = None
+    mesh: Any = None
+
+    def __post_init__(self) -> None:
+        if self.backend is not None:
+            choice(self.backend, "backend", BACKENDS)
+        if self.mesh is not None:
+            _check_mesh(self.mesh, self.backend)
+        truth(self.progress, "progress")
+        for name in ("block_rows", "memory"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole(getattr(self, name), name, 1))
+        if self.dtype is not None:
+            try:
+                kind = np.dtype(self.dtype)
+            except Exception:  # user objects may raise anything as they are read
+                raise KcalcError(f"dtype must be float64 or float32, got {glimpse(self.dtype)}") from None
+            if kind not in (np.float64, np.float32):
+                raise KcalcError(f"dtype must be float64 or float32, got {kind}")
+
+    def refuse(self, *names: str, why: str) -> None:
+        """Raises: KcalcError where an option was given that would do nothing."""
+        given = next((name for name in names if getattr(self, name)), None)
+        if given is not None:
+            raise KcalcError(f"{given}= does nothing here: {why}")
+
+
+def _check_mesh(mesh: Any, backend: str | None) -> None:
+    if backend == "numpy":
+        raise KcalcError('a mesh needs backend="jax"')
+    from jax.sharding import Mesh
+
+    if not isinstance(mesh, Mesh):
+        raise KcalcError(f"mesh must be a jax.sharding.Mesh, got {glimpse(mesh)}")
+
+
+def check_widths(kernels: Widths, left: int, right: int) -> None:
+    """Raises: KcalcError where X, Y and the network do not agree on the number of features."""
+    if left != right:
+        raise KcalcError(f"X has {left} features and Y has {right}; they must agree")
+    if kernels.features is not None and kernels.features != left:
+        raise KcalcError(f"the network's input has {kernels.features} features, X has {left}; L.Input(features={left}) states them")
+
+
+def check_means(kernels: Widths, means: Array, q: Array, what: str) -> None:
+    """Raises: KcalcError where rows of q values ``q`` have means that the kernels take to be 0."""
+    off = np.flatnonzero(np.abs(means) > _CENTRED * np.sqrt(q)) if kernels.centred else means[:0]
+    if off.size:
+        i = int(off[0])
+        raise KcalcError(
+            f"row {i} of {what} has mean {means[i]:.3g}, and this network's kernel holds for inputs of mean 0 (a norm, standardised "
+            "weights or a sum reads the mean of the input); subtract the mean of each row, or put an Affine first"
+        )
+
+
+def tolerance(single: bool) -> float:
+    """Relative differences of q values that come from rounding."""
+    return float(_EQUAL * np.finfo(np.float32 if single else np.float64).eps)

@@ -1,0 +1,216 @@
+"""Functions of the gap u = 1 - c by Chebyshev panels in s = -log2 of the distance to the nearer end of [0, 2].
+
+In s a kernel is as smooth near c = 1, where it may have square roots or the many scales of a chaotic network, as anywhere else: a power
+series in c with coefficients >= 0 has its singularities at |c| >= 1, that is at ``|Im s| >= pi / (2 ln 2) = 2.27`` and beyond the ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from ...fields.gaps import Gap
+from ...foundation.errors import KcalcError
+
+Array = np.ndarray
+GapFunctions = Callable[[Gap], Array]
+"""Gaps (n,) -> values (functions, n)."""
+
+NODES = 22
+CHECKS = np.array([-0.996, -0.83, -0.45, 0.07, 0.53, 0.87, 0.998])
+"""Where panels are checked, on [-1, 1]: none is a node."""
+
+_LOWER = (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 72.0, 96.0)
+_DEEPER = (144.0, 240.0, 432.0, 816.0, 1000.0)
+_UPPER = (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 72.0, 96.0)
+_ROUNDS = 6
+_AROUND = 0.02
+_NOISE = 1e-10
+"""Relative errors below this at 1 + c < 2^-24 are taken for lost digits of 1 + c: they reach no value by more than their own size."""
+
+
+def chebyshev_nodes(count: int) -> Array:
+    """The Chebyshev points of [-1, 1], ascending."""
+    return -np.cos((np.arange(count) + 0.5) * np.pi / count)
+
+
+_POINTS = chebyshev_nodes(NODES)
+_FIT = np.cos(np.arange(NODES)[:, None] * np.arccos(_POINTS)) * (2 / NODES)
+_FIT[0] /= 2
+_AT_CHECKS = np.cos(np.arange(NODES)[:, None] * np.arccos(CHECKS))
+
+
+def gaps_at(s: Array, upper: Array) -> Gap:
+    """The gaps at distances 2^-s from 0 or, where ``upper``, from 2."""
+    near = np.exp2(-s)
+    far = 2 - near
+    return Gap.of(np.where(upper, far, near), np.where(upper, near, far))
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Functions on one side: ``edges`` (panels + 1,) of s ascending from 0, ``coefficients`` (functions, panels, NODES).
+
+    Beyond the last edge they are ``end``, their values at the very end (functions,), which they have reached there.
+    """
+
+    edges: Array
+    coefficients: Array
+    end: Array
+
+    def __call__(self, s: Array) -> Array:
+        """Values (functions, n) at s >= 0."""
+        panel = np.clip(np.searchsorted(self.edges, s, side="right") - 1, 0, len(self.edges) - 2)
+        low, high = self.edges[panel], self.edges[panel + 1]
+        x, beyond = (2 * s - low - high) / (high - low), s > self.edges[-1]
+        waves = np.cos(np.arccos(np.clip(x, -1, 1))[:, None] * np.arange(NODES))
+        out = np.einsum("fnk,nk->fn", np.take(self.coefficients, panel, axis=1), waves)
+        out[:, beyond] = self.end[:, None]
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Functions of the gap on both sides. ``error``: the largest relative error at the checks (functions,)."""
+
+    lower: Side
+    upper: Side
+    error: Array
+    evaluations: int
+    checks: tuple[Array, Array, Array]
+    """(s, upper, values) of all checks that lie in panels taken: what later tables are measured against."""
+
+    def at(self, s: Array, upper: Array) -> Array:
+        """Values (functions, n)."""
+        out = np.empty((len(self.error), s.size))
+        out[:, ~upper], out[:, upper] = self.lower(s[~upper]), self.upper(s[upper])
+        return out
+
+
+@dataclass(frozen=True)
+class _Panel:
+    low: float
+    high: float
+    upper: bool
+    error: float = np.inf
+    coefficients: Array | None = None
+    checked: tuple[Array, Array] | None = None
+    parent: _Panel | None = None
+
+    def points(self) -> Array:
+        return (self.low + self.high) / 2 + (self.high - self.low) / 2 * np.concatenate([_POINTS, CHECKS])
+
+    def halves(self) -> list[_Panel]:
+        middle = (self.low + self.high) / 2
+        return [_Panel(self.low, middle, self.upper, parent=self), _Panel(middle, self.high, self.upper, parent=self)]
+
+
+def fit(function: GapFunctions, tolerance: float, floor: Callable[[Array], Array], symmetric: Array | None = None) -> Fitted:
+    """``function`` by panels, bisected until the error at the checks is ``tolerance`` times the larger of value and floor.
+
+    ``floor``: values at u = 0 (functions,) -> sizes (functions,); errors need not be below ``tolerance`` times these.
+    ``symmetric``: signs (functions,) with f(2 - u) = sign f(u); then the upper side is reflected, not evaluated.
+    Raises: KcalcError where the function is not finite.
+    """
+    waiting = [_Panel(a, b, side) for side, edges in ((False, _LOWER), (True, _UPPER)) for a, b in pairwise(edges)]
+    if symmetric is not None:
+        waiting = [panel for panel in waiting if not panel.upper]
+    probes = np.array([np.inf, *(float(s) for s in (_LOWER[-1], *_DEEPER)), np.inf])
+    sides = np.arange(probes.size) == probes.size - 1
+    done: list[_Panel] = []
+    ends = level = None
+    count = 0
+    for round_ in range(_ROUNDS):
+        s, upper = _points(waiting)
+        first = ends is None
+        if first:
+            s, upper = np.concatenate([s, probes]), np.concatenate([upper, sides])
+        values = _evaluated(function, s, upper)
+        count += s.size
+        if first:
+            values, probed = values[:, : -probes.size], values[:, -probes.size :]
+            ends, level = (probed[:, 0], probed[:, -1]), floor(probed[:, 0])
+            deeper = _deeper(probed[:, 1:-1], ends[0], level)
+        assert level is not None and ends is not None
+        waiting, finished = _split_converged(waiting, values, tolerance, level, round_ == _ROUNDS - 1)
+        done += finished
+        if first:
+            waiting += deeper
+        if not waiting:
+            break
+    assert ends is not None and level is not None
+    lower = _side([p for p in done if not p.upper], ends[0])
+    upper_side = replace(lower, coefficients=lower.coefficients * symmetric[:, None, None], end=lower.end * symmetric) \
+        if symmetric is not None else _side([p for p in done if p.upper], ends[1])  # fmt: skip
+    error = np.max([_relative(p, level) for p in done], axis=0)
+    s = np.concatenate([p.checked[0] for p in done if p.checked])
+    flags = np.concatenate([np.full(CHECKS.size, p.upper) for p in done if p.checked])
+    values = np.concatenate([p.checked[1] for p in done if p.checked], axis=1)
+    return Fitted(lower, upper_side, error, count, (s, flags, values))
+
+
+def _points(panels: Sequence[_Panel]) -> tuple[Array, Array]:
+    width = NODES + CHECKS.size
+    return np.concatenate([p.points() for p in panels]), np.repeat([p.upper for p in panels], width)
+
+
+def _evaluated(function: GapFunctions, s: Array, upper: Array) -> Array:
+    gap = gaps_at(s, upper)
+    values = np.asarray(function(gap), dtype=float)
+    if not np.isfinite(values).all():
+        bad = np.asarray(gap)[~np.isfinite(values).all(axis=0)][0]
+        raise KcalcError(f"the kernel is not finite at c = {1 - bad:.17g}; it exceeds double precision: lower sigma_w or the depth")
+    return values
+
+
+def _deeper(probed: Array, end: Array, level: Array) -> list[_Panel]:
+    """Panels below 2^-96 as far as the functions have not reached their end there."""
+    edges = (_LOWER[-1], *_DEEPER)
+    size = np.maximum(np.abs(end), level)[:, None]
+    moving = (np.abs(probed - end[:, None]) > 2e-14 * size).any(axis=0)
+    last = int(np.flatnonzero(moving).max()) + 1 if moving.any() else 0
+    return [_Panel(a, b, False) for a, b in pairwise(edges[: last + 1])]
+
+
+def _split_converged(
+    panels: Sequence[_Panel], values: Array, tolerance: float, level: Array, last: bool
+) -> tuple[list[_Panel], list[_Panel]]:
+    """(panels to refine, converged panels), from the values at all points of ``panels``."""
+    waiting: list[_Panel] = []
+    finished: list[_Panel] = []
+    pieces = values.reshape(len(values), len(panels), NODES + CHECKS.size)
+    fitted = pieces[..., :NODES] @ _FIT.T
+    missed = np.abs(fitted @ _AT_CHECKS - pieces[..., NODES:])
+    size = np.maximum(sizes(pieces[..., NODES:]), level[:, None, None])
+    errors = (missed / size).max(axis=(0, 2))
+    for i, panel in enumerate(panels):
+        checked = (panel.points()[NODES:], pieces[:, i, NODES:])
+        taken = replace(panel, error=float(errors[i]), coefficients=fitted[:, i], checked=checked, parent=None)
+        helped = panel.parent is None or errors[i] < panel.parent.error / 2
+        lost = panel.upper and panel.low >= 24 and errors[i] <= _NOISE
+        if last or errors[i] <= tolerance or lost or (not helped and errors[i] < 1e-9):
+            finished.append(taken)
+        else:
+            waiting += [replace(half, parent=replace(taken, checked=None, coefficients=None)) for half in taken.halves()]
+    return waiting, finished
+
+
+def _side(panels: Sequence[_Panel], end: Array) -> Side:
+    ordered = sorted(panels, key=lambda p: p.low)
+    edges = np.array([*(p.low for p in ordered), ordered[-1].high])
+    return Side(edges, np.stack([np.asarray(p.coefficients) for p in ordered], axis=1), end)
+
+
+def sizes(values: Array) -> Array:
+    """The scale of relative errors at the checks of a panel (..., checks): the values, or near a zero a share of their maximum."""
+    size = np.abs(values)
+    return np.maximum(size, _AROUND * size.max(axis=-1, keepdims=True))
+
+
+def _relative(panel: _Panel, level: Array) -> Array:
+    assert panel.checked is not None and panel.coefficients is not None
+    found, size = panel.coefficients @ _AT_CHECKS, np.maximum(sizes(panel.checked[1]), level[:, None])
+    return (np.abs(found - panel.checked[1]) / size).max(axis=1)

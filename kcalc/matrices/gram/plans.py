@@ -1,0 +1,157 @@
+"""Plans for the kernels of a chunk of pairs: by table, or by the general recursion in (c, q1, q2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...fields.gaps import Gap
+from ...foundation.process_state import cached_property
+from .tables import AngleTable
+
+Array = np.ndarray
+PairFunction = Callable[[Gap, Array, Array], Array]
+"""Gaps, q1, q2 (n,) -> (2, n)."""
+
+_PAIRS_AT_ONCE = 1 << 17
+_TABLE_AT_ONCE = 1 << 15
+
+
+@dataclass(frozen=True, eq=False)
+class TablePlan:
+    """Kernels by table. ``classes``: of q values, one number per row and per column; ``scale``: factors per row and per column."""
+
+    table: AngleTable
+    classes: tuple[Array, Array] | None = None
+    scale: tuple[Array, Array] | None = None
+    at_once: int = _TABLE_AT_ONCE
+
+    @property
+    def error_bound(self) -> float:
+        """Relative, of the table."""
+        return self.table.error_bound
+
+    def fill(
+        self, w: Array, upper: Array, rows: slice, columns: slice, near: Array, parts: tuple[int, ...], out: tuple[Array, ...]
+    ) -> None:
+        """Kernels at distances w (rows, columns) from c = 1 or, where ``upper``, -1, into ``out``; w is overwritten.
+
+        ``near``: flat indices of the pairs with w < NEAR.
+        """
+        flat, sides = w.reshape(-1), upper.reshape(-1)
+        bank = None if self.classes is None else self._banks(rows, columns)
+        special = None
+        if near.size:
+            special = self.table.at(flat[near], sides[near], 0 if bank is None else bank[near])
+        tabled = self.table.near_rows
+        row, t = tabled.locate(flat, sides)
+        if bank is not None:
+            row += 2 * tabled.side * bank
+        work = np.empty(flat.size)
+        for part, values in zip(parts, out, strict=True):
+            filled = values.reshape(-1)
+            tabled.values(part, row, t, filled, work)
+            if special is not None:
+                filled[near] = special[part]
+            if self.scale is not None:
+                values *= self.scale[0][rows, None]
+                values *= self.scale[1][None, columns]
+
+    def _banks(self, rows: slice, columns: slice) -> Array:
+        assert self.classes is not None
+        one, two = self.classes[0][rows, None], self.classes[1][None, columns]
+        high, low = np.maximum(one, two), np.minimum(one, two)
+        return (high * (high + 1) // 2 + low).reshape(-1)
+
+    @cached_property
+    def fingerprint(self) -> list[float]:
+        """Values that tell one plan from another."""
+        return [*self.table.fingerprint, *(() if self.scale is None else _summary(self.scale))]
+
+
+@dataclass(frozen=True, eq=False)
+class LevelPlan:
+    """Kernels by interpolation in the q values of both rows: one table per pair of ``levels``, weighted.
+
+    ``weights``: (rows, levels) and (columns, levels), the weight of each level in a row.  ``error_bound``: relative, as that of a table.
+    """
+
+    table: AngleTable
+    weights: tuple[Array, Array]
+    error_bound: float
+    at_once: int = _TABLE_AT_ONCE
+
+    def fill(
+        self, w: Array, upper: Array, rows: slice, columns: slice, near: Array, parts: tuple[int, ...], out: tuple[Array, ...]
+    ) -> None:
+        """As :meth:`TablePlan.fill`."""
+        flat, sides = w.reshape(-1), upper.reshape(-1)
+        shares = [share.reshape(-1) for share in self._shares(rows, columns)]
+        special = np.zeros((2, near.size))
+        if near.size:
+            every = self.table.every_bank(flat[near], sides[near])
+            special = np.einsum("bpn,bn->pn", every, np.stack([share[near] for share in shares]))
+        tabled = self.table.near_rows
+        row, t = tabled.locate(flat, sides)
+        value, work = np.empty(flat.size), np.empty(flat.size)
+        for part, values in zip(parts, out, strict=True):
+            filled = values.reshape(-1)
+            filled[:] = 0.0
+            for bank, share in enumerate(shares):
+                tabled.values(part, row + 2 * tabled.side * bank, t, value, work)
+                value *= share
+                filled += value
+            filled[near] = special[part]
+
+    def _shares(self, rows: slice, columns: slice) -> Iterator[Array]:
+        """The weight of every bank at the pairs, in the order of the banks."""
+        one, two = self.weights[0][rows], self.weights[1][columns]
+        for i in range(one.shape[1]):
+            for j in range(i + 1):
+                share = np.outer(one[:, i], two[:, j])
+                yield share if i == j else share + np.outer(one[:, j], two[:, i])
+
+    @cached_property
+    def fingerprint(self) -> list[float]:
+        """Values that tell one plan from another."""
+        weights = [float(v) for side in self.weights for v in side.sum(axis=0)]
+        return [*self.table.fingerprint, *weights]
+
+
+@dataclass(frozen=True, eq=False)
+class PairPlan:
+    """Kernels by the general recursion at every pair."""
+
+    function: PairFunction
+    q: tuple[Array, Array]
+    at_once: int = _PAIRS_AT_ONCE
+    error_bound: float = 0.0
+
+    def fill(
+        self, w: Array, upper: Array, rows: slice, columns: slice, near: Array, parts: tuple[int, ...], out: tuple[Array, ...]
+    ) -> None:
+        """As :meth:`TablePlan.fill`."""
+        one = np.broadcast_to(self.q[0][rows, None], w.shape).ravel()
+        two = np.broadcast_to(self.q[1][None, columns], w.shape).ravel()
+        flat, sides = np.clip(w.reshape(-1), 0.0, 1.0), upper.reshape(-1)
+        gap = Gap.of(np.where(sides, 2 - flat, flat), np.where(sides, flat, 2 - flat))
+        found = self.function(gap, one, two)
+        for part, values in zip(parts, out, strict=True):
+            values.reshape(-1)[:] = found[part]
+
+    @cached_property
+    def fingerprint(self) -> list[float]:
+        """Values that tell one plan from another."""
+        gap = np.array([0.0, 0.01, 0.3, 0.7, 1.0, 1.3, 1.9, 2.0])
+        found = self.function(Gap.of(gap, 2 - gap), np.full(8, 1.0), np.linspace(0.5, 2, 8))
+        return [*(float(v) for v in found.reshape(-1)), *_summary(self.q)]
+
+
+def _summary(pair: tuple[Array, Array]) -> list[float]:
+    """Two numbers for each of some arrays > 0, one that knows their order."""
+    return [float(v @ weights) for v in pair for weights in (np.ones(len(v)), np.arange(1.0, len(v) + 1))]
+
+
+Plan = TablePlan | LevelPlan | PairPlan

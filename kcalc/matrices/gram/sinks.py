@@ -1,0 +1,200 @@
+"""Where kernel matrices go: an array, or a file that an interrupted run takes up again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...foundation.errors import KcalcError
+from ...foundation.files import write_whole
+from .stripes import Job
+
+Array = np.ndarray
+
+
+@dataclass
+class ArraySink:
+    """Arrays of the result's shape, one per kernel: {part: array}."""
+
+    arrays: dict[int, Array]
+
+    def direct(self, part: int) -> Array | None:
+        """The array itself, if it is one of doubles."""
+        return self.arrays[part] if self.arrays[part].dtype == np.float64 else None
+
+    def write(self, part: int, rows: slice, columns: slice, values: Array) -> None:
+        """A block into its place."""
+        self.arrays[part][rows, columns] = values
+
+    def finished(self, stripe: int) -> None:
+        """Nothing to record."""
+
+    def has(self, stripe: int) -> bool:
+        """Never: arrays are filled anew."""
+        return False
+
+
+@dataclass
+class FileSink:
+    """``.npy`` files mapped into memory, and beside the first a JSON file ``<name>.progress.json`` of the finished stripes.
+
+    The record is replaced in one step, after the numbers have reached the file; it holds a fingerprint of the data and some values of the
+    kernel, so that a run with others is refused.
+    """
+
+    paths: dict[int, Path]
+    arrays: dict[int, Array]
+    record: dict[str, Any]
+    _done: dict[int, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def opened(cls, paths: dict[int, Path], job: Job, dtype: np.dtype) -> FileSink:
+        """New files, or those of a run that was interrupted. Raises: KcalcError where they belong to another run."""
+        shape = (len(job.left), len(job.right))
+        record = {
+            "files": [str(path.name) for path in paths.values()],
+            "data": _fingerprint(job),
+            "kernel": job.plan.fingerprint,
+            "parts": list(job.parts),
+            "shape": list(shape),
+            "dtype": np.dtype(dtype).name,
+            "block_rows": job.block,
+        }
+        known = {path: path.exists() for path in paths.values()}
+        beside = _beside(paths)
+        fresh = _begun(beside, record)
+        if beside.exists() and all(known.values()) and not fresh:
+            return cls._resumed(paths, job, record)
+        taken = next((path for path, exists in known.items() if exists), None)
+        if taken is not None and not fresh:
+            raise KcalcError(f"{taken} exists and was not begun by K.matrix; remove it or give another name")
+        arrays: dict[int, Array] = {}
+        for path in paths.values():
+            if not path.parent.is_dir():
+                raise KcalcError(f"there is no folder {path.parent} to write {path.name} in")
+        sink = cls(paths, arrays, record)
+        try:
+            sink._save()  # first, so that files without numbers are recognised
+            for part, path in paths.items():
+                arrays[part] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        except OSError as error:
+            raise KcalcError(f"{next(iter(paths.values()))} cannot be written ({error.strerror or error})") from None
+        return sink
+
+    @classmethod
+    def _resumed(cls, paths: dict[int, Path], job: Job, record: dict[str, Any]) -> FileSink:
+        beside = _beside(paths)
+        try:
+            old = json.loads(beside.read_text())
+            if not (isinstance(old, dict) and isinstance(old.get("finished"), dict)):
+                raise ValueError("it is no record of finished rows")
+            done = {int(k): list(marks) for k, marks in old.pop("finished").items()}
+            kernel = np.array(old["kernel"], dtype=float)
+            if any(not 0 <= stripe < len(job.stripes) for stripe in done):
+                raise ValueError("it names stripes that the matrix does not have")
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise KcalcError(f"{beside} cannot be read ({error}); remove it and the matrix to start again") from None
+        same_kernel = kernel.shape == np.shape(record["kernel"]) and np.allclose(kernel, record["kernel"], rtol=1e-9, atol=0)
+        differing = [key for key in record if key != "kernel" and old.get(key) != record[key]] + ([] if same_kernel else ["kernel"])
+        if differing:
+            first = next(iter(paths.values()))
+            same = f", or pass block_rows={old['block_rows']} as before" if differing == ["block_rows"] else ""
+            raise KcalcError(
+                f"{first} holds a matrix of another run (different {', '.join(differing)}); remove it or give another name{same}"
+            )
+        arrays = {}
+        for part, path in paths.items():
+            try:
+                arrays[part] = np.lib.format.open_memmap(path, mode="r+")
+            except ValueError as error:
+                raise KcalcError(f"{path} is not a whole .npy file ({error}); remove it and {beside.name} to start again") from None
+            if arrays[part].shape != tuple(record["shape"]) or arrays[part].dtype.name != record["dtype"]:
+                raise KcalcError(f"{path} was replaced by another matrix; remove it and {beside.name} to start again")
+        sink = cls(paths, arrays, record, done)
+        if any(sink._mark(stripe) != marks for stripe, marks in done.items()):
+            raise KcalcError(f"{next(iter(paths.values()))} was changed since; remove it and {beside.name} to start again")
+        return sink
+
+    def direct(self, part: int) -> Array | None:
+        """Never: numbers reach the file when a stripe is complete."""
+        return None
+
+    def write(self, part: int, rows: slice, columns: slice, values: Array) -> None:
+        """A block into its place."""
+        self.arrays[part][rows, columns] = values
+
+    def finished(self, stripe: int) -> None:
+        """The stripe's numbers to the file, then the record."""
+        for array in self.arrays.values():
+            array.flush()  # pyright: ignore[reportAttributeAccessIssue]
+        self._done[stripe] = self._mark(stripe)
+        self._save()
+
+    def _mark(self, stripe: int) -> list[int]:
+        """The identity of the stripe's numbers: the checksum of its rows, per kernel."""
+        height = self.record["block_rows"]
+        rows = slice(stripe * height, (stripe + 1) * height)
+        return [zlib.crc32(np.ascontiguousarray(array[rows]).data) for array in self.arrays.values()]
+
+    def has(self, stripe: int) -> bool:
+        """Whether an earlier run finished the stripe."""
+        return stripe in self._done
+
+    def _save(self) -> None:
+        write_whole(_beside(self.paths), json.dumps(self.record | {"finished": self._done}))
+
+
+def _begun(beside: Path, record: dict[str, Any]) -> bool:
+    """Whether this very run was begun and interrupted before it had any numbers."""
+    try:
+        old = json.loads(beside.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(old, dict) and old.get("finished") == {} and all(old.get(key) == record[key] for key in record if key != "kernel")
+
+
+def recorded_block(paths: dict[int, Path]) -> int | None:
+    """Rows a stripe of the run that began these files, if there was one."""
+    try:
+        return int(json.loads(_beside(paths).read_text())["block_rows"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def _beside(paths: dict[int, Path]) -> Path:
+    first = next(iter(paths.values()))
+    return first.with_name(first.name + ".progress.json")
+
+
+def _fingerprint(job: Job) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for rows in (job.left,) if job.symmetric else (job.left, job.right):
+        digest.update(repr(rows.rows.shape).encode())
+        digest.update(rows.rows.data)
+    return digest.hexdigest()
+
+
+def places(out: Any, parts: Sequence[int]) -> dict[int, Any]:
+    """{part: path or array} from the argument for one kernel, or a pair for two. Raises: KcalcError for anything else."""
+    given = [out] if len(parts) == 1 and not isinstance(out, tuple | list) else list(out) if isinstance(out, tuple | list) else None
+    if given is None or len(given) != len(parts):
+        raise KcalcError(f"out must hold {len(parts)} paths or arrays, one per kernel (NNGP first)")
+    if all(isinstance(item, str | os.PathLike) for item in given):
+        paths = [Path(item) for item in given]
+        if any(not path.name or path.is_dir() for path in paths):
+            raise KcalcError(f"out must name a file, got {', '.join(repr(str(item)) for item in given)}")
+        named = [path if path.suffix == ".npy" else path.with_name(path.name + ".npy") for path in paths]
+        if len(set(named)) < len(named):
+            raise KcalcError("out names one file for both kernels; give two")
+        return dict(zip(parts, named, strict=True))
+    if all(isinstance(item, np.ndarray) for item in given):
+        return dict(zip(parts, given, strict=True))
+    raise KcalcError(f"out must be a path or a NumPy array, got {type(given[0]).__name__}")

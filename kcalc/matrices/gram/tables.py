@@ -1,0 +1,252 @@
+"""Kernels of the gap by table: NNGP and tangent kernel together, one gather and one Horner pass each over a shared interval index.
+
+As in :mod:`kcalc.matrices.tables.dyadic`, the octaves of the distance w to the nearer of c = 1 and c = -1 are cut into equal intervals, so
+that the leading bits of w are the index and those that follow the coordinate. Rows that differ need few octaves, which stay in cache;
+near-duplicates, whose gaps come from differences, need up to a thousand: those are made when they are needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...foundation.errors import KcalcError
+from ...foundation.process_state import ALONE, cached_property
+from .panels import CHECKS, Fitted, GapFunctions, chebyshev_nodes, fit, sizes
+
+Array = np.ndarray
+
+BITS = 9
+PARTS = 1 << BITS
+NEAR = 2.0**-7
+"""Distances below this (c > 0.992) are taken from differences of rows, not from the Gram matrix."""
+
+_SHIFT = 52 - BITS
+_FRACTION, _ONE = (1 << 52) - 1, 1023 << 52
+_DEGREES = (3, 4, 6, 8)
+_SAMPLES = 24  # Chebyshev points an octave is taken over at
+_TOLERANCE = 3e-14
+_SAFETY, _ROUNDING = 4.0, 1e-14
+_KEPT = 4
+_FEW = 4096  # gaps that are evaluated on the panels themselves, where no deep rows exist yet
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The intervals of ``octaves`` octaves on both sides. coefficients: (2, degree + 1, banks * 2 * rows), ascending powers, NNGP first."""
+
+    coefficients: Array
+    octaves: int
+    error: float
+    on_device: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def side(self) -> int:
+        """Rows of one side: below the last octave, the intervals, w = 1."""
+        return self.octaves * PARTS + 2
+
+    @property
+    def first(self) -> int:
+        """The offset between the leading bits of w and its row."""
+        return ((1023 - self.octaves) << BITS) - 1
+
+    def locate(self, w: Array, upper: Array) -> tuple[Array, Array]:
+        """(row, coordinate in [-1/2, 1/2)) of distances w <= 1, contiguous float64; w is overwritten. Smaller ones are row 0."""
+        bits = w.view(np.int64)
+        row = bits >> _SHIFT
+        row -= self.first
+        np.maximum(row, 0, out=row)
+        row += upper * np.int64(self.side)
+        bits <<= BITS
+        bits &= _FRACTION
+        bits |= _ONE
+        w -= 1.5
+        return row, w
+
+    def values(self, part: int, row: Array, t: Array, out: Array, work: Array) -> None:
+        """NNGP (part 0) or NTK (part 1) by Horner's rule into ``out``."""
+        columns = self.coefficients[part]
+        np.take(columns[-1], row, mode="clip", out=out)
+        for column in columns[-2::-1]:
+            out *= t
+            np.take(column, row, mode="clip", out=work)
+            out += work
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AngleTable:
+    """Kernels of the gap u = 1 - c; ``banks`` of them, one per pair of q values: NNGP and NTK of each.
+
+    error_bound: of |table - kernel| over |kernel| or, if that is larger, a hundredth of the NNGP of equal inputs (near a zero a part of the
+    values around), measured between nodes and multiplied by 4, plus rounding.
+    evaluations: at how many gaps the exact kernels were evaluated.  factor: multiplies the fitted functions.
+    """
+
+    fitted: Fitted
+    banks: int
+    factor: float = 1.0
+    _rows: dict[int, Rows] = field(default_factory=dict)
+    _scaled: dict[float, AngleTable] = field(default_factory=dict)
+
+    @cached_property
+    def error_bound(self) -> float:
+        """See the class."""
+        return _SAFETY * max(self.near_rows.error, float(self.fitted.error.max())) + _ROUNDING
+
+    @property
+    def evaluations(self) -> int:
+        """See the class."""
+        return self.fitted.evaluations
+
+    @property
+    def near_rows(self) -> Rows:
+        """The octaves down to ``NEAR``."""
+        return self._made(round(-math.log2(NEAR)) + 1)
+
+    @property
+    def all_rows(self) -> Rows:
+        """All octaves."""
+        return self._made(int(max(self.fitted.lower.edges[-1], self.fitted.upper.edges[-1])))
+
+    def _made(self, octaves: int) -> Rows:
+        if octaves not in self._rows:
+            self._rows[octaves] = _rows(self.fitted, self.banks, octaves, self.factor)
+        return self._rows[octaves]
+
+    def at(self, w: Array, upper: Array, bank: Array | int = 0) -> Array:
+        """(2, n): NNGP and NTK at any distances w <= 1 (n,) from c = 1 or, where ``upper``, from c = -1."""
+        if w.size <= _FEW:
+            with np.errstate(divide="ignore"):
+                found = self.fitted.at(-np.log2(np.maximum(w, 0.0)), upper) * self.factor
+            index = 2 * np.broadcast_to(bank, w.shape)
+            return np.stack([found[index, np.arange(w.size)], found[index + 1, np.arange(w.size)]])
+        rows = self.all_rows
+        row, t = rows.locate(np.array(w), upper)
+        row += 2 * rows.side * np.asarray(bank)
+        out, work = np.empty((2, w.size)), np.empty(w.size)
+        for part in (0, 1):
+            rows.values(part, row, t, out[part], work)
+        return out
+
+    def every_bank(self, w: Array, upper: Array) -> Array:
+        """(banks, 2, n): as :meth:`at`, of all banks."""
+        out = np.empty((2 * self.banks, w.size))
+        for start in range(0, w.size, _FEW):
+            here = slice(start, start + _FEW)
+            with np.errstate(divide="ignore"):
+                out[:, here] = self.fitted.at(-np.log2(np.maximum(w[here], 0.0)), upper[here]) * self.factor
+        return out.reshape(self.banks, 2, w.size)
+
+    def at_gap(self, gap: Any, bank: int = 0) -> tuple[Array, Array]:
+        """(NNGP, NTK) at gaps in [0, 2] of any shape."""
+        gap = np.asarray(gap, dtype=float)
+        if not np.all((gap >= 0) & (gap <= 2)):
+            raise KcalcError("a gap is 1 - c and must lie in [0, 2]")
+        flat = gap.reshape(-1)
+        out = self.at(np.minimum(flat, 2 - flat), flat > 1, bank)
+        return out[0].reshape(gap.shape), out[1].reshape(gap.shape)
+
+    def scaled(self, factor: float) -> AngleTable:
+        """The table of ``factor`` times the kernels; the last few are kept, with their rows."""
+        if factor == 1:
+            return self
+        with ALONE:
+            if factor not in self._scaled:
+                while len(self._scaled) >= _KEPT:
+                    self._scaled.pop(next(iter(self._scaled)))
+                self._scaled[factor] = AngleTable(self.fitted, self.banks, self.factor * factor)
+            return self._scaled[factor]
+
+    @cached_property
+    def fingerprint(self) -> list[float]:
+        """Some values: equal for equal kernels, but for rounding."""
+        probes = np.array([0.0, 0.01, 0.3, 0.7, 1.0, 1.3, 1.9, 2.0])
+        return [float(v) for bank in range(self.banks) for part in self.at_gap(probes, bank) for v in part]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"fitted": self.fitted, "banks": self.banks, "factor": self.factor, "_rows": {}, "_scaled": {}}
+
+    def __repr__(self) -> str:
+        return f"AngleTable({self.evaluations} evaluations, error <= {self.error_bound:.1e})"
+
+
+def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> AngleTable:
+    """The table of ``function``: gaps (n,) -> (2 * banks, n), NNGP and NTK of every bank in turn.
+
+    ``odd``: the kernels of an odd network, -NNGP(-c) = NNGP(c) and NTK likewise; then c < 0 is not evaluated.
+    Raises: KcalcError where the function is not finite.
+    """
+    return AngleTable(fit(function, _TOLERANCE, _floor, -np.ones(2 * banks) if odd else None), banks)
+
+
+def _floor(end: Array) -> Array:
+    """A hundredth of the NNGP at c = 1: errors are not measured against less. (The NNGP comes as 1 - u and has no more digits.)."""
+    return 1e-2 * np.repeat(np.abs(end[::2]), 2)
+
+
+def _rows(fitted: Fitted, banks: int, octaves: int, factor: float) -> Rows:
+    """Rows of the least degree that adds little to the error of the panels."""
+    best: Rows | None = None
+    for degree in _DEGREES:
+        sides = [_side_columns(side, octaves, degree) for side in (fitted.lower, fitted.upper)]
+        shaped = np.concatenate(sides, axis=2).reshape(banks, 2, degree + 1, -1).transpose(1, 2, 0, 3)
+        plain = Rows(np.ascontiguousarray(shaped).reshape(2, degree + 1, -1), octaves, 0.0)
+        error = _missed(plain, fitted)
+        if best is None or error < best.error / 2:
+            best = Rows(plain.coefficients if factor == 1 else plain.coefficients * factor, octaves, error)
+        if error <= _TOLERANCE:
+            break
+    assert best is not None
+    return best
+
+
+def _missed(rows: Rows, fitted: Fitted) -> float:
+    s, upper, values = fitted.checks
+    size = sizes(values.reshape(len(values), -1, CHECKS.size)).reshape(values.shape)
+    size = np.maximum(size, _floor(fitted.lower.end)[:, None])
+    here = s <= rows.octaves
+    row, t = rows.locate(np.exp2(-s[here]), upper[here])
+    out, work, worst = np.empty(row.size), np.empty(row.size), 0.0
+    for k, (value, scale) in enumerate(zip(values[:, here], size[:, here], strict=True)):
+        rows.values(k % 2, row + 2 * rows.side * (k // 2), t, out, work)
+        worst = max(worst, float((np.abs(out - value) / scale).max()))
+    return worst
+
+
+def _side_columns(side: Callable[[Array], Array], octaves: int, degree: int) -> Array:
+    """Coefficients (functions, degree + 1, rows) of one side."""
+    nodes = (3 + chebyshev_nodes(_SAMPLES)) / 2  # of [1, 2)
+    s = np.arange(octaves, 0, -1.0)[:, None] - np.log2(nodes)
+    values = side(np.concatenate([s.ravel(), [np.inf, 0.0]]))
+    inside = values[:, :-2].reshape(-1, _SAMPLES)
+    out = np.zeros((len(values), degree + 1, octaves * PARTS + 2))
+    out[:, 0, 0], out[:, 0, -1] = values[:, -2], values[:, -1]
+    matrix = _conversion(degree)
+    for k in range(degree + 1):  # einsum and not BLAS, whose threads cost more than so small a product
+        out[:, k, 1:-1] = np.einsum("im,mp->ip", inside, matrix[k]).reshape(len(values), -1)
+    return out
+
+
+@lru_cache(maxsize=4)
+def _conversion(degree: int) -> Array:
+    """Values at the Chebyshev points of an octave -> coefficient k in the parts' coordinate t: shape (degree + 1, SAMPLES, PARTS)."""
+    n = np.arange(_SAMPLES)
+    fit_matrix = np.cos(n[:, None] * np.arccos(chebyshev_nodes(_SAMPLES))) * (2 / _SAMPLES)
+    fit_matrix[0] /= 2
+    middle = (2 * np.arange(PARTS) + 1) / PARTS - 1
+    waves = np.zeros((_SAMPLES, PARTS, 2 * degree + 2))  # T_n(middle + 2 t / PARTS) in powers of t
+    waves[0, :, 0] = 1
+    waves[1, :, 0], waves[1, :, 1] = middle, 2 / PARTS
+    for k in range(2, _SAMPLES):
+        waves[k] = 2 * middle[:, None] * waves[k - 1] - waves[k - 2]
+        waves[k, :, 1:] += 4 / PARTS * waves[k - 1, :, :-1]
+    t = chebyshev_nodes(degree + 1) / 2
+    high = t[:, None] ** np.arange(degree + 1, 2 * degree + 2)  # the highest powers, tiny, are interpolated by the lower
+    folded = np.linalg.solve(np.vander(t, increasing=True), high)
+    coefficients = waves[..., : degree + 1] + waves[..., degree + 1 :] @ folded.T
+    return np.ascontiguousarray(np.einsum("nm,npk->kmp", fit_matrix, coefficients))

@@ -1,0 +1,6 @@
+"""C maps and Q maps by table."""
+
+from .q_table import QTable, tabulate_q
+from .table import Table, tabulate
+
+__all__ = ["QTable", "Table", "tabulate", "tabulate_q"]

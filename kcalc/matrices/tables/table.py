@@ -1,0 +1,243 @@
+"""C maps by table: 10^6 values in the time of a few arccos, from a few thousand exact ones.
+
+``tabulate`` fits the gap 1 - C as a function of the gap u = 1 - c by polynomials on dyadic intervals (:mod:`.dyadic`); near
+u = 0 they hold it to a relative error, so that a table serves C, the gap itself, and angles however small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...fields.arguments import angle_array, cosine_array, finished, real_array, series_length, single_precision
+from ...fields.jax_field import is_jax
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import whole
+from ...foundation.printing import Shown
+from .dyadic import SMALLEST, locate, polynomial, slope
+from .octaves import FINEST, Side
+
+Array = np.ndarray
+GapFunction = Callable[[Array], Array]
+
+_CHUNK = 1 << 15  # points evaluated at once: the work arrays stay in cache
+_SAFETY = 4.0
+_ROUNDING = 4 * 2.0**-52
+_USELESS = 1e-6
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Table(Shown):
+    """C(c) at fixed q values by table; call it with c. NumPy in, NumPy out; JAX in, JAX out (jit, vmap, grad).
+
+    error_bound: of |table - C|, from the residuals measured between the nodes, times 4, plus rounding (float32 arrays: 2e-7 more).
+    relative_bound: the same of ``gap`` and its input in (0, 1], relative.
+    nodes, values: the gaps 1 - c where ``gap_function`` was evaluated, ascending, and 1 - C there.
+    """
+
+    name: str
+    gap_function: GapFunction
+    tolerance: float
+    error_bound: float
+    relative_bound: float
+    nodes: Array
+    values: Array
+    coefficients: Array = field(repr=False)
+    end_slopes: tuple[Array, Array] = field(repr=False)
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __call__(self, c: Any) -> Any:
+        """C at c in [-1, 1], of any shape. Raises: KcalcError where |c| > 1 beyond rounding and for nan (JAX arrays: nan there)."""
+        if is_jax(c):
+            return self._jax("value")(c)
+        array = _floats(c)
+        out = chunked(array, self._values)
+        return out.astype(np.float32) if single_precision(c) else out[()]
+
+    def slope(self, c: Any) -> Any:
+        """C'(c). At c = +-1 its limit, or where that is infinite the slope at the neighbouring float64 (JAX float32: float32).
+
+        Near c = -1 it comes from differences of values of order 1: its error grows like 1e-15/(1 + c) there, until a fit takes over.
+        """
+        if is_jax(c):
+            return self._jax("slope")(c)
+        out = chunked(_floats(c), self._slopes)
+        return out.astype(np.float32) if single_precision(c) else out[()]
+
+    def gap(self, gap: Any) -> Any:
+        """1 - C at c = 1 - gap, gap in [0, 2], relatively accurate however small. Raises: KcalcError for other gaps and nan."""
+        if is_jax(gap):
+            return self._jax("gap")(gap)
+        array = real_array(gap, "gap")
+        if np.any((array < -1e-12) | (array > 2 + 1e-12)):
+            raise KcalcError(f"a gap is 1 - c and must lie in [0, 2], got {array[(array < -1e-12) | (array > 2 + 1e-12)].ravel()[0]}")
+        out = chunked(np.clip(array, 0.0, 2.0), lambda part: self._drop(np.minimum(part, 2 - part), part > 1))
+        return finished(out, array.shape, single_precision(gap))
+
+    def at_angle(self, theta: Any) -> Any:
+        """The angle arccos C at c = cos theta, theta in [0, pi], accurate however small. Raises: KcalcError for others and nan."""
+        if is_jax(theta):
+            return self._jax("angle")(theta)
+        array = np.minimum(angle_array(theta), np.pi)
+        return finished(chunked(array, self._turned), array.shape, single_precision(theta))
+
+    def verify(self, points: int = 1000, seed: int = 0) -> float:
+        """The largest |table - C| over random c: half uniform in [-1, 1], half close to the ends on a logarithmic scale."""
+        points, random = whole(points, "points", 1, 10**8), np.random.default_rng(whole(seed, "seed"))
+        near = 2.0 ** -random.uniform(0, 52, points)
+        gap = np.where(random.random(points) < 0.5, random.uniform(0, 2, points), np.where(random.random(points) < 0.5, near, 2 - near))
+        exact = _evaluated(self.gap_function, gap, self.name)
+        return float(np.abs(self.gap(gap) - exact).max(initial=0.0))
+
+    def to_dict(self, points: int = 41) -> dict[str, Any]:
+        """Name, error bound and sampled values, as plain data."""
+        c = np.cos(np.linspace(np.pi, 0, series_length(points)))
+        return {"table": self.name, "error_bound": self.error_bound, "nodes": self.nodes.size, "c": c.tolist(), "C": self(c).tolist()}
+
+    def _frame(self) -> dict[str, Array]:
+        return {"c": 1 - self.nodes, "C": 1 - self.values}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        names = ("error_bound", "relative_bound", "tolerance")
+        sizes = (("map", self.name), ("nodes", str(self.nodes.size)))
+        return [("", "value"), *sizes, *((name.replace("_", " "), f"{getattr(self, name):.2g}") for name in names)]
+
+    def __repr__(self) -> str:
+        return f"Table({self.name}, {self.nodes.size} nodes, error <= {self.error_bound:.1e})"
+
+    # --- evaluation --------------------------------------------------------------------------------------------------------------------
+
+    def _values(self, c: Array) -> Array:
+        row, t, _ = locate(_distance(c), np.signbit(c))
+        out = polynomial(self.coefficients, row, t)
+        return np.subtract(1.0, out, out=out)
+
+    def _slopes(self, c: Array) -> Array:
+        upper = np.signbit(c)
+        out = slope(self.coefficients, *locate(_distance(c), upper), self.end_slopes[0])
+        return np.where(upper, -out, out)
+
+    def _drop(self, w: Array, upper: Array) -> Array:
+        """1 - C at the distance w from the lower or upper end; below SMALLEST by its power law."""
+        row, t, _ = locate(w, upper)
+        out = polynomial(self.coefficients, row, t)
+        tiny = (w < SMALLEST) & (w > 0) & ~upper
+        if tiny.any():
+            end, one, two = (float(a) for a in self._drop(np.array([0.0, SMALLEST, 2 * SMALLEST]), np.zeros(3, bool)))
+            power = math.log2((two - end) / (one - end)) if two > one > end else 1.0
+            power = round(64 * power) / 64 if abs(64 * power % 1 - 0.5) > 0.499 else power  # 1, or 1/2 where jumps meet, 1/4 ...
+            out[tiny] = end + (one - end) * (w[tiny] / SMALLEST) ** power
+        return out
+
+    def _turned(self, theta: Array) -> Array:
+        upper = theta > np.pi / 2
+        distance = 2 * np.sin(np.where(upper, np.pi - theta, theta) / 2) ** 2
+        drop = np.clip(self._drop(distance, upper), 0.0, 2.0)
+        return 2 * np.arctan2(np.sqrt(drop), np.sqrt(2 - drop))
+
+    def _jax(self, kind: str) -> Callable[[Any], Any]:
+        if kind not in self._cache:
+            from .jax_tables import table_function
+
+            self._cache[kind] = table_function(kind, self.coefficients, self.end_slopes)
+        return self._cache[kind]
+
+
+def _floats(c: Any) -> Array:
+    """c as a float64 array, values not yet checked."""
+    return c.astype(np.float64, copy=False) if isinstance(c, np.ndarray) and c.dtype.kind == "f" else real_array(c, "c")
+
+
+def _distance(c: Array) -> Array:
+    """1 - |c| of a chunk, checked."""
+    w = np.abs(c)
+    np.subtract(1.0, w, out=w)
+    if w.size and not w.min() >= -1e-12:
+        cosine_array(c)
+    return w
+
+
+def chunked(array: Array, function: Callable[[Array], Array]) -> Array:
+    """``function`` of an array, part by part, so that its work arrays stay in cache."""
+    flat = array.reshape(-1)
+    if flat.size <= _CHUNK:
+        return function(flat).reshape(array.shape)
+    out = np.empty(flat.size)
+    for start in range(0, flat.size, _CHUNK):
+        out[start : start + _CHUNK] = function(flat[start : start + _CHUNK])
+    return out.reshape(array.shape)
+
+
+# --- building --------------------------------------------------------------------------------------------------------------------------
+
+
+def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = "") -> Table:
+    """The table of the C map whose gap 1 - C at a float64 array of gaps 1 - c in [0, 2] is ``gap_function``.
+
+    ``tolerance`` is of C, and 100 times it of 1 - C relatively near c = 1.  Panels that miss it are bisected, three times at most, as long
+    as that helps; the result is the table's ``error_bound``.  Raises: KcalcError for functions that are not real and finite on [0, 2],
+    and for those that no table holds to 1e-6.
+    """
+    if not 0 < tolerance < 1:
+        raise KcalcError(f"tolerance = {tolerance}: a number between 0 and 1 is needed")
+    sides = [Side(False, tolerance), Side(True, tolerance)]
+    close = 2 - np.unique(np.round(2.0 ** np.linspace(0, 52 - FINEST, 24))) * 2.0**-52  # the float64 numbers next to c = -1
+    fixed = np.concatenate([[0.0, 2.0], close])
+    low, high, *near = _evaluated(gap_function, fixed, name)
+    sides[1].data.append((close, np.array(near)))
+    for panels in (1, 2, 4, 8):
+        wanted = [side.points(panels) for side in sides]
+        if not any(points.size for points in wanted):
+            break
+        values = _evaluated(gap_function, np.concatenate([points.ravel() for points in wanted]), name)
+        for side, points, part in zip(sides, wanted, np.split(values, [wanted[0].size]), strict=True):
+            side.refine(panels, points, part.reshape(points.shape))
+    table = _finished(Table(name, gap_function, tolerance, 0.0, 0.0, *_joined(sides, low, high)))
+    if not table.error_bound < _USELESS:
+        raise KcalcError(f"the C map{f' of {name}' if name else ''} is too rough for a table: its error would be {table.error_bound:.1e}")
+    return table
+
+
+def _joined(sides: list[Side], low: float, high: float) -> tuple[Array, Array, Array, tuple[Array, Array]]:
+    """(nodes, values, coefficients, slopes at the ends in double and in single precision)."""
+    built = [side.finished(float(end)) for side, end in zip(sides, (low, high), strict=True)]
+    coefficients = np.ascontiguousarray(np.concatenate([part for part, _ in built], axis=1))
+    gaps = np.concatenate([[0.0, 2.0], *(gap for side in sides for gap, _ in side.data)])
+    values = np.concatenate([[low, high], *(value for side in sides for _, value in side.data)])
+    nodes, first = np.unique(gaps, return_index=True)
+    ends = tuple(
+        np.array([_end_slope(coefficients, upper, limit, neighbour) for upper, (_, limit) in enumerate(built)])
+        for neighbour in (2.0**-53, 2.0**-24)
+    )
+    return nodes, values[first], coefficients, ends  # pyright: ignore[reportReturnType]
+
+
+def _end_slope(coefficients: Array, upper: int, limit: float | None, neighbour: float) -> float:
+    """d(1 - C)/dw at an end: its limit, or where that is infinite its value at ``neighbour``."""
+    if limit is not None and math.isfinite(limit):
+        return limit
+    w = np.array([2 * SMALLEST, 2.0**-53, neighbour])
+    deep, close, here = slope(coefficients, *locate(w, np.full(3, bool(upper))), np.zeros(2))
+    return float(deep if limit is None and abs(deep - close) <= 1e-2 * abs(close) else here)
+
+
+def _finished(table: Table) -> Table:
+    """``table`` with its error bounds, measured wherever the function was evaluated."""
+    error = np.abs(table.gap(table.nodes) - table.values)
+    lower = (table.nodes > 0) & (table.nodes <= 1) & (table.values > 0)
+    relative = float((error[lower] / table.values[lower]).max(initial=0.0))
+    bound = _SAFETY * float(error.max()) + _ROUNDING
+    return replace(table, error_bound=bound, relative_bound=_SAFETY * relative + _ROUNDING)
+
+
+def _evaluated(gap_function: GapFunction, gap: Array, name: str) -> Array:
+    values = np.asarray(gap_function(gap))
+    if values.shape != gap.shape or values.dtype.kind not in "iuf":
+        raise KcalcError(f"the function to tabulate{f' ({name})' if name else ''} must return a real array of its argument's shape")
+    if not np.isfinite(values).all():
+        raise KcalcError(f"the C map{f' of {name}' if name else ''} is not finite at c = {1 - gap[~np.isfinite(values)][0]:.17g}")
+    return values.astype(np.float64)

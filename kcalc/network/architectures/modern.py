@@ -1,0 +1,148 @@
+"""Builders of today's networks: gated MLPs, ConvNeXt-like stacks, transformers as token mixing at initialisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...foundation.errors import KcalcError, unknown
+from ...foundation.plain_arguments import truth, whole
+from .. import layers as L
+from ..combinators import DEEPEST, Piece, chain, repeat, residual
+from ..network import Network
+from .papers import HALF
+from .titles import titled
+
+NORMS: dict[str | None, tuple[Piece, ...]] = {None: (), "rms": (L.RMSNorm(),), "layer": (L.LayerNorm(),)}
+
+
+def gated_mlp(
+    blocks: int,
+    activation: Any = "swish",
+    shortcut_weight: Any = HALF,
+    norm: str | None = None,
+    features: int | None = None,
+    hidden: int | None = None,
+) -> Network:
+    """An Affine, ``blocks`` residual blocks ``W (phi(U h) * V h)`` with h the normalised input, and a readout Affine.
+
+    ``norm``: None, "rms" or "layer", in front of every branch and of the readout. ``shortcut_weight``: the amplitude of the identity in
+    sums whose squares add up to one; None gives plain sums. A gate adds up the slopes of its factors, so that in B blocks the slope at
+    c = 1 is ``(1 + (1 - w^2) psi)^B`` with psi = C'(1) of the activation: ``shortcut_weight = sqrt(B/(B + 1))`` keeps that below e^psi.
+    ``hidden`` is the width inside a branch, by default ``features``.
+    Returns: a Network. Raises: KcalcError for an unknown norm or no whole number of blocks. [Shazeer 2020, "GLU variants"]
+    """
+    branch = chain(*_norm(norm), _gate(activation, features if hidden is None else hidden), L.Affine(features))
+    return titled(
+        "gated-mlp",
+        chain(
+            L.Input(features),
+            L.Affine(features),
+            repeat(residual(branch, shortcut_weight), _blocks(blocks)),
+            *_norm(norm),
+            L.Affine(features),
+        ),
+        blocks,
+    )
+
+
+def convnext(
+    blocks: int,
+    activation: Any = "gelu",
+    shortcut_weight: Any = HALF,
+    features: int = 384,
+    kernel: int = 7,
+    expansion: int = 4,
+    classes: int = 1000,
+    image_shape: tuple[int, int] | None = (224, 224),
+    patch: int = 16,
+) -> Network:
+    """ConvNeXt of one resolution: patches, ``blocks`` residual blocks, global mean, LayerNorm, readout.
+
+    A branch is a depthwise ``kernel x kernel`` convolution, LayerNorm, an Affine to ``expansion * features`` channels, the activation, and
+    an Affine back. A depthwise convolution reads one channel, so that its output is not Gaussian: LayerNorm and the dense Affine behind
+    it make a fresh one. ``shortcut_weight`` as in :func:`gated_mlp` (None: plain sums). LayerScale is left out. A patch of even size has
+    no centre tap for Delta initialisation: draw its weights otherwise, ``kc.to_jax(net, weights={"affine_1": "gaussian"})``.
+    Returns: a Network. Raises: KcalcError for other than whole numbers >= 1. [Liu et al. 2022, sec. 3.3 (isotropic)]
+    """
+    features, expansion = whole(features, "features", 1), whole(expansion, "expansion", 1)
+    branch = chain(
+        L.Affine(features, kernel=kernel, groups=features),
+        L.LayerNorm(),
+        L.Affine(expansion * features),
+        L.Nonlinear(activation),
+        L.Affine(features),
+    )
+    return titled("convnext", chain(
+        L.Input(3, image_shape), L.Affine(features, kernel=patch, stride=patch), repeat(residual(branch, shortcut_weight), _blocks(blocks)),
+        L.Pool("mean"), L.Flatten(), L.LayerNorm(), L.Affine(classes),
+    ))  # fmt: skip
+
+
+def transformer(
+    blocks: int,
+    mixing: Any,
+    activation: Any = "gelu",
+    gated: bool = False,
+    shortcut_weight: Any = 0,
+    norm: str | None = None,
+    features: int | None = None,
+    hidden: int | None = None,
+) -> Network:
+    """A transformer at initialisation, its attention a fixed ``TokenMix``: an Affine (embedding), ``blocks`` blocks, a readout Affine.
+
+    A block is attention, Affine (values), TokenMix, Affine (output), then an MLP, Affine, activation, Affine (``gated``: that of
+    :func:`gated_mlp`), each behind ``norm`` and each with a shortcut of amplitude ``shortcut_weight``: 0 none (skipless), None a plain sum.
+    ``mixing``: a matrix (T, T), or one for each block, as from :mod:`kcalc.network.token_mixing`. Attention is such a matrix while its
+    query weights are 0, one head, the same for all inputs.
+    Returns: a Network. Raises: KcalcError where the matrices are not as many as the blocks, or no matrices.
+    [He et al. 2023, "Deep Transformers without Shortcuts"]
+    """
+    inside = features if hidden is None else hidden
+    inner: tuple[Piece, ...] = (_gate(activation, inside),) if truth(gated, "gated") else (L.Affine(inside), L.Nonlinear(activation))
+    mlp = residual(chain(*_norm(norm), *inner, L.Affine(features)), shortcut_weight)
+
+    def block(matrix: Any) -> Network:
+        attention = chain(*_norm(norm), L.Affine(features), L.TokenMix(matrix), L.Affine(features))
+        return chain(residual(attention, shortcut_weight), mlp)
+
+    return titled(
+        "transformer",
+        chain(L.Input(features), L.Affine(features), *map(block, _matrices(mixing, _blocks(blocks))), *_norm(norm), L.Affine(features)),
+        blocks,
+    )
+
+
+def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:
+    if isinstance(mixing, list | tuple) and len(mixing) and _is_matrix(mixing[0]):
+        if len(mixing) != blocks:
+            raise KcalcError(f"mixing has {len(mixing)} matrices for {blocks} blocks; give one for each, or a single one")
+        return mixing
+    return [mixing] * blocks
+
+
+def _is_matrix(value: Any) -> bool:
+    try:
+        return np.ndim(value) == 2
+    except ValueError:  # rows of several lengths, which TokenMix refuses
+        return False
+
+
+def _gate(activation: Any, hidden: int | None) -> Network:
+    """``phi(U x) * V x``."""
+    return Network.from_steps([
+        ("x", L.Input(), ()), ("u", L.Affine(hidden), ("x",)), ("phi", L.Nonlinear(activation), ("u",)), ("v", L.Affine(hidden), ("x",)),
+        ("gate", L.Product(), ("phi", "v")),
+    ])  # fmt: skip
+
+
+def _norm(norm: str | None) -> tuple[Piece, ...]:
+    if norm is not None and (not isinstance(norm, str) or norm not in NORMS):
+        raise unknown("norm", norm, [name for name in NORMS if name])
+    return NORMS[norm]
+
+
+def _blocks(value: Any) -> int:
+    return whole(value, "blocks", 1, DEEPEST)

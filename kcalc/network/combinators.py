@@ -1,0 +1,153 @@
+"""Building networks from pieces: ``chain``, ``residual``, ``repeat``.
+
+A piece is a layer or a one-input, one-output network; its own Input stands for the layers before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import sympy as sp
+
+from ..fields.arguments import as_number
+from ..foundation.errors import GraphError, KcalcError, glimpse
+from ..foundation.plain_arguments import whole
+from .layers import Input, Layer, Sum
+from .network import Network, Step
+from .notes import Note
+
+Node = Hashable
+Piece = Layer | Network
+DEEPEST = 10**6  # layers or blocks that any builder repeats
+
+
+def chain(*pieces: Piece) -> Network:
+    """The composition of pieces, first to last.
+
+    ``pieces``: layers and networks of one input and one output. A first piece other than ``Input`` gets an ``Input()`` in front, so that a
+    chain is itself a piece.
+    Returns: a Network. Raises: KcalcError for anything but a piece, or an Input in the middle.
+    """
+    if not pieces:
+        raise KcalcError("chain needs at least one layer or network")
+    builder = _Builder()
+    first = pieces[0]
+    if isinstance(first, Network):
+        tail = builder.graft(first, None)
+    else:
+        _check_piece(first)
+        tail = builder.add(first if isinstance(first, Input) else Input(), ())
+        if not isinstance(first, Input):
+            tail = builder.add(first, (tail,))
+    for piece in pieces[1:]:
+        tail = builder.append(piece, tail)
+    return builder.network()
+
+
+def repeat(block: Piece, n: int) -> Network:
+    """Copies of a piece in a row, each with weights of its own.
+
+    ``block``: a layer or a network of one input and one output. ``n``: how many copies.
+    """
+    return chain(*[block] * whole(n, "the number of copies", 1, DEEPEST))
+
+
+def residual(branch: Piece, shortcut_weight: Any = None, residual_weight: Any = None, shortcut: Piece | None = None) -> Network:
+    """``shortcut_weight * shortcut(x) + residual_weight * branch(x)``; the shortcut is the identity by default.
+
+    ``branch``: a layer or a network of one input and one output. ``shortcut_weight``, ``residual_weight``: amplitudes; one given weight
+    fixes the other by squares summing to one; none gives a plain sum (both one); both are taken as they are; a shortcut weight of 0 gives
+    the branch alone, without a Sum. ``shortcut``: a piece on the shortcut, such as an Affine where widths change; None: the identity.
+
+    Raises: KcalcError for a weight outside [0, 1] where the other is to follow from it, or a residual weight of 0.
+    """
+    weights = residual_weights(shortcut_weight, residual_weight)
+    if weights is not None and weights[0] == 0 and weights[1] == 1:
+        return chain(branch)
+    builder = _Builder()
+    entry = builder.add(Input(), ())
+    along = entry if shortcut is None else builder.append(shortcut, entry)
+    through = builder.append(branch, entry)
+    builder.add(Sum(weights), (along, through))
+    return builder.network()
+
+
+def residual_weights(shortcut_weight: Any = None, residual_weight: Any = None) -> tuple[Any, Any] | None:
+    """The (shortcut, residual) amplitudes of a sum; None for plain ones. See :func:`residual`."""
+    if shortcut_weight is None and residual_weight is None:
+        return None
+    if shortcut_weight is not None and residual_weight is not None:
+        pair = as_number(shortcut_weight, "shortcut_weight"), as_number(residual_weight, "residual_weight")
+    elif residual_weight is None:
+        pair = shortcut_weight, _complement(shortcut_weight, "shortcut_weight")
+    else:
+        pair = _complement(residual_weight, "residual_weight"), residual_weight
+    if pair[1] == 0:
+        raise KcalcError("a residual weight of 0 (shortcut weight of 1) leaves the branch without effect; use a smaller shortcut weight")
+    return pair
+
+
+def _complement(given: Any, name: str) -> Any:
+    """``sqrt(1 - weight^2)``, exact for SymPy numbers and symbols and for 0 and 1."""
+    weight: Any = as_number(given, name)
+    if not getattr(weight, "free_symbols", None) and not 0 <= float(weight) <= 1:
+        raise KcalcError(f"{name} must lie in [0, 1], got {weight}; give both weights for a sum that is not normalised")
+    if isinstance(weight, float):
+        return float((1 - weight) * (1 + weight)) ** 0.5
+    square: Any = sp.sympify(weight, strict=True)
+    root = sp.sqrt(1 - square**2)
+    return int(root) if root in (0, 1) else root
+
+
+def _check_piece(piece: object) -> None:
+    if not isinstance(piece, Layer | Network):
+        hint = "; pass an instance, not the class" if isinstance(piece, type) else ""
+        raise KcalcError(f"expected a layer or a network, got {glimpse(piece)}{hint}")
+
+
+class _Builder:
+    """Steps under construction, with short names: ``affine_1``, ``nonlinear_1``, ``sum_1``."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.notes: list[Note] = []
+        self.counters: dict[str, Any] = {}
+
+    def add(self, layer: Layer, parents: tuple[Node, ...]) -> Node:
+        kind = type(layer).__name__.lower()
+        number = next(self.counters.setdefault(kind, count(1)))
+        name = kind if kind == "input" and number == 1 else f"{kind}_{number}"
+        self.steps.append((name, layer, parents))
+        return name
+
+    def append(self, piece: Piece, tail: Node) -> Node:
+        _check_piece(piece)
+        if isinstance(piece, Network):
+            return self.graft(piece, tail)
+        if isinstance(piece, Input):
+            raise KcalcError("an Input can stand only at the beginning of a chain")
+        return self.add(piece, (tail,))
+
+    def graft(self, piece: Network, tail: Node | None) -> Node:
+        """Copy a network in, its Input replaced by ``tail`` (kept where ``tail`` is None); returns its output's name."""
+        if len(piece.outputs) != 1 or (tail is not None and len(piece.inputs) != 1):
+            raise GraphError(
+                f"a piece has one input and one output, this has {len(piece.inputs)} and {len(piece.outputs)}; "
+                "join such networks with networkx and kc.Network"
+            )
+        names: dict[Node, Node] = {}
+        for node, layer, parents in piece.steps():
+            if isinstance(layer, Input) and tail is not None:
+                names[node] = tail
+            else:
+                names[node] = self.add(layer, tuple(names[p] for p in parents))
+        self.notes += [replace(note, node=names.get(note.node, note.node)) for note in piece.notes]
+        return names[piece.outputs[0]]
+
+    def network(self) -> Network:
+        if len(self.steps) == 1:
+            raise GraphError("a network of an Input alone does nothing; add a layer")
+        return Network.from_steps(self.steps).with_notes(self.notes)

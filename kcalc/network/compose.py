@@ -1,0 +1,120 @@
+"""The folds, forward and backward: the only loops over a network in the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from ..foundation.errors import FreshnessError, NoRule
+from .layers import Affine
+from .network import Network, require_network
+from .primitives import Post, Primitive, owner
+
+State = TypeVar("State")
+
+
+class Calculus(Protocol):
+    """One way of reading a network: a state per feature map and a rule per layer, or per primitive."""
+
+    @property
+    def rule(self) -> Any:
+        """``rule(layer, node, inputs)``: the state emitted, from the states read in slot order; mostly a dispatching method."""
+        ...
+
+
+def fold(network: Network, calculus: Calculus, inputs: Mapping[Hashable, State]) -> dict[Hashable, State]:
+    """Read a network layer by layer from its inputs to its outputs.
+
+    Parameters: ``inputs`` holds the state of every Input node. Returns: the state of every node.
+    Raises: the errors of rules; NoRule where the calculus has none for a layer.
+    """
+    require_network(network)
+    return _fold(network, network.steps(), calculus, inputs)
+
+
+def interpret(network: Network, calculus: Calculus, inputs: Mapping[Hashable, State]) -> dict[Hashable, State]:
+    """Read a network primitive by primitive (:mod:`kcalc.network.primitives`): :func:`fold` for calculi whose rules are per primitive.
+
+    Returns: the state of every node, and of the inner nodes of layers that are several primitives.
+    """
+    require_network(network)
+    return _fold(network, network.operations, calculus, inputs)
+
+
+def _fold(
+    network: Network, steps: Iterable[tuple[Hashable, Any, Sequence[Hashable]]], calculus: Calculus, inputs: Mapping[Hashable, State]
+) -> dict[Hashable, State]:
+    rule = calculus.rule  # looked up once: a dispatching method is made anew at every look
+    states: dict[Hashable, State] = {}
+    for node, operation, reads in steps:
+        if node in inputs:
+            states[node] = inputs[node]
+        elif operation is None:
+            states[node] = states[reads[0]]
+        else:
+            try:
+                states[node] = rule(operation, node, [states[p] for p in reads])
+            except FreshnessError as error:
+                if isinstance(operation, Post) and _reads_others_preactivated(network, owner(node)):
+                    raise FreshnessError(f"{error.message} (net.preactivated() rewrites the ResNet as V2)", error.option) from None
+                raise
+    return states
+
+
+def _reads_others_preactivated(network: Network, node: Hashable) -> bool:
+    """Whether in ``network.preactivated()`` other nodes lie between an activation and the weights before it."""
+    other, waiting = network.preactivated(), [node]
+    seen = set(waiting)
+    while waiting:
+        here = waiting.pop()
+        parents = network.parents(here)
+        if other.parents(here) != parents:
+            return True
+        fresh = [p for p in parents if p not in seen and not isinstance(network.layer(p), Affine)]
+        seen.update(fresh)
+        waiting.extend(fresh)
+    return False
+
+
+def interpret_back(
+    network: Network,
+    rule: Callable[[Primitive, Hashable, State, Sequence[Hashable]], Sequence[State]],
+    messages: Mapping[Hashable, State],
+    add: Callable[[State, State], State],
+) -> dict[Hashable, State]:
+    """Read a network primitive by primitive from its outputs to its inputs.
+
+    Parameters: ``messages``: the initial message of every node; ``rule(primitive, node, message, reads)`` gives one message per node read;
+    ``add`` joins those of a node's readers. Returns: the message of every node. Raises: the errors of the rule.
+    """
+    require_network(network)
+    found = dict(messages)
+    for node, operation, reads in reversed(network.operations):
+        sent = (found[node],) if operation is None else rule(operation, node, found[node], reads)
+        for parent, message in zip(reads, sent, strict=True):
+            found[parent] = add(found[parent], message) if parent in found else message
+    return found
+
+
+def no_rule(calculus: str, operation: Any, node: Hashable) -> NoRule:
+    """The error of a calculus without a rule for a layer or a primitive, naming the nearest rewrite."""
+    layer: Any = operation.origin if isinstance(operation, Primitive) else operation
+    kind = type(layer).__name__
+    rewrite = REWRITES.get(kind, "replace the layer by one that the calculus knows")
+    if kind == "BatchNorm" and calculus in KERNELS:
+        rewrite += ", use LayerNorm, or approximate a large batch with kc.large_batch(net)"
+    reason = f" ({layer.name}: {layer.reason})" if kind == "Opaque" else ""
+    return NoRule(f"node {node!r}: {calculus} have no rule for {kind}{reason}; {rewrite}")
+
+
+KERNELS = ("kernel maps", "gradients")  # the calculi that know LayerNorm, and BatchNorm of a large batch
+REWRITES = {
+    "BatchNorm": "it couples the examples of a batch; drop it with net.without_normalization() and normalise the sums "
+    "with net.normalised()",
+    "GroupNorm": "its statistics run over locations too; drop it with net.without_normalization() and normalise the sums "
+    "with net.normalised()",
+    "TokenMix": "its effect on c values depends on those between tokens; follow pairs of tokens with "
+    "kc.c_map(net, spatial='exact', image_shape=(tokens,))",
+    "Product": "rewrite the gate as one activation of a single pre-activation where it is one, or cut the network there",
+    "Opaque": "replace the node by layers that kcalc knows, or analyse the parts before and after it",
+}

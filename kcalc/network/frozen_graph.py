@@ -1,0 +1,77 @@
+"""The graph of a network as networkx has it, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import networkx as nx
+
+from .notes import Note
+from .validation import Step
+
+Node = Hashable
+NOTES = "notes"  # the attribute under which notes travel through copies and changes
+
+
+class FrozenAttributes(dict[str, Any]):
+    """Attributes of a node or edge of a frozen graph; ``copy()`` gives an ordinary dictionary."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("the graph of a network is frozen; change a copy, net.graph.copy(), and make a new Network of it")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = _refuse  # pyright: ignore
+    pop = popitem = clear = _refuse  # pyright: ignore
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def frozen_graph(steps: Iterable[Step], notes: Iterable[Note]) -> nx.DiGraph:
+    """The frozen ``nx.DiGraph`` of (node, layer, parents in slot order) triples, attributes too.
+
+    Notes are attributes of their nodes, so that copies, other labels and joined graphs have them; those on
+    nodes that were bypassed since are an attribute of the graph.
+    """
+    graph: Any = _graph_of(steps)
+    for note in notes:
+        place = graph._node[note.node] if note.node in graph else graph.graph
+        place[NOTES] = (*place.get(NOTES, ()), note)
+    for node in graph:
+        graph._node[node] = FrozenAttributes(graph._node[node])
+        for reader in graph._succ[node]:
+            frozen = FrozenAttributes(graph._succ[node][reader])
+            graph._succ[node][reader] = graph._pred[reader][node] = frozen
+    return nx.freeze(graph)
+
+
+def notes_of(graph: nx.DiGraph) -> tuple[Note, ...]:
+    """The notes that a graph has from the networks that it is made of, by the present labels of nodes."""
+    placed = [(node, found) for node, found in graph.nodes(data=NOTES) if found is not None]
+    now = [replace(note, node=node) for node, found in placed for note in _notes(found)]
+    return (*now, *_notes(graph.graph.get(NOTES)))
+
+
+def _notes(found: Any) -> tuple[Note, ...]:
+    """The notes in the attribute of a user's graph; anything else there is ignored."""
+    if not isinstance(found, tuple):
+        return ()
+    return tuple(note for note in found if isinstance(note, Note))
+
+
+def _graph_of(steps: Iterable[Step]) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    triples = list(steps)
+    for node, layer, _ in triples:
+        graph.add_node(node, layer=layer)
+    for node, _, parents in triples:
+        slots: dict[Node, list[int]] = {}
+        for slot, parent in enumerate(parents):
+            slots.setdefault(parent, []).append(slot)
+        for parent, taken in slots.items():
+            graph.add_edge(parent, node, slot=taken[0] if len(taken) == 1 else tuple(taken))
+    return graph

@@ -1,0 +1,462 @@
+"""The layers a network is made of: frozen dataclasses, one per kind.
+
+A layer states the function of a node, never how a calculus reads it. Numbers may be Python or SymPy numbers, or SymPy
+expressions with free symbols, which symbolic methods carry and numeric ones ask to substitute (``net.subs``).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import sympy as sp
+
+from ..activations import Activation, activation
+from ..fields.arguments import as_number
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import LARGEST, choice, extents, items, truth, utf8, whole
+from . import primitives as P
+from .primitives import Primitive, Program, Reads
+
+__all__ = [
+    "KINDS", "Affine", "BatchNorm", "Concat", "Dropout", "Flatten", "GroupNorm", "Identity", "Input", "Layer", "LayerNorm", "Nonlinear",
+    "Opaque", "Pool", "Product", "RMSNorm", "Scale", "Sum", "TokenMix",
+]  # fmt: skip
+
+Number = Any
+MANY = math.inf
+SMALL = 1e-150  # numbers whose squares are told from 0 with some room
+SHOWN = 16  # numbers of a matrix that are printed
+
+
+def _fail(layer: object, message: str) -> KcalcError:
+    return KcalcError(f"{type(layer).__name__}: {message}")
+
+
+def _count(layer: object, name: str, optional: bool = False) -> None:
+    value: Any = getattr(layer, name)
+    if value is None and optional:
+        return
+    if isinstance(value, sp.Expr) and not value.is_number:
+        if value.is_positive is False or value.is_integer is False:
+            raise _fail(layer, f"{name} must be a positive integer, got {value}")
+        return
+    if isinstance(value, sp.Basic) and not isinstance(value, sp.Integer):
+        raise _fail(layer, f"{name} must be a positive integer, got {str(value)[:60]}")
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)  # pyright: ignore[reportArgumentType]
+    except Exception:  # user objects may raise anything as they are read
+        number = 0
+    if not 0 < number <= LARGEST:
+        raise _fail(layer, f"{name} must be a positive integer, got {glimpse(value)}")
+    object.__setattr__(layer, name, number)
+
+
+def _extent(layer: object, name: str, optional: bool = False) -> None:
+    """A positive integer, or a tuple of them (one per spatial axis)."""
+    value = getattr(layer, name)
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
+        object.__setattr__(layer, name, extents(value, f"{type(layer).__name__}: {name}"))
+    else:
+        _count(layer, name, optional)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Base of all layers. ``arity`` is the least and greatest number of inputs."""
+
+    arity: ClassVar[tuple[float, float]] = (1, 1)
+
+    @property
+    def free_symbols(self) -> set[sp.Symbol]:
+        """The SymPy symbols in the layer's numbers, and in the constants of its activation."""
+        found: set[Any] = set()
+        for item in fields(self):
+            value = getattr(self, item.name)
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, sp.Basic | Activation):
+                    found |= part.free_symbols
+        return found
+
+    def subs(self, values: dict[Any, Any]) -> Layer:
+        """The layer with SymPy symbols replaced; ``values`` maps symbols to numbers."""
+        return self.mapped(lambda value: value.subs(values) if isinstance(value, sp.Basic | Activation) else value)
+
+    def mapped(self, change: Callable[[Any], Any]) -> Layer:
+        """The layer with ``change`` applied to the value of every field, to each entry of a tuple."""
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        return type(self)(**{name: tuple(map(change, v)) if isinstance(v, tuple) else change(v) for name, v in given.items()})
+
+    def lowered(self, reads: Reads) -> Primitive | Program | None:
+        """The layer as primitives (:mod:`kcalc.network.primitives`): one, a program of several, or None where it passes its input on."""
+        return P.Unknown(origin=self)
+
+
+@dataclass(frozen=True)
+class Input(Layer):
+    """A network input of ``features`` channels, over ``image_shape`` (height, width) locations if it is an image."""
+
+    features: int | Any = None  # a whole number or a symbol
+    image_shape: tuple[int, ...] | None = None
+    arity: ClassVar[tuple[float, float]] = (0, 0)
+
+    def __post_init__(self) -> None:
+        _count(self, "features", optional=True)
+        _extent(self, "image_shape", optional=True)
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Source(origin=self)
+
+
+@dataclass(frozen=True)
+class Affine(Layer):
+    """A linear map with its own weights and bias: dense, or a convolution with ``kernel`` > 1.
+
+    At initialisation ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``.
+
+    ``features``: the number of output channels; None: not said. ``kernel`` and ``stride``: one number, or one per axis of the image.
+    ``padding``: "same" and "circular" give ``ceil(size / stride)`` outputs, the smaller half of the padding in front (as in JAX, Flax and
+    Keras), "valid" reads inside the image alone, numbers are those of PyTorch. ``groups``: channels in as many groups, which do not mix.
+    ``bias``: whether there is one. ``sigma_w``, ``sigma_b``: numbers or SymPy expressions. ``standardised``: weight standardisation: the
+    weights into each output have mean 0 over the fan-in (and the same variance), so that the channel mean of the input drops out.
+    """
+
+    features: int | Any = None  # a whole number or a symbol
+    kernel: int | tuple[int, ...] = 1
+    stride: int | tuple[int, ...] = 1
+    padding: Any = "same"
+    groups: int = 1
+    bias: bool = True
+    sigma_w: Number = 1
+    sigma_b: Number = 0
+    standardised: bool = False
+
+    def __post_init__(self) -> None:
+        _count(self, "features", optional=True)
+        _extent(self, "kernel")
+        _extent(self, "stride")
+        _count(self, "groups")
+        for name in ("bias", "standardised"):
+            object.__setattr__(self, name, truth(getattr(self, name), f"Affine: {name}"))
+        if isinstance(self.padding, str):
+            if self.padding not in ("same", "valid", "circular"):
+                raise _fail(self, f"padding must be 'same', 'valid', 'circular' or numbers, got {glimpse(self.padding)}")
+        elif isinstance(self.padding, list | tuple) or (isinstance(self.padding, np.ndarray) and self.padding.ndim):
+            object.__setattr__(self, "padding", tuple(whole(p, "Affine: padding") for p in self.padding))
+            if not self.padding and self.kernel:
+                raise _fail(self, "padding must not be empty: give one number, or one for every axis of the kernel")
+        else:
+            object.__setattr__(self, "padding", whole(self.padding, "Affine: padding"))
+        for name in ("sigma_w", "sigma_b"):
+            object.__setattr__(self, name, as_number(getattr(self, name), f"Affine.{name}"))
+        if self.sigma_w == 0 or getattr(self.sigma_w, "is_negative", None) or (not _symbolic(self.sigma_w) and self.sigma_w < 0):
+            raise _fail(self, f"sigma_w must be > 0, got {self.sigma_w}")
+        if not _symbolic(self.sigma_b) and self.sigma_b < 0:
+            raise _fail(self, f"sigma_b must be >= 0, got {self.sigma_b}")
+        for name, value in (("sigma_w", self.sigma_w), ("sigma_b", self.sigma_b)):
+            if value != 0 and not _symbolic(value) and not SMALL < float(value) < 1 / SMALL:
+                raise _fail(self, f"the square of {name} is beyond double precision, got {glimpse(value)}")
+        if not self.bias and self.sigma_b != 0:
+            raise _fail(self, f"sigma_b = {self.sigma_b} needs bias=True")
+
+    def lowered(self, reads: Reads) -> Primitive:
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        return P.Fresh(**given, reads=reads.channels[0], origin=self)
+
+
+@dataclass(frozen=True)
+class Nonlinear(Layer):
+    """An elementwise activation: a registered name, an ``Activation`` or a SymPy expression in one symbol."""
+
+    activation: Activation
+
+    if TYPE_CHECKING:  # the constructor takes more types than it keeps
+
+        def __init__(self, activation: Any) -> None: ...
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activation", activation(self.activation))
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Post(activation=self.activation, origin=self)
+
+
+@dataclass(frozen=True)
+class Sum(Layer):
+    """``sum_i w_i x_i`` over the inputs in slot order; ``weights=None`` means ones. Never renormalised."""
+
+    weights: tuple[Number, ...] | None = None
+    arity: ClassVar[tuple[float, float]] = (1, MANY)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, weights: Sequence[Number] | np.ndarray | None = None) -> None: ...
+
+    def __post_init__(self) -> None:
+        if self.weights is None:
+            return
+        weights = tuple(as_number(w, f"Sum.weights[{i}]") for i, w in enumerate(items(self.weights, "Sum.weights")))
+        if not weights:
+            raise _fail(self, "weights must not be empty; leave weights=None for ones")
+        if all(w == 0 for w in weights):
+            raise _fail(self, "all weights are 0, so the output is 0 whatever the input")
+        object.__setattr__(self, "weights", weights)
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Mix(weights=self.weights if self.weights is not None else (1,) * len(reads.parents), origin=self)
+
+
+@dataclass(frozen=True)
+class Concat(Layer):
+    """Concatenation by channels. ``channels`` gives each input's number of channels if the features are not known."""
+
+    channels: tuple[Number, ...] | None = None
+    arity: ClassVar[tuple[float, float]] = (1, MANY)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, channels: Sequence[Number] | np.ndarray | None = None) -> None: ...
+
+    def __post_init__(self) -> None:
+        if self.channels is None:
+            return
+        given = items(self.channels, "Concat.channels")
+        if not given:
+            raise _fail(self, "channels must not be empty; leave channels=None where features are known")
+        symbolic = [isinstance(k, sp.Expr) and not k.is_number and k.is_positive is not False for k in given]
+        object.__setattr__(
+            self, "channels", tuple(k if s else whole(k, "Concat: channels", 1) for k, s in zip(given, symbolic, strict=True))
+        )
+
+    def lowered(self, reads: Reads) -> Primitive:
+        known = [count is not None for count in reads.channels]
+        if self.channels is not None or all(known) or not any(known):
+            counts = reads.channels if all(known) else (1,) * len(known)
+            return P.Join(counts=self.channels or counts, origin=self)
+        problem = (
+            f"node {reads.node!r} (Concat): the width of {reads.parents[known.index(False)]!r} is unknown while others are known; give "
+            "channels="
+        )
+        return P.Join(counts=None, problem=problem, origin=self)
+
+
+@dataclass(frozen=True)
+class Scale(Layer):
+    """Multiplication by a fixed nonzero number."""
+
+    factor: Number
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", as_number(self.factor, "Scale.factor"))
+        if self.factor == 0:
+            raise _fail(self, "factor must not be 0")
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Mix(weights=(self.factor,), origin=self)
+
+
+@dataclass(frozen=True)
+class Product(Layer):
+    """The elementwise product of its inputs."""
+
+    arity: ClassVar[tuple[float, float]] = (2, MANY)
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Prod(origin=self)
+
+
+@dataclass(frozen=True)
+class LayerNorm(Layer):
+    """Per location: subtract the mean over channels, divide by the standard deviation (gain 1, bias 0, epsilon 0)."""
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Norm(centred=True, reads=reads.channels[0], origin=self)
+
+
+@dataclass(frozen=True)
+class RMSNorm(Layer):
+    """Per location: divide by the root mean square over channels (gain 1, epsilon 0)."""
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Norm(centred=False, reads=reads.channels[0], origin=self)
+
+
+@dataclass(frozen=True)
+class BatchNorm(Layer):
+    """Batch normalisation. It couples the examples of a batch, which kernel maps cannot represent.
+
+    ``batch_c``: the c value in [0, 1) that different examples of a large batch have at this node, with which kernel maps approximate it;
+    ``kc.large_batch(network)`` fills it in.
+    """
+
+    batch_c: Number | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_c is None:
+            return
+        object.__setattr__(self, "batch_c", as_number(self.batch_c, "BatchNorm.batch_c"))
+        if not _symbolic(self.batch_c) and not 0 <= self.batch_c < 1:
+            raise _fail(self, f"batch_c must lie in [0, 1), got {self.batch_c}")
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Norm(centred=True, over="batch", reads=reads.channels[0], batch_c=self.batch_c, origin=self)
+
+
+@dataclass(frozen=True)
+class GroupNorm(Layer):
+    """Per example: normalise over the locations and channels of each of ``groups`` groups of channels (gain 1, bias 0, epsilon 0).
+
+    ``groups=1`` is layer normalisation over everything but the examples.
+    """
+
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        _count(self, "groups")
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Norm(centred=True, over="positions", groups=self.groups, reads=reads.channels[0], origin=self)
+
+
+@dataclass(frozen=True)
+class TokenMix(Layer):
+    """``y_t = sum_s matrix[t][s] x_s`` over locations (tokens, row by row in an image), the same numbers for every channel and input.
+
+    Fixed token mixing: attention with zero query or key weights, an MLP-Mixer's token weights as they are. ``matrix`` is an array (T, S) of
+    numbers; it must be square where the image has more than one axis.
+    """
+
+    matrix: Any
+
+    def __post_init__(self) -> None:
+        try:
+            array = np.asarray(self.matrix, dtype=float)
+        except Exception:  # user objects may raise anything as they are read
+            raise _fail(self, "matrix must be a rectangular array of numbers") from None
+        if array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
+            raise _fail(self, f"matrix must be a two-dimensional array of finite numbers, got shape {array.shape}")
+        if not np.abs(array).sum(axis=1).all():
+            raise _fail(
+                self, f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so that its token is 0 whatever the input"
+            )
+        object.__setattr__(self, "matrix", tuple(map(tuple, array.tolist())))
+
+    def __repr__(self) -> str:
+        rows, columns = len(self.matrix), len(self.matrix[0])
+        shown = self.matrix if rows * columns <= SHOWN else f"<{rows} x {columns} numbers>"
+        return f"TokenMix(matrix={shown})"
+
+    @property
+    def array(self) -> np.ndarray:
+        """The matrix, (T, S)."""
+        return np.array(self.matrix)
+
+    @property
+    def permutes(self) -> float | None:
+        """The number by which it multiplies where every token reads one token alone, all by this number or its negative; else None."""
+        array = self.array
+        sizes = np.abs(array[array != 0])
+        alone = (np.count_nonzero(array, axis=1) == 1).all() and (sizes == sizes[0]).all()
+        return float(sizes[0]) if alone else None
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Blend(matrix=self.matrix, permutes=self.permutes, origin=self)
+
+
+POOLS = ("max", "mean", "weighted_mean")
+
+
+@dataclass(frozen=True)
+class Pool(Layer):
+    """Pooling over locations, ``kind`` one of "max", "mean", "weighted_mean".
+
+    ``window=None`` pools them all, ``stride=None`` is the window.  ``padding``: "valid", windows inside the image only, or "same",
+    ``ceil(size / stride)`` windows, of which the entries outside never count.
+    """
+
+    kind: str
+    window: int | tuple[int, ...] | None = None
+    stride: int | tuple[int, ...] | None = None
+    padding: str = "valid"
+
+    def __post_init__(self) -> None:
+        choice(self.kind, "pooling kind", POOLS)
+        choice(self.padding, "padding of a Pool", ("valid", "same"))
+        _extent(self, "window", optional=True)
+        _extent(self, "stride", optional=True)
+
+    def lowered(self, reads: Reads) -> Primitive:
+        given = {"window": self.window, "stride": self.stride, "padding": self.padding, "origin": self}
+        return P.Max(**given) if self.kind == "max" else P.Blend(**given, weighted=self.kind == "weighted_mean")
+
+
+@dataclass(frozen=True)
+class Dropout(Layer):
+    """Dropout of a fraction ``rate`` in [0, 1) with rescaling; the identity in evaluation."""
+
+    rate: Number
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", as_number(self.rate, "Dropout.rate"))
+        if not _symbolic(self.rate) and not 0 <= self.rate < 1:
+            raise _fail(self, f"rate must lie in [0, 1), got {self.rate}")
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Mask(rate=self.rate, origin=self)
+
+
+@dataclass(frozen=True)
+class Flatten(Layer):
+    """Locations become channels."""
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Reshape(origin=self)
+
+
+@dataclass(frozen=True)
+class Identity(Layer):
+    """Passes its input on."""
+
+    def lowered(self, reads: Reads) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Opaque(Layer):
+    """Something a reader did not understand: its ``name`` and the ``reason``. Every calculus refuses it.
+
+    ``features``: the number of channels that it emits (None: not said).
+    """
+
+    name: str
+    reason: str
+    features: int | Any = None  # a whole number or a symbol
+    arity: ClassVar[tuple[float, float]] = (1, MANY)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not isinstance(self.reason, str):
+            raise _fail(self, "name and reason must be text")
+        utf8(self.name, "Opaque: name")
+        utf8(self.reason, "Opaque: reason")
+        _count(self, "features", optional=True)
+
+
+def _symbolic(value: Any) -> bool:
+    return isinstance(value, sp.Basic) and bool(value.free_symbols)
+
+
+KINDS: dict[str, type[Layer]] = {
+    kind.__name__: kind
+    for kind in (
+        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, LayerNorm, RMSNorm, BatchNorm, GroupNorm, TokenMix, Pool,
+        Dropout, Flatten, Identity, Opaque,
+    )
+}  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,409 @@
+"""A network: an immutable, validated view of a directed acyclic graph of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+import sympy as sp
+
+from ..activations import Activation
+from ..foundation.errors import GraphError, KcalcError, glimpse, unknown
+from ..foundation.plain_arguments import is_key, items, mapping, text
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from . import layers as L
+from .blocks import Block, cut_nodes, find_blocks, same_structure
+from .frozen_graph import frozen_graph, notes_of
+from .notes import CARRIED, Note
+from .preactivation import preactivated_steps
+from .primitives import Operation, Post, by_node, operations
+from .validation import Step, check_outputs, infer_features, ordered_nodes, read_nodes, read_steps, readers_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+
+
+class Network:
+    """A directed acyclic graph whose nodes carry a ``layer`` and whose edges carry a ``slot``.
+
+    Parameters: ``graph``, an ``nx.DiGraph`` with a node attribute ``layer``; an edge attribute ``slot`` orders the
+    inputs of a node (optional where there is one; a tuple of slots where one node is read twice, as in ``x + x``).
+    ``outputs`` declares the output nodes; by default all nodes that nothing reads. Every node has weights of its own.
+    ``notes`` say where a network that was read from a model differs from it; results have them among their
+    ``assumptions``, and networks made of this one keep them. Equality ignores them.
+
+    Raises: GraphError for a cycle, a node without a layer, a wrong number of inputs, missing or doubled slots, an
+    input nothing reads, a dangling node, or channel counts that do not fit.
+    """
+
+    def __init__(self, graph: nx.DiGraph, outputs: Iterable[Node] | None = None) -> None:
+        layers, parents = read_nodes(graph)
+        self._settle(layers, parents, graph._succ, outputs)  # pyright: ignore  # views are several times slower
+        self.notes = notes_of(graph)
+
+    @classmethod
+    def from_steps(cls, steps: Iterable[Step], outputs: Iterable[Node] | None = None) -> Network:
+        """The network with the given (node, layer, parents in slot order) triples, in any order.
+
+        Raises: GraphError as for a graph, and for a node defined twice or one that reads an unknown node.
+        """
+        network = cls.__new__(cls)
+        layers, parents = read_steps(steps)  # no detour over a graph, which takes several times longer than all checks
+        network._settle(layers, parents, readers_of(parents), outputs)
+        return network
+
+    def _settle(
+        self,
+        layers: Mapping[Node, L.Layer],
+        parents: Mapping[Node, tuple[Node, ...]],
+        readers: Mapping[Node, Collection[Node]],
+        outputs: Iterable[Node] | None,
+    ) -> None:
+        """Check the whole and keep it, in topological order."""
+        order = ordered_nodes(readers)
+        self._layers: dict[Node, L.Layer] = {node: layers[node] for node in order}
+        self._parents: dict[Node, tuple[Node, ...]] = {node: parents[node] for node in order}
+        self.outputs: tuple[Node, ...] = check_outputs(self._layers, readers, outputs)
+        self.removed: tuple[Node, ...] = ()
+        self.notes: tuple[Note, ...] = ()
+        self.name: str = ""
+        self._features = infer_features(self.steps())
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def graph(self) -> nx.DiGraph:
+        """The graph itself, frozen (attributes too); ``graph.copy()`` is free to change."""
+        return frozen_graph(self.steps(), self.notes)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The input nodes."""
+        return tuple(node for node, layer in self._layers.items() if isinstance(layer, L.Input))
+
+    def steps(self) -> Iterator[Step]:
+        """(node, layer, parents in slot order), every node after its parents."""
+        for node, layer in self._layers.items():
+            yield node, layer, self._parents[node]
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """The network as primitives, which calculi interpret: see :mod:`kcalc.network.primitives`."""
+        return tuple(operations(self.steps(), self._features))
+
+    @cached_property
+    def operations_of(self) -> Mapping[Node, Sequence[Operation]]:
+        """{node: its operations in order}."""
+        return by_node(self.operations)
+
+    def layer(self, node: Node) -> Any:
+        """The layer of a node, whose kind the caller knows. Raises: KcalcError naming the nearest nodes if there is none of that name."""
+        if not is_key(node, self._layers):
+            raise unknown("node", node, map(str, self._layers))
+        return self._layers[node]
+
+    def _check_nodes(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            self.layer(node)
+
+    def parents(self, node: Node) -> tuple[Node, ...]:
+        """The nodes whose feature maps a node reads, in slot order."""
+        self.layer(node)
+        return self._parents[node]
+
+    def nodes_of(self, kind: type[L.Layer]) -> tuple[Node, ...]:
+        """The nodes whose layer is of a kind. Raises: KcalcError for anything but a class of layers."""
+        if not isinstance(kind, type) or not issubclass(kind, L.Layer):
+            raise KcalcError(f"a kind of layer is a class such as kc.layers.Affine, got {glimpse(kind)}")
+        return tuple(node for node, layer in self._layers.items() if isinstance(layer, kind))
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The distinct activations, in the order of the network."""
+        return tuple(dict.fromkeys(op.activation for _, op, _ in self.operations if isinstance(op, Post)))
+
+    @property
+    def features(self) -> Mapping[Node, int | None]:
+        """The number of channels each node emits, None where it is not known."""
+        return MappingProxyType(self._features)
+
+    @property
+    def free_symbols(self) -> set[sp.Symbol]:
+        """The SymPy symbols that stand in the layers."""
+        distinct = {id(layer): layer for layer in self._layers.values()}
+        return set().union(*(layer.free_symbols for layer in distinct.values()))
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The network cut at the feature maps that all paths cross, equal consecutive pieces grouped into repetitions."""
+        return self._blocks
+
+    @cached_property
+    def _blocks(self) -> tuple[Block, ...]:
+        return find_blocks(tuple(self.steps()), self.outputs)
+
+    def cut_nodes(self) -> tuple[Node, ...]:
+        """The nodes that lie on every path from an input to an output, in order."""
+        return tuple(cut_nodes(tuple(self.steps()), self.outputs))
+
+    def isomorphic(self, other: Network) -> bool:
+        """True if a relabelling of nodes turns one network into the other (addends of a Sum may be permuted)."""
+        require_network(other)
+        return same_structure(tuple(self.steps()), self.outputs, tuple(other.steps()), other.outputs)
+
+    def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw the graph from top to bottom; see :func:`kcalc.plotting.network`."""
+        from .. import plotting
+
+        return plotting.network(self, ax=ax, **options)
+
+    # -- making others ---------------------------------------------------------------------------------------------
+
+    def map_layers(self, change: Callable[[Node, L.Layer], L.Layer]) -> Network:
+        """The network with every layer replaced by ``change(node, layer)``. Raises: KcalcError where the result is not a layer."""
+        if not callable(change):
+            raise KcalcError(f"change must be a function (node, layer) -> layer, got {glimpse(change)}")
+        layers = {node: change(node, layer) for node, layer in self._layers.items()}
+        if all(
+            new is old or type(new) is type(old) is L.Nonlinear for new, old in zip(layers.values(), self._layers.values(), strict=True)
+        ):
+            return self._same_structure(layers)
+        return self._kept(Network.from_steps(((node, layers[node], parents) for node, _, parents in self.steps()), self.outputs))
+
+    def _same_structure(self, layers: dict[Node, L.Layer]) -> Network:
+        """With other activations at most: results of checks and numbers of channels are kept."""
+        other = Network.__new__(Network)
+        other._layers, other._parents, other.outputs, other._features = layers, self._parents, self.outputs, self._features
+        return self._kept(other)
+
+    def _kept(self, other: Network) -> Network:
+        """Another network, with the record of removals from this one, its notes and its name."""
+        other.removed, other.notes, other.name = self.removed, self.notes, self.name
+        return other
+
+    def with_notes(self, notes: Iterable[Note]) -> Network:
+        """The network with other notes on how it differs from a model; ``with_notes([])`` drops them.
+
+        Raises: KcalcError for anything but a :class:`kcalc.network.notes.Note`.
+        """
+        given = items(notes, "notes")
+        if not all(isinstance(note, Note) for note in given):
+            raise KcalcError("notes are those of a reading, r.notes, or of another network, net.notes; [] leaves them out")
+        other = self._same_structure(self._layers)
+        other.notes = tuple(note for note in given if note.level in CARRIED)
+        return other
+
+    def named(self, name: str) -> Network:
+        """The network under a name, which legends of plots and ``repr`` of maps show. Raises: KcalcError for a name that is not text."""
+        other = self.with_notes(self.notes)
+        other.name = text(name, "the name of a network", empty=True)
+        return other
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The notes as assumptions of every result of the network."""
+        return tuple(note.assumption for note in self.notes if CARRIED[note.level])
+
+    def subs(self, values: Mapping[Any, Any]) -> Network:
+        """The network with SymPy symbols (or their names) in its layers replaced by numbers."""
+        named = {symbol.name: symbol for symbol in self.free_symbols}
+        resolved: dict[Any, Any] = {}
+        for key, value in mapping(values, "values").items():
+            symbol = named.get(key if isinstance(key, str) else getattr(key, "name", glimpse(key)))
+            if symbol is None:
+                raise unknown("symbol", key, named or ["(the network has no symbols)"])
+            resolved[symbol] = value
+        return self.map_layers(lambda node, layer: _with_values(node, layer, resolved))
+
+    def relabelled(self, names: Mapping[Node, Node] | Callable[[Node], Node]) -> Network:
+        """The network with other node labels; they must stay distinct.
+
+        ``names``: {node: its new label}, or a function of the old label, such as ``str``. Raises: GraphError where labels would coincide
+        or have no hash, KcalcError for a node that is not there.
+        """
+        if not callable(names):
+            self._check_nodes(mapping(names, "names"))
+        new = {node: names(node) if callable(names) else names.get(node, node) for node in self._layers}
+        steps = ((new[node], layer, tuple(new[p] for p in parents)) for node, layer, parents in self.steps())
+        network = Network.from_steps(steps, [new[node] for node in self.outputs])
+        moved = (replace(note, node=new.get(note.node, note.node)) for note in self.notes)
+        return network.with_notes(moved)
+
+    def normalised(self) -> Network:
+        """The network with the weights of every Sum divided by ``sqrt(sum_i w_i^2)``."""
+        return self.map_layers(lambda node, layer: normalised_sum(layer, len(self._parents[node])) if isinstance(layer, L.Sum) else layer)
+
+    def without_normalization(self) -> Network:
+        """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers; ``.removed`` lists their nodes.
+
+        Affine layers that had no bias because a normalisation followed get one, sigma_b = 0. Outputs move as :meth:`without` says.
+        """
+        dropped = {node for kind in (L.BatchNorm, L.LayerNorm, L.RMSNorm, L.GroupNorm) for node in self.nodes_of(kind)}
+        bare = {self._parents[node][0] for node in dropped}
+        network = self.without(dropped).map_layers(lambda node, layer: with_bias(layer) if node in bare else layer)
+        network.removed = self.removed + tuple(node for node in self._layers if node in dropped)
+        return network
+
+    def preactivated(self) -> Network:
+        """The network as a pre-activation one (ResNet V2): identity shortcuts carry the inputs of the activations, not their outputs.
+
+        It computes another function than a post-activation network (ResNet V1), of which the kernel calculus holds: sums of activations
+        that share their input have no independent addends. Node labels stay. [DKS sec. 23]
+        """
+        return self._kept(Network.from_steps(preactivated_steps(tuple(self.steps())), self.outputs))
+
+    def without(self, dropped: Iterable[Node]) -> Network:
+        """The network with one-input nodes bypassed: their readers read their input instead.
+
+        The input of a bypassed output is an output in its place; outputs that come to lie on one node are one output. Notes
+        on how a bypassed layer differs from a model go with it; those on positions stay, for all that follows has them.
+
+        Raises: GraphError for a node with several inputs, KcalcError for one that is not there.
+        """
+        dropped = items(dropped, "dropped")
+        self._check_nodes(dropped)
+        dropped = set(dropped)
+        source: dict[Node, Node] = {}
+        for node, _, parents in self.steps():
+            if node in dropped and len(parents) != 1:
+                raise GraphError(f"node {node!r} has {len(parents)} inputs, so it cannot be bypassed")
+            source[node] = source[parents[0]] if node in dropped else node
+        steps = ((node, layer, tuple(source[p] for p in parents)) for node, layer, parents in self.steps() if node not in dropped)
+        network = Network.from_steps(steps, dict.fromkeys(source[node] for node in self.outputs))
+        kept = (n for n in self.notes if n.level == "locations" or n.node not in dropped)
+        return network.with_notes(kept)
+
+    # -- habits ----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._layers
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._layers)
+
+    @cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return frozenset(self.steps()), frozenset(self.outputs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Network) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (tuple(self.steps()), self.outputs, self.removed, self.notes, self.name)
+
+    def __repr__(self) -> str:
+        ends = f"{_names(self.inputs)} -> {_names(self.outputs)}"
+        return f"Network({len(self)} nodes, {sum(map(len, self._parents.values()))} edges, {ends})"
+
+    def _repr_html_(self) -> str:
+        from ..plotting.svg import network_html
+
+        return network_html(self)
+
+
+def _with_values(node: Node, layer: L.Layer, values: dict[Any, Any]) -> L.Layer:
+    try:
+        return layer.subs(values)
+    except KcalcError as error:
+        raise KcalcError(f"node {node!r}: {error}") from None
+
+
+def require_network(network: object) -> None:
+    """Raises KcalcError for anything but a Network."""
+    if not isinstance(network, Network):
+        remedy = "give its .network" if hasattr(network, "network") else "wrap a graph with kc.Network(graph)"
+        raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; {remedy}")
+
+
+def chosen_output(network: Network, output: Node = None) -> Node:
+    """The output that is meant. Raises: KcalcError where there are several and none is chosen, and for anything but an output."""
+    if output is None:
+        if len(network.outputs) > 1:
+            raise KcalcError(f"the network has {len(network.outputs)} outputs; choose one with output=, e.g. {network.outputs[0]!r}")
+        return next(iter(network.outputs))
+    if not is_key(output, network.outputs):
+        raise unknown("output", output, map(str, network.outputs))
+    return output
+
+
+def _rebuild(steps: Sequence[Step], outputs: Sequence[Node], removed: tuple[Node, ...], notes: tuple[Note, ...], name: str) -> Network:
+    network = Network.from_steps(steps, outputs)
+    network.removed, network.notes, network.name = removed, notes, name
+    return network
+
+
+def _names(nodes: Sequence[Node]) -> str:
+    shown = ", ".join(map(str, nodes[:4]))
+    return shown + ", ..." if len(nodes) > 4 else shown
+
+
+def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
+    """The channel counts of the inputs of every Concat: as given, else from known features, else equal.
+
+    Raises: GraphError where some features are known and others not.
+    """
+    counts: dict[Node, tuple[Any, ...]] = {}
+    for node in network.nodes_of(L.Concat):
+        layer, parents = network.layer(node), network.parents(node)
+        known = [network.features[p] for p in parents]
+        if isinstance(layer, L.Concat) and layer.channels is not None:
+            counts[node] = layer.channels
+        elif all(k is not None for k in known):
+            counts[node] = tuple(known)
+        elif all(k is None for k in known):
+            counts[node] = (1,) * len(parents)
+        else:
+            unknown_one = next(p for p, k in zip(parents, known, strict=True) if k is None)
+            raise GraphError(f"node {node!r} (Concat): the width of {unknown_one!r} is unknown while others are known; give channels=")
+    return counts
+
+
+def channel_widths(network: Network) -> dict[Node, int | None]:
+    """How many channels every node reads whose rule depends on it (groups, statistics over channels), None where it is not known."""
+
+    def counts(layer: L.Layer) -> bool:
+        return isinstance(layer, L.LayerNorm | L.RMSNorm | L.GroupNorm) or (
+            isinstance(layer, L.Affine) and (layer.groups > 1 or layer.standardised)
+        )
+
+    return {node: network.features[parents[0]] for node, layer, parents in network.steps() if counts(layer)}
+
+
+def sum_weights(layer: L.Sum, count: int) -> tuple[Any, ...]:
+    """The weights of a Sum with ``count`` inputs, ones where none are given."""
+    return layer.weights if layer.weights is not None else (1,) * count
+
+
+def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
+    """True if ``sum_i w_i^2 = 1``: exactly for SymPy numbers and symbols, to ``tolerance`` for floats."""
+    excess: Any = sp.Add(*(sp.sympify(w, strict=True) ** 2 for w in weights)) - 1
+    if excess.free_symbols:
+        return sp.simplify(excess) == 0
+    return abs(float(excess)) <= tolerance
+
+
+def with_bias(layer: L.Layer) -> L.Layer:
+    """An Affine with a bias, 0 at initialisation if it had none; other layers as they are."""
+    return replace(layer, bias=True) if isinstance(layer, L.Affine) and not layer.bias else layer
+
+
+def normalised_sum(layer: L.Sum, count: int) -> L.Sum:
+    """The Sum with weights ``w_i / sqrt(sum_j w_j^2)``, itself if it is normalised already."""
+    weights = sum_weights(layer, count)
+    if is_normalised(weights):
+        return layer
+    total = sp.sqrt(sum(sp.sympify(w, strict=True) ** 2 for w in weights))
+    scaled = (sp.sympify(w, strict=True) / total for w in weights)
+    floats = any(isinstance(w, float) for w in weights)
+    return replace(layer, weights=tuple(float(w) if floats and w.is_number else w for w in scaled))

@@ -1,0 +1,47 @@
+"""Notes of a reader on a network: how far nodes stand for the parts of the model that they were read from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..fields.arguments import Node
+from ..maps.maps import Assumption
+
+LEVELS = {
+    "exact": "computes the model's function",
+    "locations": "exact for kernel maps without positions; strides, windows or sizes are not the model's",
+    "pooling": "computes the model's function; kernel maps take pooling as the identity, a heuristic",
+    "approximate": "differs from the model as noted",
+    "not read": "not understood; every calculus refuses it",
+}
+CARRIED = {"exact": "", "locations": "convention", "approximate": "heuristic"}
+"""The levels of the notes that a network carries, and the kinds of assumption that they are: "exact" ones tell at
+which size of images an input was read. Layers tell of pooling and of what was not read by themselves."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A reader's note on a node: ``level`` one of LEVELS, ``source`` the place in the model.
+
+    ``of_weights``: whether it is about the weights as they stand, and does not hold of weights drawn anew.
+    """
+
+    node: Node
+    level: str
+    text: str
+    source: str = ""
+    of_weights: bool = False
+
+    def __str__(self) -> str:
+        place = f" ({self.source})" if self.source and self.source != str(self.node) else ""
+        return f"{self.node}{place}: {self.text} [{self.level}]"
+
+    @property
+    def assumption(self) -> Assumption:
+        """The note as results have it: a convention for positions, a heuristic where the model differs."""
+        return Assumption(self.node, self.text, CARRIED[self.level])
+
+
+def read_at(node: Node, shape: tuple[int, ...]) -> Note:
+    """That a network was read for images of a shape at an input, where its windows are the model's."""
+    return Note(node, "exact", f"read for images of {' x '.join(map(str, shape))}")

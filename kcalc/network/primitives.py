@@ -1,0 +1,269 @@
+"""The operations that calculi interpret: every layer says once, in its ``lowered``, of which of them it is made.
+
+A calculus has one rule per primitive, ``rule(operation, node, inputs)``. A layer that is one primitive is lowered to it under its own node;
+the others of a layer that is several stand at an :class:`Inner` node, which prints as the layer's node, so that messages name what the user
+wrote. ``origin`` is the layer itself. A node that passes its input on, as an Identity does, is lowered to nothing: it shares the state of
+what it reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from ..foundation.errors import GraphError
+
+if TYPE_CHECKING:
+    from ..activations import Activation
+
+Node = Hashable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Primitive:
+    """Base of all primitives; ``origin`` is the layer that it comes from."""
+
+    origin: Any = field(compare=False, repr=False)
+
+    @property
+    def kind(self) -> str:
+        """The layer's name, for messages."""
+        return type(self.origin).__name__
+
+
+@dataclass(frozen=True)
+class Source(Primitive):
+    """An input of the network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh(Primitive):
+    """New independent weights over channels and the taps of a window: ``Var W = sigma_w^2 / fan_in``, ``Var b = sigma_b^2``.
+
+    ``reads``: the channels of what it reads, None where they are not known; other fields as in :class:`kcalc.network.layers.Affine`.
+    """
+
+    sigma_w: Any
+    sigma_b: Any
+    bias: bool
+    features: Any
+    reads: Any
+    groups: int
+    standardised: bool
+    kernel: int | tuple[int, ...]
+    stride: int | tuple[int, ...]
+    padding: Any
+
+    @property
+    def one_tap(self) -> bool:
+        """Whether the window is one position."""
+        return _ones(self.kernel)
+
+    @property
+    def dense(self) -> bool:
+        """Whether it reads one position and steps over none."""
+        return _ones(self.kernel) and _ones(self.stride)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Post(Primitive):
+    """An elementwise function."""
+
+    activation: Activation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix(Primitive):
+    """``sum_i w_i x_i`` of the inputs."""
+
+    weights: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Prod(Primitive):
+    """The elementwise product of the inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join(Primitive):
+    """The inputs side by side; ``counts``: their channels, given or known, else ``problem`` says why they are not."""
+
+    counts: tuple[Any, ...] | None
+    problem: str = ""
+
+    @property
+    def channels(self) -> tuple[Any, ...]:
+        """The channels of the inputs. Raises: GraphError where some are known and others not."""
+        if self.counts is None:
+            raise GraphError(self.problem)
+        return self.counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm(Primitive):
+    """Division by the root mean square over channels ("channels"), over channels and positions ("positions") or over a batch ("batch").
+
+    ``centred``: the mean is taken off before; ``groups``: channels in as many groups, each by itself; ``reads``: the channels of what it
+    reads, None where they are not known; ``batch_c``: the c value between the examples of a large batch, None where it is not known.
+    """
+
+    centred: bool
+    over: str = "channels"
+    groups: int = 1
+    reads: Any = None
+    batch_c: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window(Primitive):
+    """One number per window of positions; ``window=None`` is all of them. Fields as in :class:`kcalc.network.layers.Pool`."""
+
+    window: Any = None
+    stride: Any = None
+    padding: str = "valid"
+
+    pooling: ClassVar[str] = ""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a window holds several positions."""
+        return several(self.window)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blend(Window):
+    """Weighted sums of positions: means over windows, or a ``matrix`` (positions out, positions in), the same for every channel.
+
+    ``weighted``: the weights of a window are random and shared by all channels. ``permutes``: the number by which a matrix multiplies where
+    every position reads one position alone, all by this number or its negative; else None.
+    """
+
+    weighted: bool = False
+    matrix: tuple[tuple[float, ...], ...] | None = None
+    permutes: float | None = None
+
+    @property
+    def pooling(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The kind of pooling, as in :class:`kcalc.network.layers.Pool`."""
+        return "weighted_mean" if self.weighted else "mean"
+
+
+@dataclass(frozen=True)
+class Max(Window):
+    """The largest number of a window of positions."""
+
+    pooling: ClassVar[str] = "max"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask(Primitive):
+    """Entries set to 0 at random, a fraction ``rate`` of them, the others divided by ``1 - rate``; the identity in evaluation."""
+
+    rate: Any
+
+
+@dataclass(frozen=True)
+class Reshape(Primitive):
+    """Positions become channels."""
+
+
+@dataclass(frozen=True)
+class Unknown(Primitive):
+    """An operation without rules."""
+
+
+def several(window: Any) -> bool:
+    """Whether a pooling window holds several positions; None is all of them."""
+    return window is None or not _ones(window)
+
+
+def _ones(size: Any) -> bool:
+    return size == 1 or (isinstance(size, tuple) and set(size) == {1})
+
+
+class Reads(NamedTuple):
+    """What a layer is lowered with: its node, the nodes that it reads and their channels, None where they are not known."""
+
+    node: Node
+    parents: tuple[Node, ...]
+    channels: tuple[Any, ...]
+
+
+class Inner(NamedTuple):
+    """The place of a primitive inside of a layer that is several; it prints as the layer's node."""
+
+    node: Node
+    index: int
+
+    def __repr__(self) -> str:
+        return repr(self.node)
+
+    def __str__(self) -> str:
+        return str(self.node)
+
+
+def owner(node: Node) -> Node:
+    """The node of the network that a primitive belongs to."""
+    return node.node if isinstance(node, Inner) else node
+
+
+class Operation(NamedTuple):
+    """One step of a lowered network: ``primitive`` emits the state of ``node`` from those of ``reads``; None passes it on."""
+
+    node: Node
+    primitive: Primitive | None
+    reads: tuple[Node, ...]
+
+
+Program = Sequence[tuple[Primitive, tuple[int, ...]]]
+
+
+def operations(steps: Iterable[tuple[Node, Any, tuple[Node, ...]]], features: Mapping[Node, Any]) -> Iterator[Operation]:
+    """The steps of a network as operations.
+
+    ``lowered`` gives one primitive, None, or a program [(primitive, what it reads)], where 0, 1 ... are the layer's inputs in slot
+    order and the numbers after them are the primitives of the program itself.
+    """
+    known: dict[tuple[int, tuple[Any, ...]], Any] = {}
+    for node, layer, parents in steps:
+        channels = tuple(features[p] for p in parents)
+        key = (id(layer), channels)
+        if key not in known or len(parents) > 1:  # the primitive of several inputs may name them
+            known[key] = layer.lowered(Reads(node, parents, channels))
+        found = known[key]
+        if found is None or isinstance(found, Primitive):
+            yield Operation(node, found, parents)
+        else:
+            yield from _program(node, found, parents)
+
+
+def _program(node: Node, program: Program, parents: tuple[Node, ...]) -> Iterator[Operation]:
+    places: list[Node] = [*parents, *(Inner(node, k) for k in range(len(program) - 1)), node]
+    for k, (primitive, slots) in enumerate(program):
+        yield Operation(places[len(parents) + k], primitive, tuple(places[slot] for slot in slots))
+
+
+def by_node(steps: Iterable[Operation]) -> dict[Node, list[Operation]]:
+    """{node of the network: its operations in order}."""
+    found: dict[Node, list[Operation]] = {}
+    for step in steps:
+        found.setdefault(owner(step.node), []).append(step)
+    return found
+
+
+def reader_counts(steps: Sequence[Operation], outputs: Iterable[Node] = ()) -> Counter[Node]:
+    """How many primitives (and ``outputs``) read a node; those that read what is passed on count for the node that passed it on."""
+    counts: Counter[Node] = Counter(outputs)
+    for node, primitive, reads in reversed(steps):
+        counts.update(reads if primitive is not None else dict.fromkeys(reads, counts[node]))
+    return counts
+
+
+def emitted(steps: Sequence[Operation], rule: Callable[[Primitive, Node, list[Any]], Any], inputs: Mapping[Node, Any]) -> Any:
+    """The state of a node from those of the nodes that it reads."""
+    states = dict(inputs)
+    for node, primitive, reads in steps:
+        states[node] = states[reads[0]] if primitive is None else rule(primitive, node, [states[p] for p in reads])
+    return states[steps[-1].node]

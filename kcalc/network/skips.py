@@ -1,0 +1,175 @@
+"""Shortcuts ``I + A``: projections of residual networks with an average-like map of singular values 1 added ("ResAvg").
+
+A shape-changing shortcut of a residual network is an Affine of one tap. Adding to it a deterministic map I whose singular values are all 1
+shifts the singular values of the block's Jacobian upwards. [MacDonald et al. 2023, eq. 15 and Hypothesis 6.1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import partial
+from typing import Any
+
+import sympy as sp
+
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import choice, items, truth, whole
+from . import layers as L
+from .combinators import Piece, chain, residual
+from .network import Network, Step, require_network
+
+Node = Hashable
+SKIPS = ("none", "projection", "average")
+
+
+def projection_shortcuts(network: Network) -> tuple[Node, ...]:
+    """The Affine nodes that are shortcuts of their own: an addend of a Sum, of one tap, the only weights since the fork.
+
+    The fork is the last node that all addends depend on; another addend must have more weights behind it since then, or wider kernels.
+    """
+    require_network(network)
+    order = {node: i for i, node in enumerate(network)}
+    return tuple(a for node in network.nodes_of(L.Sum) for a in _projections(network, node, order))
+
+
+def _projections(network: Network, node: Node, order: dict[Node, int]) -> list[Node]:
+    addends = network.parents(node)
+    if len(set(addends)) < 2:
+        return []
+    behind = {a: _since_fork(network, addends, a, order) for a in addends}
+    weights = {a: [n for n in nodes if isinstance(network.layer(n), L.Affine)] for a, nodes in behind.items()}
+    alone = [a for a in addends if weights[a] == [a] and _taps(network.layer(a)) == 1]
+    heavier = [a for a in addends if len(weights[a]) > 1 or any(_taps(network.layer(n)) > 1 for n in weights[a])]
+    return alone if heavier else []
+
+
+def _since_fork(network: Network, addends: tuple[Node, ...], chosen: Node, order: dict[Node, int]) -> list[Node]:
+    """The nodes that ``chosen`` depends on and not all addends do, found by walking back from the latest node on."""
+    reached: dict[Node, set[Node]] = {}
+    for addend in addends:
+        reached.setdefault(addend, set()).add(addend)
+    found: list[Node] = []
+    while reached:
+        node = max(reached, key=order.__getitem__)
+        by = reached.pop(node)
+        if len(by) == len(set(addends)):
+            break
+        if chosen in by:
+            found.append(node)
+        for parent in network.parents(node):
+            reached.setdefault(parent, set()).update(by)
+    return found
+
+
+def _taps(layer: L.Layer) -> int:
+    extent: Any = layer.kernel if isinstance(layer, L.Affine) else 1
+    return extent if isinstance(extent, int) else max(extent)
+
+
+def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
+    """The network with every projection shortcut A replaced by I + A, where I has all its singular values equal to 1.
+
+    Parameters: ``nodes``, which Affine shortcuts (all of :func:`projection_shortcuts` unless given). I keeps images as averages:
+
+    - equal channels, stride s: mean pooling over s x s windows, times s;
+    - r times the channels, stride 1: r copies, divided by sqrt r;
+    - twice the channels, stride 2: the means of the upper and of the lower half of every 2 x 2 window, times sqrt 2.
+
+    Images must divide into windows. Returns: a network in which each such Affine ``a`` is read through a plain Sum ``(a, "sum")``.
+    Raises: KcalcError where there is no projection shortcut, widths are unknown, or no such map is known for the change of shape.
+    """
+    chosen = projection_shortcuts(network) if nodes is None else items(nodes, "nodes")
+    if not chosen:
+        raise KcalcError("the network has no projection shortcut (an Affine of one tap that a Sum adds to a branch); nothing to change")
+    for node in chosen:
+        if not isinstance(network.layer(node), L.Affine):
+            raise KcalcError(f"node {node!r} is a {type(network.layer(node)).__name__}, not an Affine shortcut")
+    steps: list[Step] = []
+    source: dict[Node, Node] = {}
+    for node, layer, parents in network.steps():
+        read = tuple(source.get(p, p) for p in parents)
+        steps.append((node, layer, read))
+        if node in chosen:
+            added = _average(network, node, read[0])
+            total = (node, "sum")
+            steps += [*added, (total, L.Sum(), (added[-1][0], node))]
+            source[node] = total
+    made = Network.from_steps(steps, [source.get(n, n) for n in network.outputs])
+    return made.with_notes(network.notes)
+
+
+def _average(network: Network, node: Node, read: Node) -> list[Step]:
+    """The steps of I beside an Affine, the last one being its output."""
+    layer: Any = network.layer(node)
+    before, after = network.features[network.parents(node)[0]], layer.features
+    if before is None or after is None:
+        raise KcalcError(f"node {node!r}: the widths on both sides of the shortcut must be known; build the network with features")
+    stride = layer.stride if isinstance(layer.stride, int) else (layer.stride[0] if len(set(layer.stride)) == 1 else None)
+    if before == after and stride == 1:
+        return [((node, "I"), L.Identity(), (read,))]
+    if before == after and stride is not None:
+        return [((node, "mean"), L.Pool("mean", stride, stride), (read,)), ((node, "I"), L.Scale(stride), ((node, "mean"),))]
+    if stride == 1 and after % before == 0:
+        copies = after // before
+        joined: Step = ((node, "copies"), L.Concat((before,) * copies), (read,) * copies)
+        return [joined, ((node, "I"), L.Scale(1 / sp.sqrt(copies)), ((node, "copies"),))]
+    if stride == 2 and after == 2 * before:
+        return _halves(node, read, before)
+    raise KcalcError(
+        f"node {node!r}: no map of singular values 1 is known here from {before} to {after} channels at stride {layer.stride}; "
+        "it is for equal channels, for multiples at stride 1, and for twice the channels at stride 2"
+    )
+
+
+def _halves(node: Node, read: Node, channels: int) -> list[Step]:
+    """The upper rows u and, from the mean m of both, the lower ones 2 m - u; both times sqrt 2, one behind the other."""
+    root = sp.sqrt(2)
+    return [
+        ((node, "mean"), L.Pool("mean", 2, 2), (read,)),
+        ((node, "upper"), L.Pool("mean", (1, 2), (2, 2)), (read,)),
+        ((node, "lower"), L.Sum((2 * root, -root)), ((node, "mean"), (node, "upper"))),
+        ((node, "upper scaled"), L.Scale(root), ((node, "upper"),)),
+        ((node, "I"), L.Concat((channels, channels)), ((node, "upper scaled"), (node, "lower"))),
+    ]
+
+
+def skip_network(
+    skips: str = "average",
+    width: int = 16,
+    activation: Any = "relu",
+    classes: int = 10,
+    image_shape: tuple[int, int] = (28, 28),
+    channels: int = 1,
+    batch_norm: bool = True,
+    sigma_w: Any = 1,
+    sigma_b: Any = 0,
+) -> Network:
+    """Six convolutions of which 2-3 and 5-6 may be residual blocks, the second with a projection [MacDonald et al. 2023, sec. 6.2].
+
+    ``skips``: "none" (a chain), "projection" (identity and 1 x 1 convolution, "Res") or "average" (I + A in place of A, "ResAvg"). The
+    second block halves both axes of the image and doubles the channels.
+    Raises: KcalcError for other names, and for images whose sides are not even.
+    """
+    choice(skips, "kind of skips", SKIPS)
+    sides = tuple(whole(side, "a side of image_shape", 2) for side in items(image_shape, "image_shape"))
+    if len(sides) != 2 or any(n % 2 for n in sides):
+        raise KcalcError(f"image_shape must be two even numbers, got {glimpse(image_shape)}")
+    width, normed = whole(width, "width", 1), truth(batch_norm, "batch_norm")
+
+    affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
+
+    def layer(features: int, stride: int = 1) -> Network:
+        normalise: list[Piece] = [L.BatchNorm()] if normed else []
+        return chain(affine(features, kernel=3, stride=stride), *normalise, L.Nonlinear(activation))
+
+    first, second = chain(layer(width), layer(width)), chain(layer(2 * width, 2), layer(2 * width))
+    plain = skips == "none"
+    project = affine(2 * width, stride=2)
+    body: list[Piece] = [
+        layer(width),
+        first if plain else residual(first),
+        layer(width),
+        second if plain else residual(second, shortcut=project),
+    ]
+    network = chain(L.Input(channels, sides), *body, L.Pool("mean"), L.Flatten(), affine(classes))
+    return averaging_shortcuts(network) if skips == "average" else network

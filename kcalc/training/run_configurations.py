@@ -1,0 +1,192 @@
+"""Run configurations of a comparison: a network, its shaping and initialisation, its training, the preparation of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from ..activations import activation
+from ..backend.data_dependent import lsuv, wli
+from ..backend.initialisers import initialiser
+from ..backend.model import Model, to_jax
+from ..backend.options import dtype_name
+from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.plain_arguments import choice, items, text, truth, whole
+from ..network.layers import Nonlinear
+from ..network.network import Network
+from ..shaping import METHODS, Shaping, equivalent_parameters, shape
+from .digests import digest
+from .fitting import fitted, is_convolutional, prelu
+from .optimisers import optimiser
+from .settings import MOST, Settings
+from .splits import Preparation, Split, check_preparation
+
+Node = Hashable
+DATA_DEPENDENT: dict[str, Callable[..., Any]] = {"lsuv": lsuv, "wli": wli}
+PRELU = "prelu"
+METHOD_NAMES = ("none", *METHODS, *DATA_DEPENDENT, PRELU)
+SEEN = 256  # training examples that data-dependent initialisation looks at
+EOC_BIAS = 0.05
+
+
+@dataclass(frozen=True)
+class RunConfiguration:
+    """One line of a comparison.
+
+    ``network`` as it is before shaping; ``method`` a shaping method with ``targets``, "none", "prelu" (``targets``: slope), or "lsuv" or
+    "wli", which rescale weights on training examples.  ``width`` is that of layers that do not say theirs, ``weights`` the law of initial
+    weights.  ``equivalent``: plain activations with equivalent parameters in place of transformed ones.  ``settings``: differences from
+    the settings of the comparison; ``rates``: the learning rates to try (default: those of the optimizer).
+    """
+
+    label: str
+    network: Network = field(repr=False)
+    method: str = "none"
+    targets: dict[str, Any] = field(default_factory=dict)
+    activation: Any = None
+    width: int = 64
+    weights: str = "delta_orthogonal"
+    equivalent: bool = False
+    preparation: Preparation = field(default_factory=Preparation)
+    settings: dict[str, Any] = field(default_factory=dict)
+    rates: tuple[float, ...] | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        text(self.label, "the label of a configuration")
+        try:
+            self._check()
+            self._check_entries()
+        except KcalcError as error:
+            raise KcalcError(f"{self.label[:60]}: {error}") from None
+
+    def _check(self) -> None:
+        if not isinstance(self.network, Network):
+            raise KcalcError(f"network must be a kcalc.Network, got {glimpse(self.network)}")
+        check_preparation(self.preparation)
+        choice(self.method, "method", METHOD_NAMES)
+        initialiser(self.weights)
+        if self.activation is not None:
+            activation(self.activation)
+        rates = None if self.rates is None else learning_rates(self.rates)
+        plain = {"width": whole(self.width, "width", 1), "equivalent": truth(self.equivalent, "equivalent")}
+        for name, value in {**plain, "rates": rates, "dtype": dtype_name(self.dtype)}.items():  # as the digest writes them
+            object.__setattr__(self, name, value)
+
+    def _check_entries(self) -> None:
+        for name, known in (("settings", [item.name for item in fields(Settings)]), ("targets", self._targets())):
+            given: Any = getattr(self, name)
+            if not isinstance(given, dict):
+                raise KcalcError(f"{name} must be {{name: value}}, got {glimpse(given)}")
+            foreign = next((key for key in given if known is not None and key not in known), None)
+            if foreign is not None and not known:
+                raise KcalcError(f"the method {self.method} has no targets, got {glimpse(foreign)}; leave it out")
+            if foreign is not None:
+                raise unknown(f"entry of {name}", foreign, known or ())
+        Settings(**{"steps": MOST, **self.settings})  # a warm-up may be long where the steps are those of the comparison
+
+    def _targets(self) -> tuple[str, ...] | None:
+        """The targets of the method; None where the method itself checks them."""
+        if self.method == PRELU:
+            return ("slope",)
+        return None if self.method in METHODS else ()
+
+    def prepared(self) -> RunConfiguration:
+        """With images kept as such where the network is convolutional."""
+        return replace(self, preparation=replace(self.preparation, flat=not is_convolutional(self.network)))
+
+    def trained_with(self, settings: Settings) -> Settings:
+        """The comparison's settings with the changes of this configuration."""
+        return replace(settings, **self.settings)
+
+    def tried(self, settings: Settings) -> tuple[float, ...]:
+        """The learning rates to try."""
+        return self.rates or optimiser(self.trained_with(settings).optimizer).rates
+
+    def shaped(self, split: Split) -> tuple[Network | Shaping, dict[Node, Any]]:
+        """(the network to run, laws of weights of single nodes) for the inputs and classes of a split."""
+        images = None if self.preparation.flat else (split.x.shape[1], split.x.shape[2])
+        network = fitted(self.network, split.classes, images)
+        if self.method == PRELU:
+            return prelu(network, self.width, **self.targets)
+        if self.method == "none" or self.method in DATA_DEPENDENT:
+            return _replaced(network, self.activation), {}
+        targets: dict[str, Any] = self.targets
+        if self.method == "eoc" and not targets:
+            targets = _edge_targets(network, self.activation)
+        return shape(network, self.activation, self.method, **targets), {}
+
+    def built(self, split: Split) -> tuple[Model, Callable[[int, Split], Any]]:
+        """(model, initial parameters from a seed and a split)."""
+        source, laws = self.shaped(split)
+        model = to_jax(source, self.width, weights={None: self.weights, **laws}, dtype=self.dtype)
+        if self.equivalent:
+            return _equivalent(model)
+        if self.method not in DATA_DEPENDENT:
+            return model, lambda seed, split: model.init(seed, split.x[:1])
+        rescale = DATA_DEPENDENT[self.method]
+
+        def rescaled(seed: int, split: Split) -> Any:
+            x = split.x[split.train[:SEEN]]
+            return rescale(model, model.init(seed, x[:1]), x, state=model.init_state(x[:1]) or None).params
+
+        return model, rescaled
+
+    def digest(self, settings: Settings) -> str:
+        """A digest of everything a result depends on, seed, learning rate and data aside."""
+        about = (self.network, self.method, sorted(self.targets.items()), str(self.activation), self.width, self.weights, self.equivalent,
+                 self.preparation, replace(self.trained_with(settings), seed=0, learning_rate=0.0), self.dtype)  # fmt: skip
+        text = "\n".join(map(repr, (list(self.network.steps()), *about[1:])))
+        return digest(text)
+
+
+def learning_rates(values: Any) -> tuple[float, ...]:
+    """Learning rates to try.  Raises: KcalcError if empty or if any rate is not a number >= 0."""
+    found = tuple(Settings(learning_rate=value).learning_rate for value in items(values, "rates"))
+    if not found:
+        raise KcalcError(f"rates must be learning rates, one at least, got {glimpse(values)}")
+    return found
+
+
+def _replaced(network: Network, phi: Any) -> Network:
+    if phi is None:
+        return network
+    chosen = Nonlinear(phi)
+    return network.map_layers(lambda _, layer: chosen if isinstance(layer, Nonlinear) else layer)
+
+
+def _edge_targets(network: Network, phi: Any) -> dict[str, Any]:
+    """relu's edge is one point; elsewhere a small sigma_b is the usual choice."""
+    chosen = Nonlinear(phi) if phi is not None else next((layer for _, layer, _ in network.steps() if isinstance(layer, Nonlinear)), None)
+    if chosen is None:
+        raise KcalcError("the network has no nonlinear layer, so there is no edge of chaos to choose")
+    return {} if chosen.activation.degree == 1 else {"sigma_b": EOC_BIAS}
+
+
+def _equivalent(model: Model) -> tuple[Model, Callable[[int, Split], Any]]:
+    """The model of plain activations whose initial parameters make it the same function."""
+    found = equivalent_parameters(model.network)
+    widths: Any = {**model.features, None: model.default_features}
+    plain = to_jax(found.network, widths, weights="gaussian", dtype=model.dtype)
+
+    def initial(seed: int, split: Split) -> Any:
+        x = split.x[:1]
+        own = model.unstack(model.init(seed, x), x)
+        given = {
+            node: (np.moveaxis(np.asarray(leaves["weight"], float), (-1, -2), (0, 1)), _vector(leaves)) for node, leaves in own.items()
+        }
+        arrays = found.arrays(given)
+        back: dict[Node, dict[str, Any]] = {}
+        for node, (weight, bias) in arrays.items():
+            leaves = {"weight": np.moveaxis(weight, (0, 1), (-1, -2)).astype(model.dtype)}
+            back[node] = leaves if bias is None else leaves | {"bias": bias.astype(model.dtype)}
+        return plain.stack(back, x)
+
+    return plain, initial
+
+
+def _vector(leaves: dict[str, Any]) -> np.ndarray | None:
+    return np.asarray(leaves["bias"], float) if "bias" in leaves else None

@@ -1,0 +1,120 @@
+"""Layers as primitives: what a program of several gives, in every calculus that interprets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from pipeline_networks import case
+
+import kcalc as kc
+from kcalc.network import primitives as P
+from kcalc.network.primitives import Inner, owner, reader_counts
+
+L = kc.layers
+
+
+@dataclass(frozen=True)
+class Gate(L.Layer):
+    """``phi(x_0) x_1``, a layer that kcalc lacks."""
+
+    activation: Any
+    arity: ClassVar[tuple[float, float]] = (2, 2)
+
+    def lowered(self, reads: P.Reads) -> P.Program:
+        return [(P.Post(activation=kc.activation(self.activation), origin=self), (0,)), (P.Prod(origin=self), (2, 1))]
+
+
+@dataclass(frozen=True)
+class UnitNorm(L.Layer):
+    """Channels divided by their Euclidean norm times a number: a norm and a factor."""
+
+    size: float
+
+    def lowered(self, reads: P.Reads) -> P.Program:
+        norm = P.Norm(centred=False, reads=reads.channels[0], origin=self)
+        return [(norm, (0,)), (P.Mix(weights=(self.size,), origin=self), (1,))]
+
+
+def networks(gated: bool, shape: tuple[int, ...] | None = None) -> kc.Network:
+    """x -> phi(U x) V x -> norm, factor -> W, with one layer each or with the layers they are made of."""
+    steps: list[tuple[str, Any, tuple[str, ...]]] = [
+        ("x", L.Input(8, shape), ()), ("u", L.Affine(8, sigma_b=0.2), ("x",)), ("v", L.Affine(8, sigma_w=1.2), ("x",)),
+    ]  # fmt: skip
+    if gated:
+        steps += [("g", Gate("tanh"), ("u", "v")), ("n", UnitNorm(0.7), ("g",))]
+    else:
+        steps += [("t", L.Nonlinear("tanh"), ("u",)), ("g", L.Product(), ("t", "v"))]
+        steps += [("r", L.RMSNorm(), ("g",)), ("n", L.Scale(0.7), ("r",))]
+    steps += [("w", L.Affine(8, sigma_b=0.1), ("n",)), ("p", L.Pool("mean") if shape else L.Identity(), ("w",)), ("f", L.Flatten(), ("p",))]
+    return kc.Network.from_steps([*steps, ("y", L.Affine(3), ("f",))], ["y"])
+
+
+def unbiased(net: kc.Network) -> kc.Network:
+    """The network with all sigma_b = 0."""
+    return net.map_layers(lambda _, layer: replace(layer, sigma_b=0) if isinstance(layer, L.Affine) else layer)
+
+
+def test_a_layer_of_several_primitives_is_the_layers_it_is_made_of() -> None:
+    one, many = networks(True), networks(False)
+    for c, q1, q2 in ((0.3, 1.0, 1.0), (-0.8, 0.5, 2.0), (1.0, 3.0, 3.0)):
+        assert kc.c_map(one)(c, q1, q2) == kc.c_map(many)(c, q1, q2)
+        assert kc.ntk(one)(c, q1, q2) == kc.ntk(many)(c, q1, q2)
+    assert kc.q_map(one)(2.0) == kc.q_map(many)(2.0)
+    shared = ("x", "u", "v", "g", "n", "w", "y")
+    for found, wanted in ((kc.gradients(one).nodes, kc.gradients(many).nodes), (kc.node_values(one, 0.4), kc.node_values(many, 0.4))):
+        assert [found[node] for node in shared] == [wanted[node] for node in shared]
+    assert set(kc.node_values(one)) == set(one) == set(kc.gradients(one).nodes)
+    plain, written = (unbiased(net) for net in (one, many))
+    assert kc.slope_polynomial(plain) == kc.slope_polynomial(written)
+    assert kc.maximal_slope(plain)(1.3) == kc.maximal_slope(written)(1.3)
+    assert kc.maximal(plain, lambda x: x**2)(0.9) == kc.maximal(written, {"tanh": lambda x: x**2})(0.9)
+    assert str(kc.c_map(one).symbolic()) == str(kc.c_map(many).symbolic())
+
+
+def test_pairs_of_positions_follow_it_too() -> None:
+    images = np.random.default_rng(0).standard_normal((2, 3, 3, 8))
+    kernels = [kc.ntk(networks(gated, (3, 3)), spatial="exact") for gated in (True, False)]
+    for found, wanted in ((k[0], k[1]) for k in zip(*((K.matrix(images), K.nngp.matrix(images)) for K in kernels), strict=True)):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_messages_and_assumptions_name_the_layer() -> None:
+    net = kc.Network.from_steps([("x", L.Input(8), ()), ("u", L.Affine(8), ("x",)), ("g", Gate("tanh"), ("x", "u"))], ["g"])
+    with pytest.raises(kc.FreshnessError, match=r"node 'g': tanh sees a raw network input"):
+        kc.c_map(net)
+    notes = kc.c_map(net, assume_independent=True).assumptions
+    assert {note.node for note in notes} == {"network", "g"}
+    steps = [*list(unbiased(networks(True)).steps())[:3], ("g", Gate("relu"), ("u", "v"))]
+    with pytest.raises(kc.NoRule, match=r"node 'g': exact moments have no rule for Gate"):
+        kc.moments(kc.Network.from_steps(steps, ["g"]))
+
+
+def test_inner_nodes_print_as_their_node() -> None:
+    inner = Inner("g", 0)
+    assert (repr(inner), str(inner), owner(inner), owner("g")) == ("'g'", "g", "g", "g")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_node_has_operations_in_an_order_that_can_be_run(seed: int) -> None:
+    network = case(seed).network
+    done: set[Any] = set()
+    for node, primitive, reads in network.operations:
+        assert set(reads) <= done
+        assert primitive is None or primitive.origin == network.layer(owner(node))
+        done.add(node)
+    assert set(network) <= done
+    assert set(network.operations_of) == set(network)
+
+
+def test_readers_of_what_is_passed_on_count_for_the_node_that_passed_it_on() -> None:
+    steps = [("x", L.Input(4), ()), ("i", L.Identity(), ("x",)), ("a", L.Affine(4), ("i",)), ("b", L.Affine(4), ("i",))]
+    net = kc.Network.from_steps(steps, ["a", "b"])
+    assert reader_counts(net.operations)["x"] == reader_counts(net.operations)["i"] == 2
+    assert reader_counts(net.operations, net.outputs)["a"] == 1
+
+
+def test_every_layer_but_opaque_says_what_it_is_made_of() -> None:
+    assert [kind for kind, layer in L.KINDS.items() if "lowered" not in vars(layer)] == ["Opaque"]

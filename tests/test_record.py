@@ -1,0 +1,60 @@
+"""The recorder: what it asks covers every layer and every calculus, and a comparison finds what has changed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from record.__main__ import compare, read, write
+from record.corpus import numbered
+from record.questions import QUESTIONS, differences
+
+import kcalc as kc
+
+OPTIONS = ("groups", "standardised", "stride", "sigma_b", "batch_c", "padding", "kernel", "weights", "bias")
+
+
+def test_the_corpus_has_every_kind_of_layer_and_option() -> None:
+    kinds: Counter[str] = Counter()
+    options: Counter[str] = Counter()
+    for number in range(240):
+        for _, layer, _ in numbered(number).network.steps():
+            kinds[type(layer).__name__] += 1
+            options.update(item.name for item in fields(layer) if item.name in OPTIONS and getattr(layer, item.name) != item.default)
+    assert set(kinds) == set(kc.layers.KINDS)
+    assert min(kinds.values()) >= 5 and min(options.values()) >= 5 and set(options) == set(OPTIONS)
+
+
+def test_a_record_equals_itself_and_shows_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    write(old, 4, ["c_map", "slopes", "moments", "gradients"], 1)
+    record = list(read(old))
+    assert {name for _, name in dict(record)} == {"c_map", "slopes", "moments", "gradients"}
+    assert compare(old, old, 1e-13, 5) == 0
+    lines = [json.loads(line) for line in Path(old).read_text().splitlines()]
+    changed = next(line for line in lines if "answer" in line and line["question"] == "c_map")
+    key = next(k for k in changed["answer"] if k.startswith("C."))
+    value, condition = changed["answer"][key]
+    changed["answer"][key] = [(float.fromhex(value) + 1e-10).hex(), condition]
+    Path(new).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert compare(old, new, 1e-13, 5) == 1
+    assert f"{changed['case']}: {key}" in capsys.readouterr().out
+
+
+def test_numbers_agree_to_the_tolerance_times_their_condition() -> None:
+    def answer(x: float, condition: float) -> dict:
+        return {"answer": {"x": [x.hex(), condition]}}
+
+    assert not differences(answer(1.0, 1.0), answer(1 + 5e-14, 1.0), 1e-13)
+    assert differences(answer(1.0, 1.0), answer(1 + 5e-13, 1.0), 1e-13)
+    assert not differences(answer(1.0, 10.0), answer(1 + 5e-13, 1.0), 1e-13)
+    refused = {"refusal": "KcalcError", "message": "no", "node": None, "stage": "call"}
+    assert differences(answer(1.0, 1.0), refused, 1e-13) and differences(refused, refused | {"stage": "construction"}, 1e-13)
+    assert not differences({"slow": 8}, refused, 1e-13)
+
+
+def test_every_question_is_asked_of_some_network() -> None:
+    assert len(QUESTIONS) >= 20
