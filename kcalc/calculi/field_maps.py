@@ -11,10 +11,12 @@ import numpy as np
 from ..activations import Activation
 from ..fields import NUMPY
 from ..fields.jets import Jet
+from ..foundation.errors import KcalcError
 from ..network.network import Network
 
 Number = Any
 KEPT = 1024
+STEP = 0.02  # in ln q
 
 
 @dataclass
@@ -31,9 +33,21 @@ class FieldMaps:
         return self._kept((phi, q), lambda: (phi.second_moment(q, self.system), phi.mean(q, self.system)))
 
     def gap(self, phi: Activation, gap: Number, q1: Number, q2: Number) -> Number:
-        """1 - C of an activation, a jet of the order of ``gap``."""
+        """1 - C of an activation, a jet of the order of ``gap``; ``q1`` and ``q2`` may be one jet of order one."""
+        if isinstance(q1, Jet):
+            if gap.order > 1:
+                raise KcalcError("the cosine of two tokens has first derivatives in q only; ask for order 1")
+            return self.gap(phi, gap, q1.value, q1.value) + Jet((0 * gap.value, self._by_q(phi, gap.value, q1.value) * q1.coefficients[1]))
         series = self._kept((phi, q1, q2, gap.value, gap.order), lambda: phi.taylor(gap.value, q1, q2, gap.order, self.system))
         return (-gap).compose([series[0], *(-a for a in series[1:])])
+
+    def _by_q(self, phi: Activation, gap: Number, q: Number) -> Number:
+        """The derivative of 1 - C by q = q1 = q2, from central differences of sixth order in ln q; relative error about 1e-12."""
+        if phi.degree is not None:
+            return gap * 0
+        logs = STEP * np.arange(1, 4)
+        rise = [phi.taylor(gap, q * np.exp(s), q * np.exp(s), 0, self.system)[0] for s in (*logs, *-logs)]
+        return sum(w * (up - down) for w, up, down in zip((45, -9, 1), rise[:3], rise[3:], strict=True)) / (60 * STEP * q)
 
     def _kept(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """``make()``, computed once for an activation and floating-point numbers.

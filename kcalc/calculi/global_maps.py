@@ -11,15 +11,17 @@ from ..fields import NUMPY
 from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
 from ..fields.gaps import Gap
 from ..fields.jets import Jet
+from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Tabled, html_table, plain, shown, spread, text_table
 from ..maps.composition import Composition
 from ..maps.maps import Assumption, CMap, KernelMap, QMap
 from ..network.compose import interpret
 from ..network.network import Network, require_network
+from .attention.structure import Tokens, read_tokens
 from .channels import Channels
 from .field_maps import field_maps_of
-from .kernel import kernel_over
+from .kernel import Kernel, kernel_over
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
 from .symbolic import symbolic_map, symbolic_notes
 
@@ -27,7 +29,14 @@ Node = Hashable
 
 
 @overload
-def c_map(network: Network, assume_independent: bool = False, spatial: Literal["delta"] = "delta") -> NetworkCMap: ...
+def c_map(
+    network: Network,
+    assume_independent: bool = False,
+    spatial: Literal["delta"] = "delta",
+    *,
+    tokens: int | None = None,
+    token_cosine: float | None = None,
+) -> NetworkCMap: ...
 
 
 @overload
@@ -42,28 +51,58 @@ def c_map(
 
 
 def c_map(
-    network: Network, assume_independent: bool = False, spatial: str = "delta", image_shape: Any = None, weights: str = "dense"
+    network: Network,
+    assume_independent: bool = False,
+    spatial: str = "delta",
+    image_shape: Any = None,
+    weights: str = "dense",
+    *,
+    tokens: int | None = None,
+    token_cosine: float | None = None,
 ) -> NetworkCMap | SpatialKernelMap:
     """The global C map of a network, ``C(c, q=1)`` or ``C(c, q1, q2)`` in the c and q values of its inputs.
 
     ``assume_independent=True`` goes on where a hypothesis of the kernel calculus fails and says so in
     ``.assumptions``. ``spatial="exact"``, with the ``image_shape`` (height, width): dense convolutions and mean pooling over the locations
     of actual images, ``C(X, Y=None)``, a :class:`kcalc.calculi.spatial.SpatialKernelMap`; ``weights`` as in :func:`kcalc.ntk`.
+
+    ``tokens``: how many tokens an input has, for networks with attention; ``token_cosine``: the cosine of any two of them, 0 by default.
+    c is the cosine of two inputs at one place; at two places it is ``c token_cosine``.
     Raises: FreshnessError or NoRule naming the node where the calculus does not apply.
     """
+    given = read_tokens(tokens, token_cosine)
     if exact_locations(spatial, image_shape, weights):
+        if given is not None:
+            raise KcalcError("tokens= is for tokens that are alike; with spatial='exact' say image_shape=(tokens,)")
         return SpatialKernelMap(spatial_reading(network, image_shape, weights, assume_independent))
-    return NetworkCMap(network, assume_independent)
+    return NetworkCMap(network, assume_independent, given)
 
 
-def q_map(network: Network, assume_independent: bool = False) -> NetworkQMap:
+def q_map(
+    network: Network, assume_independent: bool = False, *, tokens: int | None = None, token_cosine: float | None = None
+) -> NetworkQMap:
     """The global Q map of a network, ``Q(q)`` in the q values of its inputs; see :func:`c_map`."""
-    return NetworkQMap(network, assume_independent)
+    return NetworkQMap(network, assume_independent, read_tokens(tokens, token_cosine))
 
 
-def q_values(network: Network, q: Any = 1, assume_independent: bool = False) -> dict[Node, Any]:
+def token_map(network: Network, tokens: int, q: Any = 1, assume_independent: bool = False) -> TokenMap:
+    """The map of the cosine between two tokens of one sequence through a network with attention, ``R(rho)``.
+
+    All tokens of a sequence are alike: they have one q value, and any two of them the cosine rho. Attention draws them together; where the
+    map has the fixed point 1 alone, deep networks make all tokens of a sequence equal (rank collapse).
+
+    ``tokens``: how many there are. Returns: a :class:`TokenMap`, callable, with ``derivative``, ``fixed_points``, ``plot`` and ``table``.
+    Raises: KcalcError as :func:`c_map` does. [Dong et al. 2021]
+    """
+    given = read_tokens(tokens, None)
+    if given is None:
+        raise KcalcError("token_map needs tokens=, the number of tokens of a sequence")
+    return TokenMap(network, assume_independent, given)
+
+
+def q_values(network: Network, q: Any = 1, assume_independent: bool = False, tokens: Tokens | None = None) -> dict[Node, Any]:
     """The q value of every node for uniform input q (a number, or {input: number}), as floats."""
-    reading = _Reading(network, assume_independent)
+    reading = _Reading(network, assume_independent, tokens)
     given = per_input(network.inputs)(q, lambda v: np.asarray(one_q(v)), "q")
     states = reading.run(NUMPY, given, None, None)
     return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
@@ -147,26 +186,56 @@ def node_values(
 class _Reading:
     """One network, ready to be read by the kernel calculus in any number system."""
 
-    def __init__(self, network: Network, assume_independent: bool) -> None:
+    def __init__(self, network: Network, assume_independent: bool, tokens: Tokens | None = None) -> None:
         require_network(network)
-        self.network = network
+        self.network, self.tokens = network, tokens
         self.assume = truth(assume_independent, "assume_independent")
         self.kernel = kernel_over()
 
     def run(self, field: Any, q1: dict[Node, Any], q2: dict[Node, Any] | None, gap: dict[Node, Any] | None) -> dict[Node, Channels]:
         """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
-        self.kernel = kernel = kernel_over(field, q2 is None, gap is not None, self.assume, field_maps_of(self.network, field))
-        inputs = {n: kernel.start(n, q1[n], q1[n] if q2 is None else q2[n], 0 if gap is None else gap[n]) for n in self.network.inputs}
+        local, second = field_maps_of(self.network, field), q1 if q2 is None else q2
+        if self.tokens is None:
+            kernel: Any = kernel_over(field, q2 is None, gap is not None, self.assume, local)
+            inputs = {n: kernel.start(n, q1[n], second[n], 0 if gap is None else gap[n]) for n in self.network.inputs}
+        else:
+            if field is not NUMPY:
+                self.refuse_tokens()
+            kernel = self._over_tokens(q2 is None, gap is not None)
+            inputs = self.tokens.inputs(kernel, q1, second, gap)
+        self.kernel = kernel
         with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
             return interpret(self.network, kernel, inputs)
+
+    def refuse_tokens(self) -> None:
+        """Refuse what maps over tokens do not have."""
+        if self.tokens is not None:
+            raise KcalcError("maps over tokens are numbers in double precision: they have no certified enclosures and no formulas")
+
+    def run_sequence(self, q: dict[Node, Any], gap: dict[Node, Any]) -> dict[Node, Any]:
+        """The state of every node for one sequence, whose tokens have the given gaps."""
+        assert self.tokens is not None
+        self.kernel = self._over_tokens(True, False)
+        with np.errstate(all="ignore"):
+            return interpret(self.network, self.kernel, self.tokens.sequence(self.kernel, q, gap))
+
+    def _over_tokens(self, uniform: bool, paired: bool) -> Any:
+        assert self.tokens is not None
+        local = field_maps_of(self.network, NUMPY)
+
+        def over(uniform: bool = True) -> Kernel:
+            return kernel_over(NUMPY, uniform, True, self.assume, local)
+
+        return self.tokens.calculus(over, over, uniform, paired)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """Those of one trial reading, kept by the network: a deep one is asked for several maps."""
         known = self.network.__dict__.setdefault("_kernel_assumptions", {})
-        if self.assume not in known:
-            known[self.assume] = self._tried()
-        return known[self.assume]
+        key = (self.assume, self.tokens)
+        if key not in known:
+            known[key] = self._tried()
+        return known[key]
 
     def _tried(self) -> tuple[Assumption, ...]:
         """The assumptions met in a trial reading, at numbers where there are numbers, else symbolically."""
@@ -185,12 +254,13 @@ class _Reading:
     def with_network_assumptions(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of a reading after the assumptions of every reading of the network."""
         width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
-        return (width, *self.network.assumptions, *notes)
+        tokens = () if self.tokens is None else (self.tokens.assumption,)
+        return (width, *tokens, *self.network.assumptions, *notes)
 
 
 class _OfNetwork(KernelMap):
-    def __init__(self, network: Network, assume_independent: bool = False) -> None:
-        self._reading = _Reading(network, assume_independent)
+    def __init__(self, network: Network, assume_independent: bool = False, tokens: Tokens | None = None) -> None:
+        self._reading = _Reading(network, assume_independent, tokens)
         self.network = network
         self.inputs, self.outputs = network.inputs, network.outputs
         self.name = network.name or f"{len(network)} nodes"
@@ -222,7 +292,27 @@ class NetworkCMap(_OfNetwork, CMap):
         Raises: KcalcError for symbols of other quantities, such as ``kc.symbols.c``, and where a
         symbol of a layer has the name of an argument.
         """
+        self._reading.refuse_tokens()
         return symbolic_map(self.network, *q_pair(q1, q2, q), "C", self._reading.assume)
+
+
+class TokenMap(NetworkCMap):
+    """The map of the cosine between two tokens of one sequence (see :class:`kcalc.maps.maps.CMap` for its habits)."""
+
+    scan = 61
+
+    @property
+    def least(self) -> float:
+        """``-1 / (T - 1)``: T tokens can have no smaller cosine with one another."""
+        assert self._reading.tokens is not None
+        return -1 / max(self._reading.tokens.count - 1, 1)
+
+    def gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int) -> dict[Node, Jet]:
+        if any(np.any(np.asarray(value, dtype=float) > 1 - self.least + 1e-12) for value in gap.values()):
+            raise KcalcError(f"the cosine of any two of {self._reading.tokens.count} tokens is at least {self.least:.6g} = -1 / (tokens - 1)")
+        jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
+        states = self._reading.run_sequence(q1, jets)
+        return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
 
 
 class NetworkQMap(_OfNetwork, QMap):
@@ -246,4 +336,5 @@ class NetworkQMap(_OfNetwork, QMap):
         By default in the symbol ``q``, one ``q_input`` each where there are several inputs.
         Raises: KcalcError as a C map's ``symbolic``.
         """
+        self._reading.refuse_tokens()
         return symbolic_map(self.network, q, None, "Q", self._reading.assume)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..fields import NUMPY
-from ..foundation.errors import FreshnessError, KcalcError
+from ..foundation.errors import FreshnessError, KcalcError, NoRule
 from ..maps.maps import Assumption
 from ..network import primitives as P
 from ..network.compose import no_rule
@@ -65,6 +65,7 @@ class Kernel:
 
     def start(self, node: Node, q1: Number, q2: Number, gap: Number, mean1: Number = 0, mean2: Number = 0) -> Channels:
         """The state of an Input node."""
+        self._unit = (q1 * 0 + 1, q2 * 0 + 1, gap * 0)
         return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap, mean1, mean2), self.ledger.bit(), gaussian=False, raw=True)))
 
     @singledispatchmethod
@@ -203,6 +204,23 @@ class Kernel:
         raw = any(t.atom.raw for t in pair.terms)
         atom = Atom(node, pair.moments, pair.support, pair.gaussian, raw, mixed=True)
         return replace(Pair.of(atom), window=pair.window)
+
+    @rule.register
+    def _(self, op: P.Positions, node: Node, inputs: Sequence[Channels]) -> Channels:
+        return self.positioned(node, False)
+
+    def positioned(self, node: Node, apart: bool) -> Channels:
+        """What tells positions apart: the same for all inputs at one position, orthogonal at positions ``apart``."""
+        one1, one2, none = self._unit
+        atom = Atom(node, Moments(one1, one2, none + 1 if apart else none, 0, 0), self.ledger.bit(), gaussian=False, raw=True)
+        return Channels.one(Pair.of(atom))
+
+    @rule.register
+    def _(self, op: P.Attend, node: Node, inputs: Sequence[Channels]) -> Channels:
+        raise NoRule(
+            f"node {node!r} attends over tokens, and kernel maps need to know how many there are: pass tokens=, as in "
+            "kc.c_map(net, tokens=128), and token_cosine=, the cosine of two tokens of one input (0 by default)"
+        )
 
     @rule.register
     def _(self, op: P.Mask, node: Node, inputs: Sequence[Channels]) -> Channels:

@@ -119,6 +119,9 @@ class CMap(KernelMap):
     (``q2=None`` means ``q1``); every method that evaluates the map takes q values so. With several outputs the result is {output: value}.
     """
 
+    least: float = -1.0  # the smallest c value of its domain
+    scan = 721  # angles among which fixed points are looked for
+
     @abstractmethod
     def gaps(self, gap: dict[Node, Array], q1: dict[Node, Array], q2: dict[Node, Array] | None, order: int) -> dict[Node, Jet]:
         """1 - C per output as a jet of the given order in a common change of all input c values (q2=None: uniform)."""
@@ -219,15 +222,15 @@ class CMap(KernelMap):
         def excess(theta: Array) -> Array:
             return 2 * np.sin(theta / 2) ** 2 - self.gap_at_angle(theta, q)
 
-        grid = np.linspace(0.0, np.pi, 721)[1:-1]
+        grid = np.linspace(0.0, np.arccos(self.least), self.scan)[1:-1]
         roots = [_snapped(float(np.cos(t))) for t in sign_changes(excess, grid, tolerance=1e-15)]
-        isolated = {1.0: np.abs(excess(grid[:2])).max() > 1e-15, -1.0: np.abs(excess(grid[-2:])).max() > 1e-15}
-        ends = [c for c in (-1.0, 1.0) if isolated[c] and abs(float(self(c, q)) - c) < 1e-14 * np.clip(abs(float(slope(c, q))), 10, 1e4)]
+        isolated = {1.0: np.abs(excess(grid[:2])).max() > 1e-15, self.least: np.abs(excess(grid[-2:])).max() > 1e-15}
+        ends = [c for c in (self.least, 1.0) if isolated[c] and abs(float(self(c, q)) - c) < 1e-14 * np.clip(abs(float(slope(c, q))), 10, 1e4)]
         points = sorted({round(c, 14): c for c in [*roots, *ends]}.values())
         return tuple(FixedPoint(c, float(slope(c, q))) for c in points)
 
     def plot(self, ax: Axes | None = None, q1: Any = None, q2: Any = None, *, q: Any = None, **options: Any) -> Axes:
-        """Draw C over [-1, 1]; see :func:`kcalc.plotting.c_maps`."""
+        """Draw C over its domain, [-1, 1] or for tokens [-1/(T - 1), 1]; see :func:`kcalc.plotting.c_maps`."""
         from .. import plotting
 
         return plotting.c_maps({self.name: self}, ax=ax, q1=q1, q2=q2, q=q, **options)

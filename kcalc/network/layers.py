@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -23,8 +23,8 @@ from . import primitives as P
 from .primitives import Primitive, Program, Reads
 
 __all__ = [
-    "KINDS", "Affine", "BatchNorm", "Concat", "Dropout", "Flatten", "GroupNorm", "Identity", "Input", "Layer", "LayerNorm", "Nonlinear",
-    "Opaque", "Pool", "Product", "RMSNorm", "Scale", "Sum", "TokenMix",
+    "KINDS", "Affine", "Attend", "BatchNorm", "Concat", "Dropout", "Embedding", "Flatten", "GroupNorm", "Identity", "Input", "Layer",
+    "LayerNorm", "Nonlinear", "Opaque", "Pool", "Positions", "Product", "RMSNorm", "Scale", "Sum", "TokenMix",
 ]  # fmt: skip
 
 Number = Any
@@ -367,6 +367,109 @@ class TokenMix(Layer):
         return P.Blend(matrix=self.matrix, permutes=self.permutes, origin=self)
 
 
+@dataclass(frozen=True)
+class Embedding(Layer):
+    """A vector of its own for every token id, its entries independent with variance ``sigma^2``.
+
+    It reads the ids; different ids have independent vectors. To kernel maps it is an Affine without bias that reads one-hot vectors.
+
+    ``features``: the number of channels; None: not said. ``vocabulary``: the number of ids; None: not said.
+    """
+
+    features: int | Any = None
+    vocabulary: int | Any = None
+    sigma: Number = 1
+
+    def __post_init__(self) -> None:
+        _count(self, "features", optional=True)
+        _count(self, "vocabulary", optional=True)
+        _positive(self, "sigma")
+
+    def lowered(self, reads: Reads) -> Primitive:
+        affine = Affine(self.features, bias=False, sigma_w=self.sigma)
+        given = {item.name: getattr(affine, item.name) for item in fields(affine)}
+        return P.Fresh(**given, reads=self.vocabulary, origin=self)
+
+
+@dataclass(frozen=True)
+class Positions(Layer):
+    """Adds to every token a vector that says where it stands, the same for all inputs.
+
+    ``kind``: "learned", vectors of independent entries of variance ``sigma^2``; "sinusoidal", the fixed vectors of sines and cosines of
+    [Vaswani et al. 2017], times ``sqrt(2) sigma``, so that their mean square is ``sigma^2``. ``length``: how many positions there are;
+    None: not said.
+    """
+
+    kind: str = "learned"
+    sigma: Number = 1
+    length: int | Any = None
+
+    def __post_init__(self) -> None:
+        choice(self.kind, "kind of Positions", ("learned", "sinusoidal"))
+        _count(self, "length", optional=True)
+        _positive(self, "sigma")
+
+    def lowered(self, reads: Reads) -> Program:
+        place = P.Positions(form=self.kind, origin=self)
+        if self.kind == "sinusoidal":
+            return [(place, ()), (P.Mix(weights=(1, self.sigma), origin=self), (0, 1))]
+        table = Embedding(reads.channels[0], self.length, self.sigma).lowered(reads)
+        return [(place, ()), (replace(table, origin=self), (1,)), (P.Mix(weights=(1, 1), origin=self), (0, 2))]
+
+
+@dataclass(frozen=True)
+class Attend(Layer):
+    """Attention over tokens, ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(scale q_i . k_j)``.
+
+    It reads queries, keys and values, in this order; the maps that make them, and the one that reads the heads, are Affine layers.
+
+    ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries and keys; None: not said.
+    ``causal``: token i sees the tokens up to i. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number,
+    which needs ``key_width``. ``identity``, ``centre``: numbers. ``key_heads``: how many heads of keys and values there are, where several
+    heads of queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries and keys, such as 10000;
+    None: none. ``alibi``: scores have the slopes of [Press et al. 2022]. ``dropout``: of attention weights, the identity in evaluation.
+    [Vaswani et al. 2017]
+    """
+
+    heads: int | None = None
+    key_width: int | None = None
+    causal: bool = False
+    scale: Any = "sqrt"
+    identity: Number = 0
+    centre: Number = 0
+    key_heads: int | None = None
+    rotary: float | None = None
+    alibi: bool = False
+    dropout: Number = 0
+    arity: ClassVar[tuple[float, float]] = (3, 3)
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "key_width", "key_heads"):
+            _count(self, name, optional=True)
+        for name in ("causal", "alibi"):
+            object.__setattr__(self, name, truth(getattr(self, name), f"Attend: {name}"))
+        if isinstance(self.scale, str):
+            choice(self.scale, "scale of an Attend", ("sqrt", "linear"))
+        else:
+            _positive(self, "scale")
+            if self.key_width is None:
+                raise _fail(self, f"scale = {self.scale} needs key_width, the channels of a head's queries and keys")
+        for name in ("identity", "centre", "dropout"):
+            object.__setattr__(self, name, as_number(getattr(self, name), f"Attend.{name}"))
+        if not _symbolic(self.dropout) and not 0 <= self.dropout < 1:
+            raise _fail(self, f"dropout must lie in [0, 1), got {self.dropout}")
+        if self.rotary is not None:
+            _positive(self, "rotary")
+        if self.key_heads is not None and (self.heads is None or self.heads % self.key_heads):
+            raise _fail(self, f"key_heads = {self.key_heads} must divide heads = {self.heads}")
+        if self.rotary is not None and self.key_width is not None and self.key_width % 2:
+            raise _fail(self, f"rotary embeddings turn pairs of channels, and key_width = {self.key_width} is odd")
+
+    def lowered(self, reads: Reads) -> Primitive:
+        names = ("heads", "key_width", "causal", "scale", "identity", "centre", "rotary", "alibi")
+        return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
+
+
 POOLS = ("max", "mean", "weighted_mean")
 
 
@@ -445,6 +548,14 @@ class Opaque(Layer):
         _count(self, "features", optional=True)
 
 
+def _positive(layer: Layer, name: str) -> None:
+    """A number > 0, or an expression that may be one."""
+    value = as_number(getattr(layer, name), f"{type(layer).__name__}.{name}")
+    object.__setattr__(layer, name, value)
+    if not _symbolic(value) and not value > 0:
+        raise _fail(layer, f"{name} must be > 0, got {value}")
+
+
 def _symbolic(value: Any) -> bool:
     return isinstance(value, sp.Basic) and bool(value.free_symbols)
 
@@ -453,7 +564,7 @@ KINDS: dict[str, type[Layer]] = {
     kind.__name__: kind
     for kind in (
         Input, Affine, Nonlinear, Sum, Concat, Scale, Product, LayerNorm, RMSNorm, BatchNorm, GroupNorm, TokenMix, Pool,
-        Dropout, Flatten, Identity, Opaque,
+        Dropout, Flatten, Identity, Opaque, Embedding, Positions, Attend,
     )
 }  # fmt: skip
 

@@ -169,6 +169,30 @@ class Reshape(Primitive):
     """Positions become channels."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Attend(Primitive):
+    """Softmax attention over tokens: queries, keys and values are its three inputs; fields as in :class:`kcalc.network.layers.Attend`."""
+
+    heads: int | None
+    key_width: int | None
+    causal: bool
+    scale: Any
+    identity: Any
+    centre: Any
+    rotary: float | None
+    alibi: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions(Primitive):
+    """A source that says where a token stands: the same for all inputs, of mean square 1.
+
+    "learned": vectors of different positions are orthogonal; "sinusoidal": their cosine is the mean of ``cos((s - t) theta_f)``.
+    """
+
+    form: str
+
+
 @dataclass(frozen=True)
 class Unknown(Primitive):
     """An operation without rules."""

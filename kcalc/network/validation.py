@@ -9,7 +9,7 @@ import networkx as nx
 
 from ..foundation.errors import GraphError, glimpse
 from ..foundation.plain_arguments import utf8
-from .layers import Affine, Concat, Flatten, Input, Layer, Opaque, Sum
+from .layers import Affine, Attend, Concat, Embedding, Flatten, Input, Layer, Opaque, Sum
 
 Node = Hashable
 Step = tuple[Node, Layer, tuple[Node, ...]]
@@ -204,8 +204,10 @@ def infer_features(steps: Iterable[Step]) -> Features:
     features: Features = {}
     for node, layer, parents in steps:
         known = [features[p] for p in parents]
-        if isinstance(layer, Input | Opaque):
+        if isinstance(layer, Input | Opaque | Embedding):
             features[node] = layer.features
+        elif isinstance(layer, Attend):
+            features[node] = _attended(node, layer, known)
         elif isinstance(layer, Affine):
             features[node] = layer.features
             _check_groups(node, layer, known[0])
@@ -226,6 +228,24 @@ def _check_groups(node: Node, layer: Affine, width: int | None) -> None:
     for count, what in ((width, "input"), (layer.features, "output")):
         if count is not None and layer.groups != 1 and count % layer.groups:
             raise GraphError(f"node {node!r}: {layer.groups} groups do not divide its {count} {what} channels")
+
+
+def _attended(node: Node, layer: Attend, known: list[int | None]) -> int | None:
+    """The channels of attention: those of all heads of values."""
+    queries, keys, values = known
+    heads, shared = layer.heads, layer.key_heads or layer.heads
+    widths = ((queries, heads, "queries"), (keys, shared, "keys"), (values, shared, "values"))
+    for width, count, what in widths:
+        if width is not None and count is not None and width % count:
+            raise GraphError(f"node {node!r}: {count} heads do not divide the {width} channels of its {what}")
+    for width, count, what in widths[:2]:
+        if None not in (width, count, layer.key_width) and width != count * layer.key_width:  # pyright: ignore[reportOptionalOperand]
+            raise GraphError(f"node {node!r}: {count} heads of key_width {layer.key_width} are not the {width} channels of its {what}")
+    if heads is None or values is None:
+        if heads is None and None not in (queries, keys) and queries != keys:
+            raise GraphError(f"node {node!r}: {queries} channels of queries and {keys} of keys; say heads= and key_heads=")
+        return values
+    return values // (shared or 1) * heads
 
 
 def _concatenated(node: Node, layer: Concat, parents: tuple[Node, ...], known: list[int | None]) -> int | None:

@@ -1,0 +1,1 @@
+"""Kernel maps of attention over tokens."""

@@ -1,0 +1,83 @@
+"""What is said of the tokens of an input: how many there are, and how alike two of them are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...fields.arguments import one_number
+from ...fields.jets import Jet
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import whole
+from ...maps.maps import Assumption
+from .exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState
+
+Number = Any
+Node = Hashable
+MOST_TOKENS = 1 << 24
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Sequences of ``count`` tokens that are alike: one q value, and the same ``cosine`` for any two tokens of a sequence.
+
+    Two sequences of cosine c at equal places have ``c cosine`` at different ones, as if one were c times the other and
+    something independent of it.
+    """
+
+    count: int
+    cosine: float
+
+    @property
+    def assumption(self) -> Assumption:
+        """What a result takes for granted."""
+        return Assumption("network", f"{self.count} tokens that are alike, two of them with cosine {self.cosine:g}", "convention")
+
+    def calculus(self, make: Callable[[bool], Any], own: Callable[[], Any], uniform: bool, paired: bool) -> Exchangeable:
+        """Kernel maps over tokens: ``own()`` for two tokens of one sequence, ``make(uniform)`` for two sequences where ``paired``."""
+        kernels = {ONE: own()}
+        if paired:
+            kernels |= {SAME: make(uniform), OTHER: make(uniform)} | ({} if uniform else {TWO: own()})
+        return Exchangeable(kernels)
+
+    def inputs(
+        self, kernel: Exchangeable, q1: Mapping[Node, Any], q2: Mapping[Node, Any], gap: Mapping[Node, Jet] | None
+    ) -> dict[Node, TokenState]:
+        """The states of the inputs. ``gap``: at equal places of two sequences; None for one sequence."""
+        out = {}
+        for node, first in q1.items():
+            order = first.order if isinstance(first, Jet) else 0
+            own = Jet(((first.value if order else first) * 0 + (1 - self.cosine), *[0.0] * order))
+            moments = {ONE: (first, first, own), TWO: (q2[node], q2[node], own)}
+            if gap is not None:
+                across = gap[node]
+                moments |= {SAME: (first, q2[node], across), OTHER: (first, q2[node], across * self.cosine + (1 - self.cosine))}
+            out[node] = kernel.start(node, moments, self.count)
+        return out
+
+    def sequence(self, kernel: Exchangeable, q: Mapping[Node, Any], gap: Mapping[Node, Jet]) -> dict[Node, TokenState]:
+        """The states of the inputs for one sequence whose tokens have the given gaps."""
+        return {node: kernel.start(node, {ONE: (q[node], q[node], gap[node])}, self.count) for node in q}
+
+
+def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
+    """``tokens=`` and ``token_cosine=`` of a map; None where there are none.
+
+    Raises: KcalcError for other than a whole number of tokens, and a cosine that as many tokens cannot have.
+    """
+    if tokens is None:
+        if token_cosine is not None:
+            raise KcalcError("token_cosine is the cosine of two tokens of one input; say how many tokens there are, tokens=")
+        return None
+    count = whole(tokens, "tokens, the number of tokens of an input,", 1, MOST_TOKENS)
+    cosine = 0.0 if token_cosine is None else one_number(token_cosine, "token_cosine")
+    if not np.isfinite(cosine) or cosine > 1 or 1 + (count - 1) * cosine < 0:
+        least = "-1/(tokens - 1)" if count > 1 else "-inf"
+        raise KcalcError(
+            f"token_cosine lies between {least} and 1, got {cosine:g}: the smallest eigenvalue of the token covariance is "
+            f"{min(1 - cosine, 1 + (count - 1) * cosine):.3g}, and it must not be negative"
+        )
+    return Tokens(count, float(cosine))

@@ -1,0 +1,246 @@
+"""Overlaps of softmax rows whose scores are Gaussian: ``S = E sum_j A_j B_j``, exact for every number of tokens.
+
+The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T tokens j, with variances ``v1``, ``v2`` and
+covariance ``k`` at equal j. With ``f(x) = exp(-e^x)`` and ``Phi(u, w) = E f(u + a) f(w + b)``
+
+    S        = T int int Phi_uw Phi^(T-1) du dw
+    dS/dk    = T (T-1) int int Phi_uw Phi^(T-3) [2 Phi_uw Phi + (T-2) Phi_u Phi_w] du dw
+    dS/dv1   = T (T-1) / 2 int int Phi_uw Phi^(T-3) [2 Phi_uu Phi + (T-2) Phi_u^2] du dw
+
+The integrands are analytic in a strip of half-width pi/2 and decay doubly exponentially, so that the trapezoidal rule is
+exact to rounding. The Gaussians are split, ``a = l1 z + own``, ``b = +-l2 z + own'``, which makes the double integrals
+over them matrix products. ``1 - Phi`` is a sum of positive numbers, never a difference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.polynomial.chebyshev import chebvander
+from numpy.polynomial.hermite_e import hermegauss
+from numpy.polynomial.legendre import leggauss
+
+Array = np.ndarray
+Functions = tuple[Array, ...]
+
+STEP = 0.25  # of the trapezoidal rule in u and w
+TAIL = 35.0  # e^-35: the part of S that lies below the grid
+CUT = 8.6  # standard deviations of a Gaussian that are kept
+SPACING = 0.75  # standard deviations between the nodes of a Gaussian: exact to 1e-15
+FINEST = 0.3  # between the nodes at which f is averaged
+NARROW = 0.4  # standard deviations below which a Gaussian is averaged over by Gauss-Hermite nodes
+CLOSE = 0.3  # shifts that all lie within it are interpolated from a few
+LOST = (1e-7, 1e-3, 0.05)  # distances of covariances over which 1, 2, 3 nodes integrate dS/dk to rounding
+ALMOST_ONE = 1 - 1e-16
+_NODES, _WEIGHTS = hermegauss(28)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """S of two rows over the same tokens, and its derivatives by the covariance of their scores and by the variances.
+
+    ``tokens`` >= 1, variances >= 0, ``|covariance| <= sqrt(variance1 variance2)``; relative errors of 1e-13 (S) and 1e-12
+    (derivatives) for variances up to 25. ``more``: tokens that the second row alone sees, as in a causal layer.
+    """
+
+    tokens: int
+    variance1: float
+    variance2: float
+    covariance: float
+    more: int = 0
+
+    @property
+    def value(self) -> float:
+        """S."""
+        if self.tokens == 1 and not self.more:
+            return 1.0
+        grid = self._grid
+        alone = self.more * np.log1p(-np.minimum(grid.missing2, ALMOST_ONE))
+        return self.tokens * grid.cell * float(np.vdot(grid.crossed, np.exp((self.tokens - 1) * grid.log_phi + alone)))
+
+    @property
+    def by_covariance(self) -> float:
+        """``dS/dk``."""
+        if self.tokens == 1:
+            return 0.0
+        return self._derivative(self._grid.crossed, self._grid.slope1, self._grid.slope2)
+
+    @property
+    def by_variance1(self) -> float:
+        """``dS/dv1`` at a fixed covariance."""
+        return self.tokens > 1 and self._derivative(self._grid.bend(0), self._grid.slope1, self._grid.slope1) / 2
+
+    @property
+    def by_variance2(self) -> float:
+        """``dS/dv2`` at a fixed covariance."""
+        return self.tokens > 1 and self._derivative(self._grid.bend(1), self._grid.slope2, self._grid.slope2) / 2
+
+    def _derivative(self, second: Array, left: Array, right: Array) -> float:
+        """``T (T-1) int int Phi_uw Phi^(T-3) [2 second Phi + (T-2) left right]``."""
+        grid, tokens = self._grid, self.tokens
+        total = 2 * float(np.vdot(grid.crossed * self._power, second))
+        if tokens > 2:
+            before = np.exp((tokens - 3) * grid.log_phi) * grid.crossed
+            total += (tokens - 2) * float(np.vdot(before, left * right))
+        return tokens * (tokens - 1) * grid.cell * total
+
+    @cached_property
+    def _power(self) -> Array:
+        return np.exp((self.tokens - 2) * self._grid.log_phi)
+
+    @cached_property
+    def _grid(self) -> _Grid:
+        return _Grid(self.tokens, self.variance1, self.variance2, self.covariance)
+
+
+def self_overlap(tokens: int, variance: float) -> float:
+    """``S_self = E sum_j A_j^2`` of one row: ``T int E g(u + a) (E f(u + a))^(T-1) du``, ``g(x) = e^(2x) f(x)``."""
+    if tokens == 1:
+        return 1.0
+    side = _Side.over(tokens, math.sqrt(variance), STEP)
+    missing, slope, bend = side.averaged(0.0, math.sqrt(variance))
+    return tokens * side.step * float(np.vdot(slope + bend, np.exp((tokens - 1) * np.log1p(-np.minimum(missing, ALMOST_ONE)))))
+
+
+def overlap_gap(tokens: int, variance: float, below: float) -> float:
+    """``S_self - S`` at the covariance ``variance - below``, from ``dS/dk`` where the difference would lose digits."""
+    if below == 0 or tokens == 1:
+        return 0.0
+    nodes = next((n for n, most in enumerate(LOST, start=1) if below <= most), None)
+    if nodes is None:
+        return self_overlap(tokens, variance) - Overlap(tokens, variance, variance, variance - below).value
+    x, weights = leggauss(nodes)
+    slopes = [Overlap(tokens, variance, variance, variance - below * (1 + t) / 2).by_covariance for t in x]
+    return below / 2 * float(np.dot(weights, slopes))
+
+
+class _Side(NamedTuple):
+    """The grid of one of the two outer variables, ``start + step * (0 ... count - 1)``."""
+
+    start: float
+    step: float
+    count: int
+
+    @classmethod
+    def over(cls, tokens: int, width: float, step: float) -> _Side:
+        """The grid of a row whose scores have the standard deviation ``width``."""
+        log = math.log(tokens)
+        start = -log - TAIL - min(width * width / 2, 8 * width)
+        return cls(start, step, math.ceil((_end(tokens, width) - start) / step) + 1)
+
+    def averaged(self, shift: float, width: float) -> Functions:
+        """The functions averaged over a Gaussian of standard deviation ``width``, on the grid moved by ``shift``."""
+        return averaged(self.start + shift, self.count, self.step, width)
+
+
+def _end(tokens: int, width: float) -> float:
+    """A point above which T factors ``P(a < -u)`` are below ``e^-TAIL / T^2``: for many tokens long before one of them is."""
+    from scipy.special import ndtri
+
+    share = math.exp(-(TAIL + 2 * math.log(tokens)) / tokens)
+    return width * min(CUT, -float(ndtri(share))) + 4.5
+
+
+class _Grid:
+    """``Phi`` and its derivatives on the grid of (u, w)."""
+
+    def __init__(self, tokens: int, variance1: float, variance2: float, covariance: float) -> None:
+        width1, width2 = math.sqrt(variance1), math.sqrt(variance2)
+        shared1, shared2 = _shared(width1, width2, abs(covariance))
+        largest = max(shared1, shared2)
+        spacing = STEP / (largest * math.ceil(STEP / (SPACING * largest))) if largest > CLOSE / 100 else SPACING
+        reach = math.ceil((CUT + largest) / spacing)
+        z = spacing * np.arange(-reach, reach + 1)
+        self._weights = np.exp(-z * z / 2) * (spacing / math.sqrt(2 * math.pi))
+        self._alike = variance1 == variance2
+        side1, self._first = _columns(tokens, width1, shared1, spacing, reach)
+        side2, second = (side1, self._first) if self._alike else _columns(tokens, width2, shared2, spacing, reach)
+        self._second = tuple(part[:, ::-1] for part in second) if covariance < 0 else second
+        self.cell = side1.step * side2.step
+        self.missing1, self.missing2 = self._first[0] @ self._weights, self._second[0] @ self._weights
+        missing = self.missing1[:, None] + self.missing2 - self._product(0, 0)
+        self.log_phi = np.log1p(-np.clip(missing, 0.0, ALMOST_ONE))
+        self.crossed = self._product(1, 1)
+
+    def _product(self, first: int, second: int) -> Array:
+        """The average of a function of ``u + a`` times one of ``w + b``."""
+        return (self._first[first] * self._weights) @ self._second[second].T
+
+    @cached_property
+    def slope1(self) -> Array:
+        """``-Phi_u``."""
+        return (self._first[1] @ self._weights)[:, None] - self._product(1, 0)
+
+    @cached_property
+    def slope2(self) -> Array:
+        """``-Phi_w``."""
+        return self.slope1.T if self._alike else self._second[1] @ self._weights - self._product(0, 1)
+
+    def bend(self, side: int) -> Array:
+        """``Phi_uu`` (side 0) or ``Phi_ww`` (side 1)."""
+        if side == 0:
+            return (self._first[2] @ self._weights)[:, None] - self._product(2, 0)
+        return self._second[2] @ self._weights - self._product(0, 2)
+
+
+def _shared(width1: float, width2: float, covariance: float) -> tuple[float, float]:
+    """``(l1, l2)`` with ``l1 l2 = covariance``: alike where the widths allow it."""
+    root, small = math.sqrt(covariance), min(width1, width2)
+    if root <= small:
+        return root, root
+    large = min(covariance / small, max(width1, width2))
+    return (small, large) if width1 <= width2 else (large, small)
+
+
+def _columns(tokens: int, width: float, shared: float, spacing: float, reach: int) -> tuple[_Side, Functions]:
+    """The grid of one side, and its functions at ``u + shared z``, (u, z) each, averaged over what is its own."""
+    own = math.sqrt(max(0.0, (width - shared) * (width + shared)))
+    fine = shared * spacing
+    if fine * reach > CLOSE:
+        ratio = int(STEP / fine * (1 + 1e-12))
+        side = _Side.over(tokens, width, ratio * fine)
+        made = averaged(side.start - reach * fine, (side.count - 1) * ratio + 2 * reach + 1, fine, own)
+        return side, tuple(sliding_window_view(part, 2 * reach + 1)[::ratio] for part in made)
+    side = _Side.over(tokens, width, STEP)
+    nodes, weights = _interpolation(reach, 1 + math.ceil(33 / math.log(math.pi / max(fine * reach, 1e-12))))
+    made = zip(*(side.averaged(fine * reach * node, own) for node in nodes), strict=True)
+    return side, tuple(np.stack(part, axis=1) @ weights for part in made)
+
+
+@lru_cache(64)
+def _interpolation(reach: int, order: int) -> tuple[Array, Array]:
+    """``order`` Chebyshev nodes on [-1, 1], and the matrix from values there to those at ``-1, ..., 1`` in steps of ``1 / reach``."""
+    nodes, points = np.cos(np.pi * (np.arange(order) + 0.5) / order), np.arange(-reach, reach + 1) / reach
+    return nodes, np.linalg.solve(chebvander(nodes, order - 1).T, chebvander(points, order - 1).T)
+
+
+def _functions(x: Array) -> Functions:
+    """``1 - f``, ``-f'`` and ``f''`` of ``f(x) = exp(-e^x)``."""
+    e = np.exp(np.minimum(x, 40.0))
+    missing = -np.expm1(-e)
+    slope = e * (1 - missing)
+    return missing, slope, (e - 1) * slope
+
+
+def averaged(start: float, count: int, step: float, width: float) -> Functions:
+    """``1 - f``, ``-f'`` and ``f''`` averaged over a Gaussian of standard deviation ``width`` at ``start + step * (0 ... count - 1)``."""
+    if width <= NARROW:
+        points = start + step * np.arange(count)
+        return _functions(points) if width == 0 else tuple(part @ _WEIGHTS for part in _functions(points[:, None] + width * _NODES))
+    finest = min(SPACING * width, FINEST)
+    stride = math.ceil(step / finest)
+    apart = max(1, int(finest / step))
+    fine = step / stride
+    node = fine * apart
+    reach = math.ceil((CUT + width) * width / node)
+    z = np.arange(-reach, reach + 1) * (node / width)
+    weights = np.exp(-z * z / 2) * (node / width / math.sqrt(2 * math.pi))
+    points = start + fine * np.arange(-reach * apart, (count - 1) * stride + reach * apart + 1)
+    windows = (sliding_window_view(part, 2 * reach * apart + 1)[::stride, ::apart] for part in _functions(points))
+    return tuple(window @ weights for window in windows)
