@@ -136,17 +136,31 @@ class NodeValue(NamedTuple):
     c: Any
 
 
-class NodeValues(dict[Node, NodeValue], Tabled):
+class TokenValue(NamedTuple):
+    """The values at one node over tokens: as in :class:`NodeValue` at equal places of two inputs, and the cosine of two tokens of either."""
+
+    q1: Any
+    q2: Any
+    c: Any
+    token_cosine1: Any
+    token_cosine2: Any
+
+
+class NodeValues(dict[Node, Any], Tabled):
     """{node: its values}, in the order of the network; ``assumptions``: what the values take for granted."""
 
     assumptions: tuple[Assumption, ...] = ()
 
     def _frame(self) -> dict[str, Any]:
         parts = [spread({"node": str(node), **value._asdict()}) for node, value in self.items()]
-        return {name: np.concatenate([part[name] for part in parts]) for name in ("node", *NodeValue._fields)}
+        return {name: np.concatenate([part[name] for part in parts]) for name in ("node", *self._names)}
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return next(iter(self.values()))._fields
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return [("node", *NodeValue._fields), *((str(node), *map(shown, value)) for node, value in self.items())]
+        return [("node", *self._names), *((str(node), *map(shown, value)) for node, value in self.items())]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -163,14 +177,23 @@ class NodeValues(dict[Node, NodeValue], Tabled):
 
 
 def node_values(
-    network: Network, c: Any = 0.0, q1: Any = None, q2: Any = None, assume_independent: bool = False, *, q: Any = None
+    network: Network,
+    c: Any = 0.0,
+    q1: Any = None,
+    q2: Any = None,
+    assume_independent: bool = False,
+    *,
+    q: Any = None,
+    tokens: int | None = None,
+    token_cosine: float | None = None,
 ) -> NodeValues:
     """q1, q2 and c of every node for inputs of the given c and q values: the depth trace of a network.
 
     ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are numbers, arrays, or {input: value}.
-    Returns: {node: NodeValue}. Raises: KcalcError as a C map does.
+    ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`c_map`.
+    Returns: {node: NodeValue}, over tokens {node: TokenValue}. Raises: KcalcError as a C map does.
     """
-    reading = _Reading(network, assume_independent)
+    reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
     first, second = read_pair(lambda given, what: values(given, lambda v: q_array(v, what), what), *q_pair(q1, q2, q))
     gap = {n: Jet((1 - v,)) for n, v in values(c, cosine_array, "c").items()}
@@ -178,7 +201,11 @@ def node_values(
     out = NodeValues()
     for node in network:
         a, b, g = reading.kernel.whole(states[node])
-        out[node] = NodeValue(np.asarray(a)[()], np.asarray(b)[()], np.asarray(1 - g.value)[()])
+        found = (np.asarray(part)[()] for part in (a, b, 1 - g.value))
+        if reading.tokens is None:
+            out[node] = NodeValue(*found)
+        else:
+            out[node] = TokenValue(*found, *(np.asarray(cosine)[()] for cosine in reading.kernel.token_cosines(states[node])))
     out.assumptions = reading.with_network_assumptions(reading.kernel.notes.values())
     return out
 

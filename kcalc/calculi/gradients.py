@@ -19,21 +19,27 @@ from ..activations import Activation
 from ..fields import NUMPY
 from ..fields.arguments import one_q, per_input
 from ..fields.jets import Jet
+from ..foundation.errors import KcalcError
 from ..foundation.printing import Tabled, html_table, marked, text_table
 from ..maps.maps import Approximable, Assumption
 from ..network import layers as L
 from ..network import primitives as P
 from ..network.compose import interpret, interpret_back, no_rule, require_network
 from ..network.network import Network, chosen_output
+from .attention.backward import TokenBackward, added
+from .attention.exchangeable import ONE
+from .attention.structure import read_tokens
 from .channels import Channels
+from .kernel import Kernel
 from .ntk import TangentReading
-from .tangent import Tangent, refuse_jumps
+from .tangent import refuse_jumps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
 Groups = list[float]
+MODES = ("mean", "difference")
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,11 @@ class Gradients(Tabled, Approximable):
     ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {Affine: E|d out_k / d parameters|^2} in the
     NTK parameterisation, which add up to the tangent kernel at c = 1; ``chi``: {Nonlinear: E phi'(z)^2} with its pre-activation z. An
     activation and the Affine that reads it together multiply the mean squared gradient by sigma_w^2 chi.
+
+    Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all tokens. With ``g`` the sum over a node's
+    channels of the products of the gradients at two different tokens, for an output whose tokens have independent gradients,
+    ``mean`` is ``nodes + (T - 1) g``, what becomes of a gradient that is the same for all tokens, and ``difference`` is ``nodes - g``, what
+    becomes of differences between tokens; both are None for networks without tokens.
     """
 
     output: Node
@@ -50,6 +61,8 @@ class Gradients(Tabled, Approximable):
     weights: dict[Node, float]
     chi: dict[Node, float]
     assumptions: tuple[Assumption, ...]
+    mean: dict[Node, float] | None = None
+    difference: dict[Node, float] | None = None
 
     @property
     def growth(self) -> float:
@@ -65,48 +78,66 @@ class Gradients(Tabled, Approximable):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
-        tables = {name: {str(k): v for k, v in getattr(self, name).items()} for name in ("nodes", "weights", "chi")}
+        names = ("nodes", "weights", "chi", *(name for name in MODES if getattr(self, name) is not None))
+        tables = {name: {str(k): v for k, v in getattr(self, name).items()} for name in names}
         notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
         return {"output": str(self.output), **tables, "growth": self.growth, "assumptions": notes}
 
     def _frame(self) -> list[dict[str, Any]]:
         return [
             {"node": str(n), "node_gradient": v, "weight_gradient": self.weights.get(n), "chi": self.chi.get(n)}
+            | {name: table[n] for name, table in self._modes.items()}
             for n, v in self.nodes.items()
         ]
 
-    def _rows(self) -> list[tuple[str, str, str, str]]:
+    @property
+    def _modes(self) -> dict[str, dict[Node, float]]:
+        return {name: getattr(self, name) for name in MODES if getattr(self, name) is not None}
+
+    def _rows(self) -> list[tuple[str, ...]]:
         def shown(table: Mapping[Node, float], node: Node) -> str:
             return f"{table[node]:.6g}" if node in table else ""
 
-        return [(str(n), f"{v:.6g}", shown(self.weights, n), shown(self.chi, n)) for n, v in self.nodes.items()]
+        tables = (self.weights, self.chi, *self._modes.values())
+        return [(str(n), f"{v:.6g}", *(shown(table, n) for table in tables)) for n, v in self.nodes.items()]
 
     def __str__(self) -> str:
-        return text_table([("node", "|d out/d node|^2", "|d out/d weights|^2", "chi"), *self._rows()])
+        return text_table([("node", "|d out/d node|^2", "|d out/d weights|^2", "chi", *self._modes), *self._rows()])
 
     def _repr_html_(self) -> str:
-        return html_table([("node", "E|∂out/∂node|²", "E|∂out/∂weights|²", "χ"), *self._rows()], repr(self) if self.heuristic else "")
+        return html_table([("node", "E|∂out/∂node|²", "E|∂out/∂weights|²", "χ", *self._modes), *self._rows()], repr(self) if self.heuristic else "")
 
     def __repr__(self) -> str:
         return f"Gradients({marked(f'{len(self.nodes)} nodes, growth {self.growth:.4g}', self)})"
 
 
-def gradients(network: Network, q: Any = 1, output: Node = None, assume_independent: bool = False) -> Gradients:
+def gradients(
+    network: Network,
+    q: Any = 1,
+    output: Node = None,
+    assume_independent: bool = False,
+    *,
+    tokens: int | None = None,
+    token_cosine: float | None = None,
+) -> Gradients:
     """How large gradients are at every node of a network at initialisation, infinite width.
 
     ``q``: the mean square of the inputs, a number or {input: number}; ``output``: which output, needed where there are several.
-    Where branches share weights or activations are fused, only the Affine layers and the inputs are reported.
+    Where branches share weights or activations are fused, only the Affine layers and the inputs are reported. ``tokens``, ``token_cosine``:
+    the tokens of an input, for networks with attention, as in :func:`kcalc.c_map`.
     Raises: KcalcError for bad q, an unknown output, activations that jump, and where the kernel calculus does not apply.
     [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
     """
     require_network(network)
     chosen = chosen_output(network, output)
     given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
-    reading = TangentReading(network, None, assume_independent)
+    reading = TangentReading(network, None, assume_independent, read_tokens(tokens, token_cosine))
+    if reading.tokens is not None:
+        return _over_tokens(reading, given, chosen)
     zero = dict.fromkeys(network.inputs, np.asarray(0.0))
     kernel, states = reading.run(NUMPY, zero, given, None, {})
     simple = not any(note.kind == "exact" for note in kernel.notes.values())
-    backward = Backward(kernel, states)
+    backward = Backward(kernel.kernel, states)
     totals = _backward(network, backward, chosen) if simple else _forward(network, reading, given, chosen)
     levels = {node: float(kernel.whole(states[node])[0]) for node in network}
     weights = {node: levels[node] * totals[node] for node in network.nodes_of(L.Affine) if node in totals}
@@ -124,11 +155,12 @@ def gradients(network: Network, q: Any = 1, output: Node = None, assume_independ
 class Backward:
     """The rules of the reversed fold: what a layer hands to the nodes it reads, per group of channels.
 
-    ``states`` are those of the kernel calculus at c = 1. A message is d K_out / d K_g for every group g of a node's channels.
+    ``states`` are those of the kernel calculus; ``apart``: they are those of two inputs, and gradients are products of gradients at both,
+    else gradients at one of them. A message is d K_out / d K_g for every group g of a node's channels.
     """
 
-    def __init__(self, kernel: Tangent, states: Mapping[Node, Channels]) -> None:
-        self.kernel, self.states = kernel, states
+    def __init__(self, kernel: Kernel, states: Mapping[Node, Channels], apart: bool = False) -> None:
+        self.kernel, self.states, self.apart = kernel, states, apart
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
@@ -146,7 +178,8 @@ class Backward:
 
     @rule.register
     def _(self, op: P.Post, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        factors = [_chi(op.activation, node, pair.moments.q1) for pair in self.states[reads[0]].pairs]
+        pairs = self.states[reads[0]].pairs
+        factors = [_chi(op.activation, node, p.moments.q1, p.moments.gap.value if self.apart else 0.0) for p in pairs]
         return [[m * f for m, f in zip(message, factors, strict=True)]]
 
     @rule.register
@@ -177,7 +210,7 @@ class Backward:
         if op.over == "batch":
             raise no_rule("gradients", op, node)
         below = self.states[reads[0]]
-        size = self.kernel.kernel.statistics.variance(below) if op.centred else float(self.kernel.whole(below)[0])
+        size = self.kernel.statistics.variance(below) if op.centred else float(self.kernel.whole(below)[0])
         return [[m / size for m in message]]
 
     @rule.register(P.Window)
@@ -192,9 +225,9 @@ class Backward:
         return [[op.permutes**2 * m for m in message]]
 
     def _q_values(self, node: Node, parent: Node) -> Groups:
-        """The q value of ``parent`` in every group of ``node``."""
-        pairs = self.states[parent].pairs
-        return [float(pairs[place].moments.q1) for place in self._places(node, parent)]
+        """The q value of ``parent``, or its covariance of two inputs, in every group of ``node``."""
+        moments = [self.states[parent].pairs[place].moments for place in self._places(node, parent)]
+        return [float(m.q1) * (1 - float(m.gap.value) if self.apart else 1) for m in moments]
 
     def _places(self, node: Node, parent: Node) -> list[int]:
         """Which group of ``parent`` every group of ``node`` lies in."""
@@ -214,12 +247,12 @@ def _ends(state: Channels) -> list[Any]:
     return list(accumulate(share for share, _ in state.groups))
 
 
-def _chi(phi: Activation, node: Node, q: Any) -> float:
-    """E phi'(z)^2 for z of mean square q, as C'(1) Q(q) / q."""
+def _chi(phi: Activation, node: Node, q: Any, gap: Any = 0.0) -> float:
+    """E phi'(z1) phi'(z2) for z1, z2 of mean square q and cosine 1 - gap, as C'(1 - gap) Q(q) / q."""
     refuse_jumps(phi, node)
     at = np.asarray(float(q))
-    slope = phi.taylor(np.asarray(0.0), at, at, 1)[1]
-    return abs(float(slope)) * float(phi.second_moment(at)) / float(at)
+    slope = float(phi.taylor(np.asarray(float(gap)), at, at, 1)[1])
+    return (slope if gap else abs(slope)) * float(phi.second_moment(at)) / float(at)
 
 
 def _mean_chi(network: Network, node: Node, states: Mapping[Node, Channels]) -> float:
@@ -228,17 +261,40 @@ def _mean_chi(network: Network, node: Node, states: Mapping[Node, Channels]) -> 
     return sum(float(share) * _chi(phi, node, pair.moments.q1) for share, pair in below.groups)
 
 
+def _added(one: Groups, two: Groups) -> Groups:
+    return [a + b for a, b in zip(one, two, strict=True)]
+
+
 def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, float]:
     """{node: value} of all nodes, those that do not reach the output 0."""
     states = backward.states
     start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
     start[output] = [float(share) for share, _ in states[output].groups]
 
-    def added(one: Groups, two: Groups) -> Groups:
-        return [a + b for a, b in zip(one, two, strict=True)]
-
-    messages = interpret_back(network, backward.rule, start, added)
+    messages = interpret_back(network, backward.rule, start, _added)
     return {node: sum(messages[node]) for node in network}
+
+
+def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> Gradients:
+    """Gradients over tokens that are alike, from covariances of gradients at one token and at two."""
+    network = reading.network
+    kernel, states = reading.run_sequence(q)
+    if any(note.kind == "exact" for note in kernel.notes.values()):
+        raise KcalcError("branches share weights or activations are fused, for which there are no gradients over tokens")
+    backward = TokenBackward(kernel, states, Backward)
+    messages = interpret_back(network, backward.rule, backward.start(output), added)
+    one = {node: sum(messages[node].one) for node in network}
+    two = {node: sum(messages[node].two) for node in network}
+    others = {node: (states[node].count or 1) - 1 for node in network}
+    weights = {}
+    for node in network.nodes_of(L.Affine):
+        size, _, gap = kernel.whole(states[node])
+        weights[node] = float(size) * (one[node] + others[node] * two[node] * (1 - float(gap.value)))
+    own = {node: state.relations[ONE] for node, state in states.items()}
+    chi = {node: _mean_chi(network, node, own) for node in network.nodes_of(L.Nonlinear)}
+    mean = {node: one[node] + others[node] * two[node] for node in network}
+    difference = {node: one[node] - two[node] for node in network if others[node]}
+    return Gradients(output, one, weights, chi, reading.assumptions, mean, difference)
 
 
 def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], output: Node) -> dict[Node, float]:

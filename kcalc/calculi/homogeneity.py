@@ -32,6 +32,8 @@ def degrees(network: Network, start: Mapping[Node, int] | None = None, nodes: It
 def _degree(op: P.Primitive, below: list[int | None]) -> int | None:
     if isinstance(op, P.Source | P.Unknown) or any(k is None for k in below):
         return None
+    if isinstance(op, P.Positions):
+        return 0
     first = below[0]
     if isinstance(op, P.Norm):
         return 0 if op.over == "channels" else None
@@ -62,7 +64,7 @@ def _odd(op: P.Primitive) -> bool:
         return _is_odd_function(op.activation)
     if isinstance(op, P.Norm):
         return op.over == "channels"
-    return isinstance(op, P.Source | P.Mix | P.Join) or _keeps(op)
+    return isinstance(op, P.Source | P.Mix | P.Join | P.Attend) or _keeps(op)
 
 
 @lru_cache(maxsize=512)

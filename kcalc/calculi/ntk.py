@@ -35,9 +35,11 @@ from ..matrices.spectrum import condition_number
 from ..network.compose import interpret, require_network
 from ..network.layers import Affine, Input, Layer
 from ..network.network import Network
+from .attention.exchangeable import Exchangeable
+from .attention.structure import Tokens, read_tokens
 from .field_maps import field_maps_of
 from .homogeneity import is_odd
-from .kernel import kernel_over
+from .kernel import Kernel, kernel_over
 from .kernel_matrix import WithMatrices
 from .readings import OfReading
 from .regime import Regime, regime
@@ -60,6 +62,9 @@ def ntk(
     features: int | None = None,
     assume_independent: bool = False,
     spatial: Literal["delta"] = "delta",
+    *,
+    tokens: int | None = None,
+    token_cosine: float | None = None,
 ) -> TangentKernel: ...
 
 
@@ -84,6 +89,9 @@ def ntk(
     spatial: str = "delta",
     image_shape: Any = None,
     weights: str = "dense",
+    *,
+    tokens: int | None = None,
+    token_cosine: float | None = None,
 ) -> TangentKernel | SpatialTangentKernel:
     """The neural tangent kernel of a network at infinite width: ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
 
@@ -92,7 +100,8 @@ def ntk(
 
     ``spatial``: "delta", the kernel at one location, as for Delta-initialised convolutions; or "exact", dense convolutions and mean pooling
     over the locations of actual images: ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``:
-    (height, width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for "exact".
+    (height, width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for "exact". ``tokens``, ``token_cosine``: the
+    tokens of an input, for networks with attention, as in :func:`kcalc.c_map`; the kernel is that of one token of either input.
 
     ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel, not divided by q values: at c = 1 ``K.nngp`` is its mean square. Inputs
     have cosine c, and q = 1 unless ``q1``, ``q2`` are given; the last Affine is included. [DKS sec. 24; Jacot et al. 2018]
@@ -110,7 +119,7 @@ def ntk(
         widths = None if parameterization == "ntk" else tap_widths(network, features)
         return SpatialTangentKernel(spatial_reading(network, image_shape, weights, assume_independent, widths, tangent=True))
     fan_in = None if parameterization == "ntk" else fan_ins(network, features)
-    reading = TangentReading(network, fan_in, assume_independent)
+    reading = TangentReading(network, fan_in, assume_independent, read_tokens(tokens, token_cosine))
     return TangentKernel(reading)
 
 
@@ -144,24 +153,45 @@ class TangentReading:
     network: Network
     fan_in: Mapping[Node, int] | None
     assume: bool
+    tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
         truth(self.assume, "assume_independent")
 
     def kernel(self, field: Any, uniform: bool, seeds: Mapping[Node, Any] | None = None) -> Tangent:
         """A fresh calculus over a number system."""
-        return Tangent(kernel_over(field, uniform, True, self.assume, field_maps_of(self.network, field)), seeds, self.fan_in)
+        return Tangent(self._kernel(field, uniform), seeds, self.fan_in)
+
+    def _kernel(self, field: Any, uniform: bool) -> Kernel:
+        return kernel_over(field, uniform, True, self.assume, field_maps_of(self.network, field))
+
+    def run_sequence(self, q: dict[Node, Any]) -> tuple[Exchangeable, dict[Node, Any]]:
+        """The calculus of kernel maps and the state of every node for one sequence of tokens."""
+        assert self.tokens is not None
+        kernel = self.tokens.calculus(lambda uniform: self._kernel(NUMPY, uniform), lambda: self._kernel(NUMPY, True), True, False)
+        with np.errstate(all="ignore"):
+            return kernel, interpret(self.network, kernel, self.tokens.inputs(kernel, q, q, None))
 
     def run(
         self, field: Any, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None
-    ) -> tuple[Tangent, dict[Node, Any]]:
+    ) -> tuple[Tangent | Exchangeable, dict[Node, Any]]:
         """The calculus and the state of every node; ``q2=None`` for uniform q."""
-        kernel = self.kernel(field, q2 is None, seeds)
-        inputs = {}
-        for node, value in gap.items():
-            inputs[node] = kernel.start(node, q1[node], q1[node] if q2 is None else q2[node], Jet((value, value * 0)))
+        jets, second = {node: Jet((value, value * 0)) for node, value in gap.items()}, q1 if q2 is None else q2
+        if self.tokens is None:
+            kernel: Any = self.kernel(field, q2 is None, seeds)
+            inputs = {node: kernel.start(node, q1[node], second[node], jet) for node, jet in jets.items()}
+        else:
+            self.refuse_tokens(field is not NUMPY)
+            own, over = lambda: self._kernel(NUMPY, True), lambda uniform: self.kernel(NUMPY, uniform, seeds)
+            kernel = self.tokens.calculus(over, own, q2 is None, True)
+            inputs = self.tokens.inputs(kernel, q1, second, jets)
         with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
             return kernel, interpret(self.network, kernel, inputs)
+
+    def refuse_tokens(self, there: bool = True) -> None:
+        """Refuse what kernels over tokens do not have."""
+        if there and self.tokens is not None:
+            raise KcalcError("kernels over tokens are functions of c in double precision: they have no enclosures, formulas or matrices")
 
     def values(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None
@@ -200,7 +230,8 @@ class TangentReading:
         half, one = np.asarray(0.5), np.asarray(1.0)
         kernel, _ = self.run(NUMPY, dict.fromkeys(self.network.inputs, half), dict.fromkeys(self.network.inputs, one), None)
         width = Assumption("network", "infinite width; independent weights of mean 0; the kernel at initialisation")
-        return (width, *self.network.assumptions, *kernel.notes.values())
+        tokens = () if self.tokens is None else (self.tokens.assumption,)
+        return (width, *tokens, *self.network.assumptions, *kernel.notes.values())
 
 
 def broadcast_shape(*arrays: Any) -> tuple[int, ...]:
@@ -268,6 +299,7 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         Raises: KcalcError as for a C map's ``symbolic``.
         """
         reading = self.reading
+        reading.refuse_tokens()
         found = symbolic_kernels(reading.network, *q_pair(q1, q2, q), self._seeds, reading.fan_in, reading.assume)
         out = {node: pair[self._part] for node, pair in found.items()}
         return next(iter(out.values())) if len(out) == 1 else out

@@ -67,7 +67,7 @@ class Exchangeable:
     """
 
     def __init__(self, kernels: Mapping[str, Any]) -> None:
-        self.kernels = dict(kernels)
+        self.parts = dict(kernels)
         self.plain = {name: getattr(kernel, "kernel", kernel) for name, kernel in kernels.items()}
         self.uniform = TWO not in kernels
         self.main = SAME if SAME in kernels else ONE
@@ -80,15 +80,20 @@ class Exchangeable:
 
     def start(self, node: Node, moments: Mapping[str, tuple[Number, Number, Number]], count: int) -> TokenState:
         """The state of an Input node from {relation: (q1, q2, gap)}."""
-        return TokenState({name: kernel.start(node, *moments[name]) for name, kernel in self.kernels.items()}, count)
+        return TokenState({name: kernel.start(node, *moments[name]) for name, kernel in self.parts.items()}, count)
 
     def whole(self, state: TokenState) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) of equal places of two sequences, or of two tokens where there is one sequence."""
-        return self.kernels[self.main].whole(state.relations[self.main])
+        return self.parts[self.main].whole(state.relations[self.main])
 
-    def kernels_of(self, state: TokenState) -> tuple[Number, Number]:
+    def token_cosines(self, state: TokenState) -> tuple[Number, Number]:
+        """The cosine of two tokens of the first sequence, and of the second."""
+        one, two = (1 - self.parts[name].whole(state.relations[name])[2].value for name in (ONE, ONE if self.uniform else TWO))
+        return one, two
+
+    def kernels(self, state: TokenState) -> tuple[Number, Number]:
         """(NNGP, NTK) at equal places."""
-        return self.kernels[self.main].kernels(state.relations[self.main])
+        return self.parts[self.main].kernels(state.relations[self.main])
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
@@ -97,7 +102,7 @@ class Exchangeable:
         if len(counts) > 1:
             listed = ", ".join("pooled" if n is None else f"{n} tokens" for n in sorted(counts, key=lambda n: n or 0))
             raise KcalcError(f"node {node!r} reads feature maps of different numbers of tokens ({listed})")
-        made = {name: kernel.rule(op, node, [s.relations[name] for s in inputs]) for name, kernel in self.kernels.items()}
+        made = {name: kernel.rule(op, node, [s.relations[name] for s in inputs]) for name, kernel in self.parts.items()}
         return TokenState(made, counts.pop())
 
     @rule.register
@@ -105,13 +110,13 @@ class Exchangeable:
         """Raises: KcalcError for causal masks and positions in scores, which leave tokens unlike; FreshnessError for shared weights."""
         queries, keys, values = inputs
         self._check(op, node, inputs)
-        self.note(node, LINEAR if op.scale == "linear" else HEADS)
+        self.note(node, LINEAR if op.scale == "linear" else HEADS, "convention")
         shape = Shape.of(op, keys.count or 1, self.field)
-        rows = {name: self._row(op, node, name, inputs, shape) for name in (ONE, TWO) if name in self.kernels}
+        rows = {name: self._row(op, node, name, inputs, shape) for name in (ONE, TWO) if name in self.parts}
         made = {name: self._emitted(node, name, row.q, row.q, row.gap) for name, row in rows.items()}
         first, second = rows[ONE], rows.get(TWO, rows[ONE])
         for name, diagonal in ((SAME, shape.diagonal), (OTHER, 0)):
-            if name in self.kernels:
+            if name in self.parts:
                 gap = self._crossed(op, name, inputs, (first, second), shape, diagonal)
                 made[name] = self._emitted(node, name, first.q, second.q, gap)
         return TokenState(made, queries.count)
@@ -120,7 +125,7 @@ class Exchangeable:
         """What attention makes of two tokens of one sequence."""
         (g, _, g_gap), (h, _, h_gap), (v, _, v_gap) = (self.plain[name].whole(s.relations[name]) for s in inputs)
         tokens = inputs[1].count or 1
-        variance = checked_variance(_value(self._factor(op) * g * h * h_gap), node)
+        variance = checked_variance(_value(factor(op) * g * h * h_gap), node)
         alone = self_overlap(tokens, variance)
         apart = v * v_gap
         q = _value(v * (1 - v_gap) * shape.mean + apart * (shape.diagonal + shape.spread + alone))
@@ -144,21 +149,15 @@ class Exchangeable:
         query_gap = (same if name == SAME else other)[0]
         keys, values = other[1] - same[1], v * (other[2] - same[2])  # H_s - H_d over h, V_s - V_d
         if not self.uniform:
-            covariance = self._factor(op) * h * g * (1 - query_gap) * keys
+            covariance = factor(op) * h * g * (1 - query_gap) * keys
             joint = v * (1 - other[2]) * shape.mean + values * (diagonal + shape.spread + overlap(tokens, one.variance, two.variance, covariance))
             return 1 - joint / kernel.algebra.moments.geometric(one.q, two.q)
         own_keys, own_values = (self.plain[ONE].whole(s.relations[ONE])[2].value for s in inputs[1:])
-        below = self._factor(op) * g * h * ((own_keys - other[1]) + same[1] + query_gap * keys)
+        below = factor(op) * g * h * ((own_keys - other[1]) + same[1] + query_gap * keys)
         deficit = v * (other[2] - own_values) * shape.mean  # of E f1^2 over E f1 f2, in small terms
         deficit = deficit + v * ((own_values - other[2]) + same[2]) * (diagonal + shape.spread + one.alone)
         deficit = deficit + values * overlap_gap(tokens, one.variance, below) + v * own_values * (shape.diagonal - diagonal)
         return deficit / one.q
-
-    def _factor(self, op: P.Attend) -> Number:
-        """What the variance of scores is multiplied by: 1 for scores over ``sqrt(key_width)``."""
-        if op.scale == "linear":
-            return 0
-        return 1 if op.scale == "sqrt" else float(op.scale) ** 2 * (op.key_width or 1)
 
     def _emitted(self, node: Node, name: str, q1: Number, q2: Number, gap: Jet) -> Channels:
         kernel = self.plain[name]
@@ -211,7 +210,7 @@ class Exchangeable:
     def _mean(self, below: TokenState, node: Node) -> TokenState:
         count: Number = below.count
         rest = 1 - 1 / count
-        read = {name: self.plain[name].whole(below.relations[name]) for name in self.kernels}
+        read = {name: self.plain[name].whole(below.relations[name]) for name in self.parts}
         sizes = {name: _value(read[name][0] * (1 - read[name][2] * rest)) for name in (ONE, TWO) if name in read}
         one, two = sizes[ONE], sizes.get(TWO, sizes[ONE])
         made = {}
@@ -244,6 +243,13 @@ class Exchangeable:
 
         made = {n: s.map(alone) if n in (ONE, TWO) else below.relations[SAME] for n, s in below.relations.items()}
         return TokenState(made, None)
+
+
+def factor(op: P.Attend) -> Number:
+    """What the variance of scores is multiplied by: 1 for scores over ``sqrt(key_width)``."""
+    if op.scale == "linear":
+        return 0
+    return 1 if op.scale == "sqrt" else float(op.scale) ** 2 * (op.key_width or 1)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,117 @@
+"""Gradients over tokens that are alike: covariances of the gradients at one token and at two, read backwards.
+
+A message ``(one, two)`` of a node has ``d K_out / d K`` for the covariance of a token with itself and with another one, per
+group of channels. With the numbers of a layer of attention at equal (_s) and different tokens (_c), ``S`` the overlap of
+its rows, ``D = dS/dkappa``, G, H, V the covariances of queries, keys and values, and T tokens
+
+    values     one' = one S_s + (T - 1) two S_c                 one' + (T - 1) two' = m (one + (T - 1) two)
+    queries    one' = dH dV one D_s                             two' = dH dV two D_c
+    keys       one' = dV (one G_s D_s + (T - 1) two G_c D_c)    one' + (T - 1) two' = 0
+
+where ``dH = H_s - H_d``, ``dV = V_s - V_d`` and m is 1, or the square of the row sums of shaped attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import singledispatchmethod
+from typing import Any
+
+from ...gaussian.softmax import Overlap, self_overlap
+from ...network import primitives as P
+from ..channels import Channels
+from .exchangeable import ONE, Exchangeable, Shape, TokenState, factor
+
+Node = Hashable
+Groups = list[float]
+
+
+@dataclass(frozen=True)
+class Message:
+    """``d K_out / d K`` of one token with itself, and with another one, per group of channels."""
+
+    one: Groups
+    two: Groups
+
+
+def added(first: Message, second: Message) -> Message:
+    """The sum of two messages."""
+    return Message(*([a + b for a, b in zip(x, y, strict=True)] for x, y in ((first.one, second.one), (first.two, second.two))))
+
+
+class TokenBackward:
+    """The rules of the reversed fold; layers that act on each token by itself have those of ``rules`` for either number."""
+
+    def __init__(self, kernel: Exchangeable, states: Mapping[Node, TokenState], rules: Any) -> None:
+        self.kernel, self.states = kernel, states
+        own: dict[Node, Channels] = {node: state.relations[ONE] for node, state in states.items()}
+        self.one, self.two = rules(kernel.plain[ONE], own), rules(kernel.plain[ONE], own, apart=True)
+
+    def start(self, output: Node) -> dict[Node, Message]:
+        """No gradient anywhere but at the output: of each of its tokens by itself."""
+        groups = {node: state.relations[ONE].groups for node, state in self.states.items()}
+        start = {node: Message([0.0] * len(found), [0.0] * len(found)) for node, found in groups.items()}
+        return start | {output: Message([float(share) for share, _ in groups[output]], [0.0] * len(groups[output]))}
+
+    @singledispatchmethod
+    def rule(self, op: P.Primitive, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
+        """One message per node read, in slot order."""
+        sent = (self.one.rule(op, node, message.one, reads), self.two.rule(op, node, message.two, reads))
+        return [Message(a, b) for a, b in zip(*sent, strict=True)]
+
+    @rule.register
+    def _(self, op: P.Positions, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
+        return []
+
+    @rule.register
+    def _(self, op: P.Attend, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
+        queries, keys, values = ([float(part) for part in self._numbers(p)] for p in reads)
+        count, tokens = self.states[reads[0]].count or 1, self.states[reads[1]].count or 1
+        (g, g_other, _), (_, _, dh), (_, _, dv) = queries, keys, values
+        scale = float(factor(op))
+        shape = Shape.of(op, tokens, self.kernel.field)
+        variance, covariance = scale * g * dh, scale * g_other * dh
+        alone = Overlap(tokens, variance, variance, variance).by_covariance
+        other = Overlap(tokens, variance, variance, max(-variance, min(variance, covariance)))
+        one, two = sum(message.one), sum(message.two)
+        row_alone = float(shape.diagonal + shape.spread) + self_overlap(tokens, variance)
+        row_other = float(shape.spread) + other.value
+        ratio, many = count / tokens, (count - 1) * two
+        to_values = ratio * (one * row_alone + many * row_other)
+        total = ratio * float(shape.mean) * (one + many)
+        to_queries = (scale * dh * dv * one * alone, scale * dh * dv * two * other.by_covariance)
+        to_keys = scale * dv * ratio * (one * g * alone + many * g_other * other.by_covariance)
+        rest = max(tokens - 1, 1)
+        sent = (to_queries, (to_keys, -to_keys / rest), (to_values, (total - to_values) / rest))
+        return [self._shared(parent, *pair) for parent, pair in zip(reads, sent, strict=True)]
+
+    def _numbers(self, node: Node) -> tuple[Any, Any, Any]:
+        """A node's covariance of a token with itself, with another one, and the difference of the two."""
+        size, _, gap = self.kernel.whole(self.states[node])
+        return size, size * (1 - gap.value), size * gap.value
+
+    def _shared(self, node: Node, one: float, two: float) -> Message:
+        """A number of all channels as one per group of them."""
+        shares = [float(share) for share, _ in self.states[node].relations[ONE].groups]
+        return Message([one * share for share in shares], [two * share for share in shares])
+
+    @rule.register
+    def _(self, op: P.Window, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
+        """The mean over tokens hands each of them the same gradient, over their number."""
+        return self._spread(node, message, reads) or [message]
+
+    @rule.register
+    def _(self, op: P.Reshape, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
+        """Channels that were tokens: each has a gradient of its own."""
+        count = self.states[reads[0]].count
+        if count is None or self.states[node].count is not None:
+            return [message]
+        return [Message([g / count for g in message.one], [0.0] * len(message.one))]
+
+    def _spread(self, node: Node, message: Message, reads: Sequence[Node]) -> list[Message] | None:
+        count = self.states[reads[0]].count
+        if count is None or self.states[node].count is not None:
+            return None
+        each = self._shared(reads[0], sum(message.one) / count**2, sum(message.one) / count**2)
+        return [each]
