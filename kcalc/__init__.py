@@ -10,10 +10,11 @@ from .activations import gains as gains
 from .activations.gains import gain
 from .activations.gaussian_expectations import expectation, pair_expectation
 from .backend import Model, coordinate_check, lsuv, normalise_locations, scale_output, to_jax, wli
+from .calculi.attention.sampled import Sampling
 from .calculi.batches import large_batch
 from .calculi.comparison import MapComparison, compare
 from .calculi.fluctuations import Fluctuations, fluctuations
-from .calculi.global_maps import c_map, node_values, q_map, q_values
+from .calculi.global_maps import c_map, node_values, q_map, q_values, token_map
 from .calculi.gradients import Gradients, gradients
 from .calculi.learnable import learnable_kernel
 from .calculi.moments import Moments, crelu_budget, depth_stability, moments, moments_at_depth
@@ -61,6 +62,7 @@ __all__ = [
     "NoRule",
     "Reading",
     "ResidualSpectrum",
+    "Sampling",
     "Scaling",
     "Shaping",
     "Smoothness",
@@ -123,6 +125,7 @@ __all__ = [
     "subnetworks",
     "symbols",
     "to_jax",
+    "token_map",
     "token_mixing",
     "training_curve",
     "vanilla_maps",

@@ -18,7 +18,9 @@ from ..maps.composition import Composition
 from ..maps.maps import Assumption, CMap, KernelMap, QMap
 from ..network.compose import interpret
 from ..network.network import Network, require_network
-from .attention.structure import Tokens, read_tokens
+from .attention.sampled import Sampling
+from .attention.structure import Tokens, read_tokens, tells_tokens_apart
+from .attention.values import SampledValues, alike, sampled_values, token_covariance
 from .channels import Channels
 from .field_maps import field_maps_of
 from .kernel import Kernel, kernel_over
@@ -100,9 +102,16 @@ def token_map(network: Network, tokens: int, q: Any = 1, assume_independent: boo
     return TokenMap(network, assume_independent, given)
 
 
-def q_values(network: Network, q: Any = 1, assume_independent: bool = False, tokens: Tokens | None = None) -> dict[Node, Any]:
+def q_values(
+    network: Network,
+    q: Any = 1,
+    assume_independent: bool = False,
+    *,
+    tokens: int | None = None,
+    token_cosine: float | None = None,
+) -> dict[Node, Any]:
     """The q value of every node for uniform input q (a number, or {input: number}), as floats."""
-    reading = _Reading(network, assume_independent, tokens)
+    reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     given = per_input(network.inputs)(q, lambda v: np.asarray(one_q(v)), "q")
     states = reading.run(NUMPY, given, None, None)
     return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
@@ -184,15 +193,22 @@ def node_values(
     assume_independent: bool = False,
     *,
     q: Any = None,
-    tokens: int | None = None,
+    tokens: Any = None,
     token_cosine: float | None = None,
-) -> NodeValues:
+    sampling: Sampling | None = None,
+) -> NodeValues | SampledValues:
     """q1, q2 and c of every node for inputs of the given c and q values: the depth trace of a network.
 
     ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are numbers, arrays, or {input: value}.
-    ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`c_map`.
-    Returns: {node: NodeValue}, over tokens {node: TokenValue}. Raises: KcalcError as a C map does.
+    ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`c_map`. Attention with causal masks, rotary embeddings, ALiBi or
+    sinusoidal positions tells tokens apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It is also sampled where it is
+    given, and for tokens of your own: ``tokens`` may be a covariance (T, T), token ids (T,) or (N, T), or inputs (N, T, features).
+
+    Returns: {node: NodeValue}, over tokens {node: TokenValue}, where attention is sampled a :class:`SampledValues`.
+    Raises: KcalcError as a C map does.
     """
+    if sampling is not None or np.ndim(tokens) > 0 or (tokens is not None and tells_tokens_apart(network)):
+        return _sampled(network, c, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, sampling or Sampling())
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
     first, second = read_pair(lambda given, what: values(given, lambda v: q_array(v, what), what), *q_pair(q1, q2, q))
@@ -208,6 +224,20 @@ def node_values(
             out[node] = TokenValue(*found, *(np.asarray(cosine)[()] for cosine in reading.kernel.token_cosines(states[node])))
     out.assumptions = reading.with_network_assumptions(reading.kernel.notes.values())
     return out
+
+
+def _sampled(network: Network, c: Any, q1: Any, q2: Any, tokens: Any, token_cosine: Any, assume: bool, sampling: Sampling) -> SampledValues:
+    if np.ndim(tokens) > 0:
+        if token_cosine is not None or q1 is not None or q2 is not None:
+            raise KcalcError("an array of tokens says itself what their q values and cosines are; drop q= and token_cosine=")
+        covariance = token_covariance(tokens)
+    else:
+        given = read_tokens(tokens, token_cosine)
+        if given is None:
+            raise KcalcError("attention is sampled over tokens; say which, tokens=")
+        first = one_q(1 if q1 is None else q1)
+        covariance = alike(given.count, given.cosine, float(cosine_array(c)), first, first if q2 is None else one_q(q2))
+    return sampled_values(network, dict.fromkeys(network.inputs, covariance), truth(assume, "assume_independent"), sampling)
 
 
 class _Reading:
@@ -336,7 +366,9 @@ class TokenMap(NetworkCMap):
 
     def gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int) -> dict[Node, Jet]:
         if any(np.any(np.asarray(value, dtype=float) > 1 - self.least + 1e-12) for value in gap.values()):
-            raise KcalcError(f"the cosine of any two of {self._reading.tokens.count} tokens is at least {self.least:.6g} = -1 / (tokens - 1)")
+            raise KcalcError(
+                f"the cosine of any two of {self._reading.tokens.count} tokens is at least {self.least:.6g} = -1 / (tokens - 1)"
+            )
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
         states = self._reading.run_sequence(q1, jets)
         return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}

@@ -105,7 +105,9 @@ class Gradients(Tabled, Approximable):
         return text_table([("node", "|d out/d node|^2", "|d out/d weights|^2", "chi", *self._modes), *self._rows()])
 
     def _repr_html_(self) -> str:
-        return html_table([("node", "E|∂out/∂node|²", "E|∂out/∂weights|²", "χ", *self._modes), *self._rows()], repr(self) if self.heuristic else "")
+        return html_table(
+            [("node", "E|∂out/∂node|²", "E|∂out/∂weights|²", "χ", *self._modes), *self._rows()], repr(self) if self.heuristic else ""
+        )
 
     def __repr__(self) -> str:
         return f"Gradients({marked(f'{len(self.nodes)} nodes, growth {self.growth:.4g}', self)})"

@@ -225,7 +225,9 @@ class CMap(KernelMap):
         grid = np.linspace(0.0, np.arccos(self.least), self.scan)[1:-1]
         roots = [_snapped(float(np.cos(t))) for t in sign_changes(excess, grid, tolerance=1e-15)]
         isolated = {1.0: np.abs(excess(grid[:2])).max() > 1e-15, self.least: np.abs(excess(grid[-2:])).max() > 1e-15}
-        ends = [c for c in (self.least, 1.0) if isolated[c] and abs(float(self(c, q)) - c) < 1e-14 * np.clip(abs(float(slope(c, q))), 10, 1e4)]
+        ends = [
+            c for c in (self.least, 1.0) if isolated[c] and abs(float(self(c, q)) - c) < 1e-14 * np.clip(abs(float(slope(c, q))), 10, 1e4)
+        ]
         points = sorted({round(c, 14): c for c in [*roots, *ends]}.values())
         return tuple(FixedPoint(c, float(slope(c, q))) for c in points)
 

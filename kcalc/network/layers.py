@@ -396,7 +396,8 @@ class Positions(Layer):
     """Adds to every token a vector that says where it stands, the same for all inputs.
 
     ``kind``: "learned", vectors of independent entries of variance ``sigma^2``; "sinusoidal", the fixed vectors of sines and cosines of
-    [Vaswani et al. 2017], times ``sqrt(2) sigma``, so that their mean square is ``sigma^2``. ``length``: how many positions there are;
+    [Vaswani et al. 2017], times ``sqrt(2) sigma``, so that their mean square is ``sigma^2``; "constant", one learned vector for all places,
+    as embeddings of token types are where there is one type. ``length``: how many positions there are;
     None: not said.
     """
 
@@ -405,7 +406,7 @@ class Positions(Layer):
     length: int | Any = None
 
     def __post_init__(self) -> None:
-        choice(self.kind, "kind of Positions", ("learned", "sinusoidal"))
+        choice(self.kind, "kind of Positions", ("learned", "sinusoidal", "constant"))
         _count(self, "length", optional=True)
         _positive(self, "sigma")
 

@@ -187,7 +187,8 @@ class Attend(Primitive):
 class Positions(Primitive):
     """A source that says where a token stands: the same for all inputs, of mean square 1.
 
-    "learned": vectors of different positions are orthogonal; "sinusoidal": their cosine is the mean of ``cos((s - t) theta_f)``.
+    ``form``: "learned", vectors of different positions are orthogonal; "sinusoidal", their cosine is the mean of ``cos((s - t) theta_f)``;
+    "constant", they are the same.
     """
 
     form: str

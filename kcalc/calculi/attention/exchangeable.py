@@ -33,6 +33,10 @@ Number = Any
 Node = Hashable
 ONE, TWO, SAME, OTHER = "one", "two", "same", "other"
 ANY = 0  # tokens of what is the same in every sequence
+ONE_BY_ONE = (
+    "after which tokens are no longer alike; kc.node_values(net, tokens=...) follows them one by one and samples the attention, "
+    "or build the network without"
+)
 HEADS = "many heads, with wide queries and keys: scores are Gaussian, and the mean over heads is an expectation"
 LINEAR = "scores are q . k / key_width of independent queries and keys, which vanish for wide heads: every token is read alike"
 
@@ -58,6 +62,45 @@ class Shape:
         """``a I + A - c 1 1^T / T``: ``a^2``, ``(2 a (1 - c) + c^2 - 2 c) / T`` and ``(a + 1 - c)^2``."""
         a, c = field.number(op.identity), field.number(op.centre)
         return cls(a * a, (2 * a * (1 - c) + c * c - 2 * c) / tokens, (a + 1 - c) ** 2)
+
+
+def unlike(op: P.Primitive | None) -> str:
+    """What in a primitive tells tokens apart, in words; empty where nothing does."""
+    if isinstance(op, P.Positions):
+        return "sinusoidal positions" if op.form == "sinusoidal" else ""
+    if not isinstance(op, P.Attend):
+        return ""
+    return " and ".join(name for name, there in (("a causal mask", op.causal), ("rotary", op.rotary), ("ALiBi", op.alibi)) if there)
+
+
+def by_relation(kernels: Mapping[str, Any], op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
+    """What a primitive emits that acts on each token by itself. Raises: KcalcError for unequal numbers of tokens."""
+    counts = {state.count for state in inputs if state.count != ANY} or {ANY}
+    if len(counts) > 1:
+        listed = ", ".join("pooled" if n is None else f"{n} tokens" for n in sorted(counts, key=lambda n: n or 0))
+        raise KcalcError(f"node {node!r} reads feature maps of different numbers of tokens ({listed})")
+    made = {name: kernel.rule(op, node, [s.relations[name] for s in inputs]) for name, kernel in kernels.items()}
+    return TokenState(made, counts.pop())
+
+
+def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
+    """What attention reads: tokens, and queries and keys that are Gaussian with weights of their own.
+
+    Raises: KcalcError, FreshnessError naming the node.
+    """
+    queries, keys, values = inputs
+    if keys.count is None or values.count is None:
+        raise KcalcError(f"node {node!r} attends to a feature map whose tokens were pooled; attend before the pooling")
+    if keys.count != values.count:
+        raise KcalcError(f"node {node!r} has {keys.count} keys and {values.count} values; take both from one sequence")
+    if op.identity != 0 and queries.count != keys.count:
+        raise KcalcError(f"node {node!r} adds each token to what it reads, but has {queries.count} queries and {keys.count} keys")
+    pairs = [state.relations[ONE].pairs for state in inputs]
+    for what, group in zip(("queries", "keys"), pairs, strict=False):
+        if not all(pair.gaussian for pair in group):
+            raise FreshnessError(f"node {node!r}: its {what} are no fresh Gaussian feature map; put an Affine layer before them")
+    if not disjoint([_joined(group) for group in pairs]):
+        raise FreshnessError(f"node {node!r}: queries, keys and values share weights; give each of them an Affine layer of its own")
 
 
 class Exchangeable:
@@ -98,17 +141,12 @@ class Exchangeable:
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         """The state a primitive emits: by the kernel calculus for every relation. Raises: as that does."""
-        counts = {state.count for state in inputs if state.count != ANY} or {ANY}
-        if len(counts) > 1:
-            listed = ", ".join("pooled" if n is None else f"{n} tokens" for n in sorted(counts, key=lambda n: n or 0))
-            raise KcalcError(f"node {node!r} reads feature maps of different numbers of tokens ({listed})")
-        made = {name: kernel.rule(op, node, [s.relations[name] for s in inputs]) for name, kernel in self.parts.items()}
-        return TokenState(made, counts.pop())
+        return by_relation(self.parts, op, node, inputs)
 
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         """Raises: KcalcError for causal masks and positions in scores, which leave tokens unlike; FreshnessError for shared weights."""
-        queries, keys, values = inputs
+        queries, keys, _ = inputs
         self._check(op, node, inputs)
         self.note(node, LINEAR if op.scale == "linear" else HEADS, "convention")
         shape = Shape.of(op, keys.count or 1, self.field)
@@ -133,7 +171,7 @@ class Exchangeable:
         return _Row(variance, alone, q, gap if isinstance(gap, Jet) else Jet((gap,)))
 
     def _crossed(
-        self, op: P.Attend, name: str, inputs: Sequence[TokenState], rows: tuple[_Row, _Row], shape: Shape, diagonal: Number
+        self, op: P.Attend, name: str, inputs: Sequence[TokenState], sequences: tuple[_Row, _Row], shape: Shape, diagonal: Number
     ) -> Jet:
         """The gap between a token of the first sequence and one of the second, at equal or different places."""
         kernel = self.plain[name]
@@ -144,13 +182,14 @@ class Exchangeable:
             norms.append(kernel.algebra.moments.geometric(q1, q2))
             same.append(gap)
             other.append(self.plain[OTHER].whole(state.relations[OTHER])[2])
-        one, two = rows
+        one, two = sequences
         g, h, v = norms
         query_gap = (same if name == SAME else other)[0]
         keys, values = other[1] - same[1], v * (other[2] - same[2])  # H_s - H_d over h, V_s - V_d
         if not self.uniform:
             covariance = factor(op) * h * g * (1 - query_gap) * keys
-            joint = v * (1 - other[2]) * shape.mean + values * (diagonal + shape.spread + overlap(tokens, one.variance, two.variance, covariance))
+            rows = diagonal + shape.spread + overlap(tokens, one.variance, two.variance, covariance)
+            joint = v * (1 - other[2]) * shape.mean + values * rows
             return 1 - joint / kernel.algebra.moments.geometric(one.q, two.q)
         own_keys, own_values = (self.plain[ONE].whole(s.relations[ONE])[2].value for s in inputs[1:])
         below = factor(op) * g * h * ((own_keys - other[1]) + same[1] + query_gap * keys)
@@ -166,32 +205,16 @@ class Exchangeable:
         return Channels.one(Pair.of(Atom(node, moments, kernel.ledger.bit(), gaussian=False, mixed=True)))
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
-        unlike = [name for name, there in (("a causal mask", op.causal), ("rotary", op.rotary), ("ALiBi", op.alibi)) if there]
-        if unlike:
-            raise KcalcError(
-                f"node {node!r} attends with {' and '.join(unlike)}, after which tokens are no longer alike; follow them one by one with "
-                "spatial='exact', or build the network without"
-            )
-        if any(state.count is None for state in inputs[1:]):
-            raise KcalcError(f"node {node!r} attends to a feature map whose tokens were pooled; attend before the pooling")
-        if inputs[1].count != inputs[2].count:
-            raise KcalcError(f"node {node!r} has {inputs[1].count} keys and {inputs[2].count} values; take both from one sequence")
-        pairs = [state.relations[ONE].pairs for state in inputs]
-        for what, group in zip(("queries", "keys"), pairs, strict=False):
-            if not all(pair.gaussian for pair in group):
-                raise FreshnessError(f"node {node!r}: its {what} are no fresh Gaussian feature map; put an Affine layer before them")
-        if not disjoint([_joined(group) for group in pairs]):
-            raise FreshnessError(f"node {node!r}: queries, keys and values share weights; give each of them an Affine layer of its own")
+        if apart := unlike(op):
+            raise KcalcError(f"node {node!r} attends with {apart}, {ONE_BY_ONE}")
+        check_reads(op, node, inputs)
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Vectors of different positions are orthogonal, those of equal ones the same."""
-        if op.form != "learned":
-            raise KcalcError(
-                f"node {node!r} adds sinusoidal positions, after which tokens are no longer alike; follow them one by one with "
-                "spatial='exact', or use learned positions"
-            )
-        made = {name: kernel.positioned(node, name != SAME) for name, kernel in self.plain.items()}
+        """Learned vectors of different positions are orthogonal, those of equal ones the same."""
+        if apart := unlike(op):
+            raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE}")
+        made = {name: kernel.positioned(node, op.form == "learned" and name != SAME) for name, kernel in self.plain.items()}
         return TokenState(made, ANY)
 
     @rule.register
@@ -203,7 +226,7 @@ class Exchangeable:
         if not isinstance(op, P.Blend) or op.matrix is not None or op.window is not None or op.weighted or below.count is None:
             raise KcalcError(
                 f"node {node!r} ({op.kind}) mixes tokens otherwise than by attention or a mean over all of them; follow tokens one by one "
-                "with spatial='exact'"
+                "with kc.node_values(net, tokens=..., sampling=kc.Sampling())"
             )
         return self._mean(below, node)
 

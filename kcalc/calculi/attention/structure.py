@@ -13,7 +13,8 @@ from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...maps.maps import Assumption
-from .exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState
+from ...network.network import Network
+from .exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState, unlike
 
 Number = Any
 Node = Hashable
@@ -81,3 +82,8 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
             f"{min(1 - cosine, 1 + (count - 1) * cosine):.3g}, and it must not be negative"
         )
     return Tokens(count, float(cosine))
+
+
+def tells_tokens_apart(network: Network) -> bool:
+    """Whether some attention or position makes tokens unlike one another, so that they must be followed one by one."""
+    return any(unlike(op) for _, op, _ in network.operations)

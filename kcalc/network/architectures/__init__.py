@@ -20,22 +20,28 @@ from .papers import (
     vanilla,
     wide_resnet,
 )
+from .transformers import bert, gpt2, llama, t5, vit
 
 __all__ = [
     "HALF",
     "STAGES",
     "alexnet",
+    "bert",
     "convnext",
     "densenet",
     "gated_mlp",
+    "gpt2",
     "layernorm_resnet",
     "lenet",
+    "llama",
     "preactivation_resnet50",
     "preconditioned_block",
     "rescaled_resnet",
     "resnet_v2",
+    "t5",
     "transformer",
     "vanilla",
+    "vit",
     "wide_resnet",
 ]
 

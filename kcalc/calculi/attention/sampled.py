@@ -1,0 +1,232 @@
+"""Kernel maps over tokens followed one by one, with the attention of every layer sampled: causal masks, rotary and your own tokens.
+
+The tokens of all sequences stand in one row of P = sequences x tokens places; the numbers of a state are arrays over
+(chain, place, place). Layers that act on each token by itself have the rules of kernel maps. Attention is drawn:
+
+    s = G^(1/2) Z H^(T/2)  (wide heads)    or    s = q k^T / sqrt(d_k),  q = G^(1/2) Z_q,  k = H^(1/2) Z_k  (d_k given)
+
+with independent standard normal Z, masked and put through softmax; ``A V A^T`` is averaged over the draws of a layer.
+That is unbiased for one layer; layers in a row carry the error on. Chains are independent, and their spread is the error
+of a result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import singledispatchmethod
+
+import numpy as np
+
+from ...fields import NUMPY
+from ...fields.jets import Jet
+from ...foundation.errors import KcalcError
+from ...network import primitives as P
+from ..atoms import Atom, Pair
+from ..channel_statistics import Ledger, Statistics
+from ..channels import Channels
+from ..checks import check_q
+from ..freshness import Algebra
+from ..kernel import Kernel
+from ..kernel_activations import Activations
+from ..second_moments import Moments, SecondMoments
+from ..spatial.local import LocationMaps
+from .exchangeable import HEADS, ONE, TokenState, by_relation, check_reads, factor
+
+Node = Hashable
+Array = np.ndarray
+SAMPLED = "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed {seed}"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How attention is sampled: ``draws`` per layer and chain, ``chains``, ``seed``."""
+
+    draws: int = 32
+    chains: int = 8
+    seed: int = 0
+
+
+def token_kernel(assume_independent: bool) -> Kernel:
+    """The kernel calculus over arrays of pairs of tokens."""
+    moments = SecondMoments(NUMPY, False)
+    statistics, algebra = Statistics(moments, Ledger(), True, assume_independent, check_q), Algebra(moments)
+    return Kernel(statistics, algebra, Activations(statistics, algebra, LocationMaps()))
+
+
+@dataclass
+class Sampled:
+    """The calculus: ``kernel`` for layers that act on each token by itself, and draws of attention; ``sequences``: how many there are."""
+
+    kernel: Kernel
+    sampling: Sampling
+    sequences: int
+
+    def __post_init__(self) -> None:
+        self.notes, self.whole = self.kernel.notes, self.kernel.whole
+        self._layers, self._length = 0, 1
+
+    def start(self, node: Node, covariance: Array) -> TokenState:
+        """The state of an Input node from the covariance of all tokens, (P, P)."""
+        self._length = len(covariance) // self.sequences
+        return self._state(node, covariance[None], self._length, raw=True)
+
+    def _state(self, node: Node, covariance: Array, count: int | None, raw: bool = False, gaussian: bool = False) -> TokenState:
+        q = np.diagonal(covariance, axis1=-2, axis2=-1)
+        self.kernel.statistics.check(NUMPY, q, node)
+        gap = 1 - covariance / (np.sqrt(q)[..., :, None] * np.sqrt(q)[..., None, :])
+        places = np.arange(q.shape[-1])
+        gap[..., places, places] = 0.0
+        moments = Moments(q[..., :, None], q[..., None, :], Jet((np.clip(gap, 0.0, 2.0),)), 0, 0)
+        atom = Atom(node, moments, self.kernel.ledger.bit(), gaussian, raw, mixed=not raw)
+        return TokenState({ONE: Channels.one(Pair.of(atom))}, count)
+
+    def covariance(self, state: TokenState) -> Array:
+        """The covariance of all tokens, (chains, P, P)."""
+        q1, q2, gap = self.whole(state.relations[ONE])
+        return self.kernel.algebra.moments.geometric(q1, q2) * (1 - gap.value)
+
+    @singledispatchmethod
+    def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
+        """The state a primitive emits. Raises: as kernel maps do."""
+        if isinstance(op, P.Norm) and op.over == "positions":
+            raise KcalcError(f"node {node!r} normalises over tokens, which has no rule where they are followed one by one; use LayerNorm")
+        return by_relation({ONE: self.kernel}, op, node, inputs)
+
+    @rule.register
+    def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
+        apart = np.abs(np.subtract.outer(np.arange(self._length), np.arange(self._length)))
+        own = np.ones(apart.shape) if op.form == "constant" else _waves(apart) if op.form == "sinusoidal" else (apart == 0).astype(float)
+        return self._state(node, np.tile(own, (1, self.sequences, self.sequences)), self._length, raw=True)
+
+    @rule.register
+    def _(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> TokenState:
+        self._check(op, node, inputs)
+        self.kernel.note(node, HEADS, "convention")
+        queries, keys, values = map(self.covariance, inputs)
+        rows, columns = (state.count or 1 for state in inputs[:2])
+        if rows != columns and (op.causal or op.identity != 0):
+            raise KcalcError(f"node {node!r} is causal or adds the token itself, and has {rows} queries and {columns} keys")
+        self._layers += 1
+        chains = self.sampling.chains
+        wide = [np.broadcast_to(part, (chains, *part.shape[1:])) for part in (queries, keys, values)]
+        found = [self._attended(op, *(part[chain] for part in wide), rows, columns, chain) for chain in range(chains)]
+        return self._state(node, np.stack(found), rows)
+
+    def _attended(self, op: P.Attend, queries: Array, keys: Array, values: Array, rows: int, columns: int, chain: int) -> Array:
+        """The mean over draws of ``M V M^T`` in one chain."""
+        rng = np.random.default_rng((self.sampling.seed, self._layers, chain))
+        scores = _Scores(op, queries, keys, self.sequences, rows, columns)
+        blocks = np.kron(np.eye(self.sequences), np.ones((rows, columns))) > 0
+        shaped = float(op.identity) * np.eye(rows * self.sequences, columns * self.sequences) - float(op.centre) / columns * blocks
+        total = np.zeros((rows * self.sequences,) * 2)
+        for _ in range(self.sampling.draws):
+            weights = np.zeros(blocks.shape)
+            for one, block in enumerate(scores.drawn(rng)):
+                weights[one * rows : (one + 1) * rows, one * columns : (one + 1) * columns] = _softmax(block)
+            weights += shaped
+            total += weights @ values @ weights.T
+        return total / self.sampling.draws
+
+    def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
+        check_reads(op, node, inputs)
+        if op.scale == "linear" and (op.rotary or op.alibi):
+            raise KcalcError(f"node {node!r}: scores over key_width vanish for wide heads; drop rotary and ALiBi, or use scale='sqrt'")
+        if op.rotary is not None and op.key_width is None:
+            raise KcalcError(f"node {node!r} turns queries and keys (rotary), and the angles need key_width, the channels of a head")
+
+    @rule.register
+    def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:
+        """The mean over all tokens of a sequence, or a matrix over them."""
+        (below,), matrix = inputs, getattr(op, "matrix", None)
+        if not op.mixes and matrix is None:
+            return below
+        count = below.count or 1
+        if not isinstance(op, P.Blend) or op.weighted or (matrix is None and op.window is not None):
+            raise KcalcError(f"node {node!r} ({op.kind}) pools windows of tokens; use the mean over all of them, L.Pool('mean')")
+        mixing = np.full((1, count), 1 / count) if matrix is None else np.array(matrix)
+        if mixing.shape[1] != count:
+            raise KcalcError(f"node {node!r} mixes {mixing.shape[1]} tokens, and there are {count}")
+        whole, pairs = np.kron(np.eye(self.sequences), mixing), below.relations[ONE].pairs
+        gaussian = len(pairs) == 1 and pairs[0].gaussian
+        return self._state(node, whole @ self.covariance(below) @ whole.T, None if matrix is None else len(mixing), gaussian=gaussian)
+
+    @rule.register
+    def _(self, op: P.Reshape, node: Node, inputs: Sequence[TokenState]) -> TokenState:
+        """Tokens become channels: the mean of the covariances at equal places."""
+        (below,) = inputs
+        count = below.count or 1
+        grid = self.covariance(below).reshape(-1, self.sequences, count, self.sequences, count)
+        return self._state(node, np.einsum("xsatb,ab->xst", grid, np.eye(count)) / count, None)
+
+
+class _Scores:
+    """Draws of attention scores, masked, per sequence."""
+
+    def __init__(self, op: P.Attend, queries: Array, keys: Array, sequences: int, rows: int, columns: int) -> None:
+        self.op, self.sequences, self.rows, self.columns = op, sequences, rows, columns
+        scale = float(factor(op))
+        self.left, self.right = _root(queries) * math.sqrt(scale), _root(keys)
+        self.bias = np.zeros((rows, columns))
+        if op.causal:
+            self.bias[np.triu_indices(rows, 1)] = -np.inf
+        self.turns = None if op.rotary is None else _turns(float(op.rotary), op.key_width or 2, max(rows, columns))
+
+    def drawn(self, rng: np.random.Generator) -> list[Array]:
+        """The scores of one head, (rows, columns) per sequence."""
+        op, one, two = self.op, self.left.shape[0], self.right.shape[0]
+        if op.key_width is None:
+            full = self.left @ rng.standard_normal((one, two)) @ self.right.T
+            parts = [full[self._rows(k), self._columns(k)] for k in range(self.sequences)]
+        else:
+            width = op.key_width
+            q, k = self.left @ rng.standard_normal((one, width)), self.right @ rng.standard_normal((two, width))
+            parts = [self._product(q[self._rows(n)], k[self._columns(n)]) / math.sqrt(width) for n in range(self.sequences)]
+        bias = self.bias
+        if op.alibi:
+            slope = 2.0 ** (-8 * (rng.integers(op.heads or 8) + 1) / (op.heads or 8))
+            bias = bias - slope * np.abs(np.arange(self.rows)[:, None] - np.arange(self.columns))
+        return [part + bias for part in parts]
+
+    def _product(self, q: Array, k: Array) -> Array:
+        if self.turns is None:
+            return q @ k.T
+        turned = [np.concatenate(_turned(x, self.turns[: len(x)]), axis=1) for x in (q, k)]
+        return turned[0] @ turned[1].T
+
+    def _rows(self, sequence: int) -> slice:
+        return slice(sequence * self.rows, (sequence + 1) * self.rows)
+
+    def _columns(self, sequence: int) -> slice:
+        return slice(sequence * self.columns, (sequence + 1) * self.columns)
+
+
+def _turns(base: float, width: int, count: int) -> Array:
+    """Angles of rotary embeddings, (positions, width / 2)."""
+    return np.arange(count)[:, None] * base ** (-2.0 * np.arange(width // 2) / width)
+
+
+def _turned(x: Array, angles: Array) -> tuple[Array, Array]:
+    """Pairs of channels, the first half with the second, turned by angles."""
+    a, b = np.split(x, 2, axis=1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    return a * cos - b * sin, b * cos + a * sin
+
+
+def _waves(apart: Array, width: int = 512) -> Array:
+    """The cosine of two sinusoidal position vectors: the mean of ``cos(d theta_f)``, ``theta_f = 10000^(-2 f / width)``."""
+    angles = 10000.0 ** (-2.0 * np.arange(width // 2) / width)
+    by_distance = np.cos(np.arange(len(apart))[:, None] * angles).mean(axis=1)
+    return by_distance[apart]
+
+
+def _softmax(scores: Array) -> Array:
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _root(covariance: Array) -> Array:
+    """A root of a positive semidefinite matrix."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return vectors * np.sqrt(np.maximum(values, 0.0))

@@ -1,0 +1,168 @@
+"""Values over tokens that are followed one by one: what an input's tokens are, the chains of a reading, and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import whole
+from ...foundation.printing import Tabled, html_table, marked, plain, text_table
+from ...maps.maps import Approximable, Assumption
+from ...network.compose import interpret
+from ...network.network import Network
+from .exchangeable import TokenState
+from .sampled import SAMPLED, Sampled, Sampling, token_kernel
+
+Node = Hashable
+Array = np.ndarray
+MOST_PLACES = 4096
+
+
+class SampledValue(NamedTuple):
+    """The values at one node, each with its standard error over the chains; ``c`` is None for one sequence.
+
+    ``q``: the mean over tokens; ``token_cosine``: the mean over pairs of different tokens of one sequence; ``c``: the mean over equal places
+    of two sequences.
+    """
+
+    q: float
+    q_error: float
+    token_cosine: float | None
+    token_cosine_error: float | None
+    c: float | None
+    c_error: float | None
+
+
+@dataclass(frozen=True)
+class SampledValues(Tabled, Approximable):
+    """{node: :class:`SampledValue`} of a network whose attention was sampled; ``covariances``: {node: (mean, standard error)}.
+
+    Covariances are arrays (sequences, tokens, sequences, tokens), means over the channels of products at two tokens.
+    """
+
+    nodes: dict[Node, SampledValue]
+    covariances: dict[Node, tuple[Array, Array]]
+    assumptions: tuple[Assumption, ...]
+
+    def __getitem__(self, node: Node) -> SampledValue:
+        return self.nodes[node]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [{"node": str(node), **value._asdict()} for node, value in self.nodes.items()]
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        def shown(value: float | None, error: float | None) -> str:
+            return "" if value is None or error is None else f"{value:.6g}" if error == 0 else f"{value:.5g} +- {error:.1g}"
+
+        rows = ((str(n), *(shown(*v[k : k + 2]) for k in (0, 2, 4))) for n, v in self.nodes.items())
+        return [("node", "q", "token cosine", "c"), *rows]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the covariances as plain data."""
+        return plain({"nodes": {n: v._asdict() for n, v in self.nodes.items()}, "assumptions": self.assumptions})
+
+    def __repr__(self) -> str:
+        return f"SampledValues({marked(f'{len(self)} nodes', self)})"
+
+    def __str__(self) -> str:
+        return text_table(self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), repr(self))
+
+
+def token_covariance(tokens: Any) -> tuple[Array, int]:
+    """The covariance of all tokens of one or several sequences, and how many sequences there are.
+
+    ``tokens``: a covariance (T, T); token ids (T,) or (N, T), whole numbers: equal ids are one token, others independent; or inputs
+    (N, T, features). Raises: KcalcError for other arrays, and covariances that are not positive semidefinite, naming the eigenvalue.
+    """
+    try:
+        given = np.asarray(tokens)
+        numbers = given.astype(float)
+    except (TypeError, ValueError):
+        raise KcalcError(f"tokens are a number, a covariance, token ids or an array of inputs, got {glimpse(tokens)}") from None
+    if given.size == 0 or not np.isfinite(numbers).all():
+        raise KcalcError("tokens must be finite numbers, and at least one of them")
+    if given.dtype.kind in "iu" and given.ndim in (1, 2):
+        ids = np.atleast_2d(given)
+        return _checked((ids.ravel()[:, None] == ids.ravel()).astype(float), len(ids))
+    if given.ndim == 3:
+        rows = numbers.reshape(-1, given.shape[-1])
+        return _checked(rows @ rows.T / rows.shape[1], len(given))
+    if given.ndim == 2 and given.shape[0] == given.shape[1]:
+        return _checked(numbers, 1)
+    raise KcalcError(
+        f"tokens of shape {given.shape} are no covariance (T, T), no token ids (T,) or (N, T) of whole numbers, and no inputs "
+        "(N, T, features)"
+    )
+
+
+def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
+    if len(covariance) > MOST_PLACES:
+        raise KcalcError(f"{len(covariance)} tokens in all are more than {MOST_PLACES}, which are followed one by one")
+    if not np.allclose(covariance, covariance.T, rtol=1e-10, atol=0):
+        raise KcalcError("a token covariance must be symmetric")
+    least = float(np.linalg.eigvalsh(covariance)[0])
+    if least < -1e-10 * float(np.abs(covariance).max()):
+        raise KcalcError(f"a token covariance must be positive semidefinite, and this one has the eigenvalue {least:.4g}")
+    return covariance, sequences
+
+
+def alike(count: int, cosine: float, c: float | None, q1: float, q2: float) -> tuple[Array, int]:
+    """The covariance of sequences of ``count`` tokens that are alike: one sequence, or two of cosine ``c``."""
+    own = np.full((count, count), cosine) + (1 - cosine) * np.eye(count)
+    if c is None:
+        return q1 * own, 1
+    pair = np.array([[q1, c * np.sqrt(q1 * q2)], [c * np.sqrt(q1 * q2), q2]])
+    return np.kron(pair, own), 2
+
+
+def sampled_values(network: Network, covariances: Mapping[Node, tuple[Array, int]], assume: bool, sampling: Sampling) -> SampledValues:
+    """The values of every node, attention sampled."""
+    for name in ("draws", "chains"):
+        whole(getattr(sampling, name), name, 2 if name == "chains" else 1)
+    (sequences, *others) = {count for _, count in covariances.values()}
+    if others:
+        raise KcalcError("the inputs of a network have as many sequences each")
+    kernel = Sampled(token_kernel(assume), sampling, sequences)
+    start = {node: kernel.start(node, covariance) for node, (covariance, _) in covariances.items()}
+    with np.errstate(all="ignore"):
+        states = interpret(network, kernel, start)
+    tables = {node: kernel.covariance(states[node]) for node in network}
+    values = {node: _summary(tables[node], states[node], sequences) for node in network}
+    spreads = {node: _spread(table, sequences) for node, table in tables.items()}
+    text = SAMPLED.format(draws=sampling.draws, chains=sampling.chains, seed=sampling.seed)
+    width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
+    notes = (width, Assumption("network", text, "sampled"), *network.assumptions, *kernel.notes.values())
+    return SampledValues(values, spreads, notes)
+
+
+def _mean(values: Array) -> tuple[float, float]:
+    """The mean over chains and its standard error."""
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+def _spread(table: Array, sequences: int) -> tuple[Array, Array]:
+    shape = (sequences, table.shape[1] // sequences) * 2
+    error = table.std(axis=0, ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.zeros(table.shape[1:])
+    return table.mean(axis=0).reshape(shape), error.reshape(shape)
+
+
+def _summary(table: Array, state: TokenState, sequences: int) -> SampledValue:
+    q = np.diagonal(table, axis1=1, axis2=2)
+    places = q.shape[1] // sequences
+    cosines = (table / np.sqrt(q[:, :, None] * q[:, None, :])).reshape(-1, sequences, places, sequences, places)
+    own = np.einsum("xsasb->xab", cosines) / sequences
+    unlike = ~np.eye(places, dtype=bool)
+    pairs = _mean(own[:, unlike].mean(axis=1)) if places > 1 else (None, None)
+    across = np.einsum("xsata->xst", cosines) / places
+    two = _mean(across[:, ~np.eye(sequences, dtype=bool)].mean(axis=1)) if sequences > 1 else (None, None)
+    return SampledValue(*_mean(q.mean(axis=1)), *pairs, *two)
