@@ -146,7 +146,10 @@ class NodeValue(NamedTuple):
 
 
 class TokenValue(NamedTuple):
-    """The values at one node over tokens: as in :class:`NodeValue` at equal places of two inputs, and the cosine of two tokens of either."""
+    """The values at one node over tokens: those of :class:`NodeValue` at equal places of two inputs.
+
+    ``token_cosine1``, ``token_cosine2``: the cosine of two tokens of the first input, and of the second.
+    """
 
     q1: Any
     q2: Any

@@ -25,8 +25,8 @@ MOST_PLACES = 4096
 class SampledValue(NamedTuple):
     """The values at one node, each with its standard error over the chains; ``c`` is None for one sequence.
 
-    ``q``: the mean over tokens; ``token_cosine``: the mean over pairs of different tokens of one sequence; ``c``: the mean over equal places
-    of two sequences.
+    ``q``: the mean over tokens; ``token_cosine``: the mean over pairs of different tokens of one sequence; ``c``: the
+    mean over equal places of two sequences.
     """
 
     q: float

@@ -170,9 +170,9 @@ def bert(
     activation: Any = "gelu",
     std: Any = 0.02,
 ) -> Network:
-    """BERT's encoder: learned positions, one token type, a norm behind embeddings and behind every sum. [Devlin et al. 2019]
+    """BERT's encoder: learned positions, one token type, a norm behind embeddings and behind every sum.
 
-    Arguments as in :func:`gpt2`.
+    Arguments as in :func:`gpt2`. [Devlin et al. 2019]
     """
     stack = _Stack(features, heads, std, placement="post")
     below = stack.add("ids", L.Input())
