@@ -26,7 +26,7 @@ def roles(network: Network) -> dict[Node, str]:
     after: dict[Node, bool] = {}
     steps = list(network.steps())
     for node, _, parents in steps:
-        before[node] = any(before[p] or isinstance(network.layer(p), L.Affine) for p in parents)
+        before[node] = any(before[p] or isinstance(network.layer(p), L.Affine | L.Embedding) for p in parents)
     for node, layer, parents in reversed(steps):
         for parent in parents:
             after[parent] = after.get(parent, False) or after.get(node, False) or isinstance(layer, L.Affine)
@@ -143,6 +143,62 @@ class Lowering:
             return self.found(node, inputs, below, form=layer)
         locations = (rows, 1) if below.locations[1] == 1 else (1, rows)
         return self.found(node, inputs, Shape(below.channels, locations), form=layer)
+
+    @rule.register
+    def _(self, layer: L.Embedding, node: Node, inputs: Sequence[Shape]) -> Shape:
+        """``inputs`` has one channel for ids, else one per id."""
+        (below,) = inputs
+        outputs = layer.features or self.features.get(node)
+        rows = layer.vocabulary or (below.channels if below.channels > 1 else None)
+        if outputs is None or rows is None:
+            what = "width" if outputs is None else "vocabulary"
+            raise KcalcError(f"node {node!r}: the {what} of the Embedding is not known; give L.Embedding(features, vocabulary)")
+        if below.channels not in (1, rows):
+            raise KcalcError(f"node {node!r} embeds {rows} ids, but its input has {below.channels} channels; give ids, or one-hot vectors")
+        size = self.parameterization.vector(float(layer.sigma))
+        numbers, tensors = (size.std, size.factor), {"weight": (rows, outputs)}
+        return self.found(node, inputs, Shape(outputs, below.locations), numbers=numbers, tensors=tensors)
+
+    @rule.register
+    def _(self, layer: L.Positions, node: Node, inputs: Sequence[Shape]) -> Shape:
+        (below,) = inputs
+        count = math.prod(self._tokens(node, below))
+        if layer.kind == "sinusoidal":
+            return self.found(node, inputs, below, numbers=(0.0, 1.0), form=layer)
+        if layer.kind == "learned" and layer.length is not None and count > layer.length:
+            raise KcalcError(
+                f"node {node!r} knows {layer.length} positions, but its input has {count} tokens; give fewer, or a larger length"
+            )
+        size = self.parameterization.vector(float(layer.sigma))
+        shape = (1 if layer.kind == "constant" else count, below.channels)
+        return self.found(node, inputs, below, numbers=(size.std, size.factor), tensors={"weight": shape}, form=layer.kind)
+
+    @rule.register
+    def _(self, layer: L.Attend, node: Node, inputs: Sequence[Shape]) -> Shape:
+        queries, keys, values = inputs
+        if layer.heads is None:
+            raise KcalcError(f"node {node!r}: how many heads it has is not known; give L.Attend(heads=...)")
+        rows, columns, read = (math.prod(self._tokens(node, shape)) for shape in inputs)
+        if columns != read or (rows != columns and layer.identity != 0):
+            raise KcalcError(f"node {node!r} has {rows} queries, {columns} keys and {read} values; keys and values come in pairs")
+        shared = layer.key_heads or layer.heads
+        for shape, count, what in ((queries, layer.heads, "queries"), (keys, shared, "keys"), (values, shared, "values")):
+            if shape.channels % count:
+                raise KcalcError(f"node {node!r}: {count} heads do not divide the {shape.channels} channels of its {what}")
+        width = queries.channels // layer.heads
+        if keys.channels // shared != width or layer.key_width not in (None, width):
+            raise KcalcError(
+                f"node {node!r}: a head has {width} channels of queries and {keys.channels // shared} of keys, and key_width is {layer.key_width}"
+            )
+        if layer.rotary is not None and width % 2:
+            raise KcalcError(f"node {node!r} turns pairs of channels (rotary), but a head has {width}")
+        return self.found(node, inputs, Shape(values.channels // shared * layer.heads, queries.locations), form=layer)
+
+    def _tokens(self, node: Node, shape: Shape) -> tuple[int, int]:
+        """The locations, which are the tokens."""
+        if shape.locations is None:
+            raise KcalcError(f"node {node!r} reads tokens, but its input has none; give token ids, or image_shape=(tokens, 1)")
+        return shape.locations
 
     def _listed(self, node: Node, shapes: Sequence[Shape]) -> str:
         return ", ".join(f"{parent!r}: {shape}" for parent, shape in zip(self.network.parents(node), shapes, strict=True))

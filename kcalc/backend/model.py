@@ -15,9 +15,10 @@ from ..fields.jax_field import is_jax
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import is_key, truth
 from ..foundation.printing import Shown, plain, shown
+from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.compose import fold, require_network
-from ..network.layers import Affine, Dropout
+from ..network.layers import Affine, Dropout, Embedding
 from ..network.network import Network
 from ..shaping import Shaping
 from .checks import doubles_off, refuse_rounded, refuse_traced, same_batch
@@ -187,11 +188,33 @@ class Model(Shown):
             arrays[node] = value if is_jax(value) else jnp.asarray(raw_array(value, f"the input {node!r}"))
             if jnp.issubdtype(arrays[node].dtype, jnp.complexfloating):
                 raise KcalcError(f"the input {node!r} must be real, got {arrays[node].dtype}")
-            arrays[node] = arrays[node].astype(self._dtype)
+            if node in self._ids:
+                arrays[node] = self._read_ids(node, arrays[node])
+            else:
+                arrays[node] = arrays[node].astype(self._dtype)
         return arrays
+
+    @cached_property
+    def _ids(self) -> frozenset[Node]:
+        """The inputs that embeddings alone read: whole numbers (..., tokens), the ids of tokens."""
+        read = {node: [layer for _, layer, parents in self.network.steps() if node in parents] for node in self.network.inputs}
+        return frozenset(n for n, layers in read.items() if layers and all(isinstance(layer, Embedding) for layer in layers))
+
+    @staticmethod
+    def _read_ids(node: Node, ids: Array) -> Array:
+        """Ids with an axis of locations and one channel."""
+        import jax.numpy as jnp
+
+        if not jnp.issubdtype(ids.dtype, jnp.integer) or ids.ndim == 0:
+            raise KcalcError(
+                f"the input {node!r} is read by an Embedding: give token ids, whole numbers of shape (..., tokens), got {ids.dtype}"
+            )
+        return ids[..., None, None]
 
     def _shape(self, node: Node, array: Array) -> Shape:
         """The shape of one example, from the array."""
+        if node in self._ids:
+            return Shape(1, (int(array.shape[-3]), 1))
         locations = self.image_shapes.get(node)
         axes = 1 if locations is None else 3
         expected = "(..., channels)" if locations is None else f"(..., {locations[0]}, {locations[1]}, channels)"
@@ -212,6 +235,8 @@ class Model(Shown):
         shapes: dict[Node, Shape] = {}
         for node in self.network.inputs:
             layer: Any = self.network.layer(node)
+            if node in self._ids:
+                raise KcalcError(f"how many tokens the input {node!r} has is not known; pass ids, model.init(key, ids)")
             channels = layer.features or self.features.get(node, self.default_features)
             if channels is None:
                 raise KcalcError(f"how many channels the input {node!r} has is not known; pass an example, model.init(key, x)")

@@ -172,3 +172,43 @@ def _counts(locations: Extent, window: Extent, stride: Extent, padding: str) -> 
         starts = np.arange((n + low + high - k) // s + 1) * s - low
         inside.append(np.minimum(starts + k, n) - np.maximum(starts, 0))
     return (inside[0][:, None] * inside[1])[:, :, None].astype(float)
+
+
+def attend(layer: Any, queries: Array, keys: Array, values: Array) -> Array:
+    """Attention over (..., tokens, heads, channels), (..., tokens, heads of keys, channels) twice; the layer is an :class:`Attend`."""
+    import jax
+    import jax.numpy as jnp
+
+    width, several = queries.shape[-1], queries.shape[-2] // keys.shape[-2]
+    if layer.rotary is not None:
+        queries, keys = (rotated(x, float(layer.rotary)) for x in (queries, keys))
+    keys, values = (jnp.repeat(x, several, axis=-2) for x in (keys, values))
+    scale = {"sqrt": width**-0.5, "linear": 1 / width}.get(layer.scale) if isinstance(layer.scale, str) else float(layer.scale)
+    scores = jnp.einsum("...ihc,...jhc->...hij", queries, keys) * scale
+    rows, columns = scores.shape[-2:]
+    if layer.alibi:
+        slopes = 2.0 ** (-8 * (jnp.arange(queries.shape[-2]) + 1) / queries.shape[-2])
+        apart = jnp.abs(jnp.arange(rows)[:, None] - jnp.arange(columns))
+        scores = scores - (slopes[:, None, None] * apart).astype(scores.dtype)
+    if layer.causal:
+        scores = jnp.where(jnp.tril(jnp.ones((rows, columns), bool)), scores, -jnp.inf)
+    weights = jax.nn.softmax(scores, axis=-1) - float(layer.centre) / columns
+    mixed = jnp.einsum("...hij,...jhc->...ihc", weights, values)
+    return mixed if layer.identity == 0 else mixed + float(layer.identity) * values
+
+
+def rotated(x: Array, base: float) -> Array:
+    """Channels of (..., tokens, heads, channels), the first half with the second, turned by ``position base^(-2 f / channels)``."""
+    import jax.numpy as jnp
+
+    half = x.shape[-1] // 2
+    angles = jnp.arange(x.shape[-3])[:, None, None] * base ** (-jnp.arange(half) / half)
+    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def sinusoids(count: int, width: int) -> np.ndarray:
+    """The vectors of sines and cosines of positions, (count, width), of mean square 1."""
+    angles = np.arange(count)[:, None] * 10000.0 ** (-2.0 * np.arange((width + 1) // 2) / width)
+    return np.sqrt(2) * np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(count, -1)[:, :width]

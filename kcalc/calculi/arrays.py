@@ -15,7 +15,7 @@ from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.compose import fold, no_rule
 from ..network.network import Network
-from .array_operations import activate, convolve, divided, grouped_product, pool
+from .array_operations import activate, attend, convolve, divided, grouped_product, pool, sinusoids
 
 Array = Any
 Node = Hashable
@@ -168,6 +168,35 @@ class Arrays:
         return mixed.reshape(*x.shape[:-3], *(shape.locations or ()), x.shape[-1])
 
     @rule.register
+    def _(self, layer: L.Embedding, node: Node, inputs: Sequence[Array]) -> Array:
+        """The rows of the ids, or a product with one-hot vectors."""
+        import jax.numpy as jnp
+
+        weight, scale = self.params[node]["weight"], self.number(node)[1]
+        weight = weight if _is_one(scale) else weight * _like(scale, weight)
+        return weight[inputs[0][..., 0]] if jnp.issubdtype(inputs[0].dtype, jnp.integer) else inputs[0] @ weight
+
+    @rule.register
+    def _(self, layer: L.Positions, node: Node, inputs: Sequence[Array]) -> Array:
+        import jax.numpy as jnp
+
+        (x,), (_, scale), shape = inputs, self.number(node), self.nodes[node].shape
+        if layer.kind == "sinusoidal":
+            vectors: Any = jnp.asarray(sinusoids(x.shape[-3], x.shape[-1]) * float(layer.sigma), x.dtype)
+        else:
+            vectors = self.params[node]["weight"]
+            vectors = vectors if _is_one(scale) else vectors * _like(scale, vectors)
+        return x + vectors.reshape(-1, *(shape.locations or (1, 1))[1:], shape.channels)
+
+    @rule.register
+    def _(self, layer: L.Attend, node: Node, inputs: Sequence[Array]) -> Array:
+        """``sum_j (identity I + A - centre / T)_ij v_j`` per head; tokens are the locations, row by row."""
+        heads, shared = layer.heads or 1, layer.key_heads or layer.heads or 1
+        queries, keys, values = (_headed(x, n) for x, n in zip(inputs, (heads, shared, shared), strict=True))
+        out = attend(layer, queries, keys, values)
+        return out.reshape(*inputs[0].shape[:-1], -1)
+
+    @rule.register
     def _(self, layer: L.GroupNorm, node: Node, inputs: Sequence[Array]) -> Array:
         """``(x - mean) / std`` over the locations and channels of each group of channels."""
         x, axes = _wide(inputs[0]), len(self.nodes[node].shape.locations or ())
@@ -303,6 +332,11 @@ class Arrays:
 
         dropped = [j for j, node in enumerate(layer.pieces[0]) if isinstance(layer.body.layer(node), L.Dropout)]
         return {layer.pieces[0][j]: jnp.asarray([self.nodes[p[j]].index for p in layer.pieces], jnp.uint32) for j in dropped}
+
+
+def _headed(x: Array, heads: int) -> Array:
+    """(..., height, width, channels) as (..., tokens, heads, channels of a head)."""
+    return x.reshape(*x.shape[:-3], -1, heads, x.shape[-1] // heads)
 
 
 def standardised(weight: Array, length: Any) -> Array:
