@@ -6,7 +6,8 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..calculi.global_maps import c_map, q_map
+from ..calculi.attention.structure import tells_tokens_apart
+from ..calculi.global_maps import c_map, node_values, q_map
 from ..calculi.slopes import slope_texts
 from ..calculi.subnetworks import maximal_slope, subnetworks
 from ..foundation.errors import KcalcError
@@ -25,6 +26,8 @@ def _options(command: argparse.ArgumentParser) -> None:
     network_options(command)
     plot_option(command)
     sigma_options(command)
+    command.add_argument("--tokens", type=int, metavar="T", help="tokens of an input, for networks with attention")
+    command.add_argument("--token-cosine", type=number, metavar="R", help="cosine of two tokens of an input; default 0")
     command.add_argument("--q", type=number, help="q value (mean square) of the network's input; default 1")
     command.add_argument("--assume-independent", action="store_true", help="go on where a hypothesis fails, saying so")
     command.add_argument(
@@ -45,8 +48,16 @@ def _run(options: argparse.Namespace) -> None:
         print(text)
         return
     level = 1.0 if options.q is None else options.q
-    q, c = q_map(named.network, options.assume_independent), c_map(named.network, options.assume_independent)
+    tokens: Any = {"tokens": options.tokens, "token_cosine": options.token_cosine}
+    if options.tokens is not None and tells_tokens_apart(named.network):
+        if options.plot:
+            raise KcalcError("attention that tells tokens apart is sampled, and has no map to plot; drop --plot")
+        print(sampled_text(named, node_values(named.network, 0.0, q=level, assume_independent=options.assume_independent, **tokens)))
+        return
+    q, c = q_map(named.network, options.assume_independent, **tokens), c_map(named.network, options.assume_independent, **tokens)
     text = maps_text(named, q, c, level)
+    if options.tokens is not None:
+        text += "\n\n" + tokens_text(named, node_values(named.network, 0.0, q=level, assume_independent=options.assume_independent, **tokens))
     if options.plot:
         save_figure(c.plot(q=level, labels=[named.short]), options.plot)
     print(text)
@@ -71,6 +82,27 @@ def maps_text(named: Named, q_of: Any, c_of: CMap, q: float) -> str:
         shown = "; ".join(f"{p.value:.8g} (slope {p.slope:.6g}, {STABILITY[p.stable]})" for p in points) or "every c"
         lines.append(f"fixed points of C: {shown}")
     return "\n".join([*lines, *assumption_lines(c_of)])
+
+
+def tokens_text(named: Named, values: Any) -> str:
+    """The values along the stream of a network over tokens, for two inputs of c = 0."""
+    nodes = named.network.cut_nodes()
+    errors = not hasattr(values, "keys")
+    rows = [(str(n), *_cells(values[n], errors)) for n in nodes]
+    return "\n".join(["at two inputs of c = 0:", *table([("node", "q", "token cosine", "c"), *rows], indent=2)])
+
+
+def _cells(value: Any, errors: bool) -> tuple[str, ...]:
+    if not errors:
+        return tuple(f"{number:.6g}" for number in (value.q1, value.token_cosine1, value.c))
+    pairs = zip(value[::2], value[1::2], strict=True)
+    return tuple("" if mean is None else f"{mean:.5g}" if error == 0 else f"{mean:.5g} +- {error:.1g}" for mean, error in pairs)
+
+
+def sampled_text(named: Named, values: Any) -> str:
+    """The values along the stream of a network whose attention was sampled, with their standard errors."""
+    title = [*heuristic_lines(values), named.title, f"activations: {', '.join(activation_names(named.network))}", ""]
+    return "\n".join([*title, tokens_text(named, values), *assumption_lines(values)])
 
 
 def slopes_text(named: Named, q: float | None) -> str:

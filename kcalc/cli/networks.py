@@ -30,7 +30,10 @@ EXAMPLES = (
     "densenet-12",
     "gated-mlp-50",
     "convnext-18",
+    "gpt2",
+    "bert",
 )
+TRANSFORMERS: dict[str, Any] = {name: getattr(architectures, name) for name in ("gpt2", "llama", "bert", "vit", "t5")}
 PLAIN = {"vanilla": architectures.vanilla, "layernorm-resnet": architectures.layernorm_resnet, "densenet": architectures.densenet}
 FAMILIES = ("vanilla", "resnet-v2", "wide-resnet", "layernorm-resnet", "rescaled-resnet", "densenet", "gated-mlp", "convnext")
 ACTIVATIONS = {"gated-mlp": "swish", "convnext": "gelu"}  # where it is not relu
@@ -43,7 +46,8 @@ KINDS = {
 }
 NET_HELP = (
     "vanilla-DEPTH, resnet-v2-50|101|152 (or resnet-...), wide-resnet-DEPTH, layernorm-resnet-50|101|152, "
-    "rescaled-resnet-BLOCKS, densenet-LAYERS, gated-mlp-BLOCKS, convnext-BLOCKS, an .onnx file, a network .json "
+    "rescaled-resnet-BLOCKS, densenet-LAYERS, gated-mlp-BLOCKS, convnext-BLOCKS, "
+    "gpt2|llama|bert|vit|t5 (with -BLOCKS for another number of blocks), an .onnx file, a network .json "
     "file, or module:attribute for a model in Python"
 )
 
@@ -138,11 +142,22 @@ def named_network(
         return _from_model(name, activation_name, inputs)
     if inputs:
         raise KcalcError(f"--input gives the shapes of a model's inputs; the built-in network {name!r} takes any")
+    transformer, _, blocks = name.lower().partition("-")
+    if transformer in TRANSFORMERS and (blocks.isdigit() or name.lower() == transformer):
+        return _transformer(transformer, blocks, activation_name, shortcut_weight)
     match = re.fullmatch(r"([a-z0-9-]*?[a-z][a-z0-9]*)-(\d+)", name.lower())
     family = ALIASES.get(match[1], match[1]) if match else name
     if match is None or family not in FAMILIES:
         raise unknown("network", name, EXAMPLES)
     return _built(family, int(match[2][:LONGEST]), activation_name or ACTIVATIONS.get(family, "relu"), shortcut_weight)
+
+
+def _transformer(family: str, blocks: str, phi: str | None, weight: float | None) -> Named:
+    if weight is not None:
+        raise KcalcError(f"--shortcut-weight does not apply to {family}, which has plain sums")
+    given: dict[str, Any] = {"activation": phi} if phi is not None else {}
+    network = TRANSFORMERS[family](**given | ({"blocks": int(blocks[:LONGEST])} if blocks else {}))
+    return Named(network, f"{network.name.split(',')[0]}, weights of its released initialisation: {_counted(network)}")
 
 
 def _from_model(name: str, activation_name: str | None, inputs: Sequence[tuple[int, ...]]) -> Named:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
+from itertools import product
 
 import numpy as np
 
@@ -36,6 +37,7 @@ from .exchangeable import HEADS, ONE, TokenState, by_relation, check_reads, fact
 
 Node = Hashable
 Array = np.ndarray
+NUMBERS = 1 << 20  # of scores that are drawn at once
 SAMPLED = "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed {seed}"
 
 
@@ -43,8 +45,8 @@ SAMPLED = "attention is sampled: {draws} draws a layer in each of {chains} indep
 class Sampling:
     """How attention is sampled: ``draws`` per layer and chain, ``chains``, ``seed``."""
 
-    draws: int = 32
-    chains: int = 8
+    draws: int = 8
+    chains: int = 6
     seed: int = 0
 
 
@@ -117,17 +119,19 @@ class Sampled:
     def _attended(self, op: P.Attend, queries: Array, keys: Array, values: Array, rows: int, columns: int, chain: int) -> Array:
         """The mean over draws of ``M V M^T`` in one chain."""
         rng = np.random.default_rng((self.sampling.seed, self._layers, chain))
-        scores = _Scores(op, queries, keys, self.sequences, rows, columns)
-        blocks = np.kron(np.eye(self.sequences), np.ones((rows, columns))) > 0
-        shaped = float(op.identity) * np.eye(rows * self.sequences, columns * self.sequences) - float(op.centre) / columns * blocks
-        total = np.zeros((rows * self.sequences,) * 2)
-        for _ in range(self.sampling.draws):
-            weights = np.zeros(blocks.shape)
-            for one, block in enumerate(scores.drawn(rng)):
-                weights[one * rows : (one + 1) * rows, one * columns : (one + 1) * columns] = _softmax(block)
-            weights += shaped
-            total += weights @ values @ weights.T
-        return total / self.sampling.draws
+        n = self.sequences
+        scores = _Scores(op, queries, keys, n, rows, columns)
+        apart = values.reshape(n, columns, n, columns).swapaxes(1, 2)
+        total = np.zeros((n, n, rows, rows))
+        most = max(1, NUMBERS // (n * rows * columns))
+        for start in range(0, self.sampling.draws, most):
+            weights = _softmax(scores.drawn(rng, min(most, self.sampling.draws - start))) - float(op.centre) / columns
+            if op.identity != 0:
+                weights += float(op.identity) * np.eye(rows)
+            for one, two in product(range(n), repeat=2):
+                mixed = weights[:, one] @ apart[one, two]
+                total[one, two] += np.tensordot(mixed, weights[:, two], axes=((0, 2), (0, 2)))
+        return total.swapaxes(1, 2).reshape(n * rows, n * rows) / self.sampling.draws
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         check_reads(op, node, inputs)
@@ -173,33 +177,24 @@ class _Scores:
             self.bias[np.triu_indices(rows, 1)] = -np.inf
         self.turns = None if op.rotary is None else _turns(float(op.rotary), op.key_width or 2, max(rows, columns))
 
-    def drawn(self, rng: np.random.Generator) -> list[Array]:
-        """The scores of one head, (rows, columns) per sequence."""
-        op, one, two = self.op, self.left.shape[0], self.right.shape[0]
+    def drawn(self, rng: np.random.Generator, draws: int) -> Array:
+        """The scores of one head a draw, (draws, sequences, rows, columns)."""
+        op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences
         if op.key_width is None:
-            full = self.left @ rng.standard_normal((one, two)) @ self.right.T
-            parts = [full[self._rows(k), self._columns(k)] for k in range(self.sequences)]
+            full = self.left @ rng.standard_normal((draws, one, two)) @ self.right.T
+            grid = full.reshape(draws, n, self.rows, n, self.columns)
+            scores = np.stack([grid[:, k, :, k] for k in range(n)], axis=1)
         else:
-            width = op.key_width
-            q, k = self.left @ rng.standard_normal((one, width)), self.right @ rng.standard_normal((two, width))
-            parts = [self._product(q[self._rows(n)], k[self._columns(n)]) / math.sqrt(width) for n in range(self.sequences)]
-        bias = self.bias
-        if op.alibi:
-            slope = 2.0 ** (-8 * (rng.integers(op.heads or 8) + 1) / (op.heads or 8))
-            bias = bias - slope * np.abs(np.arange(self.rows)[:, None] - np.arange(self.columns))
-        return [part + bias for part in parts]
-
-    def _product(self, q: Array, k: Array) -> Array:
-        if self.turns is None:
-            return q @ k.T
-        turned = [np.concatenate(_turned(x, self.turns[: len(x)]), axis=1) for x in (q, k)]
-        return turned[0] @ turned[1].T
-
-    def _rows(self, sequence: int) -> slice:
-        return slice(sequence * self.rows, (sequence + 1) * self.rows)
-
-    def _columns(self, sequence: int) -> slice:
-        return slice(sequence * self.columns, (sequence + 1) * self.columns)
+            q, k = (root @ rng.standard_normal((draws, len(root), op.key_width)) for root in (self.left, self.right))
+            q, k = q.reshape(draws, n, self.rows, -1), k.reshape(draws, n, self.columns, -1)
+            if self.turns is not None:
+                q, k = (_turned(x, self.turns[: x.shape[2]]) for x in (q, k))
+            scores = q @ k.swapaxes(-1, -2) / math.sqrt(op.key_width)
+        if not op.alibi:
+            return scores + self.bias
+        heads = op.heads or 8
+        slopes = 2.0 ** (-8 * (rng.integers(heads, size=(draws, 1, 1, 1)) + 1) / heads)
+        return scores + self.bias - slopes * np.abs(np.arange(self.rows)[:, None] - np.arange(self.columns))
 
 
 def _turns(base: float, width: int, count: int) -> Array:
@@ -207,11 +202,11 @@ def _turns(base: float, width: int, count: int) -> Array:
     return np.arange(count)[:, None] * base ** (-2.0 * np.arange(width // 2) / width)
 
 
-def _turned(x: Array, angles: Array) -> tuple[Array, Array]:
+def _turned(x: Array, angles: Array) -> Array:
     """Pairs of channels, the first half with the second, turned by angles."""
-    a, b = np.split(x, 2, axis=1)
+    a, b = np.split(x, 2, axis=-1)
     cos, sin = np.cos(angles), np.sin(angles)
-    return a * cos - b * sin, b * cos + a * sin
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
 def _waves(apart: Array, width: int = 512) -> Array:
@@ -222,8 +217,8 @@ def _waves(apart: Array, width: int = 512) -> Array:
 
 
 def _softmax(scores: Array) -> Array:
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def _root(covariance: Array) -> Array:
