@@ -9,8 +9,8 @@ from typing import Any
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import items, truth, whole
 from ..network.compose import no_rule
-from ..network.layers import Affine, Input
-from ..network.network import Network
+from ..network.layers import Affine
+from ..network.network import Network, require_kind
 from .initialisers import Initialiser, initialiser
 from .lowering import has_rule
 
@@ -47,10 +47,7 @@ def laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
     """{Affine: its law}, from one law or {node: law} with None for all others.  Raises: KcalcError for unknown laws and other nodes."""
     given: dict[Any, Any] = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = initialiser(given.pop(None, "delta_orthogonal"))
-    for node in given:
-        if not isinstance(network.layer(node), Affine):
-            kind = type(network.layer(node)).__name__
-            raise KcalcError(f"node {node!r} is a {kind}, which has no weights to initialise; give laws of Affine nodes")
+    require_kind(network, given, ", which has no weights to initialise; give laws of Affine nodes", Affine)
     return {node: initialiser(given[node]) if node in given else default for node in network.nodes_of(Affine)}
 
 
@@ -76,6 +73,6 @@ def switch(name: str, given: Any) -> bool:
 
 def runnable(network: Network) -> None:
     """Raises: NoRule naming the first node that arrays cannot run."""
-    for node, layer, _ in network.steps():
-        if not isinstance(layer, Input) and not has_rule(layer):
+    for node, layer, parents in network.steps():
+        if parents and not has_rule(layer):
             raise no_rule("arrays", layer, node)

@@ -63,4 +63,4 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
         n: batches.kernel.start(n, np.asarray(size), np.asarray(size), Jet((np.asarray(1 - between),))) for n in network.inputs
     }
     interpret(network, batches, start)
-    return network.map_layers(lambda node, layer: replace(layer, batch_c=batches.found[node]) if isinstance(layer, BatchNorm) else layer)
+    return network.map_layers(lambda node, layer: replace(layer, batch_c=batches.found[node]), BatchNorm)

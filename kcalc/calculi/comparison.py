@@ -100,7 +100,7 @@ def compare(networks: Any, activations: Any = None, c: float = 0.0, q: float = 1
     for label, network in given:
         require_network(network)
         for name, phi in chosen:
-            changed = network if phi is None else network.map_layers(lambda _, layer, phi=phi: _with(layer, phi))
+            changed = network if phi is None else network.map_layers(lambda node, layer, phi=phi: Nonlinear(phi), Nonlinear)
             local = name or ", ".join(dict.fromkeys(phi.name for phi in network.activations))
             rows.append(_compared(label, local or "none", changed, cosine, size, assume_independent))
     return MapComparison(tuple(rows), cosine, size)
@@ -120,10 +120,6 @@ def _labelled(given: Any, what: str, name: Any = lambda one: "") -> Sequence[tup
 def _network_name(network: Any) -> str:
     require_network(network)
     return network.name.partition(",")[0] or f"{len(network)} nodes"  # a builder's name goes on with the activations
-
-
-def _with(layer: Any, phi: Activation) -> Any:
-    return Nonlinear(phi) if isinstance(layer, Nonlinear) else layer
 
 
 def _compared(label: str, name: str, network: Network, c: float, q: float, assume_independent: bool) -> Compared:

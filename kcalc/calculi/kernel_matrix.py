@@ -17,7 +17,6 @@ from ..matrices.gram.entry import compute
 from ..matrices.gram.options import Options
 from ..matrices.gram.plans import PairPlan, Plan, TablePlan
 from ..matrices.gram.tables import AngleTable, tabulate
-from ..network.layers import Input
 from ..network.primitives import Fresh
 from .homogeneity import degrees, is_odd
 from .level_tables import levelled
@@ -105,8 +104,7 @@ class MatrixKernel:
     def features(self) -> int | None:
         """How many features the network's input has, if it says so or the standard parameterisation takes it so."""
         (node,) = self.reading.network.inputs
-        layer = self.reading.network.layer(node)
-        stated = layer.features if isinstance(layer, Input) else None
+        stated = self.reading.network.layer(node).features
         return (self.reading.fan_in or {}).get(node) if stated is None else stated
 
     @property

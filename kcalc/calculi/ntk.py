@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -33,7 +33,7 @@ from ..maps.composition import Composition, Formula
 from ..maps.maps import Assumption
 from ..matrices.spectrum import condition_number
 from ..network.compose import interpret, require_network
-from ..network.layers import Affine, Input, Layer
+from ..network.layers import Affine, Input
 from ..network.network import Network
 from .attention.exchangeable import Exchangeable
 from .attention.structure import Tokens, read_tokens
@@ -46,6 +46,7 @@ from .regime import Regime, regime
 from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
 from .tangent import PARAMETERIZATIONS, Tangent
 from .tangent_symbolic import symbolic_kernels
+from .widths import filled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,21 +129,15 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
 
     A convolution counts once: Delta-initialised, it has its centre tap alone. Raises: KcalcError naming the node whose width is not known.
     """
-
-    def widened(node: Node, layer: Layer) -> Layer:
-        free = isinstance(layer, Affine | Input) and layer.features is None
-        return replace(layer, features=features) if free and features is not None else layer
-
-    known = network.map_layers(widened).features
+    known = filled(network, features, Affine, Input).features
     out: dict[Node, int] = {node: width for node in network.inputs if (width := known[node]) is not None}
-    for node, layer, parents in network.steps():
-        if not isinstance(layer, Affine):
-            continue
-        width = known[parents[0]]
+    for node in network.nodes_of(Affine):
+        (parent,) = network.parents(node)
+        width = known[parent]
         if width is None:
-            kind = "L.Input(features=...)" if isinstance(network.layer(parents[0]), Input) else "its layer's features, or pass features="
-            raise KcalcError(f"the standard parameterisation needs the width of {parents[0]!r}, which node {node!r} reads; give {kind}")
-        out[node] = width // layer.groups
+            kind = "L.Input(features=...)" if parent in network.inputs else "its layer's features, or pass features="
+            raise KcalcError(f"the standard parameterisation needs the width of {parent!r}, which node {node!r} reads; give {kind}")
+        out[node] = width // network.layer(node).groups
     return out
 
 

@@ -21,8 +21,9 @@ from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, plain, shown
 from ..maps.maps import Assumption
 from ..network.combinators import chain
-from ..network.layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear
+from ..network.layers import Affine, Nonlinear
 from ..network.network import Network
+from ..network.primitives import Fresh, Mask, Post, Reshape, Source
 from .global_maps import c_map, node_values, q_values
 from .homogeneity import is_odd
 
@@ -39,7 +40,7 @@ SETTLED = 1e-3  # relative change of q over the second half of the layers that c
 EDGE = 1e-7  # |C'(1) - 1| of a layer that counts as the edge
 CENTRED = 1e-8  # c values that count as 0
 ROUNDING = 1e-13  # what a c value of a deep network is accurate to
-PASSING = (Input, Identity, Flatten, Dropout)
+PASSING = (Source, Reshape, Mask)
 
 
 class LayeredKernel(Protocol):
@@ -238,15 +239,15 @@ def path_layers(network: Network) -> tuple[list[tuple[Node, Affine]], list[Nonli
     """The Affine and the Nonlinear layers of a plain chain in order: Affine, Nonlinear, ..., Affine; None for anything else."""
     affine: list[tuple[Node, Affine]] = []
     nonlinear: list[Nonlinear] = []
-    for node, layer, parents in network.steps():
-        if len(parents) > 1:
+    for node, op, reads in network.operations:
+        if len(reads) > 1:
             return None
-        if isinstance(layer, PASSING):
+        if op is None or isinstance(op, PASSING):
             continue
-        if isinstance(layer, Affine) and len(affine) == len(nonlinear):
-            affine.append((node, layer))
-        elif isinstance(layer, Nonlinear) and len(affine) == len(nonlinear) + 1:
-            nonlinear.append(layer)
+        if isinstance(op, Fresh) and len(affine) == len(nonlinear):
+            affine.append((node, op.origin))
+        elif isinstance(op, Post) and len(affine) == len(nonlinear) + 1:
+            nonlinear.append(op.origin)
         else:
             return None
     branches = [parents[0] for _, _, parents in network.steps() if parents]
@@ -318,13 +319,13 @@ def gram_bound(network: Network, zeta: float, q: float, points: int = 81) -> tup
         return None, (f"no bound to the Gram matrix: c = 0 becomes {drift:.3g} at {worst}; under DKS every layer keeps it",)
     after = np.ones_like(c)
     best = GramBound(-1.0, zeta, None, 0.0)
-    for node, layer, parents in reversed(list(network.steps())):
-        if isinstance(layer, Affine):
+    for node, op, reads in reversed(network.operations):
+        if isinstance(op, Fresh):
             apart = np.abs(values[node][2][:-1] * after - c)
             place = int(np.argmax(apart))
             if apart[place] > best.deviation:
                 best = GramBound(float(apart[place]), zeta, node, float(c[place]))
-        elif isinstance(layer, Nonlinear):
-            level, _, cosine = values[parents[0]]
-            after = after * layer.activation.c_map.derivative(1)(cosine[:-1], float(np.ravel(level)[0]))
+        elif isinstance(op, Post):
+            level, _, cosine = values[reads[0]]
+            after = after * op.activation.c_map.derivative(1)(cosine[:-1], float(np.ravel(level)[0]))
     return best, ()

@@ -10,16 +10,23 @@ import sympy as sp
 
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
-from ..network.layers import Affine, Concat, Input
-from ..network.network import Network
+from ..network.layers import Affine, Concat, Input, Layer
+from ..network.network import Network, require_kind
 
 Node = Hashable
-Widths = Mapping[Node, Any]
+SIZED = (Affine, Input)  # the layers that state a width of their own
 
 
 def open_nodes(network: Network) -> tuple[Node, ...]:
     """The Affine and Input nodes that state no width."""
-    return tuple(node for node, layer, _ in network.steps() if isinstance(layer, Affine | Input) and layer.features is None)
+    return tuple(node for node in network.nodes_of(*SIZED) if network.layer(node).features is None)
+
+
+def filled(network: Network, features: int | None, *kinds: type[Layer]) -> Network:
+    """The network with one width at all nodes of the kinds that state none."""
+    if features is None:
+        return network
+    return network.map_layers(lambda _, layer: replace(layer, features=features) if layer.features is None else layer, *kinds)
 
 
 def given_widths(network: Network, features: Any, symbols: bool = False) -> tuple[dict[Node, Any], Any]:
@@ -31,12 +38,10 @@ def given_widths(network: Network, features: Any, symbols: bool = False) -> tupl
     default = given.pop(None, None)
     for node, width in given.items():
         _check(width, f" for node {node!r}", symbols)
-        layer = network.layer(node)
-        if not isinstance(layer, Affine | Input):
-            kind = type(layer).__name__
-            raise KcalcError(f"node {node!r} is a {kind}: its width is that of what it reads; give features of Affine and Input nodes")
-        if layer.features not in (None, width):
-            raise KcalcError(f"node {node!r} has features={layer.features} in its layer, got {width} in features=; leave one of them out")
+        require_kind(network, [node], ": its width is that of what it reads; give features of Affine and Input nodes", *SIZED)
+        stated = network.layer(node).features
+        if stated not in (None, width):
+            raise KcalcError(f"node {node!r} has features={stated} in its layer, got {width} in features=; leave one of them out")
     if default is not None:
         _check(default, "", symbols)
     return {node: _plain(width) for node, width in given.items()}, None if default is None else _plain(default)
@@ -51,29 +56,23 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
     widths, default = given_widths(network, features, symbols)
     if not widths and default is None:
         return network
-    loose = {node for node, layer, parents in network.steps() if _states_ratio(layer) and any(network.features[p] is None for p in parents)}
-
+    ratios = [node for node in network.nodes_of(Concat) if network.layer(node).channels is not None]
+    loose = {node for node in ratios if any(network.features[p] is None for p in network.parents(node))}
     made: dict[tuple[int, Any], Any] = {}
 
     def widened(node: Node, layer: Any) -> Any:
-        if node in loose:
-            return Concat()
-        if not isinstance(layer, Affine | Input) or layer.features is not None:
+        if layer.features is not None:
             return layer
         width = widths.get(node, default)
         if (id(layer), width) not in made:  # a deep network has few layer objects, each of which is checked anew
             made[id(layer), width] = replace(layer, features=width)
         return made[id(layer), width]
 
-    found = network.map_layers(widened)
+    found = network.map_layers(lambda node, layer: Concat() if node in loose else layer, Concat).map_layers(widened, *SIZED)
     still = {node for node in loose if any(found.features[parent] is None for parent in found.parents(node))}
     for node in loose - still:
         _check_ratio(node, network, found)
     return found.map_layers(lambda node, layer: network.layer(node) if node in still else layer) if still else found
-
-
-def _states_ratio(layer: Any) -> bool:
-    return isinstance(layer, Concat) and layer.channels is not None
 
 
 def _check_ratio(node: Node, network: Network, found: Network) -> None:

@@ -113,11 +113,7 @@ def sigma_options(command: argparse.ArgumentParser, biases: bool = True) -> None
 def with_sigmas(network: Network, options: argparse.Namespace) -> Network:
     """The network with one sigma_w, and one sigma_b, in all Affine layers, where they are given."""
     given = {name: value for name in ("sigma_w", "sigma_b") if (value := getattr(options, name, None)) is not None}
-
-    def changed(_: Any, layer: Any) -> Any:
-        return replace(layer, **given) if isinstance(layer, Affine) else layer
-
-    return network.map_layers(changed) if given else network
+    return network.map_layers(lambda node, layer: replace(layer, **given), Affine) if given else network
 
 
 def check_widths(network: Network, features: int | None) -> None:

@@ -95,9 +95,9 @@ def _constant_lines(result: Shaping) -> list[str]:
 
 def _other_affine_lines(result: Shaping) -> list[str]:
     """The sigmas of Affine layers that read no activation, where they differ from (1, 0) or from those of the table."""
-    network, found = result.network, {}
+    network, found, activated = result.network, {}, set(result.network.nodes_of(Nonlinear))
     for node in network.nodes_of(Affine):
-        if not isinstance(network.layer(network.parents(node)[0]), Nonlinear):
+        if activated.isdisjoint(network.parents(node)):
             layer: Any = network.layer(node)
             found.setdefault((float(layer.sigma_w), float(layer.sigma_b)), []).append(str(node))
     rows = [

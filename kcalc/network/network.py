@@ -20,7 +20,7 @@ from .blocks import Block, cut_nodes, find_blocks, same_structure
 from .frozen_graph import frozen_graph, notes_of
 from .notes import CARRIED, Note
 from .preactivation import preactivated_steps
-from .primitives import Operation, Post, by_node, operations
+from .primitives import Fresh, Join, Norm, Operation, Post, by_node, operations
 from .validation import Step, check_outputs, infer_features, ordered_nodes, read_nodes, read_steps, readers_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Network:
     @property
     def inputs(self) -> tuple[Node, ...]:
         """The input nodes."""
-        return tuple(node for node, layer in self._layers.items() if isinstance(layer, L.Input))
+        return self.nodes_of(L.Input)
 
     def steps(self) -> Iterator[Step]:
         """(node, layer, parents in slot order), every node after its parents."""
@@ -117,11 +117,12 @@ class Network:
         self.layer(node)
         return self._parents[node]
 
-    def nodes_of(self, kind: type[L.Layer]) -> tuple[Node, ...]:
-        """The nodes whose layer is of a kind. Raises: KcalcError for anything but a class of layers."""
-        if not isinstance(kind, type) or not issubclass(kind, L.Layer):
-            raise KcalcError(f"a kind of layer is a class such as kc.layers.Affine, got {glimpse(kind)}")
-        return tuple(node for node, layer in self._layers.items() if isinstance(layer, kind))
+    def nodes_of(self, *kinds: type[L.Layer]) -> tuple[Node, ...]:
+        """The nodes whose layer is of one of the kinds, in order. Raises: KcalcError for anything but classes of layers."""
+        for kind in kinds:
+            if not isinstance(kind, type) or not issubclass(kind, L.Layer):
+                raise KcalcError(f"a kind of layer is a class such as kc.layers.Affine, got {glimpse(kind)}")
+        return tuple(node for node, layer in self._layers.items() if isinstance(layer, kinds))
 
     @property
     def activations(self) -> tuple[Activation, ...]:
@@ -164,11 +165,14 @@ class Network:
 
     # -- making others ---------------------------------------------------------------------------------------------
 
-    def map_layers(self, change: Callable[[Node, L.Layer], L.Layer]) -> Network:
-        """The network with every layer replaced by ``change(node, layer)``. Raises: KcalcError where the result is not a layer."""
+    def map_layers(self, change: Callable[[Node, Any], L.Layer], *kinds: type[L.Layer]) -> Network:
+        """The network with every layer of the given kinds, or of any if none is given, replaced by ``change(node, layer)``.
+
+        Raises: KcalcError where the result is not a layer, and for anything but classes of layers.
+        """
         if not callable(change):
             raise KcalcError(f"change must be a function (node, layer) -> layer, got {glimpse(change)}")
-        layers = {node: change(node, layer) for node, layer in self._layers.items()}
+        layers = self._layers | {node: change(node, self._layers[node]) for node in self.nodes_of(*kinds or (L.Layer,))}
         if all(
             new is old or type(new) is type(old) is L.Nonlinear for new, old in zip(layers.values(), self._layers.values(), strict=True)
         ):
@@ -236,17 +240,17 @@ class Network:
 
     def normalised(self) -> Network:
         """The network with the weights of every Sum divided by ``sqrt(sum_i w_i^2)``."""
-        return self.map_layers(lambda node, layer: normalised_sum(layer, len(self._parents[node])) if isinstance(layer, L.Sum) else layer)
+        return self.map_layers(lambda node, layer: normalised_sum(layer, len(self._parents[node])), L.Sum)
 
     def without_normalization(self) -> Network:
         """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers; ``.removed`` lists their nodes.
 
         Affine layers that had no bias because a normalisation followed get one, sigma_b = 0. Outputs move as :meth:`without` says.
         """
-        dropped = {node for kind in (L.BatchNorm, L.LayerNorm, L.RMSNorm, L.GroupNorm) for node in self.nodes_of(kind)}
+        dropped = self.nodes_of(L.BatchNorm, L.LayerNorm, L.RMSNorm, L.GroupNorm)
         bare = {self._parents[node][0] for node in dropped}
-        network = self.without(dropped).map_layers(lambda node, layer: with_bias(layer) if node in bare else layer)
-        network.removed = self.removed + tuple(node for node in self._layers if node in dropped)
+        network = self.without(dropped).map_layers(lambda node, layer: replace(layer, bias=True) if node in bare else layer, L.Affine)
+        network.removed = self.removed + dropped
         return network
 
     def preactivated(self) -> Network:
@@ -326,6 +330,13 @@ def require_network(network: object) -> None:
         raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; {remedy}")
 
 
+def require_kind(network: Network, nodes: Iterable[Node], remedy: str, *kinds: type[L.Layer]) -> None:
+    """Raises KcalcError for a node whose layer is of none of the kinds; ``remedy`` ends its message."""
+    for node in nodes:
+        if not isinstance(network.layer(node), kinds):
+            raise KcalcError(f"node {node!r} is a {type(network.layer(node)).__name__}{remedy}")
+
+
 def chosen_output(network: Network, output: Node = None) -> Node:
     """The output that is meant. Raises: KcalcError where there are several and none is chosen, and for anything but an output."""
     if output is None:
@@ -353,31 +364,16 @@ def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
 
     Raises: GraphError where some features are known and others not.
     """
-    counts: dict[Node, tuple[Any, ...]] = {}
-    for node in network.nodes_of(L.Concat):
-        layer, parents = network.layer(node), network.parents(node)
-        known = [network.features[p] for p in parents]
-        if isinstance(layer, L.Concat) and layer.channels is not None:
-            counts[node] = layer.channels
-        elif all(k is not None for k in known):
-            counts[node] = tuple(known)
-        elif all(k is None for k in known):
-            counts[node] = (1,) * len(parents)
-        else:
-            unknown_one = next(p for p, k in zip(parents, known, strict=True) if k is None)
-            raise GraphError(f"node {node!r} (Concat): the width of {unknown_one!r} is unknown while others are known; give channels=")
-    return counts
+    return {node: op.channels for node, op, _ in network.operations if isinstance(op, Join)}
 
 
 def channel_widths(network: Network) -> dict[Node, int | None]:
     """How many channels every node reads whose rule depends on it (groups, statistics over channels), None where it is not known."""
-
-    def counts(layer: L.Layer) -> bool:
-        return isinstance(layer, L.LayerNorm | L.RMSNorm | L.GroupNorm) or (
-            isinstance(layer, L.Affine) and (layer.groups > 1 or layer.standardised)
-        )
-
-    return {node: network.features[parents[0]] for node, layer, parents in network.steps() if counts(layer)}
+    return {
+        node: op.reads
+        for node, op, _ in network.operations
+        if (isinstance(op, Norm) and op.over != "batch") or (isinstance(op, Fresh) and (op.groups > 1 or op.standardised))
+    }
 
 
 def sum_weights(layer: L.Sum, count: int) -> tuple[Any, ...]:
@@ -391,11 +387,6 @@ def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
     if excess.free_symbols:
         return sp.simplify(excess) == 0
     return abs(float(excess)) <= tolerance
-
-
-def with_bias(layer: L.Layer) -> L.Layer:
-    """An Affine with a bias, 0 at initialisation if it had none; other layers as they are."""
-    return replace(layer, bias=True) if isinstance(layer, L.Affine) and not layer.bias else layer
 
 
 def normalised_sum(layer: L.Sum, count: int) -> L.Sum:

@@ -10,13 +10,14 @@ from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import sympy as sp
 
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import choice, items, truth, whole
 from . import layers as L
 from .combinators import Piece, chain, residual
-from .network import Network, Step, require_network
+from .network import Network, Step, require_kind, require_network
 
 Node = Hashable
 SKIPS = ("none", "projection", "average")
@@ -29,17 +30,18 @@ def projection_shortcuts(network: Network) -> tuple[Node, ...]:
     """
     require_network(network)
     order = {node: i for i, node in enumerate(network)}
-    return tuple(a for node in network.nodes_of(L.Sum) for a in _projections(network, node, order))
+    taps = {node: np.max(network.layer(node).kernel) for node in network.nodes_of(L.Affine)}
+    return tuple(a for node in network.nodes_of(L.Sum) for a in _projections(network, node, order, taps))
 
 
-def _projections(network: Network, node: Node, order: dict[Node, int]) -> list[Node]:
+def _projections(network: Network, node: Node, order: dict[Node, int], taps: dict[Node, int]) -> list[Node]:
     addends = network.parents(node)
     if len(set(addends)) < 2:
         return []
     behind = {a: _since_fork(network, addends, a, order) for a in addends}
-    weights = {a: [n for n in nodes if isinstance(network.layer(n), L.Affine)] for a, nodes in behind.items()}
-    alone = [a for a in addends if weights[a] == [a] and _taps(network.layer(a)) == 1]
-    heavier = [a for a in addends if len(weights[a]) > 1 or any(_taps(network.layer(n)) > 1 for n in weights[a])]
+    weights = {a: [n for n in nodes if n in taps] for a, nodes in behind.items()}
+    alone = [a for a in addends if weights[a] == [a] and taps[a] == 1]
+    heavier = [a for a in addends if len(weights[a]) > 1 or any(taps[n] > 1 for n in weights[a])]
     return alone if heavier else []
 
 
@@ -61,11 +63,6 @@ def _since_fork(network: Network, addends: tuple[Node, ...], chosen: Node, order
     return found
 
 
-def _taps(layer: L.Layer) -> int:
-    extent: Any = layer.kernel if isinstance(layer, L.Affine) else 1
-    return extent if isinstance(extent, int) else max(extent)
-
-
 def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
     """The network with every projection shortcut A replaced by I + A, where I has all its singular values equal to 1.
 
@@ -81,9 +78,7 @@ def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
     chosen = projection_shortcuts(network) if nodes is None else items(nodes, "nodes")
     if not chosen:
         raise KcalcError("the network has no projection shortcut (an Affine of one tap that a Sum adds to a branch); nothing to change")
-    for node in chosen:
-        if not isinstance(network.layer(node), L.Affine):
-            raise KcalcError(f"node {node!r} is a {type(network.layer(node)).__name__}, not an Affine shortcut")
+    require_kind(network, chosen, ", not an Affine shortcut", L.Affine)
     steps: list[Step] = []
     source: dict[Node, Node] = {}
     for node, layer, parents in network.steps():

@@ -14,7 +14,7 @@ from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, without_option
 from ..foundation.plain_arguments import choice, whole
 from ..network.compose import require_network
-from ..network.layers import Affine, Layer
+from ..network.layers import Affine
 from ..network.network import Network
 from .algebra import diagonal, gram
 
@@ -131,10 +131,8 @@ def _kernel(network: Network, values: tuple[tuple[str, float], ...], parameteriz
     """kc.ntk of the network with these numbers in every Affine; kept with its tables, for scikit-learn makes many copies of a kernel."""
     given = dict(values)
 
-    def changed(_: Any, layer: Layer) -> Layer:
-        if not isinstance(layer, Affine):
-            return layer
+    def changed(_: Any, layer: Affine) -> Affine:
         own = {name: value for name, value in given.items() if name != "sigma_b" or layer.bias}
         return replace(layer, **own)
 
-    return ntk(network.map_layers(changed) if given else network, parameterization, features)
+    return ntk(network.map_layers(changed, Affine) if given else network, parameterization, features)

@@ -13,8 +13,10 @@ from typing import Any
 
 from ..activations import Activation
 from ..foundation.errors import KcalcError
-from ..network import layers as L
-from ..network.network import Network, concat_channels, sum_weights
+from ..network import primitives as P
+from ..network.blocks import Block
+from ..network.network import Network
+from ..network.primitives import Operation
 
 Node = Hashable
 ENTRY = -1
@@ -95,63 +97,56 @@ def compiled(network: Network) -> Program:
     blocks = network.blocks()
     if sum(len(block.pieces[0]) for block in blocks) > MOST_NODES:
         raise KcalcError(f"the network has more than {MOST_NODES} nodes that do not repeat")
-    channels = concat_channels(network)
     activations: dict[Activation, int] = {}
     depth = _depths(network)
     pieces = []
     for block in blocks:
-        number = {node: i for i, node in enumerate(block.pieces[0])}
-        steps = []
-        for node in block.pieces[0]:
-            layer, parents = network.layer(node), network.parents(node)
-            reads = tuple(number.get(p, ENTRY) for p in parents)
-            steps.append(_step(node, layer, reads, activations, channels.get(node, ()), [depth[p] for p in parents]))
+        piece = [op for node in block.pieces[0] for op in network.operations_of[node]]
+        number = {op.node: i for i, op in enumerate(piece)}
+        steps = [_step(op, tuple(number.get(p, ENTRY) for p in op.reads), activations, [depth[p] for p in op.reads]) for op in piece]
         pieces.append(Piece(block.count, tuple(steps)))
     program = Program(tuple(pieces), tuple(activations), ())
-    places = [program.place(node) or _last(blocks, node) for node in network.outputs]
+    places = [program.place(node) or _last(program, blocks, node) for node in network.outputs]
     return Program(program.pieces, program.activations, tuple(places))
 
 
-def _last(blocks: Sequence[Any], node: Node) -> tuple[int, int]:
+def _last(program: Program, blocks: Sequence[Block], node: Node) -> tuple[int, int]:
     """The place of an output in the last repetition of a block."""
-    for i, block in enumerate(blocks):
+    for block in blocks:
         if node in block.pieces[-1]:
-            return i, block.pieces[-1].index(node)
+            place = program.place(block.pieces[0][block.pieces[-1].index(node)])
+            assert place is not None
+            return place
     raise KcalcError(f"the output {node!r} lies in the middle of repeated blocks")
 
 
 def _depths(network: Network) -> dict[Node, int]:
     depth: dict[Node, int] = {}
-    for node, layer, parents in network.steps():
-        depth[node] = max((depth[p] for p in parents), default=0) + isinstance(layer, L.Nonlinear)
+    for node, op, reads in network.operations:
+        depth[node] = max((depth[p] for p in reads), default=0) + isinstance(op, P.Post)
     return depth
 
 
-def _step(
-    node: Node, layer: L.Layer, reads: tuple[int, ...], activations: dict[Activation, int], channels: Sequence[Any], depths: list[int]
-) -> Step:
-    match layer:
-        case L.Input():
+def _step(operation: Operation, reads: tuple[int, ...], activations: dict[Activation, int], depths: list[int]) -> Step:
+    node, op, _ = operation
+    match op:
+        case P.Source():
             return Step(node, "in", ())
-        case L.Affine():
-            return Step(node, "aff", reads, (float(layer.sigma_w), float(layer.sigma_b)), standardised=layer.standardised)
-        case L.Nonlinear():
-            return Step(node, "phi", reads, activation=activations.setdefault(layer.activation, len(activations)))
-        case L.Sum():
-            weights = tuple(float(w) for w in sum_weights(layer, len(reads)))
-            shortcut = None if layer.weights is None or len(reads) != 2 else int(depths[1] < depths[0])
-            return Step(node, "sum", reads, weights, shortcut=shortcut)
-        case L.Product():
+        case P.Fresh():
+            return Step(node, "aff", reads, (float(op.sigma_w), float(op.sigma_b)), standardised=op.standardised)
+        case P.Post():
+            return Step(node, "phi", reads, activation=activations.setdefault(op.activation, len(activations)))
+        case P.Mix():
+            stated = len(reads) == 2 and getattr(op.origin, "weights", None) is not None
+            weights = tuple(map(float, op.weights))
+            return Step(node, "sum" if len(reads) > 1 else "scl", reads, weights, shortcut=int(depths[1] < depths[0]) if stated else None)
+        case P.Prod():
             return Step(node, "prd", reads)
-        case L.Concat():
-            total = float(sum(channels))
-            return Step(node, "cat", reads, tuple(float(k) / total for k in channels))
-        case L.Scale():
-            return Step(node, "scl", reads, (float(layer.factor),))
-        case L.LayerNorm():
-            return Step(node, "ln", reads)
-        case L.RMSNorm():
-            return Step(node, "rms", reads)
-        case L.Identity() | L.Flatten() | L.Dropout() | L.Pool():
+        case P.Join():
+            total = float(sum(op.channels))
+            return Step(node, "cat", reads, tuple(float(k) / total for k in op.channels))
+        case P.Norm(over="channels"):
+            return Step(node, "ln" if op.centred else "rms", reads)
+        case None | P.Reshape() | P.Mask() | P.Max() | P.Blend(matrix=None):
             return Step(node, "id", reads)
-    raise KcalcError(f"node {node!r} is a {type(layer).__name__}, for which the page has no rule")
+    raise KcalcError(f"node {node!r} is a {op.kind}, for which the page has no rule")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
+
+import sympy as sp
 
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
@@ -64,34 +66,20 @@ def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = N
 
 def described(network: Network) -> str:
     """A description of a network, in one line."""
-    kinds = {type(layer) for _, layer, _ in network.steps()}
-    joins = any(isinstance(layer, L.Sum) and len(parents) > 1 for _, layer, parents in network.steps())
-    norms = [kind.__name__ for kind in (L.BatchNorm, L.LayerNorm, L.GroupNorm, L.RMSNorm) if kind in kinds]
-    shape_ = (
-        "A network with sums of branches" if joins else "A network with concatenations" if _concatenates(network) else "A chain of layers"
-    )
+    joins = any(len(network.parents(node)) > 1 for node in network.nodes_of(L.Sum))
+    norms = [kind.__name__ for kind in (L.BatchNorm, L.LayerNorm, L.GroupNorm, L.RMSNorm) if network.nodes_of(kind)]
+    concatenates = network.nodes_of(L.Concat)
+    shape_ = "A network with sums of branches" if joins else "A network with concatenations" if concatenates else "A chain of layers"
     names = dict.fromkeys(phi.name for phi in network.activations)
     words = f"{shape_}, activation {', '.join(names)}" if names else f"{shape_} without activations"
     return words + (f", with {' and '.join(norms)}" if norms else "")
-
-
-def _concatenates(network: Network) -> bool:
-    return any(type(layer).__name__ == "Concat" for _, layer, _ in network.steps())
 
 
 def in_floats(network: Network) -> Network:
     """The network with its SymPy numbers as floats, which saves converting them at every reading; as it is where it holds symbols."""
     if network.free_symbols:
         return network
-
-    def plain(_: Any, layer: L.Layer) -> L.Layer:
-        if isinstance(layer, L.Sum) and layer.weights is not None:
-            return replace(layer, weights=tuple(map(float, layer.weights)))
-        if isinstance(layer, L.Affine):
-            return replace(layer, sigma_w=float(layer.sigma_w), sigma_b=float(layer.sigma_b))
-        return replace(layer, factor=float(layer.factor)) if isinstance(layer, L.Scale) else layer
-
-    return network.map_layers(plain)
+    return network.map_layers(lambda _, x: x.mapped(lambda value: float(value) if isinstance(value, sp.Expr) else value))
 
 
 # -- shaping ----------------------------------------------------------------------------------------------------------

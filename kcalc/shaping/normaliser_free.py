@@ -175,7 +175,7 @@ def _standardised(network: Network) -> Network:
                 f"node {node!r} reads one channel in each of its {layer.groups} groups, and standardised weights over one channel are 0; "
                 + either("use fewer groups", advised("give standardise=False", "nf", standardise=False))
             )
-    return network.map_layers(lambda _, layer: replace(layer, standardised=True) if isinstance(layer, L.Affine) else layer)
+    return network.map_layers(lambda node, layer: replace(layer, standardised=True), L.Affine)
 
 
 def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: float) -> Network:

@@ -269,25 +269,23 @@ def _with(network: Network, activation: Any) -> Network:
     if activation is None:
         return network
     chosen = Nonlinear(activation)
-    return network.map_layers(lambda _, layer: chosen if isinstance(layer, Nonlinear) else layer)
+    return network.map_layers(lambda node, layer: chosen, Nonlinear)
 
 
 def _without_norms(network: Network) -> Network:
     """The network without LayerNorm and RMSNorm, all its sums normalised as its own q values weigh them."""
-    biased = next((n for n, layer, _ in network.steps() if isinstance(layer, Affine) and layer.sigma_b != 0), None)
+    biased = next((n for n in network.nodes_of(Affine) if network.layer(n).sigma_b != 0), None)
     if biased is not None:
         raise KcalcError(f"node {biased!r} has sigma_b, which shaping removes, so that no equivalent of the LayerNorm network is left")
     values = q_and_variances(network)
 
-    def weigh(node: Node, layer: Any) -> Any:
-        if not isinstance(layer, Sum):
-            return layer
+    def weigh(node: Node, layer: Sum) -> Sum:
         parents = network.parents(node)
         amounts = [float(w) * math.sqrt(values[p][0]) for w, p in zip(sum_weights(layer, len(parents)), parents, strict=True)]
         norm = math.sqrt(math.fsum(a * a for a in amounts))
         return Sum(tuple(a / norm for a in amounts))
 
-    return network.map_layers(weigh).without_normalization()
+    return network.map_layers(weigh, Sum).without_normalization()
 
 
 def apart(one: Network, other: Network) -> float:

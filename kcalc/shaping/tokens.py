@@ -59,7 +59,7 @@ class Tokens:
         shape = (len(self.cosines),) if shape is None else shape
         if prod(shape) != len(self.cosines):
             raise KcalcError(f"tokens gives cosines of {len(self.cosines)} tokens, but the inputs have {prod(shape)} locations {shape}")
-        free = network.map_layers(lambda _, layer: replace(layer, features=None) if isinstance(layer, Input) else layer)
+        free = network.map_layers(lambda node, layer: replace(layer, features=None), Input)
         return c_map(free, spatial="exact", image_shape=shape, weights="delta"), free, self.example.reshape(*shape, -1)
 
     def q_values(self, network: Network) -> dict[Node, Array]:
@@ -111,16 +111,14 @@ class Tokens:
         q = self.q_values(normed)
         changes: list[str] = []
 
-        def change(node: Node, layer: Any) -> Any:
-            if not isinstance(layer, TokenMix):
-                return layer
+        def change(node: Node, layer: TokenMix) -> TokenMix:
             sizes = np.sqrt(q[node])
             if np.abs(sizes - 1).max() <= ALIKE:
                 return layer
             changes.append(f"{node}: rows divided by {sizes.min():.6g} to {sizes.max():.6g}, so that every token keeps q = 1")
             return TokenMix(layer.array / sizes[:, None])
 
-        return network.map_layers(change), tuple(changes)
+        return network.map_layers(change, TokenMix), tuple(changes)
 
 
 def _with_norms(network: Network) -> Network:
@@ -168,9 +166,7 @@ def moves(layer: Any) -> bool:
 
 def unmixed(network: Network) -> Network:
     """The network whose tokens are left alone."""
-    if not network.nodes_of(TokenMix):
-        return network
-    return network.map_layers(lambda _, layer: Identity() if isinstance(layer, TokenMix) else layer)
+    return network.map_layers(lambda node, layer: Identity(), TokenMix)
 
 
 def with_tokens(shaped: Network, tokens: Tokens | None, rows: str) -> tuple[Network, tuple[str, ...]]:

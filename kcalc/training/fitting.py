@@ -13,15 +13,15 @@ from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError
 from ..network.layers import Affine, Flatten, Input, Nonlinear, Pool, Sum
 from ..network.network import Network, Step
+from ..network.primitives import Fresh
 
 Node = Hashable
 
 
 def is_convolutional(network: Network) -> bool:
     """Whether a network reads images as images: its input says so, or some layer has a window."""
-    layers = [network.layer(node) for node in network]
-    stated = any(isinstance(layer, Input) and layer.image_shape is not None for layer in layers)
-    return stated or any(isinstance(layer, Affine) and layer.kernel not in (1, (1, 1)) for layer in layers)
+    stated = any(network.layer(node).image_shape is not None for node in network.inputs)
+    return stated or any(not op.one_tap for _, op, _ in network.operations if isinstance(op, Fresh))
 
 
 def fitted(network: Network, classes: int, image_shape: tuple[int, int] | None) -> Network:
@@ -34,7 +34,7 @@ def fitted(network: Network, classes: int, image_shape: tuple[int, int] | None) 
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise KcalcError(f"a classifier has one input and one output, this network has {len(network.inputs)} and {len(network.outputs)}")
     (source,), (last,) = network.inputs, network.outputs
-    ends = isinstance(network.layer(last), Affine)
+    ends = last in network.nodes_of(Affine)
 
     def changed(node: Node, layer: Any) -> Any:
         if node == source:
@@ -46,10 +46,8 @@ def fitted(network: Network, classes: int, image_shape: tuple[int, int] | None) 
 
 
 def _with_head(network: Network, last: Node, classes: int, images: bool) -> Network:
-    layers = [network.layer(node) for node in network]
-    phi = next((layer.activation for layer in layers if isinstance(layer, Nonlinear)), None)
-    sigmas = [layer.sigma_w for layer in layers if isinstance(layer, Affine)]
-    head: list[Any] = [] if phi is None or isinstance(network.layer(last), Nonlinear) else [Nonlinear(phi)]
+    sigmas = [network.layer(node).sigma_w for node in network.nodes_of(Affine)]
+    head: list[Any] = [] if last in network.nodes_of(Nonlinear) else [Nonlinear(phi) for phi in network.activations[:1]]
     head += [Pool("mean"), Flatten()] if images else []
     steps: list[Step] = list(network.steps())
     for layer in (*head, Affine(classes, sigma_w=sigmas[-1] if sigmas else 1)):
@@ -97,10 +95,9 @@ def prelu(network: Network, features: int, slope: float = 0.25) -> tuple[Network
     relu = activation("relu")
     steps: list[Step] = []
     laws: dict[Node, Initialiser] = {}
-    for node, layer, parents in network.steps():
-        if isinstance(layer, Affine):
-            steps.append((node, replace(layer, sigma_w=gain), parents))
-        elif isinstance(layer, Nonlinear):
+    activated = set(network.nodes_of(Nonlinear))
+    for node, layer, parents in network.map_layers(lambda node, layer: replace(layer, sigma_w=gain), Affine).steps():
+        if node in activated:
             above, below, slopes = (f"{node}: {part}" for part in ("positive part", "negative part", "slopes"))
             steps.append((above, Nonlinear(relu), parents))
             steps.append((below, Nonlinear(relu.transformed(input_scale=-1)), parents))

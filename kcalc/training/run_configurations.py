@@ -155,15 +155,15 @@ def _replaced(network: Network, phi: Any) -> Network:
     if phi is None:
         return network
     chosen = Nonlinear(phi)
-    return network.map_layers(lambda _, layer: chosen if isinstance(layer, Nonlinear) else layer)
+    return network.map_layers(lambda node, layer: chosen, Nonlinear)
 
 
 def _edge_targets(network: Network, phi: Any) -> dict[str, Any]:
     """relu's edge is one point; elsewhere a small sigma_b is the usual choice."""
-    chosen = Nonlinear(phi) if phi is not None else next((layer for _, layer, _ in network.steps() if isinstance(layer, Nonlinear)), None)
-    if chosen is None:
+    if phi is None and not network.activations:
         raise KcalcError("the network has no nonlinear layer, so there is no edge of chaos to choose")
-    return {} if chosen.activation.degree == 1 else {"sigma_b": EOC_BIAS}
+    chosen = network.activations[0] if phi is None else activation(phi)
+    return {} if chosen.degree == 1 else {"sigma_b": EOC_BIAS}
 
 
 def _equivalent(model: Model) -> tuple[Model, Callable[[int, Split], Any]]:

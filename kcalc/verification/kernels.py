@@ -133,7 +133,8 @@ class _Work:
         self.order = [rows[node] for node in self.nodes]
         self.epsilon = float(jnp.finfo(model.dtype).eps)
         self.expected = self._expected()
-        self.affine = tuple(node for entry in self.plan.tensors for node in entry.nodes if isinstance(self.network.layer(node), Affine))
+        affine = self.network.nodes_of(Affine)
+        self.affine = tuple(node for entry in self.plan.tensors for node in entry.nodes if node in affine)
         self.theory = self._tangent_theory() if tangent else None
         self.slopes = self._gradient_theory() if gradients else None
 
@@ -268,7 +269,7 @@ class _Work:
         import jax.numpy as jnp
 
         jacobian = Jacobian(self.model, self.plan, self.network.outputs[0], self._counted)
-        leaves = [nodes for nodes, leaf in jacobian.leaves() if isinstance(self.network.layer(nodes[0]), Affine)]
+        leaves = [nodes for nodes, leaf in jacobian.leaves() if nodes[0] in self.affine]
 
         def case(arrays: list[Array]) -> Array:
             rows = jacobian.rows(params, dict(zip(inputs, arrays, strict=True)), jnp.zeros(1, int))
@@ -282,7 +283,7 @@ class _Work:
 
     def _counted(self, node: Node, leaf: str, values: Array) -> Array | None:
         """The parameters that theory counts: those of Affine layers, of Delta-initialised convolutions the centre tap."""
-        if not isinstance(self.network.layer(node), Affine):
+        if node not in self.affine:
             return None
         window = self.plan.fans[node].window
         if leaf == "weight" and window and self.plan.laws[node].delta:
@@ -318,12 +319,10 @@ def with_model_widths(model: Model, plan: Plan) -> Network:
     """Fill in widths from the model; drop Flattens of feature maps without locations, which do nothing and hide widths."""
 
     def widened(node: Node, layer: Any) -> Any:
-        if isinstance(layer, Flatten) and plan.nodes[node].below[0].locations is None:
-            return Identity()
-        width = model.features.get(node, model.default_features)
-        return replace(layer, features=width) if isinstance(layer, Affine | Input) and layer.features is None else layer
+        return layer if layer.features is not None else replace(layer, features=model.features.get(node, model.default_features))
 
-    return model.network.map_layers(widened)
+    flat = {node for node in model.network.nodes_of(Flatten) if plan.nodes[node].below[0].locations is None}
+    return model.network.map_layers(lambda node, layer: Identity() if node in flat else layer, Flatten).map_layers(widened, Affine, Input)
 
 
 def refuse_heuristics(model: Model, network: Network, plan: Plan, heuristic: bool) -> tuple[Assumption, ...]:

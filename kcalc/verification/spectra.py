@@ -182,7 +182,8 @@ def _ends(network: Network, start: Node, end: Node) -> tuple[Node, Node]:
         if node is not None:
             network.layer(node)
     first = network.nodes_of(Affine)[0] if start is None and network.nodes_of(Affine) else start
-    cuts = [node for node in network.cut_nodes() if not isinstance(network.layer(node), Affine)]
+    affine = network.nodes_of(Affine)
+    cuts = [node for node in network.cut_nodes() if node not in affine]
     last = (cuts[-1] if cuts else network.outputs[0]) if end is None else end
     if first is None or order.index(first) >= order.index(last):
         raise KcalcError(f"start {first!r} must come before end {last!r} in the network; choose others")
@@ -270,10 +271,7 @@ def variance_spectra(
 
 
 def _times(network: Network, factor: float) -> Network:
-    def changed(_: Node, layer: Any) -> Any:
-        return replace(layer, sigma_w=factor * layer.sigma_w) if isinstance(layer, Affine) else layer
-
-    return network.map_layers(changed)
+    return network.map_layers(lambda node, layer: replace(layer, sigma_w=factor * layer.sigma_w), Affine)
 
 
 def histograms(spectra: Mapping[str, TrainingSpectra], ax: Axes | None = None) -> Axes:

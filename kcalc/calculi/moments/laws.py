@@ -11,7 +11,7 @@ import sympy as sp
 from ...fields.arguments import as_number
 from ...foundation.errors import KcalcError, unknown
 from ...network.layers import Affine
-from ...network.network import Network
+from ...network.network import Network, require_kind
 
 Node = Hashable
 _TAIL = sp.exp(-2) * sp.sqrt(2 / sp.pi) / sp.erf(sp.sqrt(2))  # 2 t N(t) / P(|z| < t) = 2 _TAIL at t = 2
@@ -79,8 +79,6 @@ def laws_by_node(network: Network, weights: Any) -> dict[Node, Law]:
     """{Affine node: law} of ``weights``: one law, or {node: law} with None for all others. Raises: KcalcError for other nodes."""
     given = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = law_of(given.pop(None, "gaussian"))
-    for node in given:
-        if not isinstance(network.layer(node), Affine):
-            raise KcalcError(f"node {node!r} is a {type(network.layer(node)).__name__} and has no weights; give laws of Affine nodes")
+    require_kind(network, given, " and has no weights; give laws of Affine nodes", Affine)
     named = {node: law_of(one) for node, one in given.items()}
     return {node: named.get(node, default) for node in network.nodes_of(Affine)}

@@ -178,9 +178,7 @@ def with_images(network: Network, image_shape: Any) -> Network:
         stated, shapes[node] = network.layer(node).image_shape, extents(asked, "image_shape")
         if stated not in (None, shapes[node]):
             raise KcalcError(f"the input {node!r} has image_shape={stated} in its layer, got {shapes[node]}; leave one of them out")
-    return network.map_layers(
-        lambda node, layer: replace(layer, image_shape=shapes[node]) if isinstance(layer, Input) and node in shapes else layer
-    )
+    return network.map_layers(lambda node, layer: replace(layer, image_shape=shapes.get(node, layer.image_shape)), Input)
 
 
 def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
@@ -190,7 +188,7 @@ def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
         _unit(correlation, "correlation", _has_symbols(correlation))
     given = dict(correlation) if isinstance(correlation, Mapping) else dict.fromkeys(network.nodes_of(Pool), correlation)
     for node in given:
-        if not isinstance(network.layer(node), Pool):
+        if node not in network.nodes_of(Pool):
             raise KcalcError(f"correlation is given for node {node!r}, a {type(network.layer(node)).__name__}; give it for Pool nodes")
     symbolic = bool(network.free_symbols) or any(_has_symbols(v) for v in given.values())
     return {node: _unit(value, f"correlation of {node!r}", symbolic) for node, value in given.items()}
@@ -227,7 +225,8 @@ def _read(
     start = backward.start(_positive(cotangent, "cotangent_moment", forward.symbolic))
     messages = interpret_back(network, backward.send, start, backward.add)
     _note_all(network, forward, given, law)
-    tensors = {node: _tensor(network, node, states, messages, backward) for node in network if messages[node] is not None}
+    sums = frozenset(network.nodes_of(Sum))
+    tensors = {node: _tensor(network, node, states, messages, backward, node in sums) for node in network if messages[node] is not None}
     for node in network.nodes_of(Nonlinear):
         _note_ratio(forward, node, tensors)
     live = [node for node in network.nodes_of(Affine) if node in tensors]
@@ -270,7 +269,9 @@ def _zeta(state: State, message: Message) -> Level:
     return total
 
 
-def _tensor(network: Network, node: Node, states: Mapping[Node, State], messages: Mapping[Node, Any], backward: Backward) -> TensorScaling:
+def _tensor(
+    network: Network, node: Node, states: Mapping[Node, State], messages: Mapping[Node, Any], backward: Backward, adds: bool
+) -> TensorScaling:
     state, message = states[node], messages[node]
     zeta = _zeta(state, message)
     back = State(message.parts, state.locations, state.size, state.law, 0).moment()
@@ -279,7 +280,7 @@ def _tensor(network: Network, node: Node, states: Mapping[Node, State], messages
     ratio, splits = None, None
     if len(parents) == 1:
         ratio = quotient(zeta, sent[0])
-    if isinstance(network.layer(node), Sum):
+    if adds:
         whole = sent[0]
         for term in sent[1:]:
             whole = whole.plus(term)

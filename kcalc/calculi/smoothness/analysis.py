@@ -13,8 +13,8 @@ from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import mapping, whole
 from ...maps.maps import Assumption
 from ...network.compose import interpret, require_network
-from ...network.layers import Flatten, Identity, Scale
 from ...network.network import Network, chosen_output
+from ...network.primitives import Mix, Reshape
 from ..checks import refuse_displaced, refuse_other_sizes
 from ..widths import with_widths
 from .hypotheses import hypotheses
@@ -215,10 +215,12 @@ def _smallest(array: np.ndarray) -> float:
 def _read(network: Network, node: Node, data: Mapping[Node, np.ndarray | None]) -> np.ndarray | None:
     """The data that a layer reads, None where it reads what other layers made."""
     factor, parent = 1.0, network.parents(node)[0]
-    while isinstance(network.layer(parent), Scale | Identity | Flatten):
-        layer: Any = network.layer(parent)
-        factor *= abs(float(layer.factor)) if isinstance(layer, Scale) else 1.0
-        parent = network.parents(parent)[0]
+    while len(network.parents(parent)) == 1:
+        (_, op, _) = network.operations_of[parent][-1]
+        if not (op is None or isinstance(op, Reshape | Mix)):
+            break
+        factor *= abs(float(op.weights[0])) if isinstance(op, Mix) else 1.0
+        (parent,) = network.parents(parent)
     array = data.get(parent)
     return None if array is None else factor * array
 

@@ -11,7 +11,7 @@ import numpy as np
 from ...fields.arguments import one_number, real_array
 from ...foundation.errors import KcalcError, glimpse
 from ...network.layers import Affine
-from ...network.network import Network
+from ...network.network import Network, require_kind
 from ...network.primitives import Fresh
 from .normalisers import Bounds, EntryNormalisation, Normaliser, WeightNormalisation, normaliser, positive_number
 
@@ -61,10 +61,8 @@ def check_nodes(network: Network, choices: Choices) -> None:
     """Raises: KcalcError where options name nodes that are not Affine."""
     for name in ("weights", "radius", "normalisation", "epsilon", "scale", "biases"):
         value = getattr(choices, name)
-        for node in value if isinstance(value, Mapping) else ():
-            if node is not None and not isinstance(network.layer(node), Affine):
-                kind = type(network.layer(node)).__name__
-                raise KcalcError(f"{name}: node {node!r} is a {kind}; parameters are those of Affine nodes")
+        nodes = [node for node in value if node is not None] if isinstance(value, Mapping) else ()
+        require_kind(network, nodes, f"; {name} is given for Affine nodes", Affine)
 
 
 def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> ParameterSet:

@@ -12,7 +12,6 @@ import numpy as np
 from ...fields.arguments import real_array
 from ...foundation.errors import KcalcError, unknown
 from ...foundation.plain_arguments import extents
-from ...network.layers import Input
 from ...network.network import Network
 
 Node = Hashable
@@ -32,8 +31,7 @@ def input_shapes(network: Network, image_shape: Any) -> Shapes:
                 raise unknown("input", node, map(str, network.inputs))
     shapes: Shapes = {}
     for node in network.inputs:
-        layer = network.layer(node)
-        said = layer.image_shape if isinstance(layer, Input) else None
+        said = network.layer(node).image_shape
         given = image_shape.get(node) if isinstance(image_shape, Mapping) else image_shape
         if given is None and said is None:
             raise KcalcError(
@@ -67,8 +65,7 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
             raise KcalcError(
                 f"{what} must have shape (N, {', '.join(map(str, shape))}, channels) for the input {node!r}, got {array.shape}{hint}"
             )
-        layer = network.layer(node)
-        channels = layer.features if isinstance(layer, Input) else None
+        channels = network.layer(node).features
         if array.shape[-1] == 0 or (channels is not None and array.shape[-1] != channels):
             raise KcalcError(f"{what} has {array.shape[-1]} channels, the input {node!r} expects {channels or 'at least 1'}")
         if array.size and np.abs(array).max() > LARGEST:

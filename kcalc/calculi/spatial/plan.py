@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from ...foundation.errors import KcalcError
 from ...network import layers as L
 from ...network import primitives as P
 from ...network.network import Network
+from ..widths import filled
 from .geometry import Mixing, Window, convolution, everything, mixing, pooling
 
 Node = Hashable
@@ -148,26 +148,19 @@ def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
 
     Raises: KcalcError naming the node whose width is not known.
     """
-
-    def complete(_: Node, layer: Any) -> Any:
-        free = isinstance(layer, L.Affine) and layer.features is None and features is not None
-        return replace(layer, features=features) if free else layer
-
-    stated = network.map_layers(complete)
-    known: dict[Node, int | None] = {}
+    known = dict(filled(network, features, L.Affine).features)
     out: dict[Node, int] = {}
-    for node, layer, parents in stated.steps():
-        known[node] = stated.features[node]
-        if known[node] is None and parents and not isinstance(layer, L.Affine):
-            known[node] = known[parents[0]]
-        if isinstance(layer, L.Affine):
-            width = known[parents[0]]
+    for node, op, reads in network.operations:
+        if isinstance(op, P.Fresh):
+            width = known[reads[0]]
             if width is None:
                 raise KcalcError(
-                    f"the standard parameterisation needs the width of {parents[0]!r}, which node {node!r} reads; give features= to its "
+                    f"the standard parameterisation needs the width of {reads[0]!r}, which node {node!r} reads; give features= to its "
                     "layer (or to the Input), or pass features="
                 )
-            out[node] = width // layer.groups
+            out[node] = width // op.groups
+        elif known.get(node) is None and reads:
+            known[node] = known[reads[0]]
     return out
 
 

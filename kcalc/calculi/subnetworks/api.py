@@ -55,8 +55,8 @@ class Subnetworks(tuple[Subnetwork, ...], Tabled):
     @property
     def nonlinear(self) -> Subnetworks:
         """Those with a nonlinear layer, without which a subnetwork has slope 1 and curvature 0."""
-        layer = self.network.layer
-        kept = (s for s in self if any(isinstance(layer(node), Nonlinear) for node in s.layers))
+        nonlinear = set(self.network.nodes_of(Nonlinear))
+        kept = (s for s in self if not nonlinear.isdisjoint(s.layers))
         return Subnetworks(kept, self.network, self.permissive)
 
     def draw(self, ax: Axes | None = None, **options: Any) -> Axes:

@@ -202,8 +202,8 @@ class Subnetwork(Shown):
 
         Where the map of ``entry`` comes fresh from weights, as activations want it, ``entry`` is an Affine behind that Input.
         """
-        layer, width = self.within.layer(self.entry), self.within.features[self.entry]
-        first: list[Step] = [(self.entry, layer if isinstance(layer, L.Input) else L.Input(width), ())]
+        width = self.within.features[self.entry]
+        first: list[Step] = [(self.entry, L.Input(width) if self.within.parents(self.entry) else self.within.layer(self.entry), ())]
         if self._is_fresh():
             name = f"input of {self.entry}"
             while name in self.layers or name == self.entry:
