@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 
 from ..foundation.repetition import repetition
-from .layers import Input, Layer, Sum
+from .layers import Layer
 
 Node = Hashable
 Step = tuple[Node, Layer, tuple[Node, ...]]
@@ -53,7 +53,7 @@ def cut_nodes(steps: Sequence[Step], outputs: Sequence[Node]) -> list[Node]:
             last_use[parent] = i
     for node in outputs:
         last_use[node] = len(steps)
-    last_input = max((position[node] for node, layer, _ in steps if not layer_reads(layer)), default=0)
+    last_input = max((position[node] for node, _, parents in steps if not parents), default=0)
     cuts: list[Node] = []
     reach = 0  # the furthest reader of any earlier node
     for i, (node, _, _) in enumerate(steps):
@@ -61,11 +61,6 @@ def cut_nodes(steps: Sequence[Step], outputs: Sequence[Node]) -> list[Node]:
             cuts.append(node)
         reach = max(reach, last_use[node])
     return cuts
-
-
-def layer_reads(layer: Layer) -> bool:
-    """True if a layer reads something (an Input does not)."""
-    return not isinstance(layer, Input)
 
 
 def find_blocks(steps: Sequence[Step], outputs: Sequence[Node]) -> tuple[Block, ...]:
@@ -137,25 +132,14 @@ def same_structure(first: Sequence[Step], first_out: Sequence[Node], second: Seq
     )
 
 
-def _edge_labels(layer: Layer, count: int) -> list[Any]:
-    """The key that distinguishes the inputs of a node: their slot, or for a Sum their weight."""
-    if isinstance(layer, Sum):
-        return [("weight", w) for w in layer.weights or (1,) * count]
-    return list(range(count))
-
-
-def _kind(layer: Layer) -> Any:
-    return Sum if isinstance(layer, Sum) else layer
-
-
 def _coloured(steps: Sequence[Step], outputs: set[Node]) -> nx.DiGraph:
     """The graph with nodes coloured by their structure above and below, so that equal colours may correspond."""
     up: dict[Node, int] = {}
     labels: dict[Node, dict[Node, tuple[Any, ...]]] = {}
     for node, layer, parents in steps:
-        marks = _edge_labels(layer, len(parents))
+        kind, marks = layer.colour(len(parents))
         above = Counter((mark, up[p]) for mark, p in zip(marks, parents, strict=True))
-        up[node] = hash((_kind(layer), frozenset(above.items()), node in outputs))
+        up[node] = hash((kind, frozenset(above.items()), node in outputs))
         for mark, parent in zip(marks, parents, strict=True):
             labels.setdefault(node, {}).setdefault(parent, ())
             labels[node][parent] = (*labels[node][parent], mark)

@@ -64,13 +64,13 @@ def _fold(
 def _reads_others_preactivated(network: Network, node: Hashable) -> bool:
     """Whether in ``network.preactivated()`` other nodes lie between an activation and the weights before it."""
     other, waiting = network.preactivated(), [node]
-    seen = set(waiting)
+    seen = {node, *network.nodes_of(Affine)}
     while waiting:
         here = waiting.pop()
         parents = network.parents(here)
         if other.parents(here) != parents:
             return True
-        fresh = [p for p in parents if p not in seen and not isinstance(network.layer(p), Affine)]
+        fresh = [p for p in parents if p not in seen]
         seen.update(fresh)
         waiting.extend(fresh)
     return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,7 @@ import sympy as sp
 
 from ..activations import Activation, activation
 from ..fields.arguments import as_number
-from ..foundation.errors import KcalcError, glimpse
+from ..foundation.errors import GraphError, KcalcError, glimpse
 from ..foundation.plain_arguments import LARGEST, choice, extents, items, truth, utf8, whole
 from . import primitives as P
 from .primitives import Primitive, Program, Reads
@@ -67,9 +67,15 @@ def _extent(layer: object, name: str, optional: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Layer:
-    """Base of all layers. ``arity`` is the least and greatest number of inputs."""
+    """Base of all layers.
+
+    ``arity``: the least and greatest number of inputs. ``per_input``: {field of one number per input: these numbers in words}. ``passes``:
+    whether kernel maps take its output for its input, as they do for pooling.
+    """
 
     arity: ClassVar[tuple[float, float]] = (1, 1)
+    per_input: ClassVar[Mapping[str, str]] = {}
+    passes: ClassVar[bool] = False
 
     @property
     def free_symbols(self) -> set[sp.Symbol]:
@@ -95,6 +101,18 @@ class Layer:
         """The layer as primitives (:mod:`kcalc.network.primitives`): one, a program of several, or None where it passes its input on."""
         return P.Unknown(origin=self)
 
+    def emits(self, reads: Reads) -> Any:
+        """The channels of its output, None where they are not known. Raises: GraphError where those of the inputs contradict."""
+        counts = {k for k in reads.channels if k is not None}
+        if len(counts) > 1:
+            pairs = ", ".join(f"{p!r}: {k}" for p, k in zip(reads.parents, reads.channels, strict=True))
+            raise GraphError(f"node {reads.node!r} ({type(self).__name__}) reads feature maps of different widths ({pairs})")
+        return counts.pop() if counts else None
+
+    def colour(self, count: int) -> tuple[Any, Sequence[Any]]:
+        """(the layer without the order of its inputs, the mark of each of ``count`` inputs), by which networks are compared."""
+        return self, range(count)
+
 
 @dataclass(frozen=True)
 class Input(Layer):
@@ -110,6 +128,9 @@ class Input(Layer):
 
     def lowered(self, reads: Reads) -> Primitive:
         return P.Source(origin=self)
+
+    def emits(self, reads: Reads) -> Any:
+        return self.features
 
 
 @dataclass(frozen=True)
@@ -167,6 +188,12 @@ class Affine(Layer):
         given = {item.name: getattr(self, item.name) for item in fields(self)}
         return P.Fresh(**given, reads=reads.channels[0], origin=self)
 
+    def emits(self, reads: Reads) -> Any:
+        for count, what in ((reads.channels[0], "input"), (self.features, "output")):
+            if count is not None and self.groups != 1 and count % self.groups:
+                raise GraphError(f"node {reads.node!r}: {self.groups} groups do not divide its {count} {what} channels")
+        return self.features
+
 
 @dataclass(frozen=True)
 class Nonlinear(Layer):
@@ -191,6 +218,7 @@ class Sum(Layer):
 
     weights: tuple[Number, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (1, MANY)
+    per_input: ClassVar[Mapping[str, str]] = {"weights": "weights"}
 
     if TYPE_CHECKING:
 
@@ -209,6 +237,9 @@ class Sum(Layer):
     def lowered(self, reads: Reads) -> Primitive:
         return P.Mix(weights=self.weights if self.weights is not None else (1,) * len(reads.parents), origin=self)
 
+    def colour(self, count: int) -> tuple[Any, Sequence[Any]]:
+        return Sum, [("weight", w) for w in self.weights or (1,) * count]
+
 
 @dataclass(frozen=True)
 class Concat(Layer):
@@ -216,6 +247,7 @@ class Concat(Layer):
 
     channels: tuple[Number, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (1, MANY)
+    per_input: ClassVar[Mapping[str, str]] = {"channels": "channel counts"}
 
     if TYPE_CHECKING:
 
@@ -242,6 +274,13 @@ class Concat(Layer):
             "channels="
         )
         return P.Join(counts=None, problem=problem, origin=self)
+
+    def emits(self, reads: Reads) -> Any:
+        counts = reads.channels if self.channels is None else self.channels
+        for parent, width, given in zip(reads.parents, reads.channels, counts, strict=True):
+            if width is not None and isinstance(given, int) and width != given:
+                raise GraphError(f"node {reads.node!r} (Concat) says {given} channels for {parent!r}, which emits {width}")
+        return sum(counts) if all(isinstance(k, int) for k in counts) else None
 
 
 @dataclass(frozen=True)
@@ -390,6 +429,9 @@ class Embedding(Layer):
         given = {item.name: getattr(affine, item.name) for item in fields(affine)}
         return P.Fresh(**given, reads=self.vocabulary, origin=self)
 
+    def emits(self, reads: Reads) -> Any:
+        return self.features
+
 
 @dataclass(frozen=True)
 class Positions(Layer):
@@ -470,6 +512,25 @@ class Attend(Layer):
         names = ("heads", "key_width", "causal", "scale", "identity", "centre", "rotary", "alibi")
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
 
+    def emits(self, reads: Reads) -> Any:
+        """The channels of all heads of values."""
+        queries, keys, values = reads.channels
+        heads, shared = self.heads, self.key_heads or self.heads
+        widths = ((queries, heads, "queries"), (keys, shared, "keys"), (values, shared, "values"))
+        for width, count, what in widths:
+            if width is not None and count is not None and width % count:
+                raise GraphError(f"node {reads.node!r}: {count} heads do not divide the {width} channels of its {what}")
+        for width, count, what in widths[:2]:
+            if None not in (width, count, self.key_width) and width != count * self.key_width:  # pyright: ignore[reportOptionalOperand]
+                raise GraphError(
+                    f"node {reads.node!r}: {count} heads of key_width {self.key_width} are not the {width} channels of its {what}"
+                )
+        if heads is None or values is None:
+            if heads is None and None not in (queries, keys) and queries != keys:
+                raise GraphError(f"node {reads.node!r}: {queries} channels of queries and {keys} of keys; say heads= and key_heads=")
+            return values
+        return values // (shared or 1) * heads
+
 
 POOLS = ("max", "mean", "weighted_mean")
 
@@ -486,6 +547,7 @@ class Pool(Layer):
     window: int | tuple[int, ...] | None = None
     stride: int | tuple[int, ...] | None = None
     padding: str = "valid"
+    passes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         choice(self.kind, "pooling kind", POOLS)
@@ -503,6 +565,7 @@ class Dropout(Layer):
     """Dropout of a fraction ``rate`` in [0, 1) with rescaling; the identity in evaluation."""
 
     rate: Number
+    passes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", as_number(self.rate, "Dropout.rate"))
@@ -517,13 +580,20 @@ class Dropout(Layer):
 class Flatten(Layer):
     """Locations become channels."""
 
+    passes: ClassVar[bool] = True
+
     def lowered(self, reads: Reads) -> Primitive:
         return P.Reshape(origin=self)
+
+    def emits(self, reads: Reads) -> None:
+        return None
 
 
 @dataclass(frozen=True)
 class Identity(Layer):
     """Passes its input on."""
+
+    passes: ClassVar[bool] = True
 
     def lowered(self, reads: Reads) -> None:
         return None
@@ -547,6 +617,9 @@ class Opaque(Layer):
         utf8(self.name, "Opaque: name")
         utf8(self.reason, "Opaque: reason")
         _count(self, "features", optional=True)
+
+    def emits(self, reads: Reads) -> Any:
+        return self.features
 
 
 def _positive(layer: Layer, name: str) -> None:

@@ -259,7 +259,7 @@ class Network:
         It computes another function than a post-activation network (ResNet V1), of which the kernel calculus holds: sums of activations
         that share their input have no independent addends. Node labels stay. [DKS sec. 23]
         """
-        return self._kept(Network.from_steps(preactivated_steps(tuple(self.steps())), self.outputs))
+        return self._kept(Network.from_steps(preactivated_steps(self), self.outputs))
 
     def without(self, dropped: Iterable[Node]) -> Network:
         """The network with one-input nodes bypassed: their readers read their input instead.

@@ -9,7 +9,8 @@ import networkx as nx
 
 from ..foundation.errors import GraphError, glimpse
 from ..foundation.plain_arguments import utf8
-from .layers import Affine, Attend, Concat, Embedding, Flatten, Input, Layer, Opaque, Sum
+from .layers import Layer
+from .primitives import Reads
 
 Node = Hashable
 Step = tuple[Node, Layer, tuple[Node, ...]]
@@ -85,16 +86,16 @@ def _wrong_arity(node: Node, layer: Layer, total: int) -> GraphError:
 def _arity_hint(layer: Layer, total: int) -> str:
     if total == 0:
         return "; a node without inputs must be an Input"
-    if isinstance(layer, Input):
+    if layer.arity[1] == 0:
         return "; an Input reads nothing"
     return "; add the inputs with a Sum or Concat node first"
 
 
 def _check_numbers(node: Node, layer: Layer, count: int) -> None:
-    if isinstance(layer, Sum) and layer.weights is not None and len(layer.weights) != count:
-        raise GraphError(f"node {node!r} (Sum) has {len(layer.weights)} weights for {count} inputs")
-    if isinstance(layer, Concat) and layer.channels is not None and len(layer.channels) != count:
-        raise GraphError(f"node {node!r} (Concat) has {len(layer.channels)} channel counts for {count} inputs")
+    for name, what in layer.per_input.items():
+        given = getattr(layer, name)
+        if given is not None and len(given) != count:
+            raise GraphError(f"node {node!r} ({type(layer).__name__}) has {len(given)} {what} for {count} inputs")
 
 
 def read_steps(steps: Iterable[Step]) -> tuple[dict[Node, Layer], dict[Node, tuple[Node, ...]]]:
@@ -179,7 +180,7 @@ def check_outputs(
     Raises: GraphError if an Input is read by nothing, or a node leads to no declared output.
     """
     sinks = [node for node in layers if not readers[node]]
-    idle = next((node for node in sinks if isinstance(layers[node], Input)), None)
+    idle = next((node for node in sinks if layers[node].arity[1] == 0), None)
     if idle is not None:
         raise GraphError(f"input {idle!r} dangles: nothing reads it; connect it or remove it")
     if declared is None:
@@ -203,56 +204,5 @@ def infer_features(steps: Iterable[Step]) -> Features:
     """The number of channels every node emits, None where unknown. Raises: GraphError where counts contradict."""
     features: Features = {}
     for node, layer, parents in steps:
-        known = [features[p] for p in parents]
-        if isinstance(layer, Input | Opaque | Embedding):
-            features[node] = layer.features
-        elif isinstance(layer, Attend):
-            features[node] = _attended(node, layer, known)
-        elif isinstance(layer, Affine):
-            features[node] = layer.features
-            _check_groups(node, layer, known[0])
-        elif isinstance(layer, Concat):
-            features[node] = _concatenated(node, layer, parents, known)
-        elif isinstance(layer, Flatten):
-            features[node] = None
-        else:
-            counts = {k for k in known if k is not None}
-            if len(counts) > 1:
-                pairs = ", ".join(f"{p!r}: {k}" for p, k in zip(parents, known, strict=True))
-                raise GraphError(f"node {node!r} ({type(layer).__name__}) reads feature maps of different widths ({pairs})")
-            features[node] = counts.pop() if counts else None
+        features[node] = layer.emits(Reads(node, parents, tuple(features[p] for p in parents)))
     return features
-
-
-def _check_groups(node: Node, layer: Affine, width: int | None) -> None:
-    for count, what in ((width, "input"), (layer.features, "output")):
-        if count is not None and layer.groups != 1 and count % layer.groups:
-            raise GraphError(f"node {node!r}: {layer.groups} groups do not divide its {count} {what} channels")
-
-
-def _attended(node: Node, layer: Attend, known: list[int | None]) -> int | None:
-    """The channels of attention: those of all heads of values."""
-    queries, keys, values = known
-    heads, shared = layer.heads, layer.key_heads or layer.heads
-    widths = ((queries, heads, "queries"), (keys, shared, "keys"), (values, shared, "values"))
-    for width, count, what in widths:
-        if width is not None and count is not None and width % count:
-            raise GraphError(f"node {node!r}: {count} heads do not divide the {width} channels of its {what}")
-    for width, count, what in widths[:2]:
-        if None not in (width, count, layer.key_width) and width != count * layer.key_width:  # pyright: ignore[reportOptionalOperand]
-            raise GraphError(f"node {node!r}: {count} heads of key_width {layer.key_width} are not the {width} channels of its {what}")
-    if heads is None or values is None:
-        if heads is None and None not in (queries, keys) and queries != keys:
-            raise GraphError(f"node {node!r}: {queries} channels of queries and {keys} of keys; say heads= and key_heads=")
-        return values
-    return values // (shared or 1) * heads
-
-
-def _concatenated(node: Node, layer: Concat, parents: tuple[Node, ...], known: list[int | None]) -> int | None:
-    counts: list[Any] = list(known)
-    if layer.channels is not None:
-        for parent, width, given in zip(parents, known, layer.channels, strict=True):
-            if width is not None and isinstance(given, int) and width != given:
-                raise GraphError(f"node {node!r} (Concat) says {given} channels for {parent!r}, which emits {width}")
-        counts = list(layer.channels)
-    return sum(counts) if all(isinstance(k, int) for k in counts) else None

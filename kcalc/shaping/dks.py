@@ -83,7 +83,7 @@ def dks(
     reading = mu if subnetworks == "strict" else mu.forward
     _check_reach(plain, reading, float(zeta))
     slope = float(reading.inverse(float(zeta)))
-    layers = {node: layer.activation for node, layer, _ in plain.steps() if isinstance(layer, Nonlinear)}
+    layers = {node: plain.layer(node).activation for node in plain.nodes_of(Nonlinear)}
     try:
         solved = {phi: constants_for(phi, slope, wanted, free_slope) for phi in dict.fromkeys(layers.values())}
     except OutOfReach as error:

@@ -33,7 +33,6 @@ PER_DECADE = 9.3  # points of the search
 LARGEST_SIGMA = 1e6
 ROUNDING = 1e-13
 DKS = "use method='dks'"
-PASSING = (L.Identity, L.Flatten, L.Pool, L.Dropout)
 NORMS = (L.LayerNorm, L.RMSNorm, L.GroupNorm)
 KEPT = 1e-9  # how far q may be from q*, relatively
 FROM_INPUT = (-1.0, -1.0)  # sigmas that follow from q*
@@ -274,10 +273,9 @@ def _affines(network: Network, points: dict[Activation, Edge], level: float) -> 
     layers: dict[Any, L.Affine] = {}
     channels, mixed = concat_channels(network), []
     edits: list[str] = []
-    for node, layer, parents in network.steps():
-        if not isinstance(layer, L.Affine):
-            continue
-        read = _read(network, parents[0], channels)
+    for node in network.nodes_of(L.Affine):
+        layer = network.layer(node)
+        read = _read(network, network.parents(node)[0], channels)
         kinds = {_kind(network, source, points) for source, _ in read}
         if len(kinds) == 1:
             sigmas = kinds.pop()
@@ -321,7 +319,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
     channels = concat_channels(shaped)
     for node, layer, parents in shaped.steps():
         read = q[parents[0]] if parents else 1.0
-        source[node] = source[parents[0]] if isinstance(layer, PASSING) else node
+        source[node] = source[parents[0]] if layer.passes else node
         if isinstance(layer, L.Nonlinear):
             if abs(read / level - 1) > KEPT:
                 setter = source[parents[0]]
@@ -348,7 +346,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
 def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[Any, float]]:
     """(layer that sets q, share of the channels) of a node's output: through Pool and the like, and the parts of Concat."""
     layer = network.layer(node)
-    if isinstance(layer, PASSING):
+    if layer.passes:
         return _read(network, network.parents(node)[0], channels)
     if not isinstance(layer, L.Concat):
         return [(node, 1.0)]

@@ -118,9 +118,8 @@ def equivalent_arrays(
 def _result(network: Network, found: Absorption) -> EquivalentParameters:
     affine: dict[Node, Change] = {}
     layers, changes, spoilt = dict(found.layers), list(found.changes), []
-    for node, layer, parents in network.steps():
-        if not isinstance(layer, Affine):
-            continue
+    for node in network.nodes_of(Affine):
+        layer, parents = network.layer(node), network.parents(node)
         own = found.relation(found.blocks[node][0])
         change = affine[node] = Change(tuple(found.relation(block) for block in found.blocks[parents[0]]), own.scale, own.shift)
         if change.trivial:

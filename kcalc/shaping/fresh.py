@@ -13,7 +13,6 @@ from .advice import advised, either
 from .tokens import unmixed
 
 Node = Hashable
-PASSING = (L.Identity, L.Flatten, L.Pool)
 OPENED = {  # the remedy where factors or addends share weights
     L.Sum: "end all addends of this Sum but one in their own Affine",
     L.Product: "end all factors of this Product but one in their own Affine",
@@ -38,11 +37,11 @@ def check_fresh(network: Network) -> None:
 
 def _activation_before(network: Network, node: Node) -> Node:
     """The nearest activation that a node reads without weights between, or its own input where there is none."""
-    waiting = list(network.parents(node))
+    waiting, activated, affine = list(network.parents(node)), network.nodes_of(L.Nonlinear), network.nodes_of(L.Affine)
     for here in waiting:  # grows as it is read
-        if isinstance(network.layer(here), L.Nonlinear):
+        if here in activated:
             return here
-        if not isinstance(network.layer(here), L.Affine):
+        if here not in affine:
             waiting += [parent for parent in network.parents(here) if parent not in waiting]
     return network.parents(node)[0]
 
@@ -61,7 +60,7 @@ def simply_fresh(network: Network) -> bool:
             if layer.groups > 1:  # of one channel each, perhaps
                 return False
             gaussian[node], own[node] = True, readers[node] == 1
-        elif isinstance(layer, PASSING):
+        elif layer.passes:
             gaussian[node], own[node] = gaussian[parents[0]], own[parents[0]] and readers[node] == 1
         elif isinstance(layer, L.Sum):
             if sum(not own[parent] for parent in parents) > 1:

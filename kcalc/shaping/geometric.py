@@ -18,7 +18,7 @@ from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import choice, truth
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
-from ..network.layers import Affine, Dropout, Flatten, Identity, Input, Nonlinear, Pool, Scale
+from ..network.layers import Affine, Input, Nonlinear, Scale
 from ..network.network import Network, Step
 from .advice import shaping_method
 from .base import Shaping, prepared
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
-PASSING = (Pool, Dropout, Flatten, Identity)
 SPREADS = {"gamma": "max gamma / min gamma", "nu": "max nu / min nu"}
 
 
@@ -236,13 +235,11 @@ class _Plan:
 
     def _kept(self, node: Node) -> float | None:
         """The factor of second moments by the activation before a layer; None where a layer reads an input."""
-        layer = self.base.layer(node)
-        while isinstance(layer, PASSING):
-            node = self.base.parents(node)[0]
-            layer = self.base.layer(node)
-        if isinstance(layer, Input):
+        while self.base.layer(node).passes:
+            (node,) = self.base.parents(node)
+        if node in self.base.inputs:
             return None
-        return float(half(layer.activation) or 1) if isinstance(layer, Nonlinear) else 1.0
+        return float(half(self.base.layer(node).activation) or 1) if node in self.base.nodes_of(Nonlinear) else 1.0
 
 
 def _free(network: Network, name: str) -> str:

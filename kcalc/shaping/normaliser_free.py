@@ -29,7 +29,7 @@ from .fresh import check_fresh, check_sums
 from .measure import local_values
 from .moments import converged_moments
 from .norms import removals
-from .residual_blocks import PASSING, ResidualBlock, residual_blocks, with_residual_weights
+from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import apart, grown_weights, stream_variances
 from .search import check_shapeable
 
@@ -203,7 +203,7 @@ def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: flo
     for node, layer, parents in network.steps():
         if node in sums:
             steps.append((node, L.Sum((1, alpha) if sums[node].slot == 0 else (alpha, 1)), parents))
-        elif isinstance(layer, PASSING):
+        elif layer.passes:
             steps.append((node, layer, parents))
         else:
             steps.append((node, layer, tuple(map(divided, parents))))

@@ -11,13 +11,12 @@ from ..foundation.errors import KcalcError, unknown
 from ..foundation.plain_arguments import items
 from ..foundation.printing import Shown
 from ..network.combinators import residual_weights
-from ..network.layers import Affine, Dropout, Flatten, Identity, Nonlinear, Pool, Sum
+from ..network.layers import Affine, Nonlinear, Sum
 from ..network.network import Network, sum_weights
 
-__all__ = ["PASSING", "ResidualBlock", "residual_blocks", "with_residual_weights"]
+__all__ = ["ResidualBlock", "residual_blocks", "with_residual_weights"]
 
 Node = Hashable
-PASSING = (Identity, Flatten, Pool, Dropout)  # layers that pass a feature map on unchanged
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def _depth(end: int, entry: int, parents: Sequence[Sequence[int]], layers: Seque
 
 
 def _passes(end: int, entry: int, parents: Sequence[Sequence[int]], layers: Sequence[Any]) -> bool:
-    while end != entry and isinstance(layers[end], PASSING):
+    while end != entry and layers[end].passes:
         end = parents[end][0]
     return end == entry
 

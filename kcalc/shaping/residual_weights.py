@@ -30,7 +30,7 @@ from .block_slopes import common_weights
 from .measure import local_values
 from .moments import converged_moments
 from .norms import norm_slopes, refuse_means, removals, true_q
-from .residual_blocks import PASSING, ResidualBlock, require_blocks, residual_blocks, with_residual_weights
+from .residual_blocks import ResidualBlock, require_blocks, residual_blocks, with_residual_weights
 from .scales import normalisation
 
 Node = Hashable
@@ -209,8 +209,7 @@ def _by_slope(options: Mapping[str, float], network: Network, blocks: Sequence[R
     if "slope" not in options:
         raise KcalcError("scheme 'slope' needs slope: the greatest slope of a subnetwork's C map at 1")
     chosen = _with(network, activation)
-    kinds = dict.fromkeys(layer.activation for _, layer, _ in chosen.steps() if isinstance(layer, Nonlinear))
-    slopes = {phi: options["local_slope"] if "local_slope" in options else slope_of(phi) for phi in kinds}
+    slopes = {phi: options["local_slope"] if "local_slope" in options else slope_of(phi) for phi in chosen.activations}
     return common_weights(chosen, blocks, slopes, options["slope"])
 
 
@@ -236,7 +235,7 @@ def stream_variances(network: Network, blocks: Sequence[ResidualBlock], alpha: f
         if node in sums:
             variances[node] = variances[sums[node].shortcut] + alpha**2 * variances[sums[node].branch]
         else:
-            variances[node] = variances[parents[0]] if isinstance(layer, (*PASSING, Scale)) else 1.0
+            variances[node] = variances[parents[0]] if layer.passes or isinstance(layer, Scale) else 1.0
     return variances
 
 

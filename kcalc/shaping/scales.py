@@ -31,10 +31,8 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
     Raises: KcalcError for activations that vanish, sums in which the means of activations meet, and networks that cannot be shaped.
     """
     plain, changes = prepared(network, activation, products=True)
-    by_node: dict[Node, Constants] = {}
-    for node, layer, _ in plain.steps():
-        if isinstance(layer, Nonlinear):
-            by_node[node] = Constants(layer.activation, output_scale=float(layer.activation.second_moment(1.0)) ** -0.5)
+    phis = {node: plain.layer(node).activation for node in plain.nodes_of(Nonlinear)}
+    by_node = {node: Constants(phi, output_scale=float(phi.second_moment(1.0)) ** -0.5) for node, phi in phis.items()}
     shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
     check_fresh(shaped)
     check_sums(shaped, "Q_f(1) = 1", centred)
@@ -91,18 +89,18 @@ def weights(rule: str, network: Network, activation: Any = None) -> Consequences
     plain, changes = prepared(network, activation)
     variance, meaning = RULES[rule]
     edits: list[str] = []
-    layers: dict[Node, Affine] = {}
-    for node, layer, parents in plain.steps():
-        if isinstance(layer, Affine):
-            if layer.groups != 1 and rule in ("glorot", "fan_out"):
-                other = advised("use method='he'", "he") or advised("use method='lecun'", "lecun")
-                remedy = either("put a layer with groups=1 there", other)
-                raise KcalcError(f"node {node!r} has groups, for which the fan-out is another; {remedy}")
-            sigma = variance(layer, plain.features[parents[0]])
-            layers[node] = replace(layer, sigma_w=sigma)
-            if sigma != 1:
-                edits.append(f"{node}: sigma_w 1 -> {sigma:.10g}")
-    shaped = plain.map_layers(lambda node, layer: layers.get(node, layer))
+
+    def scaled(node: Node, layer: Affine) -> Affine:
+        if layer.groups != 1 and rule in ("glorot", "fan_out"):
+            other = advised("use method='he'", "he") or advised("use method='lecun'", "lecun")
+            remedy = either("put a layer with groups=1 there", other)
+            raise KcalcError(f"node {node!r} has groups, for which the fan-out is another; {remedy}")
+        sigma = variance(layer, plain.features[plain.parents(node)[0]])
+        if sigma != 1:
+            edits.append(f"{node}: sigma_w 1 -> {sigma:.10g}")
+        return replace(layer, sigma_w=sigma)
+
+    shaped = plain.map_layers(scaled, Affine)
     check_fresh(shaped)
     by_node = {node: Constants(_phi(plain, node)) for node in plain.nodes_of(Nonlinear)}
     note = Assumption("network", meaning)

@@ -57,7 +57,7 @@ def tat(
         raise KcalcError("eta (leaky ReLUs) and tau (smooth activations) exclude each other; give one")
     known = read_tokens(network, tokens, token_rows)
     plain, changes = prepared(network, activation, tokens=known)
-    kinds = {layer.activation for _, layer, _ in plain.steps() if isinstance(layer, Nonlinear)}
+    kinds = set(plain.activations)
     if tau is None and (eta is not None or all(_is_leaky(phi) for phi in kinds)):
         return _tailored(network, plain, changes, kinds, ETA if eta is None else eta, known, token_rows)
     return _smooth(network, plain, changes, kinds, TAU if tau is None else tau, known, token_rows)

@@ -13,6 +13,7 @@ import sympy as sp
 from ...activations import activation
 from ...network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Pool, Sum
 from ...network.network import Network
+from ...network.primitives import Fresh, Join, Mix, Norm, Post
 from .normal_means import Phi
 
 Node = Hashable
@@ -71,27 +72,27 @@ def _rational(value: Any) -> Any:
     return sp.Rational(value)
 
 
-def shares(layer: Any, count: int) -> list[Fraction]:
+def shares(op: Mix | Join) -> list[Fraction]:
     """The shares that a normalised sum or a concatenation gives what it mixes."""
-    if isinstance(layer, Sum):
-        return [Fraction(int(s.p), int(s.q)) for s in (_rational(w**2) for w in layer.weights or (sp.Integer(1),) * count)]
-    whole = [int(k) for k in layer.channels]
+    if isinstance(op, Mix):
+        return [Fraction(int(s.p), int(s.q)) for s in (_rational(w**2) for w in op.weights)]
+    whole = [int(k) for k in op.channels]
     return [Fraction(k, sum(whole)) for k in whole]
 
 
 def slopes(network: Network, psi: Any, entry: Node | None = None, inside: frozenset[Node] | None = None) -> dict[Node, Any]:
     """C'(1) at every node by the chain rule, for layers of slope psi; of the part ``inside`` that reads ``entry`` alone."""
     found: dict[Node, Any] = {} if entry is None else {entry: Fraction(1)}
-    for node, layer, parents in network.steps():
+    for node, op, parents in network.operations:
         if inside is not None and node not in inside:
             continue
         below = [found[p] for p in parents]
         if not parents:
             found[node] = Fraction(1)
-        elif isinstance(layer, Nonlinear):
+        elif isinstance(op, Post):
             found[node] = psi * below[0]
-        elif isinstance(layer, Sum | Concat):
-            found[node] = sum(s * b for s, b in zip(shares(layer, len(below)), below, strict=True))
+        elif isinstance(op, Mix | Join):
+            found[node] = sum(s * b for s, b in zip(shares(op), below, strict=True))
         else:
             found[node] = below[0]
     return found
@@ -150,26 +151,26 @@ def added(states: Sequence[State], weights: Sequence[float], means: Sequence[flo
 def values(network: Network, c: float, q1: float, q2: float, known: Mapping[Any, Phi]) -> dict[Node, State]:
     """q, c and mean of every node, by quadrature of our own; ``known``: {activation: how it is written in NumPy}."""
     found: dict[Node, State] = {}
-    for node, layer, parents in network.steps():
+    for node, op, parents in network.operations:
         below = [found[p] for p in parents]
         if not parents:
             found[node] = State(q1, q2, c * float(np.sqrt(q1 * q2)))
-        elif isinstance(layer, Affine):
-            gain, shift = float(layer.sigma_w) ** 2, float(layer.sigma_b) ** 2
+        elif isinstance(op, Fresh):
+            gain, shift = float(op.sigma_w) ** 2, float(op.sigma_b) ** 2
             found[node] = below[0].mapped(lambda v, g=gain, b=shift: g * v + b, lambda _: 0.0)
-        elif isinstance(layer, Nonlinear):
-            phi, b = known[layer.activation], below[0]
+        elif isinstance(op, Post):
+            phi, b = known[op.activation], below[0]
             moment = phi.moment(float(np.clip(b.c, -1, 1)), b.q1, b.q2)
             found[node] = State(phi.q_map(b.q1), phi.q_map(b.q2), moment, phi.mean(b.q1), phi.mean(b.q2))
-        elif isinstance(layer, LayerNorm):
+        elif isinstance(op, Norm):
             b = below[0]
             v1, v2 = b.q1 - b.mean1**2, b.q2 - b.mean2**2
             found[node] = State(1.0, 1.0, (b.covariance - b.mean1 * b.mean2) / float(np.sqrt(v1 * v2)))
-        elif isinstance(layer, Sum):
-            w = [float(v) for v in layer.weights or (1,) * len(below)]
+        elif isinstance(op, Mix):
+            w = [float(v) for v in op.weights]
             found[node] = added(below, [v**2 for v in w], w)
-        elif isinstance(layer, Concat):
-            k = np.array([int(v) for v in layer.channels or (1,) * len(below)])
+        elif isinstance(op, Join):
+            k = np.array([int(v) for v in op.channels])
             found[node] = added(below, list(k / k.sum()), list(k / k.sum()))
         else:
             found[node] = below[0]

@@ -15,7 +15,7 @@ from ...activations import activation
 from ...calculi.global_maps import c_map, node_values, q_map, q_values
 from ...fields.balls import working
 from ...network.architectures import layernorm_resnet, vanilla
-from ...network.layers import Affine, Input, Sum
+from ...network.layers import Affine, Sum
 from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
@@ -145,7 +145,7 @@ def resnet(depth: int) -> Network:
 
 def blocks(network: Network) -> list[tuple[Any, tuple[Any, ...]]]:
     """(sum, what it adds) in order."""
-    return [(node, parents) for node, layer, parents in network.steps() if isinstance(layer, Sum)]
+    return [(node, network.parents(node)) for node in network.nodes_of(Sum)]
 
 
 def entry(network: Network, parents: tuple[Any, ...]) -> tuple[Any, bool]:
@@ -154,7 +154,7 @@ def entry(network: Network, parents: tuple[Any, ...]) -> tuple[Any, bool]:
 
     def line(node: Any) -> list[Any]:
         out = [node]
-        while not isinstance(network.layer(out[-1]), Sum | Input) and len(above[out[-1]]) == 1:
+        while len(above[out[-1]]) == 1:
             out.append(above[out[-1]][0])
         return out
 

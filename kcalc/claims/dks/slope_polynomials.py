@@ -15,8 +15,9 @@ from ...calculi.slopes import slope_polynomial
 from ...calculi.subnetworks.slope_maxima import maximal_slope
 from ...foundation.symbols import psi as kcalc_psi
 from ...network.combinators import chain, repeat, residual
-from ...network.layers import Affine, Input, Nonlinear, Sum
+from ...network.layers import Affine, Input, Sum
 from ...network.network import Network
+from ...network.primitives import Mix, Post
 from ..bench import Bench
 from ..claim import Evidence
 from .normal_means import Phi
@@ -262,12 +263,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _weighed(net: Network, q: float, own: Phi, phi: object) -> float:
     states = values(net, 1.0, q, q, {phi: own})
     found: dict = {}
-    for node, layer, parents in net.steps():
+    for node, op, parents in net.operations:
         below = [found[p] for p in parents]
-        if isinstance(layer, Nonlinear):
+        if isinstance(op, Post):
             found[node] = own.slope(states[parents[0]].q1) * below[0]
         elif len(below) > 1:
-            given: Any = layer.weights if isinstance(layer, Sum) else [sp.sqrt(k) for k in getattr(layer, "channels")]  # noqa: B009
+            given: Any = op.weights if isinstance(op, Mix) else [sp.sqrt(k) for k in op.channels]  # pyright: ignore
             shares = [float(w) ** 2 * states[p].q1 for w, p in zip(given, parents, strict=True)]
             found[node] = sum(s * b for s, b in zip(shares, below, strict=True)) / sum(shares)
         else:

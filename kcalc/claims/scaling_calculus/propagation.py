@@ -82,12 +82,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = [images, dense][i % 2](bench.rng)
         s, run = scaling(net), Draws(net, bench.size(1500, 6000), bench.rng)
         samples, truths, own = {}, {}, []
-        for node, layer, (parent,) in [step for step in net.steps() if step[2]]:
-            if isinstance(layer, layers.Affine):
-                n, taps = run.x[parent].shape[2], int(layer.kernel) ** 2  # type: ignore[arg-type]
-                samples[str(node)] = run.f(node) - n * taps * run.variance[node] * run.f(parent)
-                truths[str(node)] = 0.0
-                own.append(s.tensors[node].forward / (n * taps * run.variance[node] * s.tensors[parent].forward))
+        for node in net.nodes_of(layers.Affine):
+            (parent,) = net.parents(node)
+            n, taps = run.x[parent].shape[2], int(net.layer(node).kernel) ** 2
+            samples[str(node)] = run.f(node) - n * taps * run.variance[node] * run.f(parent)
+            truths[str(node)] = 0.0
+            own.append(s.tensors[node].forward / (n * taps * run.variance[node] * s.tensors[parent].forward))
         yield all_agree(bench, samples, truths, f"drawn network {i}")
         yield bench.equal(own, 1.0, "kcalc's f", 1e-12)
 
@@ -102,12 +102,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = [images, dense][i % 2](bench.rng)
         s, run = scaling(net), Draws(net, bench.size(1500, 6000), bench.rng)
         samples, truths, own = {}, {}, []
-        for node, layer, (parent,) in [step for step in net.steps() if step[2]]:
-            if isinstance(layer, layers.Affine):
-                (_, p_in, _), (_, p_out, m) = run.x[parent].shape, run.x[node].shape
-                factor = p_out / p_in * m * int(layer.kernel) ** 2 * run.variance[node]  # type: ignore[arg-type]
-                samples[str(node)], truths[str(node)] = run.b(parent) - factor * run.b(node), 0.0
-                own.append(s.tensors[parent].backward / (factor * s.tensors[node].backward))
+        for node in net.nodes_of(layers.Affine):
+            (parent,) = net.parents(node)
+            (_, p_in, _), (_, p_out, m) = run.x[parent].shape, run.x[node].shape
+            factor = p_out / p_in * m * int(net.layer(node).kernel) ** 2 * run.variance[node]
+            samples[str(node)], truths[str(node)] = run.b(parent) - factor * run.b(node), 0.0
+            own.append(s.tensors[parent].backward / (factor * s.tensors[node].backward))
         yield all_agree(bench, samples, truths, f"drawn network {i}")
         yield bench.equal(own, 1.0, "kcalc's b", 1e-12)
 

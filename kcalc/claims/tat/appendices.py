@@ -14,7 +14,6 @@ from ...activations.rectifiers import leaky_relu
 from ...backend.initialisers import LAWS
 from ...calculi.global_maps import c_map
 from ...network.architectures import vanilla
-from ...network.layers import Nonlinear
 from ...shaping import shape
 from ..bench import Bench
 from ..claim import Evidence
@@ -165,7 +164,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     values = []
     for name, zeta in [("softplus", 10.0), ("tanh", 1.5), ("relu", 1.5), ("gelu", 3.0), ("swish", 1.2)][: bench.size(3, 5)]:
         shaped = shape(vanilla(20, name), method="dks", zeta=zeta).network
-        local = next(layer.activation for _, layer, _ in shaped.steps() if isinstance(layer, Nonlinear))
+        local = shaped.activations[0]
         values += [local.c_map(c), c_map(shaped)(c)]
     yield bench.at_most(values, np.tile(c, (len(values), 1)), "local and global maps of shaped networks", 1e-10)
     without = float(leaky_relu(0.5).c_map(0.0))

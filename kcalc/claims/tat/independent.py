@@ -17,6 +17,7 @@ from ...activations import Activation
 from ...activations.rectifiers import abrelu
 from ...network.layers import Affine, Input, Layer, Nonlinear, Sum
 from ...network.network import Network
+from ...network.primitives import Mix, Post
 
 Array = np.ndarray
 Function = Callable[[Any], Any]
@@ -247,7 +248,7 @@ def small_network(rng: np.random.Generator, layers: int = 8, phi: str = "relu") 
 @lru_cache(maxsize=32)
 def subnetworks(net: Network) -> tuple[tuple[frozenset[Node], Node, Node], ...]:
     """All sets of layers that read one feature map from outside, and of which one is used outside, with (entry, exit): by enumeration."""
-    steps = [step for step in net.steps() if not isinstance(step[1], Input)]
+    steps = [step for step in net.steps() if step[2]]
     names = [name for name, _, _ in steps]
     parents = {name: frozenset(above) for name, _, above in steps}
     users = {name: frozenset(n for n in names if name in parents[n]) for name in names}
@@ -266,14 +267,14 @@ def subnetworks(net: Network) -> tuple[tuple[frozenset[Node], Node, Node], ...]:
 def read(net: Network, members: frozenset[Node], entry: Node, start: Any, r: Function) -> Mapping[Node, Any]:
     """The recipe for U_{g,r} on a set of layers: {node: value}."""
     values = {entry: start}
-    for name, layer, parents in net.steps():
+    for name, op, parents in net.operations:
         if name not in members:
             continue
         given = [values[p] for p in parents]
-        if isinstance(layer, Nonlinear):
+        if isinstance(op, Post):
             values[name] = r(given[0])
-        elif isinstance(layer, Sum):
-            squares = [float(w) ** 2 for w in layer.weights or (1,) * len(given)]
+        elif isinstance(op, Mix):
+            squares = [float(w) ** 2 for w in op.weights]
             values[name] = sum(w * v for w, v in zip(squares, given, strict=True)) / sum(squares)
         else:
             values[name] = given[0]
