@@ -117,4 +117,4 @@ def test_readers_of_what_is_passed_on_count_for_the_node_that_passed_it_on() -> 
 
 
 def test_every_layer_but_opaque_says_what_it_is_made_of() -> None:
-    assert [kind for kind, layer in L.KINDS.items() if "lowered" not in vars(layer)] == ["Opaque"]
+    assert [kind for kind, layer in L.KINDS.items() if layer.lowered is L.Layer.lowered] == ["Opaque"]

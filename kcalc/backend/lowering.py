@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import singledispatchmethod
 from typing import Any
 
@@ -22,16 +22,18 @@ Node = Hashable
 
 def roles(network: Network) -> dict[Node, str]:
     """The place of every Affine: "input" if no weights come before it, "output" if none come after it, "single" if both, else "hidden"."""
-    before: dict[Node, bool] = {}
-    after: dict[Node, bool] = {}
+    before: set[Node] = set()  # nodes that read weights
+    after: set[Node] = set()  # nodes that weights read
+    affine, weighted = dict.fromkeys(network.nodes_of(L.Affine)), set(network.nodes_of(L.Affine, L.Embedding))
     steps = list(network.steps())
     for node, _, parents in steps:
-        before[node] = any(before[p] or isinstance(network.layer(p), L.Affine | L.Embedding) for p in parents)
-    for node, layer, parents in reversed(steps):
-        for parent in parents:
-            after[parent] = after.get(parent, False) or after.get(node, False) or isinstance(layer, L.Affine)
+        if any(parent in before or parent in weighted for parent in parents):
+            before.add(node)
+    for node, _, parents in reversed(steps):
+        if node in after or node in affine:
+            after.update(parents)
     names = {(True, True): "hidden", (False, True): "input", (True, False): "output", (False, False): "single"}
-    return {node: names[before[node], after.get(node, False)] for node in network.nodes_of(L.Affine)}
+    return {node: names[node in before, node in after] for node in affine}
 
 
 @dataclass
@@ -225,23 +227,13 @@ class Lowering:
         return self.found(node, inputs, Shape(sum(counts), inputs[0].locations))
 
     @rule.register
-    def _(self, layer: L.Scale, node: Node, inputs: Sequence[Shape]) -> Shape:
-        return self.found(node, inputs, inputs[0], numbers=(float(layer.factor),))
-
-    @rule.register(L.LayerNorm)
-    @rule.register(L.RMSNorm)
-    @rule.register(L.GroupNorm)
-    @rule.register(L.BatchNorm)
-    def _(self, layer: L.Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
-        size = (inputs[0].channels,)
-        if isinstance(layer, L.GroupNorm) and size[0] % layer.groups:
-            raise KcalcError(f"node {node!r}: {layer.groups} groups do not divide its {size[0]} channels")
-        tensors = {"scale": size} if self.trainable_norms else {}
-        if self.trainable_norms and not isinstance(layer, L.RMSNorm):
-            tensors["offset"] = size
-        state = {"mean": size, "variance": size} if isinstance(layer, L.BatchNorm) else {}
-        form = layer.groups if isinstance(layer, L.GroupNorm) else ()
-        return self.found(node, inputs, inputs[0], tensors=tensors, state=state, form=form)
+    def _(self, layer: L.Normalisation, node: Node, inputs: Sequence[Shape]) -> Shape:
+        groups, size = getattr(layer, "groups", 1), (inputs[0].channels,)
+        if size[0] % groups:
+            raise KcalcError(f"node {node!r}: {groups} groups do not divide its {size[0]} channels")
+        tensors = dict.fromkeys(("scale", "offset") if layer.centred else ("scale",), size) if self.trainable_norms else {}
+        state = {"mean": size, "variance": size} if layer.over == "batch" else {}
+        return self.found(node, inputs, inputs[0], tensors=tensors, state=state, form=groups)
 
     @rule.register
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Shape]) -> Shape:
@@ -261,16 +253,13 @@ class Lowering:
         return self.found(node, inputs, shape, numbers=(size.std, size.factor), tensors={"weight": window}, form=form)
 
     @rule.register
-    def _(self, layer: L.Dropout, node: Node, inputs: Sequence[Shape]) -> Shape:
-        return self.found(node, inputs, inputs[0], numbers=(float(layer.rate),))
+    def _(self, layer: L.Scale | L.Dropout | L.Identity, node: Node, inputs: Sequence[Shape]) -> Shape:
+        """What acts on every entry: the fields of the layer are its numbers."""
+        return self.found(node, inputs, inputs[0], numbers=tuple(map(float, astuple(layer))))
 
     @rule.register
     def _(self, layer: L.Flatten, node: Node, inputs: Sequence[Shape]) -> Shape:
         return self.found(node, inputs, Shape(math.prod(inputs[0].axes)))
-
-    @rule.register
-    def _(self, layer: L.Identity, node: Node, inputs: Sequence[Shape]) -> Shape:
-        return self.found(node, inputs, inputs[0])
 
 
 def has_rule(layer: L.Layer) -> bool:

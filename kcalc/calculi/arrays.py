@@ -132,7 +132,7 @@ class Arrays:
         return activate(layer.activation, inputs[0], self.number(node))
 
     @rule.register
-    def _(self, layer: L.Sum, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, layer: L.Sum | L.Scale, node: Node, inputs: Sequence[Array]) -> Array:
         """``sum_i w_i x_i``."""
         terms = [x if _is_one(w) else _like(w, x) * x for w, x in zip(self.number(node), inputs, strict=True)]
         return sum(terms[1:], terms[0])
@@ -142,10 +142,6 @@ class Arrays:
         import jax.numpy as jnp
 
         return jnp.concatenate(inputs, axis=-1)
-
-    @rule.register
-    def _(self, layer: L.Scale, node: Node, inputs: Sequence[Array]) -> Array:
-        return _like(self.number(node)[0], inputs[0]) * inputs[0]
 
     @rule.register
     def _(self, layer: L.Product, node: Node, inputs: Sequence[Array]) -> Array:
@@ -197,27 +193,15 @@ class Arrays:
         return out.reshape(*inputs[0].shape[:-1], -1)
 
     @rule.register
-    def _(self, layer: L.GroupNorm, node: Node, inputs: Sequence[Array]) -> Array:
-        """``(x - mean) / std`` over the locations and channels of each group of channels."""
-        x, axes = _wide(inputs[0]), len(self.nodes[node].shape.locations or ())
-        split = x.reshape(*x.shape[:-1], layer.groups, x.shape[-1] // layer.groups)
+    def _(self, layer: L.Normalisation, node: Node, inputs: Sequence[Array]) -> Array:
+        """``(x - mean) / std``, or ``x / rms``, over the channels of each location, or of a group and all locations; 0 where std is 0."""
+        x, groups = _wide(inputs[0]), getattr(layer, "groups", 1)
+        axes = len(self.nodes[node].shape.locations or ()) if layer.over == "positions" else 0
+        split = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
         over = (*range(split.ndim - 2 - axes, split.ndim - 2), split.ndim - 1)
-        centred = split - split.mean(axis=over, keepdims=True)
+        centred = split - split.mean(axis=over, keepdims=True) if layer.centred else split
         out = divided(centred, (centred * centred).mean(axis=over, keepdims=True)).reshape(x.shape)
         return self._gained(out, node).astype(inputs[0].dtype)
-
-    @rule.register
-    def _(self, layer: L.LayerNorm, node: Node, inputs: Sequence[Array]) -> Array:
-        """``(x - mean) / std`` over the channels of each location; 0 where all channels agree."""
-        x = _wide(inputs[0])
-        centred = x - x.mean(axis=-1, keepdims=True)
-        return self._gained(divided(centred, (centred * centred).mean(axis=-1, keepdims=True)), node).astype(inputs[0].dtype)
-
-    @rule.register
-    def _(self, layer: L.RMSNorm, node: Node, inputs: Sequence[Array]) -> Array:
-        """``x / rms`` over the channels of each location; 0 where they are."""
-        x = _wide(inputs[0])
-        return self._gained(divided(x, (x * x).mean(axis=-1, keepdims=True)), node).astype(inputs[0].dtype)
 
     @rule.register
     def _(self, layer: L.BatchNorm, node: Node, inputs: Sequence[Array]) -> Array:
@@ -282,10 +266,6 @@ class Arrays:
     @rule.register
     def _(self, layer: L.Identity, node: Node, inputs: Sequence[Array]) -> Array:
         return inputs[0]
-
-    @rule.register
-    def _(self, layer: L.Input, node: Node, inputs: Sequence[Array]) -> Array:
-        raise KcalcError(f"no array is given for the input {node!r}; give one for every input, {{input: array}}")
 
     @rule.register
     def _(self, layer: Repeated, node: Node, inputs: Sequence[Array]) -> Array:

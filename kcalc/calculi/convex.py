@@ -115,16 +115,14 @@ class ConvexCalculus(ABC, Generic[State]):
         return self.nonlinear(op, node, inputs[0])
 
     @rule.register
-    def _(self, op: P.Mix, node: Node, inputs: list[State]) -> State:
-        return self.mix(self._shares(node, tuple(map(_square, op.weights))), inputs) if len(inputs) > 1 else inputs[0]
+    def _(self, op: P.Mix | P.Join, node: Node, inputs: list[State]) -> State:
+        if isinstance(op, P.Mix) and len(inputs) == 1:
+            return inputs[0]
+        return self.mix(self._shares(node, tuple(map(_square, op.weights)) if isinstance(op, P.Mix) else op.channels), inputs)
 
     @rule.register
     def _(self, op: P.Prod, node: Node, inputs: list[State]) -> State:
         return self.multiply(inputs)
-
-    @rule.register
-    def _(self, op: P.Join, node: Node, inputs: list[State]) -> State:
-        return self.mix(self._shares(node, op.channels), inputs)
 
     def of_node(self, node: Node, inputs: Sequence[State]) -> State:
         """The state of a node from those that it reads, in slot order."""
@@ -148,7 +146,7 @@ class ConvexCalculus(ABC, Generic[State]):
         if any(isinstance(op, P.Prod) for _, op, _ in self.network.operations):
             whole.append("factors of a Product are taken as independent: its slope at c = 1 is the sum of theirs")
         found = [Assumption(WHOLE, text) for text in whole]
-        meaning = interpret(self.network, _Means(), {})
+        meaning = interpret(self.network, _Means(), dict.fromkeys(self.network.inputs, False))
         for node, kind, read in _centring(self.network):
             if node in self.normalisations:
                 found.append(Assumption(node, f"{kind} has slope q / (q - m^2) = {float(self.normalisations[node]):.6g}"))

@@ -170,10 +170,6 @@ class Backward:
         raise no_rule("gradients", op, node)
 
     @rule.register
-    def _(self, op: P.Source, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        return []
-
-    @rule.register
     def _(self, op: P.Fresh, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
         total = float(op.sigma_w) ** 2 * sum(message)
         return [[total * float(share) for share, _ in self.states[reads[0]].groups]]
@@ -215,10 +211,8 @@ class Backward:
         size = self.kernel.statistics.variance(below) if op.centred else float(self.kernel.whole(below)[0])
         return [[m / size for m in message]]
 
-    @rule.register(P.Window)
-    @rule.register(P.Mask)
-    @rule.register(P.Reshape)
-    def _(self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+    @rule.register
+    def _(self, op: P.Window | P.Mask | P.Reshape, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
         """As kernel maps have it: positions that change places, or nothing."""
         if not isinstance(op, P.Blend) or op.matrix is None:
             return [message]

@@ -74,10 +74,6 @@ class Kernel:
         raise no_rule("kernel maps", op, node)
 
     @rule.register
-    def _(self, op: P.Source, node: Node, inputs: Sequence[Channels]) -> Channels:
-        raise KcalcError(f"no value is given for the input {node!r}; give one for every input, {{input: value}}")
-
-    @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``q -> sigma_w^2 q + sigma_b^2``, ``q - mean^2`` for q if standardised, likewise the cross moment: fresh and Gaussian."""
         (below,) = inputs

@@ -6,14 +6,14 @@ from collections.abc import Hashable
 from typing import Any
 
 from ..foundation.errors import KcalcError, unknown
-from ..network.layers import BatchNorm, Dropout, GroupNorm, Identity, LayerNorm, Opaque, RMSNorm, Scale
+from ..network.layers import Dropout, Identity, Normalisation, Opaque, Scale
 from ..network.network import Network
 from .model_reading import Reading, named
 from .read import last_reading, read
 
 Node = Hashable
 OPTIONS = {"torch": ("weights", "generator"), **dict.fromkeys(("jax", "flax", "equinox", "keras"), ("weights", "key"))}
-REMOVABLE = (BatchNorm, LayerNorm, RMSNorm, GroupNorm, Scale, Dropout, Identity)
+REMOVABLE = (Normalisation, Scale, Dropout, Identity)
 
 
 def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> Any:

@@ -177,12 +177,7 @@ class Elementwise(Builder):
         if alone and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
             self.note(source, "approximate", "the input is shifted or scaled by an array first; its q value is meant after that")
             return Unary(source, X, source)
-        if (
-            isinstance(layer, L.BatchNorm | L.LayerNorm | L.RMSNorm | L.GroupNorm)
-            and by_channel
-            and expr in (y + v, v * y)
-            and maps[0].expr == X
-        ):
+        if isinstance(layer, L.Normalisation) and by_channel and expr in (y + v, v * y) and maps[0].expr == X:
             text = "its gains and biases differ by channel; they are left out"
             self.note(source, "approximate", text, of_weights=True)
             return maps[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from ..foundation.errors import FreshnessError, NoRule
+from ..foundation.errors import FreshnessError, KcalcError, NoRule
 from .layers import Affine
 from .network import Network, require_network
 from .primitives import Post, Primitive, owner
@@ -49,6 +49,8 @@ def _fold(
     for node, operation, reads in steps:
         if node in inputs:
             states[node] = inputs[node]
+        elif not reads:
+            raise KcalcError(f"no value is given for the input {node!r}; give one for every input, {{input: value}}")
         elif operation is None:
             states[node] = states[reads[0]]
         else:
@@ -90,7 +92,7 @@ def interpret_back(
     require_network(network)
     found = dict(messages)
     for node, operation, reads in reversed(network.operations):
-        sent = (found[node],) if operation is None else rule(operation, node, found[node], reads)
+        sent = (found[node],) if operation is None else rule(operation, node, found[node], reads) if reads else ()
         for parent, message in zip(reads, sent, strict=True):
             found[parent] = add(found[parent], message) if parent in found else message
     return found

@@ -309,23 +309,30 @@ class Product(Layer):
 
 
 @dataclass(frozen=True)
-class LayerNorm(Layer):
+class Normalisation(Layer):
+    """Base of normalisations; ``centred`` and ``over`` as in :class:`kcalc.network.primitives.Norm`."""
+
+    centred: ClassVar[bool] = True
+    over: ClassVar[str] = "channels"
+
+    def lowered(self, reads: Reads) -> P.Norm:
+        return P.Norm(centred=self.centred, over=self.over, reads=reads.channels[0], origin=self)
+
+
+@dataclass(frozen=True)
+class LayerNorm(Normalisation):
     """Per location: subtract the mean over channels, divide by the standard deviation (gain 1, bias 0, epsilon 0)."""
 
-    def lowered(self, reads: Reads) -> Primitive:
-        return P.Norm(centred=True, reads=reads.channels[0], origin=self)
-
 
 @dataclass(frozen=True)
-class RMSNorm(Layer):
+class RMSNorm(Normalisation):
     """Per location: divide by the root mean square over channels (gain 1, epsilon 0)."""
 
-    def lowered(self, reads: Reads) -> Primitive:
-        return P.Norm(centred=False, reads=reads.channels[0], origin=self)
+    centred: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
-class BatchNorm(Layer):
+class BatchNorm(Normalisation):
     """Batch normalisation. It couples the examples of a batch, which kernel maps cannot represent.
 
     ``batch_c``: the c value in [0, 1) that different examples of a large batch have at this node, with which kernel maps approximate it;
@@ -333,6 +340,7 @@ class BatchNorm(Layer):
     """
 
     batch_c: Number | None = None
+    over: ClassVar[str] = "batch"
 
     def __post_init__(self) -> None:
         if self.batch_c is None:
@@ -341,24 +349,25 @@ class BatchNorm(Layer):
         if not _symbolic(self.batch_c) and not 0 <= self.batch_c < 1:
             raise _fail(self, f"batch_c must lie in [0, 1), got {self.batch_c}")
 
-    def lowered(self, reads: Reads) -> Primitive:
-        return P.Norm(centred=True, over="batch", reads=reads.channels[0], batch_c=self.batch_c, origin=self)
+    def lowered(self, reads: Reads) -> P.Norm:
+        return replace(super().lowered(reads), batch_c=self.batch_c)
 
 
 @dataclass(frozen=True)
-class GroupNorm(Layer):
+class GroupNorm(Normalisation):
     """Per example: normalise over the locations and channels of each of ``groups`` groups of channels (gain 1, bias 0, epsilon 0).
 
     ``groups=1`` is layer normalisation over everything but the examples.
     """
 
     groups: int = 1
+    over: ClassVar[str] = "positions"
 
     def __post_init__(self) -> None:
         _count(self, "groups")
 
-    def lowered(self, reads: Reads) -> Primitive:
-        return P.Norm(centred=True, over="positions", groups=self.groups, reads=reads.channels[0], origin=self)
+    def lowered(self, reads: Reads) -> P.Norm:
+        return replace(super().lowered(reads), groups=self.groups)
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ class Network:
 
         Affine layers that had no bias because a normalisation followed get one, sigma_b = 0. Outputs move as :meth:`without` says.
         """
-        dropped = self.nodes_of(L.BatchNorm, L.LayerNorm, L.RMSNorm, L.GroupNorm)
+        dropped = self.nodes_of(L.Normalisation)
         bare = {self._parents[node][0] for node in dropped}
         network = self.without(dropped).map_layers(lambda node, layer: replace(layer, bias=True) if node in bare else layer, L.Affine)
         network.removed = self.removed + dropped

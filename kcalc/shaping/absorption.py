@@ -203,7 +203,7 @@ class Absorption:
 
     @singledispatchmethod
     def forward(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
-        """The relation of a node from those of its parents: here of layers that are only exact between plain maps."""
+        """The relation of a node from those of its parents: here of inputs, and of layers that are only exact between plain maps."""
         return (Block(1.0, 1.0, Form(0.0)),)
 
     @forward.register(L.Identity | L.Flatten | L.Dropout | L.Pool)
@@ -277,10 +277,6 @@ class Absorption:
     def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         if self._single(node, parents[0]).scale < 0:
             raise KcalcError(f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put an Affine in front")
-        return (Block(1.0, 1.0, Form(0.0)),)
-
-    @forward.register
-    def _(self, layer: L.Input, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         return (Block(1.0, 1.0, Form(0.0)),)
 
     def _single(self, node: Node, parent: Node) -> Block:

@@ -33,7 +33,6 @@ PER_DECADE = 9.3  # points of the search
 LARGEST_SIGMA = 1e6
 ROUNDING = 1e-13
 DKS = "use method='dks'"
-NORMS = (L.LayerNorm, L.RMSNorm, L.GroupNorm)
 KEPT = 1e-9  # how far q may be from q*, relatively
 FROM_INPUT = (-1.0, -1.0)  # sigmas that follow from q*
 
@@ -290,7 +289,7 @@ def _affines(network: Network, points: dict[Activation, Edge], level: float) -> 
         if sigmas is None:
             others = (network.layer(s) for s, _ in read)
             other = next(other for other in others if not isinstance(other, L.Input | L.Nonlinear | L.Affine | L.Sum))
-            remedy = "drop it with net.without_normalization()" if isinstance(other, NORMS) else "cut the network there"
+            remedy = "drop it with net.without_normalization()" if isinstance(other, L.Normalisation) else "cut the network there"
             raise KcalcError(
                 f"node {node!r} reads the output of {type(other).__name__}, whose q the edge of chaos does not fix; "
                 + either(remedy, advised(DKS, "dks"))
@@ -323,7 +322,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
         if isinstance(layer, L.Nonlinear):
             if abs(read / level - 1) > KEPT:
                 setter = source[parents[0]]
-                normed = isinstance(shaped.layer(setter), NORMS)
+                normed = isinstance(shaped.layer(setter), L.Normalisation)
                 remedy = "drop it with net.without_normalization()" if normed else "end every addend of a Sum in its own Affine"
                 other = advised("choose q=1 alone", "eoc", q=1.0, sigma_b=None, sigma_w=None) if level != 1 else ""
                 raise KcalcError(
@@ -339,7 +338,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
             total = float(sum(channels[node]))
             q[node] = math.fsum(float(k) / total * q[p] for k, p in zip(channels[node], parents, strict=True))
         else:
-            q[node] = 1.0 if isinstance(layer, NORMS) else read
+            q[node] = 1.0 if isinstance(layer, L.Normalisation) else read
     return tuple(node for node in shaped.outputs if abs(q[node] / level - 1) > KEPT)
 
 

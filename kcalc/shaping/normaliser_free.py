@@ -94,7 +94,7 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
         raise KcalcError(f"alpha is the strength of the residual branches and must be a number > 0, got {alpha}")
     standardise = truth(standardise, "standardise")
     strength = float(strength)
-    norms = [node for kind in (L.BatchNorm, L.LayerNorm, L.RMSNorm, L.GroupNorm) for node in network.nodes_of(kind)]
+    norms = network.nodes_of(L.Normalisation)
     bare = network.without_normalization() if norms else network
     blocks = residual_blocks(bare)
     variances = stream_variances(bare, blocks, strength)

@@ -120,7 +120,7 @@ def residual_weights(
     }  # fmt: skip
     options = {name: _number(value, name, scheme) for name, value in given.items() if value is not None}
     blocks = require_blocks(network)
-    removed = network.nodes_of(LayerNorm) + network.nodes_of(RMSNorm) if scheme == "layernorm_equivalent" else ()
+    removed = network.nodes_of(LayerNorm, RMSNorm) if scheme == "layernorm_equivalent" else ()
     if removed:
         weighted = _without_norms(_with(network, activation))
         edits = removals(network, removed)

@@ -96,10 +96,6 @@ class Backward:
         raise no_rule("weight scalings", op, node)
 
     @rule.register
-    def _(self, op: P.Source, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
-        return []
-
-    @rule.register
     def _(self, op: P.Fresh, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         """b_in = E[W^2] (m / groups) (sum over the outputs that read the location of b_out)."""
         weight, below = self.forward.weights[node], self.states[parents[0]]

@@ -110,10 +110,6 @@ class Backward:
         """Of a batch; other norms have no bounds forward."""
         return [Gain(NONE, log(self.epsilon) / -2)]
 
-    @through.register
-    def _(self, op: P.Source, node: Node, parents: Sequence[Node]) -> list[Gain]:
-        return []
-
 
 def rounded_up(reach: float) -> float:
     """A reach on a grid of factors 2^(1/4), so that layers alike share one search."""

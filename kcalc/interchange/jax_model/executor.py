@@ -71,15 +71,12 @@ class Executor:
         """{node: feature map} for {parameter: array} and {input: array}."""
         values: dict[Any, Array] = {}
         for node, layer, parents in self.network.steps():
-            if isinstance(layer, L.Input):
+            if not parents:
                 values[node] = self.canonical(inputs[str(node)], str(node))
             else:
-                given = [self._entered(str(node), str(p), inputs) if self._is_input(p) else values[p] for p in parents]
+                given = [values[p] if self.network.parents(p) else self._entered(str(node), str(p), inputs) for p in parents]
                 values[node] = self.rule(layer, str(node), given, leaves)
         return values
-
-    def _is_input(self, node: Any) -> bool:
-        return isinstance(self.network.layer(node), L.Input)
 
     def canonical(self, x: Array, name: str) -> Array:
         """An operation's output with its channels on axis 1."""
@@ -201,11 +198,7 @@ class Executor:
         return float(layer.factor) * values[0]
 
     @rule.register
-    def _(self, layer: L.Dropout, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
-        return values[0]
-
-    @rule.register
-    def _(self, layer: L.Identity, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(self, layer: L.Dropout | L.Identity, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         import jax.numpy as jnp
 
         op, x = self.op_table[node], values[0]
@@ -231,18 +224,15 @@ class Executor:
             return values[0].max(axes) if op.kind == "max" else values[0].mean(axes)
         return _windowed(op, self._located(values[0], op))
 
-    @rule.register(L.LayerNorm)
-    @rule.register(L.RMSNorm)
-    @rule.register(L.GroupNorm)
-    def _(self, layer: Any, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    @rule.register
+    def _(self, layer: L.LayerNorm | L.RMSNorm | L.GroupNorm, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         import jax.numpy as jnp
 
         op: Any = self.op_table[node]
         assert isinstance(op, Normalise)
-        x = values[0]
-        split = x.reshape(x.shape[0], layer.groups, -1) if isinstance(layer, L.GroupNorm) else x
-        axis = 2 if isinstance(layer, L.GroupNorm) else 1
-        mean = 0.0 if isinstance(layer, L.RMSNorm) else split.mean(axis, keepdims=True)
+        (x,) = values
+        split, axis = (x.reshape(x.shape[0], getattr(layer, "groups", 1), -1), 2) if layer.over == "positions" else (x, 1)
+        mean = split.mean(axis, keepdims=True) if layer.centred else 0.0
         variance = jnp.mean(jnp.square(split - mean), axis, keepdims=True)
         return ((split - mean) / jnp.sqrt(variance + op.epsilon)).reshape(x.shape)
 

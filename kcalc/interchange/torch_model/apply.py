@@ -7,13 +7,11 @@ from typing import Any
 import torch
 
 from ...foundation.errors import KcalcError
-from ...network.layers import Affine, BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from ...network.layers import Affine, Normalisation
 from ..model_reading import Reading
 from ..trace import Linear, Trace
 from .emit import Emitter
 from .weights import checked_law
-
-NORMS = (BatchNorm, LayerNorm, RMSNorm, GroupNorm)
 
 
 def apply_torch(
@@ -70,7 +68,7 @@ def _without_bias(reading: Reading, trace: Trace, removed: set[Any]) -> list[str
     by_name = {op.name: op for op in trace.ops}
     out = []
     for node in reading.network:
-        if node in removed and isinstance(reading.network.layer(node), NORMS):
+        if node in removed and isinstance(reading.network.layer(node), Normalisation):
             before = by_name.get(str(reading.network.parents(node)[0]))
             if isinstance(before, Linear) and before.bias is None:
                 out.append(before.name)

@@ -223,20 +223,15 @@ class Emitter:
         return self.into.call(MAXIMA[len(window)], value, window, stride, padding=inside)
 
     @rule.register
-    def _(self, layer: L.LayerNorm, node: Any, inputs: list[Value]) -> Value:
-        return self._normed(functional.layer_norm, self._op(node, Normalise), inputs[0])
-
-    @rule.register
-    def _(self, layer: L.RMSNorm, node: Any, inputs: list[Value]) -> Value:
-        return self._normed(functional.rms_norm, self._op(node, Normalise), inputs[0])
-
-    def _normed(self, function: Any, op: Normalise, value: Value) -> Value:
+    def _(self, layer: L.LayerNorm | L.RMSNorm, node: Any, inputs: list[Value]) -> Value:
         """Over the channels of every location, gains and biases as at initialisation."""
+        op, (value,) = self._op(node, Normalise), inputs
         flat = len(value.shape) == 2
         value = value if flat else self.into.call(torch.movedim, value, 1, -1)
         gains = {"weight": self._gain(op, "weight", op.gain, 1.0, value.shape[-1])}
-        if function is functional.layer_norm:
+        if layer.centred:
             gains["bias"] = self._gain(op, "bias", op.bias, 0.0, value.shape[-1])
+        function = functional.layer_norm if layer.centred else functional.rms_norm
         value = self.into.call(function, value, [value.shape[-1]], **gains, eps=op.epsilon)
         return value if flat else self.into.call(torch.movedim, value, -1, 1)
 
