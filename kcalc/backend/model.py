@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ..calculi.arrays import Shape
 from ..calculi.checks import refuse_displaced
@@ -20,10 +20,8 @@ from ..maps.maps import Assumption
 from ..network.compose import fold, require_network
 from ..network.layers import Affine, Dropout, Embedding
 from ..network.network import Network
-from ..shaping import Shaping
 from .checks import doubles_off, refuse_rounded, refuse_traced, same_batch
-from .initialisers import Initialiser, describes_theory, random_bits
-from .mirrored import mirrored_network
+from .initialisers import Initialiser, Mirrored, describes_theory, random_bits
 from .network_plan import Params, Plan, make_plan
 from .options import dtype_name, images, laws, runnable, switch
 from .parameterization import Parameterization
@@ -315,8 +313,17 @@ def _by_position(run: Any, nodes: list[Node]) -> Any:
     return lambda params, arrays, state, key: run(params, dict(zip(nodes, arrays, strict=True)), state, key)
 
 
+class Trainable(Protocol):
+    """A shaping, as :func:`to_jax` sees it."""
+
+    @property
+    def to_train(self) -> tuple[Network, tuple[Node, ...]]:
+        """(the network to train, its nodes whose weights start as mirrored pairs)."""
+        ...
+
+
 def to_jax(
-    network: Network | Shaping,
+    network: Network | Trainable,
     features: int | Mapping[Node, int] | None = None,
     image_shape: tuple[int, int] | Mapping[Node, tuple[int, int]] | None = None,
     parameterization: Any = "standard",
@@ -369,7 +376,9 @@ def as_model(model: Any) -> Model:
 
 def _source(network: Any) -> tuple[Network, dict[Node, Initialiser]]:
     """The network to run, and the laws that its shaping asks for."""
-    if isinstance(network, Shaping):
-        return mirrored_network(network)
+    shaping: Any = None if isinstance(network, Network) else getattr(network, "to_train", None)
+    if shaping is not None:
+        source, mirrored = shaping
+        return source, dict.fromkeys(mirrored, Mirrored())
     require_network(network)
     return network, {}

@@ -21,7 +21,7 @@ from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, plain, shown
 from ..maps.maps import Assumption
 from ..network.combinators import chain
-from ..network.layers import Affine, Nonlinear
+from ..network.layers import Affine
 from ..network.network import Network
 from ..network.primitives import Fresh, Mask, Post, Reshape, Source
 from .global_maps import c_map, node_values, q_values
@@ -235,19 +235,19 @@ def kind(slope: float, level: float) -> str:
 # -- what is predicted -------------------------------------------------------------------------------------------------------------------
 
 
-def path_layers(network: Network) -> tuple[list[tuple[Node, Affine]], list[Nonlinear]] | None:
-    """The Affine and the Nonlinear layers of a plain chain in order: Affine, Nonlinear, ..., Affine; None for anything else."""
-    affine: list[tuple[Node, Affine]] = []
-    nonlinear: list[Nonlinear] = []
+def path_layers(network: Network) -> tuple[list[tuple[Node, Fresh]], list[Post]] | None:
+    """The weights and the activations of a plain chain in order: weights, activation, ..., weights; None for anything else."""
+    affine: list[tuple[Node, Fresh]] = []
+    nonlinear: list[Post] = []
     for node, op, reads in network.operations:
         if len(reads) > 1:
             return None
         if op is None or isinstance(op, PASSING):
             continue
         if isinstance(op, Fresh) and len(affine) == len(nonlinear):
-            affine.append((node, op.origin))
+            affine.append((node, op))
         elif isinstance(op, Post) and len(affine) == len(nonlinear) + 1:
-            nonlinear.append(op.origin)
+            nonlinear.append(op)
         else:
             return None
     branches = [parents[0] for _, _, parents in network.steps() if parents]
@@ -260,7 +260,7 @@ def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str
     if found is None or not found[1]:
         return None, ("no limit is predicted: the network is not a chain Affine, activation, ..., Affine",)
     affine, nonlinear = found
-    scales = {(layer.sigma_w, layer.sigma_b, layer.standardised) for _, layer in affine}
+    scales = {(op.sigma_w, op.sigma_b, op.standardised) for _, op in affine}
     if len(scales) > 1 or len(set(nonlinear)) > 1:
         return None, ("no limit is predicted: the layers of the chain are not equal",)
     sizes = q_values(network, q)
@@ -268,7 +268,7 @@ def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str
     homogeneous = nonlinear[0].activation.degree is not None and affine[0][1].sigma_b == 0
     if not homogeneous and abs(last / inner - 1) > SETTLED:
         return None, (f"no limit is predicted: q still changes from layer to layer ({inner:.4g} half way, {last:.4g} at the end)",)
-    layer = chain(Affine(), nonlinear[0], affine[-1][1])
+    layer = chain(Affine(), nonlinear[0].origin, affine[-1][1].origin)
     limit, why = layer_limit(c_map(layer), last, end, len(affine), is_odd(layer))
     if limit is not None and limit.slope > 1 + EDGE and not homogeneous and abs(last / sizes[affine[0][0]] - 1) > SETTLED:
         why = ("the predicted diagonal takes q to be settled from the first layer on; here its first layers change it by a factor",)

@@ -44,13 +44,14 @@ def interpret(network: Network, calculus: Calculus, inputs: Mapping[Hashable, St
 def _fold(
     network: Network, steps: Iterable[tuple[Hashable, Any, Sequence[Hashable]]], calculus: Calculus, inputs: Mapping[Hashable, State]
 ) -> dict[Hashable, State]:
+    missing = next((node for node in network.inputs if node not in inputs), None)
+    if missing is not None:
+        raise KcalcError(f"no value is given for the input {missing!r}; give one for every input, {{input: value}}")
     rule = calculus.rule  # looked up once: a dispatching method is made anew at every look
     states: dict[Hashable, State] = {}
     for node, operation, reads in steps:
         if node in inputs:
             states[node] = inputs[node]
-        elif not reads:
-            raise KcalcError(f"no value is given for the input {node!r}; give one for every input, {{input: value}}")
         elif operation is None:
             states[node] = states[reads[0]]
         else:

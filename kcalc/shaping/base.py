@@ -70,6 +70,11 @@ class Shaping(Approximable):
         known = {name: self.systems[name] for name in self.constants if name in self.systems}
         return {name: solve_all(known[name]) if name in known else Solutions((self.constants[name],)) for name in self.constants}
 
+    @property
+    def to_train(self) -> tuple[Network, tuple[Node, ...]]:
+        """(the network to train, its Affine nodes whose weights start as mirrored pairs): the shaped network, without such nodes."""
+        return self.network, ()
+
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the kernel calculus on the shaped network, node by node."""

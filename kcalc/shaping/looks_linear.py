@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
-from ..network.network import Network
+from ..network.network import Network, Step
 from .advice import shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
@@ -62,6 +63,45 @@ class LooksLinear(Shaping):
         """The targets, and the slope of the whole network, which is 1 where the odd parts are linear."""
         whole = {"C_f'(1)": float(c_map(self.network).derivative(1)(1.0))} if len(self.network.outputs) == 1 else {}
         return super()._measured | whole
+
+    @property
+    def to_train(self) -> tuple[Network, tuple[Node, ...]]:
+        """The network with pairs (phi(x), phi(-x)), and the Affine nodes that read them, whose weights start as (gamma W, -gamma W).
+
+        ``network`` has the odd parts in one activation; here each is the concatenation of phi(x) and phi(-x) again, under the old name.
+        Raises: KcalcError where something but an Affine, directly or through the pooling of all locations, reads a pair.
+        """
+        pairs: dict[Node, float] = {}  # nodes that hold a pair, with its scale
+        mirrored: list[Node] = []
+        steps: list[Step] = []
+        pooled: set[Node] = set()
+        for node, layer, parents in self.network.steps():
+            if node in self.constants.by_node:
+                constants = self.constants.by_node[node]
+                phi = constants.activation
+                pairs[node] = float(constants.output_scale or 1.0)
+                halves = (f"{node}: phi(x)", f"{node}: phi(-x)")
+                steps.append((halves[0], Nonlinear(phi), parents))
+                steps.append((halves[1], Nonlinear(phi.transformed(input_scale=-1)), parents))
+                steps.append((node, Concat(), halves))
+                continue
+            source = next((parent for parent in parents if parent in pairs), None)
+            if source is None:
+                steps.append((node, layer, parents))
+            elif isinstance(layer, Affine) and layer.groups == 1:
+                steps.append((node, replace(layer, sigma_w=math.sqrt(2) * pairs[source] * float(layer.sigma_w)), parents))
+                mirrored.append(node)
+            elif isinstance(layer, Identity | Pool) or (isinstance(layer, Flatten) and source in pooled):
+                pairs[node] = pairs[source]
+                if isinstance(layer, Pool) and layer.window is None:
+                    pooled.add(node)
+                steps.append((node, layer, parents))
+            else:
+                raise KcalcError(
+                    f"node {node!r} ({type(layer).__name__}) reads the pair at {source!r}, whose halves it would mix up; "
+                    "put an Affine between them"
+                )
+        return Network.from_steps(steps, self.network.outputs).with_notes(self.network.notes), tuple(mirrored)
 
     def mirrored(self, node: Node, weights: Any) -> np.ndarray:
         """The weights with which an Affine reads the pair of an activation: (gamma W, -gamma W), (out, 2 in, ...) for W (out, in, ...).

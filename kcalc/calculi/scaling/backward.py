@@ -16,7 +16,7 @@ from . import activation_moments as act
 from .forward import Forward
 from .levels import Level
 from .linear import combined
-from .state import SERIAL, Part, State, weighted
+from .state import SERIAL, Part, State, weighted, with_diagonal
 from .windows import spread, spread_apart, spread_pairs
 
 Node = Hashable
@@ -135,9 +135,7 @@ class Backward:
         if part.pairs is None or not followed:
             return Part(part.channels, level)
         _, factors = act.pairs_after(phi, below.level, below.pairs, f"the mean square before node {node!r}")
-        pairs = part.pairs.values * factors
-        np.fill_diagonal(pairs, np.ldexp(level.values, level.exponent - part.pairs.exponent))
-        return Part(part.channels, level, Level(pairs, part.pairs.exponent))
+        return Part(part.channels, level, with_diagonal(Level(part.pairs.values * factors, part.pairs.exponent), level))
 
     @rule.register
     def _(self, op: P.Mix, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
@@ -159,15 +157,9 @@ class Backward:
         keep = 1 - self.forward.number(op.rate)
         if keep == 1:
             return [message]
-        parts = []
-        for part in message.parts:
-            level, pairs = part.level.scaled(1 / keep), part.pairs
-            if pairs is not None:
-                pairs = Level(pairs.values.copy(), pairs.exponent)
-                np.fill_diagonal(pairs.values, np.ldexp(level.values, level.exponent - pairs.exponent))
-            parts.append(Part(part.channels, level, pairs))
+        parts = tuple(part.masked(keep) for part in message.parts)
         unit = self.forward.number(1)
-        return [Message(tuple(parts), message.mask, source=message, slopes=(unit,) * len(parts))]
+        return [Message(parts, message.mask, source=message, slopes=(unit,) * len(parts))]
 
     @rule.register
     def _(self, op: P.Join, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
@@ -211,8 +203,7 @@ class Backward:
         between = part.pairs.values / np.outer(number, number)
         np.fill_diagonal(between, 0.0)
         pairs = spread_apart(window, between)
-        np.fill_diagonal(pairs, np.ldexp(level.values, level.exponent - part.pairs.exponent))
-        return Part(part.channels, level, Level(pairs, part.pairs.exponent))
+        return Part(part.channels, level, with_diagonal(Level(pairs, part.pairs.exponent), level))
 
     def _aligned(self, parts: tuple[Part, ...], below: tuple[Part, ...]) -> tuple[Part, ...]:
         """Parts of a message as those of the feature map it goes to, whose ranges of channels are unions of them."""

@@ -8,7 +8,6 @@ from functools import singledispatchmethod
 from math import prod
 from typing import Any
 
-import numpy as np
 import sympy as sp
 
 from ...fields import SYMPY
@@ -22,9 +21,8 @@ from ..spatial.geometry import Window, convolution
 from ..tangent import refuse_jumps
 from . import activation_moments as act
 from . import affine, pools
-from .levels import Level
 from .linear import combined
-from .state import Law, Part, State
+from .state import Law, Part, State, with_diagonal
 from .windows import cut
 
 Node = Hashable
@@ -81,10 +79,6 @@ class Forward:
     def rule(self, op: P.Primitive, node: Node, inputs: list[State]) -> State:
         """The state a primitive emits. Raises: NoRule, KcalcError naming the node."""
         raise no_rule("weight scalings", op, node)
-
-    @rule.register
-    def _(self, op: P.Source, node: Node, inputs: list[State]) -> State:
-        raise KcalcError(f"no second moment is given for the input {node!r}; give input_moment={{{node!r}: ...}}")
 
     @rule.register
     def _(self, op: P.Norm, node: Node, inputs: list[State]) -> State:
@@ -187,8 +181,7 @@ class Forward:
         if node not in self.pairs or part.level.values.size == 1:
             return Part(part.channels, level, None, rho)
         covariance, _ = act.pairs_after(phi, part.level, part.pairs, what)
-        np.fill_diagonal(covariance.values, np.ldexp(level.values, level.exponent - covariance.exponent))
-        return Part(part.channels, level, covariance, rho)
+        return Part(part.channels, level, with_diagonal(covariance, level), rho)
 
     @rule.register
     def _(self, op: P.Mix, node: Node, inputs: list[State]) -> State:
@@ -256,16 +249,8 @@ class Forward:
         keep = 1 - self.number(op.rate)
         if keep == 1:
             return below
-        parts = []
-        for part in below.parts:
-            level = part.level.scaled(1 / keep)
-            pairs = part.pairs
-            if pairs is not None:
-                pairs = Level(pairs.values.copy(), pairs.exponent)
-                np.fill_diagonal(pairs.values, np.ldexp(level.values, level.exponent - pairs.exponent))
-            parts.append(Part(part.channels, level, pairs, part.rho * keep))
         law = Law("symmetric" if below.law.symmetric else "mixed")
-        return replace(below.with_parts(parts, 1, law), terms=())
+        return replace(below.with_parts([part.masked(keep) for part in below.parts], 1, law), terms=())
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, inputs: list[State]) -> State:

@@ -15,7 +15,7 @@ from ...network.primitives import Window as Pooling
 from ..spatial.geometry import Window, pooling
 from . import activation_moments as act
 from .levels import Level
-from .state import Law, Part, State
+from .state import Law, Part, State, with_diagonal
 from .windows import cut
 
 Node = Hashable
@@ -170,7 +170,7 @@ def _largest_part(calculus: Any, node: Node, channels: Any, q: Level, phi: Activ
     roots = Level(np.sqrt(q.values), q.exponent)  # sqrt of the mantissa: used in products of two alone
     values = shared * np.outer(roots.values, roots.values)
     joint = Level(values, q.exponent).plus(Level(np.outer(mean.values, mean.values), 2 * mean.exponent))
-    np.fill_diagonal(joint.values, np.ldexp(square.values, square.exponent - joint.exponent))
+    joint = with_diagonal(joint, square)
     return Part(channels, square, joint, _off_diagonal(joint, square))
 
 

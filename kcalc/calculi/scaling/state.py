@@ -37,6 +37,11 @@ class Part:
         """Of the feature map times ``sqrt(factor)``."""
         return replace(self, level=self.level.scaled(factor), pairs=None if self.pairs is None else self.pairs.scaled(factor))
 
+    def masked(self, keep: Number) -> Part:
+        """Of the feature map whose entries stay with probability ``keep``, divided by it, else are 0."""
+        level = self.level.scaled(1 / keep)
+        return replace(self, level=level, pairs=None if self.pairs is None else with_diagonal(self.pairs, level), rho=self.rho * keep)
+
     def pair_values(self) -> Level:
         """The matrix of pairs, diagonal where ``pairs`` is None."""
         return Level(np.diag(self.level.values), self.level.exponent) if self.pairs is None else self.pairs
@@ -47,6 +52,13 @@ class Part:
         if self.pairs is not None or other.pairs is not None:
             pairs = self.pair_values().plus(other.pair_values())
         return Part(self.channels, self.level.plus(other.level), pairs, mixed((self.level, self.rho), (other.level, other.rho)))
+
+
+def with_diagonal(pairs: Level, level: Level) -> Level:
+    """A matrix of pairs of locations with the second moments ``level`` on its diagonal."""
+    values = pairs.values.copy()
+    np.fill_diagonal(values, np.ldexp(level.values, level.exponent - pairs.exponent))
+    return Level(values, pairs.exponent)
 
 
 def mixed(*given: tuple[Level, Number]) -> Number:

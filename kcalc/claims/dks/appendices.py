@@ -10,8 +10,8 @@ import numpy as np
 import sympy as sp
 from scipy import special
 
-from ... import pair_expectation
 from ...activations import activation
+from ...activations.gaussian_expectations import pair_expectation
 from ...calculi.global_maps import c_map
 from ...network.combinators import chain, repeat
 from ...network.layers import Affine, Input, Nonlinear

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import sympy as sp
 
-from ... import pair_expectation
 from ...activations import activation
+from ...activations.gaussian_expectations import pair_expectation
 from ...activations.rectifiers import leaky_relu
 from ...backend.initialisers import LAWS
 from ...calculi.global_maps import c_map

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import sympy as sp
 
-from ... import pair_expectation
 from ...activations import activation
+from ...activations.gaussian_expectations import pair_expectation
 from ...activations.rectifiers import abrelu, leaky_relu
 from ...calculi.global_maps import c_map, node_values, q_map
 from ...network import combinators
