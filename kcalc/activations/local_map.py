@@ -30,11 +30,8 @@ Node = Any
 SYMBOLIC = "symbolic(q=1)"
 
 
-class LocalCMap(CMap):
-    """C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2)), (u, v) Gaussian of variances q1, q2 and correlation c  [DKS eq. 9].
-
-    Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it, and where the second moment diverges.
-    """
+class _Local:
+    """A map of one activation, its only input and output."""
 
     def __init__(self, activation: Any) -> None:
         self.activation = activation
@@ -43,7 +40,14 @@ class LocalCMap(CMap):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        return (_fresh(self.name),)
+        return (Assumption(self.name, "the pre-activations are Gaussian with mean 0, at infinite width"),)
+
+
+class LocalCMap(_Local, CMap):
+    """C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2)), (u, v) Gaussian of variances q1, q2 and correlation c  [DKS eq. 9].
+
+    Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it, and where the second moment diverges.
+    """
 
     def gaps(self, gap: dict[Node, Array], q1: dict[Node, Array], q2: dict[Node, Array] | None, order: int) -> dict[Node, Jet]:
         first, *rest = self.activation.taylor(gap[self.name], q1[self.name], None if q2 is None else q2[self.name], order)
@@ -151,17 +155,8 @@ class LocalCMapQDerivative:
         return f"LocalCMapQDerivative({self.base.name}, {'q1 = q2' if self.which is None else f'q{self.which}'})"
 
 
-class LocalQMap(QMap):
+class LocalQMap(_Local, QMap):
     """Q(q) = E phi(sqrt(q) z)^2, z standard normal  [DKS eq. 8]. Domain: q > 0. Raises: KcalcError outside it and where it diverges."""
-
-    def __init__(self, activation: Any) -> None:
-        self.activation = activation
-        self.name = activation.name
-        self.inputs = self.outputs = (activation.name,)
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        return (_fresh(self.name),)
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
         value = q[self.name]
@@ -180,10 +175,6 @@ class LocalQMap(QMap):
             value = self.activation.second_moment(at, SYMPY)
             functions = (self.activation.c_map._level(symbols.q),)
         return Composition(formula_symbols((), at.free_symbols), (), value, "Q", functions)
-
-
-def _fresh(name: str) -> Assumption:
-    return Assumption(name, "the pre-activations are Gaussian with mean 0, at infinite width")
 
 
 # --- derivatives in q ------------------------------------------------------------------------------------------------------------------

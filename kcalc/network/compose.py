@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from ..foundation.errors import FreshnessError, KcalcError, NoRule
@@ -99,11 +100,15 @@ def interpret_back(
     return found
 
 
-def no_rule(calculus: str, operation: Any, node: Hashable) -> NoRule:
-    """The error of a calculus without a rule for a layer or a primitive, naming the nearest rewrite."""
+def no_rule(calculus: str, operation: Any, node: Hashable, hints: Mapping[type[Primitive], str] = MappingProxyType({})) -> NoRule:
+    """The error of a calculus without a rule for a layer or a primitive, naming the nearest rewrite.
+
+    ``hints``: {kind of primitive: the calculus's own advice}, for layers that ``REWRITES`` leaves out.
+    """
     layer: Any = operation.origin if isinstance(operation, Primitive) else operation
     kind = type(layer).__name__
-    rewrite = REWRITES.get(kind, "replace the layer by one that the calculus knows")
+    own = (hint for primitive, hint in hints.items() if isinstance(operation, primitive))
+    rewrite = REWRITES.get(kind) or next(own, "replace the layer by one that the calculus knows")
     if kind == "BatchNorm" and calculus in KERNELS:
         rewrite += ", use LayerNorm, or approximate a large batch with kc.large_batch(net)"
     reason = f" ({layer.name}: {layer.reason})" if kind == "Opaque" else ""

@@ -77,16 +77,8 @@ class Reading:
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[Groups]) -> Groups:
         """What a node emits, from what it reads."""
-        raise no_rule("fluctuations", op, node)
-
-    @rule.register
-    def _(self, op: P.Norm | P.Window, node: Node, inputs: list[Groups]) -> Groups:
-        if op.kind in ("GroupNorm", "TokenMix"):
-            raise no_rule("fluctuations", op, node)
-        raise NoRule(
-            f"node {node!r}: fluctuations have no rule for {op.kind}; they follow dense layers, activations, sums and "
-            "concatenations of vectors. kc.verify_kernels measures any network"
-        )
+        follow = "they follow dense layers, activations, sums and concatenations of vectors. kc.verify_kernels measures any network"
+        raise no_rule("fluctuations", op, node, {P.Norm: follow, P.Window: follow})
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: list[Groups]) -> Groups:

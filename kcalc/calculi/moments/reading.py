@@ -26,6 +26,10 @@ INSTEAD = (
     "kc.fluctuations has the leading order in 1/width of any activation, where layers are dense and nothing normalises; "
     "kc.gradients has means at infinite width"
 )
+HINTS = {
+    P.Norm: f"it divides by a random norm; without it (net.without_normalization()) they apply, and {INSTEAD}",
+    P.Window: f"they know dense layers of one vector only, and no pooling; {INSTEAD}",
+}
 
 
 @dataclass(frozen=True)
@@ -75,22 +79,7 @@ class Reading:
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[Scaled]) -> Scaled:
         """What a node emits, from what it reads."""
-        raise no_rule("exact moments", op, node)
-
-    @rule.register
-    def _(self, op: P.Norm, node: Node, inputs: list[Scaled]) -> Scaled:
-        if op.over == "positions":
-            raise no_rule("exact moments", op, node)
-        raise NoRule(
-            f"node {node!r}: exact moments have no rule for {op.kind}, which divides by a random norm; without it "
-            f"(net.without_normalization()) they apply, and {INSTEAD}"
-        )
-
-    @rule.register
-    def _(self, op: P.Window, node: Node, inputs: list[Scaled]) -> Scaled:
-        if isinstance(op, P.Blend) and op.matrix is not None:
-            raise no_rule("exact moments", op, node)
-        raise NoRule(f"node {node!r}: exact moments know dense layers of one vector only, and no {op.pooling} pooling; {INSTEAD}")
+        raise no_rule("exact moments", op, node, HINTS)
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: list[Scaled]) -> Scaled:

@@ -78,16 +78,11 @@ class Forward:
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[State]) -> State:
         """The state a primitive emits. Raises: NoRule, KcalcError naming the node."""
-        raise no_rule("weight scalings", op, node)
-
-    @rule.register
-    def _(self, op: P.Norm, node: Node, inputs: list[State]) -> State:
-        if op.over == "positions":
-            raise no_rule("weight scalings", op, node)
-        raise NoRule(
-            f"node {node!r}: weight scalings have no rule for {op.kind}; it divides by a statistic of what it reads, so that "
-            "second moments do not determine what it sends back; use net.without_normalization() (and net.normalised() for the sums)"
+        divides = (
+            "it divides by a statistic of what it reads, so that second moments do not determine what it sends back; use "
+            "net.without_normalization() (and net.normalised() for the sums)"
         )
+        raise no_rule("weight scalings", op, node, {P.Norm: divides})
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: list[State]) -> State:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...foundation.errors import KcalcError, NoRule
+from ...foundation.errors import KcalcError
 from ...maps.maps import Assumption
 from ...network import primitives as P
 from ...network.compose import no_rule
@@ -96,13 +96,11 @@ class Upper:
     def _(self, op: P.Norm, node: Node, inputs: list[Bound]) -> Bound:
         if op.over == "batch":
             return self._over_batch(node, inputs[0])
-        if op.over == "positions":
-            raise no_rule("smoothness bounds", op, node)
-        raise NoRule(
-            f"node {node!r}: {op.kind} divides by a norm without epsilon, so its derivative is unbounded near feature maps without "
-            "variance and no Lipschitz constant exists; use BatchNorm (with epsilon here), normalisation= of weights, or "
-            "net.without_normalization()"
+        divides = (
+            "it divides by a norm without epsilon, so its derivative is unbounded near feature maps without variance and no Lipschitz "
+            "constant exists; use BatchNorm (with epsilon here), normalisation= of weights, or net.without_normalization()"
         )
+        raise no_rule("smoothness bounds", op, node, {P.Norm: divides})
 
     def _rows(self, places: int) -> np.ndarray:
         """The logs of the numbers of rows: all examples, one example."""

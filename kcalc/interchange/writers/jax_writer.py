@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .content import Content
+from .numpy_writer import CHECK
 from .numpy_writer import LOCATIONS as NUMPY_LOCATIONS
 from .numpy_writer import STANDARDISE as NUMPY_STANDARDISE
 from .python_module import Framework, module_text
@@ -21,13 +22,6 @@ def _placed(entries: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     if any(extent % 2 == 0 for extent in window):
         raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights; use odd kernels")
     return jnp.zeros(shape, entries.dtype).at[tuple(extent // 2 for extent in window)].set(entries)
-'''
-CHECK = '''
-def _outputs(shape: tuple[int, ...], groups: int) -> int:
-    """The output channels of one group."""
-    if groups < 1 or shape[-1] % groups:
-        raise ValueError(f"{shape[-1]} output channels do not split into {groups} groups")
-    return shape[-1] // groups
 '''
 DELTA = '''
 def delta_orthogonal(
