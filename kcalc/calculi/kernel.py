@@ -157,11 +157,13 @@ class Kernel:
         return self.statistics.divided(below, q1, q2, mean1, mean2, node)
 
     @rule.register
-    def _(self, op: P.Blend, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, op: P.Window, node: Node, inputs: Sequence[Channels]) -> Channels:
         """Windows count as the identity; positions that only change places keep q (times the square of a common factor) and c."""
         (below,) = inputs
-        if op.matrix is None:
-            return self._pooled(op, node, below)
+        if not isinstance(op, P.Blend) or op.matrix is None:
+            if op.mixes:
+                self.note(node, POOLING[op.pooling])
+            return below
         size, array = op.permutes, np.array(op.matrix)
         if size is None:
             raise no_rule("kernel maps", op, node)
@@ -173,15 +175,6 @@ class Kernel:
         if not stays:
             self.note(node, "tokens change places only; all of them are alike", "convention")
         return below.map(lambda pair: self._exchanged(self.statistics.affinely(pair, (factor, factor), (0, 0), node), node, stays))
-
-    @rule.register
-    def _(self, op: P.Max, node: Node, inputs: Sequence[Channels]) -> Channels:
-        return self._pooled(op, node, inputs[0])
-
-    def _pooled(self, op: P.Window, node: Node, below: Channels) -> Channels:
-        if op.mixes:
-            self.note(node, POOLING[op.pooling])
-        return below
 
     def _check_centred(self, below: Channels, node: Node) -> None:
         """Refuse a change of sign where one group of channels has a mean, even if the means of all groups cancel."""

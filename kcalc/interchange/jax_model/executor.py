@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from ...activations.jax_function import jax_function
-from ...foundation.errors import KcalcError, NoRule
+from ...foundation.errors import KcalcError
 from ...foundation.process_state import cached_property, lambdify
 from ...network import layers as L
+from ...network.compose import no_rule
 from ...network.network import Network, sum_weights
 from ..layout import channel_axes, keeps_locations
 from ..trace import Held, Normalise, Op, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
@@ -125,7 +126,7 @@ class Executor:
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
         """The output of a node."""
-        raise NoRule(f"node {node!r} is a {type(layer).__name__}, which a transformed JAX model cannot run; drop it from the network first")
+        raise no_rule("transformed JAX models", layer, node)
 
     @rule.register
     def _(self, layer: L.Affine, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from ...foundation.errors import KcalcError
 from ...network import layers as L
+from ...network.compose import no_rule
 from ...network.network import sum_weights
 from ..layout import channel_axes, keeps_locations
 from ..tokens import mixed, mixing_layer
@@ -64,7 +65,7 @@ class Emitter:
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Any, inputs: list[Value]) -> Value:
         """How a layer is computed."""
-        raise KcalcError(f"node {node!r}: {type(layer).__name__} has no form in PyTorch yet")
+        raise no_rule("new PyTorch models", layer, node)
 
     @rule.register
     def _(self, layer: L.Input, node: Any, inputs: list[Value]) -> Value:
@@ -248,12 +249,6 @@ class Emitter:
         weight = self._gain(op, "weight", op.gain, 1.0, inputs[0].shape[1])
         bias = self._gain(op, "bias", op.bias, 0.0, inputs[0].shape[1])
         return self.into.call(functional.group_norm, inputs[0], op.groups, weight, bias, op.epsilon)
-
-    @rule.register
-    def _(self, layer: L.BatchNorm, node: Any, inputs: list[Value]) -> Value:
-        raise KcalcError(
-            f"node {node!r} is a BatchNorm, which no shaped network has; drop it with net.without_normalization() before shaping"
-        )
 
     @rule.register
     def _(self, layer: L.Opaque, node: Any, inputs: list[Value]) -> Value:
