@@ -190,7 +190,8 @@ class Lowering:
         width = queries.channels // layer.heads
         if keys.channels // shared != width or layer.key_width not in (None, width):
             raise KcalcError(
-                f"node {node!r}: a head has {width} channels of queries and {keys.channels // shared} of keys, and key_width is {layer.key_width}"
+                f"node {node!r}: a head has {width} channels of queries and {keys.channels // shared} of keys, and key_width is "
+                f"{layer.key_width}"
             )
         if layer.rotary is not None and width % 2:
             raise KcalcError(f"node {node!r} turns pairs of channels (rotary), but a head has {width}")

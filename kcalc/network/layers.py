@@ -530,7 +530,7 @@ class Attend(Layer):
             if width is not None and count is not None and width % count:
                 raise GraphError(f"node {reads.node!r}: {count} heads do not divide the {width} channels of its {what}")
         for width, count, what in widths[:2]:
-            if None not in (width, count, self.key_width) and width != count * self.key_width:  # pyright: ignore[reportOptionalOperand]
+            if width is not None and count is not None and self.key_width is not None and width != count * self.key_width:
                 raise GraphError(
                     f"node {reads.node!r}: {count} heads of key_width {self.key_width} are not the {width} channels of its {what}"
                 )

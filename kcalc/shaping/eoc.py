@@ -236,7 +236,7 @@ def eoc(
     least = min(level - point.sigma_b**2 for point in points.values())
     layers, edits, mixed = _affines(plain, points, level)
     check_fresh(plain)
-    shaped = plain.map_layers(lambda node, layer: layers.get(node, layer))
+    shaped = plain.map_layers(lambda node, layer: layers[node], L.Affine)
     others = _check_level(shaped, points, level)
     by_node = {
         node: Constants(point.activation, sigma_w=point.sigma_w, sigma_b=point.sigma_b)
