@@ -11,7 +11,7 @@ from ..foundation.errors import KcalcError, unknown
 from ..foundation.plain_arguments import items
 from ..foundation.printing import Shown
 from ..network.combinators import residual_weights
-from ..network.layers import Affine, Layer, Nonlinear, Sum
+from ..network.layers import Affine, Nonlinear, Sum
 from ..network.network import Network, sum_weights
 
 __all__ = ["ResidualBlock", "residual_blocks", "with_residual_weights"]
@@ -111,7 +111,7 @@ def with_residual_weights(network: Network, shortcut_weight: Any = None, residua
     if shortcut_weight is None and residual_weight is None:
         raise KcalcError("give shortcut_weight or residual_weight: a number, {node: number}, or one number per block")
     along, through = _per_block(shortcut_weight, blocks), _per_block(residual_weight, blocks)
-    sums: dict[Node, Layer] = {}
+    sums: dict[Node, Sum] = {}
     for block in blocks:
         given = along.get(block.node), through.get(block.node)
         if given == (None, None):
@@ -121,7 +121,7 @@ def with_residual_weights(network: Network, shortcut_weight: Any = None, residua
         except KcalcError as error:
             raise KcalcError(f"node {block.node!r}: {error}") from None
         sums[block.node] = Sum(weights if block.slot == 0 else weights[::-1])
-    return network.map_layers(lambda node, layer: sums.get(node, layer), Sum)
+    return network.map_layers(lambda node, layer: sums.get(node) or layer, Sum)
 
 
 def _per_block(value: Any, blocks: Sequence[ResidualBlock]) -> dict[Node, Any]:
