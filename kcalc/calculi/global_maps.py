@@ -313,7 +313,7 @@ class _Reading:
 
     def with_network_assumptions(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of a reading after the assumptions of every reading of the network."""
-        width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
+        width = Assumption("network", "infinite width; weights of mean 0, independent between layers, in each layer i.i.d. Gaussian or uniform orthogonal")
         tokens = () if self.tokens is None else (self.tokens.assumption,)
         return (width, *tokens, *self.network.assumptions, *notes)
 

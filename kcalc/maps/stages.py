@@ -60,7 +60,7 @@ class Run:
     def body(self) -> str:
         """LaTeX of the definitions.
 
-        In a block that repeats, letters are the values before it, letters with a prime those after it, letters with indices a, b ... others.
+        In a block that repeats, letters are the values before it, letters with a prime those after it, other values have indices a, b ...
         """
         rename: dict[Any, Any] = {}
         if self.count > 1:
