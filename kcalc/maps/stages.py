@@ -87,8 +87,9 @@ class Run:
 
 def runs(stages: Sequence[Stage], arguments: Sequence[sp.Symbol]) -> list[Run]:
     """The stages in order, equal blocks that follow one another as one run."""
-    later = {symbol for stage in stages[1:] for _, expr in stage.definitions for symbol in expr.free_symbols}
-    entries = [tuple(s for s in arguments if s not in later), *(stage.exits for stage in stages)]
+    read = [{symbol for _, expr in stage.definitions for symbol in expr.free_symbols} for stage in stages]
+    first = set().union(*read[:1]) - set().union(*read[1:])
+    entries = [tuple(s for s in arguments if s in first), *(stage.exits for stage in stages)]
     known: dict[Any, int] = {}
     codes = [known.setdefault(stage.code(entry), len(known)) for stage, entry in zip(stages, entries, strict=False)]
     found: list[Run] = []
