@@ -281,7 +281,7 @@ class Namer:
 
     def _carried(self, m: Moments) -> tuple[sp.Symbol, ...]:
         """The symbols that the state is made of."""
-        found = (v.free_symbols if isinstance(v, sp.Symbol) else v.free_symbols & self.named for v in self._values(m))
+        found = ({v} if isinstance(v, sp.Symbol) else self.named & v.free_symbols for v in self._values(m))
         return tuple(dict.fromkeys(symbol for symbols in found for symbol in sorted(symbols, key=str)))
 
     def _values(self, m: Moments) -> list[sp.Expr]:

@@ -53,7 +53,7 @@ class Run:
         """Whether the letters of the values that change differ from each other and from the other symbols of the block."""
         first = [symbol for symbol, _ in self._changing]
         own = {symbol for symbol, _ in self.definitions}
-        others = {s.name for _, expr in self.definitions for s in expr.free_symbols - own - set(first)}
+        others = {str(s) for _, expr in self.definitions for s in expr.free_symbols - own - set(first)}
         letters = {_letter(symbol) for symbol in first}
         return len(letters) == len(first) and not letters & others
 
