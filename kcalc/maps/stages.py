@@ -50,12 +50,12 @@ class Run:
 
     @property
     def has_distinct_letters(self) -> bool:
-        """Whether the letters of the values that change differ from each other and from the other symbols of the block."""
+        """Whether values change, and their letters differ from each other and from the other symbols of the block."""
         first = [symbol for symbol, _ in self._changing]
         own = {symbol for symbol, _ in self.definitions}
         others = {str(s) for _, expr in self.definitions for s in expr.free_symbols - own - set(first)}
         letters = {_letter(symbol) for symbol in first}
-        return len(letters) == len(first) and not letters & others
+        return 0 < len(letters) == len(first) and not letters & others
 
     def body(self) -> str:
         """LaTeX of the definitions.
