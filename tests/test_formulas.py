@@ -9,6 +9,7 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.foundation.formulas import exact, latex, rounded
+from kcalc.maps.stages import Stage, runs
 
 A, L = kc.architectures, kc.layers
 c, q = kc.symbols.c, kc.symbols.q
@@ -31,6 +32,37 @@ def test_short_decimals_are_exact_numbers_in_formulas() -> None:
     kernel = kc.ntk(A.vanilla(1, "relu", sigma_w=0.3))
     assert not kernel.closed_form.atoms(sp.Float)
     assert float(kernel.closed_form.subs(c, 0.4)) == pytest.approx(float(kernel(0.4)), rel=1e-14)
+
+
+def test_equal_blocks_are_one_run_that_says_from_what_to_what() -> None:
+    net = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(kc.chain(L.Nonlinear("erf"), L.Affine()), shortcut_weight=0.8), 5))
+    C = kc.c_map(net)
+    assert r"\left(q_{5}, c_{5}\right) = \bigl[\,{q}' = " in C.latex() and r"\bigr]^{\circ 4}\left(q_{1}, c_{1}\right)" in C.latex()
+    assert "4 times, the last gives q_5, c_5: q_2 = " in str(C.expr) and str(C.expr).endswith("C = c_5")
+
+
+@pytest.mark.parametrize(
+    ("block", "count"),
+    [
+        (kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine()), shortcut_weight=0.5), "5 times"),  # sqrt(0.75) is exact
+        (kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine()), 1 / 3, 0.7), "5 times"),  # decimals that differ by rounding errors
+        (kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine()), sp.Symbol("w", positive=True)), "4 times"),
+        (kc.chain(L.Nonlinear("erf"), L.Affine(), L.Nonlinear("relu"), L.Affine()), "4 times"),  # q_1 is read two stages later
+    ],
+)
+def test_blocks_that_repeat_are_found(block: kc.Network, count: str) -> None:
+    net = kc.chain(L.Input(), L.Affine(), kc.repeat(block, 5))
+    assert count in str(kc.c_map(net).expr)
+    if not block.free_symbols:
+        assert float(kc.c_map(net).expr.evaluate({"c": 0.3})) == pytest.approx(float(kc.c_map(net)(0.3)), rel=1e-12)
+
+
+def test_blocks_whose_letters_would_be_ambiguous_are_written_out() -> None:
+    """c_1 = c_0 + d, c_2 = c_1 + d is one run. With c in place of d it is not: in a run, c is the value before the block."""
+    start, one, two = sp.symbols("c_0 c_1 c_2")
+    for other, counts in ((sp.Symbol("d"), [2]), (c, [1, 1])):
+        stages = (Stage(((one, start + other),), (one,)), Stage(((two, one + other),), (two,)))
+        assert [run.count for run in runs(stages, (start, other))] == counts
 
 
 def test_sympy_prints_a_composition() -> None:

@@ -10,7 +10,8 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc.maps.composition import Composition, Stage
+from kcalc.maps.composition import Composition
+from kcalc.maps.stages import Stage
 
 L = kc.layers
 c, q = kc.symbols.c, kc.symbols.q

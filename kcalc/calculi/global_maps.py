@@ -15,7 +15,7 @@ from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Tabled, html_table, plain, shown, spread, text_table
 from ..maps.composition import Composition
-from ..maps.maps import Assumption, CMap, KernelMap, QMap
+from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap
 from ..network.compose import interpret
 from ..network.network import Network, require_network
 from .attention.sampled import Sampling
@@ -313,9 +313,8 @@ class _Reading:
 
     def with_network_assumptions(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of a reading after the assumptions of every reading of the network."""
-        width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
         tokens = () if self.tokens is None else (self.tokens.assumption,)
-        return (width, *tokens, *self.network.assumptions, *notes)
+        return (INFINITE_WIDTH, *tokens, *self.network.assumptions, *notes)
 
 
 class _OfNetwork(KernelMap):

@@ -17,9 +17,10 @@ from ..fields import SYMPY
 from ..fields.arguments import formula_symbols, read_pair, symbolic_q
 from ..fields.jets import Jet
 from ..foundation import symbols
-from ..foundation.formulas import exact, formula_name, rounded
-from ..maps.composition import Composition, LocalFunction, Stage, suffix
+from ..foundation.formulas import exact, exact_or_root, formula_name, rounded
+from ..maps.composition import Composition, LocalFunction
 from ..maps.maps import Assumption
+from ..maps.stages import Stage, suffix
 from ..network.compose import interpret
 from ..network.network import Network
 from ..network.primitives import Primitive
@@ -85,8 +86,8 @@ def _read(
 
 
 def with_exact_numbers(network: Network) -> Network:
-    """The network with short decimal numbers as fractions: sigma_w = 1.5 becomes 3/2."""
-    return network.map_layers(lambda _, layer: layer.mapped(exact))
+    """The network with short decimals and their square roots as exact numbers: sigma_w = 1.5 becomes 3/2, 2**0.5 becomes sqrt(2)."""
+    return network.map_layers(lambda _, layer: layer.mapped(exact_or_root))
 
 
 def input_symbols(network: Network, letter: str, single: sp.Symbol) -> dict[Node, sp.Symbol]:
@@ -245,6 +246,7 @@ class Namer:
         self.pending: list[tuple[sp.Symbol, sp.Expr]] = []
         self.count = 1
         self.names = set(map(sp.latex, taken))
+        self.named: set[Any] = set()
         maps.reserved = frozenset(map(sp.latex, network.free_symbols))
 
     def rule(self, op: Primitive, node: Node, inputs: list[Channels]) -> Channels:
@@ -277,10 +279,13 @@ class Namer:
         self.names.add(sp.latex(sp.Symbol(name)))
         return name
 
-    @staticmethod
-    def _carried(m: Moments) -> tuple[sp.Symbol, ...]:
-        values = [m.q1, m.q2] + ([cosine(m.gap.value)] if isinstance(m.gap, Jet) else [])
-        return tuple(dict.fromkeys(v for v in values if isinstance(v, sp.Symbol)))
+    def _carried(self, m: Moments) -> tuple[sp.Symbol, ...]:
+        """The symbols that the state is made of."""
+        found = ({v} if isinstance(v, sp.Symbol) else self.named & v.free_symbols for v in self._values(m))
+        return tuple(dict.fromkeys(symbol for symbols in found for symbol in sorted(symbols, key=str)))
+
+    def _values(self, m: Moments) -> list[sp.Expr]:
+        return [m.q1, m.q2, *([cosine(m.gap.value)] if isinstance(m.gap, Jet) else [])]
 
     def _named(self, pair: Pair, node: Node, cut: bool) -> Pair:
         m = pair.moments
@@ -308,5 +313,6 @@ class Namer:
         if trivial or (not cut and sp.count_ops(expr) < self.long):
             return expr
         symbol = sp.Symbol(self._fresh_name(letter), **assumptions)
+        self.named.add(symbol)
         self.pending.append((symbol, expr))
         return symbol

@@ -88,8 +88,5 @@ class TangentNamer(Namer):
         value, tangent = gap.coefficients
         return Jet((1 - self._name("c", cosine(value), cut, real=True), -self._name("t", tidy(-tangent), cut, real=True)))
 
-    @staticmethod
-    def _carried(m: Moments) -> tuple[sp.Symbol, ...]:
-        carried = Namer._carried(m)
-        tangent = -m.gap.coefficients[1]
-        return (*carried, tangent) if isinstance(tangent, sp.Symbol) else carried
+    def _values(self, m: Moments) -> list[sp.Expr]:
+        return [*super()._values(m), -m.gap.coefficients[1]]

@@ -29,6 +29,15 @@ def exact(value: Any) -> Any:
     return sp.Rational(f"{value:.{SHORT}g}")
 
 
+def exact_or_root(value: Any) -> Any:
+    """As ``exact``; a positive float within rounding errors of the square root of a short decimal as that root (0.75**0.5 is sqrt(3)/2)."""
+    found = exact(value)
+    if not isinstance(found, float) or not 0 < found < math.inf:
+        return found
+    square = float(f"{found**2:.{SHORT}g}")
+    return sp.sqrt(exact(square)) if math.isclose(math.sqrt(square), found, rel_tol=10.0**-DIGITS) else found
+
+
 def rounded(expr: Any) -> Any:
     """The expression with Floats that are whole numbers to DIGITS digits made integers: no factor 1.0 is left."""
     table = {}

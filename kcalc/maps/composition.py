@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,29 +19,10 @@ from ..foundation.plain_arguments import mapping
 from ..foundation.plain_arguments import text as plain_text
 from ..foundation.printing import latex_text
 from ..foundation.process_state import decimal_digits, lambdify
-from ..foundation.repetition import repetition
+from .stages import Run, Stage, runs
 
 CLOSED_SIZE = 1500
 MOST_SYMBOLS = 5000  # of a formula in a notebook, some 40 kB of LaTeX
-
-
-@dataclass(frozen=True)
-class Stage:
-    """The definitions made between two cut points; ``exits`` are the symbols that carry the state onward."""
-
-    definitions: tuple[tuple[sp.Symbol, sp.Expr], ...]
-    exits: tuple[sp.Symbol, ...]
-
-    def code(self, entry: Sequence[sp.Symbol]) -> Any:
-        """The stage with its entry symbols and its own names replaced by standard ones: equal codes, equal functions."""
-        own = {symbol: sp.Dummy(f"own{i}", dummy_index=1000 + i) for i, (symbol, _) in enumerate(self.definitions)}
-        start = {symbol: sp.Dummy(f"in{i}", dummy_index=2000 + i) for i, symbol in enumerate(entry)}
-        return tuple(expr.xreplace({**start, **own}) for _, expr in self.definitions), tuple(own.get(s, s) for s in self.exits)
-
-    def follows(self, entry: Sequence[sp.Symbol]) -> bool:
-        """True if the stage reads nothing but the entry symbols."""
-        own = {symbol for symbol, _ in self.definitions}
-        return all(expr.free_symbols <= own | set(entry) for _, expr in self.definitions)
 
 
 @dataclass(frozen=True)
@@ -177,46 +158,23 @@ class Composition:
 
     # -- display ---------------------------------------------------------------------------------------------------
 
-    def _runs(self) -> list[tuple[int, int, int]]:
-        """(start, period, count) of repeated stages."""
-        codes: list[int] = []
-        known: dict[Any, int] = {}
-        entry: Sequence[sp.Symbol] = self.arguments
-        for i, stage in enumerate(self.stages):
-            code = stage.code(entry) if stage.follows(entry) else ("alone", i)
-            codes.append(known.setdefault(code, len(known)))
-            entry = stage.exits
-        runs: list[tuple[int, int, int]] = []
-        start = 0
-        while start < len(codes):
-            period, count = repetition(codes, start)
-            runs.append((start, period, count))
-            start += period * count
-        return runs
+    def _runs(self) -> list[Run]:
+        return runs(self.stages, self.arguments)
 
     @property
     def rows(self) -> list[tuple[str, int]]:
         """LaTeX of each distinct run of definitions with the number of times it is applied in a row."""
-        out: list[tuple[str, int]] = []
-        for start, period, count in self._runs():
-            stages = self.stages[start : start + period]
-            entry = self.arguments if start == 0 else self.stages[start - 1].exits
-            rename = _display_names(entry, stages) if count > 1 else {}
-            named = [(s.xreplace(rename), e.xreplace(rename)) for stage in stages for s, e in stage.definitions]
-            lines = [f"{latex(symbol)} = {latex(expr)}" for symbol, expr in named]
-            out.append((r",\; ".join(lines), count))
-        return out
+        return [(run.body(), run.count) for run in self._runs()]
 
     def latex(self, remark: str = "") -> str:
-        """The composition as a LaTeX array, to be set with amsmath: one row per definition, repeated ones with their count.
+        """The composition as a LaTeX array, to be set with amsmath: one row per definition, one per run of equal blocks.
 
         ``remark``: a text that goes below the formula, with a dagger at the result.
         """
         remark = plain_text(remark, "remark", empty=True)
-        rows = [text if count == 1 else rf"\bigl[\,{text}\,\bigr]^{{\circ {count}}}" for text, count in self.rows]
         mark = r"^{\dagger}" if remark else ""
         closing = f"{result_name(self.letter)}{mark} = {latex(self.result)}"
-        rows = [*self._activations(), *(f.latex() for f in self.functions), *rows, closing]
+        rows = [*self._activations(), *(f.latex() for f in self.functions), *(run.latex() for run in self._runs()), closing]
         if remark:
             rows.append(rf"{{}}^{{\dagger}}\,\text{{{latex_text(remark)}}}")
         return closing if len(rows) == 1 else r"\begin{array}{l}" + r"\\ ".join(rows) + r"\end{array}"
@@ -232,8 +190,7 @@ class Composition:
 
     def shown(self, remark: str = "") -> str | None:
         """The LaTeX array for a notebook; None where it is too long to read and to set, as in densely connected networks."""
-        stages = (stage for start, period, _ in self._runs() for stage in self.stages[start : start + period])
-        symbols = sum(1 for stage in stages for _, expr in stage.definitions for _ in sp.preorder_traversal(expr))
+        symbols = sum(1 for run in self._runs() for _, expr in run.definitions for _ in sp.preorder_traversal(expr))
         return self.latex(remark) if symbols <= MOST_SYMBOLS else None
 
     def _repr_latex_(self) -> str | None:
@@ -243,10 +200,7 @@ class Composition:
     def __str__(self) -> str:
         bodies = [f.closed if f.closed is not None else f"local map of {f.activation.name}" for f in self.functions]
         lines = [f"{f.function(*f.arguments)} = {body}" for f, body in zip(self.functions, bodies, strict=True)]
-        for start, period, count in self._runs():
-            body = "; ".join(f"{s} = {e}" for stage in self.stages[start : start + period] for s, e in stage.definitions)
-            lines.append(body if count == 1 else f"{count} times: {body}")
-        return "\n".join([*lines, f"{self.letter} = {self.result}"])
+        return "\n".join([*lines, *map(str, self._runs()), f"{self.letter} = {self.result}"])
 
     def __repr__(self) -> str:
         return f"Composition({self.letter}({', '.join(map(str, self.arguments))}), {len(self.definitions)} definitions)"
@@ -315,21 +269,6 @@ def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
     return form(*map(mpmath.mpf, values))  # numbers of Python would be divided as floats
 
 
-def _display_names(entry: Sequence[sp.Symbol], stages: Sequence[Stage]) -> dict[sp.Symbol, sp.Symbol]:
-    """Inside a repetition the state is renamed: symbols that enter keep their letter, those that leave get a prime."""
-    table = {symbol: sp.Symbol(symbol.name.split("_")[0]) for symbol in entry}
-    last = stages[-1].exits
-    for i, symbol in enumerate(s for stage in stages for s, _ in stage.definitions):
-        letter = symbol.name.split("_")[0]
-        table[symbol] = sp.Symbol(f"{letter}prime" if symbol in last else f"{letter}_{{{suffix(i)}}}")
-    return table
-
-
-def suffix(number: int) -> str:
-    """``a`` ... ``z``, ``a1`` ... ``z1``, ``a2`` ... for 0, 1, 2 ..."""
-    return "abcdefghijklmnopqrstuvwxyz"[number % 26] + str(number // 26 or "")
-
-
 # -- derivatives ----------------------------------------------------------------------------------------------------------------------
 
 DOTS = ("", "dot", "ddot", "dddot", "ddddot")
@@ -358,7 +297,6 @@ class _Rate:
     def stage(self, stage: Stage, order: int) -> Stage:
         """The stage with the derivatives of its values up to an order."""
         definitions: list[Any] = []
-        exits: list[Any] = list(stage.exits)
         for symbol, expr in stage.definitions:
             definitions.append((symbol, expr))
             letter, _, index = symbol.name.partition("_")
@@ -370,8 +308,10 @@ class _Rate:
                 if expr.is_Atom:
                     break
                 definitions.append((named, expr))
-                if symbol in stage.exits:
-                    exits.append(named)
+        exits: list[Any] = [*stage.exits]
+        for symbol in exits:  # grows by the rate of each, until rates are numbers
+            if isinstance(rate := self.rates.get(symbol), sp.Symbol) and rate not in exits:
+                exits.append(rate)
         return Stage(tuple(definitions), tuple(exits))
 
     def __call__(self, expr: Any) -> Any:

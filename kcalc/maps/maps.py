@@ -55,6 +55,11 @@ class Assumption:
         return f"{self.node} [{self.kind}]: {self.text}"
 
 
+INFINITE_WIDTH = Assumption(
+    "network", "infinite width; weights of mean 0, independent between layers, in each layer i.i.d. Gaussian or uniform orthogonal"
+)
+
+
 @dataclass(frozen=True)
 class FixedPoint(Shown):
     """A fixed point: its value, the slope of the map there, and whether it attracts (None: undecided by the slope)."""

@@ -11,7 +11,7 @@ import numpy as np
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Tabled, html_table, marked, plain, text_table
-from ...maps.maps import Approximable, Assumption
+from ...maps.maps import INFINITE_WIDTH, Approximable, Assumption
 from ...network.compose import interpret
 from ...network.network import Network
 from .exchangeable import TokenState
@@ -140,8 +140,7 @@ def sampled_values(network: Network, covariances: Mapping[Node, tuple[Array, int
     values = {node: _summary(tables[node], states[node], sequences) for node in network}
     spreads = {node: _spread(table, sequences) for node, table in tables.items()}
     text = SAMPLED.format(draws=sampling.draws, chains=sampling.chains, seed=sampling.seed)
-    width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
-    notes = (width, Assumption("network", text, "sampled"), *network.assumptions, *kernel.notes.values())
+    notes = (INFINITE_WIDTH, Assumption("network", text, "sampled"), *network.assumptions, *kernel.notes.values())
     return SampledValues(values, spreads, notes)
 
 
