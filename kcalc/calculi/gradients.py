@@ -1,7 +1,8 @@
-"""Gradients at infinite width: how large E|d out / d node|^2 is at every node, by the fold read backwards.
+"""Mean squared gradients at infinite width: E|d out / d node|^2 at every node, by a reversed fold.
 
-A perturbation of one unit of covariance at a node changes the covariance of an output channel by ``E|d out_k / d node|^2``, the squared
-norm being summed over the node's channels. So what explodes or vanishes in backpropagation is the derivative of kernel maps at c = 1.
+If the covariance K_g of a node's channels changes by 1 (at c = 1), that of an output channel k
+changes by ``E|d out_k / d node|^2``, the squared norm being summed over the node's channels. So
+gradients explode or vanish as derivatives of kernel maps at c = 1 do.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class Gradients(Tabled, Approximable):
     """E|d out_k / d node|^2 for inputs of the given q, infinite width, one channel ``k`` of ``output``.
 
     ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {Affine: E|d out_k / d parameters|^2} in the
-    NTK parameterisation, which add up to the tangent kernel at c = 1; ``chi``: {Nonlinear: E phi'(z)^2} with its pre-activation z. An
-    activation and the Affine that reads it together multiply the mean squared gradient by sigma_w^2 chi.
+    NTK parameterisation, which add up to the tangent kernel at c = 1; ``chi``: {Nonlinear:
+    E phi'(z)^2} with its pre-activation z. From the output of an Affine back to the pre-activation
+    of the activation that it reads, the mean squared gradient is multiplied by sigma_w^2 chi.
     """
 
     output: Node
@@ -53,7 +55,7 @@ class Gradients(Tabled, Approximable):
 
     @property
     def growth(self) -> float:
-        """The largest value over the smallest one among the Affine layers: 1 where all are alike."""
+        """Largest over smallest mean squared gradient among Affine outputs; zeros are left out."""
         values = [self.nodes[node] for node in self.weights if self.nodes[node] > 0]
         return max(values) / min(values) if values else float("nan")
 
@@ -92,7 +94,7 @@ class Gradients(Tabled, Approximable):
 
 
 def gradients(network: Network, q: Any = 1, output: Node = None, assume_independent: bool = False) -> Gradients:
-    """How large gradients are at every node of a network at initialisation, infinite width.
+    """Mean squared gradients at every node of a network at initialisation, infinite width.
 
     ``q``: the mean square of the inputs, a number or {input: number}; ``output``: which output, needed where there are several.
     Where branches share weights or activations are fused, only the Affine layers and the inputs are reported.
@@ -122,9 +124,10 @@ def gradients(network: Network, q: Any = 1, output: Node = None, assume_independ
 
 
 class Backward:
-    """The rules of the reversed fold: what a layer hands to the nodes it reads, per group of channels.
+    """The rules of the reversed fold: messages from a layer to the nodes that it reads.
 
-    ``states`` are those of the kernel calculus at c = 1. A message is d K_out / d K_g for every group g of a node's channels.
+    A message is d K_out / d K_g for every group g of a node's channels. ``states`` are those of the
+    kernel calculus at c = 1.
     """
 
     def __init__(self, kernel: Tangent, states: Mapping[Node, Channels]) -> None:
@@ -184,7 +187,7 @@ class Backward:
     @rule.register(P.Mask)
     @rule.register(P.Reshape)
     def _(self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """As kernel maps have it: positions that change places, or nothing."""
+        """The message unchanged, or times s^2 for a permutation of positions times s."""
         if not isinstance(op, P.Blend) or op.matrix is None:
             return [message]
         if op.permutes is None:
@@ -197,13 +200,13 @@ class Backward:
         return [float(pairs[place].moments.q1) for place in self._places(node, parent)]
 
     def _places(self, node: Node, parent: Node) -> list[int]:
-        """Which group of ``parent`` every group of ``node`` lies in."""
+        """For every group of ``node``, the index of the group of ``parent`` that contains it."""
         edges = _ends(self.states[parent])
         middles = [end - share / 2 for (share, _), end in zip(self.states[node].groups, _ends(self.states[node]), strict=True)]
         return [next(i for i, edge in enumerate(edges) if middle < edge) for middle in middles]
 
     def _regrouped(self, message: Groups, node: Node, parent: Node) -> Groups:
-        """A message per group of ``node`` as one per group of ``parent``, whose groups are unions of them."""
+        """Sums of a message over the groups of ``node`` that each group of ``parent`` contains."""
         out = [0.0] * len(self.states[parent].groups)
         for place, value in zip(self._places(node, parent), message, strict=True):
             out[place] += value
@@ -229,7 +232,7 @@ def _mean_chi(network: Network, node: Node, states: Mapping[Node, Channels]) -> 
 
 
 def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, float]:
-    """{node: value} of all nodes, those that do not reach the output 0."""
+    """{node: E|d out_k / d node|^2}; 0 at nodes from which no path leads to the output."""
     states = backward.states
     start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
     start[output] = [float(share) for share, _ in states[output].groups]
@@ -242,12 +245,15 @@ def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, 
 
 
 def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], output: Node) -> dict[Node, float]:
-    """{Affine or input: value} where terms cross: the kernel's derivative in each of them, from one pass of the tangent calculus."""
+    """{Affine or input: E|d out_k / d node|^2} by one pass of the tangent calculus.
+
+    It serves networks whose addends have cross terms.
+    """
     nodes = [*network.inputs, *network.nodes_of(L.Affine)]
     directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
     kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in network.nodes_of(L.Affine)})
     start: dict[Node, Any] = {n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n]))) for n in network.inputs}
-    with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
+    with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
         states = interpret(network, kernel, start)
     parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
     found = {node: float(part) / float(kernel.whole(states[node])[0]) for node, part in zip(nodes, parts, strict=True)}

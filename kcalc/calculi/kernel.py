@@ -197,7 +197,7 @@ class Kernel:
         return below
 
     def _check_centred(self, below: Channels, node: Node) -> None:
-        """Refuse a change of sign where some group of channels has a mean, even if they sum to 0."""
+        """Refuse a change of sign where a group of channels has a mean, even if they sum to 0."""
         self.statistics.means(below, node)  # records the assumption that inputs have channel mean 0
         if not all(is_zero(mean) for pair in below.pairs for mean in (pair.moments.mean1, pair.moments.mean2)):
             raise KcalcError(

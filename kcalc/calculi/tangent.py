@@ -49,7 +49,7 @@ class Tangent:
         self.uniform = self.kernel.uniform
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a primitive emits; new weights add ``e`` times the kernel of their parameters."""
+        """The state a primitive emits; new weights add ``e`` times their parameters' kernel."""
         if isinstance(op, Post):
             refuse_jumps(op.activation, node)
         state = self.kernel.rule(op, node, inputs)
