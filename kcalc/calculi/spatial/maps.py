@@ -387,7 +387,7 @@ def exact_locations(spatial: Any, image_shape: Any, weights: Any) -> bool:
     choice(spatial, "spatial", SPATIAL)
     choice(weights, "weights", WEIGHTS)
     if spatial == "delta" and (image_shape is not None or weights != "dense"):
-        raise KcalcError("image_shape and weights go with spatial='exact' only; pass it too, or drop them")
+        raise KcalcError("image_shape and weights need spatial='exact'; pass it too, or drop them")
     return spatial == "exact"
 
 
