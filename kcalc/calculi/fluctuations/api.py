@@ -50,7 +50,7 @@ class Fluctuation:
 
 @dataclass(frozen=True, repr=False)
 class Fluctuations(Tabled, Approximable):
-    """Variances of q values (and c values) over random weights at every node of a network with widths.
+    """Variances of q values (and c values) over random weights, node by node, at finite widths.
 
     ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold at any
     width (chains of positively homogeneous activations); else they are the leading order in 1/width,
@@ -176,7 +176,7 @@ def _never_narrower(network: Network) -> bool:
 
 
 def _dead(network: Network) -> list[str]:
-    """The assumption on activations whose outputs may all be 0; empty where that is too unlikely."""
+    """The assumption that no layer is all 0; empty where the probability is negligible."""
     silent: list[float] = []
     for node, op, _ in network.operations:
         if isinstance(op, Post):
@@ -200,7 +200,10 @@ def _assumptions(network: Network, weights: str, nodes: dict[Node, Fluctuation],
         far = max(nodes, key=lambda node: max(nodes[node].relative if not exact else 0.0, nodes[node].c_variance or 0.0))
         worst = max(nodes[far].relative if not exact else 0.0, nodes[far].c_variance or 0.0)
         if worst > LARGE:
-            text = f"variances reach {worst:.3g}, which is not small: the leading order is a rough estimate; it is better for wider layers"
+            text = (
+                f"variances reach {worst:.3g}, which is not small: the leading order is a rough "
+                "estimate; it is better for wider layers"
+            )
             notes.append(Assumption(far, text, "heuristic"))
     if channels.sampled:
         text = f"covariances between feature maps that share Gaussians are sampled from {SAMPLES} channels, about 1% off"

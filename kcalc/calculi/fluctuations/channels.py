@@ -41,7 +41,7 @@ class Channels:
     # -- means ---------------------------------------------------------------------------------------------------------------------------
 
     def enter(self, f: Function) -> None:
-        """Compute and store the kernel of a function; those of the functions it reads must be stored."""
+        """Compute and store the kernel of a function from those of the functions that it reads."""
         for atom in f.amounts:
             if atom not in self.atoms:
                 self._atom(atom, f)

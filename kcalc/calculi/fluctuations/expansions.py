@@ -39,7 +39,7 @@ def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
 
 @lru_cache(maxsize=1024)
 def series(phi: Activation, i: int, psi: Activation, j: int, q: float) -> Array:
-    """The Hermite coefficients E[phi(u)^i psi(u)^j h_n(u / sqrt(q))] for n < TERMS, u of variance q."""
+    """Hermite coefficients E[phi(u)^i psi(u)^j h_n(u / sqrt(q))], n < TERMS, u of variance q."""
     nodes = _rule(phi, psi, q)
     u = math.sqrt(q) * nodes.z
     half = np.exp(-(nodes.z**2) / 4)

@@ -95,7 +95,7 @@ def _log_moments(low: float, high: float, k: int, n: int) -> tuple[float, float]
 
 
 def _narrow(low: float, high: float, k: int, n: int) -> tuple[float, float]:
-    """:func:`_log_moments` from a normal approximation of X, corrected for skewness (Cornish-Fisher)."""
+    """:func:`_log_moments` by a normal approximation of X with Cornish-Fisher skewness terms."""
     z, weights = np.polynomial.hermite_e.hermegauss(24)
     weights = weights / weights.sum()
     share = k / n

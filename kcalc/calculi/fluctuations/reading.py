@@ -1,4 +1,4 @@
-"""A network as functions of single channels: their Gaussians, and the kernels that they depend on."""
+"""A network as functions of single channels: their Gaussians and the kernels they depend on."""
 
 from __future__ import annotations
 

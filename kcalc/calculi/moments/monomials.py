@@ -128,7 +128,7 @@ class Monomials:
         return self._averaged(kind, slots, held, taken)
 
     def _alike(self, kind: int | None, vector: Vector) -> Terms | None:
-        """The step for one fresh vector in all slots, fed by one matrix; None for other monomials."""
+        """The step for one fresh vector, fed by one matrix, in all slots; None otherwise."""
         if not isinstance(vector, Fresh | Rectified):
             return None
         fed = (vector.fresh if isinstance(vector, Rectified) else vector).fed
@@ -221,7 +221,7 @@ class Monomials:
         return self._gathered(None if kind is None else kind if together else pairing_of(i, j), rows)
 
     def shape(self, vector: Vector) -> int:
-        """An id shared by fresh vectors (or activations of them) with equal widths, slopes and weights."""
+        """An id shared by fresh vectors or activations with equal width, slopes and weights."""
         known = self._shapes.get(vector.id)
         if known is None:
             fresh = fresh_of(vector)
@@ -282,9 +282,9 @@ class Monomials:
         return [(factor, pairing, places) for (pairing, places), factor in found.items()]
 
     def seed(self, key: Key) -> tuple[int, Number] | None:
-        """(id of the fresh vector p, value) of a monomial in p alone, for Jacobians with d p / d p = 1.
+        """(id of a fresh vector p, value) of a monomial in p alone, as the Jacobian d p / d p is 1.
 
-        None for monomials in other vectors too.
+        None for monomials in several vectors.
         """
         slots = key if len(key) == 2 else key[1:]
         first = self.vectors[slots[0]]

@@ -29,7 +29,10 @@ def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: A
     named = dict(features) if isinstance(features, Mapping) else {None: features}
     open_ = [node for node in open_nodes(network) if node not in named]
     if named.get(None) is None or not open_:
-        raise KcalcError("all widths are stated in the layers or by node; leave some open and give features=N, and the least N is found")
+        raise KcalcError(
+            "all widths stand in the layers (or are given by node); leave some open and give "
+            "features=N, and the least N is found"
+        )
 
     def relative(width: int) -> float:
         value = again(network, features={**named, None: width}, jacobian=False, **rest).out.relative
