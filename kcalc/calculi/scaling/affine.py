@@ -98,7 +98,7 @@ def atoms(below: State, fan: float, read: Level) -> list[str]:
     """
     found = []
     if np.any(read.values == 0):
-        found.append("some locations read only padding and are 0: b counts gradients there that reach no weight")
+        found.append("some locations read only padding; b there counts gradients without a weight")
     rectified = below.law.kind == "post" and below.sides is not None and 0 in below.sides
     if rectified and fan <= FEW:
         found.append(f"an output reads {fan:g} rectified values at most, all 0 with probability 2^-{fan:g}: b before it is less by that")

@@ -340,7 +340,8 @@ def _note_all(network: Network, forward: Forward, given: _Inputs, law: str) -> N
         "weights are independent and symmetric, with one variance in all taps of a convolution "
         "(kernel maps take Delta-initialised ones)",
     )
-    forward.note("network", "cotangents at the outputs have mean 0, independent of each other and of the weights")
+    independent = "cotangents at the outputs have mean 0 and are independent, also of the weights"
+    forward.note("network", independent)
     symmetric = "symmetric, " if given.symmetric else ""
     for node in network.inputs:
         spatial = network.layer(node).image_shape is not None  # type: ignore[attr-defined]

@@ -126,7 +126,8 @@ def _note_mean(calculus: Any, node: Node, below: State, parts: tuple[Part, ...],
             "the filters that they reach",
         )
     if node not in calculus.pairs and not calculus.symbolic and r != 0:
-        calculus.note(node, "one correlation stands for all pairs of locations; borders are neglected in it", "heuristic")
+        one = "one correlation stands for all pairs of locations; effects of borders are neglected"
+        calculus.note(node, one, "heuristic")
 
 
 # -- maxima ------------------------------------------------------------------------------------------------------------------------------
@@ -140,7 +141,8 @@ def _largest(calculus: Any, node: Node, below: State, window: Window, shape: tup
     if law.kind == "post" and law.activation is not None and _increasing(law.activation):
         phi, levels, rho = law.activation, list(law.levels), float(calculus.correlation.get(node, law.rho))
     elif law.kind != "normal":
-        calculus.violated(node, "it takes the maximum of values of unknown law, treated as normal of the same mean square")
+        unknown = "it takes the maximum of values of unknown law, as if normal of that mean square"
+        calculus.violated(node, unknown)
     number = window.counts
     middle = [level.mapped(lambda values: window.summed(values) / number) for level in levels]
     rho = max(rho, 0.0)
@@ -227,7 +229,8 @@ def _selected(calculus: Any, node: Node, below: State, q: list[Level], rho: floa
     assert law.activation is not None
     parent = calculus.read[node]
     if calculus.readers.get(law.node) != 1 or calculus.readers.get(parent) != 1:
-        calculus.violated(node, f"{law.node!r} is read by others too: its derivative is that of a typical location")
+        typical = "its derivative is taken at a typical location"
+        calculus.violated(node, f"{law.node!r} is read by others too: {typical}")
         return
     slopes = []
     for own, level, middle in zip(calculus.slopes[law.node], law.levels, q, strict=True):
@@ -246,5 +249,6 @@ def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State
         parts.append(_largest_part(calculus, node, part.channels, q, phi, law.rho, law.counts))
         slopes.append(_by_window(2, phi, q, law.rho, law.counts, 1).values)
     calculus.slopes[node] = tuple(slopes)
-    calculus.note(node, f"{phi.name} reads the maximum of a window of normals, with moments of that law", "heuristic")
+    text = f"{phi.name} reads the maximum of a window of normals; its moments are those of that law"
+    calculus.note(node, text, "heuristic")
     return State(tuple(parts), below.locations, below.size, Law("mixed"), below.support)

@@ -66,8 +66,9 @@ def mixed(*given: tuple[Level, Number]) -> Number:
 class Law:
     """The distribution of a feature map's entries.
 
-    ``kind``: "normal" (symmetric, Gaussian as widths grow), "symmetric", "post" (an activation of a normal), "max" (the maximum of
-    ``counts`` normals of mean squares ``levels`` and correlation ``rho``), "mixed" (unknown, and not assumed symmetric).
+    ``kind``: "normal" (symmetric, Gaussian as widths grow), "symmetric", "post" (an activation of a
+    normal), "max" (the maximum of ``counts`` normals of mean squares ``levels`` and correlation
+    ``rho``), "mixed" (unknown, and not assumed symmetric).
     """
 
     kind: str

@@ -31,8 +31,8 @@ _NODES = 4096
 class ResidualSpectrum(Printed):
     """The law of the singular values of ``shortcut_weight I + residual_weight A``, Var A_ij = sigma_w^2 / n, n large.
 
-    It is a statement about the bulk for random A: a few singular values of one draw may lie outside, and a given A (A = -I/2, say) need
-    not be shifted at all.
+    It describes the bulk for random A: a few singular values of one draw may lie outside, and for a
+    given matrix (A = -I/2, say) they may all do.
     """
 
     sigma_w: float
