@@ -63,8 +63,7 @@ class Pair:
     terms: tuple[Term, ...]
     shift1: Number = 0
     shift2: Number = 0
-    window: tuple[Any, Any] = (0, 1)  # start and length of its channels, as fractions of its atoms'
-    channels
+    window: tuple[Any, Any] = (0, 1)  # (start, length) in units of its atoms' channels
 
     @classmethod
     def of(cls, atom: Atom) -> Pair:

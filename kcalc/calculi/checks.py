@@ -66,8 +66,7 @@ def check_q(field: Any, q: Number, node: Node) -> None:
     if is_jax(value):  # perhaps traced: a bad value shows as nan
         return
     if field is SYMPY:
-        if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # SymPy's own test of the
-        sign may not end
+        if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # its sign test may hang
             raise KcalcError(f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists")
         return
     plain_values = np.asarray(value, dtype=float)
@@ -105,10 +104,7 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
 def check_several(op: Norm, node: Node) -> None:
     """Refuse statistics over one channel."""
     if op.reads == 1:
-        raise KcalcError(
-            f"node {node!r} normalises over a single channel, so that its output is constant; use "
-            "more channels, or remove it"
-        )
+        raise KcalcError(f"node {node!r} normalises over a single channel, so that its output is constant; use more channels, or remove it")
 
 
 def plain(value: Number) -> bool:

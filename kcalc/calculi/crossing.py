@@ -15,8 +15,7 @@ from ..fields.jets import Jet
 Number = Any
 SHORT = 0.05  # over shorter steps in c, decreases of cross moments are integrals of the slope
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
-END = 8  # cosines within this many epsilons of +-1 are set to +-1, as arccos takes the root of the
-error
+END = 8  # cosines within so many epsilons of +-1 become +-1, as arccos magnifies their error
 
 
 def expected(phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number) -> Number:

@@ -46,9 +46,11 @@ def c_map(
 ) -> NetworkCMap | SpatialKernelMap:
     """The global C map of a network, ``C(c, q=1)`` or ``C(c, q1, q2)`` in the c and q values of its inputs.
 
-    ``assume_independent=True`` goes on where a hypothesis of the kernel calculus fails and says so in
-    ``.assumptions``. ``spatial="exact"``, with the ``image_shape`` (height, width): dense convolutions and mean pooling over the locations
-    of actual images, ``C(X, Y=None)``, a :class:`kcalc.calculi.spatial.SpatialKernelMap`; ``weights`` as in :func:`kcalc.ntk`.
+    ``assume_independent=True``: where a hypothesis of the kernel calculus fails, record it in
+    ``.assumptions`` instead of raising. ``spatial="exact"``, with the ``image_shape`` (height,
+    width): dense convolutions and mean pooling over the locations of given images,
+    ``C(X, Y=None)``, a :class:`kcalc.calculi.spatial.SpatialKernelMap`; ``weights`` as in
+    :func:`kcalc.ntk`.
     Raises: FreshnessError or NoRule naming the node where the calculus does not apply.
     """
     if exact_locations(spatial, image_shape, weights):
@@ -98,7 +100,7 @@ class NodeValue(NamedTuple):
 
 
 class NodeValues(dict[Node, NodeValue], Tabled):
-    """{node: its values}, in the order of the network; ``assumptions``: what the values take for granted."""
+    """{node: its values}, in the order of the network, with their ``assumptions``."""
 
     assumptions: tuple[Assumption, ...] = ()
 
@@ -145,7 +147,7 @@ def node_values(
 
 
 class _Reading:
-    """One network, ready to be read by the kernel calculus in any number system."""
+    """A network with the options of the kernel calculus, which runs in any number system."""
 
     def __init__(self, network: Network, assume_independent: bool) -> None:
         require_network(network)
@@ -157,19 +159,19 @@ class _Reading:
         """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
         self.kernel = kernel = kernel_over(field, q2 is None, gap is not None, self.assume, field_maps_of(self.network, field))
         inputs = {n: kernel.start(n, q1[n], q1[n] if q2 is None else q2[n], 0 if gap is None else gap[n]) for n in self.network.inputs}
-        with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
+        with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
             return interpret(self.network, kernel, inputs)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Those of one trial reading, kept by the network: a deep one is asked for several maps."""
+        """The assumptions made in a trial run, cached on the network for all of its maps."""
         known = self.network.__dict__.setdefault("_kernel_assumptions", {})
         if self.assume not in known:
             known[self.assume] = self._tried()
         return known[self.assume]
 
     def _tried(self) -> tuple[Assumption, ...]:
-        """The assumptions met in a trial reading, at numbers where there are numbers, else symbolically."""
+        """The assumptions made in a trial run, symbolic if the network has symbols."""
         if self.network.free_symbols:
             notes = symbolic_notes(self.network, self.assume)
         else:
@@ -183,7 +185,7 @@ class _Reading:
         return self.with_network_assumptions(notes)
 
     def with_network_assumptions(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
-        """The notes of a reading after the assumptions of every reading of the network."""
+        """The assumptions of all kernel maps and of the network, followed by ``notes``."""
         width = Assumption("network", "infinite width; independent weights of mean 0, Gaussian or uniform orthogonal")
         return (width, *self.network.assumptions, *notes)
 
@@ -202,7 +204,7 @@ class _OfNetwork(KernelMap):
 
 
 class NetworkCMap(_OfNetwork, CMap):
-    """The global C map of a network (see :class:`kcalc.maps.maps.CMap` for its habits)."""
+    """The global C map of a network; its methods are those of :class:`kcalc.maps.maps.CMap`."""
 
     def gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int) -> dict[Node, Jet]:
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
@@ -215,7 +217,7 @@ class NetworkCMap(_OfNetwork, CMap):
             return {node: self._reading.kernel.whole(states[node])[2].value for node in self.outputs}
 
     def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition | dict[Node, Composition]:
-        """The map as a named composition in the symbol ``c`` (one ``c_input`` each where there are several inputs).
+        """The map as a named composition in the symbol ``c``, for several inputs in ``c_<input>``.
 
         ``q``, or ``q1`` and ``q2``: the q values of the inputs, numbers or SymPy expressions.
         Stages are named ``q_k``, ``p_k`` (q values of the two inputs) and ``c_k``.
@@ -226,7 +228,7 @@ class NetworkCMap(_OfNetwork, CMap):
 
 
 class NetworkQMap(_OfNetwork, QMap):
-    """The global Q map of a network (see :class:`kcalc.maps.maps.QMap` for its habits)."""
+    """The global Q map of a network; its methods are those of :class:`kcalc.maps.maps.QMap`."""
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
         given = {node: Jet.variable(value, order, 1.0) if order else value for node, value in q.items()}
@@ -243,7 +245,7 @@ class NetworkQMap(_OfNetwork, QMap):
     def symbolic(self, q: Any = None) -> Composition | dict[Node, Composition]:
         """The map as a named composition at a number or SymPy expression q of all inputs.
 
-        By default in the symbol ``q``, one ``q_input`` each where there are several inputs.
+        By default in the symbol ``q``, for several inputs in ``q_<input>``.
         Raises: KcalcError as a C map's ``symbolic``.
         """
         return symbolic_map(self.network, q, None, "Q", self._reading.assume)

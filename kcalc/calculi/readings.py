@@ -1,4 +1,4 @@
-"""What results that read a network say of their reading."""
+"""Base class of results that keep a network with the options of a calculus, their ``reading``."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class OfReading(Approximable):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What is taken for granted, node by node."""
+        """The assumptions, node by node."""
         return self.reading.assumptions

@@ -97,8 +97,7 @@ class SecondMoments:
         if self.field is NUMPY:
             with np.errstate(all="ignore"):
                 product = np.asarray(a * b)
-            whole = (product > 1e-290) & (product < 1e290)  # beyond, the product underflows or
-            overflows
+            whole = (product > 1e-290) & (product < 1e290)  # else under- or overflow
             return np.where(a == b, a, np.where(whole, np.sqrt(np.where(whole, product, 1.0)), np.sqrt(a) * np.sqrt(b)))[()]
         if is_jax(a) or is_jax(b):
             return self.root(a * b)

@@ -200,10 +200,7 @@ def _assumptions(network: Network, weights: str, nodes: dict[Node, Fluctuation],
         far = max(nodes, key=lambda node: max(nodes[node].relative if not exact else 0.0, nodes[node].c_variance or 0.0))
         worst = max(nodes[far].relative if not exact else 0.0, nodes[far].c_variance or 0.0)
         if worst > LARGE:
-            text = (
-                f"variances reach {worst:.3g}, which is not small: the leading order is a rough "
-                "estimate; it is better for wider layers"
-            )
+            text = f"variances reach {worst:.3g}, which is not small: the leading order is a rough estimate; it is better for wider layers"
             notes.append(Assumption(far, text, "heuristic"))
     if channels.sampled:
         text = f"covariances between feature maps that share Gaussians are sampled from {SAMPLES} channels, about 1% off"

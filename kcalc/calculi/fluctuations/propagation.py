@@ -32,8 +32,7 @@ class Propagation:
         self.g: dict[tuple[int, int], Array] = {}  # Cov(g_v, g_w)
         self.eg: dict[tuple[int, int], Array] = {}  # Cov(e_v, g_w)
         self.ee: dict[tuple[int, int], Array] = {}
-        self.held: dict[int, dict[int, Array]] = {}  # g_v = sum_k held[v][k] e_k, over Gaussians
-        used later
+        self.held: dict[int, dict[int, Array]] = {}  # g_v = sum_k held[v][k] e_k
         self.due: defaultdict[int, list[Node]] = defaultdict(list)
         self.until: dict[int, int] = {f.id: f.id for f in functions}
         self.used: dict[Atom, int] = {}

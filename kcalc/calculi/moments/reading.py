@@ -23,9 +23,8 @@ from .vectors import Fed, Fresh, Scaled, Vectors
 
 Node = Hashable
 INSTEAD = (
-    "kc.fluctuations has the leading order in 1/width for any activation, in dense networks "
-    "without "
-    "normalisation; kc.gradients has means at infinite width"
+    "kc.fluctuations has the leading order in 1/width of any activation, where layers are dense and nothing normalises; "
+    "kc.gradients has means at infinite width"
 )
 
 
@@ -53,9 +52,10 @@ def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
         raise KcalcError(f"moments at finite width need all widths, and node {node!r} has none; give features=N, or features={{node: N}}")
     if len(network.inputs) != 1:
         raise KcalcError(
-            f"exact moments need one input, the network has {len(network.inputs)} ({', "
-            "'.join(map(str, network.inputs[:4]))}), and the "
-            "angles between inputs are not known; concatenate them into one"
+            f"exact moments need one input, the network has {len(network.inputs)} "
+            f"({', '.join(map(str, network.inputs[:4]))}), and the angles between inputs are not "
+            "known; "
+            "concatenate them into one"
         )
     source = network.inputs[0]
     layer: Any = network.layer(source)

@@ -113,8 +113,7 @@ class Backward:
         level = weighted([(part.channels, part.level) for part in message.parts])
         factor = weight.variance * self.forward.number(weight.outputs) / weight.groups
         pairs = message.parts[0].pairs if len(message.parts) == 1 else None
-        pairs = pairs if parents[0] in self.forward.pairs else None  # uncorrelated inputs ignore
-        them
+        pairs = pairs if parents[0] in self.forward.pairs else None  # else without effect
         if weight.window is None:
             sent = level if level.symbolic else Level(np.broadcast_to(level.values, (below.size,)).copy(), level.exponent)
             pairs = None

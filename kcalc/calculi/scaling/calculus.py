@@ -65,10 +65,10 @@ def scaling(
     ``features``: widths not stated by layers, one or {node: width}, numbers or SymPy symbols
     (positive, integer); ``image_shape``: (height, width) of inputs whose layers state none;
     ``input_moment``: E[x^2] of the inputs, one or {input: value}; ``input_symmetric``: whether x
-    and -x are equally likely; ``input_correlation``: correlation of two locations of an input. 
+    and -x are equally likely; ``input_correlation``: correlation of two locations of an input.
     ``correlation``: r within the windows of mean pooling (for max pooling: of the normals before
     it), {Pool: r} or one number for all, instead of the computed one.  ``weights``: the law, one of
-    gaussian, uniform, laplace, orthogonal, signs, ternary; those with atoms are reported. 
+    gaussian, uniform, laplace, orthogonal, signs, ternary; those with atoms are reported.
     ``cotangent_moment``: b at outputs.
 
     Convolutions are dense: all taps independent, Var W = sigma_w^2/(n k^2), unlike the Delta-initialised ones of kernel maps.
@@ -337,11 +337,9 @@ def _bias(forward: Forward, node: Node, message: Any, state: State) -> Level:
 def _note_all(network: Network, forward: Forward, given: _Inputs, law: str) -> None:
     forward.note(
         "network",
-        "weights are independent and symmetric, with one variance in all taps of a convolution "
-        "(kernel maps take Delta-initialised ones)",
+        "weights are independent and symmetric, with one variance in all taps of a convolution (kernel maps take Delta-initialised ones)",
     )
-    independent = "cotangents at the outputs have mean 0 and are independent, also of the weights"
-    forward.note("network", independent)
+    forward.note("network", "cotangents at the outputs are independent, also of the weights, and have mean 0")
     symmetric = "symmetric, " if given.symmetric else ""
     for node in network.inputs:
         spatial = network.layer(node).image_shape is not None  # type: ignore[attr-defined]

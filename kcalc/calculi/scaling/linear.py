@@ -126,6 +126,5 @@ def _expectation(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, 
 def _unknown(where: str) -> FreshnessError:
     return FreshnessError(
         f"{where}: the addends (feature maps or their gradients) share weights, and their "
-        "correlation has no rule; "
-        "end all addends of the Sum but one in an Affine of their own"
+        "correlation is not known; end all addends of the Sum but one in an Affine of their own"
     )

@@ -122,12 +122,14 @@ def _note_mean(calculus: Any, node: Node, below: State, parts: tuple[Part, ...],
     if node in calculus.pairs:
         calculus.note(
             "network",
-            "before mean pooling nu is that of wide layers: gradients are taken as independent of "
-            "the filters that they reach",
+            "before mean pooling nu is that of wide layers: gradients are taken as independent of the filters that they reach",
         )
     if node not in calculus.pairs and not calculus.symbolic and r != 0:
-        one = "one correlation stands for all pairs of locations; effects of borders are neglected"
-        calculus.note(node, one, "heuristic")
+        calculus.note(
+            node,
+            "one correlation stands for all pairs of locations; effects of borders are neglected",
+            "heuristic",
+        )
 
 
 # -- maxima ------------------------------------------------------------------------------------------------------------------------------
@@ -141,8 +143,7 @@ def _largest(calculus: Any, node: Node, below: State, window: Window, shape: tup
     if law.kind == "post" and law.activation is not None and _increasing(law.activation):
         phi, levels, rho = law.activation, list(law.levels), float(calculus.correlation.get(node, law.rho))
     elif law.kind != "normal":
-        unknown = "it takes the maximum of values of unknown law, as if normal of that mean square"
-        calculus.violated(node, unknown)
+        calculus.violated(node, "it takes the maximum of values of unknown law, as if normal of that mean square")
     number = window.counts
     middle = [level.mapped(lambda values: window.summed(values) / number) for level in levels]
     rho = max(rho, 0.0)
@@ -229,8 +230,10 @@ def _selected(calculus: Any, node: Node, below: State, q: list[Level], rho: floa
     assert law.activation is not None
     parent = calculus.read[node]
     if calculus.readers.get(law.node) != 1 or calculus.readers.get(parent) != 1:
-        typical = "its derivative is taken at a typical location"
-        calculus.violated(node, f"{law.node!r} is read by others too: {typical}")
+        calculus.violated(
+            node,
+            f"{law.node!r} is read by others too: its derivative is taken at a typical location",
+        )
         return
     slopes = []
     for own, level, middle in zip(calculus.slopes[law.node], law.levels, q, strict=True):
@@ -249,6 +252,9 @@ def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State
         parts.append(_largest_part(calculus, node, part.channels, q, phi, law.rho, law.counts))
         slopes.append(_by_window(2, phi, q, law.rho, law.counts, 1).values)
     calculus.slopes[node] = tuple(slopes)
-    text = f"{phi.name} reads the maximum of a window of normals; its moments are those of that law"
-    calculus.note(node, text, "heuristic")
+    calculus.note(
+        node,
+        f"{phi.name} reads the maximum of a window of normals; its moments are those of that law",
+        "heuristic",
+    )
     return State(tuple(parts), below.locations, below.size, Law("mixed"), below.support)

@@ -47,26 +47,58 @@ def smoothness(
     level: float | None = None,
     output: Node = None,
 ) -> Smoothness:
-    """Lipschitz constants, curvature and regularity of a network as a function of its parameters, over a stated set of them.
+    """Lipschitz constants, curvature and regularity of a network as a function of its parameters.
 
-    Parameters: ``features``, the width of layers that state none, or {node: width, None: others}.
-    The data: ``X``, (N, features) or (N, height, width, features), {input: array} for several
-    inputs; or only the number of ``examples`` and their mean square ``q``, a number or {input:
-    number}.
-    The parameters, each one value or {node: value, None: others}: ``weights``, {node: array (fan-in, outputs) or a convolution kernel, or
-    {"weight": ..., "bias": ...}}; ``radius``, every layer's parameters lie in a Frobenius ball of this radius about its weights (about 0
-    where none are given; a radius of 0 is the default where they are); ``normalisation``: the layer's weights are W = P(w), which is w for
-    None; "entry" replaces every entry x of w by scale x / sqrt(epsilon + x^2), "weight" the weights r into each output by
-    scale r / sqrt(epsilon + |r|^2), with ``epsilon`` > 0 (that of BatchNorm too, which takes the value for all) and ``scale`` a factor or
-    "contracting" (so that the spectral norm of P(w) is at most 0.99 for all w). The bounds hold for all w of a normalised layer without
-    a radius. ``biases=False`` keeps biases constant at their given value, 0 by default.
-    The loss: ``loss`` "square", "half_square", "cross_entropy" or "logistic", the mean over the examples; for the first two the curvature
-    needs ``level``, an upper bound of the loss (for example its value at the start of descent), or
-    ``targets``, an array (N, outputs). ``output``: the output that enters the loss, where there are
-    several.
+    The bounds hold over a stated set of parameters. Options of layers are one value, or
+    {node: value, None: others}.
 
-    Returns: a :class:`Smoothness`. Raises: KcalcError for layers outside the class (LayerNorm, RMSNorm, Product, Opaque, activations that
-    jump), unbounded slopes, missing widths, radii or image shapes, and symbols. [MacDonald et al. 2023; Prop. 4.2-4.6, Theorem 4.7]
+    Parameters
+    ----------
+    network
+        A network without symbols.
+    features
+        The width of layers that state none, or {node: width, None: others}.
+    X
+        The examples, (N, features) or (N, height, width, features); {input: array} for several
+        inputs.
+    examples, q
+        Instead of X: the number of examples and their mean square, a number or {input: number}.
+    weights
+        {node: array (fan-in, outputs) or a convolution kernel, or {"weight": ..., "bias": ...}}.
+    radius
+        Every layer's parameters lie in a Frobenius ball of this radius about its weights, about 0
+        where none are given. By default 0 for layers with given weights; the bounds of a normalised
+        layer without weights and radius hold for all w.
+    normalisation
+        The layer's weights are W = P(w). None: P(w) = w. "entry": every entry x of w becomes
+        scale x / sqrt(epsilon + x^2). "weight": the weights r into each output become
+        scale r / sqrt(epsilon + |r|^2).
+    epsilon
+        A number > 0; the value for all nodes is also that of BatchNorm.
+    scale
+        A factor, or "contracting", so that the spectral norm of P(w) is at most 0.99 for all w.
+    biases
+        False keeps biases constant at their given value, by default 0.
+    loss
+        "square", "half_square", "cross_entropy" or "logistic", the mean over the examples.
+    targets, level
+        The curvature of the first two losses needs the targets, (N, outputs), or an upper bound
+        ``level`` of the loss, for example its value at the start of descent.
+    output
+        The output that enters the loss, where there are several.
+
+    Returns
+    -------
+    Smoothness
+
+    Raises
+    ------
+    KcalcError
+        For layers outside the class (LayerNorm, RMSNorm, Product, Opaque, activations that jump),
+        unbounded slopes, missing widths, radii or image shapes, and symbols.
+
+    [MacDonald et al. 2023; Prop. 4.2-4.6, Theorem 4.7]
+
     """
     require_network(network)
     if network.free_symbols:
@@ -118,9 +150,7 @@ def _data(network: Network, X: Any, examples: Any, q: Any) -> dict[Node, tuple[B
     for node in network.inputs:
         layer: Any = network.layer(node)
         if layer.features is None:
-            raise KcalcError(
-                f"the number of features of the input {node!r} is not known; give features= (or X=)"
-            )
+            raise KcalcError(f"the number of features of the input {node!r} is not known; give features= (or X=)")
         locations = _locations(layer.image_shape, node)
         one = math.sqrt(levels[node] * layer.features * math.prod(locations or ()))
         size = one * math.sqrt(examples)
@@ -248,7 +278,4 @@ def _set_text(rules: Upper) -> str:
         return (
             f"bounds hold for all parameters of {all_of_them} normalised layers, and in balls about the given (or zero) ones of the others"
         )
-    return (
-        "bounds hold in balls about the given (or zero) parameters, layer by layer; outside there "
-        "is no bound"
-    )
+    return "bounds hold in balls about the given (or zero) parameters, layer by layer; outside there is no bound"

@@ -57,8 +57,7 @@ def _smooth(rules: Upper) -> Hypothesis:
     if rules.rough:
         node, why = next(iter(rules.rough.items()))
         return Hypothesis(name, False, f"node {node!r}: {why}")
-    text = "every layer has a locally Lipschitz derivative (C^1 alone is not enough)"
-    return Hypothesis(name, True, text)
+    return Hypothesis(name, True, "every layer has a locally Lipschitz derivative (being C^1 alone would not do)")
 
 
 def _trajectory(rules: Upper) -> Hypothesis:

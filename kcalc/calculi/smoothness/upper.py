@@ -4,10 +4,12 @@ They bound its size, its Lipschitz constants in parameters and inputs, and its c
 parameters. For a feature map Z(theta), with |.| the Frobenius norm of all examples together or of
 one example alone:
 
-    affine      |Z'| <= w|Z| + beta sqrt(R);   DZ' = W DZ + dP Z + db 1^T;   |D2Z'| <= the norm of
-    [[p2 |Z|, p1 |DZ|], [p1 |DZ|, w |D2Z|]] activation  |Z'| <= l1 |Z| + |phi(0)| sqrt(count);  
-    |DZ'| <= l1 |DZ|;   |D2Z'| <= l2 |DZ|_one |DZ| + l1 |D2Z| sum         weighted sums, source by
-    source;   concat: roots of sums of squares
+    affine      |Z'| <= w |Z| + beta sqrt(R);   DZ' = W DZ + dP Z + db 1^T
+                |D2Z'| <= the norm of [[p2 |Z|, p1 |DZ|], [p1 |DZ|, w |D2Z|]]
+    activation  |Z'| <= l1 |Z| + |phi(0)| sqrt(count);   |DZ'| <= l1 |DZ|
+                |D2Z'| <= l2 |DZ|_one |DZ| + l1 |D2Z|
+    sum         weighted sums, source by source
+    concat      roots of sums of squares
 
 w >= |W|, beta >= |b|, p1 >= |DP| and p2 >= |D2P| bound the layer's parameters, R is the number of
 rows (examples times locations), l1 >= |phi'| and l2 >= |phi''|. Bounds of DZ are kept per source:
@@ -124,10 +126,7 @@ class Upper:
     def _(self, op: P.Fresh, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         if op.features is None:
-            raise KcalcError(
-                f"node {node!r}: its number of features is not known, and bounds depend on it; "
-                "give features="
-            )
+            raise KcalcError(f"node {node!r}: its number of features is not known, and bounds depend on it; give features=")
         taps, spread, locations = affine_window(op, node, z.locations)
         p = self.sets[node] = parameter_set(op, node, z.channels // op.groups * taps, self.choices)
         rows = self._rows(math.prod(locations) if locations else 1)

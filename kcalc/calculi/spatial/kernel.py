@@ -137,8 +137,8 @@ class LocationKernel:
 
     def _group_norm(self, op: P.Norm, node: Node, below: Channels) -> Channels:
         """Subtract the mean and divide by the deviation over all channels and locations."""
-        if not all(t.atom.raw for pair in below.pairs for t in pair.terms):  # of images, one
-        channel suffices
+        # one channel of a given image suffices for statistics over locations
+        if not all(t.atom.raw for pair in below.pairs for t in pair.terms):
             check_several(op, node)
         self.kernel.statistics.check_groups(op, node, below)
         mean1, mean2 = self.kernel.statistics.means(below, node)

@@ -46,8 +46,7 @@ from .plan import plan
 
 Node = Hashable
 Array = np.ndarray
-Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)}, each (..., P) at equal
-locations
+Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)}, each (..., P)
 WEIGHTS = ("dense", "delta")
 SPATIAL = ("delta", "exact")
 CACHED = 2**18  # numbers per array in a block, so that arrays stay in the cache

@@ -19,14 +19,14 @@ from ...gaussian.expectations.single import hermite, second_moment
 
 Array = np.ndarray
 POINTS = 18  # Chebyshev points per octave of q
-LAST = 3e-14  # greatest interpolation coefficient of the three highest degrees, and error of long
-series HIDDEN = 1e-15  # greatest share of Q(q) in the unknown coefficients
+LAST = 3e-14  # greatest interpolation coefficient of the three highest degrees
+HIDDEN = 1e-15  # greatest share of Q(q) in the unknown coefficients
 INSIDE = 0.9  # |c| up to which a short series suffices
 CHUNK = 4096  # pairs of q values in one batch of long series
 NOISE = 6e-16  # coefficients below this are rounding errors
 OCTAVES = 64  # most octaves of q in one call
-LONGEST, STEP, REACH = 4096, 0.02, 13.0  # terms of long series; step and range in z of their
-trapezoid rule FLAT = 1e-13  # greatest estimated error of C' near c = 1
+LONGEST, STEP, REACH = 4096, 0.02, 13.0  # terms of long series; step and range of z
+FLAT = 1e-13  # greatest estimated error of C' near c = 1
 SMALL = 1e-18  # terms with n b_n b'_n below this are left out
 
 

@@ -87,7 +87,7 @@ class _Tree:
         return a
 
     def spread(self, node: int, top: int) -> tuple[int, int]:
-        """The least and greatest label from ``node`` up to its ancestor ``top``, excluding ``top``."""
+        """Least and greatest label from ``node`` up to its ancestor ``top``, excluding ``top``."""
         level = self.depth[top]
         low, high = self.low[node], self.high[node]
         while node != top:
@@ -184,7 +184,7 @@ class Subnetwork(Shown):
 
     @cached_property
     def layers(self) -> tuple[Node, ...]:
-        """Its nodes in topological order, those on paths from ``entry`` to ``exit`` (without entry)."""
+        """The nodes on paths from ``entry`` to ``exit``, without entry, in topological order."""
         order: dict[Node, None] = {}
         stack: list[tuple[Node, bool]] = [(self.exit, False)]  # not recursion: networks are deep
         while stack:
