@@ -104,10 +104,7 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
 def check_several(op: Norm, node: Node) -> None:
     """Refuse statistics over one channel."""
     if op.reads == 1:
-        raise KcalcError(
-            f"node {node!r} normalises over a single channel, so that its output is constant; use "
-            "more channels, or remove it"
-        )
+        raise KcalcError(f"node {node!r} normalises over a single channel, so that its output is constant; use more channels, or remove it")
 
 
 def plain(value: Number) -> bool:

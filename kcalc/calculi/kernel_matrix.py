@@ -289,8 +289,5 @@ class WithMatrices:
             return (self._part,)
         choice(kind, "kind", (*KINDS, "both"))
         if self._seeds is not None:
-            raise KcalcError(
-                f"this kernel is a part, with matrices of kind {own!r} only; call matrix of the "
-                f"whole kernel for {kind!r}"
-            )
+            raise KcalcError(f"this kernel is a part, with matrices of kind {own!r} only; call matrix of the whole kernel for {kind!r}")
         return (0, 1) if kind == "both" else (KINDS.index(kind),)

@@ -209,9 +209,7 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
         raise KcalcError(f"a regime is that of one input and one output, the network has {len(network.inputs)} and {len(network.outputs)}")
     level, cosine = one_q(q), float(cosine_array(one_number(c, "c")))
     if abs(cosine) == 1:
-        raise KcalcError(
-            f"c = {cosine:g} is the c value of equal or opposite inputs; give one with -1 < c < 1"
-        )
+        raise KcalcError(f"c = {cosine:g} is the c value of equal or opposite inputs; give one with -1 < c < 1")
     maps = c_map(network)
     slope, orthogonal = float(maps.derivative(1)(1.0, level)), 0.0 if is_odd(network) else float(maps(0.0, level))
     if not math.isfinite(slope):

@@ -1,4 +1,4 @@
-"""The tools of a check: random numbers, a budget, and methods that turn comparisons into evidence."""
+"""The tools of a check: random numbers, a budget, and comparisons that give evidence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _LEAST = 30  # fewest samples from which a standard error is estimated
 class Bench:
     """The tools of one claim's check.
 
-    ``rng``: a generator for this claim only.  ``budget``: "quick" or "full".  ``amended``: whether the paper prints another statement than
+    ``rng``: a generator for this claim only.  ``budget``: "quick" or "full".
+    ``amended``: whether the paper prints another statement than
     the claim.  Each method returns :class:`Evidence`, by default about the claim's statement;
     :meth:`counterexample` of an amended claim is by default about the printed form.
     """

@@ -1,4 +1,4 @@
-"""Claims: statements of the source papers, their checks, and the verdicts that follow from evidence."""
+"""Claims: statements of the source papers, their checks, and verdicts from evidence."""
 
 from __future__ import annotations
 
@@ -105,9 +105,11 @@ class Claim(Shown):
     """One statement of a paper.
 
     ``statement``: the form that holds, LaTeX in text ($...$ for formulas).  ``printed``: a mathematically different form that the paper
-    prints and that fails; ``caveat``: a hypothesis or limit that the paper leaves out. 
+    prints and that fails; ``caveat``: a hypothesis or limit that the paper leaves out.
     ``expected``: the verdict that the check must reach.  ``reason``: the reason why it cannot be
-    decided here, for claims without a check.  ``theorem``: whether it is a theorem, proposition, lemma or corollary.  ``may_stay_open``: the quick budget may be too small, so that "undecided" is no contradiction.
+    decided here, for claims without a check.  ``theorem``: whether it is a theorem, proposition,
+    lemma or corollary.  ``may_stay_open``: the quick budget may be too small, so that "undecided"
+    is no contradiction.
     """
 
     id: str
@@ -218,7 +220,7 @@ class Paper:
         return register
 
     def undecidable(self, id: str, place: str, statement: str, reason: str) -> None:
-        """Register a claim that cannot be decided here, such as an experiment or a bound of the literature."""
+        """Register a claim that cannot be decided here, such as the result of an experiment."""
         self._add(Claim(id, self.name, place, statement, Verdict.NOT_DECIDABLE, reason=reason))
 
     def _add(self, claim: Claim) -> None:

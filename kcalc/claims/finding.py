@@ -26,7 +26,7 @@ class Finding(Shown):
 
     @property
     def expected(self) -> bool:
-        """Whether the verdict is the expected one, or "undecided" for a claim that may stay open."""
+        """Whether the verdict is as expected, or "undecided" for a claim that may stay open."""
         return self.verdict is self.claim.expected or (self.undecided and self.claim.may_stay_open)
 
     @property
@@ -67,7 +67,7 @@ class Finding(Shown):
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
-        """The finding of which :meth:`to_dict` gave ``data``; the verdict is computed again and compared.
+        """The inverse of :meth:`to_dict`; the verdict is computed again and compared.
 
         Raises: KcalcError, ValueError, KeyError, TypeError or AttributeError for other data.
         """

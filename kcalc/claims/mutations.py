@@ -1,4 +1,4 @@
-"""Mutations: formulas of kcalc, each changed on purpose, to show that checks of claims detect errors."""
+"""Mutations: formulas changed on purpose, to show that the checks of claims detect errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Change = Callable[[Any], Any]
 class Mutation:
     """A change of one formula.
 
-    ``target``: "module:function" or "module:Class.method" below kcalc; ``change``: applied to its result.  ``claims``: the ids of claims
+    ``target``: "module:function" or "module:Class.method" below kcalc; ``change``: applied to its
+    result.  ``claims``: the ids of claims
     whose checks detect the change.
     """
 
@@ -128,7 +129,7 @@ def noticed(claim: Claim, budget: str = "quick", seed: int = 0) -> bool:
 
 
 def run(names: Iterable[str] | None = None, processes: int | None = None) -> dict[str, list[str]]:
-    """{mutation: [id of the first of its claims that detects it], or []}, by default for all mutations.
+    """{mutation: [first of its claims that detects it], or []}, by default for all mutations.
 
     Each mutation runs in a new process. Raises: KcalcError for unknown names.
     """

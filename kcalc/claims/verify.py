@@ -33,7 +33,8 @@ def verify(
 ) -> Report:
     """Check claims, and report verdicts and evidence.
 
-    ``ids``: ids of claims (None: all); ``paper``: one paper or several (None: all); ``budget``: "quick" or "full"; ``processes``: number
+    ``ids``: ids of claims (None: all); ``paper``: one paper or several (None: all); ``budget``:
+    "quick" or "full"; ``processes``: number
     of processes (None: one per processor; 1: this process); ``journal``: a .jsonl file of findings,
     from which an interrupted run continues; ``progress``: show a progress bar.
     The findings depend on ``seed`` and ``budget`` only. Returns: a :class:`Report`.
@@ -54,7 +55,7 @@ def verify(
 
 
 def bench_of(claim: Claim, budget: str = "quick", seed: int = 0) -> Bench:
-    """The :class:`Bench` of a claim's check, with random numbers that depend on the seed and the claim."""
+    """The :class:`Bench` of a claim's check; its random numbers depend on seed and claim."""
     return Bench(np.random.default_rng([seed, zlib.crc32(claim.id.encode())]), budget, claim.amended)
 
 
@@ -69,7 +70,7 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
     try:
         for item in claim.check(bench) if claim.check else ():
             evidence.append(item)
-    except Exception as failure:  # an error decides nothing about the claim, and must not stop other checks
+    except Exception as failure:  # an error decides nothing, and must not stop other checks
         error = f"{type(failure).__name__}: {failure}"[:500]
     said = Verdict.UNDECIDED if error else verdict(claim, evidence)
     return Finding(claim, said, tuple(evidence), time.perf_counter() - started, error)

@@ -30,8 +30,7 @@ def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: A
     open_ = [node for node in open_nodes(network) if node not in named]
     if named.get(None) is None or not open_:
         raise KcalcError(
-            "all widths stand in the layers (or are given by node); leave some open and give "
-            "features=N, and the least N is found"
+            "all widths stand in the layers (or are given by node); leave some open and give features=N, and the least N is found"
         )
 
     def relative(width: int) -> float:

@@ -337,8 +337,7 @@ def _bias(forward: Forward, node: Node, message: Any, state: State) -> Level:
 def _note_all(network: Network, forward: Forward, given: _Inputs, law: str) -> None:
     forward.note(
         "network",
-        "weights are independent and symmetric, with one variance in all taps of a convolution "
-        "(kernel maps take Delta-initialised ones)",
+        "weights are independent and symmetric, with one variance in all taps of a convolution (kernel maps take Delta-initialised ones)",
     )
     forward.note("network", "cotangents at the outputs are independent, also of the weights, and have mean 0")
     symmetric = "symmetric, " if given.symmetric else ""

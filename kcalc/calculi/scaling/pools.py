@@ -122,8 +122,7 @@ def _note_mean(calculus: Any, node: Node, below: State, parts: tuple[Part, ...],
     if node in calculus.pairs:
         calculus.note(
             "network",
-            "before mean pooling nu is that of wide layers: gradients are taken as independent of "
-            "the filters that they reach",
+            "before mean pooling nu is that of wide layers: gradients are taken as independent of the filters that they reach",
         )
     if node not in calculus.pairs and not calculus.symbolic and r != 0:
         calculus.note(

@@ -150,9 +150,7 @@ def _data(network: Network, X: Any, examples: Any, q: Any) -> dict[Node, tuple[B
     for node in network.inputs:
         layer: Any = network.layer(node)
         if layer.features is None:
-            raise KcalcError(
-                f"the number of features of the input {node!r} is not known; give features= (or X=)"
-            )
+            raise KcalcError(f"the number of features of the input {node!r} is not known; give features= (or X=)")
         locations = _locations(layer.image_shape, node)
         one = math.sqrt(levels[node] * layer.features * math.prod(locations or ()))
         size = one * math.sqrt(examples)
@@ -280,7 +278,4 @@ def _set_text(rules: Upper) -> str:
         return (
             f"bounds hold for all parameters of {all_of_them} normalised layers, and in balls about the given (or zero) ones of the others"
         )
-    return (
-        "bounds hold in balls about the given (or zero) parameters, layer by layer; outside there "
-        "is no bound"
-    )
+    return "bounds hold in balls about the given (or zero) parameters, layer by layer; outside there is no bound"

@@ -109,10 +109,7 @@ def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> Param
 
 def _rule(kind: Any, epsilon: Any, node: Node) -> Normaliser:
     if isinstance(kind, str) and kind == "batch":
-        raise KcalcError(
-            f"node {node!r}: weights are normalised by 'entry' or 'weight'; to normalise over "
-            "batches, add a BatchNorm layer"
-        )
+        raise KcalcError(f"node {node!r}: weights are normalised by 'entry' or 'weight'; to normalise over batches, add a BatchNorm layer")
     return normaliser(kind, epsilon)
 
 
@@ -130,10 +127,7 @@ def _radius(value: Any, given: Any, rule: Normaliser | None, trained: bool, node
         if rule is None or trained:
             what = "bias" if rule is not None else "weights"
             remedy = "radius=..., weights={...}, or biases=False" if rule is not None else "radius=..., weights={...}, or normalisation=..."
-            raise KcalcError(
-                f"node {node!r}: its {what} may take any values, for which there is no bound; give "
-                f"{remedy}"
-            )
+            raise KcalcError(f"node {node!r}: its {what} may take any values, for which there is no bound; give {remedy}")
         return None
     number = float("nan") if isinstance(value, bool) else one_number(value, "radius")
     if not number >= 0:

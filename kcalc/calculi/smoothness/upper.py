@@ -126,10 +126,7 @@ class Upper:
     def _(self, op: P.Fresh, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         if op.features is None:
-            raise KcalcError(
-                f"node {node!r}: its number of features is not known, and bounds depend on it; "
-                "give features="
-            )
+            raise KcalcError(f"node {node!r}: its number of features is not known, and bounds depend on it; give features=")
         taps, spread, locations = affine_window(op, node, z.locations)
         p = self.sets[node] = parameter_set(op, node, z.channels // op.groups * taps, self.choices)
         rows = self._rows(math.prod(locations) if locations else 1)

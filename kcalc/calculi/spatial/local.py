@@ -54,8 +54,7 @@ class LocationProducts(Products):
         for source in (a.source, b.source):
             if source is not None and any(np.any(np.asarray(q) == 0) for q in (source.moments.q1, source.moments.q2)):
                 raise FreshnessError(
-                    f"node {node!r} adds activations that share weights, and their pre-activations "
-                    "are 0 at some location; use sigma_b > 0"
+                    f"node {node!r} adds activations that share weights, and their pre-activations are 0 at some location; use sigma_b > 0"
                 )
         return super()._crossed(a, b, node)
 

@@ -57,7 +57,7 @@ def _measured(name: str, centred: bool) -> tuple[float, float, float, float]:
 
 
 def _some(bench: Bench) -> list[str]:
-    """Every other activation of :data:`coefficients.NAMES` in the quick budget, all in the full one."""
+    """Every other name of :data:`coefficients.NAMES` in the quick budget, all in the full one."""
     return list(bench.size(co.NAMES[::2], co.NAMES))
 
 

@@ -1,4 +1,4 @@
-"""Local maps independent of the library: NumPy and SciPy functions, Gauss-Legendre rules cut at kinks."""
+"""Local maps independent of the library, from NumPy functions and Gauss-Legendre rules."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ FUNCTIONS: dict[str, Plain] = {
 
 @lru_cache(maxsize=256)
 def line(kinks: tuple[float, ...] = (), panel: float = 0.5) -> tuple[Array, Array]:
-    """Nodes and weights on [-14, 14], in panels of length at most ``panel`` that end at ``kinks``."""
+    """Nodes and weights on [-14, 14] in panels of length at most ``panel``, cut at ``kinks``."""
     x, w = np.polynomial.legendre.leggauss(_NODES)
     inner = sorted({k for k in kinks if abs(k) < _REACH})
     edges = [-_REACH, *inner, _REACH]
@@ -115,7 +115,7 @@ def mean(f: Function, q: float = 1.0, kinks: tuple[float, ...] = ()) -> float:
 def pair(
     f: Function, q1: float, g: Function, q2: float, c: float, f_kinks: tuple[float, ...] = (), g_kinks: tuple[float, ...] = ()
 ) -> float:
-    """E f(u) g(v) for variances q1, q2 and correlation |c| <= 0.97, by the joint density on a product rule."""
+    """E f(u) g(v) for variances q1, q2 and correlation |c| <= 0.97, by the joint density."""
     panel = min(1.0, 2.5 * math.sqrt(1 - c * c))
     x, w = line(scaled(f_kinks, q1), panel)
     y, v = line(scaled(g_kinks, q2), panel)
@@ -145,7 +145,7 @@ def cosine(name: str, c: float, q1: float = 1.0, q2: float | None = None) -> flo
 
 
 def layer(name: str, covariance: Array) -> Array:
-    """The 2 x 2 covariance at the output of a wide layer phi(W x), from that of its input, |c| < 1."""
+    """The 2 x 2 covariance of phi(W x) in a wide layer, from that of x, |c| < 1."""
     q1, q2 = float(covariance[0, 0]), float(covariance[1, 1])
     m = gamma(name, float(covariance[0, 1]) / math.sqrt(q1 * q2), q1, q2)
     return np.array([[second_moment(name, q1), m], [m, second_moment(name, q2)]])
