@@ -82,7 +82,7 @@ class Statistics:
         ``many``: whether a group has many channels. Raises: KcalcError where there is only one.
         """
         if not many or op.reads == 1:
-            raise KcalcError(f"node {node!r} standardises weights over one input channel, which leaves none; use standardised=False")
+            raise KcalcError(f"node {node!r} standardises weights over one input channel, so that all are 0; use standardised=False")
         mean1, mean2 = self.means(state, node)
         if is_zero(mean1) and is_zero(mean2):
             return self.parts(state)
@@ -251,7 +251,7 @@ class Statistics:
                 "function, not over many channels; use fewer groups, or drop it with net.without_normalization()"
             )
         if op.groups > 1 and len(below.groups) > 1:
-            raise FreshnessError(f"node {node!r} normalises groups of a concatenation of unlike feature maps; use groups=1 or LayerNorm")
+            raise FreshnessError(f"node {node!r} normalises groups of a concatenation of different feature maps; use groups=1 or LayerNorm")
         if op.groups > 1 and width is not None and width // op.groups < FEW:
             self.note(node, f"each group has {width // op.groups} channels only, treated as many")
 
@@ -261,7 +261,7 @@ class Statistics:
             return True
         if len(below.groups) > 1 and not self.assume_independent:
             raise FreshnessError(
-                f"node {node!r} is a grouped Affine after a concatenation of unlike feature maps, so its groups differ; "
+                f"node {node!r} is a grouped Affine after a concatenation of different feature maps, so its groups differ; "
                 "put an Affine with groups=1 in between",
                 ", or pass assume_independent=True",
             )

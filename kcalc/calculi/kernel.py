@@ -184,7 +184,7 @@ class Kernel:
             self._check_centred(below, node)
         factor = self.field.number(min(signs) * size if len(signs) == 1 else size)
         if not stays:
-            self.note(node, "tokens change places only; all of them are alike", "convention")
+            self.note(node, "tokens are only permuted; all are taken to have one q value and one mean", "convention")
         return below.map(lambda pair: self._exchanged(self.statistics.affinely(pair, (factor, factor), (0, 0), node), node, stays))
 
     @rule.register

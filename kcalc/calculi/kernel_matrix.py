@@ -172,7 +172,7 @@ class Binding:
         if self.method == "angle":
             raise KcalcError(
                 f"the rows have {len(distinct)} different norms (q from {min(distinct):.6g} to {max(distinct):.6g}) and the network is not "
-                'homogeneous, so its kernel is no function of the angle alone; use the general recursion, method="pairs" (or "auto"), '
+                'homogeneous, so its kernel depends on more than the angle; use the general recursion, method="pairs" (or "auto"), '
                 "rescale the rows to one norm, or pass q= to count angles alone"
             )
         if len(distinct) <= FEW_NORMS:

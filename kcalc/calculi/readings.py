@@ -9,7 +9,7 @@ from ..network.network import Network
 
 
 class OfReading(Approximable):
-    """A result with a ``reading`` that knows its network and its assumptions."""
+    """A result with an attribute ``reading``, which has ``network`` and ``assumptions``."""
 
     reading: Any
 

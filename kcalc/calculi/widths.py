@@ -35,7 +35,7 @@ def given_widths(network: Network, features: Any, symbols: bool = False) -> tupl
         layer = network.layer(node)
         if not isinstance(layer, Affine | Input):
             kind = type(layer).__name__
-            raise KcalcError(f"node {node!r} is a {kind}: its width is that of what it reads; give features of Affine and Input nodes")
+            raise KcalcError(f"node {node!r} is a {kind}: its width follows from its inputs; give features of Affine and Input nodes")
         if layer.features not in (None, width):
             raise KcalcError(f"node {node!r} has features={layer.features} in its layer, got {width} in features=; leave one of them out")
     if default is not None:

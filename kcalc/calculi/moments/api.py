@@ -59,7 +59,7 @@ def moments(
 
     Raises: KcalcError for missing widths, for q values that are not positive, and for layers
     outside the class (NoRule, naming node and reason).
-    [Per-layer gradient, Theorems 1-3, Lemmas 2-4, corrected; the fourth moment of J by an exact recursion of our own]
+    [Per-layer gradient, Theorems 1-3, Lemmas 2-4, corrected; the exact recursion for the fourth moment of J is new]
     """
     require_network(network)
     for width in features.values() if isinstance(features, Mapping) else (features,):

@@ -135,7 +135,7 @@ class Forward:
             window = convolution(op, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
                 raise KcalcError(
-                    f"node {node!r} pads with zeros, so that moments differ between locations: symbols cannot be carried; give numbers "
+                    f"node {node!r} pads with zeros, so that moments differ between locations, which has no symbolic rule; give numbers "
                     "(net.subs), or padding='valid' or 'circular'"
                 )
             return window

@@ -40,7 +40,7 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
         return State(below.parts, shape, size, below.law, below.support, below.final, ((1, below),) if shape is not None else below.terms)
     if calculus.symbolic and (op.pooling == "max" or cut(window)):
         what = "takes maxima" if op.pooling == "max" else "has windows cut by the border"
-        raise KcalcError(f"node {node!r} (Pool) {what}, which symbols cannot carry; give numbers with net.subs")
+        raise KcalcError(f"node {node!r} (Pool) {what}, which has no symbolic rule; give numbers with net.subs")
     if op.pooling == "max":
         return _largest(calculus, node, below, window, shape)
     parts = tuple(_mean(calculus, node, part, window) for part in below.parts)

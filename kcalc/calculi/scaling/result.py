@@ -262,7 +262,7 @@ def _logarithms(values: Values, symbolic: bool) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A number for JSON: text for expressions, None for what is not finite."""
+    """A number for JSON: expressions as text, None for numbers that are not finite."""
     if value is None:
         return None
     if isinstance(value, sp.Integer):

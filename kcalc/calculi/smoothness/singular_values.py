@@ -67,7 +67,7 @@ class ResidualSpectrum(Printed):
         return self.shortcut_weight**2 + self.deviation**2
 
     def density(self, x: Any) -> Any:
-        """The density at singular values x >= 0, vectorised. Raises: KcalcError for negative x and what is no number."""
+        """The density at singular values x >= 0, vectorised. Raises: KcalcError unless all x are numbers >= 0."""
         points = self._points(x)
         return finished(self._density(np.atleast_1d(points)).reshape(points.shape), points.shape, False)
 

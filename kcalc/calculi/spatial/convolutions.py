@@ -113,7 +113,7 @@ class Convolutions:
             out.append((1.0, np.asarray(bias), np.asarray(bias)))
         if op.standardised:
             if not many:
-                raise KcalcError(f"node {node!r} standardises weights over one input channel, which leaves none; use standardised=False")
+                raise KcalcError(f"node {node!r} standardises weights over one input channel, so that all are 0; use standardised=False")
             source, window = self.forms.parents[node][0], self.forms.places[node].window
             assert isinstance(window, Window)
             means = self.forms.sides(self.kernel.statistics.means(below, node), source)

@@ -16,7 +16,7 @@ from .geometry import Mixing, Window, convolution, everything, mixing, pooling
 Node = Hashable
 MAX = (
     "max pooling has no exact rule over locations; use Pool('mean') or a strided convolution, or spatial='delta', which treats it as the "
-    "identity and says so"
+    "identity, as .assumptions state"
 )
 
 

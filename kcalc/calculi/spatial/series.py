@@ -191,7 +191,7 @@ def _everywhere(b1: Array, b2: Array, gap: Array, terms: int) -> tuple[Array, Ar
 
 
 def has_series(phi: Activation, q: Array) -> bool:
-    """Whether :func:`expansion` knows the series at all these positive q values."""
+    """Whether :func:`expansion` has a series at each of these positive q values."""
     lows = np.unique(np.floor(np.log2(q.ravel())).astype(int))
     return lows.size <= OCTAVES and all(octave(phi, int(low)) is not None for low in lows)
 

@@ -192,7 +192,7 @@ def _conditions(name: str, constants: Array) -> Array:
 
 @lru_cache(maxsize=8)
 def _solved(name: str) -> tuple[float, ...]:
-    """(alpha, beta, delta, gamma) by SciPy's solver and quadrature of our own, from the printed set."""
+    """(alpha, beta, delta, gamma) by SciPy's solver from the printed set, independent of the library."""
     start = _printed(name)
     if name == "relu":
         alpha = root(lambda a: KNOWN[name].shaped(a, 1.0).slope() - SLOPE, 0.3, 0.5)
