@@ -356,7 +356,7 @@ def test_kinks_without_end_by_their_fourier_series() -> None:
     nngp, tangent = kc.ntk(kernel.network).nngp.matrix(rows), kc.ntk(kernel.network).matrix(rows)
     np.testing.assert_allclose(np.asarray(found[0]), nngp, rtol=1e-12)
     np.testing.assert_allclose(np.asarray(found[1]), tangent, rtol=1e-12)
-    with pytest.raises(kc.KcalcError, match=r"endless kinks are not known; use smaller rows"):
+    with pytest.raises(kc.KcalcError, match=r"not all of its kinks are known; use smaller rows"):
         kernel({}, 25 * rows)
 
 

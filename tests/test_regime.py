@@ -92,7 +92,7 @@ def test_exploding_with_means() -> None:
     assert list(one.alphas.values())[-20:] == pytest.approx(limit.alphas[-20:], rel=1e-6) and not any("settled" in n for n in one.notes)
     away = K.regime(q=3.0)
     assert away.off_diagonal == pytest.approx(away.limit.off_diagonal, rel=1e-6)  # type: ignore[union-attr]
-    assert any("settled from the first layer" in note for note in away.notes)
+    assert any("constant q from the first layer" in note for note in away.notes)
 
 
 def test_exploding_odd() -> None:

@@ -157,7 +157,7 @@ def test_laws_that_are_not_normal_are_reported() -> None:
     text = notes(kc.chain(L.Input(3), TANH, L.Affine(2)))
     assert "nonlinear_1: tanh reads values that are not Gaussian" in text
     text = notes(kc.chain(L.Input(3, (2, 2)), L.Pool("max", 2), L.Affine(2)))
-    assert "pool_1: it takes the largest of values whose law is not known" in text
+    assert "pool_1: it takes the maximum of values of unknown law" in text
     two = net(
         ("x", L.Input(3, (2, 2)), ()),
         ("a", L.Affine(4), ("x",)),

@@ -263,7 +263,7 @@ def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
         (small(), {"radius": True}, "radius"),
         (small(), {"radius": float("nan")}, "finite"),
         (small(), {"normalisation": "weight"}, "biases=False"),
-        (small(), {"normalisation": "batch", "radius": 1}, "layer of its own"),
+        (small(), {"normalisation": "batch", "radius": 1}, "add a BatchNorm layer"),
         (small(), {"normalisation": "wn", "radius": 1}, "unknown normaliser"),
         (small(), {"normalisation": "entry", "radius": 1, "epsilon": 0}, "epsilon"),
         (small(), {"normalisation": "entry", "radius": 1, "scale": "big"}, "scale"),

@@ -169,7 +169,7 @@ def test_groups_of_one_channel_and_of_unlike_maps_are_refused():
         ("x", L.Input(8), ()), ("a", L.Affine(8), ("x",)), ("f", L.Nonlinear("relu"), ("a",)), ("c", L.Concat(), ("a", "f")),
         ("n", L.GroupNorm(2), ("c",)),
     )  # fmt: skip
-    with pytest.raises(kc.FreshnessError, match="groups of a concatenation of unlike feature maps"):
+    with pytest.raises(kc.FreshnessError, match="groups of a concatenation of different feature maps"):
         kc.c_map(joined)
 
 

@@ -1,4 +1,7 @@
-"""Ways of reading a network: a state per feature map and a rule per layer, folded over the graph by :mod:`kcalc.network.compose`."""
+"""Calculi: a state per feature map and a rule per primitive, folded over a network's graph.
+
+The folds are in :mod:`kcalc.network.compose`.
+"""
 
 from .slopes import LogSlope, Slopes, log_slopes, slope_polynomial
 

@@ -1,4 +1,7 @@
-"""A function of the angle on a fixed grid of Chebyshev panels that shrink towards 0 and pi: values at its nodes in, any angle out."""
+"""Interpolation of functions of the angle on a fixed grid of Chebyshev panels.
+
+Panels shrink towards 0 and pi.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ NEAR, FAR = 28, 12  # octaves towards theta = 0 and theta = pi
 
 @lru_cache(maxsize=1)
 def angular_nodes() -> np.ndarray:
-    """The angles where a function is needed, ascending within each panel: shape ((NEAR + FAR) * (DEGREE + 1),)."""
+    """The angles at which a function is evaluated, shape ((NEAR + FAR) * (DEGREE + 1),)."""
     t = _chebyshev()
     low = np.concatenate([_panel(k, NEAR, t) for k in range(NEAR)])
     high = np.concatenate([_panel(k, FAR, t) for k in range(FAR)])
@@ -32,7 +35,7 @@ def _panel(k: int, last: int, t: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _matrix() -> np.ndarray:
-    """Values at the Chebyshev nodes to Chebyshev coefficients."""
+    """The matrix from values at the Chebyshev nodes to Chebyshev coefficients."""
     angles = (np.arange(DEGREE + 1) + 0.5) * np.pi / (DEGREE + 1)
     matrix = np.cos(np.arange(DEGREE + 1)[:, None] * angles) * 2 / (DEGREE + 1)
     matrix[0] /= 2
@@ -40,7 +43,10 @@ def _matrix() -> np.ndarray:
 
 
 def interpolated(values: Any, theta: Any) -> Any:
-    """The function with the given values at :func:`angular_nodes`, at angles in [0, pi]: differentiable in both."""
+    """The interpolant of ``values`` at :func:`angular_nodes`, evaluated at angles in [0, pi].
+
+    It is differentiable in both arguments.
+    """
     import jax.numpy as jnp
     from jax import lax
 

@@ -1,7 +1,6 @@
-"""What the rules of :mod:`kcalc.calculi.arrays` do to arrays: activations with fused constants, convolution, pooling.
+"""Array operations of :mod:`kcalc.calculi.arrays`: activations, convolution, pooling.
 
-Windows sit so that the centre tap of the output at ``i`` reads the input at ``stride * i``: with ``"same"`` padding a strided convolution
-whose centre tap alone is non-zero reads the very locations that a strided 1 x 1 convolution does.
+Padding ``"same"`` is that of XLA, see :func:`same_padding`.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ IMAGES = ("NHWC", "HWIO", "NHWC")
 
 @lru_cache(maxsize=512)
 def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
-    """(form, numbers) of an activation: those of equal form differ in numbers alone.
+    """(form, numbers) of an activation; activations of equal form differ in their numbers only.
 
-    phi(x) = a x for x >= 0 and b x below has the numbers (a, b); a transformed activation (input scale and shift, output scale and shift)
-    and those of what it transforms.
+    The numbers of phi(x) = a x for x >= 0 and b x for x < 0 are (a, b); those of a transformed
+    activation are (input scale, input shift, output scale, output shift) followed by those of its
+    base; other activations have none.
     """
     t = phi.transformation
     if phi.degree == 1 and all(k == 0 for k in phi.kinks):
@@ -37,7 +37,7 @@ def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
 
 
 def activate(phi: Activation, x: Array, numbers: Sequence[Any]) -> Array:
-    """phi(x) with the numbers of its form, which may be traced; low precisions go through single precision."""
+    """phi(x) with the numbers of its form, which may be traced; at least in single precision."""
     import jax.numpy as jnp
 
     wide = x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
@@ -72,7 +72,10 @@ def divided(x: Array, square: Array) -> Array:
 
 
 def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
-    """Locations before and after that give ``ceil(size / stride)`` outputs, the smaller half before, as XLA (so Flax and Keras) has it."""
+    """(before, after): padding for ``ceil(size / stride)`` outputs, the smaller half before.
+
+    XLA, and so Flax and Keras, pad like this.
+    """
     total = max((-(-size // stride) - 1) * stride + window - size, 0)
     return total // 2, total - total // 2
 
@@ -93,7 +96,7 @@ def window_padding(locations: Extent, window: Extent, stride: Extent, padding: A
 
 
 def window_outputs(locations: Extent, window: Extent, stride: Extent, padding: Any) -> Extent:
-    """How many outputs there are per axis (may be <= 0 where the window does not fit)."""
+    """The numbers of outputs per axis; <= 0 where the window does not fit."""
     sides = window_padding(locations, window, stride, padding)
     rows, columns = ((n + low + high - k) // s + 1 for n, k, s, (low, high) in zip(locations, window, stride, sides, strict=True))
     return rows, columns
@@ -131,9 +134,10 @@ def grouped_product(x: Array, weight: Array, groups: int) -> Array:
 
 
 def pool(x: Array, kind: str, window: Extent | None, stride: Extent | None, padding: str, weight: Array | None) -> Array:
-    """Pooling of (..., height, width, channels); all locations into one where ``window`` is None.  Padding is never counted.
+    """Pooling of (..., height, width, channels); ``window=None`` pools all locations.
 
-    ``weight`` (rows, columns) makes a weighted sum; in windows cut by the border it is scaled up so that expected squares stay.
+    ``weight`` (rows, columns) gives a weighted sum; in windows cut by the border it is scaled up so
+    that expected squares are the same. Padding is never counted.
     """
     import jax.numpy as jnp
 
@@ -165,7 +169,7 @@ def _windowed(images: Array, kind: str, window: Extent, stride: Extent, padding:
 
 
 def _counts(locations: Extent, window: Extent, stride: Extent, padding: str) -> np.ndarray:
-    """How many locations each window covers, shape (rows, columns, 1)."""
+    """The numbers of image locations in each window, shape (rows, columns, 1)."""
     inside: list[np.ndarray] = []
     for n, k, s in zip(locations, window, stride, strict=True):
         low, high = axis_padding(n, k, s, padding)

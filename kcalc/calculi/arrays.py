@@ -44,11 +44,13 @@ class Shape:
 
 @dataclass(frozen=True)
 class Lowered:
-    """What arrays need to know of a node besides its layer.
+    """The data of a node that its rule needs besides the layer.
 
-    ``index``: its place in the network, from which its random keys come.  ``below``, ``shape``: what it reads and emits.  ``numbers``: the
-    numbers in it that may differ between blocks that are otherwise alike.  ``tensors``, ``state``: shapes of what is trained and what is
-    kept from step to step.  ``form``: whatever must be equal for two nodes to do the same with other numbers and other weights.
+    ``index``: its position in the network, from which its random keys are made.  ``below``,
+    ``shape``: shapes of its inputs and its output. ``numbers``: its constants, which may differ
+    between repeated blocks.  ``tensors``, ``state``: {name: shape} of trained parameters and of
+    running statistics.  ``form``: equal for two nodes if they compute the same function up to
+    numbers and weights.
     """
 
     index: int
@@ -62,9 +64,10 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Repeated(L.Layer):
-    """Isomorphic pieces in a row, run as one ``lax.scan``; ``body`` is the first of them, behind an Input.
+    """Isomorphic pieces in a row, run as one ``lax.scan``; ``body`` is the first, after an Input.
 
-    ``pieces[i][j]`` is the node of the i-th piece that corresponds to ``pieces[0][j]``; the last of a piece is what it emits.
+    ``pieces[i][j]`` is the node of the i-th piece that corresponds to ``pieces[0][j]``; the last
+    node of a piece is its output.
     """
 
     body: Network
@@ -73,17 +76,19 @@ class Repeated(L.Layer):
 
     @property
     def count(self) -> int:
-        """How many pieces there are."""
+        """The number of pieces."""
         return len(self.pieces)
 
 
 @dataclass
 class Arrays:
-    """The calculus of arrays: rules of one evaluation of a network.
+    """The calculus of arrays: the rules for one evaluation of a network.
 
-    ``nodes`` is what the lowering found; ``params`` and ``state`` hold arrays by node, stacked for repeated pieces (under the node of the
-    first).  ``numbers`` and ``indices`` replace those of ``nodes`` inside a scan.  ``key`` is for dropout, which acts if ``train``.
-    ``keep``: collect every feature map.  Found after a run: ``new_state`` and ``kept``.
+    ``nodes``: {node: :class:`Lowered`}; ``params`` and ``state``: {node: {name: array}}, for
+    repeated pieces stacked under the node of the first piece.  ``train``: use batch statistics and
+    dropout, whose random ``key`` must be given.  ``remat``: recompute repeated pieces in the
+    backward pass.  ``keep``: collect every feature map.  ``numbers`` and ``indices`` replace those
+    of ``nodes`` inside a scan.  A run fills ``new_state`` and ``kept``.
     """
 
     nodes: Mapping[Node, Lowered]
@@ -258,7 +263,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Flatten, node: Node, inputs: Sequence[Array]) -> Array:
-        """Row by row, channels fastest."""
+        """(height, width, channels) -> (height * width * channels), in row-major order."""
         if self.nodes[node].below[0].locations is None:
             return inputs[0]
         return inputs[0].reshape(*inputs[0].shape[:-3], -1)
@@ -269,7 +274,10 @@ class Arrays:
 
     @rule.register
     def _(self, layer: Repeated, node: Node, inputs: Sequence[Array]) -> Array:
-        """One ``lax.scan`` over the pieces; what differs between them is scanned over, what does not stays a constant."""
+        """One ``lax.scan`` over the pieces.
+
+        Numbers that are equal in all pieces are constants of it.
+        """
         import jax
 
         first, dtype = layer.pieces[0], inputs[0].dtype
@@ -294,7 +302,10 @@ class Arrays:
         return out
 
     def _columns(self, layer: Repeated, dtype: Any) -> tuple[dict[Node, tuple[Any, ...]], dict[Node, dict[int, Array]]]:
-        """Numbers of the body: constants where all pieces agree, and {node: {which: one per piece}} where they do not."""
+        """({node: numbers of the first piece}, {node: {index: numbers of all pieces}}).
+
+        The second holds the numbers that differ between pieces.
+        """
         import jax.numpy as jnp
 
         kind = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
@@ -328,7 +339,7 @@ def standardised(weight: Array, length: Any) -> Array:
 
 
 def pairs(extent: int | Sequence[int]) -> Locations:
-    """One number per spatial axis of a two-dimensional layer."""
+    """(rows, columns) of an extent, given as one number for both or as two."""
     return (extent, extent) if isinstance(extent, int) else (extent[0], extent[1])
 
 
@@ -337,12 +348,12 @@ def _is_one(value: Any) -> bool:
 
 
 def _like(number: Any, x: Array) -> Any:
-    """A Python number, or a traced one in the precision of ``x``."""
+    """A Python number unchanged; a traced number converted to the precision of ``x``."""
     return number if isinstance(number, int | float) else number.astype(x.dtype)
 
 
 def _wide(x: Array) -> Array:
-    """At least single precision, for statistics."""
+    """The array in at least single precision, for statistics."""
     import jax.numpy as jnp
 
     return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x

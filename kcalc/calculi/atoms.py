@@ -1,4 +1,7 @@
-"""Feature maps as linear expressions in atoms: raw inputs, Gaussians, activations of one Gaussian, sealed sums, products."""
+"""Feature maps as linear expressions in atoms.
+
+Atoms are network inputs, Gaussians, activations of one Gaussian, sums, and products.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ Node = Hashable
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """One random piece of a feature map, equal only to itself.
+    """One random variable per channel; atoms are equal only if they are the same object.
 
-    ``support`` is a bit mask of the affine layers it depends on; ``terms`` opens a sum; ``activation`` applied to
-    ``scale * source`` describes a post-activation.
+    ``support``: bit mask of the affine layers and inputs that it depends on. ``raw``: a network
+    input. ``terms``: the addends of a sum. ``activation``: a post-activation is
+    ``activation(scale * source)``.
     """
 
     node: Node
@@ -34,11 +38,11 @@ class Atom:
     scale: Number = 1
     patched: bool = False  # a sum of different channel windows: it must not be opened
     factors: tuple[Pair, ...] = ()  # a product of independent feature maps
-    mixed: bool = False  # a mean or another mix of locations of one
+    mixed: bool = False  # a mean or another linear combination of locations of one feature map
 
     @property
     def kind(self) -> str:
-        """What it is, in words, where it is neither Gaussian nor an activation."""
+        """Its kind in words, for atoms that are neither Gaussian nor an activation."""
         return "product" if self.factors else "mix of locations" if self.mixed else "depthwise layer"
 
 
@@ -53,13 +57,13 @@ class Term:
 
 @dataclass(frozen=True)
 class Pair:
-    """All that is known of one group of channels for two inputs: moments and what they are made of."""
+    """One group of channels for two inputs: its moments, and its expression in atoms."""
 
     moments: Moments
     terms: tuple[Term, ...]
     shift1: Number = 0
     shift2: Number = 0
-    window: tuple[Any, Any] = (0, 1)  # which part of its atoms' channels this is: start and length, in units of all of them
+    window: tuple[Any, Any] = (0, 1)  # (start, length) in units of its atoms' channels
 
     @classmethod
     def of(cls, atom: Atom) -> Pair:
@@ -91,7 +95,7 @@ def disjoint(masks: Iterable[int]) -> bool:
 
 
 def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Terms with equal atoms (or equal activations of one source) added up, those that cancel for both inputs dropped."""
+    """Terms with equal atoms (or equal activations of one source) added up, without zero terms."""
     alike: dict[Any, list[Term]] = {}
     for t in terms:
         key = (t.atom.activation, id(t.atom.source), str(t.atom.scale)) if t.atom.activation is not None else id(t.atom)
@@ -101,7 +105,7 @@ def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 
 def _total(numbers: list[Number]) -> Number:
-    """The sum; exactly 0 where floats cancel but for rounding."""
+    """The sum; exactly 0 where floats cancel up to rounding errors."""
     total = reduce(add, numbers)
     if all(isinstance(n, float | int) for n in numbers) and abs(total) <= 1e-15 * sum(map(abs, numbers)):
         return 0
@@ -109,7 +113,7 @@ def _total(numbers: list[Number]) -> Number:
 
 
 def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Terms with sealed sums replaced by what they are made of, recursively, then merged."""
+    """Terms with sums replaced by their addends, recursively, then merged."""
     out: list[Term] = []
     for t in terms:
         if t.atom.terms:

@@ -1,4 +1,4 @@
-"""Batch normalisation as kernel maps see it in a large batch: the c value between its examples, node by node."""
+"""Batch normalisation in kernel maps: the c value between examples of a large batch, by node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ Node = Hashable
 
 @dataclass
 class Batches:
-    """Kernel maps of two examples of a batch; every BatchNorm records their c value and leaves them with c = 0."""
+    """Kernel maps of two examples of a batch.
+
+    Every BatchNorm records their c value and maps it to 0.
+    """
 
     kernel: Kernel
     found: dict[Node, float] = field(default_factory=dict)
@@ -35,7 +38,9 @@ class Batches:
             between = float(1 - self.kernel.whole(inputs[0])[2].value)
             if between > 1 - 1e-9:
                 raise KcalcError(
-                    f"node {node!r}: all examples of the batch have the same direction there (c = {between:.6g}), so no variance is left"
+                    f"node {node!r}: all examples of the batch have the same direction there (c = "
+                    f"{between:.6g}), so their variance is 0; "
+                    "take a smaller c, or remove the BatchNorm"
                 )
             self.found[node] = max(between, 0.0)
             op = replace(op, batch_c=self.found[node])
@@ -46,13 +51,15 @@ class Batches:
 def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
     """The network with ``batch_c`` at every BatchNorm, for a large batch of inputs of mean square ``q`` and pairwise c value ``c``.
 
-    Of a batch of n examples with one q value and pairwise cosine b, as n grows, a channel's mean has mean square ``b q`` and its variance
-    is ``(1 - b) q``. So BatchNorm maps ``c -> (c - b) / (1 - b)`` and q to 1, and the examples themselves leave it with c = 0. Kernel maps
-    say "heuristic": the examples of a batch do not all have the same cosine, and after an activation channels differ in their variance.
+    In a batch of n examples with one q value and pairwise cosine b, as n grows, a channel's mean
+    has mean square ``b q`` and its variance is ``(1 - b) q``. So BatchNorm maps ``c -> (c - b) / (1
+    - b)`` and q to 1, and two examples of the batch have c = 0 behind it. Kernel maps note this as
+    heuristic: pairs of examples differ in their cosine, and after an activation channels differ in
+    their variance.
     [De and Smith 2020; Yang et al. 2019]
 
     Parameters: 0 <= c < 1, q > 0. Returns: a network; other layers are unchanged. Raises: KcalcError for bad numbers, where the kernel
-    calculus does not apply, and where all examples have come to the same direction.
+    calculus does not apply, and where all examples have the same direction before a BatchNorm.
     """
     require_network(network)
     between, size = one_number(c, "c"), one_q(q)

@@ -1,4 +1,4 @@
-"""Statistics over the channels of a feature map: means, variances, sums of parts, norms, and the checks that go with them."""
+"""Statistics over the channels of a feature map: means, variances, norms, and their checks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ Number = Any
 Two = tuple[Number, Number]
 Node = Hashable
 FEW = 64  # channels per group under which a grouped convolution is far from Gaussian
-SMALL = 1e-3  # of q: a variance over channels below it is not taken as the difference q - mean^2
+SMALL = 1e-3  # a variance below this fraction of q is not computed as the difference q - mean^2
 
 
 @dataclass
 class Ledger:
-    """What a reading of a network leaves behind: its notes, and a bit for every independent source of randomness."""
+    """The assumptions noted while a network is interpreted, and the bits of atoms' supports.
+
+    Every layer of new weights and every input gets a bit.
+    """
 
     notes: dict[tuple[Node, str], Assumption] = field(default_factory=dict)
     bits: int = 0
@@ -38,7 +41,7 @@ class Ledger:
         self.notes.setdefault((owner(node), text), Assumption(owner(node), text, kind))
 
     def bit(self) -> int:
-        """A bit of its own for new weights or an input."""
+        """A new bit, for new weights or an input."""
         self.bits += 1
         return 1 << self.bits
 
@@ -47,8 +50,9 @@ class Ledger:
 class Statistics:
     """Second moments of the channels of feature maps, over one number system.
 
-    ``follow_c``: the gap is carried, a :class:`Jet` in c (otherwise q alone, where q may be a Jet). ``assume_independent``: go on where a
-    hypothesis fails, with a note. ``check``: (field, q, node), refuses a q value that is not allowed.
+    ``follow_c``: carry the gap as a :class:`Jet` in c; otherwise carry q only, which may be a Jet.
+    ``assume_independent``: where a hypothesis fails, record a note instead of raising. ``check``:
+    called with (field, q, node), raises KcalcError for a q value that is not allowed.
     """
 
     moments: SecondMoments
@@ -73,9 +77,12 @@ class Statistics:
         return state.average(_mean1, self.field), state.average(_mean2, self.field)
 
     def centred(self, op: Fresh, state: Channels, node: Node, many: bool) -> list[Part]:
-        """Second moments about the channel means; ``many`` channels must be there to standardise weights over."""
+        """Second moments about the channel means, as standardised weights see them.
+
+        ``many``: whether a group has many channels. Raises: KcalcError where there is only one.
+        """
         if not many or op.reads == 1:
-            raise KcalcError(f"node {node!r} standardises weights over one input channel, which leaves none; use standardised=False")
+            raise KcalcError(f"node {node!r} standardises weights over one input channel, so that all are 0; use standardised=False")
         mean1, mean2 = self.means(state, node)
         if is_zero(mean1) and is_zero(mean2):
             return self.parts(state)
@@ -86,9 +93,9 @@ class Statistics:
         return [*self.parts(state), Part.of_means(mean1, mean2, sign=-1)]
 
     def _about_mean(self, state: Channels, q: Two, mean: Two, node: Node) -> Moments | None:
-        """The moments about the channel means where differences would lose digits, else None.
+        """The moments about the channel means where ``q - mean^2`` would lose digits, else None.
 
-        Raises: KcalcError where the differences ``q - mean^2`` have too few digits.
+        Raises: KcalcError where ``q - mean^2`` has too few digits.
         """
         left = [size - m * m for size, m in zip(q, mean, strict=True)]
         for variance, size in zip(left, q, strict=True):
@@ -106,10 +113,10 @@ class Statistics:
         return found
 
     def _centred_activation(self, state: Channels) -> Moments | None:
-        """The moments of one activation of a Gaussian about its mean; None for other channels.
+        """The moments about the mean of one activation of a Gaussian; None for other feature maps.
 
-        The variance is ``Q (1 - C(0))`` of the local maps, and with ``J = sqrt(q1 q2)``, the means
-        ``m_j`` and the standard deviations ``s_j``
+        The variance is ``Q (1 - C(0))`` of the local maps. With ``J = sqrt(q1 q2)``, means ``m_j``
+        and standard deviations ``s_j``,
         ``1 - c = (J gap - (m1 s2 - m2 s1)^2 / (J + m1 m2 + s1 s2)) / (s1 s2)``.
         """
         terms = state.pairs[0].terms
@@ -190,7 +197,7 @@ class Statistics:
         return Pair(Moments(q1, q2, gap, mean1, mean2), terms, shift1, shift2, pair.window)
 
     def divided(self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node) -> Channels:
-        """``(f_j - mean_j) / sqrt(q_j - mean_j^2)``, every group alike."""
+        """``(f_j - mean_j) / sqrt(q_j - mean_j^2)`` of every group of channels."""
         centred = self._about_mean(below, (q1, q2), (mean1, mean2), node)
         if centred is not None:
             return Channels.one(self._standardised(below.pairs[0], centred, node))
@@ -207,7 +214,10 @@ class Statistics:
         return out
 
     def _standardised(self, pair: Pair, centred: Moments, node: Node) -> Pair:
-        """One activation less its mean, of moments ``centred``, over its standard deviation."""
+        """One activation minus its mean, over its standard deviation.
+
+        ``centred``: its moments about the mean.
+        """
         (term,) = pair.terms
         s1, s2 = term.a1 / np.sqrt(centred.q1), term.a2 / np.sqrt(centred.q2)
         one, m = centred.q1 * 0 + 1, term.atom.moments
@@ -216,7 +226,10 @@ class Statistics:
         return self.checked(made, node)
 
     def batched(self, pair: Pair, between: Number, node: Node) -> Pair:
-        """One group of channels centred and divided by the statistics of a batch whose examples have the c value ``between``."""
+        """One group of channels after batch normalisation.
+
+        ``between``: the c value of any two examples of the batch.
+        """
         m = pair.moments
         check_variance(self.field, m.q1 * (1 - between), m.q1, node)
         one, gap = m.q1 * 0 + 1, m.gap if not self.follow_c else m.gap * (1 / (1 - between))
@@ -230,7 +243,7 @@ class Statistics:
         return replace(Pair.of(Atom(node, moments, pair.support, pair.gaussian)), window=pair.window)
 
     def check_groups(self, op: Norm, node: Node, below: Channels) -> None:
-        """Refuse groups of one channel, and of unlike feature maps."""
+        """Refuse groups of one channel, and groups after a Concat of different feature maps."""
         width = op.reads
         if op.groups > 1 and width == op.groups:
             raise KcalcError(
@@ -238,17 +251,17 @@ class Statistics:
                 "function, not over many channels; use fewer groups, or drop it with net.without_normalization()"
             )
         if op.groups > 1 and len(below.groups) > 1:
-            raise FreshnessError(f"node {node!r} normalises groups of a concatenation of unlike feature maps; use groups=1 or LayerNorm")
+            raise FreshnessError(f"node {node!r} normalises groups of a concatenation of different feature maps; use groups=1 or LayerNorm")
         if op.groups > 1 and width is not None and width // op.groups < FEW:
             self.note(node, f"each group has {width // op.groups} channels only, treated as many")
 
     def grouped(self, op: Fresh, node: Node, below: Channels) -> bool:
-        """Whether an affine output is Gaussian; records what grouped convolutions assume."""
+        """Whether an affine output is Gaussian; records the assumptions of grouped convolutions."""
         if op.groups == 1:
             return True
         if len(below.groups) > 1 and not self.assume_independent:
             raise FreshnessError(
-                f"node {node!r} is a grouped Affine after a concatenation of unlike feature maps, so its groups differ; "
+                f"node {node!r} is a grouped Affine after a concatenation of different feature maps, so its groups differ; "
                 "put an Affine with groups=1 in between",
                 ", or pass assume_independent=True",
             )

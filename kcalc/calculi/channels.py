@@ -1,4 +1,4 @@
-"""The channels of a feature map as groups that behave alike, in channel order."""
+"""The channels of a feature map as groups of one distribution each, in channel order."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ def _simple(share: Any) -> Any:
 def overlaid(states: Sequence[Channels], combine: Callable[[Sequence[Pair]], Pair], node: Node) -> Channels:
     """Combine feature maps channel by channel: groups are cut at all their boundaries.
 
-    A part of a group remembers which window of its atoms' channels it is, so that different channels of one feature map
-    are never taken for the same. Raises: FreshnessError where boundaries are symbolic and do not coincide.
+    A part of a group keeps the ``window`` of its atoms' channels, so that different channels of one
+    feature map are never taken for the same. Raises: FreshnessError where boundaries are symbolic
+    and do not coincide.
     """
     if all(len(s.groups) == 1 for s in states):
         return Channels.one(combine([s.pairs[0] for s in states]))

@@ -23,30 +23,32 @@ Number = Any
 Node = Hashable
 
 CANCELLED = 1e-8
-"""Of what is added or subtracted: below it, less than half the digits of a double are left."""
+"""A difference below this fraction of its terms has less than half the digits of a double."""
 
 EQUAL = 1e-14
-"""Of q: what is left of a variance of 0."""
+"""A variance below this fraction of q may be 0 but for rounding errors."""
 
 
 def refuse_displaced(network: Network, what: str) -> None:
-    """Refuse a network whose strides, windows or sizes are not those of the model that was read.
+    """Refuse a network whose strides, windows or sizes differ from those of its model.
 
-    ``what`` computes with positions. Raises: KcalcError naming the node, how it differs, and remedies.
+    ``what``: the name of a computation that uses positions. Raises: KcalcError naming the node, the
+    difference and remedies.
     """
     for note in network.notes:
         if note.level == "locations":
             raise KcalcError(
                 f"node {note.node!r}: {note.text}, so that positions here are not the model's, and "
-                f"{what} would be those of another one; kc.c_map(net) and kc.ntk(net) use no positions; "
-                "net.with_notes([]) takes the network's own positions for the model's"
+                f"{what} would be those of another model; kc.c_map(net) and kc.ntk(net) use no "
+                "positions; net.with_notes([]) takes the network's own positions for the model's"
             )
 
 
 def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]]) -> None:
-    """Refuse images of other ``shapes``, {input: shape}, than a network was read for.
+    """Refuse image ``shapes``, {input: shape}, that differ from those at which a model was read.
 
-    The model may have other paddings and windows there. Raises: KcalcError naming the input and remedies.
+    The model may have other paddings and windows at another size. Raises: KcalcError naming the
+    input and remedies.
     """
     for note in network.notes:
         shape = shapes.get(note.node) if note.level == "exact" else None
@@ -64,7 +66,7 @@ def check_q(field: Any, q: Number, node: Node) -> None:
     if is_jax(value):  # perhaps traced: a bad value shows as nan
         return
     if field is SYMPY:
-        if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # no deeper question: SymPy may take forever to answer
+        if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # its sign test may hang
             raise KcalcError(f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists")
         return
     plain_values = np.asarray(value, dtype=float)
@@ -94,7 +96,7 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
         remedy = "take larger inputs or weights, or ask the map's ball(...) for certified digits"
         why = f"less than {CANCELLED:g} of its q, of which double precision leaves too few digits"
         if np.any(np.asarray(value <= EQUAL * scale)):
-            why = f"0, or less than {EQUAL:g} of its q and not to be told from 0 in double precision"
+            why = f"0, or less than {EQUAL:g} of its q, which double precision cannot tell from 0"
             remedy = f"remove the normalisation if all channels are equal; else {remedy}"
         raise KcalcError(f"{what} variance over channels is {why}; {remedy}")
 
@@ -102,9 +104,7 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
 def check_several(op: Norm, node: Node) -> None:
     """Refuse statistics over one channel."""
     if op.reads == 1:
-        raise KcalcError(
-            f"node {node!r} normalises over a single channel, which leaves nothing of its size; use more channels, or remove it"
-        )
+        raise KcalcError(f"node {node!r} normalises over a single channel, so that its output is constant; use more channels, or remove it")
 
 
 def plain(value: Number) -> bool:

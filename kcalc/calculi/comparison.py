@@ -48,7 +48,7 @@ class MapComparison(Tabled):
 
     @property
     def labels(self) -> list[str]:
-        """The pairs as a legend names them: without the network, or the activation, that all of them share."""
+        """The labels of a legend: the parts of (network, activation) in which the rows differ."""
         fields = [part for part in ("network", "activation") if len({getattr(row, part) for row in self.rows}) > 1] or [
             "network",
             "activation",

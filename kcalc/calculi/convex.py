@@ -1,4 +1,8 @@
-"""Convex calculi: nonlinear layers act by a function ``r``, mixes by convex combinations, all else is the identity [TAT App. B.4]."""
+"""Convex calculi [TAT App. B.4].
+
+Nonlinear layers act by a function ``r``, mixes by convex combinations, all other layers as the
+identity.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +28,17 @@ __all__ = ["ConvexCalculus", "convex_shares"]
 Node = Hashable
 State = TypeVar("State")
 NO_WEIGHT = "a Sum whose weights are all 0 has no slope polynomial; remove it"
-WHOLE = "network"  # the node of what is assumed everywhere
+WHOLE = "network"  # the node named by assumptions about the whole network
 
 
 class ConvexCalculus(ABC, Generic[State]):
     """``U_{f,r}`` on the states of a subclass.
 
-    Sum mixes with ``w_i^2``, Concat with the numbers of channels ``k_i``, both normalised to sum 1. Where ``q`` is given, each counts
-    times the q value of what is mixed; ``q`` maps every node to its q value, or is that of the network inputs, from which the kernel
-    calculus finds the others [DKS eq. 12, footnote 10] and the slopes ``q / (q - m^2)`` of LayerNorms and standardised weights that read
-    channel means ``m``.
+    A Sum mixes its addends with shares ``w_i^2``, a Concat its parts with shares ``k_i`` (numbers
+    of channels), divided by their sum. Where ``q`` is given, each share is first multiplied by the
+    q value of the addend or part. ``q`` is {node: q value}, or one q value of all network inputs:
+    then the kernel calculus computes the q values [DKS eq. 12, footnote 10] and the slopes
+    ``q / (q - m^2)`` of LayerNorms and standardised weights that read channel means ``m``.
     """
 
     name = "slope polynomials"
@@ -45,7 +50,7 @@ class ConvexCalculus(ABC, Generic[State]):
         self.q: Mapping[Node, Any] | None = q if q is None or isinstance(q, Mapping) else None
         self.normalisations: Mapping[Node, sp.Expr] = {}
         for node, value in (self.q or {}).items():
-            network.layer(node)  # refuses what is no node
+            network.layer(node)  # raises KcalcError for an unknown node
             symbolic_q(as_number(value, f"q[{node!r}]"), f"q[{node!r}]", "q={node: q value}")
         self._true = q is not None and self.q is None
         if self._true:
@@ -70,7 +75,7 @@ class ConvexCalculus(ABC, Generic[State]):
         """A LayerNorm (or standardised weights) of slope ``slope`` > 1, as a map ``c -> 1 - slope (1 - c)``."""
 
     def multiply(self, states: Sequence[State]) -> State:
-        """The product of C maps, by default by its slope at 1: the sum of theirs, ``k`` times their mean."""
+        """The product of C maps; by default a map with its slope at 1, the sum of theirs."""
         share = sp.Rational(1, len(states))
         return self.normalise(sp.Integer(len(states)), self.mix([share] * len(states), states))
 
@@ -93,7 +98,7 @@ class ConvexCalculus(ABC, Generic[State]):
         return self._centred(node, inputs[0])
 
     def _centred(self, node: Node, state: State) -> State:
-        """A state after channel means were taken off at a node."""
+        """The state after a node subtracts channel means."""
         slope = self.normalisations.get(node)
         return state if slope is None else self.normalise(slope, state)
 
@@ -105,7 +110,7 @@ class ConvexCalculus(ABC, Generic[State]):
 
     @rule.register
     def _(self, op: P.Window | P.Mask | P.Reshape, node: Node, inputs: list[State]) -> State:
-        """The identity, and tokens that only change places."""
+        """The identity; a TokenMix must be a permutation of positions times one factor."""
         if isinstance(op, P.Blend) and op.matrix is not None and op.permutes is None:
             raise no_rule(self.name, op, node)
         return inputs[0]
@@ -135,7 +140,7 @@ class ConvexCalculus(ABC, Generic[State]):
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the reading: on the whole network, then LayerNorm by LayerNorm."""
+        """The assumptions: first on the whole network, then one per node that subtracts means."""
         plain = "by squared weights and channels alone, every addend having the same q value"
         weights = "by the q values of the kernel calculus" if self._true else plain if self.q is None else "by the q values given"
         whole = [
@@ -151,7 +156,11 @@ class ConvexCalculus(ABC, Generic[State]):
             if node in self.normalisations:
                 found.append(Assumption(node, f"{kind} has slope q / (q - m^2) = {float(self.normalisations[node]):.6g}"))
             elif not self._true and meaning[read]:
-                text = f"C(0) = 0 is taken for what this {kind} reads, so that its slope is 1 (it is larger otherwise; q=1.0 computes it)"
+                text = (
+                    f"C(0) = 0 is taken for the feature map that this {kind} reads, so that its "
+                    "slope "
+                    "is 1 (it is larger otherwise; q=1.0 computes it)"
+                )
                 found.append(Assumption(node, text))
         return (*found, *self.network.assumptions)
 
@@ -167,7 +176,10 @@ class ConvexCalculus(ABC, Generic[State]):
 
 
 def _centring(network: Network) -> list[tuple[Node, str, Node]]:
-    """(node, layer's name, what it reads) where channel means are taken off: LayerNorms, GroupNorms and standardised weights."""
+    """(node, layer's name, node read) of the layers that subtract channel means.
+
+    These are LayerNorms, GroupNorms and standardised weights.
+    """
     return [(node, op.kind, reads[0]) for node, op, reads in network.operations if op is not None and _centres(op)]
 
 
@@ -176,7 +188,10 @@ def _centres(op: P.Primitive) -> bool:
 
 
 class _Means:
-    """Whether a feature map may have channel means: from an activation on, up to the next weights or LayerNorm."""
+    """Calculus of booleans: whether a feature map may have a channel mean other than 0.
+
+    It may behind an activation, up to the next weights or LayerNorm.
+    """
 
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[bool]) -> bool:
         if isinstance(op, P.Fresh) or _centres(op):
@@ -187,7 +202,7 @@ class _Means:
 
 
 def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[Node, sp.Expr]]:
-    """q values of all nodes, and the slopes of the LayerNorms and standardised weights where they exceed 1."""
+    """({node: q value}, {node: slope > 1 of a LayerNorm or of standardised weights})."""
     from .global_maps import q_and_variances
 
     values = q_and_variances(network, as_number(q, "q"))
@@ -202,7 +217,7 @@ def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[
 
 @lru_cache(maxsize=4096)
 def _rounded(value: sp.Expr) -> sp.Expr:
-    """To 14 digits, so that the rounding errors of q values do not make equal blocks differ."""
+    """A number rounded to 14 digits, so that rounding errors do not make equal blocks differ."""
     return sp.Float(float(f"{float(value):.14g}"))
 
 
@@ -226,7 +241,10 @@ def _exact_square(weight: sp.Expr) -> sp.Expr:
 
 
 def convex_shares(amounts: tuple[Any, ...]) -> tuple[sp.Expr, ...]:
-    """``a_i / sum_j a_j``, simplified, exact unless an amount is a float."""
+    """``a_i / sum_j a_j``, simplified, exact unless an amount is a float.
+
+    Raises: KcalcError where the sum is 0.
+    """
     if all(type(a) is int for a in amounts):
         whole = sum(amounts)
         done = {a: sp.Rational(a, whole) for a in set(amounts)}

@@ -1,4 +1,7 @@
-"""Cross moments ``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, differences with their digits kept."""
+"""Cross moments ``E[phi(g) psi(h)]`` of two activations of dependent Gaussians g, h.
+
+Decreases of a cross moment are computed without cancellation.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from ..activations import Activation
 from ..fields.jets import Jet
 
 Number = Any
-SHORT = 0.05  # differences of cross moments over shorter steps are integrals of the slope, which keeps their digits
+SHORT = 0.05  # over shorter steps in c, decreases of cross moments are integrals of the slope
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
-END = 8  # epsilons: cosines of proportional Gaussians come this near to 1 by rounding, and arccos takes the root of it
+END = 8  # cosines within so many epsilons of +-1 become +-1, as arccos magnifies their error
 
 
 def expected(phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number) -> Number:
@@ -21,7 +24,7 @@ def expected(phi: Activation, psi: Activation, q1: Number, q2: Number, covarianc
 
 
 def to_end(cosine: Number, xp: Any = np) -> Number:
-    """The cosine, exactly 1 or -1 where only rounding may hold it from there."""
+    """The cosine, set to 1 or -1 where it is END epsilons away or nearer."""
     nearest = 1 - END * xp.finfo(xp.result_type(cosine)).eps
     return xp.where(xp.abs(cosine) >= nearest, xp.sign(cosine), cosine)[()]
 
@@ -45,7 +48,7 @@ def cross_moment_and_drop(
 
 
 def dropped(phi: Activation, psi: Activation, q1: Number, q2: Number, gap: Number) -> tuple[Number, Number]:
-    """``E[phi psi]`` at c = 1 and its loss at the given gap, a jet or a plain zero."""
+    """``E[phi psi]`` at c = 1, and its decrease at the given gap 1 - c, a Jet or a plain 0."""
     if not isinstance(gap, Jet):
         return phi.cross(psi, q1, q2, 1.0)[0], 0
     joint, drop, *rest = phi.cross_drop(psi, q1, q2, gap.value, gap.order)

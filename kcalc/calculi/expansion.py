@@ -1,4 +1,7 @@
-"""Factored slope polynomials multiplied out: exactly and fast by python-flint, by SymPy where weights are no rational polynomials."""
+"""Factored slope polynomials multiplied out.
+
+python-flint does it exactly where weights are rational polynomials, SymPy for other weights.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from .factored import Factors, Monomial, Terms
 
 __all__ = ["needed_factors", "polynomial", "rational_polynomials", "too_long"]
 
-LONGEST = 50_000  # terms of a factored form; SymPy prints some 30,000 a second
+LONGEST = 50_000  # terms of a factored form; SymPy prints about 30,000 per second
 
 
 def needed_factors(factors: Factors, monomials: Sequence[Monomial]) -> list[int]:
-    """The numbers of the factors that stand in products, inner ones first."""
+    """The numbers of all factors in products, those nested in sums included, inner ones first."""
     found: set[int] = set()
     waiting = [f for monomial in monomials for f, _ in monomial]
     while waiting:
@@ -45,7 +48,7 @@ def polynomial(factors: Factors, monomial: Monomial) -> sp.Poly:
 def too_long(factors: Factors, monomial: Monomial) -> bool:
     """Whether the factored form, with every sum written out, is too long for SymPy to print.
 
-    Dense networks double it with every layer.
+    In densely connected networks its length doubles with every layer.
     """
     return factors.measure([monomial], largest=False)[0] > LONGEST
 
@@ -61,8 +64,8 @@ def _generators(factors: Factors, needed: Sequence[int]) -> tuple[list[sp.Symbol
 def rational_polynomials(factors: Factors, monomials: Sequence[Monomial], shift: int = 0, floats: bool = False) -> list[Any] | None:
     """Products as python-flint polynomials over the rationals in slope symbols less ``shift`` and weight symbols.
 
-    ``floats``: floats are taken as the fractions that they are. None where weights are not such polynomials, or python-flint is too old
-    to have them.
+    ``floats``: convert floats to the binary fractions that they are. None where weights are no
+    rational polynomials, or python-flint has no multivariate ones.
     """
     import flint
 
@@ -103,7 +106,7 @@ def _sum(terms: Terms, known: Mapping[int, Any], cache: dict[sp.Expr, Any], weig
 
 
 def _share(share: sp.Expr, weights: list[Any], ring: Any, skipped: int) -> Any:
-    """A mixing weight in the ring, or None."""
+    """A mixing weight as an element of the ring; None where it is no rational polynomial."""
     import flint
 
     if share.is_Rational:

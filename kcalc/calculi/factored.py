@@ -1,4 +1,7 @@
-"""Factored polynomials: interned, so that equal pieces of a network cost nothing, exact, and fast in float64."""
+"""Exact polynomials in factored form, and their fast evaluation in float64.
+
+Equal factors are stored once, so that equal blocks of a network cost nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,16 @@ Monomial = tuple[tuple[int, int], ...]
 Terms = tuple[tuple[sp.Expr, Monomial], ...]
 ONE: Monomial = ()
 LARGE = 500.0
-SORTED = 64  # terms of a sum, and
-NESTED = 4  # sums in sums, up to which SymPy brings expressions into its canonical form: beyond, it compares whole trees or seeks roots
+SORTED = 64  # sums with more terms are left in given order, as SymPy's canonical order takes long
+NESTED = 4  # sums nested more deeply are left unevaluated, for the same reason
 
 
 class Factors:
     """Products of interned factors: slope symbols, constants >= 1 and sums ``sum_j a_j m_j`` of products without a common factor.
 
-    A product is a :data:`Monomial`, a sorted tuple of (factor number, exponent), so that equal polynomials built alike are equal
-    tuples. A sum's factors have smaller numbers than the sum. Where all symbols are 1, polynomials without constants are 1.
+    A product is a :data:`Monomial`, a sorted tuple of (factor number, exponent); polynomials made
+    by the same operations are equal tuples. A sum's factors have smaller numbers than the sum.
+    Polynomials without constants are 1 where all symbols are 1.
     """
 
     def __init__(self) -> None:
@@ -104,7 +108,10 @@ class Factors:
         return self._products[monomial]
 
     def curvature(self, monomial: Monomial) -> sp.Expr:
-        """``p'(1)``, the mean number of nonlinear layers: the polynomial's ``C''(1)`` in units of that of each layer, exactly."""
+        """``p'(1)``, exact: the network's ``C''(1)`` where every layer has ``C'(1) = C''(1) = 1``.
+
+        It is the mean number of nonlinear layers on a path.
+        """
         for entry in self.table[len(self._curvatures) :]:
             if isinstance(entry, sp.Expr):
                 built = sp.Integer(int(isinstance(entry, sp.Symbol)))
@@ -117,7 +124,7 @@ class Factors:
         return sp.Add(*(exponent * self._curvatures[factor] for factor, exponent in monomial))
 
     def measure(self, monomials: Sequence[Monomial], largest: bool) -> list[int]:
-        """The degrees of polynomials (``largest``), or how many terms it takes to print them."""
+        """The degrees of polynomials (``largest``), or the numbers of terms when printed."""
         sizes: list[int] = []
         for entry in self.table:
             if isinstance(entry, sp.Expr):
@@ -129,7 +136,7 @@ class Factors:
 
 
 def is_zero(share: sp.Expr) -> bool:
-    """Whether a mixing weight is 0 (SymPy's own question is slow for floats)."""
+    """Whether a mixing weight is 0; faster than SymPy's ``is_zero`` for floats."""
     return not share if share.is_Number else bool(share.is_zero)
 
 
@@ -138,7 +145,7 @@ def _power(base: sp.Expr, exponent: int) -> sp.Expr:
 
 
 def _times(share: sp.Expr, product: sp.Expr) -> sp.Expr:
-    """``share * product``, where SymPy's own product would multiply a sum out."""
+    """``share * product`` without SymPy's distribution of a number over a sum."""
     return sp.Mul(share, product, evaluate=False) if share.is_Number and share != 1 and product.is_Add else share * product
 
 
@@ -161,7 +168,7 @@ def _quotient(part: Monomial, common: dict[int, int]) -> Monomial:
 
 
 def as_floats(shares: Sequence[sp.Expr]) -> Array:
-    """Mixing weights as floats. Raises: KcalcError naming the symbols that stand in them."""
+    """Mixing weights as floats. Raises: KcalcError naming the symbols in them."""
     try:
         known = {key: float(share) for key, share in {id(share): share for share in shares}.items()}
         return np.array([known[id(share)] for share in shares])
@@ -172,8 +179,9 @@ def as_floats(shares: Sequence[sp.Expr]) -> Array:
 
 
 def mixed(weights: Array, logs: Array, degrees: Array, starts: Any) -> tuple[Array, Array]:
-    """Log and mean degree of ``sum_j weights_j exp(logs_j)`` over the runs of rows that begin at ``starts``; weights of a run sum to 1.
+    """Log and mean degree of ``sum_j weights_j exp(logs_j)`` over runs of rows.
 
+    ``starts``: the first row of each run; the weights of a run sum to 1.
     ``log1p(sum_j a_j expm1(l_j))`` keeps full relative precision near ``psi = 1``; logs above 500 are shifted first.
     """
     top = np.maximum.reduceat(logs, starts, axis=0)
@@ -188,9 +196,10 @@ def mixed(weights: Array, logs: Array, degrees: Array, starts: Any) -> tuple[Arr
 
 
 class LogProgram:
-    """The factors of a :class:`Factors` table as arrays: sums that do not contain each other are evaluated together.
+    """The factors of a :class:`Factors` table as arrays, for evaluation at many points.
 
-    The cost is that of the distinct factors, whatever the depth of the network.
+    Sums of one nesting depth are evaluated together. The cost depends on the number of distinct
+    factors, not on the network's depth.
     """
 
     def __init__(self, factors: Factors) -> None:

@@ -1,4 +1,4 @@
-"""Local maps in kernel maps: what one activation makes of q, of the channel mean and of the gap ``1 - c``."""
+"""Local maps of activations: q value, channel mean and gap ``1 - c`` behind one activation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ STEP = 0.02  # in ln q
 
 @dataclass
 class FieldMaps:
-    """The maps of activations over a number system; those at floating-point numbers met before, as in deep networks, are kept."""
+    """The local maps of activations over a number system.
+
+    The last KEPT values at floating-point numbers are cached, as deep networks repeat them.
+    """
 
     system: Any = NUMPY
     _maps: dict[Any, Any] = field(default_factory=dict)
 
     def q(self, phi: Activation, q: Number) -> tuple[Number, Number]:
-        """(Q, channel mean) of an activation."""
+        """``(E phi(sqrt(q) z)^2, E phi(sqrt(q) z))``: q value and channel mean behind phi."""
         if isinstance(q, Jet):
             return q.compose(phi.q_series(q.value, 2, q.order)), q.compose(phi.q_series(q.value, 1, q.order))
         return self._kept((phi, q), lambda: (phi.second_moment(q, self.system), phi.mean(q, self.system)))
@@ -50,9 +53,9 @@ class FieldMaps:
         return sum(w * (up - down) for w, up, down in zip((45, -9, 1), rise[:3], rise[3:], strict=True)) / (60 * STEP * q)
 
     def _kept(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """``make()``, computed once for an activation and floating-point numbers.
+        """``make()``, cached where ``key`` is an activation and floating-point numbers.
 
-        It is computed every time for arrays and for numbers of other fields.
+        Values for arrays and for numbers of other fields are not cached.
         """
         phi, *numbers = key
         if self.system is not NUMPY or not all(isinstance(n, float | int) or (type(n) is np.ndarray and n.ndim == 0) for n in numbers):
@@ -66,5 +69,5 @@ class FieldMaps:
 
 
 def field_maps_of(network: Network, field: Any) -> FieldMaps:
-    """The local maps of a number system; those in double precision are kept with the network, for all of its readings."""
+    """The local maps over a number system; in double precision one object per network."""
     return network.__dict__.setdefault("_field_maps", FieldMaps()) if field is NUMPY else FieldMaps(field)

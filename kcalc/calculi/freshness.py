@@ -1,11 +1,12 @@
-"""What a feature map is made of, so that a kernel rule knows when its hypothesis holds.
+"""Feature maps as linear expressions in atoms; from them a kernel rule checks its hypothesis.
 
 At infinite width one channel of any feature map is a function of independent Gaussian variables, one per affine
 layer (distinct weights give independent variables even when one layer feeds the other). kcalc keeps each feature
 map as a linear expression ``shift + sum_k a_k A_k`` in *atoms* ``A_k``: raw inputs, Gaussian pre-activations,
-activations of one Gaussian, and sums that need not be opened as long as nothing overlaps. Second moments of such
-expressions are exact: identical atoms merge, disjoint ones contribute products of means, a Gaussian against an
-activation follows Stein's formula, two activations a two-dimensional Gaussian expectation.
+activations of one Gaussian, and sums, which are opened only where they share weights with another
+addend. Second moments of such expressions are exact: identical atoms merge, atoms without common
+weights contribute products of means, and all other pairs of atoms have the cross moments of
+:mod:`kcalc.calculi.products`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Algebra:
         self.products = Products(moments) if products is None else products
 
     def weighted_sum(self, pairs: Sequence[Pair], weights: Sequence[Number], node: Node) -> Pair:
-        """``sum_i w_i f_i`` with every cross term; raises FreshnessError where one is not known."""
+        """``sum_i w_i f_i`` with every cross term.
+
+        Raises: FreshnessError where a cross moment has no rule, KcalcError where addends cancel.
+        """
         terms = merged([Term(w * t.a1, w * t.a2, t.atom) for pair, w in zip(pairs, weights, strict=True) for t in pair.terms])
         shift1 = sum((w * p.shift1 for p, w in zip(pairs, weights, strict=True)), 0)
         shift2 = sum((w * p.shift2 for p, w in zip(pairs, weights, strict=True)), 0)
@@ -66,7 +70,11 @@ class Algebra:
         return pair if len(terms) == 1 else self.sealed(pair, node, patched=window is None)
 
     def sealed(self, pair: Pair, node: Node, patched: bool = False) -> Pair:
-        """The same feature map as one atom; left open where it has a shift, unless it is patched."""
+        """The same feature map as one atom.
+
+        A feature map with a shift is returned unchanged, unless ``patched``: its addends hold
+        different windows of channels.
+        """
         if not (is_zero(pair.shift1) and is_zero(pair.shift2)) and not patched:
             return pair
         gaussian = all(t.atom.gaussian for t in pair.terms)
@@ -120,7 +128,10 @@ class Algebra:
         return parts
 
     def independent_product(self, pairs: Sequence[Pair], node: Node) -> Pair:
-        """``prod_i f_i`` of independent feature maps: q values, c values and means multiply, ``1 - c`` without cancellation."""
+        """``prod_i f_i`` of independent feature maps: q values, c values and means multiply.
+
+        ``1 - c`` is computed without cancellation.
+        """
         check_raw([t.atom for pair in pairs for t in pair.terms], node, "multiplies")
         first = pairs[0].moments
         q1, q2, gap, mean1, mean2, support = first.q1, first.q2, first.gap, first.mean1, first.mean2, pairs[0].support
@@ -139,7 +150,7 @@ class Algebra:
 
 
 def _factors(pair: Pair) -> tuple[Pair, ...]:
-    """What a feature map is the product of: itself, if it is none."""
+    """The factors of a feature map; the feature map itself where it is no product."""
     (term, *others) = pair.terms
     whole = not others and is_one(term.a1) and is_one(term.a2) and is_zero(pair.shift1) and is_zero(pair.shift2)
     return term.atom.factors if whole and term.atom.factors else (pair,)
@@ -150,9 +161,11 @@ def _times(a: Number, b: Number) -> Number:
 
 
 def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], node: Node) -> None:
-    """Raises: KcalcError where second moments of addends cancel so far that few digits of the sum's are left.
+    """Refuse a sum whose addends' second moments cancel, so that its ``q`` has few digits.
 
-    ``still``: where the sum is a number whatever the weights; exactly 0 is right there.
+    Raises: KcalcError naming the node.
+    ``still``: mask of the locations where the sum is the same constant for all weights; there q may
+    be exactly 0.
     """
     size = sum(np.abs(_value(part)) for part in parts)
     lost = _value(q) < CANCELLED * size

@@ -244,7 +244,7 @@ def _sampled(network: Network, c: Any, q1: Any, q2: Any, tokens: Any, token_cosi
 
 
 class _Reading:
-    """One network, ready to be read by the kernel calculus in any number system."""
+    """A network with the options of the kernel calculus, which runs in any number system."""
 
     def __init__(self, network: Network, assume_independent: bool, tokens: Tokens | None = None) -> None:
         require_network(network)
@@ -290,7 +290,7 @@ class _Reading:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Those of one trial reading, kept by the network: a deep one is asked for several maps."""
+        """The assumptions made in a trial run, cached on the network for all of its maps."""
         known = self.network.__dict__.setdefault("_kernel_assumptions", {})
         key = (self.assume, self.tokens)
         if key not in known:
@@ -298,7 +298,7 @@ class _Reading:
         return known[key]
 
     def _tried(self) -> tuple[Assumption, ...]:
-        """The assumptions met in a trial reading, at numbers where there are numbers, else symbolically."""
+        """The assumptions made in a trial run, symbolic if the network has symbols."""
         if self.network.free_symbols:
             notes = symbolic_notes(self.network, self.assume)
         else:
@@ -331,7 +331,7 @@ class _OfNetwork(KernelMap):
 
 
 class NetworkCMap(_OfNetwork, CMap):
-    """The global C map of a network (see :class:`kcalc.maps.maps.CMap` for its habits)."""
+    """The global C map of a network; its methods are those of :class:`kcalc.maps.maps.CMap`."""
 
     def gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int) -> dict[Node, Jet]:
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
@@ -344,7 +344,7 @@ class NetworkCMap(_OfNetwork, CMap):
             return {node: self._reading.kernel.whole(states[node])[2].value for node in self.outputs}
 
     def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition | dict[Node, Composition]:
-        """The map as a named composition in the symbol ``c`` (one ``c_input`` each where there are several inputs).
+        """The map as a named composition in the symbol ``c``, for several inputs in ``c_<input>``.
 
         ``q``, or ``q1`` and ``q2``: the q values of the inputs, numbers or SymPy expressions.
         Stages are named ``q_k``, ``p_k`` (q values of the two inputs) and ``c_k``.
@@ -377,7 +377,7 @@ class TokenMap(NetworkCMap):
 
 
 class NetworkQMap(_OfNetwork, QMap):
-    """The global Q map of a network (see :class:`kcalc.maps.maps.QMap` for its habits)."""
+    """The global Q map of a network; its methods are those of :class:`kcalc.maps.maps.QMap`."""
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
         given = {node: Jet.variable(value, order, 1.0) if order else value for node, value in q.items()}
@@ -394,7 +394,7 @@ class NetworkQMap(_OfNetwork, QMap):
     def symbolic(self, q: Any = None) -> Composition | dict[Node, Composition]:
         """The map as a named composition at a number or SymPy expression q of all inputs.
 
-        By default in the symbol ``q``, one ``q_input`` each where there are several inputs.
+        By default in the symbol ``q``, for several inputs in ``q_<input>``.
         Raises: KcalcError as a C map's ``symbolic``.
         """
         self._reading.refuse_tokens()

@@ -1,7 +1,8 @@
-"""Gradients at infinite width: how large E|d out / d node|^2 is at every node, by the fold read backwards.
+"""Mean squared gradients at infinite width: E|d out / d node|^2 at every node, by a reversed fold.
 
-A perturbation of one unit of covariance at a node changes the covariance of an output channel by ``E|d out_k / d node|^2``, the squared
-norm being summed over the node's channels. So what explodes or vanishes in backpropagation is the derivative of kernel maps at c = 1.
+If the covariance K_g of a node's channels changes by 1 (at c = 1), that of an output channel k
+changes by ``E|d out_k / d node|^2``, the squared norm being summed over the node's channels. So
+gradients explode or vanish as derivatives of kernel maps at c = 1 do.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Gradients(Tabled, Approximable):
 
     @property
     def growth(self) -> float:
-        """The largest value over the smallest one among the Affine layers: 1 where all are alike."""
+        """Largest over smallest mean squared gradient among Affine outputs; zeros are left out."""
         values = [self.nodes[node] for node in self.weights if self.nodes[node] > 0]
         return max(values) / min(values) if values else float("nan")
 
@@ -155,7 +156,7 @@ def gradients(
 
 
 class Backward:
-    """The rules of the reversed fold: what a layer hands to the nodes it reads, per group of channels.
+    """The rules of the reversed fold: messages from a layer to the nodes that it reads.
 
     ``states`` are those of the kernel calculus; ``apart``: they are those of two inputs, and gradients are products of gradients at both,
     else gradients at one of them. A message is d K_out / d K_g for every group g of a node's channels.
@@ -226,13 +227,13 @@ class Backward:
         return [float(m.q1) * (1 - float(m.gap.value) if self.apart else 1) for m in moments]
 
     def _places(self, node: Node, parent: Node) -> list[int]:
-        """Which group of ``parent`` every group of ``node`` lies in."""
+        """For every group of ``node``, the index of the group of ``parent`` that contains it."""
         edges = _ends(self.states[parent])
         middles = [end - share / 2 for (share, _), end in zip(self.states[node].groups, _ends(self.states[node]), strict=True)]
         return [next(i for i, edge in enumerate(edges) if middle < edge) for middle in middles]
 
     def _regrouped(self, message: Groups, node: Node, parent: Node) -> Groups:
-        """A message per group of ``node`` as one per group of ``parent``, whose groups are unions of them."""
+        """Sums of a message over the groups of ``node`` that each group of ``parent`` contains."""
         out = [0.0] * len(self.states[parent].groups)
         for place, value in zip(self._places(node, parent), message, strict=True):
             out[place] += value
@@ -262,7 +263,7 @@ def _added(one: Groups, two: Groups) -> Groups:
 
 
 def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, float]:
-    """{node: value} of all nodes, those that do not reach the output 0."""
+    """{node: E|d out_k / d node|^2}; 0 at nodes from which no path leads to the output."""
     states = backward.states
     start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
     start[output] = [float(share) for share, _ in states[output].groups]
@@ -294,12 +295,15 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
 
 
 def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], output: Node) -> dict[Node, float]:
-    """{Affine or input: value} where terms cross: the kernel's derivative in each of them, from one pass of the tangent calculus."""
+    """{Affine or input: E|d out_k / d node|^2} by one pass of the tangent calculus.
+
+    It serves networks whose addends have cross terms.
+    """
     nodes = [*network.inputs, *network.nodes_of(L.Affine)]
     directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
     kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in network.nodes_of(L.Affine)})
     start: dict[Node, Any] = {n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n]))) for n in network.inputs}
-    with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
+    with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
         states = interpret(network, kernel, start)
     parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
     found = {node: float(part) / float(kernel.whole(states[node])[0]) for node, part in zip(nodes, parts, strict=True)}

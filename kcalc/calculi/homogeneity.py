@@ -1,4 +1,4 @@
-"""Positive homogeneity by structure: which feature maps scale as a power when the network's input is scaled."""
+"""Positive homogeneity by structure: feature maps with ``f(a x) = a^k f(x)`` for all a > 0."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Node = Hashable
 
 
 def degrees(network: Network, start: Mapping[Node, int] | None = None, nodes: Iterable[Node] | None = None) -> dict[Node, int | None]:
-    """{node: k with f(a x) = a^k f(x) for all a > 0 and all weights, or None where there is none by structure}.
+    """{node: degree k with f(a x) = a^k f(x) for all a > 0 and all weights, or None}.
 
-    ``start``: what is known already, by default 1 for every Input; ``nodes``: which to look at, in topological order. Biases count as
-    constants: where sigma_b = 0 they are 0.
+    None: the structure of the network implies no such k. ``start``: {node: degree} known in
+    advance, by default 1 for every Input. ``nodes``: the nodes to compute, by default all. Biases
+    are constants; where sigma_b = 0 they are 0.
     """
     found: dict[Node, int | None] = dict(start or dict.fromkeys(network.inputs, 1))
     wanted = None if nodes is None else set(nodes)
@@ -48,12 +49,15 @@ def _degree(op: P.Primitive, below: list[int | None]) -> int | None:
 
 
 def _keeps(op: P.Primitive) -> bool:
-    """Whether a primitive of one input commutes with multiplication by a positive number, and by -1."""
+    """Whether a primitive of one input commutes with multiplication by positive numbers and by -1.
+
+    Max pooling counts too, as kernel maps treat it as the identity.
+    """
     return isinstance(op, P.Mask | P.Reshape) or (isinstance(op, P.Window) and getattr(op, "matrix", None) is None)
 
 
 def is_odd(network: Network) -> bool:
-    """Whether the network's output changes its sign with its input, by structure: odd activations, no biases."""
+    """Whether f(-x) = -f(x) by structure: odd activations, no biases, pooling as the identity."""
     return all(op is None or _odd(op) for _, op, _ in network.operations)
 
 
@@ -69,7 +73,7 @@ def _odd(op: P.Primitive) -> bool:
 
 @lru_cache(maxsize=512)
 def _is_odd_function(phi: Activation) -> bool:
-    """phi(-x) = -phi(x), as SymPy's automatic rules see it."""
+    """Whether SymPy's automatic simplification turns phi(-x) into -phi(x)."""
     expr: Any = phi.expr
     (symbol, *others) = expr.free_symbols or (None,)
     return symbol is not None and not others and not phi.kinks and expr.subs(symbol, -symbol) == -expr

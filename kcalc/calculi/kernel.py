@@ -1,7 +1,8 @@
 """Kernel maps: how q values and c values travel through a network.
 
-State of a feature map, per group of channels: ``(q1, q2, gap, mean1, mean2)`` for two inputs, ``gap = 1 - c``, and
-what it is made of (:mod:`kcalc.calculi.freshness`). The rules are those of [DKS sec. 5 to 7, 9, 19], corrected.
+State of a feature map, per group of channels: ``(q1, q2, gap, mean1, mean2)`` for two inputs,
+``gap = 1 - c``, and its expression in atoms (:mod:`kcalc.calculi.freshness`).
+The rules are those of [DKS sec. 5 to 7, 9, 19], corrected.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ ALIKE = "statistics over locations: all locations are taken to have one q value 
 BATCH = "batch normalisation of a large batch whose examples all have the same q value and pairwise c value here (kc.large_batch)"
 LOCATIONS = "convolutions are Delta-initialised: only the centre tap is non-zero [DKS sec. 5.3]"
 BEYOND = (
-    "the padding is wider than half of the window, so that some locations read zeros at any one tap and "
-    "hold biases alone; all locations are taken to read the image"
+    "the padding is wider than half of the window: whichever tap is the one of the Delta "
+    "initialisation, it reads only padding at some locations, which hold the bias alone; all "
+    "locations are taken to read the image"
 )
 POOLING = {
     "max": "max pooling is treated as the identity (exact when all positions of a pooling window have the same feature vector) "
@@ -47,7 +49,7 @@ POOLING = {
 
 @dataclass
 class Kernel:
-    """The calculus of kernel maps: one rule per primitive. :func:`kernel_over` puts one together for a number system."""
+    """The calculus of kernel maps: one rule per primitive; :func:`kernel_over` constructs it."""
 
     statistics: Statistics
     algebra: Algebra
@@ -60,7 +62,7 @@ class Kernel:
 
     @property
     def notes(self) -> dict[tuple[Node, str], Assumption]:
-        """The assumptions made on the way."""
+        """{(node, text): assumption} recorded by the rules so far."""
         return self.ledger.notes
 
     def start(self, node: Node, q1: Number, q2: Number, gap: Number, mean1: Number = 0, mean2: Number = 0) -> Channels:
@@ -75,7 +77,10 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``q -> sigma_w^2 q + sigma_b^2``, ``q - mean^2`` for q if standardised, likewise the cross moment: fresh and Gaussian."""
+        """``q -> sigma_w^2 q + sigma_b^2``, likewise the cross moment.
+
+        The output is a new Gaussian atom. Standardised weights see ``q - mean^2`` in place of q.
+        """
         (below,) = inputs
         if not op.one_tap:
             self.note(node, LOCATIONS, "convention")
@@ -125,7 +130,7 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Prod, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``prod_i f_i``; of independent factors q values, c values and channel means multiply."""
+        """``prod_i f_i``: q values, c values and channel means of independent factors multiply."""
         if any(t.atom.raw for state in inputs for pair in state.pairs for t in pair.terms):
             self.note(node, "the network input has channel mean 0", "convention")
         return overlaid(inputs, lambda pairs: self.activations.product(pairs, node), node)
@@ -136,10 +141,12 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Norm, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``c -> (sqrt(q1 q2) c - mu1 mu2) / sqrt((q1 - mu1^2)(q2 - mu2^2))`` over all channels, q -> 1; c kept where not centred.
+        """``c -> (sqrt(q1 q2) c - mu1 mu2) / sqrt((q1 - mu1^2)(q2 - mu2^2))``, q -> 1.
 
-        Over positions all of them are alike; over a large batch ``c -> (c - b) / (1 - b)``, ``b`` the c value between its examples.
-        [De and Smith 2020]
+        Means mu and q values are over all channels; an RMSNorm, which does not centre, keeps c.
+        For statistics over positions, all positions are taken to have one q value and one mean.
+        Over a large batch ``c -> (c - b) / (1 - b)``, where ``b`` is the c value between its
+        examples [De and Smith 2020].
         """
         (below,) = inputs
         if op.over == "batch":
@@ -173,12 +180,12 @@ class Kernel:
             self._check_centred(below, node)
         factor = self.field.number(min(signs) * size if len(signs) == 1 else size)
         if not stays:
-            self.note(node, "tokens change places only; all of them are alike", "convention")
+            self.note(node, "tokens are only permuted; all are taken to have one q value and one mean", "convention")
         return below.map(lambda pair: self._exchanged(self.statistics.affinely(pair, (factor, factor), (0, 0), node), node, stays))
 
     def _check_centred(self, below: Channels, node: Node) -> None:
-        """Refuse a change of sign where one group of channels has a mean, even if the means of all groups cancel."""
-        self.statistics.means(below, node)  # notes that inputs count as centred
+        """Refuse a change of sign where a group of channels has a mean, even if they sum to 0."""
+        self.statistics.means(below, node)  # records the assumption that inputs have channel mean 0
         if not all(is_zero(mean) for pair in below.pairs for mean in (pair.moments.mean1, pair.moments.mean2)):
             raise KcalcError(
                 f"node {node!r} changes the sign of some tokens of a feature map whose mean is not 0, so that its tokens are no longer "
@@ -187,7 +194,10 @@ class Kernel:
 
     @staticmethod
     def _exchanged(pair: Pair, node: Node, stays: bool) -> Pair:
-        """Other tokens of a feature map: alike, but not the same numbers, so that they are no term of it."""
+        """The feature map with its tokens permuted: the same moments, but a new atom.
+
+        ``stays``: the matrix is a multiple of the identity, so the atoms are kept.
+        """
         if stays:
             return pair
         raw = any(t.atom.raw for t in pair.terms)
@@ -222,7 +232,10 @@ class Kernel:
 
 
 def _reaches_beyond(layer: P.Fresh) -> bool:
-    """Whether no tap reads the image both at the first and at the last output (for strides of 1)."""
+    """Whether, on some axis, no single tap reads the image at both the first and the last output.
+
+    This assumes strides of 1.
+    """
     if isinstance(layer.padding, str):
         return False
     pads = layer.padding if isinstance(layer.padding, tuple) else (layer.padding,)
@@ -236,9 +249,10 @@ def kernel_over(
 ) -> Kernel:
     """The kernel calculus over a number system.
 
-    ``uniform``: both inputs have the same q, so second-input numbers repeat the first's. ``follow_c``: carry the gap, a :class:`Jet` in c
-    (otherwise q alone, where q may be a Jet). ``assume_independent``: go on where a hypothesis of the calculus fails, with a note.
-    ``local``: the local maps of activations, those of the number system unless they are given.
+    ``uniform``: both inputs have the same q and mean, so the first input's numbers serve both.
+    ``follow_c``: carry the gap as a :class:`Jet` in c; otherwise carry q only, which may be a Jet.
+    ``assume_independent``: where a hypothesis of the calculus fails, record a note instead of
+    raising. ``local``: the local maps of activations; by default ``FieldMaps(field)``.
     """
     moments = SecondMoments(field, uniform)
     statistics, algebra = Statistics(moments, Ledger(), follow_c, assume_independent), Algebra(moments)

@@ -1,4 +1,4 @@
-"""Activations in kernel maps: of a fresh Gaussian, fused with functions of one Gaussian before them, or refused."""
+"""Activations in kernel maps: applied to a Gaussian, fused with earlier activations, or refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .second_moments import Moments, agree, is_zero
 
 Number = Any
 Node = Hashable
-LARGEST_FUSED = 400  # operations and numbers of an expression; each activation fused with one before it multiplies them
+LARGEST_FUSED = 400  # operations and numbers of an expression; every fusion multiplies them
 LONG = (
     "fuses so many activations of one Gaussian that their formula has more than {} operations and numbers; "
     "put an Affine between some of them"
@@ -36,7 +36,7 @@ def _size(expr: sp.Basic) -> int:
 
 @dataclass
 class Activations:
-    """What activations, and products of functions of one Gaussian, make of feature maps."""
+    """The rules for activations and for products of feature maps."""
 
     statistics: Statistics
     algebra: Algebra
@@ -47,7 +47,11 @@ class Activations:
         self.note, self.assume_independent = self.statistics.note, self.statistics.assume_independent
 
     def activated(self, phi: Activation, pair: Pair, node: Node) -> Pair:
-        """phi of a centred Gaussian; of a function of one Gaussian, the two fused; otherwise refused."""
+        """The feature map phi(f).
+
+        f is a centred Gaussian, or a function of one Gaussian with which phi is fused.
+        Raises: FreshnessError for any other f, unless ``assume_independent``.
+        """
         if pair.gaussian:
             source, scale = self._gaussian_source(pair, node)
             return replace(self._post(phi, source, scale, node), window=pair.window)
@@ -86,7 +90,7 @@ class Activations:
     def _post(self, phi: Activation, source: Atom, scale: Number, node: Node) -> Pair:
         """``phi(scale * source)`` with its moments: local q and c maps, and the channel mean."""
         key = (phi, id(source), scale)
-        if key in self._posts:  # the same function of the same Gaussian, as in a dense block: one atom, computed once
+        if key in self._posts:  # a dense block repeats the same function of the same Gaussian
             return self._posts[key]
         m, square = source.moments, scale * scale
         q1 = square * m.q1 if not is_one(square) else m.q1
@@ -99,7 +103,7 @@ class Activations:
         return self._posts[key]
 
     def _fusion(self, phi: Activation, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
-        """phi after a function of one Gaussian as one activation of that Gaussian, if that is what it sees."""
+        """(activation, Gaussian) with ``phi(pair) = activation(Gaussian)``, or None."""
         if all(t.atom.gaussian for t in pair.terms) and agree(pair.shift1, pair.shift2) and plain(pair.shift1):
             centred = self.statistics.affinely(pair, (1, 1), (-pair.shift1, -pair.shift2), node)
             return phi.transformed(input_shift=pair.shift1), Atom(node, centred.moments, pair.support, True, terms=pair.terms)
@@ -107,7 +111,7 @@ class Activations:
         return None if inner is None else (phi.composed(inner[0]), inner[1])
 
     def _of_one_gaussian(self, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
-        """A feature map as one activation of one Gaussian, if it is that."""
+        """(activation, Gaussian) with ``pair = activation(Gaussian)``, or None."""
         for terms in (pair.terms, opened(pair.terms)):
             sources = {id(t.atom if t.atom.gaussian else t.atom.source): t.atom if t.atom.gaussian else t.atom.source for t in terms}
             (source, *others) = sources.values()
@@ -115,7 +119,11 @@ class Activations:
             if source is None or others or not all(map(plain, [*numbers, *(t.atom.scale for t in terms)])):
                 continue
             if any(type(n).__name__ == "arb" for n in numbers):
-                raise FreshnessError(f"node {node!r} fuses activations with certified coefficients: it has numbers, but no enclosure")
+                raise FreshnessError(
+                    f"node {node!r} fuses activations whose coefficients are enclosures, which has "
+                    "no certified rule; evaluate the map with floating-point numbers, or put an "
+                    "Affine between the activations"
+                )
             if all(agree(t.a1, t.a2) for t in terms) and agree(pair.shift1, pair.shift2):
                 pieces = [(t.a1, t.atom.activation or activation("identity"), t.atom.scale if t.atom.activation else 1) for t in terms]
                 if sum(_size(phi.expr) for _, phi, _ in pieces) > LARGEST_FUSED:
@@ -127,7 +135,10 @@ class Activations:
     # -- products ------------------------------------------------------------------------------------------------------
 
     def product(self, pairs: Sequence[Pair], node: Node) -> Pair:
-        """``prod_i f_i``: factors that share weights are functions of one Gaussian, made one activation."""
+        """``prod_i f_i``; factors that share weights must be functions of one Gaussian.
+
+        The product of such factors is one activation of that Gaussian.
+        """
         groups: list[list[Pair]] = []
         for pair in pairs:
             meets = [any(pair.support & other.support for other in group) for group in groups]

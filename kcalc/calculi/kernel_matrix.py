@@ -1,4 +1,4 @@
-"""Kernel matrices of data: the kernels of a network bound to the engine of :mod:`kcalc.matrices.gram`."""
+"""Kernel matrices of data: kernels of a network for the engine :mod:`kcalc.matrices.gram`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ METHODS = ("auto", "angle", "pairs")
 KINDS = ("nngp", "ntk")
 CENTRED = "the network input has channel mean 0"
 FEW_NORMS = 4
-"""Up to as many different norms there is one table per pair of them."""
+"""Up to this many different norms, there is one table per pair of norms."""
 MANY_PAIRS = 2000
-"""From as many pairs on, kernels that are smooth in the norms are interpolated in them."""
+"""From this many pairs of rows on, kernels that are smooth in the norms are interpolated."""
 
 
 class Matrices(NamedTuple):
@@ -43,7 +43,7 @@ class Matrices(NamedTuple):
 
 @dataclass
 class MatrixKernel:
-    """The kernels of a network with one input and one output, ready for matrices; tables are kept for further calls.
+    """The kernels of a network with one input and one output, for matrices; tables are cached.
 
     ``seeds`` as in :class:`kcalc.calculi.tangent.Tangent`.
     """
@@ -60,12 +60,12 @@ class MatrixKernel:
         return compute(binding, X, Y, parts, options)
 
     def table(self, q: float = 1.0) -> AngleTable:
-        """The kernels of the angle for inputs of one q value."""
+        """The kernels as functions of the angle, for inputs of one q value."""
         self._check()
         return self.tabled((float(q),))
 
     def tabled(self, qs: tuple[float, ...]) -> AngleTable:
-        """One bank per pair of q values, (high, low) in the order (0, 0), (1, 0), (1, 1), (2, 0), ..."""
+        """The table with a bank per pair of q values, in the order (0, 0), (1, 0), (1, 1), ..."""
         if qs not in self._tables:
             odd = is_odd(self.reading.network) and not self._bias_counts
             banks = [self._bank(qs[i], qs[j], odd) for i in range(len(qs)) for j in range(i + 1)]
@@ -91,25 +91,35 @@ class MatrixKernel:
 
     @cached_property
     def degree(self) -> int | None:
-        """k with K(a x, b y) = (a b)^k K(x, y), if the network has one by its structure."""
+        """k with K(a x, b y) = (a b)^k K(x, y) for a, b > 0, where the structure implies one.
+
+        Else None.
+        """
         network = self.reading.network
         return None if self._bias_counts else degrees(network)[network.outputs[0]]
 
     @property
     def _bias_counts(self) -> bool:
-        """Whether a bias has a kernel of its own even at sigma_b = 0: a constant, which neither scales nor is odd."""
+        """Whether biases contribute to the tangent kernel even at sigma_b = 0.
+
+        They do in the standard parameterisation, by a constant, which is neither homogeneous nor
+        odd.
+        """
         return self.reading.fan_in is not None and any(op.bias for _, op, _ in self.reading.network.operations if isinstance(op, Fresh))
 
     @property
     def features(self) -> int | None:
-        """How many features the network's input has, if it says so or the standard parameterisation takes it so."""
+        """The number of features of the network's input, stated by it or by ``fan_in``.
+
+        Else None.
+        """
         (node,) = self.reading.network.inputs
         stated = self.reading.network.layer(node).features
         return (self.reading.fan_in or {}).get(node) if stated is None else stated
 
     @property
     def centred(self) -> bool:
-        """Whether the kernels hold only for rows of mean 0, as a norm or a sum reads the mean of the input."""
+        """Whether the kernels hold for rows of mean 0 only, as a layer reads the input's mean."""
         return any(note.text == CENTRED for note in self.reading.assumptions)
 
     def _check(self) -> None:
@@ -122,7 +132,7 @@ class MatrixKernel:
 
 @dataclass(frozen=True)
 class Binding:
-    """How the kernels of given rows are to be computed: what the engine asks of a network."""
+    """The interface of a network's kernels to the engine; it chooses the plan for given rows."""
 
     kernel: MatrixKernel
     method: str
@@ -130,7 +140,7 @@ class Binding:
 
     @property
     def features(self) -> int | None:
-        """How many features rows must have."""
+        """The number of features that rows must have, or None."""
         return self.kernel.features
 
     @property
@@ -139,9 +149,10 @@ class Binding:
         return self.kernel.centred
 
     def plan(self, left: Array, right: Array, tolerance: float) -> Plan:
-        """The plan for rows of q values ``left`` and ``right``, which count as equal within ``tolerance``, relative.
+        """The plan for rows of q values ``left`` and ``right``.
 
-        Raises: KcalcError where ``method="angle"`` meets several norms.
+        q values within the relative ``tolerance`` count as equal. Raises: KcalcError for
+        ``method="angle"`` and rows of several norms, unless the network is homogeneous.
         """
         if self.q is not None:
             left, right = np.full(left.shape, self.q), np.full(right.shape, self.q)
@@ -159,7 +170,7 @@ class Binding:
         if self.method == "angle":
             raise KcalcError(
                 f"the rows have {len(distinct)} different norms (q from {min(distinct):.6g} to {max(distinct):.6g}) and the network is not "
-                'homogeneous, so its kernel is no function of the angle alone; use the general recursion, method="pairs" (or "auto"), '
+                'homogeneous, so its kernel depends on more than the angle; use the general recursion, method="pairs" (or "auto"), '
                 "rescale the rows to one norm, or pass q= to count angles alone"
             )
         if len(distinct) <= FEW_NORMS:
@@ -176,20 +187,24 @@ class Binding:
             return self.kernel.tabled((self.q,)), 0
         if self.kernel.degree is None:
             raise KcalcError(
-                "inside jax.grad or jax.jit the norms of the rows are not known, and this network's kernel depends on them beyond a power; "
-                "pass q= to count angles alone"
+                "inside jax.grad or jax.jit the norms of the rows are not known, and the kernel of "
+                "this network, which is not homogeneous, "
+                "depends on them; pass q= to count angles alone"
             )
         return self.kernel.tabled((1.0,)), self.kernel.degree
 
 
 def _classes(left: Array, right: Array, tolerance: float) -> tuple[list[float], tuple[Array, Array]]:
-    """(distinct q values, the class of each row on the left and on the right); close values are one, by their mean."""
+    """(distinct q values, index of the value of each row on the left and on the right).
+
+    Values within ``tolerance`` are replaced by their mean.
+    """
     together = np.concatenate([left, right])
     order = np.argsort(together, kind="stable")
     ascending = together[order]
     starts = np.concatenate([[True], np.diff(ascending) > tolerance * ascending[1:]])
     firsts = ascending[starts][np.cumsum(starts) - 1]
-    if np.any(ascending - firsts > 2 * tolerance * firsts):  # neighbours are close, but not those at the ends of a row of them
+    if np.any(ascending - firsts > 2 * tolerance * firsts):  # a run of close neighbours is too long
         starts = np.concatenate([[True], np.diff(ascending) > 0])
     numbers = np.empty(len(together), dtype=np.int64)
     numbers[order] = np.cumsum(starts) - 1
@@ -201,7 +216,7 @@ def _classes(left: Array, right: Array, tolerance: float) -> tuple[list[float], 
 
 
 class WithMatrices:
-    """What a kernel function of one input and one output offers for data: :meth:`matrix`, :meth:`matrices`, :meth:`table`."""
+    """Methods of a kernel function for data: :meth:`matrix`, :meth:`matrices`, :meth:`table`."""
 
     reading: Any
     _part: int
@@ -225,21 +240,28 @@ class WithMatrices:
     ) -> Any:
         """The kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None: X): an (N, M) array, exact for equal rows.
 
-        A row counts with its angles to others and its q value |x|^2/d.  Where all q values agree, or the network is positively homogeneous,
-        the kernel is a function of the angle, tabulated once (see :meth:`table`); pairs closer than c = 0.992, or as close to opposite,
-        get their angle from differences.  Where norms differ and no activation has kinks, it is interpolated in log q between such tables,
-        to 1e-12; otherwise the recursion runs at every pair of q values, slowly where an activation has no closed form.
-        NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives float32, computed in double precision.
+        The kernel depends on the angles between rows and their q values |x|^2/d.  Where all q
+        values agree, or the network is positively homogeneous, it is a function of the angle,
+        tabulated once (see :meth:`table`); for |c| > 0.992 the angle is computed from the
+        difference (or sum) of the rows.  Where norms differ and no activation has kinks, it is
+        interpolated in log q between such tables, to 1e-12; otherwise the recursion runs for every
+        pair of rows, slowly where an activation has no closed form.
+        NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives
+        float32, computed in double precision.
 
-        kind: "ntk", "nngp", or "both" for :class:`Matrices`; by default what this kernel is.
+        kind: "ntk", "nngp", or "both" for :class:`Matrices`; by default the kind of this kernel.
         method: "auto"; "angle" to insist on the function of the angle; "pairs" for the general recursion in (c, q1, q2), exact and slow.
-        q: count angles alone, as if all rows had this q.
-        out: a path (``.npy``, resumable: a record lies beside it) or an array to fill; two of them for both kernels.
-        memory: bytes to work with beyond X and the result (512 MiB); block_rows: rows at once instead.
-        progress: show a bar of the rows that are done.
-        backend: "numpy" or "jax", for NumPy data.  mesh: a :class:`jax.sharding.Mesh` over whose devices rows are shared out.
+        q: take all rows to have this q value, so that only angles count.
+        out: a path (``.npy``; a record beside it lets a stopped run continue) or an array to fill;
+            two of them for both kernels.
+        memory: bytes of work space besides X and the result (512 MiB).
+        block_rows: the number of rows computed at once, instead of memory.
+        progress: show a progress bar.
+        backend: "numpy" or "jax", for NumPy data.
+        mesh: a :class:`jax.sharding.Mesh` over whose devices rows are distributed.
 
-        Raises: KcalcError for zero rows, nan, shapes that do not fit, several inputs or outputs, files of another run, unknown options.
+        Raises: KcalcError for zero rows, nan, unsuitable shapes, several inputs or outputs, files
+        of another run, unknown options.
         """
         parts = self._parts(kind)
         options = Options(dtype, out, block_rows, memory, progress, backend, mesh)
@@ -265,5 +287,5 @@ class WithMatrices:
             return (self._part,)
         choice(kind, "kind", (*KINDS, "both"))
         if self._seeds is not None:
-            raise KcalcError(f"this kernel is one part, its matrices are of kind {own!r}; ask the whole kernel for {kind!r}")
+            raise KcalcError(f"this kernel is a part, with matrices of kind {own!r} only; call matrix of the whole kernel for {kind!r}")
         return (0, 1) if kind == "both" else (KINDS.index(kind),)

@@ -1,4 +1,7 @@
-"""Kernels as differentiable JAX functions of the data, sigma_w, sigma_b and activation constants: for likelihoods to be climbed."""
+"""Kernels as differentiable JAX functions of the data, sigma_w, sigma_b and activation constants.
+
+They serve the maximisation of marginal likelihoods.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +61,14 @@ def learnable_kernel(network: Network, parameterization: str = "ntk", features: 
 
 @dataclass(frozen=True, eq=False)
 class LearnableKernel(Shown):
-    """The NNGP and NTK of a network as a pure function ``kernel(params, X, Y=None, kind="ntk")``, for jit, grad and vmap over params and X.
+    """The NNGP and NTK of a network as a pure function ``kernel(params, X, Y=None, kind="ntk")``.
 
-    ``params`` is ``{"sigma_w": s, "sigma_b": s, "constants": c}``, each entry optional: ``s`` one number for all Affine layers or
-    {node name: number}, ``c`` {node name: {"input_scale": ..., "input_shift": ..., "output_scale": ..., "output_shift": ...}}; what is not
-    given keeps the network's value. :meth:`init` gives them all. Node names are ``str(node)``.
+    It supports jit, grad and vmap over params and X. ``params`` is
+    ``{"sigma_w": s, "sigma_b": s, "constants": c}``, each entry optional: ``s`` is one number for
+    all Affine layers or {node name: number}, ``c`` is {node name: {"input_scale": ...,
+    "input_shift": ..., "output_scale": ..., "output_shift": ...}}. A number that is not given is
+    the network's. :meth:`init` returns all of them. Node names
+    are ``str(node)``.
     """
 
     network: Network
@@ -78,7 +84,10 @@ class LearnableKernel(Shown):
         self._validate()
 
     def init(self, shared: bool = False) -> dict[str, Any]:
-        """The network's own numbers. ``shared``: one sigma_w and one sigma_b for all Affine layers, those of the last one."""
+        """The network's own numbers as ``params``.
+
+        ``shared``: one sigma_w and one sigma_b for all Affine layers, those of the last layer.
+        """
         layers: dict[str, Any] = {str(node): self.network.layer(node) for node in self.network.nodes_of(Affine)}
         own = {name: {node: float(getattr(layer, name)) for node, layer in layers.items()} for name in ("sigma_w", "sigma_b")}
         out: dict[str, Any] = {name: [*table.values()][-1] for name, table in own.items()} if truth(shared, "shared") else dict(own)
@@ -89,20 +98,26 @@ class LearnableKernel(Shown):
     def __call__(self, params: Params, X: Any, Y: Any = None, kind: str = "ntk", uniform: bool | None = None) -> Any:
         """The kernel between the rows of X (N, d) and of Y (M, d; None: X), a JAX array.
 
-        Precision: that of the data. NumPy float64, NumPy whole numbers and lists are computed and returned in float64, good to 1e-10,
-        whether ``jax_enable_x64`` is on or not; so is what has a JAX float64 in it. NumPy and JAX float32 give float32, 1e-4, and so does
-        what enters through your own jit or vmap while x64 is off: JAX has rounded it. Gradients have the type of what they belong to.
-        Where x64 is off, float64 results can be differentiated backward (grad, jacrev, hessian), not by jvp or jacfwd alone, and JAX rounds
-        what you do with them afterwards; :meth:`log_marginal_likelihood` is computed in float64 as a whole.
+        Precision: that of the data. NumPy float64, NumPy whole numbers and lists are computed and
+        returned in float64, with an error of about 1e-10, whether ``jax_enable_x64`` is on or not;
+        so are calls with any JAX float64 array. NumPy and JAX float32 give float32, with an error
+        of about 1e-4; so do arguments of your own jit or vmap while x64 is off, as JAX has rounded
+        them. Gradients have the type of the argument. Where x64 is off, float64 results can be
+        differentiated backward (grad, jacrev, hessian), but not by jvp or jacfwd alone, and JAX
+        rounds later operations on them to float32; :meth:`log_marginal_likelihood` is computed in
+        float64 throughout.
 
-        1 - c of rows with c > .99 is made from their difference, so that near-duplicates keep their angle to 1e-15 absolutely (where JAX
-        traces the rows, as long as N M d <= 2^27; else to 1e-8).
+        For rows with c > .99, 1 - c is computed from their difference, so that angles of
+        near-duplicates have an absolute error of 1e-15 (where JAX traces the rows, only if N M d <=
+        2^27; else 1e-8).
 
-        ``uniform``: whether all rows have one mean square |x|^2/d. Then the kernel is one function of the angle, made by interpolation at
-        any depth for little; otherwise the recursion runs over all pairs. None: as the data say, False where X is traced.
-        Gradients at coinciding rows are finite: the kernel's one-sided slope does not count there.
-        Returns: (N, M); for ``kind="both"`` (NNGP, NTK). Raises: KcalcError for parameters and rows that make no sense, and for results
-        that are not finite, unless JAX traces them.
+        ``uniform``: whether all rows have one mean square |x|^2/d. Then the kernel is one function
+        of the angle, which is interpolated at a low cost for any depth; otherwise the recursion
+        runs over all pairs. None: determined from the data, False where X is traced. Gradients at
+        coinciding rows are finite: the kernel's one-sided slope in the angle is left out there.
+        Returns: (N, M); for ``kind="both"`` (NNGP, NTK).
+        Raises: KcalcError for invalid parameters and rows, and for results that are not
+        finite, unless JAX traces them.
         """
         choice(kind, "kind of kernel", KINDS)
         given = checked_params(params, self.network, self._fixed)
@@ -153,7 +168,7 @@ class LearnableKernel(Shown):
 
     @cached_property
     def _matrix_kernel(self) -> MatrixKernel:
-        """The kernel that knows which rows the network takes."""
+        """The kernel matrix of the network, for its checks of rows."""
         return MatrixKernel(TangentReading(self.network, self.fan_in, False), None)
 
     def _validate(self) -> None:
@@ -170,7 +185,7 @@ class LearnableKernel(Shown):
 
     @property
     def _fixed(self) -> dict[Node, str]:
-        """{nonlinear node: why its constants cannot be given}."""
+        """{nonlinear node: the reason why its constants cannot be given}."""
         return self.__dict__["_fixed"]
 
     @cached_property
@@ -180,7 +195,10 @@ class LearnableKernel(Shown):
         return jax.jit(self._matrices, static_argnums=(4, 5))
 
     def _matrices(self, params: Params, gap: Any, q1: Any, q2: Any, mode: str, same: bool) -> tuple[Any, Any]:
-        """(NNGP, NTK) of all pairs of rows; ``same``: the rows are those of one set, so that the diagonal is that of equal inputs."""
+        """(NNGP, NTK) of all pairs of rows.
+
+        ``same``: both sets of rows are one, so that pairs on the diagonal are equal inputs.
+        """
         import jax.numpy as jnp
 
         if mode == "angles":
@@ -214,13 +232,15 @@ class LearnableKernel(Shown):
             return
         names = sorted({self.network.layer(node).activation.name for node in self.network.nodes_of(Nonlinear)})  # type: ignore[attr-defined]
         raise KcalcError(
-            f"the kernel is not finite: q values leave the range of the floats, or at them the Hermite series of an activation "
-            f"({', '.join(names)}) is too long or its endless kinks are not known; use smaller rows, sigma_w or input_scale, or kc.ntk"
+            "the kernel is not finite: q values are beyond the range of floats, or at these q "
+            "values the Hermite series of an activation "
+            f"({', '.join(names)}) is too long or not all of its kinks are known; use smaller "
+            "rows, sigma_w or input_scale, or kc.ntk"
         )
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Those of the network's kernel at its own numbers."""
+        """The assumptions of the network's kernel at the network's own numbers."""
         from .ntk import ntk
 
         return ntk(self.network).assumptions
@@ -245,7 +265,7 @@ def _precision(double: bool) -> AbstractContextManager[Any]:
 
 
 def _typed(tree: Any, double: bool) -> Any:
-    """JAX arrays as they are, all else as JAX arrays of the precision."""
+    """JAX arrays unchanged, other values as JAX arrays of the given precision."""
     import jax
     import jax.numpy as jnp
 
@@ -253,9 +273,10 @@ def _typed(tree: Any, double: bool) -> Any:
 
 
 def doubled(double: bool) -> Any:
-    """What makes a function of trees of arrays safe to differentiate in double precision while JAX's own is single.
+    """A decorator for functions of trees to be differentiated in float64 while JAX's x64 is off.
 
-    JAX runs the backward pass after the function, outside of its context, where it would round some arrays and not others.
+    JAX runs the backward pass after the function, outside of its x64 context, and would round some
+    of the arrays there.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""What a learnable kernel is called with: parameters and rows, checked where they are known, left alone where JAX traces them."""
+"""Arguments of a learnable kernel: parameters and rows, checked unless JAX traces them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..network.network import Network
 Node = Hashable
 Params = Mapping[str, Any]
 GROUPS = ("sigma_w", "sigma_b", "constants")
-CLOSE = 0.01  # 1 - c of pairs of rows whose 1 - c is formed from their difference
-DIFFERENCES = 1 << 27  # numbers that this takes of traced rows at most
+CLOSE = 0.01  # gaps 1 - c below this are computed from the difference of the rows
+DIFFERENCES = 1 << 27  # the most numbers N M d for which traced rows get such gaps
 
 
 # -- parameters --------------------------------------------------------------------------------------------------------------------------
 
 
 def is_traced(value: Any) -> bool:
-    """Whether JAX traces the value, so that nothing is known of it."""
+    """Whether JAX traces the value, so that it cannot be checked."""
     from jax.core import Tracer
 
     return isinstance(value, Tracer)
@@ -41,9 +41,10 @@ def leaves(params: Params) -> list[Any]:
 
 
 def checked_params(params: Any, network: Network, fixed: Mapping[Node, str]) -> dict[str, Any]:
-    """The parameters as plain dictionaries. ``fixed``: {nonlinear node: why its constants cannot be given}.
+    """The parameters as plain dictionaries.
 
-    Raises: KcalcError for unknown names, for what is not one real number, and for values that the layers refuse.
+    ``fixed``: {nonlinear node: the reason why its constants cannot be given}. Raises: KcalcError
+    for unknown names, values that are not one real number, and values that the layers do not allow.
     """
     shape = 'a mapping {"sigma_w": ..., "sigma_b": ..., "constants": ...}, each entry optional'
     if not isinstance(params, Mapping):
@@ -90,7 +91,10 @@ def _constants(given: Any, network: Network, fixed: Mapping[Node, str]) -> dict[
 
 
 def _number(value: Any, what: str, wanted: str) -> Any:
-    """One real number, left as it is."""
+    """The value unchanged.
+
+    Raises: KcalcError unless it is one real number with the property ``wanted``.
+    """
     if not is_jax(value):
         try:
             array = np.asarray(value)
@@ -113,7 +117,7 @@ def _number(value: Any, what: str, wanted: str) -> Any:
 
 
 def numbers_of(params: Params, name: str, network: Network) -> dict[Node, Any]:
-    """{Affine node: sigma} of those that are given."""
+    """{Affine node: sigma} for the nodes with a given number; ``name``: "sigma_w" or "sigma_b"."""
     given = params.get(name)
     nodes: dict[str, Node] = {str(node): node for node in network.nodes_of(Affine)}
     if given is None:
@@ -124,7 +128,7 @@ def numbers_of(params: Params, name: str, network: Network) -> dict[Node, Any]:
 
 
 def activations_of(params: Params, network: Network) -> dict[Node, TracedMaps]:
-    """{nonlinear node: its activation with the constants that are given}."""
+    """{nonlinear node: its activation with the given constants} for the nodes with constants."""
     nodes: dict[str, Node] = {str(node): node for node in network.nodes_of(Nonlinear)}
     given = params.get("constants") or {}
     chosen = {nodes[key]: constants for key, constants in given.items() if constants}
@@ -135,14 +139,20 @@ def activations_of(params: Params, network: Network) -> dict[Node, TracedMaps]:
 
 
 def is_double(data: list[Any], numbers: list[Any]) -> bool:
-    """Whether to compute in double precision: for float64 and whole numbers of NumPy, for lists, and for any float64 of JAX."""
+    """Whether to compute in double precision.
+
+    True for NumPy float64, NumPy whole numbers and lists in ``data``, and for JAX float64 anywhere.
+    """
     if any(is_jax(x) and x.dtype == np.float64 for x in (*data, *numbers)):
         return True
     return any(not is_jax(x) and getattr(x, "dtype", np.dtype(float)) not in (np.float32, np.float16) for x in data)
 
 
 def rows_of(X: Any, what: str) -> Any:
-    """Rows as a NumPy array of floats, as a JAX array where traced. Raises: KcalcError naming a row without direction."""
+    """Rows as a float64 NumPy array, or as a JAX array where traced.
+
+    Raises: KcalcError for other shapes and types, and for rows that are zero or not finite.
+    """
     import jax.numpy as jnp
 
     if is_traced(X):
@@ -165,7 +175,10 @@ def rows_of(X: Any, what: str) -> Any:
 
 
 def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
-    """The mean square of all rows, or None where rows differ. Raises: KcalcError where they do and ``wanted`` says they do not."""
+    """The mean square of all rows, or None where rows differ.
+
+    Raises: KcalcError where rows differ although ``wanted`` is True.
+    """
     wanted = None if wanted is None else truth(wanted, "uniform")
     if wanted is False or (wanted is None and any(is_traced(s) for s in sizes)):
         return None
@@ -181,7 +194,10 @@ def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
 
 
 def gaps_of(first: Any, second: Any, same: bool) -> Any:
-    """1 - c of all pairs of rows, exactly 0 on the diagonal where both sets are one; from differences where c > .99."""
+    """1 - c of all pairs of rows, from differences of rows where c > .99.
+
+    ``same``: both sets of rows are one, so that the diagonal is exactly 0.
+    """
     if is_traced(first) or is_traced(second):
         return _traced_gaps(first, second, same)
     u, v = (rows / np.sqrt(np.sum(rows * rows, axis=1))[:, None] for rows in (first, second))

@@ -1,4 +1,4 @@
-"""The tangent calculus over JAX arrays with sigma_w, sigma_b and activations of the caller."""
+"""The tangent calculus over JAX arrays, with the caller's sigma_w, sigma_b and activations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class Learnt:
-    """Numbers of the caller in the place of the network's own: sigma_w and sigma_b by Affine, activations by nonlinear node."""
+    """Numbers that replace the network's: sigma_w and sigma_b by Affine, activations by node."""
 
     sigma_w: Mapping[Node, Any]
     sigma_b: Mapping[Node, Any]
@@ -39,13 +39,13 @@ class Learnt:
 
 @dataclass
 class LearnableTangent:
-    """The tangent calculus over JAX arrays with numbers of the caller."""
+    """The tangent calculus over JAX arrays with replaced numbers."""
 
     tangent: Tangent
     learnt: Learnt
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a primitive emits, with the caller's numbers."""
+        """The state a primitive emits, with the replaced numbers."""
         if isinstance(op, Fresh):
             known = self.learnt
             op = replace(op, sigma_w=known.sigma_w.get(node, op.sigma_w), sigma_b=known.sigma_b.get(node, op.sigma_b))
@@ -57,7 +57,8 @@ def learnable_tangent(
 ) -> LearnableTangent:
     """The tangent calculus over JAX arrays.
 
-    ``equal``: both inputs are one, so that every gap is 0; ``fixed`` collects {nonlinear node: why its constants cannot be given}.
+    ``equal``: both inputs are equal, so that every gap is 0. ``fixed``: filled in with {nonlinear
+    node: the reason why its constants cannot be given}.
     """
     moments = SecondMoments(jax_field(), uniform)
     statistics, algebra = Statistics(moments, Ledger()), Algebra(moments, TracedProducts(moments))
@@ -74,7 +75,7 @@ class TracedFieldMaps(FieldMaps):
         self._traced: dict[Activation, TracedMaps] = {}
 
     def of(self, phi: Any) -> TracedMaps:
-        """An activation as JAX sees it."""
+        """The maps of an activation as functions that JAX can trace."""
         if isinstance(phi, TracedMaps):
             return phi
         if phi not in self._traced:
@@ -89,7 +90,7 @@ class TracedFieldMaps(FieldMaps):
         return maps.second_moment(q), maps.mean(q)
 
     def gap(self, phi: Any, gap: Jet, q1: Any, q2: Any) -> Jet:
-        """1 - C of an activation and its derivative."""
+        """The Jet (1 - C, its coefficient of e) behind phi."""
         if closed_in_jax(phi):
             return super().gap(phi, gap, q1, q2)
         maps = self.of(phi)
@@ -108,12 +109,16 @@ class TracedActivations(Activations):
     fixed: dict[Node, str] = field(kw_only=True)
 
     def activated(self, phi: Any, pair: Pair, node: Node) -> Pair:
-        """phi, or the activation that the caller gives for the node, of a feature map."""
+        """The feature map phi(f), with the caller's activation in place of phi, if given."""
         known: Any = self.chosen.get(node, phi)
         return super().activated(known, pair, node)
 
     def _fusion(self, phi: Any, pair: Pair, node: Node) -> tuple[Any, Atom] | None:
-        """As before where all constants are the network's own, which also finds new kinks; else only where the outer one has none."""
+        """The fusion of :class:`Activations` where all constants are the network's own.
+
+        With constants of the caller, only where the outer activation has no kinks, as the kinks of
+        the fused one are not known.
+        """
         below = [t.atom for t in opened(pair.terms)]
         if isinstance(phi, Activation) and not any(isinstance(a.activation, TracedMaps) for a in below):
             found = super()._fusion(phi, pair, node)
@@ -137,7 +142,7 @@ class TracedActivations(Activations):
 
 
 class TracedProducts(Products):
-    """Cross moments of atoms over JAX arrays, those of unlike activations included."""
+    """Cross moments of atoms over JAX arrays, including those of two different activations."""
 
     def _mean_slope(self, phi: Any, q: Any) -> Any:
         maps = _maps(phi)
@@ -186,7 +191,7 @@ def _to_end(cosine: Any) -> Any:
 
 
 def _maps(phi: Any) -> TracedMaps | None:
-    """The function as JAX sees it; None where its closed forms do."""
+    """The maps of an activation for JAX; None where its closed forms serve."""
     return phi if isinstance(phi, TracedMaps) else None if closed_in_jax(phi) else traced(phi, {})
 
 

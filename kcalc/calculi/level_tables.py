@@ -1,4 +1,4 @@
-"""Kernels of rows of many norms: functions of the angle at a few q values, interpolated in log q in between."""
+"""Kernels of rows of many norms: tables in the angle at a few q values, interpolated in log q."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..matrices.gram.tables import AngleTable
 Array = np.ndarray
 
 COUNTS = ((0.25, 6), (0.5, 8), (1.0, 10), (2.0, 14), (4.0, 20))
-"""(spread of log q, levels tried first)."""
+"""(greatest range of log q, number of q values tried first)."""
 MOST_LEVELS = 28
-ACCURATE = 1e-12  # relative, at the pairs probed
+ACCURATE = 1e-12  # greatest relative error at the test pairs
 STEP = 0.25
 _PROBES = 24
 _SAFETY = 4.0
@@ -29,10 +29,10 @@ class SmoothKernels(Protocol):
 
 
 def levelled(kernels: SmoothKernels, left: Array, right: Array) -> LevelPlan | None:
-    """The plan for rows of q values ``left`` and ``right``, by Chebyshev interpolation in log q; None where that is not accurate enough.
+    """The plan for rows of q values ``left`` and ``right`` by interpolation in log q, or None.
 
-    Judged at random pairs against the general recursion: relative errors <= 1e-12 of the kernel (or, near a zero, of a hundredth of what it
-    is for equal inputs).
+    None: at random test pairs, its difference from the general recursion exceeds 1e-12 of the
+    kernel (of a hundredth of the greatest kernel, where that is larger).
     """
     logs = (np.log(left), np.log(right))
     low = np.floor(min(map(np.min, logs)) / STEP) * STEP  # rounded outwards, so that tables serve further data
@@ -57,7 +57,7 @@ def _counts(spread: float) -> list[int]:
 
 
 def _weights(nodes: Array, at: Array) -> Array:
-    """Lagrange's polynomials of the Chebyshev points, (points, nodes), by the barycentric formula."""
+    """Lagrange polynomials of the Chebyshev nodes at the points ``at``, (points, nodes)."""
     count = len(nodes)
     signs = (-1.0) ** np.arange(count) * np.sin((np.arange(count) + 0.5) * np.pi / count)
     apart = at[:, None] - nodes
@@ -68,7 +68,7 @@ def _weights(nodes: Array, at: Array) -> Array:
 
 
 def _probes(left: Array, right: Array) -> tuple[Gap, Array, Array]:
-    """Gaps and q values of random pairs, the extreme ones among them."""
+    """Gaps and q values of random test pairs, with the extreme q values and angles 0 and pi."""
     random = np.random.default_rng(0)
     one, two = random.choice(left, _PROBES), random.choice(right, _PROBES)
     one[:3], two[:3] = (left.min(), left.max(), left.max()), (right.min(), right.max(), right.min())

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 Node = Hashable
 Array = np.ndarray
-NUMBERS_HELD = 1 << 25  # by one pass over all layers at once
+NUMBERS_HELD = 1 << 25  # most numbers in memory for one pass that computes the parts of many layers
 
 
 @overload
@@ -96,8 +96,9 @@ def ntk(
 ) -> TangentKernel | SpatialTangentKernel:
     """The neural tangent kernel of a network at infinite width: ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
 
-    ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b, or "standard", in the
-    weights themselves; that kernel grows with width. ``features``: the width of the layers that do not state theirs, for "standard".
+    ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is
+    differentiated in W and b, or "standard", in the weights themselves; that kernel grows with
+    width. ``features``: the width of the layers that state none, for "standard".
 
     ``spatial``: "delta", the kernel at one location, as for Delta-initialised convolutions; or "exact", dense convolutions and mean pooling
     over the locations of actual images: ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``:
@@ -108,8 +109,9 @@ def ntk(
     have cosine c, and q = 1 unless ``q1``, ``q2`` are given; the last Affine is included. [DKS sec. 24; Jacot et al. 2018]
 
     Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`.
-    Raises: KcalcError for a network without Affine layers, activations that jump, an unknown parameterisation or widths that are needed
-    and not known; FreshnessError or NoRule where the kernel calculus does not apply, naming the node.
+    Raises: KcalcError for a network without Affine layers, activations that jump, an unknown
+    parameterisation or missing widths; FreshnessError or NoRule where the kernel calculus does not
+    apply, naming the node.
     """
     require_network(network)
     choice(parameterization, "parameterization", PARAMETERIZATIONS)
@@ -125,9 +127,11 @@ def ntk(
 
 
 def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
-    """{Affine: how many channels one of its outputs sums over; Input: its channels}, ``features`` being the width of those that state none.
+    """{Affine: number of channels that one of its outputs sums over; Input: its channels}.
 
-    A convolution counts once: Delta-initialised, it has its centre tap alone. Raises: KcalcError naming the node whose width is not known.
+    ``features``: the width of layers that state none. The taps of a convolution do not count, as
+    only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError naming the node
+    whose width is not known.
     """
     known = filled(network, features, Affine, Input).features
     out: dict[Node, int] = {node: width for node in network.inputs if (width := known[node]) is not None}
@@ -143,7 +147,11 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
 
 @dataclass(frozen=True)
 class TangentReading:
-    """One network, ready to be read by the tangent calculus: what all kernels of a :class:`TangentKernel` share."""
+    """A network with the options of the tangent calculus, for all parts of a TangentKernel.
+
+    ``fan_in``: that of :func:`fan_ins` for the standard parameterisation, else None; ``assume``: as
+    ``assume_independent``.
+    """
 
     network: Network
     fan_in: Mapping[Node, int] | None
@@ -200,8 +208,8 @@ class TangentReading:
     def silent(self, part: int, node: Node | None = None) -> bool:
         """Whether the NNGP (``part`` 0) or NTK (1; of ``node`` alone, if given) is exactly 0 at c = 0.
 
-        It is for an odd network without biases: all pre-activations of orthogonal inputs are independent. A bias that
-        begins at 0 counts in the standard parameterisation.
+        It is 0 for an odd network without biases, as all pre-activations of orthogonal inputs are
+        independent. In the standard parameterisation biases count even if they start at 0.
         """
         if part == 1 and self.fan_in is not None:
             nodes = self.network.nodes_of(Affine) if node is None else (node,)
@@ -238,7 +246,7 @@ def broadcast_shape(*arrays: Any) -> tuple[int, ...]:
 
 
 def _orthogonal(gap: Mapping[Node, Any]) -> Array:
-    """Where all inputs have c = 0."""
+    """Mask of the points at which all inputs have c = 0."""
     return np.all(np.broadcast_arrays(*(np.asarray(value) == 1 for value in gap.values())), axis=0)
 
 
@@ -246,7 +254,7 @@ class KernelFunction(OfReading, WithMatrices, Formula):
     """A kernel of two inputs as a function of their c and q values: covariances, not cosines.
 
     Call ``K(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``K(c, q1, q2)`` where the two inputs differ in q
-    (``q2=None`` means ``q1``); every method that evaluates the kernel takes q values so.
+    (``q2=None`` means ``q1``); all methods take q values in these two ways.
     """
 
     def __init__(self, reading: TangentReading, name: str, part: int, seeds: Mapping[Node, Any] | None = None) -> None:
@@ -259,7 +267,7 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         return self._evaluate(gap, *q_pair(q1, q2, q), single_precision(c, q1, q2, q))
 
     def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
-        """The kernel at angles theta = arccos c in [0, pi], exact however small."""
+        """The kernel at angles theta = arccos c in [0, pi]; small angles keep their digits."""
         angles = self._values(theta, angle_array, "theta")
         gap = {node: Gap.of(2 * np.sin(value / 2) ** 2, 2 * np.cos(value / 2) ** 2) for node, value in angles.items()}
         return self._evaluate(gap, *q_pair(q1, q2, q), single_precision(theta, q1, q2, q))
@@ -283,14 +291,18 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         return next(iter(out.values())) if len(out) == 1 else out
 
     def condition_number(self, X: Any, **options: Any) -> float:
-        """lambda_max / lambda_min of the kernel matrix of the rows of X; infinite where rounding hides lambda_min. Options as in matrix."""
+        """lambda_max / lambda_min of the kernel matrix of the rows of X.
+
+        It is infinite where lambda_min is below the rounding error. Options as for :meth:`matrix`.
+        """
         if options.get("kind") == "both":
             raise KcalcError("kind='both' gives two matrices, which have no one condition number; ask with kind='ntk' and kind='nngp'")
         return condition_number(self.matrix(X, **options))
 
     def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition | dict[Node, Composition]:
-        """The kernel as a named composition at q values, numbers or SymPy expressions: ``c_k`` are cosines, ``t_k`` tangents over q.
+        """The kernel as a named composition at q values, numbers or SymPy expressions.
 
+        ``c_k`` are cosines, ``t_k`` tangent kernels over sqrt(q1 q2).
         Raises: KcalcError as for a C map's ``symbolic``.
         """
         reading = self.reading
@@ -314,9 +326,9 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         with field.working():
             try:
                 kernel, states = self.reading.run(field, gap, first, second, self._seeds)
-            except FreshnessError as error:  # in numbers it was no trouble when the kernel was made
+            except FreshnessError as error:  # the rule exists in double precision only
                 why = str(error).split(";")[0]
-                raise KcalcError(f"{why}; of that there is no certified enclosure. {self.name}(c) gives it in double precision") from None
+                raise KcalcError(f"{why}; there is no certified enclosure of it. {self.name}(c) gives it in double precision") from None
             found = {node: kernel.kernels(states[node])[self._part] for node in self.network.outputs}
             out = {node: Enclosure.of(value).checked(self._at(node, q1, q2)) for node, value in found.items()}
         return next(iter(out.values())) if len(out) == 1 else out
@@ -353,7 +365,7 @@ class TangentKernel(KernelFunction):
 
     def __init__(self, reading: TangentReading) -> None:
         super().__init__(reading, "NTK", 1)
-        _ = reading.assumptions  # so that what the calculus refuses is refused at once
+        _ = reading.assumptions  # raises here for networks outside the calculus
         self.nngp = KernelFunction(reading, "NNGP", 0, {})
         self.layers = LayerKernels(reading)
 
@@ -363,14 +375,17 @@ class TangentKernel(KernelFunction):
         return "ntk" if self.reading.fan_in is None else "standard"
 
     def regime(self, c: float = 0.0, q: float = 1.0) -> Regime:
-        """The regime of depth: whether the kernel collapses, explodes, sits at the edge or stays data-dependent.
+        """The regime of depth: "collapsing", "exploding", "edge" or "data-dependent".
 
         See :func:`kcalc.calculi.regime.regime`.
         """
         return regime(self, c, q)
 
     def by_layer(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> dict[Node, Any]:
-        """{Affine node: its part of the kernel} for one output, many from one pass; arguments as for a call."""
+        """{Affine node: its part of the kernel} for one output; arguments as for a call.
+
+        Many parts are computed in one pass.
+        """
         q1, q2 = q_pair(q1, q2, q)
         if len(self.network.outputs) != 1:
             raise KcalcError("by_layer needs one output; use K.layers[node](c)")
@@ -395,7 +410,7 @@ class TangentKernel(KernelFunction):
 
 
 class LayerKernels(Mapping[Node, KernelFunction]):
-    """Per Affine node, its weights' and bias's part of the tangent kernel."""
+    """{Affine node: the part of the tangent kernel from its weights and bias}."""
 
     def __init__(self, reading: TangentReading) -> None:
         self._reading, self._nodes = reading, reading.network.nodes_of(Affine)

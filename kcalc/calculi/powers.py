@@ -1,9 +1,11 @@
-"""Kernels of deep networks at uniform q without walking through every layer: repeated blocks are raised to their power by doubling.
+"""Kernels of deep networks at uniform q: maps of repeated blocks are raised to powers by doubling.
 
-A piece of the network between two feature maps that all paths cross, and that are centred Gaussians there, maps what is known of a pair
-of inputs, ``(q, u, t)`` with ``t`` the tangent kernel over q, by ``q -> Q(q)``, ``u -> U(u)``, ``t -> D(u) t + A(u)``. Where q has settled
-(or the piece is positively homogeneous, so that only the ratio of q values counts) n equal pieces are the n-th power of that map, and
-``(U, D, A) o (U, D, A)`` is tabulated from ``(U, D, A)``: a thousand layers take ten tables.
+Consider a piece of the network between two feature maps that all paths cross and that are centred
+Gaussians. It maps the state ``(q, u, t)`` of a pair of inputs, ``u = 1 - c`` and ``t`` the tangent
+kernel over q, by ``q -> Q(q)``, ``u -> U(u)``, ``t -> D(u) t + A(u)``. Where q is constant from
+piece to piece (or the piece is positively homogeneous, so that only the ratio of q values matters),
+n equal pieces are the n-th power of that map. The table of ``(U, D, A)`` composed with itself is
+computed from that of ``(U, D, A)``: a thousand layers take ten tables.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ Node = Hashable
 Array = np.ndarray
 
 FEWEST = 12
-"""Fewer equal pieces are walked through: tables would cost more."""
+"""Fewer equal pieces are evaluated one by one: tables would cost more."""
 
-_SETTLED = 1e-15
-_CALM = 7.0  # log of the slope at c = 1 of all pieces together
-_TOLERANCE = 1e-14
+_SETTLED = 1e-15  # relative change of q from piece to piece that counts as none
+_CALM = 7.0  # greatest log of the slope at c = 1 of all pieces together
+_TOLERANCE = 1e-14  # of tables
 
 
 class Reading(Protocol):
-    """What is needed of a :class:`kcalc.calculi.ntk.TangentReading`."""
+    """The interface of :class:`kcalc.calculi.ntk.TangentReading` that is used here."""
 
     @property
     def network(self) -> Network: ...
@@ -61,7 +63,8 @@ class Reading(Protocol):
 class DeepKernel:
     """(NNGP, NTK) of a network with one output as a function of the gap of its inputs, all of the same q.
 
-    ``seeds`` as in :class:`kcalc.calculi.tangent.Tangent`; ``odd``: only gaps <= 1 will be asked for.
+    ``seeds`` as in :class:`kcalc.calculi.tangent.Tangent`; ``odd``: it is called with gaps <= 1
+    only.
     """
 
     reading: Reading
@@ -72,7 +75,7 @@ class DeepKernel:
     _slopes: dict[Any, float] = field(default_factory=dict)
 
     def __call__(self, gap: Gap) -> Array:
-        """Gaps (n,) -> (2, n)."""
+        """Gaps (n,) -> (NNGP, NTK), (2, n)."""
         network = self.reading.network
         kernel = self.reading.kernel(NUMPY, True, self.seeds)
         states: dict[Node, Channels] = {}
@@ -94,7 +97,7 @@ class DeepKernel:
         return set(self.reading.network.cut_nodes())
 
     def _walk(self, kernel: Tangent, block: Block, states: dict[Node, Channels]) -> None:
-        """The states of a block's nodes; pieces in the middle are leapt over where they may be."""
+        """The states of a block's nodes, without those of middle pieces that a power replaces."""
         network, crossings = self.reading.network, self._crossings
         leaps = block.count >= FEWEST and self._alike(block)
         previous: dict[int, float] = {}
@@ -121,7 +124,7 @@ class DeepKernel:
             k += 1
 
     def _alike(self, block: Block) -> bool:
-        """Whether the tangent kernels of the pieces' own parameters are equal too."""
+        """Whether all pieces have equal tangent kernels of their own parameters."""
         seeds, fan_in = self.seeds, self.reading.fan_in
         if seeds and any(node in seeds for node in block.nodes):
             return False
@@ -131,16 +134,19 @@ class DeepKernel:
         return all(row == rows[0] for row in rows)
 
     def _scales(self, block: Block, r: int) -> bool:
-        """Whether a piece maps a x to a f(x) for a > 0, its tangent kernel included."""
+        """Whether f(a x) = a f(x) for a piece f and a > 0, and likewise its tangent kernel."""
         network = self.reading.network
         nodes = (*block.pieces[1][r + 1 :], *block.pieces[2][: r + 1])
-        if self.reading.fan_in is not None:  # there a bias has a kernel of its own even at sigma_b = 0
+        if self.reading.fan_in is not None:  # biases then contribute even at sigma_b = 0
             return False
         found = degrees(network, {block.pieces[1][r]: 1}, nodes)
         return found[nodes[-1]] == 1
 
     def _calm(self, block: Block, r: int, q: float) -> bool:
-        """Whether c values are not driven far apart: where an odd network drives them to 0, tables, of 1 - c, would lose their digits."""
+        """Whether the slope of all pieces at c = 1 is at most exp(_CALM).
+
+        Steeper odd networks drive c to 0, where tables in terms of 1 - c lose digits.
+        """
         key = (block.pieces[0], r)
         if key not in self._slopes:
             self._slopes[key] = float(_PieceMap(self.reading, self.seeds, block, r, q)(Gap.of([0.0], [2.0]))[1, 0])
@@ -219,13 +225,20 @@ class _Powers:
 
 @dataclass(frozen=True)
 class _Table:
-    """(U/u - offset, D - offset, A): with the offset D(0) near 1 the differences are small near u = 0, and so are their errors."""
+    """The table of (U/u - offset, D - offset, A).
+
+    The offset is D(0) if that is near 1: then the differences, and so their errors, are small near
+    u = 0.
+    """
 
     fitted: Fitted
     offset: float
 
     def at(self, u: Array, rest: Array | None = None) -> Array:
-        """The three at gaps u (n,); ``rest`` is 2 - u where that has more digits."""
+        """The three functions at gaps u (n,).
+
+        ``rest``: 2 - u, if the caller has more digits of it.
+        """
         rest = 2 - u if rest is None else rest
         with np.errstate(divide="ignore"):
             return self.fitted.at(-np.log2(np.minimum(u, rest)), u > 1)
@@ -233,7 +246,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Squared:
-    """(U/u - offset, D - offset, A) of a map after itself."""
+    """(U/u - offset, D - offset, A) of a map composed with itself."""
 
     table: _Table
     offset: float = 0.0
@@ -242,7 +255,7 @@ class _Squared:
         u, z = np.asarray(gap), self.table.offset
         ratio, slope, added = self.table.at(u, np.asarray(2 - gap))
         then, steeper, more = self.table.at(np.clip((ratio + z) * u, 0.0, 2.0))
-        rest = z * z - self.offset  # 0 but for rounding where offsets are in use
+        rest = z * z - self.offset  # 0 up to rounding, where offsets are not 0
         product = z * (ratio + then) + ratio * then + rest, z * (slope + steeper) + slope * steeper + rest
         return np.stack([*product, more + (steeper + z) * added])
 
@@ -252,7 +265,10 @@ def _emitted(network: Network, kernel: Tangent, node: Node, states: Mapping[Node
 
 
 def _keeping(op: Fresh, below: Channels, state: Channels) -> Channels:
-    """``state`` with the input's own gap after weights without bias, which do not change it: the calculus rounds 1 + c."""
+    """``state`` with the gap of the input, which weights without bias do not change.
+
+    The calculus would round 1 + c.
+    """
     if op.sigma_b != 0 or len(below.groups) != 1:
         return state
     gap, pair = below.pairs[0].moments.gap.value, state.pairs[0]
@@ -268,7 +284,7 @@ def _gaussian(node: Node, q: Any, gap: Jet, bit: int) -> Channels:
 
 
 def _settled_kind(state: Channels) -> bool:
-    """Whether the law of a feature map at two inputs is that of one centred Gaussian of the state's q and gap."""
+    """Whether a feature map at two inputs is a centred Gaussian, given by its q and gap alone."""
     (pair,) = state.pairs if len(state.groups) == 1 else (None,)
     if pair is None or not pair.gaussian or any(t.atom.raw or t.atom.patched for t in pair.terms):
         return False

@@ -1,8 +1,8 @@
-"""Cross moments of atoms: what two pieces of feature maps have in common at two inputs.
+"""Cross moments ``E a_i b_j`` of two atoms a, b at two inputs i, j.
 
-A Gaussian against an activation follows Stein's formula, two activations a two-dimensional Gaussian expectation.
-``E (f g)(f' g') = E f f' E g g'`` for f, f' independent of g, g'; a product meets another feature map through those factors that share
-weights with it, the others by their means.
+A Gaussian with an activation: Stein's formula. Two activations: a two-dimensional Gaussian
+expectation. A product of independent factors: ``E (f g)(f' g') = E f f' E g g'`` where f, f' are
+independent of g, g'; a factor that shares no weights with the other atom contributes its mean.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .second_moments import Moments, Part, SecondMoments, is_zero
 
 Number = Any
 Node = Hashable
-Both = tuple[Part, Part]  # (11, 22, 12) and (11, 22, 21)
+Both = tuple[Part, Part]  # parts with E a_i b_j for (i, j) in (11, 22, 12) and in (11, 22, 21)
 
 
 class Products:
@@ -30,7 +30,10 @@ class Products:
         self.moments, self.field, self.uniform = moments, moments.field, moments.uniform
 
     def product(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
-        """``E a_i b_j``: a part with (11, 22, 12) and one with (11, 22, 21)."""
+        """``E a_i b_j``: one part with (i, j) = 11, 22, 12 and one with 11, 22, 21.
+
+        Raises: FreshnessError where the dependence of a and b has no rule.
+        """
         if a is b:
             own = self.moments.own(a.moments)
             return own, own
@@ -101,7 +104,7 @@ class Products:
         return Part(first, second, joint, drop), Part(first, second, *other)
 
     def _crossed_alike(self, phi: Activation, psi: Activation, m: Moments) -> tuple[Part, Part]:
-        """The same for one Gaussian under both activations: the deficit keeps its digits."""
+        """``E[phi(g) psi(g)]`` of two activations of one Gaussian; the deficit keeps its digits."""
         first = phi.cross(psi, m.q1, m.q1, 1.0)[0]
         second = first if self.uniform else phi.cross(psi, m.q2, m.q2, 1.0)[0]
         joint, drop = dropped(phi, psi, m.q1, m.q2, m.gap)
@@ -109,16 +112,19 @@ class Products:
         return Part(first, second, joint, drop), Part(first, second, *back)
 
     def _crossed_in_q(self, phi: Activation, psi: Activation, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
-        """The same when q is followed with its derivatives: for one Gaussian, the q series of the product."""
+        """``E[phi(g) psi(g)]`` of one Gaussian as a series in q, where q is a Jet."""
         if a.source is not b.source or a.source is None:
-            raise KcalcError(f"node {node!r} adds activations of dependent Gaussians; derivatives in q are not available there")
+            raise KcalcError(
+                f"node {node!r} adds activations of dependent Gaussians; derivatives in q are not "
+                "available there: evaluate the map, or put an Affine after one of the activations"
+            )
         q = a.source.moments.q1
         value = q.compose(phi.q_product_series(psi, q.value, q.order))
         part = Part(value, value, value)
         return part, part
 
     def _of_products(self, a: Atom, b: Atom, node: Node) -> Both:
-        """``E a_i b_j`` of products: factors that share weights are paired."""
+        """``E a_i b_j`` where a or b is a product: factors that share weights are paired."""
         left, right = list(a.factors or (Pair.of(a),)), list(b.factors or (Pair.of(b),))
         total: Both | None = None
         while left:
@@ -134,7 +140,7 @@ class Products:
         return total
 
     def _common(self, f: Pair, g: Pair, node: Node) -> Both:
-        """``E f_i g_j`` of two feature maps by their terms."""
+        """``E f_i g_j`` of two feature maps, from the cross moments of their terms."""
         if f is g:
             own = self.moments.own(f.moments)
             return own, own
@@ -155,7 +161,7 @@ class Products:
 
 
 def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
-    """Refuse two network inputs side by side. Raises: FreshnessError."""
+    """Refuse atoms of two different network inputs. Raises: FreshnessError."""
     raw = list({id(a): a for a in atoms if a.raw}.values())
     if len(raw) > 1:
         raise FreshnessError(
@@ -175,7 +181,7 @@ def _means(pair: Pair, left: bool) -> Both:
 
 
 def _joined(a: Both | None, b: Both) -> Both:
-    """Expectations of independent parts multiplied."""
+    """The product of two pairs of expectations of independent factors; None counts as 1."""
     if a is None:
         return b
     return _multiplied(a[0], b[0]), _multiplied(a[1], b[1])
@@ -187,5 +193,5 @@ def _multiplied(a: Part, b: Part) -> Part:
 
 
 def plus(a: Part, b: Part) -> Part:
-    """The contributions of both."""
+    """The sum of two contributions."""
     return Part(a.first + b.first, a.second + b.second, a.joint + b.joint, a.deficit + b.deficit)

@@ -1,4 +1,4 @@
-"""What results that read a network say of their reading."""
+"""Base class of results that keep a network with the options of a calculus, their ``reading``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..network.network import Network
 
 
 class OfReading(Approximable):
-    """A result with a ``reading`` that knows its network and its assumptions."""
+    """A result with an attribute ``reading``, which has ``network`` and ``assumptions``."""
 
     reading: Any
 
@@ -20,5 +20,5 @@ class OfReading(Approximable):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What is taken for granted, node by node."""
+        """The assumptions, node by node."""
         return self.reading.assumptions

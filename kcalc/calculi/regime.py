@@ -1,9 +1,10 @@
-"""What depth does to the tangent kernel: collapsing, exploding, edge or data-dependent.
+"""The regime of a tangent kernel at large depth: collapsing, exploding, edge or data-dependent.
 
-Predicted and measured. [DKS secs. 24.4-24.6, App. H]
+Regimes are predicted and measured. [DKS secs. 24.4-24.6, App. H]
 
-With equal layers of slope ``chi = C'(1)`` the kernel of an ever deeper network tends to a degenerate one: constant for chi < 1,
-``D q (I + alpha_bar (E - I))`` for chi = 1, a multiple of the identity, but for its last layers, for chi > 1.
+With equal layers of slope ``chi = C'(1)``, the kernel matrix tends to a degenerate one as the depth
+D grows: constant for chi < 1, ``D q (I + alpha_bar (E - I))`` for chi = 1, E the matrix of ones,
+and, apart from the last layers, a multiple of the identity for chi > 1.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PASSING = (Source, Reshape, Mask)
 
 
 class LayeredKernel(Protocol):
-    """What is asked of a tangent kernel; :class:`kcalc.calculi.ntk.TangentKernel` is one."""
+    """The interface of a tangent kernel, as :class:`kcalc.calculi.ntk.TangentKernel` has it."""
 
     @property
     def network(self) -> Network: ...
@@ -56,9 +57,11 @@ class LayeredKernel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Limit(Shown):
-    """The kernel matrix of different inputs that a chain of equal layers tends to: ``diagonal`` on it, ``off_diagonal`` elsewhere.
+    """The limit of the kernel matrix of different inputs for a chain of equal layers.
 
-    ``alpha_bar`` is their ratio, ``alphas`` that ratio per layer; ``slope`` = C'(1) and ``fixed_point`` = c* of one layer.
+    Its entries are ``diagonal`` and ``off_diagonal``; ``alpha_bar`` is off_diagonal / diagonal,
+    ``alphas`` that ratio for the part of each layer; ``slope`` = C'(1) and ``fixed_point`` = c* are
+    those of one layer.
     """
 
     formula: str
@@ -84,10 +87,12 @@ class Limit(Shown):
 
 @dataclass(frozen=True)
 class GramBound(Shown):
-    """How far per-layer kernels are from the inputs' Gram matrix: ``|Theta_i / q - c| <= 3 (zeta - 1)`` where every layer keeps c = 0.
+    """The distance of per-layer kernels from the inputs' Gram matrix if every layer keeps c = 0.
 
-    ``deviation`` is the largest measured one, over layers and c; ``zeta`` = C_f'(1); ``printed`` is 11 (zeta - 1) of [DKS Thm 27],
-    ``tight`` is 3 (zeta - 1), which cannot be lowered.
+    ``|Theta_i / q - c| <= 3 (zeta - 1)`` for the part Theta_i of layer i. ``deviation`` is the
+    largest measured left-hand side, at the layer ``layer`` and the c value ``c``; ``zeta`` =
+    C_f'(1); ``printed`` is 11 (zeta - 1) of [DKS Thm 27], ``tight`` is 3 (zeta - 1), the best
+    constant.
     """
 
     deviation: float
@@ -108,13 +113,14 @@ class GramBound(Shown):
 
 @dataclass(frozen=True, eq=False)
 class Regime(Shown):
-    """What a network's depth makes of its tangent kernel; see :func:`regime`.
+    """The regime of a network's tangent kernel at its depth; see :func:`regime`.
 
     ``kind``: "collapsing", "exploding", "edge" or "data-dependent". ``slope`` = C_f'(1) and
     ``level`` = C_f(0) of the whole network decide it.
-    ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine node: Theta_i(c) / Theta_i(1)} are measured, ``diagonal`` = K(1) and
-    ``off_diagonal`` = K(c) too. ``limit`` is what is predicted as depth grows, ``bound`` the distance to the Gram matrix; None where there
-    is none, and ``notes`` say why. ``accuracy`` is what rounding does to ``alpha_bar``, absolutely; less than that prints as 0.
+    ``diagonal`` = K(1), ``off_diagonal`` = K(c), ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine
+    node: Theta_i(c) / Theta_i(1)} are measured. ``limit`` is the predicted limit of growing depth,
+    ``bound`` the distance to the Gram matrix; where they are None, ``notes`` give the reason.
+    ``accuracy`` is the absolute rounding error of ``alpha_bar``; smaller values are printed as 0.
     """
 
     kind: str
@@ -138,7 +144,7 @@ class Regime(Shown):
 
     @property
     def predicted_alpha_bar(self) -> float | Any:
-        """That of the limit; None where nothing is predicted."""
+        """The alpha_bar of the predicted limit, or None."""
         return None if self.limit is None else self.limit.alpha_bar
 
     def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
@@ -181,20 +187,22 @@ class Regime(Shown):
 
 
 def _above(value: float, accuracy: float) -> float:
-    """The value, or 0 where it is rounding."""
+    """The value, or 0 where it is within the rounding error ``accuracy``."""
     return value if abs(value) > accuracy else 0.0
 
 
 def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
     """The regime of a tangent kernel, for inputs of one q value; ratios are measured between inputs with c value ``c``.
 
-    - "exploding": C_f'(1) > 10; the kernel of different inputs vanishes against K(1).
-    - "collapsing": C_f'(1) < 1/10; the kernel tells inputs apart no more.
-    - "edge": neither, but C_f(0) > .98: orthogonal inputs come out alike, and K tends to D q (I + alpha_bar (E - I)).
+    - "exploding": C_f'(1) > 10; the kernel of different inputs is small beside K(1).
+    - "collapsing": C_f'(1) < 1/10; the kernel is nearly the same for all pairs of inputs.
+    - "edge": neither, but C_f(0) > .98: orthogonal inputs have nearly equal outputs, and K tends to
+      D q (I + alpha_bar (E - I)).
     - "data-dependent": none of these: at this depth the kernel still depends on the inputs.
 
     ``kind`` is measured at the given depth, for any network of one input and output. ``limit`` is predicted for chains of equal layers
-    whose C map is the same in all of them; ``bound`` is there for chains in which every layer keeps c = 0 (DKS).
+    whose C map is the same in all of them; ``bound`` is given for chains in which every layer keeps
+    c = 0 (DKS).
     Raises: KcalcError for several inputs or outputs, and c or q outside their domains.
     """
     network = kernel.network
@@ -202,7 +210,7 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
         raise KcalcError(f"a regime is that of one input and one output, the network has {len(network.inputs)} and {len(network.outputs)}")
     level, cosine = one_q(q), float(cosine_array(one_number(c, "c")))
     if abs(cosine) == 1:
-        raise KcalcError(f"c = {cosine:g} is that of equal or opposite inputs; give the c value of others, -1 < c < 1")
+        raise KcalcError(f"c = {cosine:g} is the c value of equal or opposite inputs; give one with -1 < c < 1")
     maps = c_map(network)
     slope, orthogonal = float(maps.derivative(1)(1.0, level)), 0.0 if is_odd(network) else float(maps(0.0, level))
     if not math.isfinite(slope):
@@ -215,7 +223,7 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
         bound, why_not = gram_bound(network, slope, level)
         notes = (*why, *why_not)
     else:
-        limit, bound, notes = None, None, ("no limit and no bound to the Gram matrix: they are those of the NTK parameterisation",)
+        limit, bound, notes = None, None, ("no limit and no bound to the Gram matrix: only the NTK parameterisation has them",)
     assumptions = tuple(getattr(kernel, "assumptions", ()))
     accuracy = 16 * np.finfo(float).eps * len(alphas) * q_values(network, level)[network.outputs[0]] / diagonal
     return Regime(
@@ -271,12 +279,14 @@ def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str
     layer = chain(Affine(), nonlinear[0].origin, affine[-1][1].origin)
     limit, why = layer_limit(c_map(layer), last, end, len(affine), is_odd(layer))
     if limit is not None and limit.slope > 1 + EDGE and not homogeneous and abs(last / sizes[affine[0][0]] - 1) > SETTLED:
-        why = ("the predicted diagonal takes q to be settled from the first layer on; here its first layers change it by a factor",)
+        why = ("the predicted diagonal assumes constant q from the first layer on; here the first layers change q by a factor",)
     return limit, why
 
 
 def layer_limit(layer: Any, at: float, q: float, depth: int, odd: bool = False) -> tuple[Limit | None, tuple[str, ...]]:
-    """The limit for ``depth`` weight layers from the C map of one at q value ``at``; ``q`` is that of the output.
+    """(limit for ``depth`` weight layers, reasons), from the C map of one layer at q value ``at``.
+
+    ``q`` is the q value of the output. The limit is None where there is none.
 
     ``odd``: the layer is an odd function, so that c = 0 is a fixed point exactly.
     """
@@ -284,10 +294,10 @@ def layer_limit(layer: Any, at: float, q: float, depth: int, odd: bool = False) 
     gap = float(layer.gap_at_angle(math.pi / 2, at))
     bend = float(layer.derivative(2)(1.0, at))
     if bend == 0 or (slope >= 1 - EDGE and abs(gap - 1) < 1e-13 and abs(slope - 1) < 1e-13):
-        return None, ("no limit is predicted: the layers' C map is the identity, or as good as that; K = D q c",)
+        return None, ("no limit is predicted: the layers' C map is the identity to rounding; K = D q c",)
     before = np.arange(depth - 1, -1, -1)  # layers after the i-th
     if abs(slope - 1) <= EDGE:
-        power, alpha, what = (2, 1 / 3, "C''(1) finite") if math.isfinite(bend) else (3, 1 / 4, "C' with a root at 1")
+        power, alpha, what = (2, 1 / 3, "C''(1) finite") if math.isfinite(bend) else (3, 1 / 4, "C' with a square root at 1")
         alphas = ((depth - before) / depth) ** power
         return Limit(f"edge, {what}: D q (I + (E - I)/{power + 1})", depth * q, alpha * depth * q, alphas, slope, 1.0), ()
     if slope < 1:
@@ -304,9 +314,11 @@ def layer_limit(layer: Any, at: float, q: float, depth: int, odd: bool = False) 
 
 
 def gram_bound(network: Network, zeta: float, q: float, points: int = 81) -> tuple[GramBound | None, tuple[str, ...]]:
-    """The largest |Theta_i(c) / q - c| over layers and c, where the theorem holds; else the reason why it does not [DKS Thm 27, corrected].
+    """(bound, ()) with the largest |Theta_i(c) / q - c| over layers and c, or (None, reasons).
 
-    On a chain ``Theta_i / q = c_i C_h'(c_i)``, c_i being the c value that layer i emits and h what comes after it.
+    Reasons are given where the theorem does not apply.
+    On a chain ``Theta_i / q = c_i C_h'(c_i)``, where c_i is the c value at the output of layer i
+    and h the part of the network after it. [DKS Thm 27, corrected]
     """
     found = path_layers(network)
     if found is None:

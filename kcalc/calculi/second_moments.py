@@ -1,7 +1,7 @@
-"""Second moments of feature maps for two inputs, and how those of parts make those of the whole.
+"""Second moments of feature maps for two inputs, and of sums from those of their addends.
 
-The gap 1 - c of a sum is a small difference of large numbers wherever two inputs are nearly one; it is put together here from terms that
-are small themselves.
+For nearly equal inputs the gap 1 - c is a small difference of large numbers; here the gap of a sum
+is added up from small terms, so that it keeps its digits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Moments:
 class Part:
     """A contribution to ``E f1^2``, ``E f2^2``, and to ``E f1 f2`` as ``joint - deficit``, the deficit 0 at ``c = 1``.
 
-    ``ratio``: ``joint / first`` where ``joint^2 = first second``, None where that is not so or not known.
+    ``ratio``: ``joint / first`` if ``joint^2 = first second``; None if that is false or not known.
     """
 
     first: Number
@@ -45,16 +45,16 @@ class Part:
     ratio: Number | None = None
 
     def scaled(self, s1: Number, s2: Number, s12: Number) -> Part:
-        """The contribution of a multiple."""
+        """The contribution with its three numbers multiplied by s1, s2 and s12."""
         return Part(s1 * self.first, s2 * self.second, s12 * self.joint, s12 * self.deficit)
 
     def times(self, weight: Number) -> Part:
-        """The contribution of a multiple, the same number for both inputs."""
+        """The contribution times one number; the ratio is kept."""
         return replace(self.scaled(weight, weight, weight), ratio=self.ratio)
 
     @classmethod
     def of_means(cls, mean1: Number, mean2: Number, sign: int = 1) -> Part:
-        """``sign`` times the products of two numbers."""
+        """``sign`` times ``(mean1^2, mean2^2, mean1 mean2)``."""
         ratio = None if is_zero(mean1) or any(isinstance(m, Jet) or is_jax(m) for m in (mean1, mean2)) else mean2 / mean1
         return cls(sign * mean1 * mean1, sign * mean2 * mean2, sign * mean1 * mean2, ratio=ratio)
 
@@ -63,7 +63,7 @@ def is_zero(value: Number) -> bool:
     """True if a number is exactly zero everywhere."""
     if isinstance(value, Jet):
         return all(is_zero(a) for a in value.coefficients)
-    if is_jax(value):  # perhaps traced: what only might be zero is not
+    if is_jax(value):  # a traced value is not known, so it does not count as zero
         return False
     result = value == 0
     return bool(result.all()) if hasattr(result, "all") else bool(result)
@@ -77,7 +77,7 @@ def agree(a: Number, b: Number) -> bool:
 class SecondMoments:
     """Second moments of feature maps for two inputs, added up over one number system.
 
-    ``uniform`` says that both inputs have the same q everywhere, so that second-input numbers repeat the first's.
+    ``uniform``: both inputs have the same q everywhere, so the first input's numbers serve both.
     """
 
     def __init__(self, field: Any, uniform: bool) -> None:
@@ -97,14 +97,14 @@ class SecondMoments:
         if self.field is NUMPY:
             with np.errstate(all="ignore"):
                 product = np.asarray(a * b)
-            whole = (product > 1e-290) & (product < 1e290)  # else digits or all of it are lost
+            whole = (product > 1e-290) & (product < 1e290)  # else under- or overflow
             return np.where(a == b, a, np.where(whole, np.sqrt(np.where(whole, product, 1.0)), np.sqrt(a) * np.sqrt(b)))[()]
         if is_jax(a) or is_jax(b):
             return self.root(a * b)
         return a if a == b else self.root(a * b)
 
     def own(self, m: Moments) -> Part:
-        """The second moments of one feature map as a part."""
+        """The second moments of one feature map as a :class:`Part`."""
         joint = self.geometric(m.q1, m.q2)
         known = not self.uniform and (self.field is NUMPY or is_jax(m.q1)) and not isinstance(m.q1, Jet) and not isinstance(m.q2, Jet)
         with np.errstate(invalid="ignore"):  # 0 / 0 where a location is 0, as at padding
@@ -112,7 +112,10 @@ class SecondMoments:
         return Part(m.q1, m.q2, joint, m.gap * joint, ratio)
 
     def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) of a sum of parts; the gap keeps its digits where both inputs have one q, or where all ratios are known."""
+        """(q1, q2, gap) of a sum of parts.
+
+        The gap keeps its digits where q1 = q2, or where all ratios are known.
+        """
         parts = list(parts)
         q1 = q2 = joint = deficit = 0
         for part in parts:

@@ -1,11 +1,13 @@
 """Slope polynomials: a network's ``C'(1)`` as a function of the slope of its nonlinear layers, factored as the network is.
 
 Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every mix by a convex combination; the network then multiplies 1 by
-its slope polynomial ``p(psi)``, with ``p(1) = 1`` and coefficients >= 0 [DKS sec. 17.1, 21.3]. A Product of k branches adds up their
-slopes, so that ``p(1)`` is k there. The reading is formal: it takes the
-network as shaping leaves it (``sigma_b = 0``, ``C(0) = 0`` before each LayerNorm), needs neither fresh inputs of activations nor
-independent addends, and a feature map that a Sum reads twice counts as two addends. With the q value of the inputs, mixes weigh by the
-true q values and a LayerNorm that reads channel means ``m`` has its true slope ``q / (q - m^2) >= 1``, so that ``p(1) >= 1``.
+its slope polynomial ``p(psi)``, with ``p(1) = 1`` and coefficients >= 0 [DKS sec. 17.1, 21.3]. The
+slope of a Product is the sum of its k factors' slopes, so that ``p(1) = k`` there. The reading is
+formal: it assumes a shaped network (``sigma_b = 0``, ``C(0) = 0`` before each LayerNorm), does not
+check that inputs of activations are Gaussian or addends independent, and counts a feature map that
+a Sum reads twice as two addends. With the q value of the inputs, mixes are weighted by true q
+values, and a LayerNorm that reads channel means ``m`` has its true slope ``q / (q - m^2) >= 1``, so
+that ``p(1) >= 1``.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ READABLE = 80  # the number of terms up to which a polynomial is printed in full
 
 
 class Slopes(ConvexCalculus[Monomial]):
-    """The calculus of factored slope polynomials: nonlinear layers multiply by ``psi``, or by a symbol of their activation's own."""
+    """The calculus of factored slope polynomials.
+
+    Nonlinear layers multiply by ``psi``, or by one symbol per activation.
+    """
 
     def __init__(self, network: Network, q: Any = None, symbols_by_activation: bool = False) -> None:
         super().__init__(network, q)
@@ -74,7 +79,7 @@ class Slopes(ConvexCalculus[Monomial]):
 
 
 def polynomial_texts(factors: Factors, monomials: Sequence[Monomial], write: Callable[[Any], str] = str) -> list[str]:
-    """Polynomials written out in factored form, those too long to read by their degree."""
+    """Polynomials as text in factored form; long ones are given by their degree."""
     sizes, degrees = (factors.measure(monomials, largest=flag) for flag in (False, True))
     name = "a polynomial of degree %d" if write is str else r"\text{a polynomial of degree %d}"
     return [write(factors.expr(m)) if s <= READABLE else name % d for m, s, d in zip(monomials, sizes, degrees, strict=True)]
@@ -92,13 +97,14 @@ def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: 
 
     Where the factored form would have more than 50,000 terms, as in densely connected networks, it is multiplied out.
 
-    ``q``: the q value of the inputs or a mapping of every node to its own, by which sums weigh their addends; None takes all as equal, as
-    ``Q(q) = q`` at every nonlinear layer and normalised sums make them [DKS footnote 10]. Given as one q value, LayerNorms also have their
-    true slopes ``q / (q - m^2)``, ``m`` the mean over the channels they read; else slope 1.
+    ``q``: the q value of the inputs, or {node: q value}, for the weights of addends in sums. None
+    takes all q values as equal, which they are if ``Q(q) = q`` at every nonlinear layer and sums
+    are normalised [DKS footnote 10]. With one q value, LayerNorms also have their true slopes ``q /
+    (q - m^2)``, ``m`` the mean over the channels they read; otherwise slope 1.
     ``symbols_by_activation=True`` gives each activation its own ``psi_<name>``. All network inputs share one c value.
     ``expand=True`` multiplies out, exactly where weights are exact.
     Returns: a SymPy expression in ``kc.symbols.psi`` (a ``sympy.Poly`` if ``expand``), or {output: expression} for several
-    outputs. What it takes for granted is ``kc.maximal_slope(network, q).assumptions``.
+    outputs. Its assumptions are ``kc.maximal_slope(network, q).assumptions``.
     Raises: NoRule for BatchNorm and Opaque; KcalcError for a Concat of known and unknown channels.
     """
     calculus = Slopes(network, q, symbols_by_activation)

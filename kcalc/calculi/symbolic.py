@@ -1,4 +1,4 @@
-"""Kernel maps in symbols: the kernel calculus with local maps as named functions and intermediate values named."""
+"""Kernel maps in symbols: the kernel calculus with named local maps and intermediate values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ P = sp.Symbol("p", positive=True)  # the q value of the second input, as p_k in 
 def symbolic_map(network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool = False) -> Any:
     """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`, {output: composition} for several outputs.
 
-    ``q1=None``, of a Q map: the inputs' own symbols.
+    ``q1=None`` (Q maps only): every input has a symbol as its q value.
     """
     kernel, namer, states, own, others = _read(network, q1, q2, letter, assume_independent)
     arguments = formula_symbols(own, others)
@@ -51,14 +51,14 @@ def symbolic_map(network: Network, q1: Any, q2: Any, letter: str, assume_indepen
 
 
 def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[Assumption, ...]:
-    """What the kernel calculus assumes on a network whose layers have symbols."""
+    """The assumptions of the kernel calculus on a network whose layers have symbols."""
     return tuple(_read(network, 1, None, "C", assume_independent)[0].notes.values())
 
 
 def _read(
     network: Network, q1: Any, q2: Any, letter: str, assume: bool
 ) -> tuple[Kernel, Namer, dict[Node, Channels], Sequence[sp.Symbol], set[Any]]:
-    """The kernel, what named its values, the states, the inputs' symbols and the other symbols."""
+    """(kernel, namer, states, symbols of the inputs, all other symbols)."""
     network = with_exact_numbers(network)
     others: set[Any] = set(network.free_symbols)
     gap: dict[Node, Any]
@@ -106,7 +106,11 @@ def cosine_inputs(network: Network, q1: Any, q2: Any) -> tuple[dict[Node, Any], 
 
 
 def cosine(gap: sp.Expr) -> sp.Expr:
-    """``1 - gap``: a mix sum_i a_i c_i where the gap is sum_i a_i (1 - c_i) with sum_i a_i = 1; over one denominator where it has one."""
+    """``1 - gap``, simplified.
+
+    A gap ``sum_i a_i (1 - c_i)`` with ``sum_i a_i = 1`` gives ``sum_i a_i c_i``; a fraction gives
+    one fraction.
+    """
     mixed = _mixed(gap)
     if mixed is not None:
         return mixed
@@ -137,13 +141,13 @@ def _weight_and_cosine(term: sp.Expr) -> tuple[sp.Expr, sp.Expr] | None:
 
 
 def _nested(expr: sp.Expr) -> bool:
-    """Whether a denominator has denominators of its own, as where a LayerNorm divides by what it has divided."""
+    """Whether a denominator contains denominators, as after two LayerNorms in a row."""
     below = [p.base for p in expr.atoms(sp.Pow) if p.exp.is_Rational and p.exp < 0 and p.base.is_Add]
     return any(p.exp.is_Rational and p.exp < 0 and p.base.is_Add for base in below for p in base.atoms(sp.Pow))
 
 
 def tidy(expr: sp.Expr) -> sp.Expr:
-    """Linear mixes multiplied out; functions left as they are."""
+    """Products of sums multiplied out, arguments of functions left unchanged."""
     return sp.expand(expr, deep=False, power_base=False, power_exp=False, log=False)
 
 
@@ -235,7 +239,10 @@ def _closed_cosine(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
 
 
 class Namer:
-    """The naming kernel as a calculus that also names the state at cut points, and elsewhere where expressions are ``long``."""
+    """The calculus ``kernel`` with the states' values replaced by named symbols.
+
+    Values get a name at nodes that all paths cross, and elsewhere from ``long`` operations on.
+    """
 
     long = NAMED_SIZE
 
@@ -250,7 +257,7 @@ class Namer:
         maps.reserved = frozenset(map(sp.latex, network.free_symbols))
 
     def rule(self, op: Primitive, node: Node, inputs: list[Channels]) -> Channels:
-        """The kernel's rule, its result renamed."""
+        """The state from the kernel's rule, with named values."""
         state = self.kernel.rule(op, node, inputs)
         cut = node in self.cuts and len(state.groups) == 1
         state = state.map(lambda pair: self._named(pair, node, cut))
@@ -261,7 +268,7 @@ class Namer:
         return state
 
     def finish(self) -> None:
-        """Keep the definitions made after the last cut."""
+        """Put the definitions made after the last cut node into a stage of their own."""
         if self.pending:
             self.stages.append(Stage(tuple(self.pending), ()))
             self.pending = []

@@ -1,9 +1,11 @@
-"""The tangent kernel as a calculus: kernel maps followed together with their derivative in the covariances.
+"""The tangent kernel as a calculus: kernel maps together with their derivative in the covariances.
 
-Write ``k`` for the covariance of one channel of a feature map at two inputs. By Price's theorem ``d E[f(u) g(v)] / dk = E[f'(u) g'(v)]``,
-which is how tangent kernels travel through activations; so the kernel calculus, carried to first order in a perturbation ``e`` of the
-covariances, carries the tangent kernel too. Every Affine adds ``e`` times the kernel of its own parameters to the covariance of its output;
-the coefficient of ``e`` at the network's output is the tangent kernel. Sums, shared branches, fusions and norms need no rules of their own.
+Write ``k`` for the covariance of one channel of a feature map at two inputs. By Price's theorem
+``d E[f(u) g(v)] / dk = E[f'(u) g'(v)]``, and the right-hand side is the factor that an activation
+gives to a tangent kernel. So the kernel calculus to first order in a perturbation ``e`` of the
+covariances carries the tangent kernel too. Every Affine adds ``e`` times the kernel of its own
+parameters to the covariance of its output; the coefficient of ``e`` at the network's output is the
+tangent kernel. Sums, shared branches, fusions and norms need no rules of their own.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ CENTRE = "only the centre tap of a Delta-initialised convolution is counted as a
 class Tangent:
     """The calculus of tangent kernels over the number system of ``kernel``; gaps are jets of order one.
 
-    ``seeds``: {Affine node: weight of its parameters' kernel}, a number or an array with leading axes of its own; None counts every Affine
-    once. ``fan_in``: what each Affine sums over, for the standard parameterisation; None for the NTK parameterisation, where
-    ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of unit variance. [DKS sec. 24]
+    ``seeds``: {Affine node: weight of the kernel of its parameters}, 0 for other Affines; a weight
+    is a number or an array that broadcasts against the states. None counts every Affine once.
+    ``fan_in``: {Affine node: number of its addends} for the standard parameterisation; None for the
+    NTK parameterisation, where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of unit
+    variance. [DKS sec. 24]
     """
 
     kernel: Kernel
@@ -45,7 +49,7 @@ class Tangent:
         self.uniform = self.kernel.uniform
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a primitive emits; new weights add the kernel of their parameters to first order."""
+        """The state a primitive emits; new weights add ``e`` times their parameters' kernel."""
         if isinstance(op, Post):
             refuse_jumps(op.activation, node)
         state = self.kernel.rule(op, node, inputs)
@@ -61,7 +65,9 @@ class Tangent:
     def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
         """The kernel of the layer's own parameters over sqrt(q1 q2).
 
-        It is the layer's cosine; in the standard parameterisation, ``fan_in E x1 x2 + 1`` over sqrt(q1 q2).
+        NTK parameterisation: the cosine c of the layer's output, as its parameters' kernel is its
+        covariance. Standard parameterisation: ``(fan_in E x1 x2 + 1) / sqrt(q1 q2)``, without the 1
+        where the layer has no bias; x is the layer's input, q1 and q2 are those of its output.
         """
         if self.fan_in is None:
             return 1 - pair.moments.gap.value
@@ -75,7 +81,7 @@ class Tangent:
 
     @staticmethod
     def _seeded(pair: Pair, amount: Number) -> Pair:
-        """The feature map with ``e * amount`` more cosine; it is one fresh atom, as the output of an Affine is."""
+        """The output of an Affine, one atom, with ``e * amount`` added to its cosine."""
         (term,) = pair.terms
         old = pair.moments
         gap = Jet((old.gap.value, old.gap.coefficients[1] - amount))
@@ -83,14 +89,14 @@ class Tangent:
         return replace(pair, moments=moments, terms=(replace(term, atom=replace(term.atom, moments=moments)),))
 
     def kernels(self, state: Channels) -> tuple[Number, Number]:
-        """(NNGP, NTK) of a feature map: its covariance, averaged over channels, and the derivative of that in e."""
+        """(NNGP, NTK): the covariance averaged over channels, and its derivative in e."""
         q1, q2, gap = self.whole(state)
         norm = self.kernel.algebra.moments.geometric(q1, q2)
         return norm * (1 - gap.value), -norm * gap.coefficients[1]
 
 
 def refuse_jumps(phi: Activation, node: Node) -> None:
-    """Raises KcalcError where the activation jumps: its gradient is 0 almost everywhere, so what gradient descent sees is not C'."""
+    """Raise KcalcError if phi jumps: phi' misses the jump, so that E phi' phi' is not C'."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"node {node!r}: {phi.name} jumps, so its gradient misses the jump, and the tangent kernel of the layers before it is not "

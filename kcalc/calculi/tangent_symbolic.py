@@ -1,4 +1,7 @@
-"""The tangent kernel in symbols: a named composition in which ``c_k`` are cosines and ``t_k`` their tangents, kernels over sqrt(q1 q2)."""
+"""The tangent kernel in symbols: a composition of named cosines ``c_k`` and tangents ``t_k``.
+
+``t_k`` is the tangent kernel of a feature map over sqrt(q1 q2).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def symbolic_kernels(
     fan_in: Mapping[Node, int] | None = None,
     assume_independent: bool = False,
 ) -> dict[Node, tuple[Composition, Composition]]:
-    """{output: (NNGP, NTK)} as compositions in the symbol ``c`` (one ``c_input`` each where there are several inputs)."""
+    """{output: (NNGP, NTK)} as compositions in ``c``, for several inputs in ``c_<input>``."""
     network = with_exact_numbers(network)
     cosines, first, second = cosine_inputs(network, q1, q2)
     others = network.free_symbols | first.free_symbols | second.free_symbols
@@ -54,10 +57,10 @@ def symbolic_kernels(
 
 
 class NamedSlopes(NamedMaps):
-    """Local maps and their slopes ``DC_phi``, kept as functions."""
+    """Local maps ``C_phi`` and their derivatives ``DC_phi`` as named functions."""
 
     def gap(self, phi: Activation, gap: Jet, q1: sp.Expr, q2: sp.Expr) -> Jet:
-        """1 - C and its derivative of an activation, by name."""
+        """The Jet (1 - C, its coefficient of e) behind phi, written with the named functions."""
         (value,) = super().gap(phi, gap, q1, q2).coefficients
         phi, _ = unscaled(phi)
         uniform = q1 == q2
@@ -80,7 +83,7 @@ def _closed_slope(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
 
 
 class TangentNamer(Namer):
-    """Names cosines and tangents alike, and early: each is used in both."""
+    """Names tangents as well as cosines, from 6 operations on, as NNGP and NTK share them."""
 
     long = 6
 

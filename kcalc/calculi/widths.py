@@ -1,4 +1,4 @@
-"""Widths that a network does not state: ``features=`` of the calculi at finite width and of the JAX backend."""
+"""The argument ``features=``: widths of layers that state none, for finite widths and JAX."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def filled(network: Network, features: int | None, *kinds: type[Layer]) -> Netwo
 def given_widths(network: Network, features: Any, symbols: bool = False) -> tuple[dict[Node, Any], Any]:
     """({node: width}, the width of others) of ``features``: one width, or {node: width} with None for all other nodes.
 
-    ``symbols``: SymPy expressions serve too. Raises: KcalcError for nodes that have none to give, contradictions, and what is no width.
+    ``symbols``: SymPy expressions are allowed. Raises: KcalcError for nodes other than Affine and
+    Input, widths that contradict the layer, and values that are no width.
     """
     given = dict(features) if isinstance(features, Mapping) else {None: features}
     default = given.pop(None, None)
@@ -50,8 +51,9 @@ def given_widths(network: Network, features: Any, symbols: bool = False) -> tupl
 def with_widths(network: Network, features: Any = None, symbols: bool = False) -> Network:
     """The network with ``features`` written into its Affine and Input layers; see :func:`given_widths`.
 
-    A Concat that says in what ratio its inputs have channels says no more once their widths are known.
-    Raises: KcalcError also where they are not in that ratio.
+    A Concat that states the ratio of its inputs' channels loses that statement once their widths
+    are known.
+    Raises: KcalcError also where the widths are not in that ratio.
     """
     widths, default = given_widths(network, features, symbols)
     if not widths and default is None:

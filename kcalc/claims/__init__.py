@@ -1,4 +1,4 @@
-"""What holds of the source papers: claims with their checks, run by :func:`verify` and shown by its report."""
+"""Statements of the source papers as claims with checks, which :func:`verify` runs and reports."""
 
 from .claim import Claim, Evidence, Method, Paper, Verdict
 from .errata import Erratum, errata

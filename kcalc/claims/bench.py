@@ -1,4 +1,4 @@
-"""What a check works with: random numbers, a budget, and the ways to decide."""
+"""The tools of a check: random numbers, a budget, and comparisons that give evidence."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ Array = np.ndarray
 BUDGETS = ("quick", "full")
 THRESHOLD = 4.5  # standard errors
 _DIGITS = 50
-_ROUNDS = 4000  # of subdivision
-_LEAST = 30  # samples whose spread tells a standard error
+_ROUNDS = 4000  # most pieces of a subdivision
+_LEAST = 30  # fewest samples from which a standard error is estimated
 
 
 @dataclass
 class Bench:
-    """``rng``: a generator of the claim's own.  ``budget``: "quick" or "full".
+    """The tools of one claim's check.
 
-    ``amended``: whether the paper prints something else than the claim states.  Findings are about the statement unless they say
-    otherwise; counterexamples, for amended claims, about the printed form.
+    ``rng``: a generator for this claim only.  ``budget``: "quick" or "full".
+    ``amended``: whether the paper prints another statement than
+    the claim.  Each method returns :class:`Evidence`, by default about the claim's statement;
+    :meth:`counterexample` of an amended claim is by default about the printed form.
     """
 
     rng: np.random.Generator
@@ -36,7 +38,7 @@ class Bench:
     amended: bool = False
 
     def size(self, quick: T, full: T) -> T:
-        """How much to do."""
+        """``quick`` or ``full``, by the budget."""
         return full if self.budget == "full" else quick
 
     def _say(
@@ -53,7 +55,11 @@ class Bench:
     # -- exact -----------------------------------------------------------------------------------------------------------------------
 
     def exact(self, difference: Any, what: str, about: str | None = None) -> Evidence:
-        """Whether an expression is identically 0: simplified to 0, or shown not to be by its value at a point, in 50 digits."""
+        """Whether an expression is identically 0.
+
+        It holds if SymPy simplifies the expression to 0; it fails if its value at a random point,
+        in 50 digits, is not 0.
+        """
         expr = sp.sympify(difference, strict=True)
         for simplify in (sp.expand, sp.simplify, lambda e: sp.simplify(sp.expand_func(e.rewrite(sp.exp)))):
             if simplify(expr) == 0:
@@ -77,9 +83,9 @@ class Bench:
                         {"compared": int(found.size), "worst_error": error, "tolerance": tolerance} | data)  # fmt: skip
 
     def at_most(self, left: Any, right: Any, what: str, rounding: float = 1e-12, about: str | None = None, **data: Any) -> Evidence:
-        """left <= right everywhere, but for ``rounding`` max(1, |right|).
+        """left <= right + ``rounding`` max(1, |right|), everywhere.
 
-        The margin is the least right - left, with that rounding.
+        The margin is the least difference of the two sides.
         """
         left, right = np.broadcast_arrays(np.asarray(left, dtype=float), np.asarray(right, dtype=float))
         if left.size == 0 or np.isnan(left).any() or np.isnan(right).any():
@@ -91,7 +97,10 @@ class Bench:
         )
 
     def counterexample(self, violated_by: float, what: str, about: str | None = None, tolerance: float = 1e-9, **data: Any) -> Evidence:
-        """One instance that a form must satisfy and fails by ``violated_by`` > 0; where it does not fail, the form is not refuted by it."""
+        """One instance in which a statement is violated by ``violated_by``.
+
+        Below ``tolerance`` it counts as satisfied.
+        """
         fails = bool(violated_by > tolerance)
         margin = -float(violated_by) + (0.0 if fails else tolerance)
         about = about or (PRINTED if self.amended else STATEMENT)
@@ -111,8 +120,10 @@ class Bench:
     ) -> Evidence:
         """Whether the mean of independent samples is ``truth`` within ``threshold`` standard errors.
 
-        ``error``: the standard error, where ``samples`` is the estimate itself.  The margin is the threshold less |z|.  Undecided where
-        the samples would agree with 0 as well as with a ``truth`` other than 0, and where there are fewer than 30 for a truth of 0.
+        ``error``: the standard error, where ``samples`` is the estimate itself.  The margin is the
+        threshold less |z|, z the deviation in standard errors.  Undecided where the samples agree
+        with 0 as well as with a ``truth`` other than 0, and where there are fewer than 30 samples
+        for a truth of 0.
         """
         values = np.asarray(samples, dtype=float)
         mean = float(values.mean())
@@ -130,9 +141,11 @@ class Bench:
     def certified(
         self, function: Callable[[Any], Any], low: Any, high: Any, what: str, about: str | None = None, digits: int = 30, **data: Any
     ) -> Evidence:
-        """function >= 0 on [low, high], proved by subdivision: ``function`` maps a ball (python-flint's arb) to one that holds its values.
+        """function >= 0 on [low, high], proved by subdivision.
 
-        Put what vanishes at an end into a factor that is left out.  The margin is a proven lower bound.
+        ``function`` maps a ball (python-flint's arb) to a ball that contains its values there.  If
+        it vanishes at an end, divide it by a factor that vanishes there.  The margin is a proven
+        lower bound.
         """
         import flint
 
@@ -157,9 +170,10 @@ class Bench:
         return self._say(about, Method.CERTIFIED, True, what, least, {"pieces": pieces, "interval": [str(low), str(high)]} | data)
 
     def proved(self, quantities: Sequence[Any], what: str, about: str | None = None, **data: Any) -> Evidence:
-        """Quantities that must be >= 0: certified lower bounds (floats, from enclosures computed elsewhere), balls, or exact numbers.
+        """quantities >= 0, each a certified lower bound (a float), a ball, or an exact number.
 
-        A negative exact number or a ball below 0 refutes; a negative lower bound decides nothing.
+        A negative exact number or a ball below 0 refutes the claim; a negative lower bound leaves
+        it undecided.
         """
         ends = [_ends(value) for value in quantities]
         if not ends or any(math.isnan(low) for low, _ in ends):
@@ -170,7 +184,10 @@ class Bench:
 
 
 def _ends(value: Any) -> tuple[float, float]:
-    """A lower and an upper bound, of the right sign, of a float (a lower bound itself), a ball, or an exact number."""
+    """(lower, upper) bound of a certified lower bound (a float), a ball, or an exact number.
+
+    Conversion to float keeps their signs.
+    """
     if isinstance(value, float):
         return float(value), math.inf
     if isinstance(value, int | np.integer | sp.Rational):

@@ -1,4 +1,4 @@
-"""Claims: statements of the source papers, how each is checked, and what the evidence says of it."""
+"""Claims: statements of the source papers, their checks, and verdicts from evidence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..foundation.printing import Shown
 
 
 class Verdict(StrEnum):
-    """What the evidence says of a claim."""
+    """The verdict on a claim."""
 
     HOLDS = "holds"
     CAVEAT = "holds with caveat"
@@ -26,9 +26,10 @@ class Verdict(StrEnum):
 
 
 class Method(StrEnum):
-    """How a piece of evidence was got.
+    """The method of a piece of evidence.
 
-    exact: a symbolic identity.  certified: ball arithmetic over whole intervals.  numeric: compared with values of another path.
+    exact: a symbolic identity.  certified: ball arithmetic over whole intervals.  numeric:
+    comparison with an independent computation.
     statistical: Monte Carlo with its standard error.  counterexample: one instance, small enough to be checked by hand.
     """
 
@@ -68,7 +69,7 @@ def tally(verdicts: Iterable[Verdict]) -> str:
 
 
 def _plural(phrase: str) -> str:
-    """Verbs in the plural."""
+    """The phrase with its verb in the plural."""
     return re.sub(r"\b(hold|fail)s\b", r"\1", re.sub("^is ", "are ", phrase))
 
 
@@ -77,8 +78,9 @@ class Evidence:
     """One finding about a claim.
 
     ``about``: "statement", or "printed" for the printed form that fails, or for the statement without its caveat.  ``holds``: None where
-    the budget did not suffice.  ``margin``: by how much it holds (or fails, if negative), in the units that ``what`` says.  ``data``:
-    numbers, seeds, counts; plain JSON values.
+    the budget did not suffice.  ``what``: a description of the comparison.  ``margin``: the amount
+    by which it holds (negative: fails), in the units of the comparison.  ``data``: numbers, seeds,
+    counts; plain JSON values.
     """
 
     about: str
@@ -95,7 +97,7 @@ class Evidence:
 
 
 Check = Callable[[Any], Iterable[Evidence]]
-"""Of a :class:`kcalc.claims.bench.Bench`."""
+"""A check: a function of a :class:`kcalc.claims.bench.Bench` that yields evidence."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,11 @@ class Claim(Shown):
     """One statement of a paper.
 
     ``statement``: the form that holds, LaTeX in text ($...$ for formulas).  ``printed``: a mathematically different form that the paper
-    prints and that fails; ``caveat``: a hypothesis or limit that the paper leaves out.  ``expected``: the verdict that kcalc stands by.
-    ``reason``: why it cannot be decided here, for claims without a check.  ``theorem``: whether it is a theorem, proposition, lemma or
-    corollary.  ``may_stay_open``: that the quick budget may be too small for it, so that "undecided" contradicts nothing there.
+    prints and that fails; ``caveat``: a hypothesis or limit that the paper leaves out.
+    ``expected``: the verdict that the check must reach.  ``reason``: the reason why it cannot be
+    decided here, for claims without a check.  ``theorem``: whether it is a theorem, proposition,
+    lemma or corollary.  ``may_stay_open``: the quick budget may be too small, so that "undecided"
+    is no contradiction.
     """
 
     id: str
@@ -130,7 +134,7 @@ class Claim(Shown):
             raise KcalcError(f"claim {self.id}: a caveat belongs to a claim that holds with one, and the other way round")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A claim of a paper is pickled by its id: its check is a function of this package."""
+        """Pickle a registered claim by its id, as its check cannot be pickled."""
         from .registry import all, get
 
         known = any(claim is self for claim in all())
@@ -138,7 +142,7 @@ class Claim(Shown):
 
     @property
     def amended(self) -> bool:
-        """Whether the paper prints something else: another form, or the statement without its caveat."""
+        """Whether the paper prints another form, or the statement without its caveat."""
         return self.printed is not None or self.caveat is not None
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,10 +162,11 @@ class Claim(Shown):
 
 
 def verdict(claim: Claim, evidence: Sequence[Evidence]) -> Verdict:
-    """The verdict that follows from the evidence; a statement without evidence, or with undecided evidence, is not taken to hold.
+    """The verdict that follows from the evidence.
 
-    Findings about the printed form are refutations of it: each must fail, and one that holds contradicts the claim as much as a failure
-    of the statement does.
+    A statement without evidence, or with undecided evidence, is undecided. Evidence about the
+    printed form must fail: if some of it holds and some fails, or if the statement itself fails, an
+    amended claim is contradicted.
     """
     if claim.check is None:
         return Verdict.NOT_DECIDABLE
@@ -182,7 +187,7 @@ def verdict(claim: Claim, evidence: Sequence[Evidence]) -> Verdict:
 
 @dataclass
 class Paper:
-    """One source text: its short name, what it is, and its claims in the order of the text."""
+    """One source text: its short name, its title, and its claims in the order of the text."""
 
     name: str
     title: str
@@ -203,7 +208,8 @@ class Paper:
     ) -> Callable[[Check], Check]:
         """Register the decorated function as the check of a claim; arguments as for :class:`Claim`.
 
-        ``printed`` and ``caveat`` say what verdict is expected, unless ``expected`` does.
+        The expected verdict is CORRECTED with ``printed``, CAVEAT with ``caveat``, otherwise
+        ``expected``.
         """
 
         def register(check: Check) -> Check:
@@ -214,7 +220,7 @@ class Paper:
         return register
 
     def undecidable(self, id: str, place: str, statement: str, reason: str) -> None:
-        """Register a claim that cannot be decided here: results of experiments, bounds that only the literature proves."""
+        """Register a claim that cannot be decided here, such as the result of an experiment."""
         self._add(Claim(id, self.name, place, statement, Verdict.NOT_DECIDABLE, reason=reason))
 
     def _add(self, claim: Claim) -> None:

@@ -1,4 +1,7 @@
-"""Slips of the copies in which the papers were read: letters, indices, lost signs, words. They have no verdict and are not counted."""
+"""Slips of the copies in which the papers were read: letters, indices, lost signs, words.
+
+They have no verdict and do not count as claims.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from .registry import wanted_papers
 class Erratum:
     """One slip of the copy of a paper.
 
-    ``paper``: its short name.  ``place``: section, equation or table.  ``printed``: what the copy says, LaTeX in text.  ``meant``: what the
-    paper means there.  ``claim``: the id of the claim that states and checks the meant form, if there is one.
+    ``paper``: its short name.  ``place``: section, equation or table.  ``printed``: the text of the
+    copy, LaTeX in text.  ``meant``: the correct text.  ``claim``: the id of the claim that states
+    and checks the correct form, if there is one.
     """
 
     paper: str
@@ -26,8 +30,8 @@ class Erratum:
 def errata(paper: str | Iterable[str] | None = None) -> tuple[Erratum, ...]:
     """The slips of the copies, in the order of the papers.
 
-    ``paper``: of one paper ("dks", "tat", "scaling", "gradient", "skips"), or several; None: of all.
-    Raises: KcalcError for no or an unknown paper.
+    ``paper``: one paper ("dks", "tat", "scaling", "gradient", "skips"), several, or None for all.
+    Raises: KcalcError for an unknown paper, or an empty list.
     """
     wanted = wanted_papers(paper)
     return tuple(row for row in ERRATA if row.paper in wanted)

@@ -1,4 +1,4 @@
-"""Families that claims are checked on: C maps, activations, networks, inputs."""
+"""Families of test objects for checks: C maps, activations, networks, inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINKED = ("relu", "elu", "selu", "hard_tanh", "relu6", "leaky_relu")
 
 
 def activations(*names: str) -> list[Activation]:
-    """The activations of those names."""
+    """The activations with these names."""
     return [activation(name) for name in names]
 
 
@@ -32,7 +32,7 @@ class PowerMap:
         return np.polynomial.polynomial.polyval(np.asarray(c, dtype=float), self.weights)
 
     def derivative(self, order: int) -> PowerMap:
-        """C^(order), whose weights do not add up to 1."""
+        """The derivative C^(order); its weights do not add up to 1."""
         return PowerMap(np.polynomial.polynomial.polyder(self.weights, order))
 
     def iterate(self, c: Array | float, times: int) -> Array:
@@ -43,7 +43,7 @@ class PowerMap:
 
 
 def power_maps(rng: np.random.Generator, count: int, degree: int = 12, zero: bool = False, odd: bool = False) -> list[PowerMap]:
-    """Random positive definite C maps, sparse and dense ones; ``zero``: with C(0) = 0; ``odd``: odd ones."""
+    """Random positive definite C maps, sparse and dense; ``zero``: with C(0) = 0; ``odd``: odd."""
     out = []
     for _ in range(count):
         weights = rng.exponential(size=degree + 1) ** rng.uniform(0.5, 6) * (rng.random(degree + 1) < rng.uniform(0.2, 1))
@@ -59,7 +59,7 @@ def power_maps(rng: np.random.Generator, count: int, degree: int = 12, zero: boo
 
 
 def residual_network(rng: np.random.Generator, phi: str | Activation = "tanh", blocks: int = 3, normalised: bool = True) -> Network:
-    """A random network of residual blocks, nested ones and concatenations among them; normalised sums."""
+    """A random network of residual blocks, some of them nested, with normalised sums."""
     phi = activation(phi)
     parts = [combinators.chain(Input(), Affine())]
     for _ in range(blocks):

@@ -1,4 +1,4 @@
-"""What verifying one claim gave."""
+"""The result of verifying one claim."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from .registry import get
 
 @dataclass(frozen=True, repr=False)
 class Finding(Shown):
-    """What verifying one claim gave.  ``error``: what its check raised, if it did; then the verdict is "undecided"."""
+    """The result of verifying one claim: verdict, evidence and time in seconds.
+
+    ``error``: the exception of its check, if any, as text; then the verdict is "undecided".
+    """
 
     claim: Claim
     verdict: Verdict
@@ -23,23 +26,26 @@ class Finding(Shown):
 
     @property
     def expected(self) -> bool:
-        """Whether the verdict is the one kcalc stands by, or "undecided" of a claim for which the budget may be too small."""
+        """Whether the verdict is as expected, or "undecided" for a claim that may stay open."""
         return self.verdict is self.claim.expected or (self.undecided and self.claim.may_stay_open)
 
     @property
     def undecided(self) -> bool:
-        """Whether the evidence does not suffice; a check that failed with an error is another matter."""
+        """Whether the evidence does not suffice for a verdict.
+
+        False for checks that raised an error.
+        """
         return self.verdict is Verdict.UNDECIDED and self.error is None
 
     @property
     def margin(self) -> float | None:
-        """The least margin of what was found to hold."""
+        """The least margin of the evidence that holds."""
         margins = [item.margin for item in self.evidence if item.holds and item.margin is not None]
         return min(margins) if margins else None
 
     @property
     def methods(self) -> str:
-        """The methods, each once."""
+        """The methods of the evidence, each once."""
         return ", ".join(dict.fromkeys(str(item.method) for item in self.evidence)) or "none"
 
     def __repr__(self) -> str:
@@ -61,15 +67,18 @@ class Finding(Shown):
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
-        """From :meth:`to_dict`; the verdict follows from the evidence anew. Raises: KcalcError, or what Python does, for others."""
+        """The inverse of :meth:`to_dict`; the verdict is computed again and compared.
+
+        Raises: KcalcError, ValueError, KeyError, TypeError or AttributeError for other data.
+        """
         claim, error = get(_typed(data["id"], str)), _typed(data["error"], str, type(None))
         items = tuple(_item(item) for item in _typed(data["evidence"], list))
         seconds = float(_typed(data["seconds"], int, float))
         said = Verdict.UNDECIDED if error is not None else verdict(claim, items)
         if said != data["verdict"] or not 0 <= seconds < math.inf:
-            raise ValueError("a verdict that does not follow from the evidence, or a time that is none")
+            raise ValueError("the verdict does not follow from the evidence, or seconds is no time")
         if error is None and bool(items) != (claim.check is not None):
-            raise ValueError("a claim with a check has evidence, and no other")
+            raise ValueError("a claim has evidence if and only if it has a check")
         return cls(claim, said, items, seconds, error)
 
 
@@ -84,5 +93,5 @@ def _item(data: Any) -> Evidence:
 
 def _typed(value: Any, *types: type, bools: bool = False) -> Any:
     if not isinstance(value, types) or (isinstance(value, bool) and not bools):
-        raise TypeError(f"{type(value).__name__} where there should be {types[0].__name__}")
+        raise TypeError(f"expected {types[0].__name__}, got {type(value).__name__}")
     return value

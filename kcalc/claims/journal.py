@@ -1,4 +1,4 @@
-"""Journals: what is finished of a run, so that an interrupted one goes on where it was."""
+"""Journals: files with the findings of a run, from which an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from .claim import SCHEMA
 from .finding import Finding
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_SHOWN = 120  # characters of what a file says, in a message
+_SHOWN = 120  # most characters quoted from a file in a message
 
 
 @dataclass
 class Journal:
-    """Findings, a JSON line each behind a line that says of which run they are; a last line cut short is dropped.
+    """The findings of a run: a first line that describes the run, then one JSON line per finding.
 
-    ``path``: a regular file, a link to one, or a name that is free. A link stays: what it points to is written.
+    A truncated last line is dropped. ``path``: a regular file, a link to one (its target is
+    written), or the name of a new file; None: nothing is written. ``known``: {claim id: finding}.
     """
 
     path: Path | None
@@ -85,12 +86,15 @@ class Journal:
 
 
 def check_file(path: Path, refusal: str = "cannot write") -> None:
-    """Refuse what is no regular file and could not become one; nothing is changed. Raises: KcalcError."""
+    """Refuse paths that are no regular file and where none could be created; no file is changed.
+
+    Raises: KcalcError, its message beginning with ``refusal``.
+    """
     told = f"{refusal} {printable(path)}"
     try:
         target = path.resolve()
         if path.is_symlink() and target.is_symlink():
-            raise KcalcError(f"{told}: a link that leads nowhere")
+            raise KcalcError(f"{told}: a link whose target cannot be found")
         if not target.parent.is_dir():
             raise KcalcError(f"{told}: its folder does not exist")
         if target.exists():
@@ -106,7 +110,7 @@ def check_file(path: Path, refusal: str = "cannot write") -> None:
 
 
 def printable(text: object) -> str:
-    """Text from outside for a message: without control characters, and cut."""
+    """Text from a file for a message: control characters replaced, cut after _SHOWN characters."""
     shown = _CONTROL.sub("?", str(text))
     return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
 

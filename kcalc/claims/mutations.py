@@ -1,4 +1,4 @@
-"""Formulas of kcalc, each spoilt on purpose: claims that no mutation makes fail would prove nothing."""
+"""Mutations: formulas changed on purpose, to show that the checks of claims detect errors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ Change = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Mutation:
-    """One formula and how it is spoilt.
+    """A change of one formula.
 
-    ``target``: "module:function" or "module:Class.method" below kcalc; ``change``: of what it returns.  ``claims``: those that notice.
+    ``target``: "module:function" or "module:Class.method" below kcalc; ``change``: applied to its
+    result.  ``claims``: the ids of claims
+    whose checks detect the change.
     """
 
     name: str
@@ -35,7 +37,7 @@ class Mutation:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """kcalc with the formula spoilt: in a process of its own, for what was computed before is kept in caches."""
+        """kcalc with the changed formula; use a new process, as caches keep earlier results."""
         module, _, path = self.target.partition(":")
         owner: Any = importlib.import_module(f"kcalc.{module}")
         *outer, last = path.split(".")
@@ -78,21 +80,21 @@ def _bound(function: Any) -> Iterator[tuple[Any, str]]:
                     yield module, attribute
 
 
-# -- how to spoil ------------------------------------------------------------------------------------------------------------------------
+# -- changes -----------------------------------------------------------------------------------------------------------------------------
 
 
 def times(factor: float) -> Change:
-    """A wrong factor."""
+    """The change by a wrong factor."""
     return lambda value: value * factor
 
 
 def part(index: int, change: Change) -> Change:
-    """One of several results."""
+    """The change of one element of a result that is a tuple or list."""
     return lambda values: type(values)((*values[:index], change(values[index]), *values[index + 1 :]))
 
 
 def negative(value: Any) -> Any:
-    """A wrong sign."""
+    """The change of sign."""
     return -value
 
 
@@ -101,29 +103,35 @@ def _shifted(ends: tuple[float, float]) -> tuple[float, float]:
 
 
 def caught(mutation: Mutation, claims: Iterable[str] | None = None, budget: str = "quick", seed: int = 0) -> Iterator[str]:
-    """The claims (by default the mutation's own) that notice it, one after the other. For a process of its own."""
+    """The ids of the claims (by default the mutation's) that detect it, one by one.
+
+    Use a new process, as caches keep earlier results.
+    """
     found = [get(id) for id in (mutation.claims if claims is None else claims)]
     with mutation.applied():
         yield from (claim.id for claim in found if noticed(claim, budget, seed))
 
 
 def noticed(claim: Claim, budget: str = "quick", seed: int = 0) -> bool:
-    """Whether ``kcalc verify`` would find a contradiction in a claim, errors among them; no more is computed than shows it."""
+    """Whether ``kcalc verify`` would report a contradiction or an error for a claim.
+
+    The check stops at the first piece of evidence that decides this.
+    """
     evidence: list[Evidence] = []
     try:
         for item in claim.check(bench_of(claim, budget, seed)) if claim.check else ():
             evidence.append(item)
             if item.about == STATEMENT and item.holds is False and claim.expected is not Verdict.REFUTED:
                 return True
-    except Exception:  # whatever a spoilt formula leads to
+    except Exception:  # a changed formula may raise anything
         return True
     return not Finding(claim, verdict(claim, evidence), tuple(evidence), 0.0).expected
 
 
 def run(names: Iterable[str] | None = None, processes: int | None = None) -> dict[str, list[str]]:
-    """{mutation: the first of its claims that noticed, or nothing}, a fresh process each; by default of all mutations.
+    """{mutation: [first of its claims that detects it], or []}, by default for all mutations.
 
-    Raises: KcalcError for unknown names.
+    Each mutation runs in a new process. Raises: KcalcError for unknown names.
     """
     import multiprocessing
     import os
@@ -132,7 +140,7 @@ def run(names: Iterable[str] | None = None, processes: int | None = None) -> dic
     chosen = [mutation(name).name for name in ([item.name for item in MUTATIONS] if names is None else names)]
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if forks else "spawn")
-    if forks:  # one process imports everything, and each mutation has a copy of it
+    if forks:  # one process imports everything, and is forked for each mutation
         context.set_forkserver_preload([__name__, *PAPERS.values()])
     with ProcessPoolExecutor(processes or os.cpu_count() or 1, mp_context=context, max_tasks_per_child=1) as pool:
         return dict(zip(chosen, pool.map(_caught_by_name, chosen), strict=True))
@@ -143,7 +151,7 @@ def _caught_by_name(name: str) -> list[str]:
 
 
 def mutation(name: str) -> Mutation:
-    """The mutation of that name. Raises: KcalcError for an unknown one."""
+    """The mutation of the given name. Raises: KcalcError for an unknown name."""
     known = {item.name: item for item in MUTATIONS}
     if name not in known:
         raise unknown("mutation", name, known)

@@ -42,7 +42,7 @@ nav a { color: inherit; } nav li { margin: .2rem 0; }
 
 
 def page(report: Any) -> str:
-    """The whole page."""
+    """The report as the text of one HTML page."""
     found = _by_paper(report)
     sections = "".join(_section(name, title, findings) for name, title, findings in found)
     links = "".join(
@@ -88,7 +88,7 @@ def _section(name: str, title: str, findings: list[Finding]) -> str:
 
 
 def _errata(names: list[str]) -> str:
-    """The slips of the copies of these papers, as a table."""
+    """The errata of these papers as HTML tables."""
     titles = {paper.name: paper.title for paper in papers()}
     head = "<tr><th>place</th><th>printed</th><th>meant</th><th>claim</th></tr>"
     parts = []
@@ -132,7 +132,7 @@ def _evidence(item: Evidence, claim: Claim) -> str:
 
 
 def _listed(data: Mapping[str, Any]) -> str:
-    """Numbers to four digits; all of them are in the JSON report."""
+    """Data as text, numbers to four digits; the JSON report has all digits."""
     return "; ".join(f"{name.replace('_', ' ')}: {_value(value)}" for name, value in data.items())
 
 

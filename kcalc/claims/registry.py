@@ -18,7 +18,7 @@ PAPERS: dict[str, str] = {
     "gradient": "kcalc.claims.per_layer_gradient",
     "skips": "kcalc.claims.skip_normalisation",
 }
-"""{short name: where the paper's claims are}; each of these modules has a ``PAPER``."""
+"""{short name of a paper: module of its claims}; each of these modules has a ``PAPER``."""
 
 
 @lru_cache(maxsize=1)
@@ -33,13 +33,19 @@ def papers() -> tuple[Paper, ...]:
 
 
 def all(paper: str | Iterable[str] | None = None) -> tuple[Claim, ...]:
-    """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips"). Raises: KcalcError for no or an unknown paper."""
+    """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips").
+
+    Raises: KcalcError for an unknown paper, or an empty list.
+    """
     wanted = wanted_papers(paper)
     return tuple(claim for source in papers() if source.name in wanted for claim in source.claims.values())
 
 
 def wanted_papers(paper: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The short names that are asked for, all of them for None. Raises: KcalcError for none or an unknown one."""
+    """The requested short names of papers; None means all.
+
+    Raises: KcalcError for an unknown paper, or an empty list.
+    """
     wanted = tuple(PAPERS) if paper is None else (paper,) if isinstance(paper, str) else items(paper, "paper")
     if not wanted:
         raise KcalcError("paper is empty; leave it out for all papers")
@@ -50,7 +56,7 @@ def wanted_papers(paper: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def get(id: str) -> Claim:
-    """The claim of that name. Raises: KcalcError with the nearest ones."""
+    """The claim with an id. Raises: KcalcError for an unknown id, suggesting the nearest."""
     known = {claim.id: claim for claim in all()}
     if not is_key(id, known):
         asked = id if isinstance(id, str) else glimpse(id)
@@ -59,7 +65,7 @@ def get(id: str) -> Claim:
 
 
 def _nearest(id: str, known: Iterable[str]) -> list[str]:
-    """Three ids like it in any case of letters, those of the same paper first."""
+    """The three most similar ids, regardless of case, ids of the same paper first."""
     prefix, names = id.lower().partition("-")[0], {name.lower(): name for name in known}
     own = [name for name in names if name.partition("-")[0] == prefix]
     near = difflib.get_close_matches(id.lower(), own, n=3, cutoff=0.4) + difflib.get_close_matches(id.lower(), names, n=3, cutoff=0.0)
@@ -67,7 +73,7 @@ def _nearest(id: str, known: Iterable[str]) -> list[str]:
 
 
 def chosen(ids: Iterable[str] | str | None, paper: str | Iterable[str] | None) -> tuple[Claim, ...]:
-    """The claims that are asked for, each once, in the order of the papers."""
+    """The requested claims, each once, in the order of the papers."""
     paper = items(paper, "paper") if paper is not None and not isinstance(paper, str) else paper
     if ids is None:
         return all(paper)

@@ -23,7 +23,7 @@ WIDTH = 62  # of a statement in the table
 
 @dataclass(frozen=True)
 class Report(Tabled):
-    """What verifying claims gave, in the order of the papers."""
+    """The findings of a run, in the order of the papers; ``seconds``: its duration."""
 
     findings: tuple[Finding, ...]
     budget: str
@@ -32,12 +32,12 @@ class Report(Tabled):
 
     @property
     def contradictions(self) -> tuple[Finding, ...]:
-        """The findings that contradict what kcalc stands by, errors among them."""
+        """The findings whose verdict is not the expected one, including errors."""
         return tuple(finding for finding in self.findings if not finding.expected)
 
     @property
     def counts(self) -> Mapping[Verdict, int]:
-        """How many claims have each verdict."""
+        """{verdict: number of claims}."""
         return Counter(finding.verdict for finding in self.findings)
 
     def __getitem__(self, id: str) -> Finding:
@@ -62,12 +62,15 @@ class Report(Tabled):
         return "\n".join([*lines, "", self.summary])
 
     def details(self) -> str:
-        """Every claim whole: statement, printed form or caveat, verdict, evidence line by line; then the summary."""
+        """Every claim with statement, printed form or caveat, verdict and evidence.
+
+        Then the summary.
+        """
         return "\n\n".join([*map(_detailed, self.findings), self.summary])
 
     @property
     def summary(self) -> str:
-        """The counts, and every contradiction in a line."""
+        """The counts of verdicts, and one line per contradiction."""
         open_ = sum(f.undecided for f in self.findings)
         counts = tally(finding.verdict for finding in self.findings)
         lines = [f"{counted(len(self.findings), 'claim')}: {counts} (budget {self.budget}, seed {self.seed}, {self.seconds:.0f} s)"]
@@ -90,7 +93,7 @@ class Report(Tabled):
         }  # fmt: skip
 
     def to_html(self) -> str:
-        """One page that needs no network."""
+        """The report as one HTML page that works offline."""
         from .page import page
 
         return page(self)
@@ -129,12 +132,12 @@ def _detailed(finding: Finding) -> str:
 
 
 def printed_form(claim: Claim) -> str:
-    """What evidence about the printed form is about."""
+    """The label of evidence about the printed form."""
     return "without the caveat" if claim.caveat else "printed form"
 
 
 def errata_text(rows: Iterable[Erratum]) -> str:
-    """The slips of the copies for a terminal, by paper."""
+    """Errata as text for a terminal, by paper."""
     chosen = tuple(rows)
     parts = []
     for paper in papers():
@@ -180,7 +183,7 @@ def _bracketed(text: str) -> str:
 
 
 def _blamed(finding: Finding) -> str | None:
-    """What of the evidence speaks against the claim, or decides nothing."""
+    """The first piece of evidence against the claim, else the first undecided one, else None."""
     wrong = (e.what for e in finding.evidence if e.holds is (e.about != STATEMENT))
     return next(wrong, None) or next((e.what for e in finding.evidence if e.holds is None), None)
 

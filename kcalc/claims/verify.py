@@ -1,4 +1,4 @@
-"""Verifying claims: in parallel, the same for every seed, and taken up again where it was interrupted."""
+"""Verification of claims: in parallel, reproducible for a given seed, resumable by a journal."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ def verify(
     journal: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Report:
-    """Check claims and say what the evidence is.
+    """Check claims, and report verdicts and evidence.
 
-    ``ids``: which (None: all), ``paper``: of one paper, or several; ``budget``: "quick" or "full"; ``processes``: how many at once
-    (None: as many as processors; 1: in this process); ``journal``: a .jsonl file of what is finished, so that an interrupted run goes on
-    where it was.
-    The findings depend on ``seed`` and ``budget`` alone. Raises: KcalcError for unknown ids, papers, budgets, and journals of other runs.
+    ``ids``: ids of claims (None: all); ``paper``: one paper or several (None: all); ``budget``:
+    "quick" or "full"; ``processes``: number
+    of processes (None: one per processor; 1: this process); ``journal``: a .jsonl file of findings,
+    from which an interrupted run continues; ``progress``: show a progress bar.
+    The findings depend on ``seed`` and ``budget`` only. Returns: a :class:`Report`.
+    Raises: KcalcError for unknown ids, papers, budgets, and journals of other runs.
     """
     choice(budget, "budget", BUDGETS)
     seed, progress = whole(seed, "seed"), truth(progress, "progress")
@@ -53,14 +55,14 @@ def verify(
 
 
 def bench_of(claim: Claim, budget: str = "quick", seed: int = 0) -> Bench:
-    """What the check of a claim works with: random numbers of its own."""
+    """The :class:`Bench` of a claim's check; its random numbers depend on seed and claim."""
     return Bench(np.random.default_rng([seed, zlib.crc32(claim.id.encode())]), budget, claim.amended)
 
 
 def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
-    """One claim, here and now."""
+    """The finding for one claim, computed in this process."""
     if not isinstance(claim, Claim):
-        raise KcalcError(f"expected a claim, as kc.claims.get(id) gives it, got {glimpse(claim)}")
+        raise KcalcError(f"expected a claim, as kc.claims.get(id) returns it, got {glimpse(claim)}")
     bench = bench_of(claim, choice(budget, "budget", BUDGETS), whole(seed, "seed"))
     started = time.perf_counter()
     evidence: list[Evidence] = []
@@ -68,7 +70,7 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
     try:
         for item in claim.check(bench) if claim.check else ():
             evidence.append(item)
-    except Exception as failure:  # a check that fails says nothing about its claim, and must not stop the others
+    except Exception as failure:  # an error decides nothing, and must not stop other checks
         error = f"{type(failure).__name__}: {failure}"[:500]
     said = Verdict.UNDECIDED if error else verdict(claim, evidence)
     return Finding(claim, said, tuple(evidence), time.perf_counter() - started, error)
@@ -112,7 +114,10 @@ def _found(claims: list[Claim], budget: str, seed: int, processes: int) -> Itera
 
 
 def _alone() -> None:
-    """One thread per process: there are as many processes as processors. An interruption is left to the process that started them."""
+    """Set up a process of the pool: one thread, and no reaction to interruptions.
+
+    The main process handles interruptions.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"

@@ -1,4 +1,4 @@
-"""The page "What holds": every claim by paper, printed forms that fail, and the slips of the copies."""
+"""The page "What holds": every claim by paper, printed forms that fail, errata of the copies."""
 
 from __future__ import annotations
 

@@ -36,7 +36,10 @@ MOST_ROWS = 40
 
 @dataclass(frozen=True)
 class Fluctuation:
-    """``q``: at infinite width; ``relative`` = Var q / q^2; ``log_variance`` = Var log q; ``c``, ``c_variance`` = Var c, or None."""
+    """``q`` and ``c`` at infinite width; ``relative`` = Var q / q^2, ``log_variance`` = Var log q.
+
+    ``c_variance`` = Var c; ``c`` and ``c_variance`` are None for one input.
+    """
 
     q: float
     relative: float
@@ -47,7 +50,7 @@ class Fluctuation:
 
 @dataclass(frozen=True, repr=False)
 class Fluctuations(Tabled, Approximable):
-    """Variances of q values (and c values) over random weights, node by node, for a network with widths.
+    """Variances of q values (and c values) over random weights, node by node, at finite widths.
 
     ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold at any
     width (chains of positively homogeneous activations); else they are the leading order in 1/width,
@@ -93,7 +96,7 @@ class Fluctuations(Tabled, Approximable):
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """A row of text per node; long networks: both ends."""
+        """A row of text per node; beyond MOST_ROWS nodes only the first and the last rows."""
         rows = [(str(n), *(("" if v is None else f"{v:.6g}") for v in asdict(f).values())) for n, f in self.nodes.items()]
         if len(rows) <= MOST_ROWS:
             return rows
@@ -122,10 +125,13 @@ class Fluctuations(Tabled, Approximable):
 def fluctuations(network: Network, features: Any = None, weights: str = "gaussian", q: Any = 1, c: Any = None) -> Fluctuations:
     """Var q / q^2, Var log q and Var c at every node of a network of finite width, over Gaussian or orthogonal weights, any activation.
 
-    To leading order in 1/width v <- (q Q'/Q)^2 v + (E phi^4/Q^2 - 1)/n per layer, orthogonal weights taking 2 (q Q'/Q)^2/n away (n to n
-    channels or more; in proportion where the layer narrows); sums and concatenations carry covariances between all feature maps in use.
-    Chains of positively homogeneous activations are exact in q: factors 1 + (E phi^4/(E phi^2)^2 - 1)/n, and Var log q adds up, given that
-    no layer is all 0 (n rectified values are with probability 2^-n). Errors of the leading order are of relative size depth/width.
+    To leading order in 1/width, v = Var q / q^2 follows v -> (q Q'/Q)^2 v + (E phi^4/Q^2 - 1)/n per
+    layer of n channels. Orthogonal weights subtract 2 (q Q'/Q)^2/n (times outputs/inputs in layers
+    with fewer outputs than inputs). At sums and concatenations, covariances between all feature
+    maps in use are computed. The relative error of the leading order is of the size depth/width.
+    Chains of positively homogeneous activations are exact in q: 1 + v is multiplied by 1 + (E
+    phi^4/(E phi^2)^2 - 1)/n per layer, and Var log q adds up, given that no layer is all 0 (n
+    rectified values are all 0 with probability 2^-n).
 
     ``features``: one width, or {node: width}, where layers state none; ``q``: mean square of all inputs; ``c``: the cosine of two inputs
     (None: one input, no c values).
@@ -170,7 +176,7 @@ def _never_narrower(network: Network) -> bool:
 
 
 def _dead(network: Network) -> list[str]:
-    """What is taken for granted of layers that may be all 0."""
+    """The assumption that no layer is all 0; empty where the probability is negligible."""
     silent: list[float] = []
     for node, op, _ in network.operations:
         if isinstance(op, Post):
@@ -194,7 +200,7 @@ def _assumptions(network: Network, weights: str, nodes: dict[Node, Fluctuation],
         far = max(nodes, key=lambda node: max(nodes[node].relative if not exact else 0.0, nodes[node].c_variance or 0.0))
         worst = max(nodes[far].relative if not exact else 0.0, nodes[far].c_variance or 0.0)
         if worst > LARGE:
-            text = f"variances reach {worst:.3g}, which is not small: the leading order is a rough guide there, wider layers would mend it"
+            text = f"variances reach {worst:.3g}, which is not small: the leading order is a rough estimate; it is better for wider layers"
             notes.append(Assumption(far, text, "heuristic"))
     if channels.sampled:
         text = f"covariances between feature maps that share Gaussians are sampled from {SAMPLES} channels, about 1% off"

@@ -1,4 +1,7 @@
-"""How the sampling noise of kernels is correlated: covariances of channel functions of shared Gaussians, divided by the width."""
+"""Covariances of the sampling noise of kernels, which are means over finitely many channels.
+
+They are covariances of functions of shared Gaussians, divided by the number of channels.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ SAMPLES = 60_000
 
 
 class Channels:
-    """Kernels of all functions at infinite width, and the covariances of what n channels add to them.
+    """Kernels of all functions at infinite width, and the covariances of their noise at width n.
 
-    ``c`` None: one input, a kernel is (q,); else two inputs of equal q and cosine c, a kernel is (q11, q12, q22).
-    ``orthogonal``: weights are orthogonal (rows or columns, whichever are fewer), not Gaussian.
+    ``c`` None: one input, a kernel is (q,); else two inputs of equal q and cosine c, a kernel is
+    (q11, q12, q22). ``orthogonal``: weights have orthogonal rows or columns instead of independent
+    Gaussian entries.
     """
 
     def __init__(self, q: float, c: float | None, orthogonal: bool) -> None:
@@ -37,7 +41,7 @@ class Channels:
     # -- means ---------------------------------------------------------------------------------------------------------------------------
 
     def enter(self, f: Function) -> None:
-        """Compute the kernel of a function from those of what it reads."""
+        """Compute and store the kernel of a function from those of the functions that it reads."""
         for atom in f.amounts:
             if atom not in self.atoms:
                 self._atom(atom, f)
@@ -68,7 +72,7 @@ class Channels:
     # -- noise ---------------------------------------------------------------------------------------------------------------------------
 
     def covariance(self, f: Function, g: Function) -> Array:
-        """Cov of the noise of two kernels, which is 0 unless they share Gaussians."""
+        """The covariance of the noise of two kernels, 0 unless their functions share Gaussians."""
         shared = [atom for atom in f.amounts if atom in g.amounts]
         if not shared:
             return np.zeros((self.size, self.size))
@@ -107,8 +111,9 @@ class Channels:
         for one, other in ((f, g), (g, f)):
             if one.phi is not None and any(atom.kind == "input" for atom in other.amounts):
                 raise FreshnessError(
-                    f"node {other.node!r} adds the network's input to something that {one.node!r} takes an activation of; nothing is known "
-                    "of the mean of the input's channels. Put an Affine after the input"
+                    f"node {other.node!r} adds the network's input to the pre-activation of "
+                    f"{one.node!r}, and the mean of the input's "
+                    "channels is not known. Put an Affine after the input"
                 )
 
     def _samples(self, f: Function) -> Array:
@@ -128,5 +133,5 @@ class Channels:
         return math.sqrt(q) * np.stack([z[:, 0], c * z[:, 0] + math.sqrt(max(0.0, 1 - c * c)) * z[:, 1]], axis=1)
 
     def forget(self, f: Any) -> None:
-        """Drop the sampled channels of a function that nothing needs any more."""
+        """Drop the sampled channels of a function, to free memory."""
         self._noise.pop(f, None)

@@ -39,7 +39,7 @@ def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
 
 @lru_cache(maxsize=1024)
 def series(phi: Activation, i: int, psi: Activation, j: int, q: float) -> Array:
-    """The first Hermite coefficients E[phi(u)^i psi(u)^j h_n(u / sqrt q)], n = 0 ... ."""
+    """Hermite coefficients E[phi(u)^i psi(u)^j h_n(u / sqrt(q))], n < TERMS, u of variance q."""
     nodes = _rule(phi, psi, q)
     u = math.sqrt(q) * nodes.z
     half = np.exp(-(nodes.z**2) / 4)
@@ -58,7 +58,11 @@ def correlated(first: Array, second: Array, c: float) -> float:
 
 
 def _rescaled(at_one: Array, q: float, power: int, phi: Activation) -> Array:
-    """What a homogeneous activation has at q, from the same at 1, whose integrals serve all depths."""
+    """``q^power`` times the moments of a homogeneous activation at q = 1.
+
+    The integrals at q = 1 are cached and serve all layers. Raises: KcalcError beyond double
+    precision.
+    """
     with np.errstate(over="ignore"):
         found = np.float64(q) ** power * at_one
     if not np.all(np.isfinite(found)):
@@ -119,7 +123,10 @@ def wick(cross: Array) -> Array:
 
 
 def shifted(cross: Array, fixed: Array) -> Array:
-    """What parts that do not fluctuate add to :func:`wick`: x_a x_c S_bd + x_a x_d S_bc + x_b x_c S_ad + x_b x_d S_ac."""
+    """The addition to :func:`wick` for non-random parts x of u and w.
+
+    ``x_a x_c S_bd + x_a x_d S_bc + x_b x_c S_ad + x_b x_d S_ac`` with ``fixed[a, c] = x_a x_c``.
+    """
     parts = ((0, 0),) if cross.shape == (1, 1) else COMPONENTS
 
     def entry(a: int, b: int, c: int, d: int) -> Any:

@@ -1,7 +1,10 @@
-"""Chains of positively homogeneous activations: exact fluctuations at any width, because layers' ratios are independent.
+"""Chains of positively homogeneous activations: exact fluctuations at any width.
 
-For z of n Gaussian channels and phi with slopes a, b, sum phi(z_i)^2 = b^2 A + a^2 B with A + B a chi-square of n degrees, independent of
-X = A/(A + B), a mixture of Beta(k/2, (n-k)/2) over k ~ Bin(n, 1/2). Orthogonal weights fix A + B. [Per-layer gradient, Lemma 2]
+The ratios of a layer's squared norm to that of the layer before are independent. For z of n
+independent normal channels and phi with slopes a (z < 0) and b (z > 0),
+sum phi(z_i)^2 = b^2 A + a^2 B, where A + B is chi-square with n degrees of freedom and independent
+of X = A/(A + B), a mixture of Beta(k/2, (n-k)/2) over k ~ Bin(n, 1/2). With orthogonal weights
+A + B is constant. [Per-layer gradient, Lemma 2]
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ POINTS = 48
 
 
 def is_chain(network: Network) -> bool:
-    """Whether a network is one chain of bias-free dense layers and activations a x- + b x+, each right after its weights."""
+    """Whether a network is one chain of dense layers without random biases and rectifiers.
+
+    Rectifiers, phi(x) = a x for x < 0 and b x for x > 0, must come right after weights.
+    """
     steps = network.operations
     for i, (_, op, reads) in enumerate(steps):
         if len(reads) > 1 or (i and reads != (steps[i - 1].node,)):
@@ -39,8 +45,8 @@ def is_chain(network: Network) -> bool:
 def ratio(phi: Activation | None, n: int, orthogonal: bool) -> tuple[float, float]:
     """(log of E r^2 / (E r)^2, Var log r) of r = sum_i phi(z_i)^2 over n channels.
 
-    E r^2 / (E r)^2 = 1 + (E phi^4/(E phi^2)^2 - 1)/n, divided by 1 + 2/n for orthogonal weights; Var log r is infinite where r may be 0
-    (relu: with probability 2^-n), and then that of r > 0.
+    E r^2 / (E r)^2 = 1 + (E phi^4/(E phi^2)^2 - 1)/n, divided by 1 + 2/n for orthogonal weights.
+    Where r may be 0 (relu: with probability 2^-n), Var log r is that given r > 0.
     """
     from scipy.special import polygamma
 
@@ -80,7 +86,7 @@ def _log_moments(low: float, high: float, k: int, n: int) -> tuple[float, float]
         part = k if low == 0 else n - k
         mean = math.log(max(low, high)) + float(psi(part / 2) - psi(n / 2))
         return mean, mean**2 + float(polygamma(1, part / 2) - polygamma(1, n / 2))
-    if n > 300:  # X is narrow: right to about 1e-4, and better for wider layers
+    if n > 300:  # X has a small variance: accurate to about 1e-4, and better for wider layers
         return _narrow(low, high, k, n)
     nodes, weights = roots_jacobi(POINTS, (n - k) / 2 - 1, k / 2 - 1)
     weights = weights / weights.sum()
@@ -89,7 +95,7 @@ def _log_moments(low: float, high: float, k: int, n: int) -> tuple[float, float]
 
 
 def _narrow(low: float, high: float, k: int, n: int) -> tuple[float, float]:
-    """The same by Gauss-Hermite nodes for Beta's normal approximation, corrected for skewness (Cornish-Fisher)."""
+    """:func:`_log_moments` by a normal approximation of X with Cornish-Fisher skewness terms."""
     z, weights = np.polynomial.hermite_e.hermegauss(24)
     weights = weights / weights.sum()
     share = k / n

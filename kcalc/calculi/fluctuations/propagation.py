@@ -1,9 +1,11 @@
-"""Fluctuations to leading order in 1/width, carried through a network: covariances of kernels between all live feature maps.
+"""Fluctuations to leading order in 1/width: covariances of kernels between all feature maps in use.
 
-Given the kernel K of what an Affine reads, its n channels are independent, so that the kernel of phi of them is F(K) plus noise of
-covariance Cov(phi_a phi_b, phi_c phi_d)/n. Deviations are linear: ``dK = D g + e``, with g the deviation of the Gaussian part's
-covariance, D the derivative of the local kernel map and e the noise. Noises of functions of the same Gaussians (a ResNet's) are
-correlated; what a live g holds of earlier noises is remembered as long as their Gaussians are in use.
+Given the kernel K of its input, an Affine's n channels are independent, so that the kernel of phi
+of these channels is F(K) plus noise of covariance Cov(phi_a phi_b, phi_c phi_d)/n. Deviations from
+infinite width are linear: ``dK = D g + e``, with g the deviation of the pre-activations'
+covariance, D the derivative of the local kernel map and e the noise. Noises of functions that share
+Gaussians (as in a ResNet) are correlated; the coefficients of earlier noises in g are kept as long
+as a later function uses their Gaussians.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Propagation:
         self.g: dict[tuple[int, int], Array] = {}  # Cov(g_v, g_w)
         self.eg: dict[tuple[int, int], Array] = {}  # Cov(e_v, g_w)
         self.ee: dict[tuple[int, int], Array] = {}
-        self.held: dict[int, dict[int, Array]] = {}  # g_v = sum_k held[v][k] e_k over noises whose Gaussians are in use
+        self.held: dict[int, dict[int, Array]] = {}  # g_v = sum_k held[v][k] e_k
         self.due: defaultdict[int, list[Node]] = defaultdict(list)
         self.until: dict[int, int] = {f.id: f.id for f in functions}
         self.used: dict[Atom, int] = {}
@@ -129,7 +131,7 @@ class Propagation:
 
 
 def parts_of(f: Function) -> Parts:
-    """What the deviation of a function's Gaussian part is made of: (factor, function, its whole kernel or its Gaussian part alone)."""
+    """The addends of the deviation g of a function: (factor, function p, whether dK_p or g_p)."""
     if f.reads:
         return [(f.sigma_w**2 * share, g, True) for share, g in f.reads]
     if f.adds:

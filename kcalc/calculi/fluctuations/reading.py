@@ -1,4 +1,4 @@
-"""A network as functions of single channels: which Gaussians each is made of, and of which kernels' fluctuations it inherits."""
+"""A network as functions of single channels: their Gaussians and the kernels they depend on."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Atom:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """What a group of ``width`` channels holds: ``phi`` (None: the identity) of ``sum_k amounts[k] atom_k``.
+    """A group of ``width`` channels: ``phi`` (None: the identity) of ``sum_k amounts[k] atom_k``.
 
-    ``reads``: whose kernels an Affine averages, [(share, function)]; ``adds``: the Gaussians that a Sum adds, [(amplitude, function)];
-    ``inner``: the Gaussian function that an activation is of.
+    ``reads``: of an Affine, [(share of its input channels, function)]; ``adds``: of a Sum,
+    [(amplitude, Gaussian function)]; ``inner``: of an activation, its pre-activation.
     """
 
     id: int
@@ -51,13 +51,17 @@ Groups = tuple[Function, ...]
 
 @dataclass
 class Reading:
-    """The rules, and all functions in order."""
+    """The rules that translate layers into functions; ``functions``: all of them in order."""
 
     network: Network
     functions: list[Function] = field(default_factory=list)
 
     def run(self) -> dict[Node, Groups]:
-        """{node: its groups of channels}. Raises: KcalcError for layers that it has no rule for, naming node and reason."""
+        """{node: its groups of channels}.
+
+        Raises: KcalcError for missing widths, and for layers without a rule, naming node and
+        reason.
+        """
         for node in open_nodes(self.network):
             raise KcalcError(f"fluctuations need all widths, and node {node!r} has none; give features=N, or features={{node: N}}")
         start = {node: self._source(node) for node in self.network.inputs}
@@ -117,8 +121,9 @@ class Reading:
     def _activated(self, phi: Activation, node: Node, one: Function) -> Function:
         if any(atom.kind == "input" for atom in one.amounts):
             raise FreshnessError(
-                f"node {node!r} applies {phi.name} to the network's input (perhaps with something added), and nothing is known of how its "
-                "channels are spread; put an Affine before it"
+                f"node {node!r} applies {phi.name} to the network's input or a sum with it, and "
+                "the distribution of the input's channels "
+                "is not known; put an Affine before it"
             )
         if one.phi is not None:
             assert one.inner is not None
@@ -130,7 +135,8 @@ class Reading:
         for w, one in addends:
             if one.phi is not None:
                 raise FreshnessError(
-                    f"node {node!r} adds the activation {one.node!r} to something else, so that its channels are not Gaussian; "
+                    f"node {node!r} adds the activation {one.node!r} to another feature map, so "
+                    "that its channels are not Gaussian; "
                     "fluctuations follow sums whose addends all end in an Affine of their own (or are such sums, or the input)"
                 )
             if amounts.keys() & one.amounts.keys():

@@ -50,15 +50,16 @@ def moments(
     an input with all |x_i| equal.
 
     With SymPy symbols in layers or features results are expressions, powers where the network repeats (Gaussian weights). With numbers
-    they are computed with 38 digits and neither overflow nor cancel; 10^4 layers of a chain, a ResNet or a DenseNet (each layer's Concat
-    extending the last one's) cost time linear in depth, other graphs at most quadratic and more where many feature maps stay in use.
+    they are computed with 38 digits and neither overflow nor cancel. The time is linear in the
+    depth of a chain, a ResNet or a DenseNet (each layer's Concat extending the last one's), even
+    with 10^4 layers; other graphs take longer, the more feature maps are in use at once.
 
     The class: dense Affine layers without random biases; identity, relu, leaky_relu, abs and abrelu right after weights; Sum with all
     addends but one ending in their own Affine; Concat, Scale, Identity, Flatten of vectors, Dropout in evaluation.
 
     Raises: KcalcError for missing widths, for q values that are not positive, and for layers
     outside the class (NoRule, naming node and reason).
-    [Per-layer gradient, Theorems 1-3, Lemmas 2-4, corrected; the fourth moment of J by an exact recursion of our own]
+    [Per-layer gradient, Theorems 1-3, Lemmas 2-4, corrected; the exact recursion for the fourth moment of J is new]
     """
     require_network(network)
     for width in features.values() if isinstance(features, Mapping) else (features,):
@@ -112,7 +113,7 @@ def _input_fourth(network: Network, given: Any) -> Any:
 
 
 def _refusal(read: Compiled, laws: Mapping[Node, Law], jacobian: bool) -> str:
-    """Why there are no Jacobian moments; empty if there are."""
+    """The reason why there are no Jacobian moments; an empty string if there are."""
     if not truth(jacobian, "jacobian"):
         return "the moments of Jacobians were not asked for; leave jacobian=True"
     if any(isinstance(v, Rectified) for v in read.vectors.all):

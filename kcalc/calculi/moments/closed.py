@@ -1,8 +1,9 @@
-"""Exact moments as SymPy expressions that stay products: powers where the network repeats.
+"""Exact moments as SymPy expressions in factored form, with powers where the network repeats.
 
-Where all paths of feature maps cross one vector v, the moments of |v|^2 are a factor of all that follows, and (Gaussian weights) the
-Jacobian's E (tr Q)^2 splits into two modes that do not mix: T = S, and S = -T/2. So expressions are committed there, as factor times
-what was known before, and equal factors become powers.
+Where all paths of feature maps cross one vector v, the moments of |v|^2 are a factor of all later
+moments, and (Gaussian weights) the Jacobian's E (tr Q)^2 splits into two modes that do not mix:
+T = S, and S = -T/2, with T and S of :mod:`kcalc.calculi.moments.monomials`. There an expression is
+stored as a new factor times an earlier product, and equal factors become powers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def tidied(expr: sp.Expr) -> sp.Expr:
 
 
 def sources_of(vector: Vector) -> list[Vector]:
-    """What a vector is made of, an activation of a fresh vector counting as one step."""
+    """The vectors that a vector is computed from.
+
+    For an activation of a fresh vector these are the vectors that its weights multiply.
+    """
     if isinstance(vector, Mixed):
         return [part for _, part in vector.terms]
     if isinstance(vector, Stacked):
@@ -45,7 +49,7 @@ def sources_of(vector: Vector) -> list[Vector]:
 
 
 def crossings(out: Vector) -> set[int]:
-    """The ids of the vectors through which everything between the input and ``out`` goes."""
+    """The ids of the vectors that all paths from the input to ``out`` cross."""
     seen: dict[int, Vector] = {}
     stack = [out]
     while stack:
@@ -65,7 +69,10 @@ def crossings(out: Vector) -> set[int]:
 
 
 class ClosedForward:
-    """E |v|^2 and E |v|^4 of vectors as products."""
+    """E |v|^2 and E |v|^4 of vectors as factored expressions.
+
+    ``commit``: store products at crossings, as Gaussian weights allow.
+    """
 
     def __init__(self, compiled: Compiled, out: Vector, entry: Entry, commit: bool) -> None:
         self.steps = monomials(compiled, Symbolic(), columns=False)
@@ -114,9 +121,11 @@ class ClosedForward:
 
 
 class ClosedBackward:
-    """The Jacobian's two moments by fresh vector, as coefficients of products, and what enters at the network's input.
+    """The second and fourth moments of Jacobians d out / d v by fresh vector v.
 
-    ``seconds``: {fresh id: expression}; ``fourths``: {fresh id: {mode: expression}}, to be added up; ``entry``: {mode: fourth}.
+    ``seconds``: {fresh id: E |M|^2}; ``fourths``: {fresh id: {mode: expression}}, whose sum over
+    modes is E (tr Q)^2; ``entry``: {mode: factor} of the Jacobian with respect to the network's
+    input.
     """
 
     def __init__(self, compiled: Compiled, out: Vector, commit: bool) -> None:
@@ -188,7 +197,10 @@ class ClosedBackward:
                 adjoint[child] = _plus(adjoint.get(child, _none()), own, factor)
 
     def _commit(self, vector: int, adjoint: dict[Key, Modes], product: Modes) -> None:
-        """At a crossing: the adjoints of T and S as those of the two modes, factors moved into the products."""
+        """At a crossing, change from the adjoints of T and S to those of the two modes.
+
+        Their factors are moved into ``product``.
+        """
         total, square = (adjoint[kind, *(vector,) * 4] for kind in (0, 1))  # type: ignore[index]
         product[PLUS] = product[PLUS] * tidied(total[PLUS] + square[PLUS])
         product[MINUS] = product[MINUS] * tidied(total[MINUS] - square[MINUS] / 2)
@@ -234,8 +246,10 @@ def closed_moments(compiled: Compiled, output: Node, entry: Entry, jacobian: boo
     gaussian = all(fed.excess == 0 for fresh in compiled.owners.values() for fed in fresh.fed)
     if not gaussian and len(compiled.owners) > MOST_LAYERS:
         raise KcalcError(
-            f"with symbols and weights that are not Gaussian, expressions for {len(compiled.owners)} layers are walls (at most "
-            f"{MOST_LAYERS} are written out); give numbers with net.subs and features=, or Gaussian weights"
+            "with symbols and weights that are not Gaussian, expressions are written out for at "
+            "most "
+            f"{MOST_LAYERS} layers, and this network has {len(compiled.owners)}; give numbers with "
+            "net.subs and features=, or Gaussian weights"
         )
     out = compiled.features[output]
     square, fourth = (sp.sympify(value, strict=True) for value in (entry.square, entry.fourth))

@@ -1,4 +1,4 @@
-"""Repeated blocks of symbolic depth, and which scaling of a block keeps moments bounded as depth grows."""
+"""Moments of a block repeated to a symbolic depth, and scalings that keep them bounded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ L = sp.Symbol("L", positive=True, integer=True)
 
 @dataclass(frozen=True)
 class LayerFactors:
-    """What one matrix of weights of a block contributes: the moments of its input, of the Jacobian's mean and of its two modes."""
+    """Moments for one matrix of weights W of a block, for a block input of |x|^2 = 1.
+
+    ``second`` and ``fourth``: E |v|^2 and E |v|^4 of the vector v that W multiplies; ``mean``: E
+    |M|^2 of the Jacobian M from W v to the block's output; ``plus`` and ``minus``: its E (tr M
+    M^T)^2 by mode.
+    """
 
     second: sp.Expr
     fourth: sp.Expr
@@ -43,7 +48,7 @@ class DepthMoments:
     """``depth`` copies of a block in a row, Gaussian weights, for an input of the size ``input``.
 
     E |y|^2 = |x|^2 mean_factor^depth, E |y|^4 = |x|^4 fourth_factor^depth; ``minus_factor`` is the
-    factor of the Jacobian's second mode (T = -2 S).
+    factor of the Jacobian's second mode (S = -T/2).
     """
 
     block: Network
@@ -89,7 +94,7 @@ class DepthMoments:
         return Moment.of_expressions(mean, fourth)
 
     def stability(self, parameter: Any = None) -> Stability:
-        """Which scaling of a parameter keeps moments bounded; see :func:`depth_stability`."""
+        """The scaling of a parameter that keeps moments bounded; see :func:`depth_stability`."""
         return _stability(self, parameter)
 
     def __str__(self) -> str:
@@ -104,7 +109,7 @@ class DepthMoments:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the powers."""
+        """The assumptions on weights and input, and those of the block."""
         fresh = "every copy of the block has fresh Gaussian weights of its own"
         own = (Assumption("block", fresh), Assumption("block", f"the input has {self.input}"))
         return (*own, *self.block.assumptions)
@@ -127,8 +132,8 @@ def moments_at_depth(block: Network, depth: Any = L, features: Any = None, q: An
     Weights are Gaussian, and a copy's output is the next one's input. ``q`` is the mean square of
     the first one's input, |x|^2 = q * channels; by default |x|^2 = 1, as for :func:`kc.moments`.
 
-    Raises: KcalcError for what :func:`kc.moments` refuses, for blocks
-    with several outputs or another width at the end, and a depth that is no whole number >= 1.
+    Raises: KcalcError as :func:`kc.moments` does, for blocks with several outputs or another width
+    at the end, and for a depth that is no whole number >= 1.
     """
     require_network(block)
     length: Any = sp.sympify(as_number(depth, "depth"), strict=True)
@@ -161,12 +166,15 @@ def moments_at_depth(block: Network, depth: Any = L, features: Any = None, q: An
 
 @dataclass(frozen=True)
 class Stability(Printed):
-    """Which scaling keeps the moments of a deep network of equal blocks bounded.
+    """The scaling that keeps the moments of a deep network of equal blocks bounded.
 
-    ``bounded``: whether both moments stay bounded at any depth as the block stands (None where symbols leave it open). With a parameter:
-    keep ``depth * parameter**mean_power`` bounded, and then E |y|^2 -> exp(mean_rate s), E |y|^4 -> exp(fourth_rate s) with
-    s = depth * parameter^mean_power (None where the block does not become the identity as the parameter tends to 0). ``critical``: values
-    of the parameter at which one block keeps the mean, and ``rate`` the growth per block of log E|y|^4 there (or as it stands).
+    Without a ``parameter``: ``bounded`` says whether both moments stay bounded at any depth (None
+    where symbols leave it open), and ``rate`` is the growth of log E|y|^4 per block.
+    With a ``parameter`` at whose limit 0 the block is the identity: moments stay bounded if and
+    only if s = depth * parameter^mean_power does, and then E |y|^2 -> exp(mean_rate s) and
+    E |y|^4 -> exp(fourth_rate s). For other blocks: ``critical`` holds the values of the parameter
+    at which one block keeps the mean, and ``rate`` the growth of log E|y|^4 per block at the first
+    one. Fields that do not apply are None or empty.
     """
 
     mean_factor: sp.Expr
@@ -204,13 +212,14 @@ class Stability(Printed):
 
 
 def depth_stability(block: Network, parameter: Any = None, features: Any = None) -> Stability:
-    """Which scaling keeps the moments of a deep repetition of a block bounded, and how fast they grow otherwise.
+    """The scaling that keeps the moments of a repeated block bounded, or their rate of growth.
 
     ``parameter``: a SymPy symbol in the block's sigma_w or sums. A residual block whose branch is alpha-scaled m times gives s = L alpha^m:
     L alpha^(2m) bounded does not suffice. A plain relu layer keeps its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so that
     widths must grow as fast as depth. [Per-layer gradient, sec. 4.2, corrected]
 
-    Raises: KcalcError for what :func:`moments_at_depth` refuses, and a parameter that the block does not have.
+    Raises: KcalcError as :func:`moments_at_depth` does, and for a parameter that the block does not
+    have.
     """
     return moments_at_depth(block, L, features).stability(parameter)
 

@@ -1,4 +1,7 @@
-"""Exact moments from the rewriting steps: forwards by values, backwards by adjoints, every monomial once."""
+"""Exact moments from the rewriting steps of monomials, each of which is evaluated once.
+
+Moments of feature maps are computed forwards from values, those of Jacobians backwards by adjoints.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class Entry:
 
 
 class Forward:
-    """E |v|^2, E |v|^4 of every vector."""
+    """E |v|^2 and E |v|^4 of vectors."""
 
     def __init__(self, compiled: Compiled, field: Any, entry: Entry) -> None:
         self.field = field
@@ -92,7 +95,7 @@ class Backward:
                 adjoint[child] = adjoint[child] + own * factor if child in adjoint else own * factor
 
     def _ordered(self, root: Key) -> tuple[list[Key], dict[Key, Terms]]:
-        """All monomials that the root leads to, children first, and their steps."""
+        """All monomials reached from the root, children first, and {monomial: its step}."""
         order: list[Key] = []
         terms: dict[Key, Terms] = {}
         stack: list[tuple[Key, bool]] = [(root, False)]
@@ -132,7 +135,10 @@ def _scaled(forward: Forward, feature: Scaled) -> Two:
 
 
 def jacobian_moments(compiled: Compiled, forward: Forward, out: Scaled) -> dict[Node, Two]:
-    """{Affine node: (E |J|^2, E |J|^4)}, J = d out / d W: ``E |J|^4 = E |x|^4 E (tr Q)^2`` with x what W multiplies."""
+    """{Affine node: (E |J|^2, E |J|^4)} with J = d out / d W.
+
+    ``E |J|^4 = E |x|^4 E (tr Q)^2``, where W multiplies x and Q = M M^T with M = d out / d (W x).
+    """
     backward = Backward(compiled, forward.field, out.vector)
     found: dict[Node, Two] = {}
     for node, fresh in compiled.owners.items():

@@ -1,4 +1,8 @@
-"""Laws of weights: all that exact moments need of one is its excess kurtosis, and whether it has atoms."""
+"""Laws of weights.
+
+Exact moments depend on the excess kurtosis of a law, and on whether single values have positive
+probability (atoms).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,11 @@ def _truncated() -> sp.Expr:
 
 @dataclass(frozen=True)
 class Law:
-    """A symmetric law of weights. ``excess``: E w^4 / (E w^2)^2 - 3; ``atoms``: whether single values have positive probability."""
+    """A symmetric law of weights.
+
+    ``excess``: E w^4 / (E w^2)^2 - 3; ``atoms``: whether single values have positive probability;
+    ``stated``: False for a law given by its kurtosis only.
+    """
 
     name: str
     excess: Any
@@ -49,14 +57,15 @@ LAWS: dict[str, Law] = {
         Law("sparse ternary", sp.Integer(0), atoms=True),
     )
 }
-"""Weights 0 with probability 2/3 and +-s else are "sparse ternary"; "truncated normal" is cut at two standard deviations."""
+"""Laws by name. "sparse ternary" weights are 0 with probability 2/3, else +s or -s; "truncated
+normal" weights are cut at two standard deviations."""
 ALIASES = {"normal": "gaussian", "normal truncated": "truncated normal", "ternary": "sparse ternary"}
 
 
 def law_of(given: Any) -> Law:
-    """The law of that name, or of that excess kurtosis (taken to have no atoms).
+    """The law of the given name, or of the given excess kurtosis >= -2 (taken to have no atoms).
 
-    Raises: KcalcError for an unknown name, for anything but numbers, and below -2, which no law has.
+    Raises: KcalcError for an unknown name, anything else that is no number, and numbers below -2.
     """
     if isinstance(given, Law):
         return given
@@ -76,7 +85,10 @@ def law_of(given: Any) -> Law:
 
 
 def laws_by_node(network: Network, weights: Any) -> dict[Node, Law]:
-    """{Affine node: law} of ``weights``: one law, or {node: law} with None for all others. Raises: KcalcError for other nodes."""
+    """{Affine node: law} from one law, or from {node: law} where the key None stands for the rest.
+
+    Raises: KcalcError for a node that is no Affine.
+    """
     given = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = law_of(given.pop(None, "gaussian"))
     require_kind(network, given, " and has no weights; give laws of Affine nodes", Affine)

@@ -17,8 +17,9 @@ DIGITS = 12
 class Moment:
     """``mean`` = E s, ``fourth`` = E s^2, ``variance`` = Var s of a squared norm s, ``relative`` = Var s / (E s)^2.
 
-    Floats beyond double precision are inf or 0; ``log10_mean``, ``log10_fourth`` and ``log10_variance`` (base 10, -inf for 0) are right
-    there too. SymPy expressions where the network has symbols; their logarithms are None.
+    Numbers beyond the range of double precision are inf or 0; ``log10_mean``, ``log10_fourth`` and
+    ``log10_variance`` (-inf for 0) hold for them too. Networks with symbols have SymPy expressions,
+    and None for the logarithms.
     """
 
     mean: Any
@@ -36,7 +37,7 @@ class Moment:
 
     @property
     def in_range(self) -> bool:
-        """Whether all floats are within double precision."""
+        """Whether all numbers are within the range of double precision."""
         logs = (self.log10_mean, self.log10_fourth, self.log10_variance)
         return all(v is None or v == -math.inf or abs(v) < LARGEST for v in logs)
 

@@ -1,15 +1,19 @@
 """The exact recursion of second and fourth moments at finite width, as rewriting of monomials.
 
-A pair (v, w) stands for E <v, w>. A quadruple stands for the mean of a product of four vectors' channels, or of four Jacobians' rows, in
-which rows (channels of the vectors) are contracted in one way and columns (what the Jacobians are taken with respect to) in another. With
-columns always paired (12)(34), the kinds are rows paired (12)(34), (13)(24), (14)(23), and CORNER, one row common to all four. Vectors
-themselves have one column, so that only rows count: then the recursion of |y|^4. For Jacobians M with Q = M M^T, kind (12)(34) of four
-equal M is T = E (tr Q)^2, the two others are S = E tr Q^2, and CORNER is D = E sum_i Q_ii^2. A rewriting step averages over the newest
-weights: with variance c and excess kurtosis e, n channels, and all four vectors the same fresh W x,
+A pair (v, w) stands for E <v, w>. A quadruple stands for the mean of a product of four vectors, or
+of four Jacobians M_1, ..., M_4, summed over their rows (channels of the vectors) and columns
+(variables of differentiation). Columns are always summed in the pairs (12)(34). The kinds of
+quadruples are the sums over rows: paired (12)(34), (13)(24) or (14)(23), or CORNER, one row common
+to all four. Vectors are Jacobians with one column, and their quadruples serve E |y|^4. For four
+equal Jacobians M, with Q = M M^T, kind (12)(34) is T = E (tr Q)^2, the two other pairings are S = E
+tr Q^2, and CORNER is D = E sum_i Q_ii^2. A rewriting step averages over the newest weights: with
+variance c and excess kurtosis e, n channels, and all four vectors the same fresh W x,
 
-    F_R -> n (n - 1) c^2 F_R + n (c^2 sum_R' F_R' + e c^2 CORNER),      CORNER -> n (c^2 sum_R' F_R' + e c^2 CORNER),
+    F_R    -> n (n - 1) c^2 F_R + n (c^2 sum_R' F_R' + e c^2 CORNER)
+    CORNER -> n (c^2 sum_R' F_R' + e c^2 CORNER)
 
-activations with slopes a, b of it multiplying the terms by means of products of slopes. It is exact at every width.
+For activations of W x with slopes a and b, the terms are multiplied by means of products of slopes.
+The step is exact at every width.
 [The theory of per-layer gradients, Lemmas 2 and 3, Theorem 1; the recursion for T, S, D is derived here]
 """
 
@@ -32,13 +36,13 @@ CORNER = 3
 
 
 def pairing_of(i: int, j: int) -> int:
-    """The pairing of four slots that has i and j together."""
+    """The index in PAIRINGS of the pairing that has the slots i and j together."""
     low, high = (i, j) if i < j else (j, i)
     return high - 1 if low == 0 else 5 - low - high if (low, high) != (2, 3) else 0
 
 
 def fresh_of(vector: Vector) -> Fresh:
-    """The fresh vector that this one is, or is an activation of."""
+    """The fresh vector itself, or the fresh vector that an activation is applied to."""
     fresh = vector.fresh if isinstance(vector, Rectified) else vector
     assert isinstance(fresh, Fresh)
     return fresh
@@ -47,7 +51,8 @@ def fresh_of(vector: Vector) -> Fresh:
 class Monomials:
     """Rewriting steps over one network's vectors, in one number system.
 
-    ``columns=False`` serves the vectors themselves: row pairings are renamed to (12)(34), so that there are fewer monomials.
+    ``columns=False`` is for vectors, which have one column: slots are permuted so that rows are
+    always paired (12)(34), which leaves fewer monomials.
     """
 
     def __init__(self, vectors: Sequence[Vector], names: Sequence[Node], field: Any, columns: bool) -> None:
@@ -63,7 +68,7 @@ class Monomials:
     # -- keys ----------------------------------------------------------------------------------------------------------------------------
 
     def quad(self, kind: int, slots: Sequence[int]) -> Key:
-        """The key of a quadruple, equal for equal values."""
+        """The key of a quadruple; quadruples that are equal by symmetry have one key."""
         a, b, c, d = slots
         if a == b == c == d:
             return (kind if kind == CORNER else min(kind, 1) if self.columns else 0), a, a, a, a
@@ -100,9 +105,10 @@ class Monomials:
     # -- steps ---------------------------------------------------------------------------------------------------------------------------
 
     def expand(self, key: Key) -> Terms:
-        """A monomial in terms of older ones; empty where it is 0. Monomials of the input alone must not be asked for.
+        """A monomial as [(factor, older monomial)]; empty where it is 0.
 
-        Raises: NoRule where the mean is not 0 and does not close.
+        Monomials of the input alone have no expansion. Raises: NoRule where the mean over the
+        newest weights is no combination of monomials.
         """
         slots: tuple[int, ...] = key if len(key) == 2 else key[1:]
         kind = None if len(key) == 2 else key[0]
@@ -122,7 +128,7 @@ class Monomials:
         return self._averaged(kind, slots, held, taken)
 
     def _alike(self, kind: int | None, vector: Vector) -> Terms | None:
-        """The step for one fresh vector in all slots, fed by one matrix: what plain layers need."""
+        """The step for one fresh vector, fed by one matrix, in all slots; None otherwise."""
         if not isinstance(vector, Fresh | Rectified):
             return None
         fed = (vector.fresh if isinstance(vector, Rectified) else vector).fed
@@ -161,7 +167,7 @@ class Monomials:
         return self._gathered(kind, rows)
 
     def _stacked(self, kind: int | None, slots: Sequence[int], held: list[Vector], place: int) -> Terms:
-        """Stacks that share a row, cut into their two parts."""
+        """Stacks in slots that share a row, split into their left and right parts."""
         if kind is None:
             together: tuple[int, ...] = (0, 1)
         elif kind == CORNER:
@@ -187,7 +193,10 @@ class Monomials:
         return self._gathered(kind, rows)
 
     def _averaged(self, kind: int | None, slots: Sequence[int], held: list[Vector], taken: list[int]) -> Terms:
-        """The mean over the weights of the newest fresh vector, which the slots ``taken`` hold, themselves or activated."""
+        """The mean over the weights of the newest fresh vector.
+
+        The slots ``taken`` hold that vector or activations of it.
+        """
         first = held[taken[0]]
         if isinstance(first, Source):
             raise AssertionError("the input's own moments are given, not derived")
@@ -212,7 +221,7 @@ class Monomials:
         return self._gathered(None if kind is None else kind if together else pairing_of(i, j), rows)
 
     def shape(self, vector: Vector) -> int:
-        """A number that fresh vectors (or activations of them) with equal widths, slopes and weights share."""
+        """An id shared by fresh vectors or activations with equal width, slopes and weights."""
         known = self._shapes.get(vector.id)
         if known is None:
             fresh = fresh_of(vector)
@@ -222,7 +231,10 @@ class Monomials:
         return known
 
     def _two(self, fresh: Fresh, one: Vector, other: Vector, together: bool) -> list[Number]:
-        """What two occurrences of a fresh vector contribute, per matrix of weights."""
+        """The factors for a fresh vector in two slots, one per matrix of weights.
+
+        ``together``: the two slots share a row.
+        """
         code = (self.shape(one), self.shape(other), together)
         if code not in self._twos:
             mean = self.slope_mean([one, other])
@@ -246,7 +258,10 @@ class Monomials:
         return [(factor, key) for key, factor in rows.items()]
 
     def _template(self, kind: int, fresh: Fresh, held: list[Vector]) -> list[tuple[Number, int, tuple[int, ...]]]:
-        """(factor, kind, which matrix's input in each slot) of the terms of a quadruple in one fresh vector alone."""
+        """The terms of a quadruple in one fresh vector alone.
+
+        Each is (factor, kind, index per slot of the matrix whose input stands there).
+        """
         n = self.constant(fresh.width)
         same = self.slope_mean(held) * n
         found: dict[tuple[int, tuple[int, ...]], Number] = {}
@@ -267,7 +282,10 @@ class Monomials:
         return [(factor, pairing, places) for (pairing, places), factor in found.items()]
 
     def seed(self, key: Key) -> tuple[int, Number] | None:
-        """(fresh vector p, value) of a monomial in p alone for Jacobians with respect to it, d p / d p = 1; None for others."""
+        """(id of a fresh vector p, value) of a monomial in p alone, as the Jacobian d p / d p is 1.
+
+        None for monomials in several vectors.
+        """
         slots = key if len(key) == 2 else key[1:]
         first = self.vectors[slots[0]]
         if not isinstance(first, Fresh | Rectified) or any(self.vectors[i].rank != first.rank for i in set(slots)):
@@ -301,7 +319,9 @@ class Monomials:
 
     def _biased(self, slots: Sequence[int], activated: Vector) -> NoRule:
         return NoRule(
-            f"{self._called(slots)}: a Sum adds the activation {self.names[activated.id]!r} to something without weights of its own; the "
-            f"activation's mean is not 0, so that signs do not average out and moments do not close. All addends of a Sum but one must end "
-            f"in their own Affine; {INSTEAD}"
+            f"{self._called(slots)}: a Sum adds the activation {self.names[activated.id]!r} to an "
+            "addend without weights of its own; the "
+            "activation's mean is not 0, so that cross terms do not vanish. All addends of a Sum "
+            "but one must end in their own Affine; "
+            f"{INSTEAD}"
         )

@@ -40,7 +40,7 @@ class Symbolic:
     symbolic = True
 
     def number(self, value: Any) -> Number:
-        """A number as an expression: exact, but squares of floats, whose fractions nobody reads."""
+        """A number as an exact expression; fractions with denominators above READABLE as floats."""
         if isinstance(value, Fraction) and value.denominator > READABLE:
             return sp.Float(float(value))
         return SYMPY.number(value)

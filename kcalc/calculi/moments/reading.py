@@ -1,4 +1,4 @@
-"""The class of networks with exact moments: which layers it has, and how a network reads as vectors."""
+"""The class of networks with exact moments, and their translation into vectors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ HINTS = {
 
 @dataclass(frozen=True)
 class Compiled:
-    """A network as vectors: those of every node, and which fresh vector multiplies by each node's weights."""
+    """A network as vectors.
+
+    ``features``: {node: its feature map}; ``vectors``: all vectors; ``owners``: {Affine node: the
+    fresh vector that is computed with its weights}.
+    """
 
     network: Network
     features: dict[Node, Scaled]
@@ -43,13 +47,19 @@ class Compiled:
 
 
 def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
-    """Read a network whose widths are all known. Raises: KcalcError where it is outside the class, naming node and reason."""
+    """The vectors of a network, all of whose widths must be known.
+
+    Raises: KcalcError for missing widths or several inputs, NoRule for layers outside the class,
+    naming node and reason.
+    """
     for node in open_nodes(network):
         raise KcalcError(f"moments at finite width need all widths, and node {node!r} has none; give features=N, or features={{node: N}}")
     if len(network.inputs) != 1:
         raise KcalcError(
-            f"exact moments need one input, the network has {len(network.inputs)} ({', '.join(map(str, network.inputs[:4]))}): nothing is "
-            "known of the angles between several; concatenate them into one"
+            f"exact moments need one input, the network has {len(network.inputs)} "
+            f"({', '.join(map(str, network.inputs[:4]))}), and the angles between inputs are not "
+            "known; "
+            "concatenate them into one"
         )
     source = network.inputs[0]
     layer: Any = network.layer(source)
@@ -62,7 +72,7 @@ def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
 
 
 class Reading:
-    """The rules: every layer of the class as vectors."""
+    """The rules that translate layers into vectors."""
 
     def __init__(self, network: Network, laws: Mapping[Node, Law]) -> None:
         self.network, self.laws = network, laws
@@ -73,7 +83,7 @@ class Reading:
         self._slopes: dict[Activation, tuple[Any, Any] | None] = {}
 
     def _private(self, node: Node) -> bool:
-        """Whether one node alone reads it, passed on or not."""
+        """Whether exactly one node reads the feature map, which is no output of the network."""
         return self._readers[node] == 1 and node not in self.network.outputs
 
     @singledispatchmethod
@@ -111,7 +121,8 @@ class Reading:
             return made
         raise NoRule(
             f"node {node!r} applies {phi.name} to {made} (at {self._read[node]!r}): exact moments need activations right "
-            f"after weights of their own, because signs must be independent of all else. Put an Affine before it; {INSTEAD}"
+            "after weights of their own, because the signs of their inputs must be independent. "
+            f"Put an Affine before it; {INSTEAD}"
         )
 
     @rule.register
@@ -127,7 +138,7 @@ class Reading:
         return made
 
     def _joined(self, addends: list[Scaled]) -> Fresh:
-        """Several products of private weights as one fresh vector."""
+        """A Sum of products with weights that only it reads, as one fresh vector."""
         fed = []
         for one in addends:
             assert isinstance(one.vector, Fresh)
@@ -161,7 +172,7 @@ def plain(value: Any) -> Any:
 
 
 def _not_dense(op: P.Fresh) -> str | None:
-    """Why new weights have no exact moments, or None."""
+    """The reason why a layer's weights have no exact moments, or None."""
     if not op.dense:
         return "know dense layers only, and this is a convolution"
     if op.groups != 1:

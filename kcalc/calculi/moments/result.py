@@ -1,4 +1,4 @@
-"""Exact moments as a result: per node, per matrix of weights, with what they assume."""
+"""Exact moments as a result: per node and per matrix of weights, with their assumptions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class InputSize:
     q: Any
 
     def subs(self, values: Any) -> InputSize:
-        """The same with numbers in place of symbols."""
+        """The size with numbers in place of symbols."""
         return InputSize(sp.sympify(self.square).subs(values), sp.sympify(self.q).subs(values))
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class InputSize:
 def input_size(network: Network, q: Any, signature: str) -> InputSize:
     """|x|^2 = q * channels for an input of mean square ``q``; by default |x|^2 = 1.
 
-    Raises: KcalcError for a ``q`` that is no positive number or expression in symbols of its own.
+    Raises: KcalcError for a ``q`` that is neither a positive number nor an expression in symbols.
     """
     layer: Any = network.layer(network.inputs[0])
     width: Any = sp.sympify(layer.features, strict=True)
@@ -71,7 +71,8 @@ class Moments(Tabled):
     Means are proportional to |x|^2, fourth moments and variances to |x|^4.
 
     ``nodes``: {node: :class:`Moment` of |y|^2}, y the feature map's channels; ``weights``: {Affine: Moment of |J|^2}, |J|^2 the sum of
-    squares of d y_out / d W over all channels of ``output`` and all entries of the weights. ``network`` has all widths.
+    squares of d y_out / d W over all channels of ``output`` and all entries of the weights.
+    ``network`` is the network with all widths filled in.
     """
 
     network: Network
@@ -154,7 +155,10 @@ class Moments(Tabled):
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """One row of text per node: its name, layer, moments of |y|^2, and of |J|^2 where it has weights. Long networks: ends only."""
+        """One row of text per node: its name, layer, moments of |y|^2, and of |J|^2 for an Affine.
+
+        Of networks with more than MOST_ROWS nodes only the first and the last rows are kept.
+        """
         names = list(self.nodes)
         shown = names if len(names) <= MOST_ROWS else [*names[: MOST_ROWS // 2], None, *names[-MOST_ROWS // 2 :]]
         return list(self._rows(shown, len(names)))

@@ -1,4 +1,4 @@
-"""How wide a network must be for a given variance, and what concatenated relu saves at equal parameters."""
+"""The width for a given variance, and relu against concatenated relu at equal parameters."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from ..widths import open_nodes
 
 
 def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: Any, most: int) -> int:
-    """The least ``features=`` with Var |y|^2 / (E |y|^2)^2 <= variance at the output, ``again(network, features, ...)`` being the moments.
+    """The least ``features=`` with Var |y|^2 / (E |y|^2)^2 <= variance at the output.
 
-    See :meth:`kcalc.calculi.moments.Moments.width_for`.
+    ``again(network, features, ...)`` computes the moments. See
+    :meth:`kcalc.calculi.moments.Moments.width_for`.
     """
     goal, most = one_number(variance, "variance"), whole(most, "most", 1)
     if goal <= 0:
-        raise KcalcError(f"the variance of a finite network is > 0, so variance must be, got {goal}")
+        raise KcalcError(f"variance must be > 0, as that of a finite network is, got {goal}")
     rest = dict(options)
     network, features = rest.pop("given"), rest.pop("features")
     named = dict(features) if isinstance(features, Mapping) else {None: features}
     open_ = [node for node in open_nodes(network) if node not in named]
     if named.get(None) is None or not open_:
-        raise KcalcError("all widths stand in the layers (or by node); leave them open and give features=N to ask which N would do")
+        raise KcalcError(
+            "all widths stand in the layers (or are given by node); leave some open and give features=N, and the least N is found"
+        )
 
     def relative(width: int) -> float:
         value = again(network, features={**named, None: width}, jacobian=False, **rest).out.relative

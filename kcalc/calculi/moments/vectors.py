@@ -1,7 +1,8 @@
-"""Feature maps as vectors made of few things, so that exact moments see what is the same and what is independent.
+"""Feature maps as vectors of five kinds, from which exact moments know equality and independence.
 
-A vector is the input, a fresh product of weights with older vectors, an activation of a fresh one, a linear combination, or a stack of
-two. Equal vectors are one object: the same activation taken twice of the same pre-activation is recognised.
+A vector is the input, a fresh product of weights with older vectors, an activation of a fresh
+vector, a linear combination, or a stack of two. Equal vectors are one object: an activation applied
+twice to one pre-activation gives one vector.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ Number = Any
 
 @dataclass(frozen=True, eq=False)
 class Vector:
-    """A feature map of ``width`` channels. ``rank`` orders by age: whatever depends on a fresh vector has a greater one."""
+    """A feature map of ``width`` channels.
+
+    ``rank`` orders vectors by age: every vector that depends on a fresh vector has a greater rank,
+    except activations of it, which have the same.
+    """
 
     id: int
     rank: int
@@ -43,7 +48,10 @@ class Fed:
 
 @dataclass(frozen=True, eq=False)
 class Fresh(Vector):
-    """``sum_j amplitude_j W_j x_j`` with weights that nothing else reads: given the x_j, channels are independent and symmetric."""
+    """``sum_j amplitude_j W_j x_j`` with weights used nowhere else.
+
+    Given the x_j, its channels are independent and symmetric.
+    """
 
     fed: tuple[Fed, ...] = ()
 
@@ -66,7 +74,7 @@ class Mixed(Vector):
 
 @dataclass(frozen=True, eq=False)
 class Stacked(Vector):
-    """Two scaled vectors one after the other; the left one may be stacked again, the right one never is."""
+    """The channels of two scaled vectors; the left one may be a stack, the right one never is."""
 
     left: tuple[Number, Vector] = field(default=None)  # type: ignore[assignment]
     right: tuple[Number, Vector] = field(default=None)  # type: ignore[assignment]
@@ -74,7 +82,7 @@ class Stacked(Vector):
 
 @dataclass(frozen=True)
 class Scaled:
-    """A feature map as ``factor * vector``; ``private`` says that nothing but the next node reads it."""
+    """A feature map as ``factor * vector``; ``private``: exactly one node reads it."""
 
     factor: Number
     vector: Vector
@@ -103,14 +111,14 @@ class Vectors:
         return made
 
     def rectified(self, p: Fresh, negative: Number, positive: Number) -> Vector:
-        """An activation of a fresh vector; it is as old as that."""
+        """An activation of a fresh vector, of the same rank."""
         key = ("rectified", p.id, negative, positive)
         if key not in self._known:
             self._known[key] = self._kept(Rectified(len(self.all), p.rank, p.width, p, negative, positive))
         return self._known[key]
 
     def mixed(self, terms: list[tuple[Number, Vector]]) -> Scaled | None:
-        """A linear combination, equal vectors added up; None where everything cancels."""
+        """A linear combination, equal vectors added up; None where all terms cancel."""
         merged: dict[int, tuple[Number, Vector]] = {}
         for factor, vector in terms:
             old = merged.get(vector.id)
@@ -145,7 +153,10 @@ class Vectors:
         return vector
 
     def activated(self, feature: Scaled, negative: Number, positive: Number) -> Scaled | str:
-        """An activation with two slopes of a feature map, part by part; where it does not apply, the kind of vector that it meets."""
+        """An activation with two slopes applied to a feature map, part by part.
+
+        Where there is no rule: the kind of vector that it is applied to, in words.
+        """
         done: dict[Any, Scaled] = self._known.setdefault(("activated", negative, positive), {})  # type: ignore[assignment]
         chain: list[tuple[Number, Vector]] = []
         factor, vector = feature.factor, feature.vector

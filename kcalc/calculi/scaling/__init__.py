@@ -1,4 +1,7 @@
-"""The scaling calculus: second moments forward and backward, and how fast weights, biases and scalars learn against their size."""
+"""The scaling calculus: forward and backward second moments, and scalings of parameters.
+
+A parameter's scaling compares the mean square of its gradient with its own.
+"""
 
 from .calculus import LAWS, scaling
 from .result import Scaling, TensorScaling, WeightScaling

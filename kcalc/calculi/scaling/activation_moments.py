@@ -1,4 +1,4 @@
-"""What an activation does to second moments: at one location, between two, and behind the maximum of a window."""
+"""Second moments behind an activation: at one location, at two, and behind a max pooling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .levels import Level
 Array = np.ndarray
 LOCAL = LocationMaps()
 REACH = 12.0  # standard deviations: exp(-12^2 / 2) = 5e-32
-HIGHEST = 0.9999  # correlation within a window beyond which its values are taken as this correlated
+HIGHEST = 0.9999  # greater correlations within a window are replaced by this one
 
 
 @lru_cache(maxsize=512)
@@ -38,7 +38,10 @@ def half(phi: Activation) -> sp.Expr | None:
 
 
 def after(phi: Activation, q: Level, what: str) -> Level:
-    """E phi(z)^2 for z of mean square q, location by location. Raises: KcalcError where q is beyond double precision."""
+    """E phi(z)^2 for z of mean square q, location by location.
+
+    ``what`` names q in messages. Raises: KcalcError where q is beyond double precision.
+    """
     factor = half(phi)
     if factor is not None:
         return q.scaled(factor if q.symbolic else float(factor))
@@ -72,7 +75,7 @@ def mean_slope(phi: Activation, q: Level, what: str) -> Any:
 
 
 def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
-    """The uncentred correlation of phi at two locations whose pre-activations have correlation rho and equal mean squares."""
+    """The cosine of phi(z_p) and phi(z_r) for z_p, z_r of correlation rho and mean square q."""
     if q.symbolic:
         found = phi.c_expr(rho, q.values)
         return sp.Function(f"C_{phi.name}")(rho, q.values) if found is None else sp.simplify(found)
@@ -83,9 +86,10 @@ def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
 
 
 def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tuple[Level, Array]:
-    """(E phi(z_p) phi(z_r), E phi'(z_p) phi'(z_r)) for all pairs of locations, the diagonals not to be used.
+    """(E phi(z_p) phi(z_r), E phi'(z_p) phi'(z_r)) for all pairs of locations p, r, both (P, P).
 
-    ``pairs`` holds E z_p z_r; None where locations are uncorrelated.
+    ``pairs`` holds E z_p z_r; None where locations are uncorrelated. The diagonals of the results
+    are meaningless.
     """
     size = np.where(q.values > 0, q.values, 1.0)
     roots = np.sqrt(size)
@@ -108,9 +112,10 @@ def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tu
 
 
 def maximum(power: int, phi: Activation | None, q: float, rho: float, count: int, derivative: int = 0) -> float:
-    """``E phi^(derivative)(Y)^power``, Y the largest of ``count`` normals of mean square q and mutual correlation rho (phi=None: identity).
+    """``E phi^(derivative)(Y)^power`` for Y the maximum of ``count`` normals (phi=None: identity).
 
-    Of two by two independent standard normals E Y^2 = 1 + sqrt(3)/pi = 1.5513.
+    The normals have mean square q and mutual correlation rho. For four independent standard normals
+    E Y^2 = 1 + sqrt(3)/pi = 1.5513.
     """
     root = math.sqrt(q)
     kinks = () if phi is None else phi.kink_points
@@ -125,7 +130,7 @@ def maximum(power: int, phi: Activation | None, q: float, rho: float, count: int
 
 
 def _density(y: Array, rho: float, count: int) -> Array:
-    """The density of the largest of ``count`` standard normals of mutual correlation rho >= 0."""
+    """The density of the maximum of ``count`` standard normals of mutual correlation rho >= 0."""
     rho = min(max(rho, 0.0), HIGHEST)
     if rho < 1e-12:
         return _largest(y, count)

@@ -1,4 +1,4 @@
-"""What an Affine layer reads: sums over channels and taps, by location."""
+"""The forward rule of an Affine layer: sums over channels and taps, by location."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .state import Part, State
 
 Node = Hashable
 Number = Any
-FEW = 10  # rectified values: all 0 with a probability of more than a tenth of a percent
+FEW = 10  # so many rectified values or fewer are all 0 with a probability of 2^-10 or more
 
 
 @dataclass(frozen=True)
 class Weight:
-    """What the backward pass needs of an Affine.
+    """The data of an Affine that the backward pass needs.
 
-    Its extents, ``variance`` = E W^2, its window (None: dense), and the sum over channels and taps of what it reads, by output
-    location (``read``), and for pairs of them.
+    ``inputs``, ``outputs``: channels; ``variance`` = E W^2; ``window``: None for a dense layer;
+    ``read``: sum over channels and taps of the second moments of its input, by output location;
+    ``read_pairs``: the same for pairs of output locations, None where they are not followed.
     """
 
     inputs: Number
@@ -70,7 +71,11 @@ def gathered(one: Part, below: State, window: Window | None, pairs: bool) -> tup
 
 
 def emitted(part: Part, variance: Number, bias: Number, followed: bool) -> Part:
-    """E[W^2] times what is read, plus the variance of the bias, which all locations share."""
+    """The moments of the output: E[W^2] ``part`` + ``bias``, the variance of a bias b.
+
+    All locations share b, so that ``bias`` is added to their covariances too. ``followed``: pairs
+    of locations are followed here.
+    """
     out = part.scaled(variance)
     if bias == 0:
         return out
@@ -87,10 +92,13 @@ def emitted(part: Part, variance: Number, bias: Number, followed: bool) -> Part:
 
 
 def atoms(below: State, fan: float, read: Level) -> list[str]:
-    """Where pre-activations are 0 with certainty, or too often to be neglected."""
+    """Violated assumptions where pre-activations are 0 with a probability that matters.
+
+    ``fan``: the number of values that one output reads.
+    """
     found = []
     if np.any(read.values == 0):
-        found.append("some locations read nothing but padding and are 0: b there counts what no weight receives")
+        found.append("some locations read only padding; b there counts gradients without a weight")
     rectified = below.law.kind == "post" and below.sides is not None and 0 in below.sides
     if rectified and fan <= FEW:
         found.append(f"an output reads {fan:g} rectified values at most, all 0 with probability 2^-{fan:g}: b before it is less by that")

@@ -1,4 +1,4 @@
-"""Backward second moments: the table of the scaling calculus read downwards [Scaling sec. 4, App. A, B]."""
+"""Backward second moments: the scaling calculus as a reversed fold [Scaling sec. 4, App. A, B]."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What comes back to a feature map: E[(d loss/d x)^2] by part and location.
+    """The gradient with respect to a feature map: E[(d loss/d x)^2] by part and location.
 
-    ``mask``: a bit per Affine (or output) that it came through without weights in between; ``terms``, ``source``, ``gate``, ``sides`` and
-    ``slopes`` as for a :class:`State`, with the derivative of the activation in place of the activation.
+    ``mask``: the bits of the first Affine layers (or outputs) behind the feature map, through which
+    the gradient arrives. ``terms``, ``source``, ``gate``, ``sides`` and ``slopes``: as for a
+    :class:`State`, with the activation's derivative in place of the activation.
     """
 
     parts: tuple[Part, ...]
@@ -43,13 +44,16 @@ class Message:
 
 
 def apart(one: Message, two: Message) -> bool:
-    """True if the two came through different weights."""
+    """True if two gradients arrive through different weights."""
     return not one.mask & two.mask
 
 
 @dataclass
 class Backward:
-    """The rules of the reversed fold. Found: ``edges``, {(node, slot): what the node sends to the parent in that slot}."""
+    """The rules of the reversed fold.
+
+    ``edges``: {(node, slot): the message to the parent in that slot}, filled in during the fold.
+    """
 
     forward: Forward
     states: Mapping[Node, State]
@@ -61,7 +65,10 @@ class Backward:
         self.outputs = {node: 1 << (len(self.forward.bits) + i) for i, node in enumerate(self.network.outputs)}
 
     def start(self, cotangent: Number) -> dict[Node, Message | None]:
-        """What every node starts with: independent cotangents of one mean square at the outputs, nothing elsewhere."""
+        """{node: first message}; None at nodes that are no outputs.
+
+        Outputs start with independent cotangents of mean square ``cotangent``.
+        """
         out: dict[Node, Message | None] = dict.fromkeys(self.network)
         for node in self.network.outputs:
             parts = []
@@ -72,7 +79,7 @@ class Backward:
         return out
 
     def add(self, one: Message | None, two: Message | None) -> Message | None:
-        """Gradients of two readers add up."""
+        """The sum of the gradients from two nodes that read the same feature map."""
         if one is None or two is None:
             return one or two
         unit = self.forward.number(1)
@@ -81,7 +88,7 @@ class Backward:
 
     def send(self, op: P.Primitive, node: Node, message: Message | None, parents: Sequence[Node]) -> list[Message | None]:
         """One message per parent, in slot order."""
-        if message is None:  # a declared output is read by all; what no output depends on gets nothing
+        if message is None:  # no output depends on the node
             return [None] * len(parents)
         self.at = node
         sent = self.rule(op, node, message, parents)
@@ -92,17 +99,17 @@ class Backward:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
-        """What a primitive sends to the nodes that it reads."""
+        """The messages of a primitive to the nodes that it reads."""
         raise no_rule("weight scalings", op, node)
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
-        """b_in = E[W^2] (m / groups) (sum over the outputs that read the location of b_out)."""
+        """b_in = E[W^2] (m / groups) sum_p b_out(p) over the outputs p that read the location."""
         weight, below = self.forward.weights[node], self.states[parents[0]]
         level = weighted([(part.channels, part.level) for part in message.parts])
         factor = weight.variance * self.forward.number(weight.outputs) / weight.groups
         pairs = message.parts[0].pairs if len(message.parts) == 1 else None
-        pairs = pairs if parents[0] in self.forward.pairs else None  # where locations are uncorrelated those of cotangents do not count
+        pairs = pairs if parents[0] in self.forward.pairs else None  # else without effect
         if weight.window is None:
             sent = level if level.symbolic else Level(np.broadcast_to(level.values, (below.size,)).copy(), level.exponent)
             pairs = None
@@ -149,7 +156,7 @@ class Backward:
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
-        """Every location was a channel of its own: their cotangents are uncorrelated."""
+        """After a Flatten locations are channels, whose cotangents are uncorrelated."""
         return [replace(message, parts=tuple(replace(part, pairs=None) for part in message.parts))]
 
     @rule.register
@@ -195,7 +202,7 @@ class Backward:
         return Part(part.channels, level, pairs)
 
     def _largest_part(self, part: Part, window: Any, parent: Node) -> Part:
-        """One of the locations gets it all, each with probability 1/k^2."""
+        """One location of the window receives the whole gradient, each with probability 1/k^2."""
         number = window.counts
         level = part.level.mapped(lambda values: spread(window, values / number))
         if part.pairs is None or parent not in self.forward.pairs:
@@ -206,7 +213,10 @@ class Backward:
         return Part(part.channels, level, with_diagonal(Level(pairs, part.pairs.exponent), level))
 
     def _aligned(self, parts: tuple[Part, ...], below: tuple[Part, ...]) -> tuple[Part, ...]:
-        """Parts of a message as those of the feature map it goes to, whose ranges of channels are unions of them."""
+        """The parts of a message, merged into those of the feature map that receives it.
+
+        Each range of channels in ``below`` is a union of ranges in ``parts``.
+        """
         if len(parts) == len(below):
             return parts
         out, rest = [], list(parts)

@@ -1,4 +1,4 @@
-"""The scaling calculus of a network: one fold forward, one back, and what follows for its parameters [Scaling]."""
+"""The scaling calculus: a forward fold, a reversed fold, and scalings of parameters [Scaling]."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .state import Law, Part, State, locations_of
 
 Node = Hashable
 Number = Any
-PAIRS = 3.0e7  # pairs of locations that are followed, over all nodes
+PAIRS = 3.0e7  # most pairs of locations that are followed, over all nodes
 ATOMS = (
     "the weights have atoms: pre-activations are 0 with positive probability, where relu is not symmetric (gamma is off by some percent)"
 )
@@ -54,21 +54,28 @@ def scaling(
     weights: str = "gaussian",
     cotangent_moment: Any = 1,
 ) -> Scaling:
-    """Forward and backward second moments of every tensor, and the scalings of every parameter that follow [Scaling sec. 4, 8; App. A-E].
+    """Forward and backward second moments of every tensor, and the scalings of every parameter.
 
-    For a tensor of n channels, f = E[x^2] and b = E[(d loss/dx)^2] by location: zeta = n sum_p f b.  For a weight
-    gamma = zeta/(n m k^2 E[W^2]^2), which is nu = E[gW^2]/E[W^2] at every width for weights independent, symmetric and without atoms,
-    rectifiers, and independent cotangents at the output.
+    For a tensor of n channels, with f = E[x^2] and b = E[(d loss/dx)^2] at location p: zeta = n
+    sum_p f b.  For the weights W of a layer from n to m channels with k^2 taps, gamma = zeta/(n m
+    k^2 E[W^2]^2).  It equals nu = E[gW^2]/E[W^2], gW the gradient of W, at every width for
+    independent symmetric weights without atoms, rectifiers, and independent cotangents at the
+    output.
 
-    ``features``: widths that layers do not say, one or {node: width} (SymPy symbols serve: positive, integer); ``image_shape``: (height,
-    width) of inputs that do not say theirs; ``input_moment``: E[x^2] of the inputs, one or {input: value}; ``input_symmetric``: whether x
-    and -x are as likely; ``input_correlation``: correlation of two locations of an input.  ``correlation``: r within the windows of mean
-    pooling (of the normals below, for max pooling), {Pool: r} or one number for all, where it is not to be computed.  ``weights``: the
-    law, one of gaussian, uniform, laplace, orthogonal, signs, ternary: those with atoms are reported.  ``cotangent_moment``: b at outputs.
+    ``features``: widths not stated by layers, one or {node: width}, numbers or SymPy symbols
+    (positive, integer); ``image_shape``: (height, width) of inputs whose layers state none;
+    ``input_moment``: E[x^2] of the inputs, one or {input: value}; ``input_symmetric``: whether x
+    and -x are equally likely; ``input_correlation``: correlation of two locations of an input.
+    ``correlation``: r within the windows of mean pooling (for max pooling: of the normals before
+    it), {Pool: r} or one number for all, instead of the computed one.  ``weights``: the law, one of
+    gaussian, uniform, laplace, orthogonal, signs, ternary; those with atoms are reported.
+    ``cotangent_moment``: b at outputs.
 
     Convolutions are dense: all taps independent, Var W = sigma_w^2/(n k^2), unlike the Delta-initialised ones of kernel maps.
+    [Scaling sec. 4, 8; App. A-E]
     Returns: a :class:`Scaling`. Raises: KcalcError for missing widths or images and bad numbers, NoRule for layers outside the calculus
-    (normalisation, products, weighted means, standardised weights), FreshnessError for sums whose cross terms are not known.
+    (normalisation, products, weighted means, standardised weights), FreshnessError for sums whose
+    cross terms have no rule.
     """
     require_network(network)
     _check_law(weights)
@@ -95,7 +102,7 @@ def scaling(
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What is known of the inputs."""
+    """The assumptions on the inputs, as given by the caller."""
 
     symbolic: bool
     moment: Any
@@ -167,7 +174,10 @@ def _check_law(weights: Any) -> None:
 
 
 def with_images(network: Network, image_shape: Any) -> Network:
-    """The network with the locations of its inputs written in."""
+    """The network with ``image_shape`` stated by its Input layers.
+
+    Raises: KcalcError for an unknown input, and for a shape that contradicts the layer's.
+    """
     if image_shape is None:
         return network
     given = image_shape if isinstance(image_shape, Mapping) else dict.fromkeys(network.inputs, image_shape)
@@ -198,7 +208,7 @@ def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
 
 
 def _below_means(network: Network, sizes: Mapping[Node, int], forward: Forward) -> frozenset[Node]:
-    """The nodes from which a mean over several locations is reached."""
+    """The nodes with several locations on a path to a mean pooling, and those poolings."""
     found: set[Node] = set()
     for node, op, reads in reversed(network.operations):
         mean = isinstance(op, Blend) and not op.weighted and node in forward.windows and not forward.windows[node].trivial
@@ -250,7 +260,7 @@ def _factor(network: Network, node: Node) -> Any:
 
 
 def _reference(found: list[Level], symbolic: bool) -> Level:
-    """The geometric mean of gamma, or that of the first weight where there are symbols."""
+    """The geometric mean of all gamma; of symbolic ones the first gamma."""
     if not found:
         return Level(sp.Integer(1)) if symbolic else Level(np.ones(1))
     if symbolic:
@@ -260,7 +270,7 @@ def _reference(found: list[Level], symbolic: bool) -> Level:
 
 
 def _zeta(state: State, message: Message) -> Level:
-    """n sum_p f b over parts."""
+    """``zeta = n sum_p f b``, summed over parts of n channels."""
     total: Level | None = None
     for own, back in zip(state.parts, message.parts, strict=True):
         term = own.level.times(back.level).total(state.size).scaled(own.channels)
@@ -290,7 +300,12 @@ def _tensor(
 
 
 def _weight(node: Node, weight: Weight, message: Any, state: State, unfollowed: bool) -> WeightScaling:
-    """E[gW^2] = (1/(n k^2)) sum_p (what is read at p) b(p), the mean over channels and taps; gamma = that over E[W^2]."""
+    """gamma = E[gW^2] / E[W^2] and its variants.
+
+    E[gW^2] = (1/(n k^2)) sum_p R(p) b(p), where R(p) is the sum of second moments over the channels
+    and taps that output location p reads. ``unfollowed``: pairs of locations matter but were not
+    followed, so that nu is not known.
+    """
     part = message.parts[0]
     channels = weight.inputs if part.level.symbolic else float(weight.inputs)
     share = 1 / (channels / weight.groups * weight.taps)
@@ -322,9 +337,10 @@ def _bias(forward: Forward, node: Node, message: Any, state: State) -> Level:
 
 def _note_all(network: Network, forward: Forward, given: _Inputs, law: str) -> None:
     forward.note(
-        "network", "weights are independent and symmetric, in all taps of a convolution alike (kernel maps take Delta-initialised ones)"
+        "network",
+        "weights are independent and symmetric, with one variance in all taps of a convolution (kernel maps take Delta-initialised ones)",
     )
-    forward.note("network", "cotangents at the outputs are independent, of mean 0, and know nothing of the weights")
+    forward.note("network", "cotangents at the outputs are independent, also of the weights, and have mean 0")
     symmetric = "symmetric, " if given.symmetric else ""
     for node in network.inputs:
         spatial = network.layer(node).image_shape is not None  # type: ignore[attr-defined]
@@ -339,7 +355,7 @@ def _note_all(network: Network, forward: Forward, given: _Inputs, law: str) -> N
 
 
 def _note_ratio(forward: Forward, node: Node, tensors: Mapping[Node, TensorScaling]) -> None:
-    """Say where an activation changes the activation scaling."""
+    """Record a violation where an activation changes the activation scaling zeta."""
     tensor = tensors.get(node)
     if tensor is None or forward.symbolic or tensor.ratio is None or abs(tensor.ratio - 1) < 1e-9:
         return

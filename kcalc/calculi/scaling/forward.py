@@ -1,4 +1,4 @@
-"""Forward second moments, layer by layer: the table of the scaling calculus read upwards [Scaling sec. 4, App. A, B]."""
+"""Forward second moments, layer by layer [Scaling sec. 4, App. A, B]."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ Number = Any
 class Forward:
     """The calculus of forward second moments.
 
-    ``symbolic``: numbers are SymPy expressions, alike at all locations.  ``pairs``: follow pairs of locations at these nodes.
-    ``correlation``: {Pool: r} that is not to be computed.  Found: ``weights``, ``notes``, ``violations``, ``slopes`` (mean squares of
-    derivatives by nonlinear node and part) and ``windows`` of pools.
+    ``symbolic``: numbers are SymPy expressions, equal at all locations.  ``pairs``: the nodes at
+    which pairs of locations are followed. ``correlation``: {Pool: r} given by the caller.  Filled
+    in by the rules: ``weights``, ``notes``, ``violations``, ``slopes`` ({Nonlinear: E phi'^2 per
+    part}), ``windows`` of pools, and ``correlations`` ({Pool: r}).
     """
 
     network: Network
@@ -86,7 +87,11 @@ class Forward:
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: list[State]) -> State:
-        """f = E[W^2] * (sum over channels and valid taps of what is read) + sigma_b^2, with E[W^2] = sigma_w^2 / (n k^2 / groups)."""
+        """f = E[W^2] R + sigma_b^2 with E[W^2] = sigma_w^2 / (n k^2 / groups).
+
+        R is the sum of E x^2 over the input channels and taps that an output reads, padding
+        excluded.
+        """
         (below,) = inputs
         if op.standardised:
             raise NoRule(
@@ -117,7 +122,7 @@ class Forward:
             window = convolution(op, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
                 raise KcalcError(
-                    f"node {node!r} pads with zeros, so that moments differ between locations: symbols cannot be carried; give numbers "
+                    f"node {node!r} pads with zeros, so that moments differ between locations, which has no symbolic rule; give numbers "
                     "(net.subs), or padding='valid' or 'circular'"
                 )
             return window
@@ -130,7 +135,7 @@ class Forward:
 
     @rule.register
     def _(self, op: P.Post, node: Node, inputs: list[State]) -> State:
-        """E phi(z)^2, z normal; f (a^2 + b^2) / 2 for rectifiers, whatever the symmetric law."""
+        """E phi(z)^2 for normal z; for rectifiers f (a^2 + b^2) / 2 under any symmetric law."""
         (below,) = inputs
         phi = op.activation
         refuse_jumps(phi, node)
@@ -180,7 +185,7 @@ class Forward:
 
     @rule.register
     def _(self, op: P.Mix, node: Node, inputs: list[State]) -> State:
-        """sum_i w_i^2 f_i and the cross terms, 0 for addends of different last weights."""
+        """sum_i w_i^2 f_i plus cross terms, which are 0 for addends of different last weights."""
         if len(inputs) == 1:
             return self._scaled(inputs[0], op.weights[0])
         weights = [self.number(w) for w in op.weights]
@@ -239,7 +244,7 @@ class Forward:
 
     @rule.register
     def _(self, op: P.Mask, node: Node, inputs: list[State]) -> State:
-        """f / (1 - p): what stays is divided by 1 - p. Locations are dropped on their own."""
+        """f / (1 - p), as kept entries are divided by 1 - p; every location has its own mask."""
         (below,) = inputs
         keep = 1 - self.number(op.rate)
         if keep == 1:
@@ -260,7 +265,11 @@ class Forward:
 
 
 def uncorrelated(one: State, two: State) -> bool:
-    """True if E x y = 0 is plain: one of the two changes its sign with weights that the other does not know, or both are inputs."""
+    """True if E x y = 0 by symmetry.
+
+    A change of sign of one's last weights, on which the other does not depend, changes its sign
+    only; or both are symmetric and depend on no common input or weights.
+    """
     if one.final and not one.final & two.support:
         return True
     if two.final and not two.final & one.support:

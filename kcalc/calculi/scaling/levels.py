@@ -1,4 +1,4 @@
-"""Second moments over the locations of a feature map, with an exponent of their own so that deep products neither overflow nor vanish."""
+"""Second moments by location with a separate exponent, so that they never over- or underflow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...foundation.errors import KcalcError
 
 Number = Any
 Array = np.ndarray
-FAR = 200  # binary orders of magnitude that a mantissa may stray from 1
+FAR = 200  # mantissas beyond 2^+-FAR are rescaled
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Level:
         return isinstance(self.values, sp.Basic)
 
     def scaled(self, factor: Number) -> Level:
-        """Times a number, or a float per location."""
+        """The values times one number, or times one float per location."""
         return Level(self.values * factor, self.exponent)._settled()
 
     def plus(self, other: Level) -> Level:
@@ -56,7 +56,7 @@ class Level:
         return Level(self.values / np.where(zero, 1.0, other.values), self.exponent - other.exponent)._settled()
 
     def mapped(self, linear: Callable[[Any], Any]) -> Level:
-        """A linear map of the values."""
+        """The image of the values under a linear map."""
         return Level(linear(self.values), self.exponent)._settled()
 
     def total(self, locations: int) -> Level:
@@ -104,7 +104,7 @@ def quotient(one: Level, two: Level) -> Any:
 
 @dataclass(frozen=True)
 class Values(Mapping[Any, Any]):
-    """{node: number}, each made a float when it is asked for. Raises: KcalcError then, beyond double precision."""
+    """{node: number}; access converts to a float and raises KcalcError beyond double precision."""
 
     levels: Mapping[Hashable, Level]
     what: str

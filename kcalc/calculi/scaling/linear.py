@@ -1,7 +1,9 @@
-"""Second moments of sums with every cross term, for feature maps on the way up and for cotangents on the way down.
+"""Second moments of sums with every cross term, for feature maps and for gradients.
 
-Both are linear combinations of *leaves*: what weights emit, and those things passed through an activation (or its derivative). Leaves of
-different weights are uncorrelated, for each changes its sign with weights that the other does not know.
+Both are linear combinations of *leaves*: outputs of weights, and activations of them (for
+gradients: times the activation's derivative). Leaves with different last weights are uncorrelated,
+as the sign of one can be changed by a change of sign of its weights, which leaves the other
+unchanged.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ Apart = Callable[[Item, Item], bool]
 def combined(items: Sequence[Item], weights: Sequence[Number], apart: Apart, where: str) -> tuple[Part, ...]:
     """The second moments of ``sum_i w_i x_i``.
 
-    ``apart(x, y)`` says that E x y = 0 can be seen at once; ``where`` is for errors.
-    Raises: FreshnessError where a cross term is not known.
+    ``apart(x, y)``: whether E x y = 0 by different weights; ``where`` names the sum in messages.
+    Raises: FreshnessError where a cross term has no rule.
     """
     if all(apart(one, two) for one, two in combinations(items, 2)):
         return _summed([tuple(p.scaled(w * w) for p in parts) for w, parts in zip(weights, refined(items, where), strict=True)])
     leaves = expanded(list(zip(weights, items, strict=True)))
     if not leaves:
-        raise FreshnessError(f"{where}: addends cancel, so that nothing is left; change the weights of the Sum")
+        raise FreshnessError(f"{where}: the addends cancel to 0; change the weights of the Sum")
     first = leaves[0][1].parts
     if any(tuple(p.channels for p in leaf.parts) != tuple(p.channels for p in first) for _, leaf in leaves):
         raise FreshnessError(f"{where}: parts of one feature map are added that do not line up; put an Affine on the addends")
@@ -49,7 +51,7 @@ def _summed(rows: Sequence[tuple[Part, ...]]) -> tuple[Part, ...]:
 
 
 def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
-    """The leaves of a linear combination, each once, with its amplitude; those that cancel dropped."""
+    """The leaves of a linear combination with their amplitudes; amplitudes of 0 are left out."""
     amplitude: dict[int, Number] = {}
     known: dict[int, Item] = {}
     queue: list[int] = []
@@ -63,7 +65,7 @@ def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
     for weight, item in given:
         add(weight, item)
     leaves: list[tuple[Number, Item]] = []
-    while queue:  # what was made last comes first, so that amplitudes are complete when a sum is opened
+    while queue:  # newest first, so that amplitudes are complete when a sum is opened
         serial = -heapq.heappop(queue)
         weight, item = amplitude[serial], known[serial]
         if weight == 0:
@@ -76,7 +78,10 @@ def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
 
 
 def _product(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
-    """E x y of two leaves, None for 0. Gaussian ``z`` and ``phi(s)``: E z phi(s) = E z s E phi'(s)."""
+    """E x y of two leaves, None for 0; for Gaussians z and s, E z phi(s) = E z s E phi'(s).
+
+    Raises: FreshnessError where it has no rule.
+    """
     if one is two:
         return one.parts
     if apart(one, two):
@@ -96,7 +101,10 @@ def _stein(leaf: Item, post: Item, apart: Apart, where: str) -> tuple[Part, ...]
 
 
 def _alike(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
-    """Two rectifiers of one feature map (or gradients that pass them): (a a' + b b') / 2 times what they have in common."""
+    """E x y of two rectifiers of x', y' on one feature map: (a c + b d) / 2 times E x' y'.
+
+    For gradients x' and y' the factors are the rectifiers' derivatives at that feature map.
+    """
     if one.gate is None or one.gate != two.gate or one.sides is None or two.sides is None:
         raise _unknown(where)
     (a, b), (c, d) = one.sides, two.sides
@@ -117,6 +125,6 @@ def _expectation(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, 
 
 def _unknown(where: str) -> FreshnessError:
     return FreshnessError(
-        f"{where}: feature maps (or their gradients) are added that share weights, and their correlation is not known; "
-        "end all addends of the Sum but one in an Affine of their own"
+        f"{where}: the addends (feature maps or their gradients) share weights, and their "
+        "correlation is not known; end all addends of the Sum but one in an Affine of their own"
     )

@@ -1,4 +1,4 @@
-"""Pooling: means of correlated locations, and the largest of a window [Scaling App. B.3, corrected]."""
+"""Pooling: means and maxima of correlated locations [Scaling App. B.3, corrected]."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ Array = np.ndarray
 
 
 def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
-    """The state behind a pooling layer. Raises: NoRule for weighted means, KcalcError for what symbols cannot carry."""
+    """The state behind a pooling layer.
+
+    Raises: NoRule for weighted means; KcalcError for maxima and cut windows in networks with
+    symbols.
+    """
     if op.pooling == "weighted_mean":
         raise NoRule(
             f"node {node!r}: weight scalings have no rule for weighted means, whose random weights all channels share; use kind='mean'"
@@ -36,7 +40,7 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
         return State(below.parts, shape, size, below.law, below.support, below.final, ((1, below),) if shape is not None else below.terms)
     if calculus.symbolic and (op.pooling == "max" or cut(window)):
         what = "takes maxima" if op.pooling == "max" else "has windows cut by the border"
-        raise KcalcError(f"node {node!r} (Pool) {what}, which symbols cannot carry; give numbers with net.subs")
+        raise KcalcError(f"node {node!r} (Pool) {what}, which has no symbolic rule; give numbers with net.subs")
     if op.pooling == "max":
         return _largest(calculus, node, below, window, shape)
     parts = tuple(_mean(calculus, node, part, window) for part in below.parts)
@@ -49,7 +53,10 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
 
 
 def _mean(calculus: Any, node: Node, part: Part, window: Window) -> Part:
-    """E[(mean of k^2)^2]: from pairs of locations, or f [1 + (k^2 - 1) r] / k^2 where one correlation r stands for all."""
+    """The mean square of a mean over k^2 locations.
+
+    It is computed from pairs of locations, or as f [1 + (k^2 - 1) r] / k^2 with one correlation r.
+    """
     given = calculus.correlation.get(node)
     taps = window.taps
     if calculus.symbolic:
@@ -73,7 +80,7 @@ def _mean(calculus: Any, node: Node, part: Part, window: Window) -> Part:
 
 
 def uniform_pairs(level: Level, rho: float) -> Level:
-    """The matrix of pairs with one correlation for all."""
+    """E x_p x_r, (P, P), where all pairs of locations have the correlation ``rho``."""
     roots = np.sqrt(level.values)
     matrix = rho * np.outer(roots, roots)
     np.fill_diagonal(matrix, level.values)
@@ -81,7 +88,7 @@ def uniform_pairs(level: Level, rho: float) -> Level:
 
 
 def _off_diagonal(joint: Level, level: Level) -> float:
-    """The correlation of two locations, the mean over pairs."""
+    """The mean over pairs of different locations of their correlation."""
     size = level.values.size
     if size == 1:
         return 0.0
@@ -114,10 +121,15 @@ def _note_mean(calculus: Any, node: Node, below: State, parts: tuple[Part, ...],
         )
     if node in calculus.pairs:
         calculus.note(
-            "network", "behind mean pooling nu is that of wide layers: the taps of a filter know nothing of what comes back to them"
+            "network",
+            "before mean pooling nu is that of wide layers: gradients are taken as independent of the filters that they reach",
         )
     if node not in calculus.pairs and not calculus.symbolic and r != 0:
-        calculus.note(node, "one correlation stands for all pairs of locations: borders are neglected in it", "heuristic")
+        calculus.note(
+            node,
+            "one correlation stands for all pairs of locations; effects of borders are neglected",
+            "heuristic",
+        )
 
 
 # -- maxima ------------------------------------------------------------------------------------------------------------------------------
@@ -131,7 +143,7 @@ def _largest(calculus: Any, node: Node, below: State, window: Window, shape: tup
     if law.kind == "post" and law.activation is not None and _increasing(law.activation):
         phi, levels, rho = law.activation, list(law.levels), float(calculus.correlation.get(node, law.rho))
     elif law.kind != "normal":
-        calculus.violated(node, "it takes the largest of values whose law is not known; they are taken as normal of the same mean square")
+        calculus.violated(node, "it takes the maximum of values of unknown law, as if normal of that mean square")
     number = window.counts
     middle = [level.mapped(lambda values: window.summed(values) / number) for level in levels]
     rho = max(rho, 0.0)
@@ -152,7 +164,7 @@ def _largest(calculus: Any, node: Node, below: State, window: Window, shape: tup
 
 
 def weighted_mean(below: State, window: Window, number: Array) -> Level:
-    """The mean of what each window reads."""
+    """The mean of E x^2 over the locations of each window."""
     return below.moment().mapped(lambda values: window.summed(values) / number)
 
 
@@ -175,7 +187,10 @@ def _largest_part(calculus: Any, node: Node, channels: Any, q: Level, phi: Activ
 
 
 def _mean_correlation(level: Level, vectors: tuple[Level, ...]) -> float:
-    """:func:`_off_diagonal` of pairs sum_k v_k(p) v_k(r) without a matrix of all pairs; exponents of the v_k are those of v_k^2."""
+    """:func:`_off_diagonal` of the matrix sum_k v_k(p) v_k(r), which is not formed.
+
+    The exponent of each vector v_k is that of v_k^2.
+    """
     size = level.values.size
     if size == 1:
         return 0.0
@@ -188,7 +203,7 @@ def _mean_correlation(level: Level, vectors: tuple[Level, ...]) -> float:
 
 
 def _by_window(power: int, phi: Activation | None, q: Level, rho: float, number: Array, derivative: int) -> Level:
-    """E phi^(derivative)(Y)^power of every window, from one integral for all windows alike."""
+    """E phi^(derivative)(Y)^power of every window's maximum Y, one integral per kind of window."""
     if phi is None or act.rectifier(phi) is not None:
         table = {n: act.maximum(power, phi, 1.0, rho, round(n), derivative) for n in set(number.tolist())}
         factors = np.array([table[n] for n in number.tolist()])
@@ -207,12 +222,18 @@ def _by_window(power: int, phi: Activation | None, q: Level, rho: float, number:
 
 
 def _selected(calculus: Any, node: Node, below: State, q: list[Level], rho: float, number: Array) -> None:
-    """What the activation before a pooling layer sends back: the location taken is no typical one, so E phi'^2 is that of the largest."""
+    """Replace E phi'^2 of the activation before a max pooling by that at the maximum of a window.
+
+    Gradients arrive only at the location of the maximum.
+    """
     law = below.law
     assert law.activation is not None
     parent = calculus.read[node]
     if calculus.readers.get(law.node) != 1 or calculus.readers.get(parent) != 1:
-        calculus.violated(node, f"{law.node!r} is read by others too: the derivative there is taken as that of a typical location")
+        calculus.violated(
+            node,
+            f"{law.node!r} is read by others too: its derivative is taken at a typical location",
+        )
         return
     slopes = []
     for own, level, middle in zip(calculus.slopes[law.node], law.levels, q, strict=True):
@@ -223,7 +244,7 @@ def _selected(calculus: Any, node: Node, below: State, q: list[Level], rho: floa
 
 
 def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State:
-    """An activation of the largest of a window of normals."""
+    """The state behind an activation of the maximum of a window of normals."""
     law = below.law
     assert law.counts is not None
     parts, slopes = [], []
@@ -231,5 +252,9 @@ def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State
         parts.append(_largest_part(calculus, node, part.channels, q, phi, law.rho, law.counts))
         slopes.append(_by_window(2, phi, q, law.rho, law.counts, 1).values)
     calculus.slopes[node] = tuple(slopes)
-    calculus.note(node, f"{phi.name} reads the largest of a window of normals, and its moments are those of that law", "heuristic")
+    calculus.note(
+        node,
+        f"{phi.name} reads the maximum of a window of normals; its moments are those of that law",
+        "heuristic",
+    )
     return State(tuple(parts), below.locations, below.size, Law("mixed"), below.support)

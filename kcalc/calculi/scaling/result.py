@@ -1,4 +1,4 @@
-"""What the scaling calculus says of a network: tensors, weights, biases, scalars, and which of its assumptions do not hold."""
+"""The result of the scaling calculus: tensors, weights, biases, scalars, violated assumptions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Number = Any
 class TensorScaling:
     """A feature map: ``channels`` over ``locations`` (None: no locations).
 
-    ``ratio``: its activation scaling over that of what a one-input layer reads, None elsewhere; ``splits``: at a Sum, what share of its
-    activation scaling each addend has.
+    ``ratio``: of a layer with one input, zeta of its output over zeta of its input, else None;
+    ``splits``: of a Sum, the share of each addend in zeta, else None.
     """
 
     node: Node
@@ -52,7 +52,10 @@ class TensorScaling:
 
     @cached_property
     def scaling(self) -> Number:
-        """zeta = n sum_p f(p) b(p), summed channel by channel [Scaling eq. 1, by location]. Raises: KcalcError beyond double precision."""
+        """The activation scaling zeta = n sum_p f(p) b(p) over n channels and locations p.
+
+        Raises: KcalcError beyond double precision. [Scaling eq. 1, by location]
+        """
         return one_value(self.scaling_level, f"the activation scaling at node {self.node!r}")
 
     def _mapped(self, level: Level, what: str) -> Any:
@@ -105,10 +108,11 @@ class WeightScaling:
 
     @cached_property
     def gamma(self) -> Number:
-        """zeta / (n m k^2 E[W^2]^2 / groups), zeta of what comes back through this layer [Scaling eq. 2].
+        """zeta / (n m k^2 E[W^2]^2 / groups), zeta with the gradient through this layer only.
 
-        The letter is that paper's; the gamma of shaped activations is another quantity, their output scale: :attr:`Constants.gamma`.
-        It predicts nu = E[gW^2]/E[W^2] where cotangents of different locations are uncorrelated.
+        It predicts nu = E[gW^2]/E[W^2], gW the gradient of W, where cotangents of different
+        locations are uncorrelated. The letter is the paper's; the gamma of shaped activations
+        (:attr:`Constants.gamma`) is an output scale.
 
         Raises: KcalcError beyond double precision.
         """
@@ -116,22 +120,31 @@ class WeightScaling:
 
     @cached_property
     def extrinsic(self) -> Number:
-        """n k^2 sum_p f(x)^2 b(y)/f(y) over locations of the OUTPUT [Scaling sec. 4, corrected]; equal to gamma where biases start at 0."""
+        """n k^2 sum_p f(x)^2 b(y)/f(y) over output locations p, x the input and y the output.
+
+        It equals gamma where biases start at 0. [Scaling sec. 4, corrected]
+        """
         return one_value(self.extrinsic_level, f"gamma at node {self.node!r}")
 
     @cached_property
     def ratio(self) -> Number | None:
-        """nu itself, correlations of cotangents between locations (from mean pooling) counted; None where they were not followed."""
+        """nu = E[gW^2]/E[W^2] with the correlations of cotangents between locations.
+
+        Mean pooling makes such correlations; None where they were not followed.
+        """
         return None if self.ratio_level is None else one_value(self.ratio_level, f"nu at node {self.node!r}")
 
     @cached_property
     def relative(self) -> Number:
-        """gamma over the reference of the network."""
+        """gamma over the network's reference, :attr:`Scaling.reference`."""
         return 1 if self.reference_level is None else quotient(self.gamma_level, self.reference_level)
 
     @cached_property
     def correction(self) -> Number:
-        """The factor of E[W^2] that brings gamma to the reference while fixed multipliers keep the function as it is."""
+        """The factor of E[W^2] that gives gamma its reference value, sqrt(relative).
+
+        A fixed multiplier of the weights keeps the function unchanged.
+        """
         return sp.sqrt(self.relative) if isinstance(self.relative, sp.Basic) else math.sqrt(self.relative)
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,9 +164,10 @@ class WeightScaling:
 class Scaling(Tabled):
     """The scaling calculus of a network at initialisation [Scaling].
 
-    ``tensors``: {node: f, b, zeta}; ``weights``: {Affine: gamma}; ``biases``: {Affine with a bias: gamma_b = sum_p b / f of what the bias
-    is added to}; ``scalars``: {Scale: nu of its factor, were it learned, zeta / u^4}; ``correlations``: {Pool: correlation within its
-    windows}; ``violations``: where an assumption of the calculus does not hold, and what follows.
+    ``tensors``: {node: f, b, zeta}; ``weights``: {Affine: gamma}; ``biases``: {Affine with a bias:
+    gamma_b = sum_p b / f, f before the bias is added}; ``scalars``: {Scale: zeta / u^4, the nu of
+    its factor u if it were learned}; ``correlations``: {Pool: correlation within its windows};
+    ``violations``: where assumptions of the calculus do not hold, with the consequence.
     """
 
     network: Network
@@ -168,7 +182,7 @@ class Scaling(Tabled):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What is taken for granted, node by node, the violations among it."""
+        """All assumptions, node by node, including the violated ones."""
         return (*self.network.assumptions, *self.notes, *self.violations)
 
     @property
@@ -178,7 +192,7 @@ class Scaling(Tabled):
 
     @property
     def reference(self) -> Number:
-        """The gamma that corrections aim at: the geometric mean (the first weight's where there are symbols)."""
+        """The target of corrections: the geometric mean of gamma, with symbols the first gamma."""
         return one_value(self.reference_level, "the mean gamma")
 
     @property
@@ -189,7 +203,10 @@ class Scaling(Tabled):
 
     @property
     def spread(self) -> Number:
-        """The largest gamma over the smallest: 1 is a preconditioned network. Raises: KcalcError for symbols."""
+        """The largest gamma over the smallest, 1 in a preconditioned network.
+
+        Raises: KcalcError for networks with symbols.
+        """
         from ...foundation.errors import KcalcError
 
         if self.symbolic:
@@ -245,7 +262,7 @@ def _logarithms(values: Values, symbolic: bool) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A number for JSON: text for expressions, None for what is not finite."""
+    """A number for JSON: expressions as text, None for numbers that are not finite."""
     if value is None:
         return None
     if isinstance(value, sp.Integer):

@@ -1,4 +1,4 @@
-"""What the forward calculus knows of a feature map: second moments by channels and locations, and on which weights it depends."""
+"""States of the forward calculus: second moments by channel and location, and provenance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Part:
     """Channels of equal second moments.
 
     ``level``: E x^2 by location.  ``pairs``: E x_p x_r for pairs of locations, None where they are uncorrelated or not followed.
-    ``rho``: the same as one number, E x_p x_r / sqrt(E x_p^2 E x_r^2) of two locations, borders neglected.
+    ``rho``: one number for E x_p x_r / sqrt(E x_p^2 E x_r^2) of any two locations, effects of
+    borders neglected.
     """
 
     channels: Number
@@ -34,7 +35,7 @@ class Part:
     rho: Number = 0
 
     def scaled(self, factor: Number) -> Part:
-        """Of the feature map times ``sqrt(factor)``."""
+        """The moments of the feature map times ``sqrt(factor)``."""
         return replace(self, level=self.level.scaled(factor), pairs=None if self.pairs is None else self.pairs.scaled(factor))
 
     def masked(self, keep: Number) -> Part:
@@ -47,7 +48,7 @@ class Part:
         return Level(np.diag(self.level.values), self.level.exponent) if self.pairs is None else self.pairs
 
     def plus(self, other: Part) -> Part:
-        """Of a sum whose cross terms are 0."""
+        """The moments of a sum of two feature maps whose cross terms are 0."""
         pairs = None
         if self.pairs is not None or other.pairs is not None:
             pairs = self.pair_values().plus(other.pair_values())
@@ -75,10 +76,11 @@ def mixed(*given: tuple[Level, Number]) -> Number:
 
 @dataclass(frozen=True)
 class Law:
-    """What is known of the law of single entries.
+    """The distribution of a feature map's entries.
 
-    ``kind``: "normal" (symmetric, Gaussian as widths grow), "symmetric", "post" (an activation of a normal), "max" (the largest of
-    ``counts`` normals of mean squares ``levels`` and correlation ``rho``), "mixed" (neither symmetric nor known).
+    ``kind``: "normal" (symmetric, Gaussian as widths grow), "symmetric", "post" (an activation of a
+    normal), "max" (the maximum of ``counts`` normals of mean squares ``levels`` and correlation
+    ``rho``), "mixed" (unknown, and not assumed symmetric).
     """
 
     kind: str
@@ -98,10 +100,12 @@ class Law:
 class State:
     """A feature map.
 
-    ``size`` locations in ``locations`` (None: none, or flattened into channels).  ``support``: a bit per input and Affine it depends on.
-    ``final``: where the feature map is a linear combination of outputs of Affine layers, their bits, else 0.  ``terms``: the linear
-    combination of other states it is.  ``source``, ``sides``, ``slopes``: of the output of an activation, what that read, its two sides if
-    it is a rectifier, and E phi' by part.
+    ``locations``: its spatial shape (None: none, or flattened into channels); ``size``: their
+    number.  ``support``: the bits of the inputs and Affine layers that it depends on.  ``final``:
+    the bits of the Affine layers of whose outputs it is a linear combination, else 0. ``terms``:
+    the linear combination [(factor, state)] that it is.  Of the output of an activation: ``source``
+    is the pre-activation, ``sides`` are the slopes (for x >= 0, for x < 0) of a rectifier,
+    ``slopes`` is E phi' by part.
     """
 
     parts: tuple[Part, ...]
@@ -118,7 +122,7 @@ class State:
 
     @property
     def gate(self) -> int | None:
-        """What tells activations of one feature map."""
+        """The serial number of the pre-activation; activations of one feature map share it."""
         return None if self.source is None else self.source.serial
 
     @property
@@ -137,12 +141,12 @@ class State:
         return weighted([(part.channels, part.level) for part in self.parts])
 
     def with_parts(self, parts: Sequence[Part], factor: Number = 1, law: Law | None = None) -> State:
-        """The state times ``factor``, with the parts that follow from it."""
+        """The state times ``factor``, whose moments are ``parts``."""
         return replace(self, parts=tuple(parts), law=law or self.law, terms=((factor, self),), source=None, serial=next(SERIAL))
 
 
 def weighted(given: Sequence[tuple[Number, Level]]) -> Level:
-    """The mean of levels with weights."""
+    """The weighted mean of levels, from (weight, level)."""
     if len(given) == 1:
         return given[0][1]
     total = sum(weight for weight, _ in given)
@@ -153,7 +157,7 @@ def weighted(given: Sequence[tuple[Number, Level]]) -> Level:
 
 
 def locations_of(shape: Sequence[int] | None) -> int:
-    """How many locations there are."""
+    """The number of locations; 1 where there are none."""
     return 1 if shape is None else prod(shape)
 
 
@@ -161,12 +165,15 @@ def locations_of(shape: Sequence[int] | None) -> int:
 
 
 def edges(parts: Sequence[Any]) -> tuple[Number, ...]:
-    """Where the parts end, in channels."""
+    """The channel index after the last channel of each part."""
     return tuple(accumulate(part.channels for part in parts))
 
 
 def refined(states: Sequence[State], where: str) -> list[tuple[Part, ...]]:
-    """The parts of several states over common ranges of channels. Raises: KcalcError where symbols hide how they line up."""
+    """The parts of several states, split at all boundaries of any of them.
+
+    Raises: KcalcError where symbolic boundaries differ.
+    """
     ends = [edges(state.parts) for state in states]
     if all(one == ends[0] for one in ends):
         return [state.parts for state in states]

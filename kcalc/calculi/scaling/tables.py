@@ -13,7 +13,7 @@ HEAD = ("weight", "extents", "E W^2", "gamma", "gamma/ref", "correction")
 
 
 def rows(scaling: Any) -> list[tuple[str, ...]]:
-    """The table without its head, at most ``MOST`` rows and one that says how many were left out."""
+    """The table without its head: at most ``MOST`` rows, and one with the number left out."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for _, weight in scaling.ordered():
         cells = (_extents(weight), _shown(weight.variance), _level(weight.gamma_level), *map(_shown, (weight.relative, weight.correction)))
@@ -32,7 +32,7 @@ def _names(found: list[Any]) -> str:
 
 
 def _range(found: list[Any]) -> str:
-    """nu of weights that are alike otherwise."""
+    """The range of nu over weights that are equal in all other columns."""
     known = sorted((w.ratio_level for w in found if w.ratio_level is not None), key=Level.log10)
     if not known:
         return "-"
@@ -46,7 +46,7 @@ def head(scaling: Any) -> tuple[str, ...]:
 
 
 def _differs(scaling: Any) -> bool:
-    """Whether nu is not gamma somewhere."""
+    """Whether nu differs from gamma at some weight."""
     numeric = [] if scaling.symbolic else [w for w in scaling.weights.values() if w.ratio_level is not None]
     return any(abs(quotient(w.ratio_level, w.gamma_level) - 1) > 1e-9 for w in numeric if w.ratio_level is not None)
 
@@ -62,14 +62,14 @@ def _shown(value: Any) -> str:
 
 
 def _level(level: Level) -> str:
-    """A number, by its logarithm where it is beyond double precision."""
+    """A number as text, as a power of ten where it is beyond double precision."""
     if level.symbolic or abs(level.log10()) < 300:
         return _shown(one_value(level, "gamma"))
     return f"1e{level.log10():+.4f}"
 
 
 def violation_lines(scaling: Any) -> list[str]:
-    """The violations, those of the same words on one line."""
+    """One line per text of a violation, with its nodes."""
     grouped: dict[str, list[str]] = {}
     for violation in scaling.violations:
         grouped.setdefault(violation.text, []).append(str(violation.node))
@@ -77,14 +77,14 @@ def violation_lines(scaling: Any) -> list[str]:
 
 
 def text(scaling: Any) -> str:
-    """Aligned text: the table, then what is violated."""
+    """Aligned text: the table, then the violated assumptions."""
     lines = aligned([head(scaling), *rows(scaling)])
     found = violation_lines(scaling)
     return "\n".join([*lines, *(["", "violated assumptions:"] if found else []), *(f"  {line}" for line in found[:MOST])])
 
 
 def aligned(given: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns of equal width, the first two to the left."""
+    """Lines with columns padded to equal width, the first two aligned left."""
     widths = [max(len(row[i]) for row in given) for i in range(len(given[0]))]
     return [
         "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
@@ -93,7 +93,7 @@ def aligned(given: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def page(scaling: Any) -> str:
-    """The same as HTML."""
+    """The table and the violated assumptions as HTML."""
     names = "".join(f"<th>{html.escape(name)}</th>" for name in head(scaling))
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(scaling))
     found = "".join(f"<li>{html.escape(line)}</li>" for line in violation_lines(scaling)[:MOST])

@@ -1,4 +1,7 @@
-"""Curvature and regularity of loss landscapes: normalised layers, Lipschitz bounds, smallest eigenvalues, singular values of skips."""
+"""Curvature and regularity of loss landscapes.
+
+Normalised layers, Lipschitz bounds, smallest eigenvalues, singular values of residual blocks.
+"""
 
 from .activation_bounds import ActivationBounds, activation_bounds
 from .analysis import smoothness

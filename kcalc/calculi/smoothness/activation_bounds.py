@@ -21,7 +21,7 @@ from ...gaussian.certified.enclosures import Piece
 from ...gaussian.certified.ranges import above, below
 from ...gaussian.certified.suprema import BITS, largest, least, peak
 
-WIDE = 64.0  # length of an interval from which the whole line is looked at first
+WIDE = 64.0  # on longer intervals the bound of the whole line is tried first
 _JUMPING = (sp.sign, sp.Heaviside, sp.Piecewise)
 
 
@@ -44,8 +44,9 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     """Bounds of |phi|, |phi'| and |phi''| on |x| <= reach, by default on all x.
 
     They are proven by interval arithmetic: on short intervals with Arb balls, on long and infinite
-    ones relative to asymptotic scales. The search for the suprema has a budget. Bounds are usually
-    within 1e-9 (relative) of the suprema, and hold as well where the budget ends earlier.
+    ones relative to asymptotic scales. The search for the suprema has a budget. Bounds usually
+    exceed the suprema by at most 1e-9 (relative); they are valid, but less tight, where the budget
+    is used up.
 
     Parameters
     ----------
@@ -108,7 +109,7 @@ def _bounds(phi: Activation, low: float, high: float, shift: float = 0.0) -> Act
 
 
 def _largest(phi: Activation, pieces: list[Piece], ends: tuple[float, float], order: int, shift: float = 0.0) -> float:
-    """The bound on an interval; on a wide one that of the whole line, where it is attained inside."""
+    """The bound on an interval; on a wide one the whole line's, where it is attained inside."""
     low, high = ends
     if high - low > WIDE:
         bound, place = _peak(phi, order, shift)
@@ -119,7 +120,7 @@ def _largest(phi: Activation, pieces: list[Piece], ends: tuple[float, float], or
 
 @lru_cache(maxsize=1024)
 def _peak(phi: Activation, order: int, shift: float) -> tuple[float, float]:
-    """The bound on the whole line, and where it is attained."""
+    """(bound on the whole line, the point where it is attained)."""
     return peak(_pieces(phi, -math.inf, math.inf), order, shift)
 
 
@@ -144,6 +145,6 @@ def _pieces(phi: Activation, low: float, high: float) -> list[Piece]:
 
 
 def _outwards(exact: Any, place: float, side: int) -> float:
-    """The float that is an end of a piece, or one beyond it where the exact end is no float."""
+    """The end of a piece as a float, rounded outwards where the exact end is no float."""
     is_float = exact is None or sp.Rational(*place.as_integer_ratio()) == exact
     return place if is_float else below(place) if side < 0 else above(place)

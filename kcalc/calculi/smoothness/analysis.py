@@ -1,4 +1,4 @@
-"""``smoothness``: curvature and regularity of a network's loss landscape from those of its layers."""
+"""``smoothness``: curvature and regularity of a loss landscape, from bounds of the layers."""
 
 from __future__ import annotations
 
@@ -47,24 +47,58 @@ def smoothness(
     level: float | None = None,
     output: Node = None,
 ) -> Smoothness:
-    """Lipschitz constants, curvature and regularity of a network as a function of its parameters, over a stated set of them.
+    """Lipschitz constants, curvature and regularity of a network as a function of its parameters.
 
-    Parameters: ``features``, the width of layers that do not say theirs, or {node: width, None: others}.
-    The data: ``X``, examples first, (N, features) or (N, height, width, features), {input: array} for several inputs; or only their
-    number ``examples`` and mean square ``q``, a number or {input: number}.
-    The parameters, each one value or {node: value, None: others}: ``weights``, {node: array (fan-in, outputs) or a convolution kernel, or
-    {"weight": ..., "bias": ...}}; ``radius``, every layer's parameters lie in a Frobenius ball of this radius about its weights (about 0
-    where none are given; a radius of 0 is the default where they are); ``normalisation``: the layer's weights are W = P(w), which is w for
-    None; "entry" replaces every entry x of w by scale x / sqrt(epsilon + x^2), "weight" the weights r into each output by
-    scale r / sqrt(epsilon + |r|^2), with ``epsilon`` > 0 (that of BatchNorm too, which takes the value for all) and ``scale`` a factor or
-    "contracting" (so that the spectral norm of P(w) is below 0.99 for all w). A normalised layer without a radius ranges over all of
-    parameter space. ``biases=False`` holds biases at their value, 0 if not given.
-    The loss: ``loss`` "square", "half_square", "cross_entropy" or "logistic", the mean over the examples; for the first two the curvature
-    needs ``level``, an upper bound of the loss (that at the start of descent, say), or ``targets``, an array (N, outputs).
-    ``output``: which one, where there are several; targets and the loss are its.
+    The bounds hold over a stated set of parameters. Options of layers are one value, or
+    {node: value, None: others}.
 
-    Returns: a :class:`Smoothness`. Raises: KcalcError for layers outside the class (LayerNorm, RMSNorm, Product, Opaque, activations that
-    jump), unbounded slopes, missing widths, radii or image shapes, and symbols. [MacDonald et al. 2023; Prop. 4.2-4.6, Theorem 4.7]
+    Parameters
+    ----------
+    network
+        A network without symbols.
+    features
+        The width of layers that state none, or {node: width, None: others}.
+    X
+        The examples, (N, features) or (N, height, width, features); {input: array} for several
+        inputs.
+    examples, q
+        Instead of X: the number of examples and their mean square, a number or {input: number}.
+    weights
+        {node: array (fan-in, outputs) or a convolution kernel, or {"weight": ..., "bias": ...}}.
+    radius
+        Every layer's parameters lie in a Frobenius ball of this radius about its weights, about 0
+        where none are given. By default 0 for layers with given weights; the bounds of a normalised
+        layer without weights and radius hold for all w.
+    normalisation
+        The layer's weights are W = P(w). None: P(w) = w. "entry": every entry x of w becomes
+        scale x / sqrt(epsilon + x^2). "weight": the weights r into each output become
+        scale r / sqrt(epsilon + |r|^2).
+    epsilon
+        A number > 0; the value for all nodes is also that of BatchNorm.
+    scale
+        A factor, or "contracting", so that the spectral norm of P(w) is at most 0.99 for all w.
+    biases
+        False keeps biases constant at their given value, by default 0.
+    loss
+        "square", "half_square", "cross_entropy" or "logistic", the mean over the examples.
+    targets, level
+        The curvature of the first two losses needs the targets, (N, outputs), or an upper bound
+        ``level`` of the loss, for example its value at the start of descent.
+    output
+        The output that enters the loss, where there are several.
+
+    Returns
+    -------
+    Smoothness
+
+    Raises
+    ------
+    KcalcError
+        For layers outside the class (LayerNorm, RMSNorm, Product, Opaque, activations that jump),
+        unbounded slopes, missing widths, radii or image shapes, and symbols.
+
+    [MacDonald et al. 2023; Prop. 4.2-4.6, Theorem 4.7]
+
     """
     require_network(network)
     if network.free_symbols:
@@ -95,7 +129,7 @@ def smoothness(
 
 
 def _up_to(network: Network, node: Node) -> Network:
-    """What an output depends on."""
+    """The part of a network on which one output depends."""
     needed = {node}
     for name, _, parents in reversed(tuple(network.steps())):
         needed |= set(parents) if name in needed else set()
@@ -116,7 +150,7 @@ def _data(network: Network, X: Any, examples: Any, q: Any) -> dict[Node, tuple[B
     for node in network.inputs:
         layer: Any = network.layer(node)
         if layer.features is None:
-            raise KcalcError(f"how many features the input {node!r} has is not known; give features= (or X=)")
+            raise KcalcError(f"the number of features of the input {node!r} is not known; give features= (or X=)")
         locations = _locations(layer.image_shape, node)
         one = math.sqrt(levels[node] * layer.features * math.prod(locations or ()))
         size = one * math.sqrt(examples)
@@ -152,7 +186,10 @@ def _given_data(network: Network, X: Any) -> dict[Node, tuple[Bound, int, np.nda
 
 
 def _residual(loss: Any, level: Any, targets: Any, out: Bound, examples: int) -> float | None:
-    """A log bound of |D gamma| N, None where neither level nor targets bound it."""
+    """The log of a bound of N |D gamma|, gamma the mean loss; None where there is none.
+
+    Losses without bounded slope need the ``level`` or the ``targets``.
+    """
     if loss.slope is not None:
         return log(loss.slope) + math.log(examples) / 2
     if level is not None:
@@ -177,7 +214,7 @@ def _layer(
     data: Mapping[Node, np.ndarray | None],
     examples: int,
 ) -> LayerBound:
-    """One row of the table, and the layer's part of the lower bound of lambda(DF)."""
+    """The bounds of one Affine layer, with its part of the lower bound of lambda(DF)."""
     layer: Any = network.layer(node)
     p, z = rules.sets[node], bounds[network.parents(node)[0]]
     rows = math.log(examples * bounds[node].places) / 2
@@ -190,10 +227,13 @@ def _layer(
 
 
 def _regularity(p: ParameterSet, array: np.ndarray | None, rows: int) -> tuple[float, float]:
-    """Logs of (the smallest of N singular values of the data read, a lower bound of that of Df in the layer's parameters).
+    """Logs of the smallest of N singular values of the data X, and of a lower bound for Df.
 
-    ``Df Df^T = (I x X^T) DP DP^T (I x X) + I x 11^T``, the second part where a bias is trained: at least |DP|_min sigma(X), and at least
-    min(1, |DP|_min) times sigma of X with ones appended. Where what a layer reads is not data, only one row and a bias give anything.
+    Df is the derivative of the layer f in its parameters. ``Df Df^T = (I x X^T) DP DP^T (I x X) + I
+    x 11^T``, x the Kronecker product, the second part only with a trained bias. So the smallest
+    singular value of Df is at least |DP|_min sigma(X), and at least min(1, |DP|_min) times sigma of
+    X with a column of ones. ``array``: X, or None where the layer reads other layers: then the
+    bound is 1 for one row and a trained bias, else 0.
     """
     if array is None:
         return NONE, 0.0 if rows == 1 and p.trained_bias else NONE
@@ -205,7 +245,10 @@ def _regularity(p: ParameterSet, array: np.ndarray | None, rows: int) -> tuple[f
 
 
 def _smallest(array: np.ndarray) -> float:
-    """The log of the smallest of N singular values of an (N, features) array: NONE where N exceeds the features or the rank is below N."""
+    """The log of the smallest of N singular values of an (N, features) array.
+
+    NONE if its rank is below N.
+    """
     if len(array) > array.shape[1]:
         return NONE
     values = np.linalg.svd(array, compute_uv=False)
@@ -213,7 +256,10 @@ def _smallest(array: np.ndarray) -> float:
 
 
 def _read(network: Network, node: Node, data: Mapping[Node, np.ndarray | None]) -> np.ndarray | None:
-    """The data that a layer reads, None where it reads what other layers made."""
+    """The data that a layer reads, (N, features).
+
+    None where it reads the output of other layers.
+    """
     factor, parent = 1.0, network.parents(node)[0]
     while len(network.parents(parent)) == 1:
         (_, op, _) = network.operations_of[parent][-1]
@@ -234,4 +280,4 @@ def _set_text(rules: Upper) -> str:
         return (
             f"bounds hold for all parameters of {all_of_them} normalised layers, and in balls about the given (or zero) ones of the others"
         )
-    return "bounds hold in balls about the given (or zero) parameters, layer by layer; nothing is said outside"
+    return "bounds hold in balls about the given (or zero) parameters, layer by layer; outside there is no bound"

@@ -1,4 +1,4 @@
-"""What is proved about descent on a network's loss, with the hypotheses that it really needs, and what is not."""
+"""The hypotheses of theorems about descent on a network's loss, and whether they hold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ REFUTED = (
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """``holds``: True proved here, False not so, None to be checked on the trajectory afterwards."""
+    """A hypothesis.
+
+    ``holds``: True if proved, False if not, None if the trajectory must be checked.
+    """
 
     name: str
     holds: bool | None
@@ -41,7 +44,7 @@ def hypotheses(
     loss: Loss,
     data: Mapping[Node, Any],
 ) -> tuple[Hypothesis, ...]:
-    """The hypotheses of the step-size bound, of positive lambda(DF), of the PL inequality and of global convergence."""
+    """Hypotheses of the step-size bound, lambda(DF) > 0, PL inequality and global convergence."""
     return (
         _smooth(rules), _trajectory(rules), _positive(network, layers, gains, data), _uniform(layers),
         Hypothesis("PL inequality of the loss", loss.pl is not None, f"{loss.name}: {loss.remark}"),
@@ -69,7 +72,7 @@ def _trajectory(rules: Upper) -> Hypothesis:
 
 
 def _positive(network: Network, layers: Mapping[Node, Any], gains: Mapping[Node, Gain], data: Mapping[Node, Any]) -> Hypothesis:
-    """Theorem 4.7: positive at every point of the set, though perhaps not uniformly."""
+    """Theorem 4.7: lambda(DF) is positive at every point of the set; its infimum may be 0."""
     name = "lambda(DF) > 0 at every point"
     found = [layer for layer in layers.values() if layer.part > NONE or (layer.sigma > NONE and layer.gain.smallest > NONE)]
     if found:

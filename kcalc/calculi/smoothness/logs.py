@@ -1,4 +1,7 @@
-"""Arithmetic of non-negative bounds by their natural logarithms, so that products over thousands of layers neither overflow nor vanish."""
+"""Arithmetic of non-negative bounds by their natural logarithms.
+
+Products over thousands of layers neither overflow nor underflow.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def root_sum_square(logs: Iterable[Log]) -> Log:
 
 
 def largest_eigenvalue(corner: Log, side: Log, end: Log) -> Log:
-    """The log of the largest eigenvalue of [[corner, side], [side, end]], entries >= 0: the maximum of the form on the unit circle."""
+    """The log of the largest eigenvalue of [[corner, side], [side, end]], from logs of entries."""
     top = np.maximum(np.maximum(corner, side), end)
     safe = np.where(np.isfinite(top), top, 0.0)
     a, b, d = (np.exp(x - safe) for x in (corner, side, end))
@@ -42,7 +45,7 @@ def largest_eigenvalue(corner: Log, side: Log, end: Log) -> Log:
 
 
 def number(logarithm: float) -> float:
-    """exp, inf where that overflows."""
+    """exp of a logarithm, inf where it overflows."""
     return math.exp(logarithm) if logarithm < 709.78 else math.inf
 
 

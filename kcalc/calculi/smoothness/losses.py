@@ -13,8 +13,9 @@ class Loss:
     """A cost c(z, y) for one example, z of any dimension.
 
     ``curvature`` >= |D^2 c|. ``slope`` >= |D c|, or None where it is unbounded: then |D c| <= ``pull`` |z - y|. ``pl`` is mu N in
-    ``|grad gamma|^2 >= mu (gamma - inf gamma)`` for the mean over N examples, None where there is none. ``remark`` says why.
-    ``excess`` turns the mean loss into the mean of |z - y|^2.
+    ``|grad gamma|^2 >= mu (gamma - inf gamma)`` for the mean gamma over N examples, None where
+    there is no such mu; ``remark`` gives the value or the reason. ``excess`` is mean |z - y|^2 over
+    the mean loss.
     """
 
     name: str
@@ -27,13 +28,14 @@ class Loss:
     excess: float = 0.0
 
     def residual(self, level: float, examples: int) -> float:
-        """A bound of |D gamma| N = |(D c(z_n))_n| on the sublevel set of a mean loss."""
+        """A bound of N |D gamma| = |(D c(z_n))_n| where the mean loss is at most ``level``."""
         return self.pull * math.sqrt(self.excess * level * examples)
 
 
 _NO_PL = (
-    "its infimum is approached only at infinity, where its gradient vanishes exponentially, so the inequality holds at all outputs for no "
-    "mu > 0"
+    "its infimum is approached only at infinity, where its gradient vanishes exponentially, so no "
+    "mu > 0 satisfies the inequality for "
+    "all outputs"
 )
 LOSSES = {
     loss.name: loss
@@ -47,7 +49,7 @@ LOSSES = {
 
 
 def loss_of(name: str) -> Loss:
-    """The loss of a name. Raises: KcalcError for other names, with the nearest."""
+    """The loss of a name. Raises: KcalcError for an unknown name, suggesting the nearest."""
     if not isinstance(name, str) or name not in LOSSES:
         raise unknown("loss", name, LOSSES)
     return LOSSES[name]

@@ -1,8 +1,10 @@
-"""Bounds of Jacobians, backward: from every node to the output, the largest and the smallest singular value.
+"""Bounds of singular values of the Jacobian J from every node to the output, by a reversed fold.
 
 ``largest`` >= |J|; ``smallest`` <= inf |J^T v| over unit vectors v at the output, which is 0 where the output has more entries than the
-node: in this sense products of smallest values bound those of products. Between consecutive nodes that every path crosses a sum of paths
-has ``smallest >= max_i (s_i - sum_{j != i} g_j)``: 1 - |Jg| for a residual block; across such nodes bounds multiply.
+node. With this definition the product of smallest values bounds that of a product of Jacobians from
+below. A sum of Jacobians along several paths, with bounds s_i and g_i, has ``smallest >= max_i (s_i
+- sum_{j != i} g_j)``, which is 1 - |Jg| for a residual block x + g. Across nodes that every path
+crosses, bounds multiply.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ def _less(a: float, b: float) -> float:
 
 @dataclass
 class Backward:
-    """The rules of the reversed fold; ``bounds`` and ``sets`` are those found forward."""
+    """The rules of the reversed fold.
+
+    ``bounds``, ``sets`` and ``slopes`` come from :class:`Upper`.
+    """
 
     bounds: Mapping[Node, Bound]
     sets: Mapping[Node, ParameterSet]
@@ -64,7 +69,10 @@ class Backward:
     epsilon: float
 
     def rule(self, op: P.Primitive, node: Node, message: Gain, parents: Sequence[Node]) -> list[Gain]:
-        """One message per parent; a node that every path crosses starts anew, so that its message is relative to it."""
+        """One message per parent.
+
+        Messages are relative to the next node that every path crosses.
+        """
         after = ONE if node in self.cuts else message
         if after.largest == NONE:
             return [NOTHING] * len(parents)
@@ -107,18 +115,18 @@ class Backward:
 
     @through.register
     def _(self, op: P.Norm, node: Node, parents: Sequence[Node]) -> list[Gain]:
-        """Of a batch; other norms have no bounds forward."""
+        """The bounds of a BatchNorm; other norms have no forward rule."""
         return [Gain(NONE, log(self.epsilon) / -2)]
 
 
 def rounded_up(reach: float) -> float:
-    """A reach on a grid of factors 2^(1/4), so that layers alike share one search."""
+    """A reach rounded up to a power of 2^(1/4), so that similar layers share one cached bound."""
     return 2.0 ** (math.ceil(4 * math.log2(reach)) / 4) if 0 < reach < 1e60 else reach
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Between two nodes that every path crosses: logs of bounds of the singular values of d exit / d entry."""
+    """The part between two nodes that every path crosses, with bounds for d exit / d entry."""
 
     entry: Node
     exit: Node

@@ -4,7 +4,8 @@ With eps > 0 and, for a row w, s = eps + |w|^2:
 
     entry    en(w)_j = w_j (eps + w_j^2)^(-1/2)
     weight   wn(w)   = w s^(-1/2), every row on its own
-    batch    bn = v o m on rows y of N examples: m subtracts the mean, v(y) = sqrt(N) y (N eps + |y|^2)^(-1/2)
+    batch    bn(y)   = v(m(y)) on rows y of N examples, m subtracts the mean,
+             v(y)    = sqrt(N) y (N eps + |y|^2)^(-1/2)
 
 All act on the last axis of an array. NumPy arrays come back as float64, JAX arrays as JAX arrays.
 """
@@ -23,7 +24,7 @@ from ...foundation.errors import KcalcError, unknown
 Array = Any
 
 SECOND = 1.5 * 0.8**2.5
-"""max over t of 3 t (1 + t^2)^(-5/2), attained at t = 1/2: the second derivative of x (1 + x^2)^(-1/2) at its steepest."""
+"""max over t of 3 t (1 + t^2)^(-5/2), attained at t = 1/2: |f''| for f(t) = t (1 + t^2)^(-1/2)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Bounds:
     second: float
 
     def scaled(self, factor: float) -> Bounds:
-        """Those of ``factor`` times the map."""
+        """The bounds of ``factor`` times the map."""
         return Bounds(factor * self.value, factor * self.first, factor * self.second)
 
 
@@ -119,7 +120,7 @@ class WeightNormalisation(Normaliser):
         return _second(w, self.epsilon, 1.0)
 
     def smallest_slope(self, w: Array) -> float:
-        """The smallest singular value of the derivative: ``eps s^(-3/2)`` along the longest row, ``s^(-1/2)`` across it."""
+        """The smallest singular value of the derivative, ``eps s^(-3/2)`` along the longest row."""
         _, w = _rows(w, "w")
         s = self.epsilon + float((w * w).sum(-1).max())
         return self.epsilon * s**-1.5

@@ -1,4 +1,7 @@
-"""The set of parameters over which bounds hold, layer by layer: a ball around given weights, or all of them where they are normalised."""
+"""The set of parameters over which bounds hold, layer by layer.
+
+It is a ball around given weights, or all of parameter space for normalised weights.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ class ParameterSet:
 
 @dataclass(frozen=True)
 class Choices:
-    """What :func:`kcalc.calculi.smoothness.smoothness` is told about parameters, each one value or {node: value, None: others}."""
+    """The options of :func:`kcalc.calculi.smoothness.smoothness` on parameters.
+
+    Each is one value or {node: value, None: others}.
+    """
 
     weights: Mapping[Node, Any]
     radius: Any
@@ -53,7 +59,10 @@ class Choices:
 
 
 def of_node(given: Any, node: Node, default: Any = None) -> Any:
-    """The value for a node of one value for all or {node: value, None: others}; ``default`` where neither is there."""
+    """The value for a node from one value or {node: value, None: others}.
+
+    ``default`` if it has none.
+    """
     return given.get(node, given.get(None, default)) if isinstance(given, Mapping) else given
 
 
@@ -66,7 +75,11 @@ def check_nodes(network: Network, choices: Choices) -> None:
 
 
 def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> ParameterSet:
-    """The set of one layer. Raises: KcalcError for what does not fit, and where a plain layer has neither radius nor weights."""
+    """The parameter set of one layer.
+
+    Raises: KcalcError for unsuitable options, and for a plain layer with neither radius nor
+    weights.
+    """
     if op.standardised:
         raise KcalcError(f"node {node!r}: weight standardisation (epsilon 0) is not Lipschitz; use standardised=False and a normalisation")
     kind, trained = of_node(choices.normalisation, node), op.bias and _flag(of_node(choices.biases, node, True), node)
@@ -94,7 +107,7 @@ def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> Param
 
 def _rule(kind: Any, epsilon: Any, node: Node) -> Normaliser:
     if isinstance(kind, str) and kind == "batch":
-        raise KcalcError(f"node {node!r}: weights are normalised by 'entry' or 'weight'; that of batches is a layer of its own, BatchNorm")
+        raise KcalcError(f"node {node!r}: weights are normalised by 'entry' or 'weight'; to normalise over batches, add a BatchNorm layer")
     return normaliser(kind, epsilon)
 
 
@@ -112,7 +125,7 @@ def _radius(value: Any, given: Any, rule: Normaliser | None, trained: bool, node
         if rule is None or trained:
             what = "bias" if rule is not None else "weights"
             remedy = "radius=..., weights={...}, or biases=False" if rule is not None else "radius=..., weights={...}, or normalisation=..."
-            raise KcalcError(f"node {node!r}: nothing bounds its {what}, and no bound holds for all of them; give {remedy}")
+            raise KcalcError(f"node {node!r}: its {what} may take any values, for which there is no bound; give {remedy}")
         return None
     number = float("nan") if isinstance(value, bool) else one_number(value, "radius")
     if not number >= 0:
@@ -129,7 +142,10 @@ def _scale(value: Any, bounds: Bounds | None, node: Node) -> float:
 
 
 def _arrays(given: Any, op: Fresh, node: Node, fan_in: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """(weights of shape (fan-in, outputs), bias) of what the user gives for a node."""
+    """(weights of shape (fan-in, outputs), bias) from the value given for a node.
+
+    None if not given.
+    """
     if given is None:
         return None, None
     leaves = given if isinstance(given, Mapping) else {"weight": given}
@@ -158,7 +174,10 @@ def _matrix(weight: np.ndarray | None, groups: int) -> tuple[float, float]:
 
 
 def _least_first(rule: Normaliser, weight: np.ndarray | None, rows: int, columns: int, radius: float) -> float:
-    """A lower bound of the smallest singular value of DP over the ball: where the longest entry or row is pushed outwards."""
+    """A lower bound of the smallest singular value of DP over the ball.
+
+    It is attained where the longest entry or row is longer by ``radius``.
+    """
     start = np.zeros((rows, columns)) if weight is None else weight.T
     if isinstance(rule, EntryNormalisation):
         return rule.smallest_slope(np.array([np.abs(start).max() + radius]))

@@ -1,4 +1,4 @@
-"""What ``smoothness`` finds."""
+"""The result of ``smoothness``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ _HEAD = ("layer", "|W|", "|DP|", "|Df|", "sigma(J) >=", "|J| <=", "part of lambd
 class LayerBound:
     """Bounds of one Affine layer.
 
-    ``set``: its parameters; logs: ``own`` >= |Df| in its parameters, all examples together; ``gain``: of the
-    Jacobian from the layer to the output; ``sigma``: the smallest singular value of the data it reads; ``least`` <= that of Df.
+    ``set``: its parameters. Natural logs: ``own`` >= |Df|, Df the derivative of the layer in its
+    parameters, all examples together; ``gain``: bounds of the Jacobian from the layer to the
+    output; ``sigma``: the smallest singular value of the data that it reads; ``least`` <= the
+    smallest singular value of Df.
     """
 
     node: Node
@@ -65,7 +67,7 @@ class Smoothness(Tabled):
     the lower bound of lambda(DF).
 
     ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so that deep networks do not overflow; the properties are plain
-    numbers, inf where a float cannot hold one (the text says which power of ten it is).
+    numbers, inf where they overflow (the printed text shows these as powers of ten).
     """
 
     network: Network
@@ -85,7 +87,7 @@ class Smoothness(Tabled):
 
     @property
     def input_lipschitz(self) -> dict[Node, float]:
-        """{input: Lipschitz constant of the output in it}, parameters held at any point of the set."""
+        """{input: Lipschitz constant of the output in it}, for any fixed parameters of the set."""
         return {node: number(float(value)) for node, value in self.bounds[self.output].inputs.items()}
 
     @property
@@ -148,7 +150,11 @@ class Smoothness(Tabled):
 
     @property
     def ingredients(self) -> dict[Node, dict[str, float]]:
-        """{layer: sigma of the data read, the least singular values of DP, of Df and of the Jacobian after it, and its part of lambda}."""
+        """{layer: factors of its part of lambda, and the part}.
+
+        The factors are the smallest singular values of its data, of DP, of Df, and of the Jacobian
+        from the layer to the output.
+        """
         return {
             node: {
                 "sigma_data": number(one.sigma), "least_first": one.set.least_first, "least_derivative": number(one.least),
@@ -159,7 +165,10 @@ class Smoothness(Tabled):
 
     @property
     def blocks(self) -> dict[tuple[Node, Node], tuple[float, float]]:
-        """{(entry, exit): bounds of the smallest and largest singular value of d exit / d entry} between nodes that every path crosses."""
+        """{(entry, exit): (lower, upper) bounds of the singular values of d exit / d entry}.
+
+        Entry and exit are consecutive nodes that every path crosses.
+        """
         return {(p.entry, p.exit): (number(p.gain.smallest), number(p.gain.largest)) for p in self.pieces}
 
     @property
@@ -172,7 +181,8 @@ class Smoothness(Tabled):
     def rate(self, step: Any = None) -> float:
         """The factor by which l - l* falls per step: ``1 - mu lambda eta (1 - beta eta / 2)``, eta = 1/beta unless given [Theorem 2.3].
 
-        As long as descent stays in the parameter set. Raises: KcalcError for eta outside (0, 2/beta) and where beta or mu does not exist.
+        It holds as long as descent stays in the parameter set. Raises: KcalcError for eta outside
+        (0, 2/beta), and where beta or mu does not exist.
         """
         if self.pl_constant is None:
             raise KcalcError(f"the loss {self.loss.name!r} has no PL constant: {self.loss.remark}")
@@ -185,7 +195,7 @@ class Smoothness(Tabled):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The parameter set, what rules take for granted, and the hypotheses."""
+        """The parameter set, the assumptions of the rules, and the hypotheses."""
         kinds = {True: "exact", False: "heuristic", None: "convention"}
         return (*self.notes, *(Assumption("network", f"{h.name}: {h.text}", kinds[h.holds]) for h in self.hypotheses))
 
@@ -202,7 +212,10 @@ class Smoothness(Tabled):
             return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: None for what does not exist, logs (base e) beside what may overflow."""
+        """Everything as plain data.
+
+        None for constants that do not exist, logs for large numbers.
+        """
         out = self.bounds[self.output]
         logs = {"input_lipschitz": {str(n): float(v) for n, v in out.inputs.items()}, "parameter_lipschitz": float(out.slope[0])}
         logs |= {"beta": self._value_or_none("log_beta"), "regularity": self.log_regularity}
@@ -270,7 +283,7 @@ class Smoothness(Tabled):
 
 
 def _finite(value: Any) -> Any:
-    """Plain data without infinities: text in their place."""
+    """Plain data with infinities and nan as text."""
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, list):

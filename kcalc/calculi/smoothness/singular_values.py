@@ -31,8 +31,8 @@ _NODES = 4096
 class ResidualSpectrum(Printed):
     """The law of the singular values of ``shortcut_weight I + residual_weight A``, Var A_ij = sigma_w^2 / n, n large.
 
-    It is a statement about the bulk for random A: a few singular values of one draw may lie outside, and a given A (A = -I/2, say) need
-    not be shifted at all.
+    It describes the bulk for random A: a few singular values of one draw may lie outside, and for a
+    given matrix (A = -I/2, say) they may all do.
     """
 
     sigma_w: float
@@ -67,7 +67,7 @@ class ResidualSpectrum(Printed):
         return self.shortcut_weight**2 + self.deviation**2
 
     def density(self, x: Any) -> Any:
-        """The density at singular values x >= 0, vectorised. Raises: KcalcError for negative x and what is no number."""
+        """The density at singular values x >= 0, vectorised. Raises: KcalcError unless all x are numbers >= 0."""
         points = self._points(x)
         return finished(self._density(np.atleast_1d(points)).reshape(points.shape), points.shape, False)
 

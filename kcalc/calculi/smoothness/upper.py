@@ -1,13 +1,21 @@
-"""Upper bounds, forward: size, Lipschitz constants in parameters and inputs, and curvature of every feature map, over a set of parameters.
+"""Upper bounds of every feature map over a set of parameters, by a forward fold.
 
-For a map Z(theta) of the network's nodes, with |.| the Frobenius norm of all examples together or of one example alone:
+They bound its size, its Lipschitz constants in parameters and inputs, and its curvature in the
+parameters. For a feature map Z(theta), with |.| the Frobenius norm of all examples together or of
+one example alone:
 
-    affine      |Z'| <= w|Z| + beta sqrt(R);   DZ' = W DZ + dP Z + db 1^T;   D2Z' from the form [[p2 |Z|, p1 |DZ|], [p1 |DZ|, w |D2Z|]]
-    activation  |Z'| <= l1 |Z| + |phi(0)| sqrt(count);   |DZ'| <= l1 |DZ|;   |D2Z'| <= l2 |DZ|_one |DZ| + l1 |D2Z|
-    sum         weighted sums, source by source;   concat: roots of sums of squares
+    affine      |Z'| <= w |Z| + beta sqrt(R);   DZ' = W DZ + dP Z + db 1^T
+                |D2Z'| <= the norm of [[p2 |Z|, p1 |DZ|], [p1 |DZ|, w |D2Z|]]
+    activation  |Z'| <= l1 |Z| + |phi(0)| sqrt(count);   |DZ'| <= l1 |DZ|
+                |D2Z'| <= l2 |DZ|_one |DZ| + l1 |D2Z|
+    sum         weighted sums, source by source
+    concat      roots of sums of squares
 
-Derivatives are kept per source (a layer's own parameters, or all those before a node that every path crosses), because own parameters and
-earlier ones are independent directions: a residual block multiplies what comes from before by 1 + |Jg|, and adds the rest in squares.
+w >= |W|, beta >= |b|, p1 >= |DP| and p2 >= |D2P| bound the layer's parameters, R is the number of
+rows (examples times locations), l1 >= |phi'| and l2 >= |phi''|. Bounds of DZ are kept per source:
+the parameters of one layer, or all parameters before a node that every path crosses. Different
+sources are orthogonal directions, so that their squares add up. A residual block x + g(x)
+multiplies the bound of earlier sources by 1 + |Jg|, and adds sources of its own.
 """
 
 from __future__ import annotations
@@ -36,9 +44,10 @@ Sources = dict[Node, Log]
 
 @dataclass(frozen=True)
 class Bound:
-    """Logs of bounds of one feature map; arrays hold (all examples together, any one example).
+    """Natural logs of bounds of one feature map Z; arrays hold (all examples, any one example).
 
-    ``size`` of |Z|_F, ``spectral`` of |Z|_2, ``own`` of |DZ| by source, ``bend`` of |D2Z|, ``inputs`` of the Lipschitz constant by input.
+    ``size``: of |Z|_F; ``spectral``: of |Z|_2; ``own``: {source: of |DZ|}; ``bend``: of |D2Z|;
+    ``inputs``: {input: of the Lipschitz constant}.
     """
 
     size: Log
@@ -61,7 +70,7 @@ class Bound:
 
 
 def start(node: Node, size: tuple[float, float], spectral: float, channels: int, locations: tuple[int, int] | None) -> Bound:
-    """The bound of an input: ``size`` (all, one), its spectral norm where there are no locations."""
+    """The bound of an input: ``size``, |X|_F of (all examples, one), and ``spectral``, |X|_2."""
     sizes = np.array([log(s) for s in size])
     widest = np.array([log(min(spectral, size[0])), sizes[1]])
     return Bound(sizes, widest, {}, np.full(2, NONE), {node: 0.0}, channels, locations)
@@ -69,7 +78,12 @@ def start(node: Node, size: tuple[float, float], spectral: float, channels: int,
 
 @dataclass
 class Upper:
-    """The rules. ``examples``: how many; ``cuts``: nodes that every path crosses; ``sets`` and ``rough`` are filled on the way."""
+    """The rules of the forward fold.
+
+    ``examples``: their number; ``epsilon``: that of BatchNorm; ``cuts``: nodes that every path
+    crosses. Filled in by the rules: ``sets``, {Affine: its parameters}; ``rough``, {node: the
+    reason why its derivative is not Lipschitz}; ``slopes``, {Nonlinear: bound of |phi'|}.
+    """
 
     examples: int
     choices: Choices
@@ -110,7 +124,7 @@ class Upper:
     def _(self, op: P.Fresh, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         if op.features is None:
-            raise KcalcError(f"node {node!r}: how many features it has is not known and bounds depend on it; give features=")
+            raise KcalcError(f"node {node!r}: its number of features is not known, and bounds depend on it; give features=")
         taps, spread, locations = affine_window(op, node, z.locations)
         p = self.sets[node] = parameter_set(op, node, z.channels // op.groups * taps, self.choices)
         rows = self._rows(math.prod(locations) if locations else 1)
@@ -149,7 +163,10 @@ class Upper:
         return replace(z, size=size, spectral=size, own=own, bend=bend, inputs={i: v + log(slope) for i, v in z.inputs.items()})
 
     def _local(self, phi: Any, node: Node, reach: float) -> tuple[float, float, float]:
-        """Bounds on the interval that pre-activations stay in, where there are none on the whole line."""
+        """Bounds of (|phi|, |phi'|, |phi''|) for pre-activations |x| <= reach.
+
+        Raises: KcalcError where the slope is unbounded there too.
+        """
         near = activation_bounds(phi, reach)
         if math.isinf(near.slope):
             raise KcalcError(
@@ -199,7 +216,7 @@ class Upper:
         self.notes.append(
             Assumption(node, f"batch statistics over all examples, epsilon = {self.epsilon:g}, no gain or offset", "convention")
         )
-        whole = {source: np.full(2, v[0] + first) for source, v in z.own.items()}  # one example moves with all
+        whole = {source: np.full(2, v[0] + first) for source, v in z.own.items()}  # depends on all
         size = np.full(2, min(float(z.size[0]) + first, log(bounds.value)))
         bend = np.full(2, plus(float(z.bend[0]) + first, log(bounds.second) + 2 * float(z.slope[0])))
         gains = {i: v + first for i, v in z.inputs.items()}
@@ -207,7 +224,7 @@ class Upper:
 
 
 def scaled(z: Bound, factor: float) -> Bound:
-    """The bound of a multiple, ``factor`` being a log."""
+    """The bound of a multiple of a feature map; ``factor``: the log of the factor."""
     own = {source: v + factor for source, v in z.own.items()}
     gains = {i: v + factor for i, v in z.inputs.items()}
     return replace(z, size=z.size + factor, spectral=z.spectral + factor, own=own, bend=z.bend + factor, inputs=gains)

@@ -1,4 +1,4 @@
-"""Norms of the linear maps between locations: patches of convolutions and pooling."""
+"""Norms of linear maps between locations: an image to its patches, and pooling."""
 
 from __future__ import annotations
 
@@ -46,9 +46,12 @@ def affine_window(op: Fresh, node: Node, locations: Locations | None) -> tuple[i
 
 
 def pool_norms(op: Window, node: Node, locations: Locations | None) -> tuple[float, float, Locations | None]:
-    """(norm, smallest singular value towards the outputs, locations of the output) of pooling.
+    """(norm, smallest singular value, locations of the output) of pooling.
 
-    Mean pooling by Schur's test, exact where windows do not overlap; a maximum picks each entry at most as often as it is covered.
+    The smallest singular value is inf |A^T v| over unit vectors v of outputs. The norm of mean
+    pooling is bounded by Schur's test, exact where windows do not overlap; that of max pooling by
+    the root of the number of windows that cover one entry. Raises: NoRule for weighted means,
+    KcalcError for inputs without locations.
     """
     if op.pooling == "weighted_mean":
         raise NoRule(f"node {node!r}: smoothness bounds have no rule for pooling with weights of its own; use kind='mean'")

@@ -1,4 +1,4 @@
-"""Kernels of convolutional networks on actual images, location by location."""
+"""Kernels of convolutional networks on given images, by recursion over pairs of locations."""
 
 from .maps import SpatialKernelMap, SpatialTangentKernel, exact_locations, spatial_reading
 from .plan import tap_widths

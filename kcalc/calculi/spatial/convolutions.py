@@ -1,6 +1,7 @@
-"""New weights over locations: sums over the taps of a window, and the tangent kernels of their own parameters.
+"""Convolutions over locations: sums over the taps of a window, and their parameters' kernels.
 
-``K'[p, p'] = sigma_w^2 / taps * sum_t K[p + t, p' + t] + sigma_b^2``
+``K'[p, p'] = sigma_w^2 / taps * sum_t K[p + t, p' + t] + sigma_b^2``, p and p' locations of two
+images.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ from .geometry import Window
 Node = Hashable
 Array = np.ndarray
 DENSE = "dense Gaussian weights, Var W = sigma_w^2 / (taps x channels); zero padding counts as zeros"
-NEAR = 0.01  # gaps below are computed from differences
+NEAR = 0.01  # gaps 1 - c below this are computed from differences of vectors
 
 
 def defect(a: Array, b: Array, signs: Array, full: bool) -> Array:
-    """``sum_k sign_k (a_k - b_k)^2 / 2`` of vectors (..., P, k) of norm 1 (or 0: then it is 1), at equal locations or at all pairs."""
+    """``1 - sum_k sign_k a_k b_k`` of vectors (..., P, k) with ``sum_k sign_k a_k^2 = 1``, or 0.
+
+    Small values are computed as ``sum_k sign_k (a_k - b_k)^2 / 2``. ``full``: at all pairs of
+    locations, (..., P, P); otherwise at equal locations, (..., P).
+    """
     if full:
         value = 1 - np.matmul(a * signs, np.swapaxes(b, -1, -2))
         one, two = a[..., :, None, :], b[..., None, :, :]
@@ -55,10 +60,11 @@ def _added(parts: Sequence[Any]) -> Array:
 
 @dataclass(frozen=True)
 class Weights:
-    """Which weights convolutions have and whose tangent kernels are followed.
+    """The initialisation of convolutions, and the parameters counted in the tangent kernel.
 
-    ``delta``: convolutions have their centre tap alone; ``tangent``: gaps are jets of order 1 that carry tangent kernels; ``fan_in``:
-    channels that one tap reads, for the standard parameterisation; ``seeds``: as in :class:`kcalc.calculi.tangent.Tangent`.
+    ``delta``: only the centre tap of a convolution is non-zero. ``tangent``: gaps are jets of order
+    1 that carry tangent kernels. ``fan_in``: {Affine: channels read by one tap} for the standard
+    parameterisation, else None. ``seeds``: as in :class:`kcalc.calculi.tangent.Tangent`.
     """
 
     delta: bool = False
@@ -76,7 +82,7 @@ class Convolutions:
     weights: Weights
 
     def emitted(self, op: P.Fresh, node: Node, below: Channels) -> Channels:
-        """The state behind new weights."""
+        """The state of the output of new weights."""
         window = self.forms.places[node].window
         assert isinstance(window, Window)
         if not op.one_tap:
@@ -96,14 +102,18 @@ class Convolutions:
         return Channels.one(self.kernel.statistics.checked(pair, node))
 
     def _constant(self, op: P.Fresh, node: Node, below: Channels, many: bool) -> list[tuple[float, Array, Array]]:
-        """What an Affine adds to the covariance beside its taps: (sign, v1, v2) for ``sign v1 v2``, v in the form (..., P)."""
+        """Terms ``sign v1 v2`` that an Affine adds to the covariance beside its taps.
+
+        Biases have sign 1, the subtracted means of standardised weights -1; v1 and v2, (..., P),
+        are those of the two images. ``many``: whether there are several input channels.
+        """
         out = []
         bias = self.kernel.field.number(op.sigma_b)
         if bias:
             out.append((1.0, np.asarray(bias), np.asarray(bias)))
         if op.standardised:
             if not many:
-                raise KcalcError(f"node {node!r} standardises weights over one input channel, which leaves none; use standardised=False")
+                raise KcalcError(f"node {node!r} standardises weights over one input channel, so that all are 0; use standardised=False")
             source, window = self.forms.parents[node][0], self.forms.places[node].window
             assert isinstance(window, Window)
             means = self.forms.sides(self.kernel.statistics.means(below, node), source)
@@ -116,9 +126,11 @@ class Convolutions:
     def convolved(
         self, below: Channels, window: Window, weight: float, extra: Sequence[tuple[float, Array, Array]], node: Node
     ) -> tuple[Array, Array, Jet]:
-        """(q1, q2) as (..., P) and the gap of a sum over taps: ``1 - C = sum_k (a_k - b_k)^2 / 2 + sum_k a_k b_k gap_k``.
+        """(q1, q2) as (..., P), and the gap of a sum over taps k.
 
-        a and b are the two sides' amplitudes over their own norms, so that near-duplicates keep their digits.
+        ``1 - C = sum_k (a_k - b_k)^2 / 2 + sum_k a_k b_k gap_k``, where a_k and b_k are the square
+        roots of the two images' addends of q1 and q2, over sqrt(q1) and sqrt(q2). This form keeps
+        the digits of 1 - C for near-duplicates.
         """
         source = self.forms.parents[node][0]
         groups = [(float(share) * weight, pair.moments) for share, pair in below.groups]
@@ -139,7 +151,10 @@ class Convolutions:
         return q1, q2, Jet((np.clip(base + lost[0], 0.0, 2.0), *lost[1:]))
 
     def _settled(self, total: Array, squares: Sequence[Array], node: Node) -> Array:
-        """q values after constants were taken off; refused where nothing but rounding is left."""
+        """The q values ``total``.
+
+        Raises: KcalcError where the subtracted means leave less than 1e-14 of the sum over taps.
+        """
         whole = _added([part.sum(axis=-1) for part in squares])
         if np.any((total <= 1e-14 * whole) & (whole > 0) & np.isfinite(whole)):
             raise KcalcError(f"node {node!r} standardises weights over channels that are all equal, so its output is 0")
@@ -151,7 +166,7 @@ class Convolutions:
         return [joint * part for part in m.gap.coefficients]
 
     def _own(self, op: P.Fresh, node: Node, below: Channels, gap: Jet, q1: Array, q2: Array) -> Array:
-        """The kernel of a layer's own parameters over sqrt(q1 q2)."""
+        """The kernel of a layer's parameters over sqrt(q1 q2) of its output."""
         if self.weights.fan_in is None:
             return 1 - gap.value
         if op.standardised:

@@ -1,4 +1,10 @@
-"""The forms that numbers of location pairs have: by location of either image, or by pair of locations."""
+"""Array shapes of location-wise numbers: by location of one image, or by pair of locations.
+
+P is the number of locations, leading axes index images. Where all pairs of locations are followed,
+a number of the first image is ``(..., P, 1)``, one of the second ``(..., 1, P)``, one of a pair
+``(..., P, P)``; otherwise all three are ``(..., P)``. A number equal at all locations may be a
+scalar.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Forms:
-    """Conversions between forms; ``places``: the plan of the network, ``parents``: the nodes that every node reads."""
+    """Conversions between these shapes.
+
+    ``places``: {node: its locations}; ``parents``: {node: the nodes that it reads}.
+    """
 
     places: Mapping[Node, Place]
     parents: Mapping[Node, Sequence[Node]]
@@ -36,11 +45,11 @@ class Forms:
         return self.first(values[0], node), self.second(values[1], node)
 
     def lifted(self, one: Array, two: Array, node: Node) -> tuple[Array, Array]:
-        """``(..., P)`` of either image in the form of a node's state."""
+        """Numbers ``(..., P)`` of the two images in the shapes of a node's state."""
         return (one[..., :, None], two[..., None, :]) if self.places[node].full else (one, two)
 
     def gathered(self, values: Array, window: Window, node: Node) -> Array:
-        """Sums over taps of numbers in the form of the node below, in the form of this one."""
+        """Sums over taps, from the shapes of the node read to those of ``node``."""
         if self.places[node].full:
             return window.summed_pairs(values)
         if self.places[self.parents[node][0]].full:
@@ -48,18 +57,22 @@ class Forms:
         return window.summed(values)
 
     def spread(self, values: Array, node: Node) -> Array:
-        """A number per location of a node where there may be one for all of them."""
+        """Numbers ``(..., P)`` from one per location, or from one for all of them."""
         count = self.places[node].count
         return np.broadcast_to(values, (*np.shape(values)[:-1], count)) if np.ndim(values) else np.full(count, values)
 
     def over_norm(self, tangent: Array, q1: Array, q2: Array, node: Node) -> Array:
-        """A tangent kernel over sqrt(q1 q2); refused where it goes on although q = 0."""
+        """A tangent kernel over sqrt(q1 q2), 0 where both are 0.
+
+        Raises: KcalcError where q is 0 but the tangent kernel is not.
+        """
         norm = np.sqrt(q1) * np.sqrt(q2)
         dead = norm == 0
         if np.any(dead & (np.abs(tangent) > 0)):
             raise KcalcError(
-                f"node {node!r} is 0 at {self.location(q1, q2, node)}, but its gradient is not (as with biases that start at 0), and what "
-                "activations make of that at infinite width is not defined; use parameterization='ntk', bias=False or sigma_b > 0"
+                f"node {node!r} is 0 at {self.location(q1, q2, node)}, but its gradient is not (as "
+                "with biases that start at 0), and tangent kernels of activations are not defined "
+                "there; use parameterization='ntk', bias=False or sigma_b > 0"
             )
         return np.where(dead, 0.0, tangent / np.where(dead, 1.0, norm))
 

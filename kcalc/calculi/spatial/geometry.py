@@ -1,8 +1,9 @@
-"""Which locations a convolution or a pooling window reads, axis by axis, and sums over them.
+"""Locations read by a convolution or a pooling window, axis by axis, and sums over them.
 
 Index convention: output location ``o`` reads the input locations ``o * stride + offset`` for the offsets of the taps. Padding "same" and
 "circular" put ``max((ceil(n / stride) - 1) stride + k - n, 0)`` locations around an axis of length n, the smaller half first (as XLA does);
-a number pads both sides; zero padding reads zeros, circular padding wraps. Networks on arrays have the same windows.
+a number pads both sides; zero padding reads zeros, circular padding wraps.
+:mod:`kcalc.calculi.arrays` uses the same windows.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Axis:
     circular: bool = False
 
     def padded(self, values: Array, axis: int) -> tuple[Array, int]:
-        """The values with all that is read beyond the ends, and where location 0 has come to lie."""
+        """(values padded along ``axis``, the new index of location 0)."""
         before = max(0, -self.offsets[0])
         after = max(0, (self.out - 1) * self.stride + self.offsets[-1] - (self.size - 1))
         widths = [(0, 0)] * values.ndim
@@ -53,17 +54,17 @@ class Window:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The output locations."""
+        """The numbers of output locations per axis."""
         return tuple(axis.out for axis in self.axes)
 
     @property
     def taps(self) -> int:
-        """How many locations one output reads."""
+        """The number of taps; at a border some of them read padding."""
         return prod(len(axis.offsets) for axis in self.axes)
 
     @cached_property
     def counts(self) -> Array:
-        """How many locations of the image each output reads, (output locations,)."""
+        """Numbers of image locations read per output, without padding: (output locations,)."""
         return (self.sources >= 0).sum(axis=1).astype(float)
 
     @property
@@ -84,7 +85,7 @@ class Window:
         return flat
 
     def greatest(self, values: Array) -> Array:
-        """Mean squares (..., locations) averaged over windows, which a mean over them cannot exceed."""
+        """Upper bound of pooled mean squares: window means of mean squares (..., locations)."""
         return self.summed(values) / self.counts
 
     def unfolded(self, values: Array) -> Array:
@@ -97,7 +98,7 @@ class Window:
         return self._boxed(values.reshape(*values.shape[:-1], *self._sizes), 1).reshape(*values.shape[:-1], prod(self.shape))
 
     def summed_pairs(self, values: Array) -> Array:
-        """(..., locations, locations) -> the same of outputs: sums over taps, the same tap for both locations."""
+        """(..., P, P) -> (..., P', P'): sums over taps t of ``K[p + t, p' + t]``."""
         lead = values.shape[:-2]
         count = prod(self.shape)
         return self._boxed(values.reshape(*lead, *self._sizes, *self._sizes), 2).reshape(*lead, count, count)
@@ -119,7 +120,7 @@ class Window:
         return values
 
     def summed_apart(self, values: Array) -> Array:
-        """(..., locations, locations) -> the same of outputs: sums over all pairs of taps."""
+        """(..., P, P) -> (..., P', P'): sums over all taps s and t of ``K[p + s, p' + t]``."""
         return self.summed(np.swapaxes(self.summed(values), -1, -2)).swapaxes(-1, -2)
 
     @property
@@ -129,7 +130,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Mixing:
-    """A matrix over locations, in the place of a window: ``shape`` are the output locations, weights are not divided by their number."""
+    """A matrix over locations with the methods of a :class:`Window`.
+
+    ``shape``: the numbers of output locations per axis. Entries of ``matrix`` are the weights
+    themselves; they are not divided by the number of locations.
+    """
 
     shape: tuple[int, ...]
     matrix: tuple[tuple[float, ...], ...]
@@ -143,7 +148,7 @@ class Mixing:
 
     @cached_property
     def counts(self) -> Array:
-        """Ones: sums over taps are what the layer emits."""
+        """Ones, (output locations,), as the layer emits sums, not means."""
         return np.ones(len(self.matrix))
 
     def summed(self, values: Array) -> Array:
@@ -151,17 +156,23 @@ class Mixing:
         return values @ self.array.T
 
     def summed_apart(self, values: Array) -> Array:
-        """(..., locations, locations) -> the same of outputs, ``A K A^T``."""
+        """(..., P, P) -> (..., P', P'): ``A K A^T``."""
         return self.array @ values @ self.array.T
 
     def greatest(self, values: Array) -> Array:
-        """The sums where nothing cancels, ``(sum_s |A_ts|)^2`` times the greatest value read, of squares (..., locations)."""
+        """Upper bound of mixed mean squares from mean squares (..., locations).
+
+        ``(sum_s |A_ts|)^2`` times the greatest value that output t reads, (..., output locations).
+        """
         reads = np.where(self.array != 0, values[..., None, :], 0.0).max(axis=-1)
         return reads * np.abs(self.array).sum(axis=1) ** 2
 
 
 def mixing(op: Blend, node: Node, sizes: Sequence[int]) -> Mixing:
-    """The matrix over the locations of an image. Raises: KcalcError naming the node for sizes that do not fit."""
+    """The matrix of a TokenMix over the locations of an image with axes of ``sizes``.
+
+    Raises: KcalcError naming the node where the matrix does not fit the sizes.
+    """
     assert op.matrix is not None
     rows, columns = len(op.matrix), len(op.matrix[0])
     if columns != prod(sizes):
@@ -178,7 +189,7 @@ def _strided(values: Array, place: int, start: int, axis: Axis) -> Array:
 
 
 def convolution(op: Fresh, node: Node, sizes: Sequence[int], delta: bool) -> Window:
-    """The taps of new weights on an image; ``delta``: the centre tap alone, number (k - 1) // 2 of k.
+    """The taps of new weights on an image; ``delta``: only the centre tap, index (k - 1) // 2.
 
     Raises: KcalcError naming the node for sizes that do not fit.
     """
@@ -203,7 +214,7 @@ def _convolved(size: int, kernel: int, stride: int, padding: Any, node: Node, si
 
 
 def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> Window:
-    """The windows of a pooling layer; ``stride=None`` is the window, and what lies beyond the image is not counted.
+    """The windows of a pooling layer; a stride of None equals the window.
 
     Raises: KcalcError naming the node where no window fits the image.
     """
@@ -217,7 +228,7 @@ def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> Window:
 
 
 def everything(sizes: Sequence[int]) -> Window:
-    """All locations read by one output, as a dense layer after Flatten does."""
+    """One output that reads all locations, as a dense layer after Flatten."""
     return Window(tuple(Axis(n, 1, 1, tuple(range(n))) for n in sizes))
 
 

@@ -1,4 +1,4 @@
-"""Images as a network reads them: checked arrays, their q values and directions at every location."""
+"""Images given to a network: checked arrays, their q values and unit vectors at every location."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from ...network.network import Network
 Node = Hashable
 Array = np.ndarray
 Shapes = dict[Node, tuple[int, ...]]
-LARGEST = 1e140
+LARGEST = 1e140  # entries of images; the square of a larger one overflows in sums
 
 
 def input_shapes(network: Network, image_shape: Any) -> Shapes:
-    """{input: (height, width)} from ``image_shape``, one for all inputs or {input: shape}; by default what the Input layers say.
+    """{input: (height, width)} from ``image_shape``, one shape for all inputs or {input: shape}.
 
-    Raises: KcalcError where it is missing or does not hold whole numbers >= 1.
+    By default the shapes stated by the Input layers. Raises: KcalcError where a shape is missing,
+    does not hold whole numbers >= 1, or shapes have different numbers of axes.
     """
     if isinstance(image_shape, Mapping):
         for node in image_shape:
@@ -47,7 +48,8 @@ def input_shapes(network: Network, image_shape: Any) -> Shapes:
 def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict[Node, Array]:
     """{input: float64 (N, locations, channels)} from arrays (N, height, width, channels), one for all inputs or {input: array}.
 
-    Raises: KcalcError for another shape, nan, channels that contradict the Input layer, unequal numbers of images or no image.
+    ``what`` names the argument in messages. Raises: KcalcError for another shape, nan, channels
+    that contradict the Input layer, unequal numbers of images, or no image.
     """
     if isinstance(given, Mapping):
         missing = [node for node in network.inputs if node not in given]
@@ -70,7 +72,8 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
             raise KcalcError(f"{what} has {array.shape[-1]} channels, the input {node!r} expects {channels or 'at least 1'}")
         if array.size and np.abs(array).max() > LARGEST:
             raise KcalcError(f"{what} holds {np.abs(array).max():g}, whose square is beyond double precision; scale the images")
-        out[node] = array.reshape(array.shape[0], prod(shape), array.shape[-1]) + 0.0  # no negative zeros, so that equal images are
+        # the sum with 0.0 turns -0.0 into 0.0, so that equal images have equal bytes
+        out[node] = array.reshape(array.shape[0], prod(shape), array.shape[-1]) + 0.0
     counts = {len(array) for array in out.values()}
     if len(counts) > 1 or 0 in counts:
         raise KcalcError(f"{what} must hold the same number >= 1 of images for every input, got {sorted(counts)}")
@@ -79,7 +82,11 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
 
 @dataclass(frozen=True)
 class Images:
-    """Images of every input by location: mean squares ``q``, ``mean`` over channels, (N, P); ``units`` x / |x| or 0, (N, P, channels)."""
+    """Images of every input by location.
+
+    ``q``: mean squares over channels, (N, P); ``mean``: means over channels, (N, P); ``units``:
+    x / |x|, or 0 where x = 0, (N, P, channels).
+    """
 
     q: dict[Node, Array]
     mean: dict[Node, Array]
@@ -99,7 +106,7 @@ class Images:
         return len(next(iter(self.q.values())))
 
     def taken(self, part: Any, axis: int | None = None) -> Images:
-        """Some of the images; ``axis``: with a new axis of length 1 there, for tables of pairs."""
+        """The images at the indices ``part``; ``axis``: where to insert an axis of length 1."""
 
         def take(table: dict[Node, Array]) -> dict[Node, Array]:
             return {node: v[part] if axis is None else np.expand_dims(v[part], axis) for node, v in table.items()}
@@ -108,7 +115,7 @@ class Images:
 
 
 def distinct(first: Mapping[Node, Array], second: Mapping[Node, Array] | None) -> tuple[dict[Node, Array], Array, Array]:
-    """The distinct images of both sets, and which of them every image of the first and of the second set is."""
+    """({input: distinct images of both sets}, indices into them for the first and second set)."""
     sets = [first] if second is None else [first, second]
     joined = {node: np.concatenate([s[node] for s in sets]) for node in first}
     rows = np.concatenate([v.reshape(len(v), -1) for v in joined.values()], axis=1)

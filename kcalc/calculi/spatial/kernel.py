@@ -1,12 +1,15 @@
 """Kernel rules over pairs of locations: dense convolutions, mean pooling and flattening, exactly.
 
-The numbers of a state are arrays. With P locations per image, images in leading axes: where all pairs of locations are followed q1 is
-``(..., P, 1)``, q2 ``(..., 1, P)`` and the gap ``(..., P, P)``; where equal locations suffice all three are ``(..., P)``. Rules that act on
-each location by itself are those of :class:`kcalc.calculi.kernel.Kernel`; an Affine and a Pool mix locations:
+The numbers of a state are arrays. With P locations per image, images in leading axes: where all
+pairs of locations are followed q1 is ``(..., P, 1)``, q2 ``(..., 1, P)`` and the gap
+``(..., P, P)``; where equal locations suffice all three are ``(..., P)``. Layers that act on each
+location by itself have the rules of :class:`kcalc.calculi.kernel.Kernel`; an Affine and a Pool mix
+locations:
 
     K'[p, p'] = sigma_w^2 / taps * sum_t K[p + t, p' + t] + sigma_b^2        K'[p, p'] = mean over s, t in the windows of K[p + s, p' + t]
 
-A location with q = 0 (a black pixel, padding) carries the constant 0: activations see phi(0) there, its gap is 1 and counts nowhere.
+A location with q = 0 (a black pixel, padding) carries the constant 0: an activation is the constant
+phi(0) there. The gap at such a location is set to 1, and its weight in every sum is 0.
 """
 
 from __future__ import annotations
@@ -44,7 +47,10 @@ Array = np.ndarray
 def location_kernel(
     forms: Forms, weights: Weights, assume_independent: bool, pooled: Mapping[Node, Sequence[tuple[Array, Array]]] | None
 ) -> LocationKernel:
-    """The calculus of kernel maps over pairs of locations, in float64; ``pooled`` as in :class:`Pools`."""
+    """The calculus of kernel maps over pairs of locations, in float64.
+
+    ``pooled``: as for :class:`Pools`.
+    """
     moments = LocationMoments(NUMPY, False)
     statistics = Statistics(moments, Ledger(), True, assume_independent, _check)
     algebra = Algebra(moments, LocationProducts(moments))
@@ -55,7 +61,11 @@ def location_kernel(
 
 @dataclass
 class LocationKernel:
-    """The calculus: primitives that act on each location by itself have the rules of ``kernel``, others those of the parts."""
+    """The calculus of kernel maps over pairs of locations.
+
+    ``kernel`` has the rules of layers that act on each location by itself, ``convolutions`` that of
+    new weights, ``pools`` those of pooling and of matrices over locations.
+    """
 
     kernel: Kernel
     forms: Forms
@@ -111,7 +121,7 @@ class LocationKernel:
         return self.pools.mean(node, inputs[0])
 
     def _broadcast(self, state: Channels, parent: Node, node: Node) -> Channels:
-        """A factor of one location (a gate made of a global mean) in the form of a product of many."""
+        """A factor with one location (a gate from a global mean), broadcast over a product's."""
         if not self.forms.places[node].full or self.forms.places[parent].full:
             return state
 
@@ -126,8 +136,9 @@ class LocationKernel:
         return state.map(lifted)
 
     def _group_norm(self, op: P.Norm, node: Node, below: Channels) -> Channels:
-        """Centred and divided by the statistics over all locations: the same shift and scale at each of them."""
-        if not all(t.atom.raw for pair in below.pairs for t in pair.terms):  # of an image that is given, one channel has statistics too
+        """Subtract the mean and divide by the deviation over all channels and locations."""
+        # one channel of a given image suffices for statistics over locations
+        if not all(t.atom.raw for pair in below.pairs for t in pair.terms):
             check_several(op, node)
         self.kernel.statistics.check_groups(op, node, below)
         mean1, mean2 = self.kernel.statistics.means(below, node)

@@ -1,7 +1,8 @@
-"""Activations at many locations: every location has a q value of its own, and some are 0.
+"""Activations at many locations, each with its own q value >= 0.
 
-Where q = 0 the pre-activation is the constant 0 and the activation the constant phi(0); its cosine with phi(v) is that of a constant with a
-random variable, ``sign(phi(0)) E phi(v) / sqrt(E phi(v)^2)``, and between two such locations 1.
+Where q = 0 the pre-activation is the constant 0 and the activation the constant phi(0). Its cosine
+with phi(v) at a location of positive q is ``sign(phi(0)) E phi(v) / sqrt(E phi(v)^2)``; that of two
+locations of q = 0 is 1.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from .series import expansion, has_series, series_taylor
 Number = Any
 Node = Any
 Array = np.ndarray
-MOST = 5000  # distinct pairs of q values for an activation without closed form or series: tens of milliseconds each
+MOST = 5000  # pairs of q values to integrate numerically, tens of milliseconds each
 
 
 class LocationMoments(SecondMoments):
-    """Second moments where some locations are 0: their gap is 1."""
+    """Second moments where q may be 0 at some locations; the gap is 1 there."""
 
     def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) of a sum of parts."""
@@ -42,17 +43,19 @@ class LocationMoments(SecondMoments):
 
 
 class LocationProducts(Products):
-    """Cross moments of atoms where some locations are 0."""
+    """Cross moments of atoms where q may be 0 at some locations."""
 
     def _mean_slope(self, phi: Activation, q: Number) -> Number:
-        """E phi'; at q = 0 any number, for what it multiplies is 0 there."""
+        """E phi'(sqrt(q) z); at q = 0 that of q = 1, as the covariance it multiplies is 0 there."""
         values = np.asarray(q)
         return super()._mean_slope(phi, np.where(values > 0, values, 1.0))
 
     def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
         for source in (a.source, b.source):
             if source is not None and any(np.any(np.asarray(q) == 0) for q in (source.moments.q1, source.moments.q2)):
-                raise FreshnessError(f"node {node!r} adds activations that share weights, and some location is 0 there; use sigma_b > 0")
+                raise FreshnessError(
+                    f"node {node!r} adds activations that share weights, and their pre-activations are 0 at some location; use sigma_b > 0"
+                )
         return super()._crossed(a, b, node)
 
 
@@ -74,7 +77,7 @@ def _moments(phi: Activation, q: Array) -> tuple[Array, Array]:
 
 
 class LocationMaps(FieldMaps):
-    """Local maps elementwise, for q >= 0."""
+    """Local maps applied elementwise to arrays of q values >= 0."""
 
     def q(self, phi: Activation, q: Array) -> tuple[Array, Array]:
         """(E phi(sqrt(q) z)^2, E phi(sqrt(q) z))."""
@@ -86,7 +89,7 @@ class LocationMaps(FieldMaps):
         return np.where(dead, constant**2, size), np.where(dead, constant, mean)
 
     def gap(self, phi: Activation, gap: Jet, q1: Array, q2: Array) -> Jet:
-        """1 - C of an activation, a jet of order 0 or 1; the gap and q values broadcast together."""
+        """``1 - C`` behind phi, a jet of order 0 or 1; gap and q values broadcast together."""
         dead1, dead2 = np.asarray(q1) == 0, np.asarray(q2) == 0
         live1, live2 = np.where(dead1, 1.0, q1), np.where(dead2, 1.0, q2)
         parts = _taylor(phi, gap.value, live1, live2, gap.order)
@@ -98,7 +101,7 @@ class LocationMaps(FieldMaps):
 
 
 def _constant_gap(phi: Activation, dead1: Array, q1: Array, dead2: Array, q2: Array) -> Array:
-    """1 - C where one side or both are the constant phi(0)."""
+    """``1 - C`` where one pre-activation or both are 0, as marked by ``dead1`` and ``dead2``."""
     constant = _at_zero(phi)
     if constant == 0:
         return np.ones(())
@@ -122,7 +125,10 @@ def _taylor(phi: Activation, gap: Array, q1: Array, q2: Array, order: int) -> tu
 
 
 def refuse_many(phi: Activation, q: Array, node: Node) -> None:
-    """Raises KcalcError where an activation is integrated pair by pair and there are too many pairs of the positive q values ``q``."""
+    """Refuse more than MOST pairs of positive q values where phi needs numerical integrals.
+
+    Raises: KcalcError naming the node.
+    """
     pairs = q.size * (q.size + 1) // 2
     if pairs > MOST and not phi.closed_in_numpy and not has_series(phi, q):
         raise _too_many(phi, pairs, f"node {node!r}: ")
@@ -130,6 +136,8 @@ def refuse_many(phi: Activation, q: Array, node: Node) -> None:
 
 def _too_many(phi: Activation, pairs: int, where: str = "") -> KcalcError:
     return KcalcError(
-        f"{where}{phi.name} has neither a closed form nor a fast Hermite series, and these images have {pairs} pairs of q values there, "
-        "each of which takes tens of milliseconds; put a LayerNorm or RMSNorm before it, or use fewer or smaller images"
+        f"{where}{phi.name} has neither a closed form nor a fast Hermite series, and these images "
+        "give "
+        f"{pairs} pairs of q values before it, each of which takes tens of milliseconds; put a "
+        "LayerNorm or RMSNorm before it, or use fewer or smaller images"
     )

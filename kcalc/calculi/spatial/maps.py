@@ -1,16 +1,19 @@
-"""Kernels of convolutional networks on actual images, by the exact recursion over pairs of locations.
+"""Kernels of convolutional networks on images, by exact recursion over pairs of locations.
 
 Delta-initialised networks without mean pooling act on each location by itself; dense convolutions and mean pooling do not. Here the q
 value of every location and the covariances of pairs of locations are followed, for NNGP, tangent kernel and kernel maps alike.
 [DKS sec. 20; Novak et al. 2019; Arora et al. 2019]
 
-Cost per pair of images and layer, P locations: O(P taps) numbers without mean pooling, O(P^2 taps) where a mean pooling comes after.
+Cost per pair of images and layer, P locations: O(P taps) operations, or O(P^2 taps) in layers
+before a mean pooling.
 
 Accuracy: kernels to rounding.
 1 - c of near-duplicates keeps its digits through convolutions, homogeneous activations and Flatten. Mean pooling
-forms 1 - c from covariances, with an absolute error of about 1e-16, and the slope of a kink behind it has the root of that. Equal images
-are recognised. Activations without a closed form are read by Hermite series; one whose series is too slow is integrated pair by pair of
-q values, and refused where there are many.
+forms 1 - c from covariances, with an absolute error of about 1e-16; C' of a kinked activation
+behind it has an error of about 1e-8. The kernel of equal images is that of one image with itself.
+Activations without a closed form are evaluated by Hermite series; where a series is too long, they
+are integrated numerically, and more than :data:`kcalc.calculi.spatial.local.MOST` pairs of q values
+are refused.
 """
 
 from __future__ import annotations
@@ -43,17 +46,20 @@ from .plan import plan
 
 Node = Hashable
 Array = np.ndarray
-Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)} at equal locations, (..., P)
+Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)}, each (..., P)
 WEIGHTS = ("dense", "delta")
 SPATIAL = ("delta", "exact")
 CACHED = 2**18  # numbers per array in a block, so that arrays stay in the cache
-NUMBERS = (4, 20)  # float64 arrays kept per node, and at work
-COEFFICIENTS = 4000  # numbers per location where activations are read by their Hermite series
+NUMBERS = (4, 20)  # float64 arrays per node: kept, and temporary ones of one rule
+COEFFICIENTS = 4000  # float64 numbers per location for the Hermite series of an activation
 
 
 @dataclass(frozen=True)
 class Own:
-    """What images are by themselves: kernels of every image with itself, q values and what pooling layers make of them."""
+    """Every image paired with itself: kernels at the outputs, q values, pooled q values.
+
+    ``q``: {node: (N, P)}; ``pooled``: {Pool node: [(N, P) per channel group]}.
+    """
 
     values: Values
     q: dict[Node, Array]
@@ -61,7 +67,12 @@ class Own:
 
 
 class LocationReading:
-    """One network on images of one shape, ready to be read by :class:`LocationKernel`; ``tangent``: for its tangent kernel too."""
+    """A network with image shapes, evaluated by :class:`LocationKernel`.
+
+    ``delta``: convolutions are Delta-initialised; ``assume``: as ``assume_independent`` of the
+    kernel calculus; ``fan_in``: {Affine: channels read by one tap} for the standard
+    parameterisation; ``tangent``: the tangent kernel is wanted too.
+    """
 
     def __init__(
         self, network: Network, shapes: Shapes, delta: bool, assume: bool, fan_in: Mapping[Node, int] | None, tangent: bool
@@ -72,7 +83,7 @@ class LocationReading:
         self._parents = {node: reads for node, _, reads in network.operations}
 
     def with_all_pairs(self) -> LocationReading:
-        """The same following all pairs of locations everywhere."""
+        """The same network with all pairs of locations followed at every node."""
         other = LocationReading(self.network, self.shapes, self.delta, self.assume, self.fan_in, self.trial)
         other.places = plan(self.network, self.shapes, self.delta, all_pairs=True)
         return other
@@ -80,18 +91,22 @@ class LocationReading:
     def run(
         self, first: Images, second: Images, tangent: bool, pooled: Any = None, seeds: Mapping[Node, float] | None = None
     ) -> tuple[LocationKernel, dict[Node, Channels]]:
-        """The calculus and the state of every node; ``pooled=None`` where both are the same images, read by themselves."""
+        """The calculus and the state of every node.
+
+        ``pooled``: pooled q values as in :class:`Pools`; None where ``first`` and ``second`` are
+        the same images.
+        """
         weights = Weights(self.delta, tangent, self.fan_in, seeds)
         kernel = location_kernel(Forms(self.places, self._parents), weights, self.assume, pooled)
         inputs = {}
         for node in self.network.inputs:
             gap = defect(first.units[node], second.units[node], np.ones(first.units[node].shape[-1]), self.places[node].full)
             inputs[node] = kernel.entered(node, (first.q[node], second.q[node]), (first.mean[node], second.mean[node]), np.clip(gap, 0, 2))
-        with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
+        with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
             return kernel, interpret(self.network, kernel, inputs)
 
     def values(self, kernel: LocationKernel, states: Mapping[Node, Channels]) -> Values:
-        """Kernels at the outputs."""
+        """Kernels at the outputs; averaged over locations behind a Flatten."""
         out: Values = {}
         for node in self.network.outputs:
             q1, q2, gap = kernel.whole(states[node])
@@ -102,12 +117,12 @@ class LocationReading:
         return out
 
     def bytes_per_pair(self) -> int:
-        """About what one pair of images takes."""
+        """Estimated memory of one pair of images, in bytes."""
         entries = [place.entries for place in self.places.values()]
         return 8 * (NUMBERS[0] * sum(entries) + NUMBERS[1] * max(entries))
 
     def images_within(self, memory: float) -> int:
-        """How many images a side of a block of pairs may have: Hermite coefficients are kept at every location of them."""
+        """The most images per side of a block whose Hermite coefficients fit in ``memory`` MiB."""
         kinds = [(self.network.layer(node), self.places[node]) for node in self.network.nodes_of(Nonlinear)]
         counts = [place.count for layer, place in kinds if not layer.activation.closed_in_numpy]
         return max(int(memory * 2**20 / (8 * COEFFICIENTS * max(counts, default=0) + 1)), 1)
@@ -118,13 +133,16 @@ class LocationReading:
         if pairs < 1:
             need = self.bytes_per_pair() / 2**20
             raise KcalcError(
-                f"one pair of images needs about {need:.3g} MiB, for every pair of their locations is followed where a mean pooling comes "
-                f"after; pass memory= (MiB, now {memory:g}), use smaller images or strides, or spatial='delta'"
+                f"one pair of images needs about {need:.3g} MiB, because all pairs of their "
+                "locations "
+                f"are followed before a mean pooling; pass memory= (MiB, now {memory:g}), use "
+                "smaller "
+                "images or larger strides, or spatial='delta'"
             )
         return min(pairs, max(CACHED // max(place.entries for place in self.places.values()), 1))
 
     def alone(self, images: Images, tangent: bool, pairs: int, seeds: Mapping[Node, float] | None = None) -> Own:
-        """Every image with itself, ``pairs`` at a time."""
+        """Every image paired with itself, ``pairs`` images at a time."""
         found: list[tuple[Values, dict[Node, Array], dict[Node, list[Array]]]] = []
         for part in _blocks(len(images), pairs):
             some = images.taken(part)
@@ -137,7 +155,10 @@ class LocationReading:
         return Own(values, q, pooled)
 
     def refuse_slow(self, own: Own) -> None:
-        """Raises KcalcError naming an activation that would take hours at the q values of these images."""
+        """Refuse activations with too many numerical integrals at the q values of these images.
+
+        Raises: KcalcError naming the node.
+        """
         for node in self.network.nodes_of(Nonlinear):
             q = own.q[self._parents[node][0]]
             refuse_many(self.network.layer(node).activation, np.unique(q[q > 0]), node)
@@ -150,7 +171,7 @@ class LocationReading:
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions met in a trial reading of two images, node by node."""
+        """The assumptions made on two random images, node by node."""
         arrays = {}
         for node, shape in self.shapes.items():
             channels = getattr(self.network.layer(node), "features", None) or 3
@@ -191,7 +212,8 @@ class SpatialKernelMap(OfReading, Shown):
     def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
         """The covariance of the outputs as a Gaussian process, all pairs of images.
 
-        Raises: KcalcError for what is no image of the shape, for nan, and where one pair needs more than ``memory``.
+        Raises: KcalcError for arrays of another shape, for nan, and where one pair needs more than
+        ``memory`` MiB.
         """
         table, _ = self._table(X, Y, False, memory, progress)
         return self._finished({node: parts[0] for node, parts in table.items()}, single_precision(X, Y))
@@ -228,7 +250,7 @@ class SpatialKernelMap(OfReading, Shown):
     def _table(
         self, X: Any, Y: Any, tangent: bool, memory: float, progress: bool, seeds: Mapping[Node, float] | None = None
     ) -> tuple[Values, tuple[dict[Node, Array], dict[Node, Array]]]:
-        """Kernels of all pairs, (N, M, P), and the NNGP of every image with itself on either side."""
+        """Kernels of all pairs, (N, M, P), and the NNGP of every image of X and Y with itself."""
         reading = self.reading
         given = [read_images(self.network, reading.shapes, X, "X")]
         given += [] if Y is None else [read_images(self.network, reading.shapes, Y, "Y")]
@@ -246,14 +268,17 @@ class SpatialKernelMap(OfReading, Shown):
         return out, ({n: v[0][ones] for n, v in own.values.items()}, {n: v[0][twos] for n, v in own.values.items()})
 
     def _block(self, memory: float) -> tuple[int, int]:
-        """(images read by themselves at once, images on a side of a block of pairs)."""
+        """(images paired with themselves in one pass, images on a side of a block of pairs)."""
         pairs, images = self.reading.pairs_within(memory), self.reading.images_within(memory)
         return min(pairs, images), min(isqrt(pairs), images)
 
     def _filled(
         self, images: Images, left: Array, right: Array, own: Own, tangent: bool, block: tuple[int, int], progress: bool, seeds: Any
     ) -> Values:
-        """Kernels of the distinct images ``left`` with those of ``right``, the half of them where they are the same."""
+        """Kernels of the distinct images ``left`` with ``right``.
+
+        Where both are the same images, one half is computed and mirrored.
+        """
         symmetric = np.array_equal(left, right)
         side = block[1]
         blocks = [(a, b) for a in _blocks(len(left), side) for b in _blocks(len(right), side) if not symmetric or a.start <= b.start]
@@ -283,7 +308,7 @@ class SpatialKernelMap(OfReading, Shown):
         return next(iter(out.values())) if len(out) == 1 else out
 
     def to_dict(self) -> dict[str, Any]:
-        """What it reads, at which shapes, and its assumptions, as plain data."""
+        """The number of nodes, image shapes, kind of weights and assumptions as plain data."""
         shapes = {str(node): list(shape) for node, shape in self.reading.shapes.items()}
         own = {"nodes": len(self.network), "image_shapes": shapes, "weights": WEIGHTS[self.reading.delta]}
         return own | {"assumptions": plain(self.assumptions)}
@@ -322,7 +347,10 @@ class SpatialTangentKernel(SpatialKernelMap):
         return self._parts(X, Y, memory, progress, None)
 
     def layer_kernel(self, node: Node, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
-        """The part of the tangent kernel that the parameters of one Affine contribute; the parts of all add up to it."""
+        """The part of the tangent kernel from the parameters of one Affine; all parts sum to it.
+
+        Raises: as for ``matrix``, and KcalcError for a node that is no Affine.
+        """
         if node not in self.network.nodes_of(Affine):
             raise unknown("Affine layer", node, map(str, self.network.nodes_of(Affine)))
         return self._parts(X, Y, memory, progress, {node: 1.0})[1]
@@ -351,14 +379,14 @@ def _listed(shapes: Shapes) -> str:
 
 
 def exact_locations(spatial: Any, image_shape: Any, weights: Any) -> bool:
-    """Whether ``spatial`` asks for the recursion over locations.
+    """Whether ``spatial`` is "exact", the recursion over pairs of locations.
 
-    Raises: KcalcError for another word, and for what "delta" has no use for.
+    Raises: KcalcError for an unknown word, and for ``image_shape`` or ``weights`` with "delta".
     """
     choice(spatial, "spatial", SPATIAL)
     choice(weights, "weights", WEIGHTS)
     if spatial == "delta" and (image_shape is not None or weights != "dense"):
-        raise KcalcError("image_shape and weights are read with spatial='exact' only; pass it too, or drop them")
+        raise KcalcError("image_shape and weights need spatial='exact'; pass it too, or drop them")
     return spatial == "exact"
 
 
@@ -370,7 +398,11 @@ def spatial_reading(
     fan_in: Mapping[Node, int] | None = None,
     tangent: bool = False,
 ) -> LocationReading:
-    """A network made ready for images. Raises: KcalcError for unknown weights, symbols, and shapes that are missing or do not fit."""
+    """The :class:`LocationReading` of a network.
+
+    Raises: KcalcError for unknown weights, networks with symbols, and missing or unsuitable image
+    shapes.
+    """
     require_network(network)
     choice(weights, "weights", WEIGHTS)
     if network.free_symbols:

@@ -1,4 +1,4 @@
-"""Where every feature map of a network has its locations, and which pairs of them must be followed."""
+"""The locations of every feature map, and whether pairs of different locations are followed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .geometry import Mixing, Window, convolution, everything, mixing, pooling
 Node = Hashable
 MAX = (
     "max pooling has no exact rule over locations; use Pool('mean') or a strided convolution, or spatial='delta', which treats it as the "
-    "identity and says so"
+    "identity, as .assumptions state"
 )
 
 
@@ -24,8 +24,9 @@ MAX = (
 class Place:
     """The locations of one feature map.
 
-    ``full``: all pairs of locations are followed, else equal ones alone. ``flat``: after a Flatten,
-    so that locations are channels. ``window``: what an Affine, Pool or TokenMix reads of the feature map below.
+    ``full``: all pairs of locations are followed, otherwise only equal ones. ``flat``: after a
+    Flatten, so that locations are channels. ``window``: the locations of its input that an Affine,
+    Pool or TokenMix reads; None for other layers.
     """
 
     shape: tuple[int, ...]
@@ -43,14 +44,16 @@ class Place:
 
     @property
     def entries(self) -> int:
-        """The numbers kept for one pair of images."""
+        """The size of the gap array of one pair of images."""
         return self.count**2 if self.full else self.count
 
 
 def plan(network: Network, shapes: Mapping[Node, tuple[int, ...]], delta: bool, all_pairs: bool = False) -> dict[Node, Place]:
-    """{node: its place} for inputs of the given shapes; ``delta``: convolutions read their centre tap alone.
+    """{node: :class:`Place`} for inputs of the given shapes.
 
-    Pairs of different locations matter to mean pooling and token mixing only, so that they are followed where such a layer comes after.
+    ``delta``: convolutions read their centre tap only. Pairs of different locations matter to mean
+    pooling and token mixing only, so they are followed in layers before these; ``all_pairs``:
+    follow them everywhere.
     Raises: KcalcError naming the node for shapes that do not fit, max pooling, and a convolution or pooling after Flatten.
     """
     places: dict[Node, Place] = {}
@@ -112,14 +115,20 @@ def _alike(op: P.Primitive, node: Node, reads: Sequence[Node], below: Sequence[P
 
 
 def mixes(op: P.Primitive | None, place: Place) -> bool:
-    """Whether a primitive makes new random variables of several locations or weights, so that what is below may be kept in another form."""
+    """Whether a primitive's input may follow other pairs of locations than its output.
+
+    True for new weights, matrices over positions, and pooling windows of several locations.
+    """
     if isinstance(op, P.Window):
         return (isinstance(op, P.Blend) and op.matrix is not None) or (place.window is not None and not place.window.trivial)
     return isinstance(op, P.Fresh)
 
 
 def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -> dict[Node, bool]:
-    """{node: whether all pairs of locations are followed}; nodes that are not set apart by new weights or a pool share one form."""
+    """{node: whether all pairs of locations are followed}.
+
+    Nodes connected without new weights or a pool in between have one answer.
+    """
     root: dict[Node, Node] = {}
 
     def find(node: Node) -> Node:
@@ -144,8 +153,9 @@ def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -
 
 
 def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
-    """{Affine: how many channels one of its outputs reads at one location}, ``features`` being the width of layers that state none.
+    """{Affine: channels that one of its outputs reads at one location}.
 
+    ``features``: the width of layers that state none.
     Raises: KcalcError naming the node whose width is not known.
     """
     known = dict(filled(network, features, L.Affine).features)

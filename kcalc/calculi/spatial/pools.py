@@ -22,15 +22,16 @@ from .geometry import Mixing, Window
 Node = Hashable
 Array = np.ndarray
 WEIGHTED = "weighted mean pooling averages over its random weights, which all channels share (exact for many locations per window)"
-LOST = 1e-13  # a pooled q below this part of the mean q has cancelled
+LOST = 1e-13  # a pooled q below this fraction of its upper bound counts as 0
 
 
 @dataclass(frozen=True)
 class Pools:
     """The rules of pooling and of matrices over locations.
 
-    ``pooled``: {Pool node: [(q1, q2) per channel group]} from the images by themselves, None while they are read by themselves: then
-    ``recorded`` collects them.
+    ``pooled``: {Pool node: [(q1, q2) per channel group]}, known from pairing every image with
+    itself. None during that pass, in which ``recorded`` collects {Pool node: [q per channel
+    group]}.
     """
 
     kernel: Kernel
@@ -40,7 +41,7 @@ class Pools:
     recorded: dict[Node, list[Array]] = field(default_factory=dict)
 
     def weighted_mean(self, node: Node, below: Channels) -> Channels:
-        """Means whose random weights all channels share."""
+        """Weighted means whose random weights are shared by all channels."""
         window = self.forms.places[node].window
         assert isinstance(window, Window)
         self.kernel.note(node, WEIGHTED)
@@ -60,7 +61,7 @@ class Pools:
 
     def _weighted(self, pair: Pair, window: Window, node: Node) -> Pair:
         q1, q2, gap = self.convolutions.convolved(Channels.one(pair), window, 1 / window.taps, (), node)
-        whole = window.taps / window.counts  # windows cut by the border are scaled up
+        whole = window.taps / window.counts  # means over the image locations, without padding
         one, two = self.forms.lifted(q1 * whole, q2 * whole, node)
         return self.kernel.statistics.checked(Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self.kernel.ledger.bit(), False)), node)
 
@@ -70,7 +71,7 @@ class Pools:
         joint = np.sqrt(m.q1) * np.sqrt(m.q2)
         shares = np.outer(window.counts, window.counts)
         below = [joint * part for part in (1 - m.gap.value, *(-a for a in m.gap.coefficients[1:]))]
-        if not self.forms.places[source].full:  # one location
+        if not self.forms.places[source].full:  # the input has one location
             below = [np.asarray(part)[..., None] for part in below]
         kernels = [window.summed_apart(part) / shares for part in below]
         if not place.full:

@@ -1,7 +1,8 @@
-"""Local maps at many different q values at once: Hermite coefficients of ``phi(sqrt(q) z)`` interpolated in log q.
+"""Local maps at many q values: Hermite coefficients of ``phi(sqrt(q) z)`` interpolated in log q.
 
-``phi(sqrt q z) / sqrt Q(q) = sum_n b_n(q) h_n(z)``, so that ``C(c, q1, q2) = sum_n b_n(q1) b_n(q2) c^n``. The b_n are analytic in log q;
-one octave of q is interpolated at Chebyshev points and kept.
+``phi(sqrt(q) z) / sqrt(Q(q)) = sum_n b_n(q) h_n(z)``, so that ``C(c, q1, q2) = sum_n b_n(q1)
+b_n(q2) c^n``. The b_n are analytic in log q; they are interpolated at Chebyshev points on each
+octave of q, and the interpolants are cached.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from ...activations import Activation
 from ...gaussian.expectations.single import hermite, second_moment
 
 Array = np.ndarray
-POINTS = 18  # per octave of q
-LAST = 3e-14  # interpolation coefficients of the highest degrees, beside 1
-HIDDEN = 1e-15  # of sum n b_n^2 may hide beyond the coefficients known
-INSIDE = 0.9  # |c| up to which a short series does
-CHUNK = 4096  # pairs of q values for which long series are multiplied out at once
-NOISE = 6e-16  # coefficients below are rounding
-OCTAVES = 64
-LONGEST, STEP, REACH = 4096, 0.02, 13.0  # of series that need more terms than usual: the trapezoid rule that finds them
-FLAT = 1e-13  # of C' near c = 1 may be missing
-SMALL = 1e-18  # products n b_n b'_n below are left out
+POINTS = 18  # Chebyshev points per octave of q
+LAST = 3e-14  # greatest interpolation coefficient of the three highest degrees
+HIDDEN = 1e-15  # greatest share of Q(q) in the unknown coefficients
+INSIDE = 0.9  # |c| up to which a short series suffices
+CHUNK = 4096  # pairs of q values in one batch of long series
+NOISE = 6e-16  # coefficients below this are rounding errors
+OCTAVES = 64  # most octaves of q in one call
+LONGEST, STEP, REACH = 4096, 0.02, 13.0  # terms of long series; step and range of z
+FLAT = 1e-13  # greatest estimated error of C' near c = 1
+SMALL = 1e-18  # terms with n b_n b'_n below this are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class Octave:
 
 
 def _coefficients(phi: Activation, q: Array, sizes: Array) -> Array | None:
-    """Rows b_0, b_1, ... for several q; None where more than LONGEST matter or are not known."""
+    """Rows b_0, b_1, ... for several q; None if they are unknown or more than LONGEST matter."""
     found = [hermite(phi, float(value)) for value in q]
     rows = [np.append(f.mean, f.coefficients) / np.sqrt(size) for f, size in zip(found, sizes, strict=True)]
     if max(row.size for row in rows) > LONGEST:
@@ -57,12 +58,16 @@ def _coefficients(phi: Activation, q: Array, sizes: Array) -> Array | None:
 
 
 def _negligible(b: Array) -> bool:
-    """Whether the sum of n b_n^2 beyond is about 0 by what the last terms say."""
+    """Whether the last 8 coefficients suggest that the rest of sum n b_n^2 is below FLAT."""
     return float(np.abs(b[-8:]).max() * b.size) ** 2 <= FLAT
 
 
 def _continued(phi: Activation, q: float, size: float, known: Array) -> Array | None:
-    """More coefficients by the trapezoid rule, which must repeat those known; that of twice the step must agree, and Parseval's sum too."""
+    """LONGEST coefficients by the trapezoid rule, or None where they are not accurate to LAST.
+
+    They are compared with the coefficients ``known``, with those of twice the step, and with
+    Parseval's sum 1.
+    """
     z, functions = _hermite_functions()
     values = phi.numeric(0)(np.sqrt(q) * z) * np.exp(-(z**2) / 4) * (STEP / np.sqrt(2 * np.pi * size))
     b = functions @ values
@@ -186,13 +191,13 @@ def _everywhere(b1: Array, b2: Array, gap: Array, terms: int) -> tuple[Array, Ar
 
 
 def has_series(phi: Activation, q: Array) -> bool:
-    """Whether :func:`expansion` knows the series at all these positive q values."""
+    """Whether :func:`expansion` has a series at each of these positive q values."""
     lows = np.unique(np.floor(np.log2(q.ravel())).astype(int))
     return lows.size <= OCTAVES and all(octave(phi, int(low)) is not None for low in lows)
 
 
 def _needed(first: Expansion, second: Expansion) -> int:
-    """How many terms have products that matter at some pair of q values."""
+    """The number of terms after which n b_n b'_n is below SMALL at every pair of q values."""
     known = min(first.b.shape[0], second.b.shape[0])
     one, two = (np.abs(side.b[:known]).reshape(known, -1).max(axis=1) for side in (first, second))
     return max(int(np.count_nonzero(np.maximum.accumulate((np.arange(known) * one * two)[::-1]) > SMALL)), 1)

@@ -30,7 +30,11 @@ SHOWN = 12
 
 
 class Subnetworks(tuple[Subnetwork, ...], Tabled):
-    """Subnetworks of a network, in the order of their exits: a tuple that can be drawn and knows which depth its reading may hide."""
+    """Subnetworks of a network in the order of their exits, a tuple that can be drawn.
+
+    ``permissive``: the reading, see :func:`subnetworks`; ``warning``: depth that the strict reading
+    hides.
+    """
 
     network: Network
     permissive: bool
@@ -44,7 +48,7 @@ class Subnetworks(tuple[Subnetwork, ...], Tabled):
         return Subnetworks, (tuple(self), self.network, self.permissive)
 
     def bounds(self, psi: float | None = None) -> Bounds:
-        """Strict mu, forward bound and longest-path bound at ``psi`` together, with the warning where the first hides depth."""
+        """Strict mu, forward bound and longest-path bound at ``psi``, with the warning, if any."""
         return maximal_slope(self.network).bounds(psi)
 
     @property
@@ -70,12 +74,12 @@ class Subnetworks(tuple[Subnetwork, ...], Tabled):
         return f"{len(self)} {kind} subnetwork{'s' * (len(self) != 1)} of {self.network!r}"[: 199 - len(hidden)] + hidden
 
     def to_dict(self) -> dict[str, Any]:
-        """Entry, exit and layers of each, as plain data."""
+        """Entry, exit and layers of each subnetwork as plain data."""
         pieces = [{"entry": str(s.entry), "exit": str(s.exit), "layers": [str(node) for node in s.layers]} for s in self]
         return {"permissive": self.permissive, "subnetworks": pieces, "warning": self.warning}
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """As :meth:`draw`."""
+        """The same as :meth:`draw`."""
         return self.draw(ax)
 
     def _frame(self) -> list[dict[str, Any]]:
@@ -102,13 +106,16 @@ class Subnetworks(tuple[Subnetwork, ...], Tabled):
 def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
     """The maximal subnetworks: those that do not compose with another one to a larger subnetwork.
 
-    In the strict reading, every subnetwork lies in exactly one of them, as an interval between two of its cut points. Those without a
-    nonlinear layer are listed too. A network of several inputs has no subnetwork that holds the layer where they first meet.
+    In the strict reading, every subnetwork lies in exactly one of them, as an interval between two
+    of its cut points. Subnetworks without a nonlinear layer are listed too. In a network of several
+    inputs, no subnetwork contains the layer where the inputs first meet.
 
-    ``permissive=True`` lets inner feature maps be used outside too. A subnetwork is then any layer t with all that lies behind it up
-    to a map that every path to t passes; the maximal ones, one for each t, begin at the earliest such map. The papers' formulas are
-    strict [DKS eq. 20], [TAT App. B.5]; the maximum over permissive ones, ``kc.maximal_slope(net).forward``, sees through taps.
-    Cost: O((nodes + edges) log nodes); ``layers`` are found when asked for.
+    ``permissive=True`` allows inner feature maps to be used outside too. A subnetwork is then any
+    layer t together with all layers between it and a feature map that every path to t passes; the
+    maximal ones, one for each t, begin at the earliest such map. The papers' formulas are strict
+    [DKS eq. 20], [TAT App. B.5]; the maximum over permissive ones is
+    ``kc.maximal_slope(net).forward``. Cost: O((nodes + edges) log nodes); ``layers`` are computed
+    on access.
     """
     permissive = truth(permissive, "permissive")
     nodes, _, regions = network_regions(network)

@@ -1,6 +1,7 @@
-"""The slope from the inputs to every node at once, ``max_t V(t)``, and the depth across all taps, heads and inputs.
+"""The greatest slope from the inputs to a node, ``max_t V(t)``, and the depth of a network.
 
-A subnetwork ends where a map is read or declared outside, so its depth is hidden from a maximum over subnetworks; these are not.
+Both count paths across feature maps that have several readers or are outputs. No subnetwork
+contains such paths, so a maximum over subnetworks does not count them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ HIDDEN = "taps, heads or further inputs hide depth from the strict reading"
 
 
 class _State(NamedTuple):
-    """``V = psi^power * constant * V(base)``; base 0 is that of the inputs, the others are mixes."""
+    """``V = psi^power * exp(log_constant) * V(base)``.
+
+    Base 0 is the inputs, with V = 1, others are mixes.
+    """
 
     base: int
     power: int
@@ -40,7 +44,7 @@ class _State(NamedTuple):
 
 
 class _Forward(ConvexCalculus[_State]):
-    """``mixes[k]`` holds (shares, states) of base k + 1."""
+    """The calculus of these states; ``mixes[k]`` holds (shares, states) of base k + 1."""
 
     def __init__(self, network: Network, q: Any) -> None:
         super().__init__(network, q)
@@ -65,8 +69,9 @@ class _Forward(ConvexCalculus[_State]):
 class ForwardSlope:
     """``max_t V(t)`` over all nodes ``t``, with ``V(t)`` the slope from the inputs (which move together) to ``t``, for ``psi >= 1``.
 
-    It bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``) and, unlike a maximum over subnetworks, sees through
-    taps, heads and further inputs. For a network of one input it is the maximum over subnetworks in the permissive reading.
+    It bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``). Unlike a maximum
+    over subnetworks, it counts paths across taps, heads and further inputs. For a network of one
+    input it is the maximum over subnetworks in the permissive reading.
     """
 
     def __init__(self, network: Network, q: Any = None) -> None:
@@ -123,14 +128,18 @@ class ForwardSlope:
             return np.exp(np.array([self._greatest(float(log))[0] for log in logs.flat])).reshape(logs.shape)[()]
 
     def active(self, psi: float) -> Node:
-        """The node whose feature map is steepest at a number ``psi``."""
+        """The node t of greatest slope V(t) at a number ``psi``."""
         logs = as_slopes(psi)
         if logs.ndim:
             raise KcalcError("active takes one psi at a time")
         return self._greatest(float(logs))[2]
 
     def inverse(self, target: Any) -> Any:
-        """``psi`` with greatest slope ``target``, elementwise. Raises: KcalcError for a target not above the value at ``psi = 1``."""
+        """``psi`` with greatest slope ``target``, elementwise.
+
+        Raises: KcalcError for a target not above the value at ``psi = 1``, and without nonlinear
+        layers.
+        """
         values = real_array(target, "target")
         if not self.depth:
             raise KcalcError("the forward slope has no inverse: the network has no nonlinear layer")
@@ -167,17 +176,17 @@ class ForwardSlope:
 
 
 def depths_text(strict: int, depth: int) -> str:
-    """How much of the network's depth the deepest subnetwork has, in words."""
+    """A sentence on the depth of the deepest subnetwork and that of the network."""
     return f"the deepest subnetwork has {strict} of the {depth} nonlinear layers on the longest path"
 
 
 @dataclass(frozen=True)
 class Bounds(Tabled):
-    """How steep a network is at ``psi``, three ways: ``strict <= forward <= longest_path``.
+    """Three measures of the slope of a network at ``psi``: ``strict <= forward <= longest_path``.
 
     ``strict`` is the maximum over subnetworks, ``forward`` that of the slope from the inputs to any node, ``longest_path`` is
-    ``psi^depth``. ``strict_depth`` is the number of nonlinear layers of the deepest subnetwork. Where ``hidden``, only the other
-    two say something of the depth across the network.
+    ``psi^depth``. ``strict_depth`` is the number of nonlinear layers of the deepest subnetwork.
+    ``hidden``: ``strict`` misses depth, so use the other two.
     """
 
     psi: float
@@ -222,9 +231,10 @@ class Bounds(Tabled):
 
 
 def newton(function: Any, targets: Array) -> Any:
-    """``psi`` with ``f(log psi) = log target``, for a convex increasing ``f`` with ``f(x) >= x``: Newton descends from ``log target``.
+    """``psi`` with ``f(log psi) = log target``, elementwise, by Newton's method.
 
-    Parameters: ``function`` maps ``log psi`` to (value, derivative).
+    ``function`` maps ``log psi`` to (f, its derivative); f must be convex and increasing, with
+    ``f(x) >= x``.
     """
     found: list[float] = []
     for target in targets.flat:
@@ -242,7 +252,7 @@ def newton(function: Any, targets: Array) -> Any:
 
 
 def as_slopes(psi: Any) -> Array:
-    """``log psi``. Raises: KcalcError for ``psi < 1``, where the maximum would be over other subnetworks."""
+    """``log psi``. Raises: KcalcError for ``psi < 1``, which no C map with C(0) = 0 has."""
     values = real_array(psi, "psi")
     if not np.all(values >= 1):
         raise KcalcError(f"psi must be >= 1 (a C map with C(0) = 0 has slope >= 1 at c = 1), got {glimpse(psi)}")

@@ -47,7 +47,8 @@ def _array(k: Values, c: Values) -> Values:
 class MaximalCValue:
     """The maximal c value function ``max_f C_f(0)`` where activations are leaky ReLUs of one slope.
 
-    Strictly decreasing in the negative slope ``alpha`` on [-1, 1], from at most 1 to 0 (linear).
+    It decreases strictly in the negative slope ``alpha`` on [-1, 1], from at most 1 to 0 at alpha =
+    1.
     [TAT App. B.1, B.3]
     """
 
@@ -57,7 +58,10 @@ class MaximalCValue:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Those of the formal reading; a norm that subtracts means of activations is heuristic."""
+        """The assumptions of the formal reading.
+
+        Norms that subtract means of activations are heuristic.
+        """
         same = "every nonlinear layer is a leaky ReLU with the same negative slope"
         told = self.network.assumptions
         formal = [a for a in self._maximal.assumptions if a not in told]

@@ -32,15 +32,15 @@ Function = Callable[[Values], Values]
 
 
 class _NegativeFactor(Exception):
-    """A Product of negative c values, which decreases in its factors."""
+    """Raised where a Product has a negative factor, so that it decreases in the others."""
 
 
 class _Expressions(ConvexCalculus[int]):
     """``U_{f,r}`` as numbered expressions, equal ones once.
 
-    ``table[k]`` is ("x",), ("r", i, which r), ("mix", numbers, shares), ("norm", i, slope),
-    ("times", numbers), ("greater", i) or ("lesser", i): the greater or lesser of x and i.
-    With ``positive``, a Product of negative values, which decreases in its factors, is refused.
+    ``table[k]`` is ("x",), ("r", i, index of r), ("mix", numbers, shares), ("norm", i, slope),
+    ("times", numbers), ("greater", i) or ("lesser", i): the greater or lesser of x and entry i.
+    ``positive``: raise _NegativeFactor where a Product has a negative factor.
     """
 
     name = "maxima over subnetworks"
@@ -61,7 +61,7 @@ class _Expressions(ConvexCalculus[int]):
         return 0
 
     def restart(self, which: str, state: int) -> int:
-        """The "greater" or "lesser" of a state and of x, as which a later subnetwork may start."""
+        """The "greater" or "lesser" of a state and x, where x starts a new subnetwork."""
         return self._intern((which, state)) if state else 0
 
     def nonlinear(self, op: Post, node: Node, state: int) -> int:
@@ -87,7 +87,7 @@ class _Expressions(ConvexCalculus[int]):
         """The value of every expression.
 
         Raises: KcalcError where an ``r`` decreases between values it was called with;
-        _NegativeFactor for a refused Product.
+        _NegativeFactor for a Product with a negative factor, if ``positive``.
         """
         values: list[Values] = []
         calls: list[list[tuple[Values, Values]]] = [[] for _ in functions]
@@ -117,7 +117,10 @@ class _Expressions(ConvexCalculus[int]):
 
 
 def _finite(after: Any, before: Values) -> Values:
-    """The values of ``r``, as floats of the shape of its argument. Raises: KcalcError for anything else."""
+    """The values of ``r`` as finite floats of the shape of its argument.
+
+    Raises: KcalcError for other results of ``r``.
+    """
     try:
         numbers = np.asarray(after, dtype=float)
         fits = np.broadcast_shapes(numbers.shape, np.shape(before)) == np.shape(before)
@@ -147,10 +150,10 @@ def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
 
 
 class _Exit(NamedTuple):
-    """The place of an expression: cut point ``index`` of a path (node numbers).
+    """The place of an expression: cut point ``index`` of ``path`` (node numbers).
 
-    The later cut points of the path have ``states``. ``start`` is the cut point whose value is x,
-    None where the path starts anew wherever x is greater.
+    ``states``: {index of a later cut point: expression}. ``start``: the index of the cut point
+    whose value is x; None where the path starts anew at every cut point with a value below x.
     """
 
     path: tuple[int, ...]
@@ -162,10 +165,11 @@ class _Exit(NamedTuple):
 class _Paths:
     """The expressions at the cut points of the maximal subnetworks.
 
-    A path starts anew at a cut point where x is greater than the value there. A path with Products
-    is also read with new starts where x is less: the least values show whether any subnetwork has
-    a negative factor. With ``every`` such a path is read once from each of its cut points instead,
-    at a cost that grows with the square of their number, and factors may have any sign.
+    A path starts anew, with the value x, at a cut point where x is greater than the value there. A
+    path with Products is evaluated once more with new starts where x is less: these least values
+    show whether any subnetwork has a negative factor. With ``every``, such a path is evaluated once
+    from each of its cut points instead, at a cost quadratic in their number; factors may have any
+    sign.
     """
 
     def __init__(self, network: Network, kinds: Mapping[Node, int], q: Any, every: bool) -> None:
@@ -192,7 +196,7 @@ class _Paths:
         return found
 
     def _behind(self, entry: int, leaving: int, state: int) -> int:
-        """The expression at a cut point from that at the one before."""
+        """The expression at the cut point ``leaving`` from that at the cut point ``entry``."""
         reached = {entry: state}
         for member in _between(leaving, reached, self._parents):
             reached[member] = self.expressions.of_node(self.nodes[member], [reached[parent] for parent in self._parents[member]])
@@ -203,7 +207,7 @@ class _Paths:
             self.exits.setdefault(state, _Exit(path, index, states, start))
 
     def active(self, values: Sequence[Values], x: float) -> tuple[Node, Node]:
-        """Entry and exit of the (first) subnetwork of the greatest value, in its longest form."""
+        """Entry and exit of the first subnetwork of greatest value; of nested ones, the longest."""
         best = max(self.exits, key=lambda number: float(values[number]))
         path, last, states, start = self.exits[best]
         longer = range(last, len(path))
@@ -217,14 +221,15 @@ class _Paths:
 class Maximal(Approximable):
     """``M_{f,r}(x) = max_g U_{g,r}(x)`` over the subnetworks ``g``, for any non-decreasing ``r`` [TAT App. B.2].
 
-    ``U_{g,r}`` is the c-value graph of ``g`` with ``r`` in place of the C map of every nonlinear layer. Every subnetwork lies between
-    two cut points of a maximal one, so one sweep finds the maximum over all of them, ``m <- U(max(x, m))`` piece by piece: where
-    ``r(y) >= y`` the maximal ones win by themselves, where ``r(y) < y`` somewhere shorter ones may. Isomorphic pieces are evaluated once.
-    A Product decreases in its factors where they are negative, as for ``x < 0``: every subnetwork
-    is then evaluated by itself, at a cost that grows with the square of the number of cut points.
+    ``U_{g,r}`` is the C map of ``g`` with ``r`` in place of the C map of every nonlinear layer.
+    Every subnetwork lies between two cut points of a maximal one, so one sweep over the cut points,
+    ``m <- U(max(x, m))``, finds the maximum over all of them. If ``r(y) >= y`` everywhere, a
+    maximal subnetwork attains it; otherwise a shorter one may. Isomorphic parts are evaluated once.
+    A Product decreases in its factors where they are negative, as for ``x < 0``: then every
+    subnetwork is evaluated separately, at a cost quadratic in the number of cut points.
 
-    With ``q``, the q value of the inputs, mixes weigh by true q values and LayerNorms act as the C
-    maps they have. Callable on numbers and arrays as far as ``r`` is.
+    With ``q``, the q value of the inputs, mixes are weighted by true q values, and LayerNorms have
+    their C maps. Callable on numbers, and on arrays if ``r`` is.
     """
 
     def __init__(self, network: Network, r: Function | Mapping[Any, Function], q: Any = None) -> None:
@@ -258,12 +263,18 @@ class Maximal(Approximable):
         return np.broadcast_to(greatest, np.shape(x)).copy()[()]
 
     def __call__(self, x: Values) -> Values:
-        """The maximum at ``x``, elementwise. Raises: KcalcError where ``r`` decreases or is not finite on the values it meets."""
+        """The maximum at ``x``, elementwise.
+
+        Raises: KcalcError where ``r`` decreases or is not finite at the values it is called with.
+        """
         array = real_array(x, "x")
         return np.asarray(self._greatest(self.functions, array if array.ndim else float(array)))[()]
 
     def active(self, x: float) -> Subnetwork:
-        """The (first) subnetwork that attains the maximum at a number ``x``, in the longest form that does."""
+        """The first subnetwork that attains the maximum at a number ``x``.
+
+        Of nested ones, the longest.
+        """
         return self._attaining(self.functions, one_number(x, "x"))
 
     def _attaining(self, functions: Sequence[Function], x: float) -> Subnetwork:
@@ -273,7 +284,7 @@ class Maximal(Approximable):
         return Subnetwork(*paths.active(values, x), self.network)
 
     def inverse(self, target: float, low: float, high: float) -> float:
-        """``x`` in [low, high] with maximum ``target``; the maximum must be continuous there (as ``r`` is), and reach it.
+        """``x`` in [low, high] with maximum ``target``; ``r`` must be continuous.
 
         Raises: UnreachableTarget where the target is not between the maxima at the two ends.
         """
@@ -306,7 +317,7 @@ class Maximal(Approximable):
 
 
 def _between(node: int, reached: Mapping[int, int], parents: Sequence[Sequence[int]]) -> list[int]:
-    """The nodes between the reached ones and ``node``, that included, each after those it reads."""
+    """``node`` and the nodes between it and the reached ones, in topological order."""
     if all(parent in reached for parent in parents[node]):
         return [node]
     found: set[int] = {node}
@@ -320,7 +331,7 @@ def _between(node: int, reached: Mapping[int, int], parents: Sequence[Sequence[i
 
 
 def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int]]:
-    """The functions, and which one every nonlinear node has."""
+    """(functions, {nonlinear node: index of its function})."""
     require_network(network)
     names = {node: op.activation.name for node, op, _ in network.operations if isinstance(op, Post)}
     if callable(r):
@@ -344,5 +355,9 @@ def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int
 
 
 def maximal(network: Network, r: Function | Mapping[Any, Function], q: Any = None) -> Maximal:
-    """The subnetwork maximising function for ``r``, one function or {node or activation name: function}; see :class:`Maximal`."""
+    """The maximum over subnetworks with ``r`` in place of local C maps; see :class:`Maximal`.
+
+    ``r``: one function, or {node or activation name: function}; ``q``: the q value of the inputs,
+    or None.
+    """
     return Maximal(network, r, q)

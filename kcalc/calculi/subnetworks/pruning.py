@@ -1,4 +1,4 @@
-"""Which polynomials a maximum over ``psi >= 1`` can do without: only those proved to lie below another one are dropped.
+"""Removal of slope polynomials that are proved to lie below another one for all ``psi >= 1``.
 
 The rule of [DKS sec. 17.2, 21.3], to drop divisors of another polynomial, is wrong: ``p_f = ((1 + psi)/2)^13`` divides
 ``p_h = p_f (psi^2 - 3 psi + 3)``, which lies below it on (1, 2).
@@ -17,11 +17,11 @@ from ..factored import Factors, Monomial, Terms
 
 __all__ = ["certified", "dominates", "expanded", "not_included"]
 
-MOST_TERMS = 600  # polynomials of more coefficients are not compared
-MOST_PIECES = 24
+MOST_TERMS = 600  # polynomials with more coefficients are not compared
+MOST_PIECES = 24  # more polynomials are not compared
 MOST_ROOTS = 64  # the degree up to which roots are isolated
-MOST_PRODUCTS = 20_000  # of powers of several symbols
-MOST_BITS = 4_000_000  # of the coefficients of all candidates together
+MOST_PRODUCTS = 20_000  # terms of polynomials in several symbols; longer ones are not compared
+MOST_BITS = 4_000_000  # bits of all rational coefficients together
 BALL_DIGITS = 120
 
 
@@ -47,9 +47,10 @@ def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
 def certified(factors: Factors, monomials: Sequence[Monomial]) -> list[Monomial]:
     """The products without those that are proved to lie below another one for all ``psi >= 1``.
 
-    Numbers are taken as they are: rationals exactly; floats as the binary rationals they are (shares of a mix scaled to sum 1) and
-    other numbers in ball arithmetic. Where there are symbols in weights or polynomials too long, nothing is dropped; for several
-    slope symbols, only comparisons that Taylor coefficients of rational polynomials prove.
+    Rationals are exact; floats (as binary rationals, shares of a mix scaled to sum 1) and other
+    numbers are in ball arithmetic. Where weights have symbols or polynomials are too long, all
+    products are kept; with several slope symbols, only comparisons proved by Taylor coefficients of
+    rational polynomials count.
     """
     kept = list(monomials)
     if not 1 < len(kept) <= MOST_PIECES:
@@ -67,9 +68,9 @@ def certified(factors: Factors, monomials: Sequence[Monomial]) -> list[Monomial]
 def dominates(upper: Any, lower: Any) -> bool:
     """True if ``upper >= lower`` for all ``psi >= 1`` is proved.
 
-    Parameters: polynomials of python-flint in ``t = psi - 1`` (one, or one for each slope symbol). Either all coefficients of the
-    difference are >= 0, or (exact ones in one t) its real roots at t > 0, isolated rigorously, all have even multiplicity and it is
-    positive far out.
+    Parameters: polynomials of python-flint in ``t = psi - 1`` (one t, or one per slope symbol). The
+    proof: either all coefficients of the difference are >= 0, or (exact coefficients, one t) it is
+    positive for large t and its real roots t > 0, isolated rigorously, all have even multiplicity.
     """
     import flint
 
@@ -79,7 +80,7 @@ def dominates(upper: Any, lower: Any) -> bool:
         return True
     if not isinstance(difference, flint.fmpq_poly) or coefficients[-1] < 0:  # balls cannot tell double roots
         return False
-    if next(c for c in coefficients if c != 0) < 0:  # below just above psi = 1
+    if next(c for c in coefficients if c != 0) < 0:  # the difference is negative just above psi = 1
         return False
     if difference.degree() > MOST_ROOTS or any(difference(flint.fmpq(2**k, 16)) < 0 for k in range(10)):
         return False

@@ -1,4 +1,4 @@
-"""Subnetworks: the single-entry single-exit regions of a network, whose entries are feature maps, not edges.
+"""Subnetworks: the single-entry single-exit regions of a network; an entry is a feature map.
 
 A subnetwork is a non-empty set of layers (1) that reads exactly one feature map from outside, that of its *entry*, (2) whose other
 edges come from inside and (3) of which exactly one layer, its *exit*, is used outside or is a network output. Rule 3 is the strict
@@ -6,7 +6,8 @@ reading, the one that reproduces [DKS eq. 20] and [TAT App. B.5].
 
 In :func:`find_regions` nodes are numbers 0 ... n-1 in topological order; ``parents[v]`` may repeat and is empty at inputs. ``idom`` is
 the dominator tree from a virtual root above the inputs, ``ipdom`` the post-dominator tree from a virtual sink below the outputs (both
-virtual nodes have number n), ``A(s, t)`` all that is reached backwards from ``t`` without passing ``s``. A pair (s, t) is a subnetwork
+virtual nodes have number n), ``A(s, t)`` the nodes reached backwards from ``t`` without passing
+``s``. A pair (s, t) is a subnetwork
 iff ``s`` strictly dominates ``t`` and ``t`` post-dominates ``A(s, t)``.
 """
 
@@ -48,10 +49,11 @@ class Regions:
 
 
 class _Tree:
-    """A tree that grows by leaves, with skip pointers: ``meet`` and ``spread`` cost O(log depth). Its root is ``size``.
+    """A tree to which leaves are added, with skip pointers; its root is ``size``.
 
-    Every node has a span of labels; ``low`` and ``high`` hold the least and greatest, ``least`` and ``most`` those on the way from a
-    node to where its skip pointer leads, that node excluded.
+    ``meet`` and ``spread`` cost O(log depth). Every node has an interval of labels, [``low``,
+    ``high``]; ``least`` and ``most`` are the least and greatest label on the way from a node to the
+    target of its skip pointer, the target excluded.
     """
 
     def __init__(self, size: int) -> None:
@@ -59,7 +61,7 @@ class _Tree:
         self.depth, self.low, self.high, self.least, self.most = ([0] * (size + 1) for _ in range(5))
 
     def add(self, node: int, parent: int, low: int = 0, high: int = 0) -> None:
-        """A new leaf."""
+        """Add a leaf with labels ``low`` to ``high``."""
         skip, depth, least, most = self.skip, self.depth, self.least, self.most
         over = skip[parent]
         self.up[node] = parent
@@ -85,7 +87,7 @@ class _Tree:
         return a
 
     def spread(self, node: int, top: int) -> tuple[int, int]:
-        """The least and greatest label from ``node`` up to its ancestor ``top``, that excluded."""
+        """Least and greatest label from ``node`` up to its ancestor ``top``, excluding ``top``."""
         level = self.depth[top]
         low, high = self.low[node], self.high[node]
         while node != top:
@@ -99,7 +101,7 @@ class _Tree:
 
 
 def _post_dominators(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> list[int]:
-    """``ipdom`` of every node, from readers to their inputs."""
+    """``ipdom`` of every node, computed from the last node to the first."""
     size = len(parents)
     tree = _Tree(size)
     nearest: list[int] = [-1] * size  # the meet of the readers seen so far
@@ -182,7 +184,7 @@ class Subnetwork(Shown):
 
     @cached_property
     def layers(self) -> tuple[Node, ...]:
-        """The nodes, each after those it reads: all that is reached backwards from ``exit`` without passing ``entry``."""
+        """The nodes on paths from ``entry`` to ``exit``, without entry, in topological order."""
         order: dict[Node, None] = {}
         stack: list[tuple[Node, bool]] = [(self.exit, False)]  # not recursion: networks are deep
         while stack:
@@ -200,7 +202,8 @@ class Subnetwork(Shown):
     def network(self) -> Network:
         """The subnetwork as a network of its own, with an Input in place of ``entry``.
 
-        Where the map of ``entry`` comes fresh from weights, as activations want it, ``entry`` is an Affine behind that Input.
+        Where the feature map of ``entry`` is Gaussian, ``entry`` becomes an Affine that reads the
+        Input.
         """
         width = self.within.features[self.entry]
         first: list[Step] = [(self.entry, L.Input(width) if self.within.parents(self.entry) else self.within.layer(self.entry), ())]
@@ -214,7 +217,7 @@ class Subnetwork(Shown):
         return network.with_notes(note for note in self.within.notes if note.node in self.layers)
 
     def _is_fresh(self) -> bool:
-        """Whether only weights and primitives that keep Gaussians Gaussian lie between ``entry`` and earlier activations and inputs."""
+        """Whether no activation or input lies between ``entry`` and the weights before it."""
         steps = {step.node: step for step in self.within.operations}
         seen, waiting = {self.entry}, [self.entry]
         while waiting:

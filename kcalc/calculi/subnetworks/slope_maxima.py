@@ -1,7 +1,9 @@
-"""Maxima of the slope and of the curvature over all subnetworks of a network, which DKS and TAT set.
+"""Maxima of the slope and of the curvature over all subnetworks of a network.
 
-The reading is strict: an extra reader or head on an interior map, or a second input mixed in, ends every subnetwork around it, so that
-a maximum over subnetworks says nothing of the depth across it: see ``MaximalSlope.bounds`` and ``.warning``.
+DKS and TAT choose activations for given values of these maxima. The reading is strict: no
+subnetwork contains an interior feature map with a reader outside, an output, or the meeting of two
+inputs, so that a maximum over subnetworks does not count the depth across them: see
+``MaximalSlope.bounds`` and ``.warning``.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ Node = Hashable
 
 
 class Polynomials:
-    """The distinct slope polynomials of the maximal subnetworks, each with the first subnetwork that has it."""
+    """The distinct slope polynomials of maximal subnetworks, with the first subnetwork of each."""
 
     def __init__(self, network: Network, q: Any, symbols_by_activation: bool) -> None:
         self.calculus = Slopes(network, q, symbols_by_activation)
@@ -52,7 +54,8 @@ class Polynomials:
     def _local(self, steps: Sequence[Step], parents: Sequence[Sequence[int]], idom: Sequence[int]) -> list[Monomial]:
         """The polynomial of every node relative to its immediate dominator.
 
-        A mix of nodes p needs them relative to its own dominator s: the product over the dominator path from p up to s, kept at p.
+        A mix with immediate dominator s needs its addends relative to s: for each addend p the
+        product of local polynomials over the dominator path from p up to s. It is cached at p.
         """
         of_node = self.calculus.of_node
         single: dict[int, Monomial] = {}
@@ -111,15 +114,19 @@ class MaximalSlope(Approximable):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formal reading; it needs no fresh inputs of activations and no independent addends."""
+        """The assumptions of the formal reading.
+
+        It needs neither Gaussian inputs of activations nor independent addends.
+        """
         return self._set.calculus.assumptions
 
     @cached_property
     def pieces(self) -> tuple[sp.Expr, ...]:
         """The slope polynomials to maximise over, as SymPy expressions, those of highest degree first.
 
-        Equal ones are listed once. Dropped are those whose factors are among another one's (as multisets) and, for numeric weights,
-        those proved to lie below another one for all ``psi >= 1``; evaluation by number does without the second rule.
+        Equal ones are listed once. A polynomial is dropped if its factors are a sub-multiset of
+        another one's, or (numeric weights) if it is proved to lie below another one for all ``psi
+        >= 1``. Numerical evaluation applies the first rule only.
         """
         return tuple(self._factors.expr(monomial) for monomial in self._pruned)
 
@@ -159,7 +166,9 @@ class MaximalSlope(Approximable):
         return owner
 
     def inverse(self, target: Any) -> Any:
-        """``psi`` with ``mu(psi) = target``, elementwise, to rounding, for targets above ``mu(1)`` (1 but for steep LayerNorms).
+        """``psi`` with ``mu(psi) = target``, elementwise, to rounding, for targets above ``mu(1)``.
+
+        ``mu(1)`` is 1, or greater where LayerNorms have slopes > 1.
 
         ``log mu`` is convex in ``log psi`` (a maximum of log-sum-exp) and ``mu(psi) >= psi``, so that Newton's method descends
         monotonically from ``log psi = log target``.
@@ -183,7 +192,7 @@ class MaximalSlope(Approximable):
 
     @cached_property
     def forward(self) -> ForwardSlope:
-        """``max_t V(t)`` over all nodes, a function of psi with an inverse of its own."""
+        """``max_t V(t)`` over all nodes, a function of psi with its own method ``inverse``."""
         return ForwardSlope(self.network, self._q)
 
     @property
@@ -200,7 +209,10 @@ class MaximalSlope(Approximable):
         return self.forward(psi)
 
     def bounds(self, psi: float | None = None) -> Bounds:
-        """The three figures for the steepness of the network at ``psi`` (by default ``1.5^(1/depth)``), with the warning, if any."""
+        """Three measures of the network's slope at ``psi`` (by default ``1.5^(1/depth)``).
+
+        Raises: KcalcError where activations have symbols of their own.
+        """
         if len(self.symbols) > 1:
             raise KcalcError("bounds need one slope for all activations: build the function without symbols_by_activation")
         if psi is not None:
@@ -211,7 +223,10 @@ class MaximalSlope(Approximable):
         return Bounds(at, mu, forward, float(self.forward.longest_path_bound(at)), strict, self.depth, self._hidden(at, strict, mu))
 
     def _hidden(self, psi: float, strict: int, mu: float) -> bool:
-        """Whether an output of a network of several inputs or outputs is deeper or steeper than its subnetworks say."""
+        """Whether an output is deeper or steeper than all subnetworks.
+
+        Only networks of several inputs or outputs are checked.
+        """
         if len(self.network.inputs) + len(self.network.outputs) == 2 or not self.depth:
             return False
         reached = max(self.forward.log_at(node, psi) for node in self.network.outputs)
@@ -221,8 +236,9 @@ class MaximalSlope(Approximable):
     def warning(self) -> str | None:
         """A text where taps, heads or further inputs hide depth from the strict reading; None where they do not.
 
-        It is given where the deepest subnetwork has less than 0.9 of the depth, or (numeric weights) an output's ``log V`` exceeds
-        ``log mu`` by more than a tenth at ``psi = 1.5^(1/depth)``. One-input one-output networks never have it.
+        Criteria: the deepest subnetwork has less than 0.9 of the depth, or (numeric weights) an
+        output's ``log V`` exceeds ``log mu`` by more than a tenth at ``psi = 1.5^(1/depth)``. None
+        for networks of one input and one output.
         """
         if len(self.network.inputs) + len(self.network.outputs) == 2 or not self.depth:
             return None
@@ -273,7 +289,7 @@ class MaximalSlope(Approximable):
         return self._text(str, "max{%s}")
 
     def _text(self, write: Callable[[Any], str], maximum: str) -> str:
-        """The maximum written out, polynomials too long to read by their degree."""
+        """The maximum as text; polynomials that are too long are given by their degree."""
         parts = polynomial_texts(self._factors, self._pruned, write)
         return parts[0] if len(parts) == 1 else maximum % ", ".join(parts[:8] + ["..."] * (len(parts) > 8))
 
@@ -322,7 +338,10 @@ class MaximalCurvature:
 
     @cached_property
     def multipliers(self) -> tuple[sp.Expr, ...]:
-        """``p_f'(1)`` of the subnetworks to maximise over, exact; a single one where the weights are numbers."""
+        """``p_f'(1)`` of the subnetworks to maximise over, exact.
+
+        Only the greatest if all are numbers.
+        """
         exact = [self._set.calculus.factors.curvature(monomial) for monomial in self._set.monomials]
         if all(value.is_number for value in exact):
             return (max(exact, key=float),)

@@ -236,7 +236,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _ends(C: PowerMap, copies: int) -> tuple[float, float]:
-    """The slopes of an iterate at 1 and -1, by the chain rule."""
+    """The slopes of C iterated ``copies`` times at 1 and at -1, by the chain rule."""
     steep, product, at = C.derivative(1), 1.0, -1.0
     for _ in range(copies):
         product, at = product * float(steep(at)), float(C(at))

@@ -1,4 +1,4 @@
-"""Appendix C.2, Corollaries 37 to 39: how many fixed points a C map has."""
+"""Appendix C.2, Corollaries 37 to 39: the number of fixed points of a C map."""
 
 from __future__ import annotations
 
@@ -62,14 +62,18 @@ def rational_maps(rng: np.random.Generator, count: int, kind: str, degree: int =
 
 
 def roots(weights: tuple[Any, ...], low: int = -1, high: int = 1) -> int:
-    """How many solutions C(c) = c has in [low, high], exactly (Sturm)."""
+    """The exact number of solutions of C(c) = c in [low, high], by Sturm's theorem."""
     poly = sp.Poly(sum((b * _C**n for n, b in enumerate(weights)), sp.Integer(0)) - _C, _C)
     return int(poly.count_roots(low, high))
 
 
 @lru_cache(maxsize=32)
 def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
-    """A layer Affine(sqrt weight, sqrt bias), name, and the q value it keeps, which attracts."""
+    """(network of one layer, its attracting fixed point of q).
+
+    The layer is the activation ``name`` after an Affine of sigma_w^2 = ``weight``, sigma_b^2 =
+    ``bias``.
+    """
     q = 1.0
     for _ in range(4000):
         q = weight * reference.second_moment(name, q) + bias
@@ -77,13 +81,13 @@ def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
 
 
 def deep(name: str, weight: float, bias: float, depth: int) -> Network:
-    """That layer, depth times."""
+    """The layer of :func:`settled`, ``depth`` times."""
     block = chain(Nonlinear(activation(name)), Affine(sigma_w=math.sqrt(weight), sigma_b=math.sqrt(bias)))
     return chain(Input(), Affine(), repeat(block, depth))
 
 
 def own_map(name: str, weight: float, bias: float, q: float, c: float) -> float:
-    """The C map of that layer at q, by the joint density."""
+    """The C map of the layer of :func:`settled` at q, by the joint density."""
     return (weight * reference.gamma(name, c, q) + bias) / q
 
 
@@ -95,7 +99,7 @@ COLLAPSING = (("tanh", 1.0, 0.3), ("sigmoid", 2.0, 0.1), ("softplus", 0.5, 0.2))
 
 
 def _mirrored(n: int) -> co.Terms:
-    """(C(-t) + t)/t term by term; 1/t + 1 counts as 2."""
+    """The n-th term of (C(-t) + t)/t for 0 < t <= 1; for n = 0 the lower bound 2 of 1/t + 1."""
     return {0: 2} if n == 0 else co.collected((0, 1), (n - 1, (-1) ** n))
 
 
@@ -211,7 +215,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def star(C: PowerMap) -> float:
-    """The fixed point in [0, 1) of a map with C'(1) > 1: the iterates rise to it from 0, faster by Newton."""
+    """The fixed point in [0, 1) of a map with C'(1) > 1, by Newton's method from 0."""
     c = 0.0
     for _ in range(200):
         c += (float(C(c)) - c) / (1 - float(C.derivative(1)(c)))

@@ -1,4 +1,7 @@
-"""Sections 13.1 to 13.4: how far a C map is from the identity and its slope from 1, and what that says of the activation."""
+"""Sections 13.1 to 13.4: the distances of a C map from the identity and of its slope from 1.
+
+They measure the nonlinearity of the activation.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _SHARP = 2 / (3 * math.sqrt(3))
 
 
 def _lower(ball: Any) -> float:
-    """The lower end of an enclosure, to a rounding of 1e-16."""
+    """The lower end of an enclosure, up to a rounding error of 1e-16."""
     return float(ball.mid - ball.radius)
 
 
@@ -35,7 +38,7 @@ def _slopes_at_one(maps: list[PowerMap]) -> np.ndarray:
 
 
 def _distances(maps: list[PowerMap]) -> tuple[np.ndarray, np.ndarray]:
-    """(max |C - c|, max |C' - 1|) over [-1, 1] of each."""
+    """(max |C - c|, max |C' - 1|) over [-1, 1], one of each per map."""
     far = [np.abs(C(_GRID) - _GRID).max() for C in maps]
     steep = [np.abs(C.derivative(1)(_GRID) - 1).max() for C in maps]
     return np.array(far), np.array(steep)
@@ -54,7 +57,7 @@ def _measured(name: str, centred: bool) -> tuple[float, float, float, float]:
 
 
 def _some(bench: Bench) -> list[str]:
-    """Every other activation, or all."""
+    """Every other name of :data:`coefficients.NAMES` in the quick budget, all in the full one."""
     return list(bench.size(co.NAMES[::2], co.NAMES))
 
 
@@ -63,7 +66,7 @@ def _library(names: list[str], centred: bool = False) -> np.ndarray:
 
 
 def _networks(bench: Bench) -> np.ndarray:
-    """The same four numbers for random networks of several activations, nested residual blocks among them."""
+    """The four numbers of :func:`_measured` for random residual networks of several activations."""
     rows = []
     for name in bench.size(("tanh", "relu"), ("tanh", "relu", "gelu", "softplus", "selu", "sin")):
         C = c_map(residual_network(bench.rng, name))
@@ -130,7 +133,7 @@ def _centred_names(bench: Bench) -> list[str]:
 
 
 def _attained(bench: Bench, which: int, factor: int) -> Evidence:
-    """C = c^2, whose slope at 1 is 2."""
+    """The bound ``factor`` (C'(1) - 1) is attained by C = c^2, whose slope at 1 is 2."""
     square = PowerMap(np.array([0.0, 0.0, 1.0]))
     found = float(_distances([square])[which][0])
     bound = factor * float(square.derivative(1)(1.0) - 1)
@@ -212,7 +215,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[float, float]:
-    """(nl^2, na^2) of z -> phi(sqrt q z) by quadrature; ``measure``: the variance of the inner product, q if not given."""
+    """(nl^2, na^2) of z -> phi(sqrt(q) z) by quadrature.
+
+    ``measure``: variance of the inner product, or q.
+    """
     phi = reference.FUNCTIONS[name]
     size = q if measure is None else measure
     root = math.sqrt(size)

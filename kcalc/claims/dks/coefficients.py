@@ -1,6 +1,8 @@
-"""Inequalities that are linear in the coefficients of C(c) = sum_n b_n c^n: term by term for all C maps, and enclosed for activations.
+"""Inequalities that are linear in the coefficients of C(c) = sum_n b_n c^n.
 
-A bound is a family of polynomials p_n with integer coefficients: it holds for C where sum_n b_n p_n(c) >= 0 on [-1, 1].
+An inequality is a family of polynomials p_n with integer coefficients: it states sum_n b_n p_n(c)
+>= 0 on [-1, 1]. It is proved for all C maps term by term, and checked for activations by
+enclosures.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ Terms = dict[int, int]
 Family = Callable[[int], Terms]
 TERMS = 16
 _DIGITS = 15
-_EVERY = 1000  # terms looked at one by one
+_EVERY = 1000  # the number of terms that are proved one by one
 
 
 @lru_cache(maxsize=64)
@@ -48,12 +50,12 @@ def enclosed(name: str, centred: bool = False) -> tuple[Any, ...]:
 
 
 def curved(name: str, centred: bool = False) -> bool:
-    """Whether C is not affine for certain."""
+    """Whether C is proved not to be affine."""
     return any(b.lower() > 1e-9 for b in enclosed(name, centred)[2:])
 
 
 def quotient(terms: Terms) -> list[int]:
-    """p(c)/(1 + c) where p(-1) = 0, from the constant coefficient on."""
+    """The coefficients of p(c)/(1 + c) for a p with p(-1) = 0, in ascending order."""
     degree = max(terms)
     out, carried = [0] * degree, 0
     for power in range(degree, 0, -1):
@@ -63,9 +65,10 @@ def quotient(terms: Terms) -> list[int]:
 
 
 def margin(bench: Bench, name: str, family: Family, first: int, centred: bool) -> float:
-    """A proven lower bound of sum_n b_n p_n(c)/(1 + c) over [-1, 1], where p_n that do not vanish at -1 count with p_n(c)/2; nan if none.
+    """A proven lower bound of sum_n b_n p_n(c)/(1 + c) over [-1, 1], nan if none is found.
 
-    The terms after the 16th are left out: they are >= 0.
+    For p_n that do not vanish at -1, p_n(c)/2 replaces p_n(c)/(1 + c). Terms after the 16th, which
+    are >= 0, are left out.
     """
     from flint import arb, arb_poly
 
@@ -85,7 +88,10 @@ def margin(bench: Bench, name: str, family: Family, first: int, centred: bool) -
 
 
 def everywhere(family: Family, first: int, what: str, bench: Bench) -> Evidence:
-    """p_n >= 0 on [-1, 1] for n = first ... 1000: the constant coefficient is no less than the absolute values of the others together."""
+    """p_n >= 0 on [-1, 1] for first <= n < 1000.
+
+    The proof: the constant coefficient is at least the sum of the absolute values of the others.
+    """
     slack = []
     for n in range(first, _EVERY):
         terms = family(n)
@@ -94,7 +100,7 @@ def everywhere(family: Family, first: int, what: str, bench: Bench) -> Evidence:
 
 
 def on_activations(bench: Bench, sides: Iterable[tuple[str, Family]], first: int, centred: bool = False) -> Iterator[Evidence]:
-    """Each side over [-1, 1] with enclosed coefficients of all activations."""
+    """The inequalities ``sides`` on [-1, 1] for all activations, by enclosed coefficients."""
     names = [name for name in NAMES if curved(name, centred)]
     for what, family in sides:
         margins = {name: margin(bench, name, family, first, centred) for name in names}
@@ -104,7 +110,7 @@ def on_activations(bench: Bench, sides: Iterable[tuple[str, Family]], first: int
 
 
 def agreement(bench: Bench) -> Iterator[Evidence]:
-    """The enclosed coefficients against a quadrature of NumPy, against the library's series, and its enclosures of C against both."""
+    """Enclosed coefficients, the library's series and its enclosures of C against quadrature."""
     series = {name: reference.power_series(name, TERMS + 1) for name in NAMES}
     balls = np.array([[float(b.mid()) for b in enclosed(name)] for name in NAMES])
     wide = float(max(b.rad() for name in NAMES for b in enclosed(name)))
@@ -124,7 +130,7 @@ def agreement(bench: Bench) -> Iterator[Evidence]:
 
 
 def collected(*parts: tuple[int, int]) -> Terms:
-    """From (power, coefficient), equal powers added."""
+    """The polynomial from (power, coefficient), equal powers added."""
     out: Terms = {}
     for power, value in parts:
         out[power] = out.get(power, 0) + value

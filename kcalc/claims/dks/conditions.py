@@ -113,7 +113,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _attraction(bench: Bench) -> Iterator[Evidence]:
-    """What |Q'(q*)| < 1 and > 1 do, for fixed points that kcalc finds."""
+    """Whether fixed points of kcalc attract where |Q'(q*)| < 1 and repel where it is > 1."""
     stays, leaves, missed = [], [], 0
     for name, gain in (("erf", 1.6), ("tanh", 1.5), ("selu", 1.0), ("swish", 1.9), ("square", 0.4), ("cube", 0.3)):
         phi = activation(name).transformed(output_scale=gain)
@@ -128,7 +128,7 @@ def _attraction(bench: Bench) -> Iterator[Evidence]:
             missed += 0 <= slope < 1
     yield bench.at_most(stays, 0.5, "fixed points with $|Q'|<1$ attract", attractive_with_positive_slope=missed)
     yield bench.at_most(2, leaves, "fixed points with $|Q'|>1$ repel")
-    yield bench.at_most(3, missed, "attractive fixed points with $Q'\\ge0$, which the printed condition does not see")
+    yield bench.at_most(3, missed, "attractive fixed points with $Q'\\ge0$, where the printed condition fails")
 
 
 @PAPER.claim(
@@ -189,6 +189,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         state = values(shaped.network, c, 1.0, 1.0, dict.fromkeys(activations, own))[end]
         apart.append([state.q1 - 1, state.c - c_map(shaped.network)(c)])
     yield bench.equal(local, 0, "the four local conditions of kcalc's constants, by quadrature", 1e-9)
-    yield bench.equal(whole, 0, "the three global ones over random networks and their maximal subnetworks", 1e-8)
+    yield bench.equal(whole, 0, "the three global conditions over random networks and their maximal subnetworks", 1e-8)
     yield bench.equal(largest, 0, r"the largest $C_f'(1)$ over $\zeta$", 1e-8)
     yield bench.equal(apart, 0, "q and c values of the shaped networks, node by node with quadrature of our own", 1e-9)

@@ -157,7 +157,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(500):
         q = _erf_q(q)
     yield bench.equal(q, 0.141924, "the q values settle", 1e-6)
-    yield bench.equal(q_map(_layers("erf", 500))(1.0), q, "in the library too", 1e-12)
+    yield bench.equal(q_map(_layers("erf", 500))(1.0), q, "the library's q value after 500 layers", 1e-12)
 
 
 @PAPER.claim(
@@ -178,9 +178,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(depth):
         ends = np.clip(_rows(weights, ends), -1, 1)
     # where C'(1) = 1 convergence is like 1/D, elsewhere geometric
-    yield bench.at_most(ends.max(axis=1) - ends.min(axis=1), 1e-2, "what six starts end at, random C maps", maps=len(maps))
+    yield bench.at_most(ends.max(axis=1) - ends.min(axis=1), 1e-2, "the iterates from six starts agree, random C maps", maps=len(maps))
     yield bench.at_most(-1e-9, ends.min(axis=1), "the limit is not negative")
-    yield bench.at_most(np.abs(_rows(weights, ends) - ends), 1e-4, "and is kept by C")
+    yield bench.at_most(np.abs(_rows(weights, ends) - ends), 1e-4, "the limit is a fixed point of C")
     for name in bench.size(("tanh", "relu", "sigmoid"), ("tanh", "relu", "sigmoid", "erf", "sin", "selu", "atan", "hard_tanh")):
         phi = activation(name).transformed(output_scale=1 / math.sqrt(reference.second_moment(name)))
         limit = depth_limit(chain(Input(), Affine(), Nonlinear(phi)))

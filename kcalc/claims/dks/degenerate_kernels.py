@@ -1,4 +1,4 @@
-"""Section 24.5: the forms that the tangent kernel of a deep network takes where its C map is degenerate."""
+"""Section 24.5: tangent kernels of deep networks whose C maps are degenerate."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ Array = np.ndarray
 
 
 def _saturating(bench: Bench, low: float, high: float) -> tuple[TangentKernel, Phi, int]:
-    """The kernel of a deep network of shifted tanh or erf layers with Q(1) = 1 and C'(1) in [low, high], and its number of layers.
+    """(kernel, layer, number of layers) of a deep network of shifted tanh or erf layers.
 
-    Off its fixed point, C'(c*) < 0.76, so that 80 layers are deep; Q'(1) is small, so that rounding of q dies out.
+    Q(1) = 1 and C'(1) in [low, high]. Where that is above 1, C'(c*) < 0.76, so that 80 layers reach
+    the limit; Q'(1) is
+    small, so that rounding errors of q do not grow.
     """
     while True:
         name = str(bench.rng.choice(["tanh", "erf"]))
@@ -104,7 +106,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         falls.append(-np.diff(parts, axis=0).min())
         ends.append(np.abs(parts[:, -1] - 1).max())
     yield bench.at_most(falls, 0, "random maps with $C'(1)=1$: falls of $\\alpha_i$ from layer to layer", 1e-12)
-    yield bench.equal(ends, 0, "their diagonal entries less 1", 1e-8)
+    yield bench.equal(ends, 0, "the diagonal entries of these maps' kernels less 1", 1e-8)
     depth = bench.size(100, 400)
     K = ntk(vanilla(depth - 1, activation("relu").transformed(output_scale=2**0.5)))
     parts = np.array(list(K.by_layer(np.array([-0.5, 0.0, 0.5, 1.0])).values()))
@@ -112,7 +114,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(parts, own, f"kcalc's {depth} layers of ReLU against the recursion", 1e-10)
     yield bench.at_most(-np.diff(parts[1:], axis=0), 0, "their order", 1e-12)
     yield bench.equal(
-        [parts[0, :3], 1 - parts[-1, :3]], 0, "the first and the last: 0 and 1 but for what the depth leaves", 40 / depth**2 + 2e-3
+        [parts[0, :3], 1 - parts[-1, :3]],
+        0,
+        "$\\alpha$ of the first and the last layer: 0 and 1 up to terms that vanish with depth",
+        40 / depth**2 + 2e-3,
     )
 
 
@@ -167,7 +172,10 @@ def _fixed(C: Callable[[float], float], steps: int = 300) -> float:
 
 
 def alpha_bar(gap: Callable[[float], float], slope: Callable[[float], float], depth: int) -> float:
-    """K(c) / K(1) at c = 0 for ``depth`` layers, the last one linear, of a map given as 1 - C at u = 1 - c and as C' there; C'(1) = 1."""
+    """K(0) / K(1) for ``depth`` layers, the last one linear, with C'(1) = 1.
+
+    ``gap`` and ``slope``: 1 - C and C' as functions of u = 1 - c.
+    """
     u, cosines, logs = 1.0, [0.0], []
     for _ in range(depth - 1):
         logs.append(math.log(slope(u)))
@@ -196,8 +204,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     short = alpha_bar(_relu_gap, _relu_rate, 100)
     yield bench.counterexample(abs(short - 0.25) - 0.02, r"ReLU, $D=100$, $c_0=0$: $\bar\alpha$ is not 1/4", found=short)
     regime = ntk(vanilla(99, activation("relu").transformed(output_scale=2**0.5))).regime(0.0)
-    yield bench.equal(regime.alpha_bar, short, "kcalc measures the same there", 1e-9)
-    yield bench.equal(regime.predicted_alpha_bar or 0.0, 0.25, "and predicts the limit", 1e-12)
+    yield bench.equal(regime.alpha_bar, short, "kcalc's measured ratio at D = 100", 1e-9)
+    yield bench.equal(regime.predicted_alpha_bar or 0.0, 0.25, "kcalc's predicted limit of the ratio", 1e-12)
     depth = bench.size(20_000, 400_000)
     yield bench.equal(alpha_bar(_relu_gap, _relu_rate, depth), 0.25, f"ReLU, D = {depth}", 1e-3)
     for p in (0.5, 0.75, 1.0):
@@ -217,4 +225,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     K, own, depth = _saturating(bench, 1.3, 2.8)
     star, inner = _star(own)
     yield bench.equal(K(0.0), star / (1 - inner), "an exploding network of kcalc at $c_0=0$", 1e-10 + 20 * depth * inner**depth)
-    yield bench.at_most(0.1, 1 / (1 - inner) - K(0.0), "the other estimate is too large by more than 0.1", 0.0, fixed_point=star)
+    yield bench.at_most(
+        0.1, 1 / (1 - inner) - K(0.0), "for that network the estimate for $C'(1)=1$ is too large by more than 0.1", 0.0, fixed_point=star
+    )

@@ -116,7 +116,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     right = [1 / (math.pi * math.sqrt(1 - c * c)) for c in (0.0, 0.3)]
     own = [float(activation("relu").c_map.derivative(2)(c)) for c in (0.0, 0.3)]
     yield bench.equal(curved, right, "i = 2 for ReLU: the kink gives $1/(\\pi\\sqrt{1-c^2})$", 1e-8)
-    yield bench.equal(own, right, "and so does the library", 1e-12)
+    yield bench.equal(own, right, "the library's second derivative has this term", 1e-12)
 
 
 @PAPER.claim("DKS-rel2", "Sec. 8.1.2", r"for ReLU $C_f''(c,1,1)\to\infty$ as $c\to1$, where equation 11 would give 0")
@@ -129,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     own = activation("relu").c_map.derivative(2)(points)
     truth = 1 / (np.pi * np.sqrt(gaps * (2 - gaps)))
     yield bench.equal(own / truth, 1.0, "the library's second derivative at 1 - c = 0.1 ... 1e-12", 1e-12, last=float(own[-1]))
-    yield bench.at_most(own[:-1], own[1:] / 3, "it grows by more than 3 with every digit")
+    yield bench.at_most(own[:-1], own[1:] / 3, "the second derivative grows by a factor above 3 with every digit")
     h = 1e-6
     quotient = (reference.cosine("relu", 0.95 + h) - 2 * reference.cosine("relu", 0.95) + reference.cosine("relu", 0.95 - h)) / h**2
     yield bench.equal(quotient, 1 / (math.pi * math.sqrt(1 - 0.95**2)), "a second difference of the quadrature at 0.95", 2e-2)

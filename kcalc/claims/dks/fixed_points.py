@@ -1,4 +1,4 @@
-"""Appendix C.2 to Lemma 36: what positive definite C maps satisfy on [-1, 1]."""
+"""Appendix C.2 to Lemma 36: properties of positive definite C maps on [-1, 1]."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNIFORM = "uniform q values"
 
 
 def curved(maps: list[PowerMap]) -> list[PowerMap]:
-    """Those that are not affine."""
+    """The maps that are not affine."""
     return [C for C in maps if C.weights[2:].sum() > 1e-3]
 
 
@@ -32,7 +32,7 @@ def slope(C: PowerMap) -> float:
 
 
 def everywhere(bench: Bench, family: co.Family, first: int, what: str) -> Evidence:
-    """That all members p_n of a family of polynomials are >= 0 on [-1, 1], looked at one by one up to n = 400."""
+    """p_n >= 0 on [-1, 1] for a family of polynomials, one by one up to n = 400."""
     slack = []
     for n in range(first, 400):
         terms = family(n)
@@ -74,12 +74,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
-    """The enclosures, the library's series and a quadrature of NumPy."""
+    """Agreement of enclosed coefficients, the library's series and quadrature by NumPy."""
     truth = [reference.power_series(name, co.TERMS + 1) for name in names]
     balls = [[float(b.mid()) for b in co.enclosed(name)] for name in names]
-    yield bench.equal(balls, truth, "they are those of a quadrature", 1e-11)
+    yield bench.equal(balls, truth, "enclosed coefficients against quadrature", 1e-11)
     own = [activation(name).c_map.series(co.TERMS + 1) for name in names]
-    yield bench.equal(own, truth, "as are the library's series", 1e-11)
+    yield bench.equal(own, truth, "the library's series against quadrature", 1e-11)
 
 
 @PAPER.claim(
@@ -158,7 +158,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(slack, even, "the slack is twice the even part beyond $C(0)$", 1e-12)
     yield bench.at_most(0, slack, "random C maps", 1e-13)
     lone = [2 * C.weights[2::2].max() * T**12 for C in maps]
-    yield bench.at_most(lone, slack, "so that every even coefficient alone forbids equality", 1e-13)
+    yield bench.at_most(lone, slack, "one positive even coefficient suffices for strict inequality", 1e-13)
     odd = [PowerMap(np.append(0.4, 0.6 * C.weights[1:])) for C in power_maps(bench.rng, 50, odd=True)]
     yield bench.equal([C(-T) - 0.4 + C(T) - 0.4 for C in odd], 0, "without even terms: equality, $C-C(0)$ odd", 1e-13)
     gaps, series = [], []
@@ -169,16 +169,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
         b = reference.power_series(name, 60)
         series.append([2 * (b[2::2] @ c ** np.arange(2, 60, 2)) for c in at])
     yield bench.at_most(0, gaps, "activations", 1e-12)
-    yield bench.equal(gaps, series, "and their slack from the even coefficients by quadrature", 1e-9)
+    yield bench.equal(gaps, series, "the slack from the even coefficients by quadrature", 1e-9)
 
 
 def _secant(n: int) -> co.Terms:
-    """((-c)^n + c g^(n-1)) at c = g t, over g^n t."""
+    """The polynomial ((-c)^n + c g^(n-1)) / (g^n t) in t, for c = g t."""
     return co.collected((0, 1), (n - 1, (-1) ** n))
 
 
 def _below(bench: Bench, share: Array | float) -> tuple[Array, Array]:
-    """Both sides of Corollary 34 for activations at gamma = share: bound, value."""
+    """(bound, value), the two sides of Corollary 34 for activations at gamma = ``share``."""
     left, right = [], []
     for name in _names(bench):
         C = activation(name).c_map
@@ -237,7 +237,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     room = np.array([(1 - C.weights[1] - C.weights[0]) * (1 - at) + C.weights[0] for C in maps])
     yield bench.at_most(ratio + room, 1, "random C maps: less than 1 by $b_0+(1-b_0-b_1)(1-x)$ at least", 1e-12)
     yield bench.at_most(1e-12, room, "which is positive", 0.0)
-    yield bench.at_most(1e-30, ratio, "and more than 0", 0.0)
+    yield bench.at_most(1e-30, ratio, "random C maps: the quotient is more than 0", 0.0)
     C = PowerMap(np.array([0.5, 0.5]))
     yield bench.equal((C(at) - C(0)) / at, 0.5, "affine ones are no exception: $(1+c)/2$", 1e-12)
     found = []

@@ -1,4 +1,4 @@
-"""Section 13.5: slopes of C maps that are flat."""
+"""Section 13.5: slopes of nearly constant C maps."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _NAMES = (
     "exp",
     "relu6",
 )
-_SAFE = math.exp(-1 / math.e)  # where y e^-y, y = log F / log |c|, can no longer fall below the true bound
+_SAFE = math.exp(-1 / math.e)  # for F up to this the printed bound is valid
 
 
 def _flatness(C: PowerMap, c: Array | float) -> Array:
-    """F(c) = (C(|c|) - C(0))/|c| without the cancellation."""
+    """F(c) = (C(|c|) - C(0))/|c|, without cancellation."""
     return np.polynomial.polynomial.polyval(np.abs(c), C.weights[1:])
 
 
@@ -148,7 +148,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     zero = np.array([C.weights[1] for C in maps])
     there = np.array([float(C.derivative(1)(e)) for C, e in zip(maps, eps, strict=True)])
     yield bench.at_most(0.0, zero, "random C maps: the slope at 0 is not negative")
-    yield bench.at_most(zero, there, "random C maps: nor more than at $\\varepsilon$")
+    yield bench.at_most(zero, there, "random C maps: the slope at 0 is not more than at $\\varepsilon$")
     for name in bench.size(_NAMES[:6], _NAMES):
         slope = activation(name).c_map.derivative(1)(np.linspace(0.0, 0.9, 10))
         yield bench.at_most(np.append(0.0, slope[:-1]), slope, f"{name}: the slope rises from a value that is not negative", 1e-11)
@@ -158,7 +158,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _horner(weights: Array, c: Array) -> Array:
-    """sum_n weights[:, n] c^n, a map a row."""
+    """sum_n weights[:, n] c^n, one map per row."""
     out = np.zeros_like(c)
     for column in weights.T[::-1]:
         out = out * c + column
@@ -166,7 +166,7 @@ def _horner(weights: Array, c: Array) -> Array:
 
 
 def _slopes_of_iterates(weights: Array, start: float, depth: int) -> Array:
-    """The slopes of the D-fold compositions at a point, by the chain rule."""
+    """The slopes at ``start`` of maps composed ``depth`` times, by the chain rule."""
     slope, value = np.ones(len(weights)), np.full(len(weights), start)
     derivative = weights[:, 1:] * np.arange(1, weights.shape[1])
     for _ in range(depth):
@@ -176,7 +176,7 @@ def _slopes_of_iterates(weights: Array, start: float, depth: int) -> Array:
 
 
 def _collapsing(bench: Bench, count: int) -> list[PowerMap]:
-    """C maps with C'(1) <= 1 (so c* = 1): a mixture with 1, even ones among them."""
+    """C maps with C'(1) <= 1 (so c* = 1), mixtures with the constant 1; some are even."""
     out = []
     for C in power_maps(bench.rng, count, degree=6):
         weights = C.weights.copy()

@@ -31,7 +31,7 @@ _SETTING = "fully connected, $D$ equal layers with $Q(1)=1$, the last one linear
 
 @dataclass(frozen=True)
 class Layer:
-    """A normalised layer: the library's activation, and C, C' with c* from a quadrature of our own."""
+    """A normalised layer: the library's activation, and C, C' and c* from separate quadrature."""
 
     phi: Activation
     value: Function
@@ -40,7 +40,7 @@ class Layer:
 
     @property
     def star(self) -> float:
-        """The limit of iterates from 0."""
+        """c*, the limit of iterates of C from 0."""
         c = 0.0
         for _ in range(1000):
             c = float(self.value(np.asarray(c)))
@@ -66,7 +66,7 @@ def smooth(name: str, size: float, bias: float) -> Layer:
 
 
 def rectifier() -> Layer:
-    """sqrt 2 times the rectifier."""
+    """The layer sqrt(2) relu."""
 
     def value(c: Array) -> Array:
         return (np.sqrt(np.maximum(1 - c * c, 0)) + (np.pi - np.arccos(np.clip(c, -1, 1))) * c) / np.pi
@@ -75,7 +75,7 @@ def rectifier() -> Layer:
 
 
 def kernels(layer: Layer, depth: int, c0: float) -> Array:
-    """Theta_1 ... Theta_D of two inputs of cosine c0: C_g(c0) C_h'(C_g(c0)), h having D - i nonlinear layers."""
+    """Theta_i = C_g(c0) C_h'(C_g(c0)), i = 1 ... D, of inputs of cosine c0; h has D - i layers."""
     c, slopes = [c0], []
     for _ in range(depth - 1):
         slopes.append(float(layer.slope(np.asarray(c[-1]))))
@@ -84,7 +84,7 @@ def kernels(layer: Layer, depth: int, c0: float) -> Array:
 
 
 def library(layer: Layer, depth: int, c: Array) -> Array:
-    """The same from the library, (depth, c.size)."""
+    """The layers' kernels Theta_i from the library, (depth, c.size)."""
     found = ntk(vanilla(depth - 1, layer.phi)).by_layer(c)
     return np.array(list(found.values()))
 
@@ -167,7 +167,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found * (1 - layer.steep), 1, "collapsing: K of the library times $1-C'(1)$", 1e-3)
     limit = ntk(vanilla(depth - 1, layer.phi)).regime().limit
     predicted = (math.nan, math.nan) if limit is None else (limit.diagonal, limit.off_diagonal)
-    yield bench.equal(np.array(predicted) * (1 - layer.steep), 1, "collapsing: what the library predicts", 1e-8)
+    yield bench.equal(np.array(predicted) * (1 - layer.steep), 1, "collapsing: the limit predicted by the library", 1e-8)
     layer = smooth(*EXPLODING)
     star = layer.star
     at_star = float(layer.slope(np.asarray(star)))
@@ -175,11 +175,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found[-1] * (1 - layer.steep) / (1 - layer.steep**depth), 1, "exploding: the diagonal", 1e-6)
     own = [kernels(layer, depth, float(v)).sum() for v in c[:-1]]
     yield bench.equal(found[:-1], own, "exploding: off the diagonal, the library and our own iterates", 1e-6)
-    yield bench.equal(own, star / (1 - at_star), "exploding: off the diagonal, but for what early layers add", 0.02)
+    yield bench.equal(own, star / (1 - at_star), "exploding: off the diagonal, up to the terms of early layers", 0.02)
     limit = ntk(vanilla(depth - 1, layer.phi)).regime().limit
     predicted = (math.nan, math.nan) if limit is None else (limit.diagonal / layer.steep**depth, limit.off_diagonal)
     truth = ((1 - layer.steep**-depth) / (layer.steep - 1), star / (1 - at_star))
-    yield bench.equal(predicted, truth, "exploding: what the library predicts", 1e-6)
+    yield bench.equal(predicted, truth, "exploding: the limit predicted by the library", 1e-6)
 
 
 # --- the proof of Theorem 27 --------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,10 @@ _NAMES = ("relu", "tanh", "gelu", "softplus")
 
 
 def polar(rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
-    """(X X^T)^(-1/2) X for Gaussian X, rows and columns exchanged where m > k, times max(sqrt(m/k), 1): shape (draws, m, k)."""
+    """Orthogonal weights (draws, m, k): (X X^T)^(-1/2) X for Gaussian X, times max(sqrt(m/k), 1).
+
+    Rows and columns are exchanged where m > k.
+    """
     x = rng.normal(size=(draws, min(m, k), max(m, k)))
     values, vectors = np.linalg.eigh(x @ x.transpose(0, 2, 1))
     root = (vectors / np.sqrt(values)[:, None, :]) @ vectors.transpose(0, 2, 1)
@@ -60,7 +63,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield bench.equal(
                 gram, np.broadcast_to(scale2 * np.eye(min(m, k)), gram.shape), f"{source}, {m} x {k}: orthogonal, scaled", 1e-4
             )
-            # moments of the uniform law: of one entry, of two in a row, and of a 2 x 2 minor, which knows of orthogonality
+            # moments of the uniform law of one entry, and of a 2 x 2 minor, which depends on orthogonality
             yield bench.statistical(w[:, 0, 0], 0.0, f"{source}, {m} x {k}: E w_11")
             yield bench.statistical(w[:, 0, 0] ** 2, scale2 / n, f"{source}, {m} x {k}: E w_11^2 = 1/k or 1/n")
             yield bench.statistical(w[:, 0, 0] ** 4, 3 * scale2**2 / (n * (n + 2)), f"{source}, {m} x {k}: E w_11^4")
@@ -73,7 +76,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _factors(bench: Bench, m: int, k: int) -> Array:
-    """|Wz|^2/m over |z|^2/k for Gaussian weights of the library."""
+    """The ratio of |Wz|^2/m and |z|^2/k for Gaussian weights of the library."""
     w = library_weights("gaussian", bench.rng, bench.size(20000, 80000), m, k)
     z = bench.rng.normal(size=k)
     return ((w @ z) ** 2).mean(axis=1) / np.mean(z**2)
@@ -95,7 +98,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.statistical(factor, 1.0, f"m = {m}: the mean factor")
         yield bench.statistical((factor - 1) ** 2, 2 / m, f"m = {m}: its variance")
         yield bench.statistical(stats.chi2.cdf(m * factor, m), 0.5, f"m = {m}: uniform quantiles of chi^2")
-        yield bench.statistical(stats.chi2.cdf(m * factor, m) ** 2, 1 / 3, f"m = {m}: and their squares")
+        yield bench.statistical(stats.chi2.cdf(m * factor, m) ** 2, 1 / 3, f"m = {m}: squares of these quantiles")
     m, k = 8, 5
     chi = np.sqrt(bench.rng.chisquare(m, size=bench.size(20000, 80000)))
     direct = library_weights("gaussian", bench.rng, chi.size, m, k)[:, 0, 0] ** 2

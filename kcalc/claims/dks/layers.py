@@ -26,7 +26,7 @@ LOCATIONS = IMAGE[0] * IMAGE[1]
 
 
 def _joined(first: str, second: str, channels: tuple[int, int]) -> Network:
-    """LayerNorm behind the concatenation of two combined layers."""
+    """A LayerNorm after the concatenation of two combined layers."""
     return Network.from_steps(
         [
             ("x", Input(), ()),
@@ -41,7 +41,7 @@ def _joined(first: str, second: str, channels: tuple[int, int]) -> Network:
 
 
 def _centred(phis: list[Phi], shares: list[float], c: float, q1: float, q2: float) -> float:
-    """The cosine of centred channels, ``shares`` of which come from each layer."""
+    """The cosine of centred channels, of which a share ``shares[i]`` comes from layer i."""
     row = np.array([[p.q_map(q1), p.q_map(q2), p.moment(c, q1, q2), p.mean(q1), p.mean(q2)] for p in phis])
     one, two, both, m1, m2 = np.array(shares) @ row
     return float((both - m1 * m2) / np.sqrt((one - m1**2) * (two - m2**2)))
@@ -118,7 +118,7 @@ def _images(bench: Bench, count: int = 3) -> Array:
 
 
 def _pooled(kind: str, images: Array) -> Array:
-    """kcalc's kernel of the pooled images (an affine readout of sigma_w = 1 leaves it as it is)."""
+    """kcalc's kernel of the pooled images; the affine readout of sigma_w = 1 does not change it."""
     net = chain(Input(CHANNELS, IMAGE), Pool(kind), Flatten(), Affine(1))
     C = c_map(net, spatial="exact", image_shape=IMAGE, weights="delta")
     q = np.asarray(C.q_values(images)[net.outputs[0]], dtype=float).reshape(len(images))
@@ -250,7 +250,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     counts = np.unique(np.geomspace(4, 1e6, bench.size(20, 80)).astype(int))
     sizes = np.array([_largest_square(int(n)) for n in counts])
     yield bench.at_most(sizes, 2 * np.log(counts), r"$E\max^2\le2\log n$ for $4\le n\le10^6$", 0.0, largest=float(sizes[-1]))
-    yield bench.at_most(1.2, sizes, "and it is not 1", 0.0)
+    yield bench.at_most(1.2, sizes, "$E\\max^2$ is above 1", 0.0)
     excess = []
     for _ in range(bench.size(10, 60)):
         n = int(bench.rng.integers(3, 33))

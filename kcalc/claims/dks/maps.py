@@ -1,4 +1,4 @@
-"""Sections 6 and 7: Q and C maps, and how they go through networks."""
+"""Sections 6 and 7: Q and C maps of layers and of networks."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _concatenated(k1: int, k2: int, first: str = "relu", second: str = "tanh") -
 
 
 def branches(names: tuple[str, str], c: float, q1: float, q2: float) -> tuple[list[float], list[float], list[float]]:
-    """(q_i1), (q_i2), (c_i) behind combined layers, by quadrature."""
+    """q values of both inputs and c values at the outputs of combined layers, by quadrature."""
     one, two = ([reference.second_moment(name, q) for name in names] for q in (q1, q2))
     return one, two, [reference.cosine(name, c, q1, q2) for name in names]
 
@@ -212,7 +212,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         cosines.append(float(c_map(whole)(0.4, q1, q2)) - cosine)
         sizes.append(float(q_map(whole)(q1)) / covariance[0, 0] - 1)
     yield bench.equal(cosines, 0.0, "C maps of three layers against kernels of covariances, composed", 1e-10)
-    yield bench.equal(sizes, 0.0, "Q maps of the same", 1e-10)
+    yield bench.equal(sizes, 0.0, "Q maps of three layers against kernels of covariances", 1e-10)
 
 
 @PAPER.claim(

@@ -28,7 +28,7 @@ W = sp.Symbol("w", positive=True)
 
 
 def _rule(n: int) -> tuple[Array, Array]:
-    """Gauss-Legendre of order n on [-10, 10] for means under the standard normal, not split."""
+    """The Gauss-Legendre rule of order n on [-10, 10] for standard normal means, without panels."""
     t, w = np.polynomial.legendre.leggauss(n) if n < 1000 else asymptotic_legendre(n)
     return 10 * t, 10 * w * np.exp(-((10 * t) ** 2) / 2) / np.sqrt(2 * np.pi)
 
@@ -42,7 +42,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     shift = float(bench.rng.uniform(0.2, 0.8))
     exact = float(special.ndtr(-shift))  # E 1[x > shift]
     x, w = _rule(10**5)
-    yield bench.equal(float(w @ (x > shift)), exact, "order $10^5$: the same", 1e-4)
+    yield bench.equal(float(w @ (x > shift)), exact, "order $10^5$: the moments of the rule", 1e-4)
     smooth = [[float(w @ phi.values(x) ** 2), phi.q_map()] for phi in (KNOWN[n] for n in ("tanh", "softplus", "swish", "gelu"))]
     yield bench.equal(np.array(smooth)[:, 0], np.array(smooth)[:, 1], "order $10^5$: second moments of smooth activations", 1e-9)
     t, v = np.polynomial.legendre.leggauss(200)
@@ -57,7 +57,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         off.append([w @ (density * phi.values(x) ** 2) - phi.q_map(), w @ (density * phi.slopes(x) ** 2) - slope])
     yield bench.equal(off, 0, "200 nodes a piece, split at kinks, against panels of our own", 1e-12)
     tail = 2 * special.ndtr(-10.0) * 1e4
-    yield bench.at_most(tail, 1e-18, "what lies outside [-10, 10], for functions up to 10^4 there", 0.0)
+    yield bench.at_most(tail, 1e-18, "the part of the integral outside [-10, 10], for functions up to 10^4 there", 0.0)
     x, w = line()
     yield bench.equal([w.sum(), w @ x**4], [1, 3], "the moments 0 and 4 of the panels", 1e-13)
 
@@ -116,12 +116,12 @@ def _eq20(depth: int, w2: sp.Expr) -> sp.Expr:
 
 
 def _blocks(depth: int, w2: sp.Expr) -> sp.Expr:
-    """Block by block: branches of slope psi^3, four shortcuts of slope psi, a last nonlinear layer."""
+    """The slope polynomial from blocks: branches psi^3, four shortcuts psi, a last layer psi."""
     return (w2 * psi**3 + 1 - w2) ** ((depth - 2) // 3 - 4) * (w2 * psi**3 + (1 - w2) * psi) ** 4 * psi
 
 
 def _ratios(bench: Bench, found: Any, printed: Any) -> list[float]:
-    """found / printed at six random rational w and psi, exact but for the last division."""
+    """found / printed at six random rational w and psi; only the division is rounded."""
     points = bench.rng.integers([[1, 21]] * 6, [[20, 60]] * 6)
     at: list[Any] = [{W: sp.Rational(int(a), 20), psi: sp.Rational(int(b), 20)} for a, b in points]
     return [float(found.subs(point) / printed.subs(point)) for point in at]

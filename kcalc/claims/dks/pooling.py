@@ -32,12 +32,12 @@ _POOL = "$f(Z)=Zw$ with $w\\sim N(0,I/\\ell)$, $Z,Z'$ given, $M=Z^\\top Z'$"
 
 
 def _moment(powers: tuple[int, ...]) -> int:
-    """E of a product of powers of independent standard normals."""
+    """The mean of a product of powers of independent standard normals."""
     return math.prod(0 if p % 2 else math.prod(range(p - 1, 0, -2)) for p in powers)
 
 
 def _expected(expression: sp.Expr, w: tuple[sp.Symbol, ...], variance: sp.Expr) -> sp.Expr:
-    """E over w ~ N(0, variance I), monomial by monomial."""
+    """The mean over w ~ N(0, variance I), monomial by monomial."""
     terms = sp.Poly(sp.expand(expression), *w).terms()
     return sp.Add(*[c * _moment(powers) * variance ** sp.Rational(sum(powers), 2) for powers, c in terms])
 
@@ -52,13 +52,13 @@ def _symbolic(size: int) -> tuple[sp.Matrix, sp.Expr, sp.Expr]:
 
 
 def _maps(bench: Bench, k: int, size: int) -> tuple[Array, Array]:
-    """Two feature maps whose columns are related within and between them."""
+    """Two random feature maps (k, size) with correlated columns."""
     shared = bench.rng.normal(size=(k, 3)) @ bench.rng.normal(size=(3, size))
     return shared + bench.rng.normal(size=(k, size)), 0.5 * np.roll(shared, 1, axis=1) + bench.rng.normal(size=(k, size))
 
 
 def _pooled(bench: Bench, one: Array, two: Array, draws: int) -> Array:
-    """f(Z)' f(Z') of many draws of w."""
+    """f(Z)^T f(Z') for many draws of w."""
     size = one.shape[1]
     w = bench.rng.normal(size=(draws, size)) / math.sqrt(size)
     return np.sum((w @ one.T) * (w @ two.T), axis=1)
@@ -113,13 +113,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _clustered() -> Array:
-    """81 channels, 100 columns of q = 1: 20 equal ones, 80 orthogonal ones."""
+    """A feature map of 81 channels and 100 columns of q = 1: 20 equal and 80 orthogonal ones."""
     eye = 9.0 * np.eye(81)
     return np.concatenate([np.repeat(eye[:, :1], 20, axis=1), eye[:, 1:]], axis=1)
 
 
 def _sides(Z: Array, other: Array) -> tuple[float, float, float, float, float]:
-    """(tr M^2, |M|_F^2, the bound with the squared mean |c|, with the mean of c^2, with the mean |c|); means over unequal places."""
+    """(tr M^2, |M|_F^2, and the bounds with (mean |c|)^2, mean c^2 and mean |c|).
+
+    Means are over pairs of different columns.
+    """
     k, size = Z.shape
     M = Z.T @ other
     norms = np.outer(np.linalg.norm(Z, axis=0), np.linalg.norm(other, axis=0))
@@ -184,7 +187,7 @@ def _lemma(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
 
 
 def _by_difference(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
-    """E max^2 from max(u1, u2) = u2 + max(D, 0), D = u1 - u2: one integral over D, of the conditional mean."""
+    """E max(u1, u2)^2 as one integral over D = u1 - u2, as max(u1, u2) = u2 + max(D, 0)."""
     a, b, r = mpmath.mpf(s1), mpmath.mpf(s2), mpmath.mpf(rho)
     spread, centre = mpmath.sqrt(a**2 + b**2 - 2 * r * a * b), mpmath.mpf(m1) - m2
     lean = (r * a * b - b**2) / spread**2
@@ -218,9 +221,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical(u.max(axis=1) ** 2, float(_lemma(m1, m2, s1, s2, rho)), "samples")
     rhos = np.linspace(0, 0.9, 7)
     yield bench.equal([float(_lemma(0, 0, 1, 1, float(r))) for r in rhos], 1, "$\\mu=0$, $\\sigma=1$: it is 1 for every correlation", 1e-14)
-    yield bench.equal([maximum(2, None, 1.0, float(r), 2) for r in rhos], 1, "as the library has it for windows of two", 1e-7)
+    yield bench.equal([maximum(2, None, 1.0, float(r), 2) for r in rhos], 1, "the library's maximum of windows of two", 1e-7)
     relu = activation("relu")
-    yield bench.equal(maximum(2, relu, 1.0, 0.0, 1), float(relu.q_map(1.0)), "and of one, behind a rectifier", 1e-7)
+    yield bench.equal(
+        maximum(2, relu, 1.0, 0.0, 1), float(relu.q_map(1.0)), "the library's maximum of windows of one, behind a rectifier", 1e-7
+    )
 
 
 @PAPER.claim(

@@ -1,4 +1,4 @@
-"""Random networks, and readings of a network that share no code with kcalc's: slopes, subnetworks, q and c values."""
+"""Random networks, and their slopes, subnetworks, q and c values without code of the calculi."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ PYTHAGOREAN = ((3, 4, 5), (4, 3, 5), (5, 12, 13), (12, 5, 13), (8, 15, 17))
 
 
 def nonlinear(phi: Any) -> Nonlinear:
-    """A layer of whatever kcalc takes for an activation."""
+    """A Nonlinear layer of an activation, given by name, expression or object."""
     return Nonlinear(activation(phi))
 
 
 def random_network(rng: np.random.Generator, phi: Any, size: int, norms: bool = False, plain: bool = False) -> Network:
     """A random directed acyclic graph of combined layers, weighted sums and concatenations with one input and one output.
 
-    ``norms``: LayerNorms and pools among them; ``plain``: sums that are not normalised. All weights are rational.
+    ``norms``: include LayerNorms and pools; ``plain``: include sums that are not normalised. All
+    weights are rational.
     """
     steps: list[tuple[Any, Any, tuple[Any, ...]]] = [("input", Input(), ()), ("stem", Affine(), ("input",))]
     maps, sinks = ["stem"], {"stem"}
@@ -81,7 +82,10 @@ def shares(op: Mix | Join) -> list[Fraction]:
 
 
 def slopes(network: Network, psi: Any, entry: Node | None = None, inside: frozenset[Node] | None = None) -> dict[Node, Any]:
-    """C'(1) at every node by the chain rule, for layers of slope psi; of the part ``inside`` that reads ``entry`` alone."""
+    """C'(1) at every node by the chain rule, for nonlinear layers of slope psi.
+
+    ``entry`` and ``inside``: for the subnetwork of the nodes ``inside`` that reads ``entry``.
+    """
     found: dict[Node, Any] = {} if entry is None else {entry: Fraction(1)}
     for node, op, parents in network.operations:
         if inside is not None and node not in inside:
@@ -99,7 +103,11 @@ def slopes(network: Network, psi: Any, entry: Node | None = None, inside: frozen
 
 
 def parts(network: Network) -> list[tuple[Node, Node, frozenset[Node]]]:
-    """All subnetworks (entry, exit, layers), by trying every subset of the layers: one map in, one map out, nothing else crosses."""
+    """All subnetworks (entry, exit, layers), by trying every subset of the layers.
+
+    A subnetwork reads one feature map from outside, and only one of its feature maps is used
+    outside.
+    """
     steps = [(node, tuple(parents)) for node, _, parents in network.steps()]
     layers = [node for node, parents in steps if parents]
     above = {node: frozenset(parents) for node, parents in steps}
@@ -117,7 +125,7 @@ def parts(network: Network) -> list[tuple[Node, Node, frozenset[Node]]]:
 
 
 def largest_slope(network: Network, psi: Any, subnetworks: Sequence[tuple[Node, Node, frozenset[Node]]]) -> Any:
-    """mu(psi), by the definition."""
+    """mu(psi) by its definition."""
     return max(slopes(network, psi, entry, inside)[end] for entry, end, inside in subnetworks)
 
 
@@ -137,7 +145,7 @@ class State:
         return self.covariance / float(np.sqrt(self.q1 * self.q2))
 
     def mapped(self, f: Callable[[float], float], g: Callable[[float], float] | None = None) -> State:
-        """f of every second moment, g of every mean."""
+        """The state with f applied to all second moments and g to all means."""
         return State(f(self.q1), f(self.q2), f(self.covariance), *((g or f)(m) for m in (self.mean1, self.mean2)))
 
 
@@ -149,7 +157,7 @@ def added(states: Sequence[State], weights: Sequence[float], means: Sequence[flo
 
 
 def values(network: Network, c: float, q1: float, q2: float, known: Mapping[Any, Phi]) -> dict[Node, State]:
-    """q, c and mean of every node, by quadrature of our own; ``known``: {activation: how it is written in NumPy}."""
+    """The :class:`State` of every node, by quadrature; ``known``: {activation: its NumPy form}."""
     found: dict[Node, State] = {}
     for node, op, parents in network.operations:
         below = [found[p] for p in parents]

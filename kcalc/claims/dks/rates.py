@@ -1,4 +1,4 @@
-"""Appendix C.2, Theorems 40 to 42: how fast iterates of a C map come to its fixed point."""
+"""Appendix C.2, Theorems 40 to 42: rates at which iterates of a C map tend to its fixed point."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GRID = np.linspace(-1, 1, 41)
 
 
 def _line(n: int) -> co.Terms:
-    """(n (1 - c) - (1 - c^n)) / (1 - c)."""
+    """The polynomial (n (1 - c) - (1 - c^n)) / (1 - c)."""
     return {} if n == 0 else co.collected((0, n), *((k, -1) for k in range(n)))
 
 
@@ -86,7 +86,7 @@ def _slopes(weights: list[Real]) -> list[Real]:
 
 
 def _positive(differences: list[Real], what: str, strict: bool = True) -> Evidence:
-    """That 50-digit numbers are positive, or not negative."""
+    """Whether 50-digit numbers are all positive, or (not ``strict``) not negative."""
     least, room = min(differences), mpmath.mpf(10) ** -44
     return Evidence(STATEMENT, Method.NUMERIC, bool(least > (room if strict else -room)), what, float(least), {"cases": len(differences)})
 

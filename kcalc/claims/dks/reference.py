@@ -1,4 +1,4 @@
-"""Local maps computed apart from the library: functions of NumPy and SciPy alone, and Gauss-Legendre rules cut at their kinks."""
+"""Local maps independent of the library, from NumPy functions and Gauss-Legendre rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SELU = (1.0507009873554804934193349852946, 1.6732632423543772848170429916717)
 
 @dataclass(frozen=True)
 class Plain:
-    """phi, phi' and the kinks of phi; ``smooth``: whether phi' is continuous."""
+    """An activation: phi as ``value``, phi' as ``slope``, and the kinks of phi."""
 
     value: Function
     slope: Function
@@ -34,7 +34,7 @@ class Plain:
 
 
 def density(x: Array) -> Array:
-    """Of the standard normal law."""
+    """The standard normal density."""
     return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
 
 
@@ -88,7 +88,7 @@ FUNCTIONS: dict[str, Plain] = {
 
 @lru_cache(maxsize=256)
 def line(kinks: tuple[float, ...] = (), panel: float = 0.5) -> tuple[Array, Array]:
-    """Nodes and weights on [-14, 14], cut at ``kinks`` into panels that are not longer than ``panel``."""
+    """Nodes and weights on [-14, 14] in panels of length at most ``panel``, cut at ``kinks``."""
     x, w = np.polynomial.legendre.leggauss(_NODES)
     inner = sorted({k for k in kinks if abs(k) < _REACH})
     edges = [-_REACH, *inner, _REACH]
@@ -102,7 +102,7 @@ def line(kinks: tuple[float, ...] = (), panel: float = 0.5) -> tuple[Array, Arra
 
 
 def scaled(kinks: tuple[float, ...], q: float) -> tuple[float, ...]:
-    """Where z -> phi(sqrt q z) has its kinks."""
+    """The kinks of z -> phi(sqrt(q) z)."""
     return tuple(k / math.sqrt(q) for k in kinks)
 
 
@@ -115,7 +115,7 @@ def mean(f: Function, q: float = 1.0, kinks: tuple[float, ...] = ()) -> float:
 def pair(
     f: Function, q1: float, g: Function, q2: float, c: float, f_kinks: tuple[float, ...] = (), g_kinks: tuple[float, ...] = ()
 ) -> float:
-    """E f(u) g(v) for variances q1, q2 and correlation |c| < 1, by the joint density on a product of rules; for |c| <= 0.97."""
+    """E f(u) g(v) for variances q1, q2 and correlation |c| <= 0.97, by the joint density."""
     panel = min(1.0, 2.5 * math.sqrt(1 - c * c))
     x, w = line(scaled(f_kinks, q1), panel)
     y, v = line(scaled(g_kinks, q2), panel)
@@ -145,14 +145,14 @@ def cosine(name: str, c: float, q1: float = 1.0, q2: float | None = None) -> flo
 
 
 def layer(name: str, covariance: Array) -> Array:
-    """The covariance behind an affine layer and phi, from a 2 x 2 one with |c| < 1: the kernel of a wide combined layer."""
+    """The 2 x 2 covariance of phi(W x) in a wide layer, from that of x, |c| < 1."""
     q1, q2 = float(covariance[0, 0]), float(covariance[1, 1])
     m = gamma(name, float(covariance[0, 1]) / math.sqrt(q1 * q2), q1, q2)
     return np.array([[second_moment(name, q1), m], [m, second_moment(name, q2)]])
 
 
 def hermite_polynomials(z: Array, count: int) -> Array:
-    """He_0(z) ... He_(count-1)(z), monic, one a row."""
+    """The monic Hermite polynomials He_0(z) ... He_(count-1)(z), one per row."""
     rows = [np.ones_like(z), z]
     for n in range(1, count - 1):
         rows.append(z * rows[n] - n * rows[n - 1])

@@ -35,7 +35,7 @@ def _weights(rng: np.random.Generator, sizes: tuple[int, ...], variance: float, 
 
 
 def _gates(weights: list[Array], x: Array) -> list[Array]:
-    """Which units of the layers but the last are active, (draws, units)."""
+    """Masks of active units of all layers but the last, (draws, units)."""
     out = []
     for W in weights[:-1]:
         u = W @ x if x.ndim == 1 else np.einsum("dij,dj->di", W, x)
@@ -54,7 +54,7 @@ def _gated(weights: list[Array], gates: list[Array], x: Array) -> Array:
 
 
 def _share(*gates: list[Array]) -> Array:
-    """The fraction of paths active in all, (draws,)."""
+    """The fraction of paths that are active in all the given masks, (draws,)."""
     return np.prod([np.prod(layer, axis=0).mean(axis=1) for layer in zip(*gates, strict=True)], axis=0)
 
 
@@ -98,7 +98,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical(product, formula, "the network itself, $\\theta=\\pi/4$: eq. 29", PRINTED)
     yield bench.statistical(product, formula + 4 / (2 * math.pi) * math.sin(theta), "the same with the missing term")
     kernel = 4 * float(relu.c_map(math.cos(theta)) * relu.q_map(1.0))
-    yield bench.equal(kernel, formula + 4 / (2 * math.pi) * math.sin(theta), "which the library's C map has", 1e-12)
+    yield bench.equal(kernel, formula + 4 / (2 * math.pi) * math.sin(theta), "the library's C map has the missing term", 1e-12)
 
 
 @PAPER.claim(
@@ -114,7 +114,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x, orthogonal, near = np.array([1.0, 2, 0]), np.array([-2.0, 1, 0]), np.array([1.0, 2, 0.4])
     gate = _gates(W, x)[0]
     yield bench.statistical(gate.ravel(), 0.5, "samples: half of the units are active")
-    yield bench.statistical((gate * _gates(W, orthogonal)[0]).ravel(), 0.25, "and a quarter of them co-active for orthogonal inputs")
+    yield bench.statistical(
+        (gate * _gates(W, orthogonal)[0]).ravel(), 0.25, "samples: a quarter of the units is co-active for orthogonal inputs"
+    )
     angle = math.acos(float(x @ near) / math.sqrt(float(x @ x) * float(near @ near)))
     both = (gate * _gates(W, near)[0]).ravel()
     yield bench.statistical(both, (math.pi - angle) / (2 * math.pi), "for near inputs it is $(\\pi-\\theta)/2\\pi$, nearer to 1/2")
@@ -126,7 +128,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     # sigma_w^2 = 2 in every layer: q of the output of each rectifier is that of its input
     yield bench.equal(q_map(net)(np.array([0.3, 1.0, 4.0])), [0.3, 1.0, 4.0], "50 layers of the library: $Q(q)=q$", 1e-10)
     images = c_map(net)(np.array([-0.9, 0.0, 0.5]))
-    yield bench.at_most(0.98, images, "and their C map is near 1, not $2^{-R}$")
+    yield bench.at_most(0.98, images, "50 layers of the library: the C map is near 1, not $2^{-R}$")
     own = np.array([-0.9, 0.0, 0.5])
     for _ in range(50):
         own = (np.sqrt(1 - own**2) + (np.pi - np.arccos(own)) * own) / np.pi
@@ -139,7 +141,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @lru_cache(maxsize=8)
 def resnet(depth: int) -> Network:
-    """The library's, with layer normalisation, of no spatial extent."""
+    """The library's ResNet with layer normalisation, without locations."""
     return layernorm_resnet(depth)
 
 
@@ -149,7 +151,10 @@ def blocks(network: Network) -> list[tuple[Any, tuple[Any, ...]]]:
 
 
 def entry(network: Network, parents: tuple[Any, ...]) -> tuple[Any, bool]:
-    """(the node a block reads, whether its shortcut has layers of its own): the nearest node that both branches come from."""
+    """(the node that a block reads, whether its shortcut has layers).
+
+    The block reads the nearest node from which both addends come.
+    """
     above = {node: below for node, _, below in network.steps()}
 
     def line(node: Any) -> list[Any]:
@@ -164,7 +169,7 @@ def entry(network: Network, parents: tuple[Any, ...]) -> tuple[Any, bool]:
 
 
 def relu(c: Array) -> Array:
-    """C of equation 15."""
+    """The C map of ReLU, equation 15."""
     return (np.sqrt(np.maximum(1 - c * c, 0)) + (np.pi - np.arccos(np.clip(c, -1, 1))) * c) / np.pi
 
 
@@ -178,7 +183,7 @@ def composed(c: Array, depth: int, grows: bool = True) -> Array:
 
 
 def _stage_lengths(network: Network) -> tuple[int, ...]:
-    """How many blocks there are from each transition block to the next."""
+    """The numbers of blocks from each transition block to the next."""
     starts = [i for i, (_, parents) in enumerate(blocks(network)) if entry(network, parents)[1]]
     ends = [*starts[1:], len(blocks(network))]
     return tuple(end - start for start, end in zip(starts, ends, strict=True))
@@ -335,4 +340,4 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal([float(sizes[node]) for node, _ in blocks(network)], 1, f"D = {depth}: q stays 1 in the library", 1e-12)
         yield bench.equal(c_map(network)(_GRID), composed(_GRID, depth), f"D = {depth}: the C map is that of growing q", 1e-11)
         plain = c_map(_reweighted(resnet(depth), grows=False))(_GRID[:-1])
-        yield bench.at_most(1e-3, float(np.abs(plain - composed(_GRID[:-1], depth)).max()), "equal weights do not give it", 0.0)
+        yield bench.at_most(1e-3, float(np.abs(plain - composed(_GRID[:-1], depth)).max()), "equal weights do not give $B_q$", 0.0)

@@ -1,4 +1,4 @@
-"""Sections 17, 21.3: slope polynomials, maximal slope functions, and which subnetworks they may leave out."""
+"""Sections 17 and 21.3: slope polynomials, maximal slope functions, removal of subnetworks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMBINED = chain(nonlinear("tanh"), Affine())
 
 
 def rational(value: Fraction) -> Any:
-    """A fraction for SymPy."""
+    """A fraction as a SymPy rational."""
     return sp.Rational(value.numerator, value.denominator)
 
 
@@ -41,13 +41,13 @@ def expanded(network: Network) -> Any:
 
 
 def at_one(polynomial: Any) -> list[Any]:
-    """Its Taylor coefficients at 1: where they are >= 0, the polynomial is >= 0 on [1, inf)."""
+    """The Taylor coefficients of a polynomial at 1; if all are >= 0, it is >= 0 on [1, inf)."""
     shifted = polynomial.compose(sp.Poly(polynomial.gen + 1, polynomial.gen))
     return [sp.Rational(c) for c in shifted.all_coeffs()]
 
 
 def proved_above(bench: Bench, differences: list[Any], what: str) -> Evidence:
-    """Polynomials that are >= 0 on [1, inf): exact arithmetic on their Taylor coefficients at 1."""
+    """Polynomials are >= 0 on [1, inf), by exact Taylor coefficients at 1."""
     least = [min(at_one(p)) for p in differences]
     return bench.proved([float(v) for v in least], what)
 
@@ -112,7 +112,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def branches(polynomial: Any) -> Network:
-    """A normalised sum of chains, whose slope polynomial is the given one."""
+    """A normalised sum of chains with the given slope polynomial."""
     steps: list = [("input", Input(), ()), ("stem", Affine(), ("input",))]
     ends, weights = [], []
     for (degree,), share in polynomial.terms():
@@ -156,7 +156,10 @@ def _divided(f: Any, g: Any) -> tuple[Any, Any]:
 
 
 def skipping(depth: int, last: bool) -> Network:
-    """Nonlinear layers with one skip connection over all of them, and a nonlinear layer behind it."""
+    """``depth`` nonlinear layers with one skip connection over all.
+
+    ``last``: one more after the sum.
+    """
     body = residual(repeat(COMBINED, depth), HALF)
     return chain(Affine(), body, COMBINED) if last else chain(Affine(), body)
 
@@ -215,7 +218,7 @@ RECIPE = (
 
 
 def polynomial_layer(rng: np.random.Generator) -> tuple[sp.Expr, Phi, Any]:
-    """An odd cubic with mean 0 and second moment 1: as SymPy and in NumPy; and its C'(1), from its Hermite coefficients."""
+    """(SymPy form, NumPy form, C'(1)) of a random odd cubic with mean 0 and second moment 1."""
     share = sp.Rational(int(rng.integers(1, 20)), 40)
     a, b = sp.sqrt(1 - share), sp.sqrt(share)
     fa, fb = float(a), float(b) / 6**0.5
@@ -257,7 +260,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         differ.append(abs(float(slope_polynomial(net.normalised()).subs(kcalc_psi, sp.Rational(4, 3))) / weighed - 1))
     yield bench.equal(off, 0, "random networks of unnormalised sums: the slope of kcalc's C map", 1e-10)
     yield bench.equal(apart, 0, "the same by the chain rule on the graph with q values by quadrature", 1e-10)
-    yield bench.at_most(1e-3, max(differ), "weighing by the squares of the weights alone would show", 0.0)
+    yield bench.at_most(1e-3, max(differ), "shares from squared weights alone give another slope", 0.0)
 
 
 def _weighed(net: Network, q: float, own: Phi, phi: object) -> float:

@@ -36,7 +36,11 @@ PAPER.undecidable(
 
 
 def _descent(bench: Bench) -> tuple[Array, Array, Array, Array, Array, float, Callable[[int], tuple[Array, Array]]]:
-    """(K, cross, y, f, f at test inputs, step size, what t steps of gradient descent give) for a random model linear in its parameters."""
+    """Gradient descent on a random model that is linear in its parameters.
+
+    Returns: (K, k(x) of test inputs, y, f, f at test inputs, step size, function of t with the
+    outputs after t steps).
+    """
     n, m, width = 5, 3, 9
     J, test = bench.rng.normal(size=(n, width)), bench.rng.normal(size=(m, width))
     y, start, start_test = bench.rng.normal(size=n), bench.rng.normal(size=n), bench.rng.normal(size=m)
@@ -73,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         limit.append(np.abs(curve.predict_test(late) - cross @ np.linalg.solve(K, y - start) - start_test).max())
     yield bench.equal(printed, 0, "eq. 21 against steps of gradient descent in the parameters of random linear models", 1e-9)
     yield bench.equal(ours, 0, "kcalc's training curve against the same steps", 1e-9)
-    yield bench.equal(limit, 0, "eq. 22 against kcalc's curve after so many steps that nothing moves", 1e-7)
+    yield bench.equal(limit, 0, "eq. 22 against kcalc's curve after many steps", 1e-7)
 
 
 @PAPER.claim(
@@ -120,7 +124,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _layers(names: list[str], c: float, q: float) -> tuple[Array, Array, Array]:
-    """(eq. 23, the product formula it comes from, q of every layer) by quadrature, the last layer being linear."""
+    """(Theta_i by eq. 23, Theta_i by the product formula, q of every layer), by quadrature.
+
+    The last layer is linear.
+    """
     qs, cs = [q], [c]
     for name in names:
         cs.append(KNOWN[name].c_map(cs[-1], qs[-1]))
@@ -178,7 +185,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
-    """Theta_i(c) of all layers for q = 1: maps (C, C') of the nonlinear layers, a linear one behind them; (layers, c)."""
+    """Theta_i(c) of all layers at q = 1, (layers, c).
+
+    ``maps``: (C, C') of the nonlinear layers; a linear layer follows them.
+    """
     cs = [c]
     for C, _ in maps:
         cs.append(C(cs[-1]))

@@ -182,7 +182,7 @@ def _printed(name: str) -> Array:
 
 
 def _conditions(name: str, constants: Array) -> Array:
-    """Q(1) - 1, C(0), C'(1) - target and, where it is asked for, Q'(1) - 1, by quadrature split at the kinks."""
+    """Q(1) - 1, C(0), C'(1) - target and, for smooth activations, Q'(1) - 1, by quadrature."""
     alpha, beta, delta, gamma = constants
     phi = KNOWN[name].transformed(alpha, beta, gamma, delta)
     slope = phi.integral(lambda x: phi.slopes(x) ** 2)
@@ -192,7 +192,7 @@ def _conditions(name: str, constants: Array) -> Array:
 
 @lru_cache(maxsize=8)
 def _solved(name: str) -> tuple[float, ...]:
-    """(alpha, beta, delta, gamma) by SciPy's solver and quadrature of our own, from the printed set."""
+    """(alpha, beta, delta, gamma) by SciPy's solver from the printed set, independent of the library."""
     start = _printed(name)
     if name == "relu":
         alpha = root(lambda a: KNOWN[name].shaped(a, 1.0).slope() - SLOPE, 0.3, 0.5)
@@ -227,7 +227,7 @@ def _same(bench: Bench, name: str) -> Evidence:
 
 
 def _digits(bench: Bench, name: str, about: str | None = None) -> Evidence:
-    """Whether every printed constant is the solution rounded: off by at most half a unit of the last printed digit."""
+    """Whether printed constants are within half a unit of the last digit of the solution."""
     off = np.abs(_printed(name) - np.array(_solved(name))) / [_unit(text) for text in PRINTS[name]]
     return bench.at_most(
         off, 0.5, "the printed digits: units of the last one by which they are off", 1e-3, about, off=[float(v) for v in off]
@@ -245,7 +245,7 @@ for _name in ("tanh", "softplus", "swish"):
 
 @lru_cache(maxsize=1)
 def _unsplit() -> tuple[Array, Array]:
-    """The rule of Sec. 22.2: Gauss-Legendre of order 10^5 on [-10, 10], not split at kinks."""
+    """The rule of Sec. 22.2: Gauss-Legendre of order 10^5 on [-10, 10], without panels at kinks."""
     t, w = asymptotic_legendre(ORDER)
     x = 10 * t
     return x, 10 * w * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
@@ -260,7 +260,10 @@ def _rough(name: str, alpha: float, beta: float) -> tuple[Array, Array, Array, f
 
 
 def _by_unsplit_rule(name: str) -> Array:
-    """(alpha, beta, delta, gamma) as a solver finds them with that rule, which sees a jump of phi' to within a node."""
+    """(alpha, beta, delta, gamma) from a solver with the rule of :func:`_unsplit`.
+
+    That rule locates a jump of phi' only up to the distance of two nodes.
+    """
     w = _unsplit()[1]
 
     def misses(p: Array) -> list[float]:

@@ -45,7 +45,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(normalise_locations(x), alone, "one location: the special form", 1e-13)
     yield bench.equal(normalise_locations(3.7 * x), normalise_locations(x), "one location: the norm is lost", 1e-13)
     kept = normalise_locations(x, "constant")
-    yield bench.equal(kept[..., :5] / kept[..., 5:], x, "with s = 1 the vector can be had back", 1e-12)
+    yield bench.equal(kept[..., :5] / kept[..., 5:], x, "with s = 1 the vector can be recovered", 1e-12)
 
 
 @PAPER.claim(
@@ -69,11 +69,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found += [float(C(0.0, q)), float(C.derivative(1)(0.0, q))]
         formula += [reference.mean(phi.value, q, phi.kinks) ** 2 / size, q * reference.mean(phi.slope, q, phi.kinks) ** 2 / size]
     yield bench.equal(found, formula, "i = 0, 1: C and C' at 0 against the means of phi and phi'", 1e-11)
-    yield bench.at_most(0.0, truth, "they are not negative", 0.0)
+    yield bench.at_most(0.0, truth, "the derivatives at 0 are not negative", 0.0)
     zero = [float(activation(name).c_map(0.0)) for name in ("tanh", "sin", "erf", "cube", "asinh")]
     yield bench.equal(zero, 0.0, "C(0) = 0 for functions of mean 0", 1e-15)
     yield bench.at_most(
-        1e-3, [float(enclosed(name)[0].lower()) for name in ("relu", "gelu", "cos", "sigmoid", "elu")], "and only for them", 0.0
+        1e-3,
+        [float(enclosed(name)[0].lower()) for name in ("relu", "gelu", "cos", "sigmoid", "elu")],
+        "C(0) > 0 for other activations, by enclosures",
+        0.0,
     )
 
 

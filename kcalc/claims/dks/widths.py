@@ -1,4 +1,4 @@
-"""Sections 5.8 and 5.9: how wide layers must be for their kernels to be near the limit; bounds of the literature beside measured errors."""
+"""Sections 5.8 and 5.9: widths at which kernels are near their limit, bounded and measured."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .kernels import polar
 from .paper import PAPER
 
 Array = np.ndarray
-_C = 0.4  # of the pair of inputs
+_C = 0.4  # c value of the pair of inputs
 _DELTA = 0.05
 _GROUPS = 40
 _BOUNDED = ("tanh", "erf", "sin", "gaussian", "sigmoid", "cos")
 
 
 def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
-    """phi with E phi^2 = 1 at q = 1, as the library has it and as a plain function, and the largest of sup |phi|, |phi'|, |phi''|."""
+    """(phi with E phi^2 = 1 at q = 1, its NumPy form, greatest of sup |phi|, |phi'|, |phi''|)."""
     scale = 1 / math.sqrt(reference.second_moment(name))
     plain = reference.FUNCTIONS[name]
     x = np.linspace(-12, 12, 24001)
@@ -36,7 +36,7 @@ def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
 
 
 def _normals(covariance: Array, rng: np.random.Generator, width: int) -> Array:
-    """(draws, width, 2) normals with a covariance for each draw: what Gaussian weights make of two vectors, exactly in law."""
+    """Normals (draws, width, 2) with one covariance per draw: the law of W x for two vectors x."""
     a, b, d = covariance[:, 0, 0], covariance[:, 0, 1], covariance[:, 1, 1]
     root = np.sqrt(a)
     x = rng.normal(size=(2, len(covariance), width))
@@ -45,7 +45,7 @@ def _normals(covariance: Array, rng: np.random.Generator, width: int) -> Array:
 
 
 def _gaussian_errors(f: Callable[[Array], Array], limits: list[float], width: int, draws: int, rng: np.random.Generator) -> Array:
-    """Errors of the off-diagonal kernel behind each layer of random networks: (depth, draws)."""
+    """Errors of the off-diagonal kernel after each layer of random networks, (depth, draws)."""
     covariance = np.broadcast_to(np.array([[1.0, _C], [_C, 1.0]]), (draws, 2, 2))
     out = []
     for limit in limits:
@@ -56,7 +56,7 @@ def _gaussian_errors(f: Callable[[Array], Array], limits: list[float], width: in
 
 
 def _limits(phi: Activation, depth: int) -> list[float]:
-    """m values by the library behind 1, ..., depth layers; all q values are 1."""
+    """The library's m values after 1, ..., depth layers; all q values are 1."""
     return [float(c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), d)))(_C)) for d in range(1, depth + 1)]
 
 
@@ -111,13 +111,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most(1.0, np.abs(f(x)).max(), f"{name}: its largest value", C=largest)
     steep = [1 / math.sqrt(float(activation("tanh").q_map(float(s) ** 2))) for s in (1, 10, 1000)]
     yield bench.at_most(1.0, steep, "tanh(s x), s = 1, 10, 1000: the sup after normalisation", sups=steep)
-    yield bench.equal(steep[-1], 1.0, "it tends to 1: no larger constant would do", 1e-2)
+    yield bench.equal(steep[-1], 1.0, "this sup tends to 1 as s grows, so that no larger lower bound holds", 1e-2)
 
 
 def _frames(rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
-    """(draws, m, 2): what SUO weights make of two vectors with q = 1 and c = 0.4.
+    """W x for SUO weights W and two vectors x with q = 1 and c = 0.4, (draws, m, 2).
 
-    It has the exact law, by a uniform pair of orthonormal vectors.
+    The law is exact: W is a uniform pair of orthonormal vectors.
     """
     n = max(m, k)
     x = rng.normal(size=(2, draws, n))

@@ -156,7 +156,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _dense_fourth(L: int, n: int, alpha: float, excess: float) -> np.ndarray:
-    """E|y_l|^4 of the full DenseNet for any kurtosis, from sums over all that a layer reads."""
+    """E|y_l|^4 of the full DenseNet for any kurtosis, from sums over the inputs of each layer."""
     X, B, out = 1.0, 1 / n, []
     for i in range(1, L + 1):
         own = (alpha / i) ** 2 * ((1 + 5 / n) * X + 2 * excess / n * B)

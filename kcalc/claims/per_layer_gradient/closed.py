@@ -1,4 +1,4 @@
-"""Closed forms and recursions of the theory note, written out anew."""
+"""Closed forms and recursions of the moments, independent of the library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def relu_step(state: tuple[float, float, float], n: int, c: float, excess: float
 
 
 def linear_step(state: tuple[float, float, float], n: int, c: float, excess: float) -> tuple[float, float, float]:
-    """The same through W^T y."""
+    """(E|y|^2, E|y|^4, E sum y_i^4) through W^T y."""
     m, A, B = state
     kap = excess * c * c
     return n * c * m, c * c * n * (n + 2) * A + n * kap * B, n * (3 * c * c * A + kap * B)

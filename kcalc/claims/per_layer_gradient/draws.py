@@ -1,4 +1,4 @@
-"""The networks of the paper, drawn in NumPy: |y|^2 of feature maps and |J|^2 of weights.  Nothing here knows a recursion."""
+"""The paper's networks with weights drawn in NumPy: |y|^2 of feature maps, |J|^2 of weights."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
 
 
 def flat(n: int) -> Array:
-    """An input of norm 1, all entries of one size."""
+    """An input of norm 1 with equal entries."""
     return np.full(n, n**-0.5)
 
 
@@ -136,7 +136,8 @@ def _jacobians(network: Network, steps: list[Any], values: dict[Node, Array], we
 def agree(bench: Bench, found: dict[Any, Array], table: Any, what: str, powers: tuple[int, ...] = (1, 2)) -> Iterator[Evidence]:
     """Drawn squared norms against the means and fourth moments of a :class:`kcalc.Moments` table.
 
-    One finding per power: that of the node which is furthest off, or one that the draws do not decide if none is refuted.
+    One piece of evidence per power: for the node with the greatest deviation, or an undecided one
+    if none is refuted.
     """
     for power in powers:
         items = []
@@ -150,6 +151,6 @@ def agree(bench: Bench, found: dict[Any, Array], table: Any, what: str, powers: 
 
 
 def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:
-    """Refuted ones first, then undecided ones, then by margin."""
+    """Sort key of evidence: refuted first, then undecided, then by margin."""
     found = item[1]
     return {False: 0, None: 1, True: 2}[found.holds], -math.inf if found.margin is None else found.margin

@@ -1,4 +1,7 @@
-"""Products of weights along paths: sec. 7, Propositions 2 and 3, over all signs of the weights of small networks."""
+"""Products of weights along paths: sec. 7, Propositions 2 and 3.
+
+They are checked on small networks over all signs of the weights.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Array = np.ndarray
 
 
 class Step(NamedTuple):
-    """A weight on a path: the layer, what it reads, the unit it belongs to, and whether a relu is behind it."""
+    """A weight on a path: its layer, the unit that it reads, its unit, whether a relu follows."""
 
     layer: int
     read: int
@@ -36,7 +39,7 @@ Moments = Callable[[Step], tuple[float, float]]
 
 @dataclass(frozen=True)
 class Unit:
-    """Its value for all signs, and the products along the paths that lead to it."""
+    """A unit: its values for all signs, and the products of weights along the paths to it."""
 
     value: Array
     paths: dict[Route, Array]
@@ -44,7 +47,10 @@ class Unit:
 
 @dataclass
 class Signs:
-    """Weights of given sizes, drawn once, with all 2^count combinations of signs: a symmetric law without atoms has these given |w|."""
+    """Weights of random sizes with all 2^count combinations of signs.
+
+    This is a symmetric law without atoms, conditional on |w|.
+    """
 
     count: int
     rng: np.random.Generator
@@ -52,11 +58,11 @@ class Signs:
     layers: int = 0
 
     def inputs(self, n: int) -> list[Unit]:
-        """Inputs of generic values; the empty path leads there."""
+        """n inputs of generic values, each with the empty path."""
         return [Unit(np.full(2**self.count, v), {(): np.ones(2**self.count)}) for v in self.rng.uniform(0.5, 1.5, n)]
 
     def affine(self, below: list[Unit], n: int, gated: bool = True) -> list[Unit]:
-        """n units that read all those below, through a relu if ``gated``."""
+        """n units that read all units of ``below``, with a relu if ``gated``."""
         self.layers += 1
         return [self._unit(below, unit, gated) for unit in range(n)]
 
@@ -76,7 +82,7 @@ class Signs:
         return Unit(value * on, paths)
 
     def moments(self, step: Step) -> tuple[float, float]:
-        """Of the sizes drawn."""
+        """(E w^2, E w^4) of a step's weight, whose size is fixed."""
         size = self.sizes[step.layer, step.read, step.unit]
         return size**2, size**4
 
@@ -138,7 +144,7 @@ def _fourth(four: Sequence[Route], of: Moments) -> float:
 
 
 def _pair(a: Step | None, b: Step | None, of: Moments) -> float:
-    """E(q_a^2 q_b^2) of two steps of one layer; None: the layer is passed by."""
+    """E(q_a^2 q_b^2) of two steps of one layer; None: the path does not use the layer."""
     if a is None or b is None:
         return _square(tuple(step for step in (a, b) if step is not None), of)
     if a == b:
@@ -169,7 +175,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _quadruples(bench: Bench, units: list[Unit], most: int) -> list[tuple[int, int, int, int, int, int]]:
-    """(unit t, its paths t1 and t2, unit s, its paths s1 and s2): all of them, or as many random ones, paired ones among them."""
+    """(unit t, its paths t1, t2, unit s, its paths s1, s2): all, or ``most`` random ones.
+
+    Random ones include paired paths.
+    """
     counts = [len(unit.paths) for unit in units]
     if sum(n * n for n in counts) ** 2 <= most:
         ends = [(t, a, b) for t, n in enumerate(counts) for a in range(n) for b in range(n)]

@@ -78,7 +78,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(
             after.gamma * after.variance**2, before.gamma * before.variance**2, "the multiplier undoes c: the same function", 1e-12
         )
-        yield bench.equal(after.gamma, before.gamma / beta**2, "gamma after E[W^2] times beta: what it is outside", 1e-12)
+        yield bench.equal(after.gamma, before.gamma / beta**2, "after E[W^2] times beta, gamma equals that outside of the block", 1e-12)
 
 
 @PAPER.claim(
@@ -116,7 +116,10 @@ def _conv(n: int, m: int, k: int, c: float) -> layers.Affine:
 
 
 def block(n: int, w: int, m: int, beta: float, last: float, down: float | None = None) -> Network:
-    """The pre-activation block behind a geometric layer of c = 1; ``last``: its final scalar; ``down``: c of a pooled shortcut."""
+    """The pre-activation block after a geometric layer of c = 1.
+
+    ``last``: its final scalar; ``down``: c of a pooled shortcut.
+    """
     alpha = math.sqrt(1 - beta**2)
     c = alpha if down is None else down
     rows: list[Any] = [

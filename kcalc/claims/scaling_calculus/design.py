@@ -22,7 +22,7 @@ from .propagation import RELU
 
 
 def stack(widths: list[int], squares: list[float], kernels: list[int] | None = None, first_relu: bool = False) -> Network:
-    """Weights of the given E[W^2] with relu between them, circular 6 x 6 images where kernels are given."""
+    """Weights of the given E[W^2] with relu in between, on 6 x 6 images if kernels are given."""
     parts: list[Any] = [layers.Input(widths[0], None if kernels is None else (6, 6))] + [RELU] * first_relu
     for i, (n, m, w) in enumerate(zip(widths[:-1], widths[1:], squares, strict=True)):
         k = 1 if kernels is None else kernels[i]
@@ -80,7 +80,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _corrected(bench: Bench) -> Evidence:
-    """kcalc's factors of E[W^2], put into eq. 2, against the geometric mean of the gammas before."""
+    """Gamma by eq. 2 with kcalc's factors of E[W^2], against the geometric mean of gamma before."""
     widths, kernels = _shapes(bench)
     w = [2 / (k**2 * n) for n, k in zip(widths[:-1], kernels, strict=True)]
     s = scaling(stack(widths, w, kernels))

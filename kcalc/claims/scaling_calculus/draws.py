@@ -1,4 +1,4 @@
-"""Networks with random weights, run forward and back in NumPy, one network per draw: no rule of the calculus is used."""
+"""Networks with random weights, run forward and backward in NumPy, independent of the calculus."""
 
 from __future__ import annotations
 
@@ -163,14 +163,17 @@ class Draws:
 
 
 def all_agree(bench: Bench, samples: dict[str, Array], truths: dict[str, float], what: str, about: str | None = None) -> Evidence:
-    """The one of many comparisons that is furthest off, in standard errors, or undecided; how many there were is in its data."""
+    """The comparison with the greatest deviation in standard errors, or an undecided one.
+
+    Its data has the number of comparisons.
+    """
     found = [(name, bench.statistical(samples[name], truths[name], what, about)) for name in truths]
     name, worst = min(found, key=_worse)
     return replace(worst, data=dict(worst.data) | {"comparisons": len(found), "worst": name})
 
 
 def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:
-    """Refuted ones first, then undecided ones, then by margin."""
+    """Sort key of evidence: refuted first, then undecided, then by margin."""
     found = item[1]
     return {False: 0, None: 1, True: 2}[found.holds], -math.inf if found.margin is None else found.margin
 

@@ -1,4 +1,4 @@
-"""How second moments go through operations: sec. 4, Table 1, App. A and B."""
+"""Propagation of second moments through layers: sec. 4, Table 1, App. A and B."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ABS = layers.Nonlinear(activations.activation("abs"))
 
 
 def dense(rng: np.random.Generator, depth: int = 3) -> Network:
-    """A random chain of weights and rectifiers; 12 channels before relu, which all are off with probability 2^-12."""
+    """A random chain of weights and rectifiers with 12 channels, all 0 with probability 2^-12."""
     parts: list[Any] = [layers.Input(int(rng.integers(3, 9)))]
     for i in range(depth):
         phi = [RELU, LEAKY, ABS][int(rng.integers(3))]
@@ -34,7 +34,7 @@ def dense(rng: np.random.Generator, depth: int = 3) -> Network:
 
 
 def images(rng: np.random.Generator, depth: int = 3) -> Network:
-    """A random chain of convolutions, strides smaller than, equal to and larger than kernels among them."""
+    """A random chain of convolutions, with strides below, equal to and above the kernel size."""
     parts: list[Any] = [layers.Input(int(rng.integers(2, 4)), (6, 6))]
     for i in range(depth):
         phi = [RELU, LEAKY][int(rng.integers(2))]

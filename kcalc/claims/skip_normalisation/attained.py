@@ -1,4 +1,4 @@
-"""Where bounds of smoothness are attained: a wrong factor in any of them shows."""
+"""Cases in which bounds of smoothness are attained, so that a wrong factor is detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEEPEST = {  # sup |phi|, sup |phi'|, sup |phi''| over all x, by hand
 
 
 def attained(bench: Bench) -> Iterator[Evidence]:
-    """kcalc's constants in cases where each is the value itself: losses, activations, one layer, one neuron."""
+    """kcalc's constants where they are attained: losses, activations, a layer, a neuron."""
     yield from _residuals(bench)
     found = [activation_bounds(activation(name)) for name in STEEPEST]
     yield bench.equal(
@@ -51,7 +51,10 @@ def _one_layer(bench: Bench) -> Iterator[Evidence]:
 
 
 def _one_neuron(bench: Bench) -> Iterator[Evidence]:
-    """f(w) = phi(w x): |f'| = |x| sup |phi'| and |f''| = x^2 sup |phi''|, attained within the ball; so is the residual's part of beta."""
+    """f(w) = phi(w x): |f'| = |x| sup |phi'|, |f''| = x^2 sup |phi''|, attained within the ball.
+
+    The residual's part of beta is attained too.
+    """
     x = float(bench.rng.uniform(0.5, 2.0))
     for name in ("tanh", "sin", "sigmoid"):
         _, slope, curvature = STEEPEST[name]

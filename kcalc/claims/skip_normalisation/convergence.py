@@ -1,4 +1,4 @@
-"""Gradient descent: Theorems 2.3, 2.4 and 5.1 and its proof."""
+"""Gradient descent: Theorems 2.3, 2.4 and 5.1, and the proof of 5.1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 def descend(gradient: Callable[[Array], Array], start: Array, eta: float, steps: int) -> Array:
-    """All iterates."""
+    """All iterates of gradient descent, (steps + 1, ...)."""
     out = [np.asarray(start, dtype=float)]
     for _ in range(steps):
         out.append(out[-1] - eta * gradient(out[-1]))
@@ -220,7 +220,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield bench.at_most(
                 [loss[0, 0], jump],
                 [gate, 0.05],
-                "its loss is below the least at that barrier, which steps are too small to leap",
+                "its loss is below the least loss at that barrier, and steps are shorter than the barrier",
                 0.0,
             )
     yield bench.counterexample(

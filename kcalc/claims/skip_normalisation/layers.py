@@ -29,7 +29,7 @@ def _delta(w: np.ndarray, s: Any) -> np.ndarray:
 
 
 def kc_network(widths: list[int], blocks: int) -> Any:
-    """The same network for the library: (network, its weights' nodes)."""
+    """(network of the library equal to :class:`Residual`, its Affine nodes)."""
 
     def affine() -> Affine:
         return Affine(widths[1], bias=False)
@@ -223,7 +223,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _worst(bench: Bench, net: Residual, X: np.ndarray, draws: int) -> tuple[list[float], list[float], list[np.ndarray]]:
-    """(|DF|, |DF(s) - DF(t)|/|s - t|, points) over random parameters, near and far ones."""
+    """(|DF|, |DF(s) - DF(t)|/|s - t|, s) over random pairs of parameters s, t, near and far."""
     first, bent, points = [], [], []
     for i in range(draws):
         theta = bench.rng.normal(size=net.size) * math.exp(1.5 * bench.rng.normal())

@@ -12,7 +12,7 @@ _STEP = 1e-30
 
 
 def en(w: Array, eps: float) -> Array:
-    """Entry normalisation; complex arguments serve."""
+    """Entry normalisation, for real and complex arguments."""
     return w / np.sqrt(eps + w * w)
 
 

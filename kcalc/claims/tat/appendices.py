@@ -84,7 +84,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _orthogonal(rng: np.random.Generator, m: int, k: int) -> np.ndarray:
-    """(X X^T)^(-1/2) X, with m and k reversed for m > k, times max(sqrt(m/k), 1)."""
+    """Orthogonal weights: (X X^T)^(-1/2) X, transposed for m > k, times max(sqrt(m/k), 1)."""
     x = rng.normal(size=(min(m, k), max(m, k)))
     values, vectors = np.linalg.eigh(x @ x.T)
     w = vectors @ np.diag(values**-0.5) @ vectors.T @ x

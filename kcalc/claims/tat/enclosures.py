@@ -1,6 +1,7 @@
-"""Local C maps in ball arithmetic, for proofs over whole intervals: tailored rectifiers by their formula, smooth activations by series.
+"""Local C maps in ball arithmetic, for proofs over whole intervals.
 
-Nothing of the calculus is used but the constants that shaping finds; integrals are python-flint's own.
+Tailored rectifiers are enclosed by their formula, smooth activations by series. Integrals are those
+of python-flint; only the constants of shaping come from the library.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from .independent import Dag
 
 Ball = Any
 TERMS = 8
-_RADIUS = 16  # beyond it, (1 + |z|)^16 e^(-z^2/2) times 1e4 leaves less than 1e-25
+_RADIUS = 16  # integrals of 1e4 (1 + |z|)^16 e^(-z^2/2) beyond it are below 1e-25
 _TAIL = 1e-25
 
 
 def rational(value: Any) -> Ball:
-    """A ball that holds a fraction, written "p/q" or as a SymPy number."""
+    """A ball that contains a fraction, given as "p/q" or as a SymPy number."""
     from flint import arb
 
     fraction = Fraction(str(value))
@@ -31,7 +32,7 @@ def rational(value: Any) -> Ball:
 
 
 def least(*balls: Ball) -> Ball:
-    """A ball that holds the least of some."""
+    """A ball that contains the minimum of the given balls."""
     out = balls[0]
     for ball in balls[1:]:
         out = out.min(ball)
@@ -122,7 +123,10 @@ SMOOTH_BALLS: dict[str, Callable[[Ball, bool], tuple[Ball, Ball, Ball]]] = {
 
 @dataclass(frozen=True)
 class SmoothBalls:
-    """A shaped activation's C map, normalised to C(1) = 1: b_n for n < 8, and what the rest adds to C and C' at most (all b_n >= 0)."""
+    """A shaped activation's C map, normalised to C(1) = 1.
+
+    b_n for n < 8, and bounds of the remainders of C and C' (all b_n >= 0).
+    """
 
     shaped: Activation
     weights: tuple[Ball, ...]
@@ -131,7 +135,7 @@ class SmoothBalls:
 
     @classmethod
     def of(cls, name: str, dag: Dag, tau: float) -> SmoothBalls:
-        """With the constants that shaping finds for a network."""
+        """The C map with the constants of shaping for a network."""
         from flint import acb, arb
 
         constants = shape(dag.network(name), method="tat", tau=tau).constants[name]
@@ -174,7 +178,7 @@ class SmoothBalls:
 
 
 def _hermite(n: int, z: Ball) -> Ball:
-    """The Hermite polynomial of leading coefficient 1; its mean square is n!."""
+    """The Hermite polynomial He_n with leading coefficient 1; its mean square is n!."""
     before, now = 0 * z, 1 + 0 * z
     for k in range(n):
         before, now = now, z * now - k * before

@@ -1,4 +1,4 @@
-"""Section 5 and Appendix E: what can be said of tables of accuracies without their experiments is arithmetic."""
+"""Section 5 and Appendix E: arithmetic of the tables of accuracies, without their experiments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .paper import PAPER
 
 TRAINED = "accuracies of networks trained on ImageNet or CIFAR-10; the training cannot be repeated here"
 
-PRINTED_NUMBERS = "the accuracies are taken as printed: that the text repeats its tables is checked, not that a training gives them"
+PRINTED_NUMBERS = "the accuracies are taken as printed; the text is compared with the tables only"
 
 TABLE_4 = {  # (depth, optimiser): ResNet, w = 0, w = .8 after 90 epochs; the same after 180
     (50, "K-FAC"): ("76.4", "74.6", "76.4", "76.6", "76.0", "77.0"), (50, "SGD"): ("76.3", "71.0", "76.0", "76.6", "72.3", "76.8"),
@@ -22,7 +22,7 @@ TABLE_9 = {(50, 1): ("76.0", "76.7"), (50, 2): ("77.3", "77.9"), (101, 1): ("76.
 
 
 def _gap(bench: Bench, high: str, low: str, printed: str, what: str) -> Evidence:
-    """Printed numbers, in decimals as they are."""
+    """Whether high - low = printed, in exact decimals."""
     return bench.exact(sp.Rational(high) - sp.Rational(low) - sp.Rational(printed), f"{what}: {high} - {low} = {printed}")
 
 

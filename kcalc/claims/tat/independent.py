@@ -1,4 +1,4 @@
-"""A path of its own: activations, Gaussian integrals and networks in which nothing of the calculus under check is used."""
+"""Activations, Gaussian integrals and networks that are independent of the library."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def tailored(slope: float) -> Function:
 
 
 def tailored_rectifier(slope: float) -> Activation:
-    """The same as an activation of the calculus; Q(q) = q, so that sums of branches of unequal depth are normalised ones."""
+    """:func:`tailored` as an activation of the library; Q(q) = q."""
     scale = math.sqrt(2 / (1 + slope**2))
     return abrelu(slope * scale, scale)
 
@@ -125,7 +125,10 @@ def pair(f: Function, g: Function, c: float, q1: float = 1.0, q2: float = 1.0) -
 
 
 def homogeneous_pair(f: Function, g: Function, c: float) -> float:
-    """The same for f(s x) = s f(x), s > 0, with a kink at 0, and q = 1: an integral over the angle, E r^2 = 2, split at the kinks."""
+    """E f(u) g(v) at q = 1 for f and g with f(s x) = s f(x), s > 0, and a kink at 0.
+
+    It is an integral over the angle, split at the kinks, times E r^2 = 2.
+    """
     t = math.acos(c)
     kinks = sorted({-math.pi / 2, math.pi / 2, t - math.pi / 2, t + math.pi / 2, 3 * math.pi / 2})
     nodes, weights = np.polynomial.legendre.leggauss(24)
@@ -141,15 +144,16 @@ def homogeneous_pair(f: Function, g: Function, c: float) -> float:
 
 @dataclass(frozen=True)
 class Dag:
-    """Combined layers and normalised sums of affine layers: ``nodes`` are ("phi", (parent,), ()) or ("sum", parents, squares of weights).
+    """A network of combined layers and normalised sums of affine layers.
 
+    ``nodes`` are ("phi", (parent,), ()) or ("sum", parents, squares of weights).
     Node 0 is the input; ``squares`` are fractions of small whole numbers that add up to 1.
     """
 
     nodes: tuple[tuple[str, tuple[int, ...], tuple[Any, ...]], ...]
 
     def values(self, start: Any, r: Function, number: Function = float, mix: Function | None = None) -> list[Any]:
-        """The value of every node, r at nonlinear ones: the recipe for U_{f,r}."""
+        """The value of every node by the definition of U_{f,r}: r at nonlinear layers."""
         found = [start]
         for kind, parents, squares in self.nodes:
             if kind == "phi":
@@ -180,7 +184,7 @@ class Dag:
         return found[-1]
 
     def network(self, phi: str | Activation) -> Network:
-        """The same as a network: an affine layer before every nonlinear layer, and one for every term of a sum."""
+        """The library's network: an Affine before every nonlinear layer and every addend."""
         steps: list[tuple[str, Layer, tuple[str, ...]]] = [("n0", Input(), ())]
         for i, (kind, parents, squares) in enumerate(self.nodes, 1):
             affine = tuple(f"w{i}_{j}" for j in range(len(parents)))
@@ -222,7 +226,10 @@ def random_dag(rng: np.random.Generator, size: int = 10) -> Dag:
 
 
 def small_network(rng: np.random.Generator, layers: int = 8, phi: str = "relu") -> Network:
-    """A random network of so few layers that all subsets of them can be looked at: affine and nonlinear layers, sums, second heads."""
+    """A random network with few layers, so that all subsets can be enumerated.
+
+    It has affine and nonlinear layers, sums, and several outputs.
+    """
     steps: list[tuple[str, Layer, tuple[str, ...]]] = [("x", Input(), ())]
     for i in range(layers):
         nodes = [step[0] for step in steps]
@@ -265,7 +272,7 @@ def subnetworks(net: Network) -> tuple[tuple[frozenset[Node], Node, Node], ...]:
 
 
 def read(net: Network, members: frozenset[Node], entry: Node, start: Any, r: Function) -> Mapping[Node, Any]:
-    """The recipe for U_{g,r} on a set of layers: {node: value}."""
+    """{node: value} on a set of layers by the definition of U_{g,r}."""
     values = {entry: start}
     for name, op, parents in net.operations:
         if name not in members:

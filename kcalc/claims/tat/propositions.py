@@ -129,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _psi(c: float, time: float) -> float:
-    """The flow by a Runge-Kutta method, in the angle: dt/ds = -(sin t - t cos t)/sin t."""
+    """The flow psi by a Runge-Kutta method in the angle: dt/ds = -(sin t - t cos t)/sin t."""
     angle = math.acos(c)
     run = integrate.solve_ivp(lambda _, t: -(np.sin(t) - t * np.cos(t)) / np.sin(t), (0, time), [angle], "DOP853", rtol=1e-12, atol=1e-14)
     return float(np.cos(run.y[0, -1]))

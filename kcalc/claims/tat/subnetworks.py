@@ -112,7 +112,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _composes(pair: tuple[Any, Any], pairs: set[tuple[Any, Any]]) -> bool:
-    """Whether (entry, exit) is the first or second part of a composition that is a subnetwork itself."""
+    """Whether a subnetwork composes with another one to a larger subnetwork."""
     entry, out = pair
     return any((e == out and (entry, o) in pairs) or (o == entry and (e, out) in pairs) for e, o in pairs)
 

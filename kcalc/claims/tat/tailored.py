@@ -1,4 +1,4 @@
-"""Section 4 and what 5.4 says of the edge of chaos: tailored rectifiers and smooth activations, their conditions."""
+"""Sections 4 and 5.4: conditions for tailored rectifiers and smooth activations, edge of chaos."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOPES = (0.0, 0.3, 0.9, 1.5, 3.0, -0.4)
 
 
 def exact_tailored_map() -> tuple[sp.Expr, sp.Symbol, sp.Symbol]:
-    """C of a leaky ReLU of slope a at c = cos t by its definition: cos(u) cos(u - t) over the angle, piece by piece. (map, t, a)."""
+    """(map, t, a): C of a leaky ReLU of slope a at c = cos t, as an integral over the angle."""
     t, a, u = sp.symbols("t a u", positive=True)
     primitive = u * sp.cos(t) / 2 + sp.sin(2 * u - t) / 4
     both = primitive.subs(u, sp.pi / 2) - primitive.subs(u, t - sp.pi / 2)  # both inputs positive; as much again both negative
@@ -177,7 +177,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         phi, slope, bend = transformed(name, shape(vanilla(10, name), method="tat", tau=0.3).constants[name])
         found += [one(lambda z: phi(z) * slope(z) * z), one(lambda z: bend(z) ** 2), one(lambda z: slope(z) ** 2)]  # noqa: B023
         truth += [1.0, 0.03, 1.0]
-    yield bench.equal(found, truth, "what shaping finds solves the system, tau/L = .03", 1e-10)
+    yield bench.equal(found, truth, "the constants of shaping solve the system, tau/L = .03", 1e-10)
 
 
 @PAPER.claim(

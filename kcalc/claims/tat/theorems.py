@@ -20,7 +20,7 @@ NAMES = tuple(SMOOTH_BALLS)
 
 
 def _pairs(bench: Bench, count: int) -> list[tuple[str, Dag]]:
-    """Slopes and networks: chains for the first few, random networks then."""
+    """(slope, network): chains first, then random networks."""
     out = []
     for i in range(count):
         dag = chain_of(int(bench.rng.integers(1, 12))) if i < 5 else random_dag(bench.rng, int(bench.rng.integers(3, 12)))
@@ -48,7 +48,7 @@ def _against_calculus(bench: Bench, pairs: list[tuple[str, Dag]]) -> Evidence:
         whole = c_map(dag.network(tailored_rectifier(a)))
         found.append([whole(c), whole.derivative(1)(c)])
         truth.append([value, first])
-    return bench.equal(found, truth, "C_f and C_f' of the calculus are those of the networks that the enclosures are of", 1e-11)
+    return bench.equal(found, truth, "C_f and C_f' of the calculus against the networks used for enclosures", 1e-11)
 
 
 @PAPER.claim(
@@ -163,7 +163,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def slope_one_maps(bench: Bench, count: int) -> list[PowerMap]:
-    """All positive definite maps with C(1) = C'(1) = 1 arise so: any p without constant term, mixed with the constant 1."""
+    """Random positive definite maps with C(1) = C'(1) = 1.
+
+    All such maps are mixtures of a map with C(0) = 0 and the constant 1.
+    """
     out = []
     for C in power_maps(bench.rng, count, zero=True):
         share = 1 / float(C.derivative(1)(1.0))

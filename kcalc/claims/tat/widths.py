@@ -1,4 +1,4 @@
-"""Theorems 3 and 4 (App. A.1): how wide networks must be for their kernels to be near the limit, measured."""
+"""Theorems 3 and 4 (App. A.1): measured widths at which kernels are near their limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from .paper import PAPER
 
 
 def kernels(rng: np.random.Generator, phi: Function, start: Sequence[float], width: int, depth: int, draws: int) -> np.ndarray:
-    """kappa^L(x_1, x_2) of networks drawn: given a layer, the rows of W x are independent with the layer's empirical kernel."""
+    """kappa^L(x_1, x_2) of random networks, (draws,).
+
+    Given a layer, the rows of W x are independent normals whose covariance is the layer's empirical
+    kernel.
+    """
     out = np.empty(draws)
     for i in range(draws):
         first, cross, second = start
@@ -34,7 +38,7 @@ def kernels(rng: np.random.Generator, phi: Function, start: Sequence[float], wid
 
 
 def rarely(bench: Bench, failures: int, draws: int, delta: float, what: str, **data: float) -> Evidence:
-    """Whether a frequency may be that of a probability <= delta: it exceeds delta by at most the threshold's standard errors.
+    """Whether failures / draws exceeds ``delta`` by at most the threshold in standard errors.
 
     Undecided where there are so few draws that all of them could fail.
     """
@@ -105,7 +109,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _one_layer(width: int, epsilon: float) -> float:
-    """P(|kappa^1 - 1| <= epsilon) for one layer of ReLUs and x_1 = x_2: (2/n) chi^2 of as many as are positive, summed exactly."""
+    """P(|kappa^1 - 1| <= epsilon) for one layer of ReLUs and x_1 = x_2, summed exactly.
+
+    kappa^1 is (2/n) chi^2 with as many degrees of freedom as units are positive.
+    """
     k = np.arange(1, width + 1)
     low, high = (1 - epsilon) * width / 2, (1 + epsilon) * width / 2
     return float((stats.binom.pmf(k, width, 0.5) * (stats.chi2.cdf(high, k) - stats.chi2.cdf(low, k))).sum())
