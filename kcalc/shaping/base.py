@@ -240,7 +240,8 @@ def _drawable(network: Network) -> Any:
 
 def replace_activations(network: Network, activations: Mapping[Node, Activation]) -> Network:
     """The network with other activations at the given nodes."""
-    return network.map_layers(lambda node, layer: L.Nonlinear(activations[node]) if node in activations else layer)
+    layers = {phi: L.Nonlinear(phi) for phi in dict.fromkeys(activations.values())}
+    return network.map_layers(lambda node, layer: layers[activations[node]] if node in activations else layer)
 
 
 def prepared(
