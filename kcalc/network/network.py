@@ -20,7 +20,7 @@ from .blocks import Block, cut_nodes, find_blocks, same_structure
 from .frozen_graph import frozen_graph, notes_of
 from .notes import CARRIED, Note
 from .preactivation import preactivated_steps
-from .primitives import Operation, Post, by_node, operations
+from .primitives import Operation, Post, operations
 from .validation import Step, check_outputs, infer_features, ordered_nodes, read_nodes, read_steps, readers_of
 
 if TYPE_CHECKING:
@@ -97,10 +97,9 @@ class Network:
         """The network as primitives, which calculi interpret: see :mod:`kcalc.network.primitives`."""
         return tuple(operations(self.steps(), self._features))
 
-    @cached_property
-    def operations_of(self) -> Mapping[Node, Sequence[Operation]]:
-        """{node: its operations in order}."""
-        return by_node(self.operations)
+    def operations_of(self, node: Node) -> tuple[Operation, ...]:
+        """The operations of one node."""
+        return tuple(operations([(node, self._layers[node], self._parents[node])], self._features))
 
     def layer(self, node: Node) -> Any:
         """The layer of a node, whose kind the caller knows. Raises: KcalcError naming the nearest nodes if there is none of that name."""
