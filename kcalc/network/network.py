@@ -99,7 +99,7 @@ class Network:
 
     def operations_of(self, node: Node) -> tuple[Operation, ...]:
         """The operations of one node."""
-        return tuple(operations([(node, self._layers[node], self._parents[node])], self._features))
+        return tuple(operations([(node, self.layer(node), self._parents[node])], self._features))
 
     def layer(self, node: Node) -> Any:
         """The layer of a node, whose kind the caller knows. Raises: KcalcError naming the nearest nodes if there is none of that name."""

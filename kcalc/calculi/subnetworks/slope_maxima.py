@@ -192,7 +192,8 @@ class MaximalSlope(Approximable):
         """
         self.network.layer(node)
         logs, shape = self._evaluate(psi, [self._set.from_inputs(node)])
-        return np.exp(logs[0]).reshape(shape)[()]
+        with np.errstate(over="ignore"):
+            return np.exp(logs[0]).reshape(shape)[()]
 
     def _log_and_slope(self, log_psi: float) -> tuple[float, float]:
         logs, degrees = self._program([np.array([log_psi])], self._set.monomials)
