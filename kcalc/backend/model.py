@@ -372,4 +372,4 @@ def _source(network: Any) -> tuple[Network, dict[Node, Initialiser]]:
     if isinstance(network, Shaping):
         return mirrored_network(network)
     require_network(network)
-    return network, {}
+    return network.written_out(), {}

@@ -557,6 +557,36 @@ def _positive(layer: Layer, name: str) -> None:
         raise _fail(layer, f"{name} must be > 0, got {value}")
 
 
+def layer_of(op: Primitive) -> Layer | None:
+    """The layer that is made of one primitive; None where there is none."""
+    match op:
+        case P.Fresh():
+            return Affine(**{item.name: getattr(op, item.name) for item in fields(Affine)})
+        case P.Post():
+            return Nonlinear(op.activation)
+        case P.Mix():
+            return Sum(op.weights) if len(op.weights) > 1 else Scale(*op.weights)
+        case P.Join():
+            return Concat(op.channels)
+        case P.Prod():
+            return Product()
+        case P.Norm(over="channels"):
+            return LayerNorm() if op.centred else RMSNorm()
+        case P.Norm(over="positions"):
+            return GroupNorm(op.groups)
+        case P.Norm():
+            return BatchNorm(op.batch_c)
+        case P.Blend(matrix=matrix) if matrix is not None:
+            return TokenMix(matrix)
+        case P.Window():
+            return Pool(op.pooling, op.window, op.stride, op.padding)
+        case P.Mask():
+            return Dropout(op.rate)
+        case P.Reshape():
+            return Flatten()
+    return None
+
+
 def _symbolic(value: Any) -> bool:
     return isinstance(value, sp.Basic) and bool(value.free_symbols)
 

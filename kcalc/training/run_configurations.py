@@ -155,7 +155,7 @@ def _replaced(network: Network, phi: Any) -> Network:
     if phi is None:
         return network
     chosen = Nonlinear(phi)
-    return network.map_layers(lambda _, layer: chosen if isinstance(layer, Nonlinear) else layer)
+    return network.written_out().map_layers(lambda _, layer: chosen if isinstance(layer, Nonlinear) else layer)
 
 
 def _edge_targets(network: Network, phi: Any) -> dict[str, Any]:
