@@ -74,6 +74,10 @@ def test_a_layer_of_several_primitives_is_the_layers_it_is_made_of() -> None:
     assert kc.maximal_slope(plain)(1.3) == kc.maximal_slope(written)(1.3)
     assert kc.maximal(plain, lambda x: x**2)(0.9) == kc.maximal(written, {"tanh": lambda x: x**2})(0.9)
     assert str(kc.c_map(one).symbolic()) == str(kc.c_map(many).symbolic())
+    for net in (plain, written):
+        with pytest.raises(kc.KcalcError, match="at node 'g' has a slope > 1, .* cut the network there"):
+            kc.maximal_curvature(net)
+    assert [(s.entry, s.exit) for s in kc.subnetworks(plain).nonlinear] == [(s.entry, s.exit) for s in kc.subnetworks(written).nonlinear]
 
 
 def test_pairs_of_positions_follow_it_too() -> None:

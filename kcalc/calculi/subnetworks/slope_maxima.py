@@ -22,8 +22,8 @@ from ...foundation.printing import marked, plain
 from ...foundation.process_state import cached_property
 from ...foundation.symbols import kappa as common_curvature
 from ...maps.maps import Approximable, Assumption
-from ...network.layers import Product
 from ...network.network import Network, Step
+from ...network.primitives import Prod, owner
 from ..factored import ONE, Array, Factors, LogProgram, Monomial
 from ..slopes import Slopes, polynomial_texts
 from .forward import HIDDEN, Bounds, ForwardSlope, as_slopes, depths_text, newton
@@ -330,10 +330,11 @@ class MaximalCurvature:
     def __init__(self, network: Network, q: Any = None) -> None:
         self.network = network
         self._set = Polynomials(network, q, False)
-        steep = next(iter((*self._set.calculus.normalisations, *network.nodes_of(Product))), None)
+        products = (node for node, op, _ in network.operations if isinstance(op, Prod))
+        steep = next(map(owner, (*self._set.calculus.normalisations, *products)), None)
         if steep is not None:
             kind = type(network.layer(steep)).__name__
-            remedy = "cut the network there" if kind == "Product" else "leave out q"
+            remedy = "leave out q" if steep in self._set.calculus.centring else "cut the network there"
             raise KcalcError(f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only where all slopes are 1; {remedy}")
 
     @property
