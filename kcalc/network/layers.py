@@ -23,8 +23,8 @@ from . import primitives as P
 from .primitives import Primitive, Program, Reads
 
 __all__ = [
-    "KINDS", "Affine", "Attend", "BatchNorm", "Concat", "Dropout", "Embedding", "Flatten", "GroupNorm", "Identity", "Input", "Layer",
-    "LayerNorm", "Nonlinear", "Opaque", "Pool", "Positions", "Product", "RMSNorm", "Scale", "Sum", "TokenMix",
+    "KINDS", "Affine", "Attend", "BatchNorm", "Concat", "Dropout", "Embedding", "Flatten", "GatedUnit", "GroupNorm", "Identity", "Input",
+    "Layer", "LayerNorm", "Nonlinear", "Opaque", "Pool", "Positions", "Product", "RMSNorm", "Scale", "Sum", "TokenMix",
 ]  # fmt: skip
 
 Number = Any
@@ -267,6 +267,28 @@ class Product(Layer):
 
     def lowered(self, reads: Reads) -> Primitive:
         return P.Prod(origin=self)
+
+
+@dataclass(frozen=True)
+class GatedUnit(Layer):
+    """``value * phi(gate)`` of two inputs, value and gate.
+
+    With an Affine on each input it is a gated linear unit: GLU with ``"sigmoid"``, SwiGLU with ``"swish"``, GEGLU with ``"gelu"``
+    [Dauphin et al. 2017; Shazeer 2020].
+    """
+
+    activation: Activation
+    arity: ClassVar[tuple[float, float]] = (2, 2)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, activation: Any) -> None: ...
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activation", activation(self.activation))
+
+    def lowered(self, reads: Reads) -> Program:
+        return [(P.Post(activation=self.activation, origin=self), (1,)), (P.Prod(origin=self), (0, 2))]
 
 
 @dataclass(frozen=True)
@@ -594,7 +616,7 @@ def _symbolic(value: Any) -> bool:
 KINDS: dict[str, type[Layer]] = {
     kind.__name__: kind
     for kind in (
-        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, LayerNorm, RMSNorm, BatchNorm, GroupNorm, TokenMix, Pool,
+        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, GatedUnit, LayerNorm, RMSNorm, BatchNorm, GroupNorm, TokenMix, Pool,
         Dropout, Flatten, Identity, Opaque, Embedding, Positions, Attend,
     )
 }  # fmt: skip
