@@ -11,7 +11,6 @@ import pytest
 import kcalc as kc
 from kcalc.shaping import METHODS, TARGETS
 
-
 LAZY = """
 import sys, kcalc
 assert not {"kcalc.calculi", "kcalc.shaping", "kcalc.backend", "kcalc.claims"} & set(sys.modules)
