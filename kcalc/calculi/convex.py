@@ -131,7 +131,14 @@ class ConvexCalculus(ABC, Generic[State]):
 
     def of_node(self, node: Node, inputs: Sequence[State]) -> State:
         """The state of a node from those that it reads, in slot order."""
-        return emitted(self.network.operations_of(node), self.rule, dict(zip(self.network.parents(node), inputs, strict=True)))
+        steps = self.network.operations_of(node)
+        if len(steps) == 1:
+            return inputs[0] if steps[0].primitive is None else self._rule(steps[0].primitive, node, inputs)
+        return emitted(steps, self._rule, dict(zip(self.network.parents(node), inputs, strict=True)))
+
+    @cached_property
+    def _rule(self) -> Any:
+        return self.rule  # looked up once: a dispatching method is made anew at every look
 
     def read(self) -> dict[Node, State]:
         """The state of every node."""

@@ -75,8 +75,7 @@ class Layer:
     def free_symbols(self) -> set[sp.Symbol]:
         """The SymPy symbols in the layer's numbers, and in the constants of its activation."""
         found: set[Any] = set()
-        for item in fields(self):
-            value = getattr(self, item.name)
+        for value in vars(self).values():
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, sp.Basic | Activation):
                     found |= part.free_symbols
@@ -88,8 +87,7 @@ class Layer:
 
     def mapped(self, change: Callable[[Any], Any]) -> Layer:
         """The layer with ``change`` applied to the value of every field, to each entry of a tuple."""
-        given = {item.name: getattr(self, item.name) for item in fields(self)}
-        return type(self)(**{name: tuple(map(change, v)) if isinstance(v, tuple) else change(v) for name, v in given.items()})
+        return type(self)(**{name: tuple(map(change, v)) if isinstance(v, tuple) else change(v) for name, v in vars(self).items()})
 
     def lowered(self, reads: Reads) -> Primitive | Program | None:
         """The layer as primitives (:mod:`kcalc.network.primitives`): one, a program of several, or None where it passes its input on."""
@@ -164,8 +162,7 @@ class Affine(Layer):
             raise _fail(self, f"sigma_b = {self.sigma_b} needs bias=True")
 
     def lowered(self, reads: Reads) -> Primitive:
-        given = {item.name: getattr(self, item.name) for item in fields(self)}
-        return P.Fresh(**given, reads=reads.channels[0], origin=self)
+        return P.Fresh(**vars(self), reads=reads.channels[0], origin=self)
 
 
 @dataclass(frozen=True)
