@@ -157,3 +157,8 @@ def test_readers_of_what_is_passed_on_count_for_the_node_that_passed_it_on() -> 
 
 def test_every_layer_but_opaque_says_what_it_is_made_of() -> None:
     assert [kind for kind, layer in L.KINDS.items() if "lowered" not in vars(layer)] == ["Opaque"]
+
+
+def test_a_layer_with_a_primitive_of_its_own_stays() -> None:
+    net = kc.Network.from_steps([("x", L.Input(8), ()), ("p", L.Positions(), ("x",)), ("n", UnitNorm(0.7), ("p",))], ["n"])
+    assert list(net.written_out()) == ["x", "p", "n.1", "n"]
