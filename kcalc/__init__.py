@@ -4,48 +4,80 @@ Give it a network as a directed acyclic graph; it derives local and global Q/C m
 them the constants that make the network trainable. jax, matplotlib and torch are imported only when they are used.
 """
 
-from . import activations, claims
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from . import activations
 from .activations import Activation, activation
 from .activations import gains as gains
 from .activations.gains import gain
 from .activations.gaussian_expectations import expectation, pair_expectation
-from .backend import Model, coordinate_check, lsuv, normalise_locations, scale_output, to_jax, wli
-from .calculi.attention.sampled import Sampling
-from .calculi.batches import large_batch
-from .calculi.comparison import MapComparison, compare
-from .calculi.fluctuations import Fluctuations, fluctuations
-from .calculi.global_maps import c_map, node_values, q_map, q_values, token_map
-from .calculi.gradients import Gradients, gradients
-from .calculi.learnable import learnable_kernel
-from .calculi.moments import Moments, crelu_budget, depth_stability, moments, moments_at_depth
-from .calculi.ntk import ntk
-from .calculi.scaling import Scaling, scaling
-from .calculi.slopes import slope_polynomial
-from .calculi.smoothness import ResidualSpectrum, Smoothness, activation_bounds, residual_spectrum, smoothness
-from .calculi.subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope, subnetworks
 from .foundation import symbols
 from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
-from .interchange import Reading, load_json, read, save_json
 from .matrices import spectrum as spectrum
 from .network import architectures, layers, token_mixing
 from .network.combinators import chain, repeat, residual
 from .network.network import Network
 from .network.skips import averaging_shortcuts, skip_network
-from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
 from .report import report
-from .shaping import (
-    Constants,
-    Shaping,
-    depth_limit,
-    equivalent_parameters,
-    phase_diagram,
-    residual_blocks,
-    shape,
-    vanilla_maps,
-    with_residual_weights,
-)
-from .verification import empirical_ntk, hessian_blocks, verify_kernels
 from .version import __version__
+
+if TYPE_CHECKING:
+    from . import claims
+    from .backend import Model, coordinate_check, lsuv, normalise_locations, scale_output, to_jax, wli
+    from .calculi.attention.sampled import Sampling
+    from .calculi.batches import large_batch
+    from .calculi.comparison import MapComparison, compare
+    from .calculi.fluctuations import Fluctuations, fluctuations
+    from .calculi.global_maps import c_map, node_values, q_map, q_values, token_map
+    from .calculi.gradients import Gradients, gradients
+    from .calculi.learnable import learnable_kernel
+    from .calculi.moments import Moments, crelu_budget, depth_stability, moments, moments_at_depth
+    from .calculi.ntk import ntk
+    from .calculi.scaling import Scaling, scaling
+    from .calculi.slopes import slope_polynomial
+    from .calculi.smoothness import ResidualSpectrum, Smoothness, activation_bounds, residual_spectrum, smoothness
+    from .calculi.subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope, subnetworks
+    from .interchange import Reading, load_json, read, save_json
+    from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
+    from .shaping import (
+        Constants,
+        Shaping,
+        depth_limit,
+        equivalent_parameters,
+        phase_diagram,
+        residual_blocks,
+        shape,
+        vanilla_maps,
+        with_residual_weights,
+    )
+    from .verification import empirical_ntk, hessian_blocks, verify_kernels
+
+# rooms that are imported when one of their names is first used
+_ROOMS = {
+    "backend": "Model coordinate_check lsuv normalise_locations scale_output to_jax wli",
+    "calculi.attention.sampled": "Sampling",
+    "calculi.batches": "large_batch",
+    "calculi.comparison": "MapComparison compare",
+    "calculi.fluctuations": "Fluctuations fluctuations",
+    "calculi.global_maps": "c_map node_values q_map q_values token_map",
+    "calculi.gradients": "Gradients gradients",
+    "calculi.learnable": "learnable_kernel",
+    "calculi.moments": "Moments crelu_budget depth_stability moments moments_at_depth",
+    "calculi.ntk": "ntk",
+    "calculi.scaling": "Scaling scaling",
+    "calculi.slopes": "slope_polynomial",
+    "calculi.smoothness": "ResidualSpectrum Smoothness activation_bounds residual_spectrum smoothness",
+    "calculi.subnetworks": "maximal maximal_c_value maximal_curvature maximal_slope subnetworks",
+    "interchange": "Reading load_json read save_json",
+    "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
+    "shaping": "Constants Shaping depth_limit equivalent_parameters phase_diagram residual_blocks shape vanilla_maps with_residual_weights",
+    "verification": "empirical_ntk hessian_blocks verify_kernels",
+}
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
+_PACKAGES = {"claims", "plotting", *(room.partition(".")[0] for room in _ROOMS)}
 
 __all__ = [
     "Activation",
@@ -133,6 +165,16 @@ __all__ = [
     "with_residual_weights",
     "wli",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

@@ -123,7 +123,7 @@ def _of_network(network: Network, widgets: Any) -> tuple[dict[str, Any], Maker]:
     def make(values: dict[str, Any]) -> Network:
         made, phi, weight = network, values["activation"], values.get("shortcut_weight", GIVEN)
         if phi != GIVEN:
-            made = made.map_layers(lambda node, layer: Nonlinear(phi), Nonlinear)
+            made = made.written_out().map_layers(lambda node, layer: Nonlinear(phi), Nonlinear)
         return made if weight == GIVEN else with_residual_weights(made, shortcut_weight=float(weight))
 
     return controls, make

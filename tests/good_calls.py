@@ -209,6 +209,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     # networks
     "Network.isomorphic": lambda: good(vanilla()),
     "Network.layer": lambda: good("affine_1"),
+    "Network.operations_of": lambda: good("affine_1"),
     "Network.parents": lambda: good("affine_1"),
     "Network.map_layers": lambda: good(lambda _, layer: layer),
     "Network.nodes_of": lambda: good(L.Affine),
@@ -253,6 +254,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     "MaximalCurvature.inverse": lambda: good(0.5),
     "MaximalCValue.active": lambda: good(0.5),
     "MaximalSlope.__call__": lambda: good(1.05),
+    "MaximalSlope.slope_to": lambda: good("affine_1", 1.05),
     "MaximalCurvature.__call__": lambda: good(0.1),
     "MaximalCValue.inverse": lambda: good(0.5),
     "Limit.matrix": lambda: good(3),

@@ -83,13 +83,15 @@ def network(rng: random.Random) -> kc.Network:
     steps: list[tuple[Any, Any, tuple[Any, ...]]] = []
     for _ in range(rng.randint(1, 2)):
         steps.append((label(len(steps)), L.Input(rng.choice([None, 8]), rng.choice([None, (9, 7)])), ()))
-    single = [kind for kind in L.KINDS if kind not in ("Input", "Sum", "Concat", "Product")]
+    single = [kind for kind in L.KINDS if kind not in ("Input", "Sum", "Concat", "Product", "GatedUnit")]
     for _ in range(rng.randint(2, 14)):
         nodes = [node for node, _, _ in steps]
         recent = nodes[-3:]
         if rng.random() < 0.3:
             parents = tuple(rng.choice(recent) for _ in range(rng.randint(2, 3)))
             made = rng.choice([L.Sum(), L.Sum(tuple(number(rng) for _ in parents)), L.Product(), L.Concat()])
+            if isinstance(made, L.Product) and len(parents) == 2 and rng.random() < 0.5:
+                made = L.GatedUnit(layer(rng, "Nonlinear").activation)
         else:
             parents, made = (rng.choice(recent),), layer(rng, rng.choice(single))
         steps.append((label(len(steps)), made, parents))

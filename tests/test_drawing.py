@@ -319,7 +319,7 @@ def test_layer_texts_are_short():
         L.Sum(): "+", L.Product(): "×", L.Concat(): "concat", L.Scale(0.5): "× 0.5", L.Scale(w): "× $w$", L.LayerNorm(): "LayerNorm",
         L.RMSNorm(): "RMSNorm", L.BatchNorm(): "BatchNorm", L.GroupNorm(2): "GroupNorm", L.Pool("max", 3, 2): "max pool 3×3 /2",
         L.Pool("weighted_mean"): "weighted mean pool", L.Dropout(0.1): "dropout 0.1", L.Flatten(): "flatten", L.Identity(): "identity",
-        L.Opaque("Custom", "unknown"): "? Custom", L.TokenMix(((1.0,),)): "TokenMix",
+        L.Opaque("Custom", "unknown"): "? Custom", L.TokenMix(((1.0,),)): "TokenMix", L.GatedUnit("swish"): "× swish",
     }  # fmt: skip
     assert {kind.__name__ for kind in map(type, expected)} == set(L.KINDS)
     for layer, text in expected.items():

@@ -233,3 +233,14 @@ def test_a_layer_norm_makes_the_longest_path_steeper_than_its_depth() -> None:
     assert repr(forward) == "ForwardSlope(8 nodes, depth 2)"
     with pytest.raises(kc.KcalcError, match="must exceed 2.15"):
         forward.inverse(2.1)
+
+
+@pytest.mark.parametrize("q", QS)
+@pytest.mark.parametrize("seed", range(24))
+def test_the_slope_to_every_node_from_the_polynomials_of_its_dominators(seed: int, q: Fraction | None) -> None:
+    net = mixing_network(seed)
+    mu = kc.maximal_slope(net, None if q is None else float(q))
+    for psi in (1.0, 1.3, 7.0):
+        truth = slopes(net, psi, q)
+        for node in net:
+            assert mu.slope_to(node, psi) == pytest.approx(float(truth[node].value), rel=1e-12), (node, psi)

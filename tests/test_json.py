@@ -29,6 +29,9 @@ NETWORKS = {
     "expression": A.vanilla(2, kc.activation(sp.Piecewise((x, x > 1), (sp.tanh(x) + sp.Rational(1, 3), True)), name="mine")),
     "shaped": kc.shape(A.vanilla(4), "tanh").network,
     "kinked": kc.shape(A.vanilla(4), "relu").network,
+    "gated": kc.Network.from_steps([
+        ("x", L.Input(8), ()), ("u", L.Affine(4), ("x",)), ("v", L.Affine(4), ("x",)), ("g", L.GatedUnit("swish"), ("u", "v")),
+    ]),
     "twice": kc.Network.from_steps([(0, L.Input(), ()), (1, L.Affine(), (0,)), (2, L.Sum((1, sp.pi)), (1, 1))]),
     "all layers": kc.chain(
         L.Input(3, (8, 8)), L.Affine(4, kernel=(3, 5), stride=2, padding=(1, 2), groups=1, bias=False), L.BatchNorm(), L.Pool("max", 2, 2),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 import pytest
 from pipeline_networks import case
 
 import kcalc as kc
 from kcalc.network import primitives as P
+from kcalc.network.layers import layer_of
 from kcalc.network.primitives import Inner, owner, reader_counts
 
 L = kc.layers
@@ -72,6 +74,10 @@ def test_a_layer_of_several_primitives_is_the_layers_it_is_made_of() -> None:
     assert kc.maximal_slope(plain)(1.3) == kc.maximal_slope(written)(1.3)
     assert kc.maximal(plain, lambda x: x**2)(0.9) == kc.maximal(written, {"tanh": lambda x: x**2})(0.9)
     assert str(kc.c_map(one).symbolic()) == str(kc.c_map(many).symbolic())
+    for net in (plain, written):
+        with pytest.raises(kc.KcalcError, match="at node 'g' has a slope > 1, .* cut the network there"):
+            kc.maximal_curvature(net)
+    assert [(s.entry, s.exit) for s in kc.subnetworks(plain).nonlinear] == [("x", "y")]
 
 
 def test_pairs_of_positions_follow_it_too() -> None:
@@ -79,6 +85,39 @@ def test_pairs_of_positions_follow_it_too() -> None:
     kernels = [kc.ntk(networks(gated, (3, 3)), spatial="exact") for gated in (True, False)]
     for found, wanted in ((k[0], k[1]) for k in zip(*((K.matrix(images), K.nngp.matrix(images)) for K in kernels), strict=True)):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_it_runs_is_shaped_and_is_written_out_as_the_layers_it_is_made_of() -> None:
+    one, many = networks(True), networks(False)
+    assert one.written_out().isomorphic(many) and many.written_out() is many
+    assert [node for node in one.written_out() if node not in one] == ["g.1", "n.1"]
+    x = np.random.default_rng(0).standard_normal((5, 8))
+    models = [kc.to_jax(network) for network in (one, many)]
+    params = models[1].init(jax.random.key(0))
+    np.testing.assert_array_equal(*(model.apply(params, x) for model in models))
+    assert kc.gradients(one).chi == {"g": kc.gradients(many).chi["t"]}
+    shaped, wanted = (kc.shape(network, "softplus", zeta=2.3) for network in (one, many))
+    assert (shaped.residuals, shaped.network.isomorphic(wanted.network)) == (wanted.residuals, True)
+    kernels = [kc.learnable_kernel(network) for network in (one, many)]
+    np.testing.assert_allclose(*(kernel(kernel.init(), x) for kernel in kernels), rtol=1e-12)
+    rows, others = (kc.compare({"net": network}, activations=["tanh", "relu"]).rows for network in (one, many))
+    assert [(row.q, row.c, row.slope) for row in rows] == [(row.q, row.c, row.slope) for row in others]
+    assert rows[0].slope != rows[1].slope
+
+
+def test_labels_of_what_is_written_out_are_new() -> None:
+    steps = [("x", L.Input(8), ()), ("n.1", L.Affine(8), ("x",)), ("n", UnitNorm(0.7), ("n.1",))]
+    assert list(kc.Network.from_steps(steps, ["n"]).written_out()) == ["x", "n.1", "n.1'", "n"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_primitive_is_a_layer(seed: int) -> None:
+    network = case(seed).network
+    for node, op, _ in network.operations:
+        layer = network.layer(node)
+        if op is not None and not isinstance(layer, L.Input | L.Opaque):
+            again = layer_of(op)
+            assert again.lowered(P.Reads(node, network.parents(node), tuple(network.features[p] for p in network.parents(node)))) == op
 
 
 def test_messages_and_assumptions_name_the_layer() -> None:
@@ -106,7 +145,7 @@ def test_every_node_has_operations_in_an_order_that_can_be_run(seed: int) -> Non
         assert primitive is None or primitive.origin == network.layer(owner(node))
         done.add(node)
     assert set(network) <= done
-    assert set(network.operations_of) == set(network)
+    assert [step for node in network for step in network.operations_of(node)] == list(network.operations)
 
 
 def test_readers_of_what_is_passed_on_count_for_the_node_that_passed_it_on() -> None:
@@ -118,3 +157,8 @@ def test_readers_of_what_is_passed_on_count_for_the_node_that_passed_it_on() -> 
 
 def test_every_layer_but_opaque_says_what_it_is_made_of() -> None:
     assert [kind for kind, layer in L.KINDS.items() if layer.lowered is L.Layer.lowered] == ["Opaque"]
+
+
+def test_a_layer_with_a_primitive_of_its_own_stays() -> None:
+    net = kc.Network.from_steps([("x", L.Input(8), ()), ("p", L.Positions(), ("x",)), ("n", UnitNorm(0.7), ("p",))], ["n"])
+    assert list(net.written_out()) == ["x", "p", "n.1", "n"]

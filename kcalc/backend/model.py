@@ -381,4 +381,4 @@ def _source(network: Any) -> tuple[Network, dict[Node, Initialiser]]:
         source, mirrored = shaping
         return source, dict.fromkeys(mirrored, Mirrored())
     require_network(network)
-    return network, {}
+    return network.written_out(), {}

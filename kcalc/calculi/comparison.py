@@ -100,7 +100,7 @@ def compare(networks: Any, activations: Any = None, c: float = 0.0, q: float = 1
     for label, network in given:
         require_network(network)
         for name, phi in chosen:
-            changed = network if phi is None else network.map_layers(lambda node, layer, phi=phi: Nonlinear(phi), Nonlinear)
+            changed = network if phi is None else network.written_out().map_layers(lambda node, layer, phi=phi: Nonlinear(phi), Nonlinear)
             local = name or ", ".join(dict.fromkeys(phi.name for phi in network.activations))
             rows.append(_compared(label, local or "none", changed, cosine, size, assume_independent))
     return MapComparison(tuple(rows), cosine, size)

@@ -56,7 +56,10 @@ class ConvexCalculus(ABC, Generic[State]):
         if self._true:
             self.q, self.normalisations = _true_values(network, q)
         self.centring = frozenset(map(owner, self.normalisations))  # nodes with a slope of their own
-        self._reads = {node: reads for node, _, reads in network.operations}
+
+    @cached_property
+    def _reads(self) -> dict[Node, tuple[Node, ...]]:
+        return {node: reads for node, _, reads in self.network.operations}
 
     @abstractmethod
     def start(self) -> State:
@@ -131,7 +134,14 @@ class ConvexCalculus(ABC, Generic[State]):
 
     def of_node(self, node: Node, inputs: Sequence[State]) -> State:
         """The state of a node from those that it reads, in slot order."""
-        return emitted(self.network.operations_of[node], self.rule, dict(zip(self.network.parents(node), inputs, strict=True)))
+        steps = self.network.operations_of(node)
+        if len(steps) == 1:
+            return inputs[0] if steps[0].primitive is None else self._rule(steps[0].primitive, node, inputs)
+        return emitted(steps, self._rule, dict(zip(self.network.parents(node), inputs, strict=True)))
+
+    @cached_property
+    def _rule(self) -> Any:
+        return self.rule  # looked up once: a dispatching method is made anew at every look
 
     def read(self) -> dict[Node, State]:
         """The state of every node."""

@@ -27,6 +27,7 @@ from ..network import layers as L
 from ..network import primitives as P
 from ..network.compose import interpret, interpret_back, no_rule, require_network
 from ..network.network import Network, chosen_output
+from ..network.primitives import owner
 from .attention.backward import TokenBackward, added
 from .attention.exchangeable import ONE
 from .attention.structure import read_tokens
@@ -48,7 +49,7 @@ class Gradients(Tabled, Approximable):
     """E|d out_k / d node|^2 for inputs of the given q, infinite width, one channel ``k`` of ``output``.
 
     ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {Affine: E|d out_k / d parameters|^2} in the
-    NTK parameterisation, which add up to the tangent kernel at c = 1; ``chi``: {Nonlinear: E phi'(z)^2} with its pre-activation z. An
+    NTK parameterisation, which add up to the tangent kernel at c = 1; ``chi``: {activation: E phi'(z)^2} with its pre-activation z. An
     activation and the Affine that reads it together multiply the mean squared gradient by sigma_w^2 chi.
 
     Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all tokens. With ``g`` the sum over a node's
@@ -148,8 +149,7 @@ def gradients(
     if not simple:
         text = "branches share weights or activations are fused: gradients are reported at Affine layers and inputs only"
         notes = (*notes, Assumption("network", text, "convention"))
-    chi = {node: _mean_chi(network, node, states) for node in network.nodes_of(L.Nonlinear)} if simple else {}
-    return Gradients(chosen, totals, weights, chi, notes)
+    return Gradients(chosen, totals, weights, _mean_chi(network, states) if simple else {}, notes)
 
 
 # -- backwards ---------------------------------------------------------------------------------------------------------------------------
@@ -252,10 +252,10 @@ def _chi(phi: Activation, node: Node, q: Any, gap: Any = 0.0) -> float:
     return (slope if gap else abs(slope)) * float(phi.second_moment(at)) / float(at)
 
 
-def _mean_chi(network: Network, node: Node, states: Mapping[Node, Channels]) -> float:
-    phi = network.layer(node).activation
-    below = states[network.parents(node)[0]]
-    return sum(float(share) * _chi(phi, node, pair.moments.q1) for share, pair in below.groups)
+def _mean_chi(network: Network, states: Mapping[Node, Channels]) -> dict[Node, float]:
+    """{node: E phi'(z)^2} of all activations."""
+    posts = ((owner(node), op.activation, states[reads[0]].groups) for node, op, reads in network.operations if isinstance(op, P.Post))
+    return {node: sum(float(share) * _chi(phi, node, pair.moments.q1) for share, pair in groups) for node, phi, groups in posts}
 
 
 def _added(one: Groups, two: Groups) -> Groups:
@@ -288,7 +288,7 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
         size, _, gap = kernel.whole(states[node])
         weights[node] = float(size) * (one[node] + others[node] * two[node] * (1 - float(gap.value)))
     own = {node: state.relations[ONE] for node, state in states.items()}
-    chi = {node: _mean_chi(network, node, own) for node in network.nodes_of(L.Nonlinear)}
+    chi = _mean_chi(network, own)
     mean = {node: one[node] + others[node] * two[node] for node in network}
     difference = {node: one[node] - two[node] for node in network if others[node]}
     return Gradients(output, one, weights, chi, reading.assumptions, mean, difference)

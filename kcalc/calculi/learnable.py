@@ -56,7 +56,7 @@ def learnable_kernel(network: Network, parameterization: str = "ntk", features: 
     activations that jump, and where the tangent calculus does not apply.
     """
     K = ntk(network, parameterization, features)
-    return LearnableKernel(network, K.reading.fan_in)
+    return LearnableKernel(network.written_out(), K.reading.fan_in)
 
 
 @dataclass(frozen=True, eq=False)

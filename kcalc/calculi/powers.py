@@ -105,7 +105,7 @@ class DeepKernel:
         while k < block.count:
             for r, node in enumerate(block.pieces[k]):
                 if node not in states:
-                    (*_, (_, op, reads)) = network.operations_of[node]
+                    (*_, (_, op, reads)) = network.operations_of(node)
                     state = _emitted(network, kernel, node, states)
                     states[node] = _keeping(op, states[reads[0]], state) if isinstance(op, Fresh) and reads[0] in states else state
                 left = block.count - 1 - k
@@ -261,7 +261,7 @@ class _Squared:
 
 
 def _emitted(network: Network, kernel: Tangent, node: Node, states: Mapping[Node, Channels]) -> Channels:
-    return emitted(network.operations_of[node], kernel.rule, {p: states[p] for p in network.parents(node)})
+    return emitted(network.operations_of(node), kernel.rule, {p: states[p] for p in network.parents(node)})
 
 
 def _keeping(op: Fresh, below: Channels, state: Channels) -> Channels:

@@ -49,7 +49,6 @@ class Slopes(ConvexCalculus[Monomial]):
         super().__init__(network, q)
         self.factors = Factors()
         self.symbols: dict[Any, sp.Symbol] = {}
-        self._slopes: dict[int, Monomial] = {}
         self._by_activation = truth(symbols_by_activation, "symbols_by_activation")
 
     def start(self) -> Monomial:
@@ -59,10 +58,8 @@ class Slopes(ConvexCalculus[Monomial]):
         return self.factors.product(state, self.factors.constant(slope))
 
     def nonlinear(self, op: Post, node: Node, state: Monomial) -> Monomial:
-        slope = self._slopes.get(id(op))
-        if slope is None:
-            slope = self._slopes[id(op)] = self.factors.symbol(self._symbol(op.activation) if self._by_activation else common_slope)
-        return self.factors.product(state, slope)
+        symbol = self._symbol(op.activation) if self._by_activation else common_slope
+        return self.factors.product(state, self.factors.symbol(symbol))
 
     def _symbol(self, phi: Activation) -> sp.Symbol:
         """One symbol per activation; activations that share a name are numbered in the order they come."""

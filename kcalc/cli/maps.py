@@ -52,12 +52,14 @@ def _run(options: argparse.Namespace) -> None:
     if options.tokens is not None and tells_tokens_apart(named.network):
         if options.plot:
             raise KcalcError("attention that tells tokens apart is sampled, and has no map to plot; drop --plot")
-        print(sampled_text(named, node_values(named.network, 0.0, q=level, assume_independent=options.assume_independent, **tokens)))
+        values = node_values(named.network, 0.0, q=level, assume_independent=options.assume_independent, **tokens)
+        print(sampled_text(named, values))
         return
     q, c = q_map(named.network, options.assume_independent, **tokens), c_map(named.network, options.assume_independent, **tokens)
     text = maps_text(named, q, c, level)
     if options.tokens is not None:
-        text += "\n\n" + tokens_text(named, node_values(named.network, 0.0, q=level, assume_independent=options.assume_independent, **tokens))
+        values = node_values(named.network, 0.0, q=level, assume_independent=options.assume_independent, **tokens)
+        text += "\n\n" + tokens_text(named, values)
     if options.plot:
         save_figure(c.plot(q=level, labels=[named.short]), options.plot)
     print(text)

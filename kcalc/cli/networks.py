@@ -158,7 +158,7 @@ def _transformer(family: str, blocks: str, phi: str | None, weight: float | None
 
 def _from_model(name: str, activation_name: str | None, inputs: Sequence[tuple[int, ...]]) -> Named:
     reading = model_named(name, inputs)
-    network = reading.network
+    network = reading.network.written_out()
     if activation_name is not None:
         phi = activation(activation_name)
         network = replace_activations(network, dict.fromkeys(network.nodes_of(Nonlinear), phi))

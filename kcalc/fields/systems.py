@@ -186,8 +186,7 @@ class _Numpy(Field):
                 return self._array(array)
         if isinstance(value, sp.Basic):
             return _sympy_float(value)
-        plain = _plain(value)
-        return _as_float(_closed_value(plain) if isinstance(plain, sp.Expr) else plain)
+        return _as_float(_plain(value))
 
     def _array(self, values: np.ndarray) -> np.ndarray:
         if values.dtype == object:
@@ -285,12 +284,12 @@ def _evaluated(value: sp.Expr, digits: int) -> sp.Float:
 
 
 @lru_cache(maxsize=4096)
+@alone
 def _sympy_float(value: sp.Basic) -> float:
     """A SymPy number as a float: layers and activations ask for the same few ones over and over."""
     return _as_float(_closed_value(value))
 
 
-@alone
 def _as_float(value: int | float | Fraction | sp.Expr) -> float:
     try:
         number = float(value)

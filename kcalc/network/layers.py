@@ -23,8 +23,8 @@ from . import primitives as P
 from .primitives import Primitive, Program, Reads
 
 __all__ = [
-    "KINDS", "Affine", "Attend", "BatchNorm", "Concat", "Dropout", "Embedding", "Flatten", "GroupNorm", "Identity", "Input", "Layer",
-    "LayerNorm", "Nonlinear", "Opaque", "Pool", "Positions", "Product", "RMSNorm", "Scale", "Sum", "TokenMix",
+    "KINDS", "Affine", "Attend", "BatchNorm", "Concat", "Dropout", "Embedding", "Flatten", "GatedUnit", "GroupNorm", "Identity", "Input",
+    "Layer", "LayerNorm", "Nonlinear", "Opaque", "Pool", "Positions", "Product", "RMSNorm", "Scale", "Sum", "TokenMix",
 ]  # fmt: skip
 
 Number = Any
@@ -81,8 +81,7 @@ class Layer:
     def free_symbols(self) -> set[sp.Symbol]:
         """The SymPy symbols in the layer's numbers, and in the constants of its activation."""
         found: set[Any] = set()
-        for item in fields(self):
-            value = getattr(self, item.name)
+        for value in vars(self).values():
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, sp.Basic | Activation):
                     found |= part.free_symbols
@@ -94,8 +93,7 @@ class Layer:
 
     def mapped(self, change: Callable[[Any], Any]) -> Layer:
         """The layer with ``change`` applied to the value of every field, to each entry of a tuple."""
-        given = {item.name: getattr(self, item.name) for item in fields(self)}
-        return type(self)(**{name: tuple(map(change, v)) if isinstance(v, tuple) else change(v) for name, v in given.items()})
+        return type(self)(**{name: tuple(map(change, v)) if isinstance(v, tuple) else change(v) for name, v in vars(self).items()})
 
     def lowered(self, reads: Reads) -> Primitive | Program | None:
         """The layer as primitives (:mod:`kcalc.network.primitives`): one, a program of several, or None where it passes its input on."""
@@ -185,8 +183,7 @@ class Affine(Layer):
             raise _fail(self, f"sigma_b = {self.sigma_b} needs bias=True")
 
     def lowered(self, reads: Reads) -> Primitive:
-        given = {item.name: getattr(self, item.name) for item in fields(self)}
-        return P.Fresh(**given, reads=reads.channels[0], origin=self)
+        return P.Fresh(**vars(self), reads=reads.channels[0], origin=self)
 
     def emits(self, reads: Reads) -> Any:
         for count, what in ((reads.channels[0], "input"), (self.features, "output")):
@@ -306,6 +303,28 @@ class Product(Layer):
 
     def lowered(self, reads: Reads) -> Primitive:
         return P.Prod(origin=self)
+
+
+@dataclass(frozen=True)
+class GatedUnit(Layer):
+    """``value * phi(gate)`` of two inputs, value and gate.
+
+    With an Affine on each input it is a gated linear unit: GLU with ``"sigmoid"``, SwiGLU with ``"swish"``, GEGLU with ``"gelu"``
+    [Dauphin et al. 2017; Shazeer 2020].
+    """
+
+    activation: Activation
+    arity: ClassVar[tuple[float, float]] = (2, 2)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, activation: Any) -> None: ...
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activation", activation(self.activation))
+
+    def lowered(self, reads: Reads) -> Program:
+        return [(P.Post(activation=self.activation, origin=self), (1,)), (P.Prod(origin=self), (0, 2))]
 
 
 @dataclass(frozen=True)
@@ -639,6 +658,36 @@ def _positive(layer: Layer, name: str) -> None:
         raise _fail(layer, f"{name} must be > 0, got {value}")
 
 
+def layer_of(op: Primitive) -> Layer | None:
+    """The layer that is made of one primitive; None where there is none."""
+    match op:
+        case P.Fresh():
+            return Affine(**{item.name: getattr(op, item.name) for item in fields(Affine)})
+        case P.Post():
+            return Nonlinear(op.activation)
+        case P.Mix():
+            return Sum(op.weights) if len(op.weights) > 1 else Scale(*op.weights)
+        case P.Join():
+            return Concat(op.channels)
+        case P.Prod():
+            return Product()
+        case P.Norm(over="channels"):
+            return LayerNorm() if op.centred else RMSNorm()
+        case P.Norm(over="positions"):
+            return GroupNorm(op.groups)
+        case P.Norm():
+            return BatchNorm(op.batch_c)
+        case P.Blend(matrix=matrix) if matrix is not None:
+            return TokenMix(matrix)
+        case P.Window():
+            return Pool(op.pooling, op.window, op.stride, op.padding)
+        case P.Mask():
+            return Dropout(op.rate)
+        case P.Reshape():
+            return Flatten()
+    return None
+
+
 def _symbolic(value: Any) -> bool:
     return isinstance(value, sp.Basic) and bool(value.free_symbols)
 
@@ -646,7 +695,7 @@ def _symbolic(value: Any) -> bool:
 KINDS: dict[str, type[Layer]] = {
     kind.__name__: kind
     for kind in (
-        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, LayerNorm, RMSNorm, BatchNorm, GroupNorm, TokenMix, Pool,
+        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, GatedUnit, LayerNorm, RMSNorm, BatchNorm, GroupNorm, TokenMix, Pool,
         Dropout, Flatten, Identity, Opaque, Embedding, Positions, Attend,
     )
 }  # fmt: skip

@@ -20,7 +20,7 @@ from .blocks import Block, cut_nodes, find_blocks, same_structure
 from .frozen_graph import frozen_graph, notes_of
 from .notes import CARRIED, Note
 from .preactivation import preactivated_steps
-from .primitives import Fresh, Join, Norm, Operation, Post, by_node, operations
+from .primitives import Fresh, Inner, Join, Norm, Operation, Post, operations, owner
 from .validation import Step, check_outputs, infer_features, ordered_nodes, read_nodes, read_steps, readers_of
 
 if TYPE_CHECKING:
@@ -97,10 +97,9 @@ class Network:
         """The network as primitives, which calculi interpret: see :mod:`kcalc.network.primitives`."""
         return tuple(operations(self.steps(), self._features))
 
-    @cached_property
-    def operations_of(self) -> Mapping[Node, Sequence[Operation]]:
-        """{node: its operations in order}."""
-        return by_node(self.operations)
+    def operations_of(self, node: Node) -> tuple[Operation, ...]:
+        """The operations of one node."""
+        return tuple(operations([(node, self.layer(node), self._parents[node])], self._features))
 
     def layer(self, node: Node) -> Any:
         """The layer of a node, whose kind the caller knows. Raises: KcalcError naming the nearest nodes if there is none of that name."""
@@ -201,6 +200,31 @@ class Network:
         other = self._same_structure(self._layers)
         other.notes = tuple(note for note in given if note.level in CARRIED)
         return other
+
+    def written_out(self) -> Network:
+        """The network with every layer of several primitives replaced by the layers that are one primitive each.
+
+        The last of them keeps the node's label; the others are called ``"<label>.1"``, ``"<label>.2"``, ... Itself where there are none.
+        A layer with a primitive of its own, such as Positions, stays.
+        """
+        several = {node.node for node, _, _ in self.operations if isinstance(node, Inner)}
+        layers = {place: L.layer_of(op) for node in several for place, op, _ in self.operations_of(node) if op is not None}
+        several -= {owner(place) for place, layer in layers.items() if layer is None}
+        if not several:
+            return self
+        labels: dict[Node, Node] = {}
+        steps: list[Step] = []
+        for node, layer, parents in self.steps():
+            if node not in several:
+                steps.append((node, layer, parents))
+                continue
+            for place, _, reads in self.operations_of(node):
+                if isinstance(place, Inner):
+                    labels[place] = f"{node}.{place.index + 1}"
+                    while labels[place] in self:
+                        labels[place] = f"{labels[place]}'"
+                steps.append((labels.get(place, place), layers[place], tuple(labels.get(p, p) for p in reads)))
+        return self._kept(Network.from_steps(steps, self.outputs))
 
     def named(self, name: str) -> Network:
         """The network under a name, which legends of plots and ``repr`` of maps show. Raises: KcalcError for a name that is not text."""

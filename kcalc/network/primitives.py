@@ -270,14 +270,6 @@ def _program(node: Node, program: Program, parents: tuple[Node, ...]) -> Iterato
         yield Operation(places[len(parents) + k], primitive, tuple(places[slot] for slot in slots))
 
 
-def by_node(steps: Iterable[Operation]) -> dict[Node, list[Operation]]:
-    """{node of the network: its operations in order}."""
-    found: dict[Node, list[Operation]] = {}
-    for step in steps:
-        found.setdefault(owner(step.node), []).append(step)
-    return found
-
-
 def reader_counts(steps: Sequence[Operation], outputs: Iterable[Node] = ()) -> Counter[Node]:
     """How many primitives (and ``outputs``) read a node; those that read what is passed on count for the node that passed it on."""
     counts: Counter[Node] = Counter(outputs)

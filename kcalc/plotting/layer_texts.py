@@ -12,7 +12,8 @@ from .layered import Node
 LONGEST = 24
 KINDS = {
     "Input": "input", "Affine": "affine", "Nonlinear": "activation", "Sum": "join", "Concat": "join", "Product": "join",
-    "LayerNorm": "normalisation", "RMSNorm": "normalisation", "BatchNorm": "normalisation", "GroupNorm": "normalisation", "Pool": "pooling",
+    "GatedUnit": "join", "LayerNorm": "normalisation", "RMSNorm": "normalisation", "BatchNorm": "normalisation",
+    "GroupNorm": "normalisation", "Pool": "pooling",
 }  # fmt: skip
 
 
@@ -57,8 +58,8 @@ def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
         window = "" if layer.window is None else " " + _extent(layer.window)
         stride = "" if layer.stride in (None, 1) else f" /{_sizes(layer.stride)}"
         return f"{layer.kind.replace('_', ' ')} pool{window}{stride}"
-    if kind == "Nonlinear":
-        return shortened(str(getattr(layer.activation, "name", layer.activation)), plain)
+    if kind in ("Nonlinear", "GatedUnit"):
+        return "× " * (kind == "GatedUnit") + shortened(str(getattr(layer.activation, "name", layer.activation)), plain)
     if kind == "Scale":
         return f"× {number_text(layer.factor, plain) or 'factor'}"
     if kind == "Dropout":

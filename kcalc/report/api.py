@@ -12,10 +12,6 @@ from typing import Any
 from ..foundation.errors import glimpse
 from ..foundation.files import destination, write_whole
 from ..foundation.plain_arguments import file_path, items, text
-from ..shaping import Shaping
-from .network_facts import Facts, gathered
-from .page import rendered
-from .subject import subject
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,12 +74,17 @@ def report(
     Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or a model, unknown activations, methods and
     targets, and a file that cannot be written.
     """
+    from ..shaping import Shaping
+    from .network_facts import gathered
+    from .page import rendered
+    from .subject import subject
+
     if path is not None:
         destination(file_path(path))
     command = None if command is None else text(command, "command")
     about = subject(net_or_model, items(example_inputs, "example_inputs"), name, title, activation)
     again = activation is not None or method is not None or targets
-    facts: Facts = gathered(about, method, targets, net_or_model if isinstance(net_or_model, Shaping) and not again else None)
+    facts = gathered(about, method, targets, net_or_model if isinstance(net_or_model, Shaping) and not again else None)
     page = rendered(facts, command or _call(about.name, method, targets))
     found = NetworkReport(about.name, page, refused=dict(facts.refused))
     return found if path is None else found.save(path)

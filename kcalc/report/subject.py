@@ -47,7 +47,7 @@ def subject(given: Any, example_inputs: Sequence[Any] = (), name: str | None = N
     if isinstance(given, Shaping):
         given = given.original
     if isinstance(given, Network):
-        reading, network = None, given
+        reading, network = None, given.written_out()
     else:
         reading = read(given, *example_inputs)
         network = reading.network

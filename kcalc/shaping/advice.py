@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..calculi.subnetworks import maximal_slope
 from ..foundation.errors import FreshnessError, KcalcError, UnreachableTarget, without_option
-from ..network.network import Network
+from ..network.network import Network, require_network
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -41,7 +41,8 @@ def shaping_method(name: str) -> Callable[[Callable[P, Result]], Callable[P, Res
     """Make a function (network, activation, targets) a shaping method, whose refusals may advise others.
 
     Refusals of kernel maps do not advise ``assume_independent``, which methods do not take. A network
-    that no target suits is refused for its structure, and not for the target given.
+    that no target suits is refused for its structure, and not for the target given. Layers of several
+    primitives are written out first.
     """
 
     def decorated(function: Callable[P, Result]) -> Callable[P, Result]:
@@ -49,12 +50,15 @@ def shaping_method(name: str) -> Callable[[Callable[P, Result]], Callable[P, Res
         def shaped(*args: P.args, **kwargs: P.kwargs) -> Result:
             if _REQUEST.get() is not None:
                 return function(*args, **kwargs)
-            given = dict(signature(function).bind(*args, **kwargs).arguments)
+            bound = signature(function).bind(*args, **kwargs)
+            require_network(bound.arguments["network"])
+            bound.arguments["network"] = bound.arguments["network"].written_out()
+            given = dict(bound.arguments)
             request = Request(name, given.pop("network"), given.pop("activation", None), given)
             token = _REQUEST.set(request)
             try:
                 with without_option():
-                    return _structure_first(request, lambda: function(*args, **kwargs))
+                    return _structure_first(request, lambda: function(*bound.args, **bound.kwargs))
             finally:
                 _REQUEST.reset(token)
 

@@ -245,7 +245,8 @@ def _drawable(network: Network) -> Any:
 
 def replace_activations(network: Network, activations: Mapping[Node, Activation]) -> Network:
     """The network with other activations at the given nodes."""
-    return network.map_layers(lambda node, layer: L.Nonlinear(activations[node]) if node in activations else layer)
+    layers = {phi: L.Nonlinear(phi) for phi in dict.fromkeys(activations.values())}
+    return network.map_layers(lambda node, layer: layers[activations[node]] if node in activations else layer)
 
 
 def prepared(
@@ -260,16 +261,16 @@ def prepared(
     changes: list[str] = []
     if tokens is None:
         refuse_mixing(network)
-    normalised: set[tuple[Any, int]] = set()
+    normalised: set[tuple[int, int]] = set()
     for node, layer, parents in network.steps():
         if isinstance(layer, L.BatchNorm):
             raise KcalcError(f"node {node!r} is a BatchNorm, which no kernel method can shape; drop it with net.without_normalization()")
         if isinstance(layer, L.Product) and not products:
             remedy = either(for_products(), "cut the network there")
             raise KcalcError(f"node {node!r} is a Product, for which this method has no rule; {remedy}")
-        if isinstance(layer, L.Sum) and (layer.weights, len(parents)) not in normalised:
+        if isinstance(layer, L.Sum) and (id(layer), len(parents)) not in normalised:
             if is_normalised(sum_weights(layer, len(parents))):
-                normalised.add((layer.weights, len(parents)))
+                normalised.add((id(layer), len(parents)))
                 continue
             raise KcalcError(f"the Sum at node {node!r} is not normalised (its squared weights must add up to 1); use net.normalised()")
     nodes = network.nodes_of(L.Nonlinear)

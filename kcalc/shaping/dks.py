@@ -6,12 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
 from ..activations.registry import same_function
-from ..calculi.slopes import log_slopes
 from ..calculi.subnetworks import maximal_slope
 from ..calculi.subnetworks.forward import ForwardSlope
 from ..calculi.subnetworks.slope_maxima import MaximalSlope
@@ -94,14 +91,15 @@ def dks(
     dropped = [phi for phi, k in solved.items() if k.negative_slope is None and (wanted is None or phi.degree is not None)]
     kept = {"Q'(1)": wanted} if not dropped and isinstance(wanted, float) else {}
     targets = {"Q(1)": 1.0, **kept, "C(0)": 0.0, "C'(1)": slope}
-    whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": _global_slope(alone, slope)} if len(plain.outputs) == 1 else {})
+    whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": float(mu.slope_to(plain.outputs[0], slope))} if len(plain.outputs) == 1 else {})
     whole = whole if known is None else {AT_TOKENS: 1.0}
     systems = _systems(solved, slope, wanted)
     jumps = (text for phi, k in solved.items() if phi.name in systems and (text := default_end(systems[phi.name], k)) is not None)
     notes = [FACTORS] if plain.nodes_of(Product) else []
     notes += [*_dropped(dropped, wanted), *jumps, *_missed(solved.values(), targets)]
     warnings = [Assumption("network", text) for text in notes] + _about_reading(mu, subnetworks)
-    edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
+    texts = {phi: f"{phi.name} -> {k.describe()}" for phi, k in solved.items()}
+    edits = [f"{node}: {texts[phi]}" for node, phi in layers.items()]
     options = {"zeta": float(zeta), "subnetworks": subnetworks} | ({} if q_slope == 1 else {"q_slope": q_slope})
     options |= token_options(known, token_rows)
     return Shaping(
@@ -236,7 +234,3 @@ def _missed(solved: Iterable[Constants], targets: dict[str, float]) -> Iterator[
             raise UnreachableTarget(f"the constants found for {k.activation.name} miss {condition} by {miss:.1e}; choose a smaller zeta")
         if miss > MISSED:
             yield f"{k.activation.name} meets {condition} to {miss:.1e} only: the target is at the edge of double precision"
-
-
-def _global_slope(network: Network, slope: float) -> float:
-    return float(np.exp(log_slopes(network, slope)[network.outputs[0]].log))

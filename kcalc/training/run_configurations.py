@@ -155,7 +155,7 @@ def _replaced(network: Network, phi: Any) -> Network:
     if phi is None:
         return network
     chosen = Nonlinear(phi)
-    return network.map_layers(lambda node, layer: chosen, Nonlinear)
+    return network.written_out().map_layers(lambda node, layer: chosen, Nonlinear)
 
 
 def _edge_targets(network: Network, phi: Any) -> dict[str, Any]:

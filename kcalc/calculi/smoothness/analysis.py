@@ -115,7 +115,7 @@ def smoothness(
     sizes = {node: bound.locations for node, (bound, _, _) in data.items()}
     refuse_other_sizes(wide, {node: size for node, size in sizes.items() if size is not None})
     count = next(iter(data.values()))[1]
-    cuts = [node for node in wide.cut_nodes() if node == target or wide.operations_of[node][-1].primitive is not None]
+    cuts = [node for node in wide.cut_nodes() if node == target or wide.operations_of(node)[-1].primitive is not None]
     rules = Upper(count, choices, positive_number(of_node(epsilon, None, 1.0), "epsilon"), frozenset(cuts))
     bounds = interpret(wide, rules, {node: bound for node, (bound, _, _) in data.items()})
     back = Backward(bounds, rules.sets, rules.slopes, frozenset(cuts), rules.epsilon)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import truth
 from ...foundation.printing import Tabled, html_table, text_table
-from ...network.layers import Nonlinear
 from ...network.network import Network
+from ...network.primitives import Post, owner
 from .forward import Bounds, ForwardSlope
 from .leaky_relus import MaximalCValue, maximal_c_value
 from .maxima import Maximal, maximal
@@ -59,7 +59,7 @@ class Subnetworks(tuple[Subnetwork, ...], Tabled):
     @property
     def nonlinear(self) -> Subnetworks:
         """Those with a nonlinear layer, without which a subnetwork has slope 1 and curvature 0."""
-        nonlinear = set(self.network.nodes_of(Nonlinear))
+        nonlinear = {owner(node) for node, op, _ in self.network.operations if isinstance(op, Post)}
         kept = (s for s in self if not nonlinear.isdisjoint(s.layers))
         return Subnetworks(kept, self.network, self.permissive)
 

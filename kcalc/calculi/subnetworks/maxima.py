@@ -176,8 +176,8 @@ class _Paths:
         self.expressions = _Expressions(network, kinds, q, not every)
         self.nodes, self._parents, regions = network_regions(network)
         self.exits: dict[int, _Exit] = {}
-        made_of = network.operations_of.values()
-        products = [k for k, made in enumerate(made_of) if any(isinstance(op, Prod) for _, op, _ in made)]
+        multiplying = {owner(node) for node, op, _ in network.operations if isinstance(op, Prod)}
+        products = [k for k, node in enumerate(self.nodes) if node in multiplying]
         for path in regions.paths:
             multiplies = bisect(products, path[-1]) > bisect(products, path[0])
             for start in range(len(path) - 1) if multiplies and every else ():

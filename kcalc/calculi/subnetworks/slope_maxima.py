@@ -24,8 +24,8 @@ from ...foundation.printing import marked, plain
 from ...foundation.process_state import cached_property
 from ...foundation.symbols import kappa as common_curvature
 from ...maps.maps import Approximable, Assumption
-from ...network.layers import Product
 from ...network.network import Network, Step
+from ...network.primitives import Prod, owner
 from ..factored import ONE, Array, Factors, LogProgram, Monomial
 from ..slopes import Slopes, polynomial_texts
 from .forward import HIDDEN, Bounds, ForwardSlope, as_slopes, depths_text, newton
@@ -42,23 +42,33 @@ class Polynomials:
 
     def __init__(self, network: Network, q: Any, symbols_by_activation: bool) -> None:
         self.calculus = Slopes(network, q, symbols_by_activation)
-        nodes, parents, regions = network_regions(network)
-        local = self._local(list(network.steps()), parents, regions.idom)
+        self._nodes, parents, regions = nodes, _, _ = network_regions(network)
+        self._idom = regions.idom
+        self._locals = self._local(list(network.steps()), parents)
         first: dict[Monomial, tuple[Node, Node]] = {}
         for path in regions.paths:
-            polynomial = _gather([local[node] for node in path[1:]])
+            polynomial = _gather([self._locals[node] for node in path[1:]])
             first.setdefault(polynomial, (nodes[path[0]], nodes[path[-1]]))
         self.monomials: list[Monomial] = not_included(first) or [ONE]
         self.owners = [Subnetwork(*first[m], network) if m in first else None for m in self.monomials]
 
-    def _local(self, steps: Sequence[Step], parents: Sequence[Sequence[int]], idom: Sequence[int]) -> list[Monomial]:
+    def from_inputs(self, node: Node) -> Monomial:
+        """The slope polynomial from the inputs, which move together, to a node: the product over its dominators."""
+        at, parts = self._nodes.index(node), list[Monomial]()
+        while at < len(self._nodes):
+            parts.append(self._locals[at])
+            at = self._idom[at]
+        return _gather(parts)
+
+    def _local(self, steps: Sequence[Step], parents: Sequence[Sequence[int]]) -> list[Monomial]:
         """The polynomial of every node relative to its immediate dominator.
 
-        A mix with immediate dominator s needs its addends relative to s: for each addend p the
-        product of local polynomials over the dominator path from p up to s. It is cached at p.
+        A mix of nodes p needs them relative to its own dominator s: the product over the dominator path from p up to s, kept at p. Equal
+        layers that read equal polynomials are computed once; with q values, every mix has weights of its own.
         """
-        of_node = self.calculus.of_node
-        single: dict[int, Monomial] = {}
+        calculus, idom = self.calculus, self._idom
+        features = calculus.network.features
+        done: dict[Any, Monomial] = {}
         local: list[Monomial] = []
         known: dict[int, tuple[int, Monomial]] = {}
 
@@ -77,16 +87,16 @@ class Polynomials:
             known[node] = top, _gather(parts)
             return known[node][1]
 
-        for k, (node, layer, _) in enumerate(steps):
-            if len(parents[k]) > 1:
-                local.append(of_node(node, [relative(p, idom[k]) for p in parents[k]]))
+        for k, (node, layer, reads) in enumerate(steps):
+            mixes = len(reads) > 1
+            inputs = tuple(relative(p, idom[k]) for p in parents[k]) if mixes else (ONE,) * len(reads)
+            if node in calculus.centring or (mixes and calculus.q is not None):
+                local.append(calculus.of_node(node, inputs))
                 continue
-            if node in self.calculus.centring:
-                local.append(of_node(node, [ONE]))
-                continue
-            if id(layer) not in single:
-                single[id(layer)] = of_node(node, [ONE] * len(parents[k]))
-            local.append(single[id(layer)])
+            key = (id(layer), inputs, tuple(features[p] for p in reads) if mixes else ())
+            if key not in done:
+                done[key] = calculus.of_node(node, inputs)
+            local.append(done[key])
         return local
 
 
@@ -183,6 +193,16 @@ class MaximalSlope(Approximable):
             raise KcalcError(f"a target slope must exceed {least:.6g}, the value at psi = 1, got {glimpse(target)}")
         return newton(self._log_and_slope, values)
 
+    def slope_to(self, node: Node, psi: Any) -> Any:
+        """The slope from the inputs, which move together, to the feature map of a node, elementwise in ``psi >= 1``.
+
+        Raises: KcalcError for an unknown node, several slope symbols, psi < 1 and symbols in mixing weights.
+        """
+        self.network.layer(node)
+        logs, shape = self._evaluate(psi, [self._set.from_inputs(node)])
+        with np.errstate(over="ignore"):
+            return np.exp(logs[0]).reshape(shape)[()]
+
     def _log_and_slope(self, log_psi: float) -> tuple[float, float]:
         logs, degrees = self._program([np.array([log_psi])], self._set.monomials)
         piece = int(logs[:, 0].argmax())
@@ -257,8 +277,8 @@ class MaximalSlope(Approximable):
     def _program(self) -> LogProgram:
         return LogProgram(self._factors)
 
-    def _evaluate(self, psi: Any) -> tuple[Array, tuple[int, ...]]:
-        """Logs (piece, point) and the shape of the points."""
+    def _evaluate(self, psi: Any, monomials: Sequence[Monomial] | None = None) -> tuple[Array, tuple[int, ...]]:
+        """Logs (polynomial, point), by default of the pieces, and the shape of the points."""
         if isinstance(psi, Mapping):
             given = {key if isinstance(key, str) else glimpse(key): value for key, value in psi.items()}
             names = [str(symbol) for symbol in self.symbols]
@@ -282,7 +302,7 @@ class MaximalSlope(Approximable):
             raise KcalcError(f"the maximal slope depends on {names}; pass a mapping of activation names to slopes")
         else:
             columns = (as_slopes(psi),)
-        logs, _ = self._program([column.reshape(-1) for column in columns[: len(self.symbols)]], self._set.monomials)
+        logs, _ = self._program([column.reshape(-1) for column in columns[: len(self.symbols)]], monomials or self._set.monomials)
         return np.broadcast_to(logs, (len(logs), columns[0].size)), columns[0].shape
 
     def __str__(self) -> str:
@@ -325,10 +345,11 @@ class MaximalCurvature:
     def __init__(self, network: Network, q: Any = None) -> None:
         self.network = network
         self._set = Polynomials(network, q, False)
-        steep = next(iter((*self._set.calculus.normalisations, *network.nodes_of(Product))), None)
+        products = (node for node, op, _ in network.operations if isinstance(op, Prod))
+        steep = next(map(owner, (*self._set.calculus.normalisations, *products)), None)
         if steep is not None:
             kind = type(network.layer(steep)).__name__
-            remedy = "cut the network there" if kind == "Product" else "leave out q"
+            remedy = "leave out q" if steep in self._set.calculus.centring else "cut the network there"
             raise KcalcError(f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only where all slopes are 1; {remedy}")
 
     @property
