@@ -15,10 +15,10 @@ from operator import or_
 import numpy as np
 
 from .layout import Shape, keeps_locations
-from .trace import Entry, Held, Join, Linear, Mixed, NotRead, Op, Pointwise, Pooling, Repeat, Transpose
+from .trace import Attention, Entry, Held, Join, Linear, Lookup, Mixed, NotRead, Op, Pointwise, Pooling, Repeat, Transpose
 
 Order = tuple[int | str, ...]  # places of the locations in their source; () for their own order, a name where it is nobody else's
-FRESH = (Entry, Linear, Mixed, NotRead)  # where weights or unread operations come between
+FRESH = (Entry, Linear, Lookup, Mixed, Attention, NotRead)  # where weights or unread operations come between
 
 
 def clashing(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:

@@ -20,7 +20,7 @@ from .layout import channel_axes, guessed_axes
 from .model_reading import Note
 from .ownership import Owners
 from .reading_notes import biased
-from .trace import Entry, Op, Trace
+from .trace import Attention, Entry, Lookup, Op, Trace
 
 Form = Unary | Fixed | Gone
 CORRELATED = "its {} are correlated with those of {!r}; read as independent ones"
@@ -34,6 +34,7 @@ class Builder:
         self.by_name = {op.name: op for op in trace.ops}
         self.axes = channel_axes(trace)
         self.guessed = guessed_axes(trace, self.axes)
+        self.of_tokens = any(isinstance(op, Attention | Lookup) for op in trace.ops)
         shapes = [op.shape for op in trace.ops if isinstance(op, Entry) and op.shape]
         self.examples = shapes[0][0] if shapes else 1
         self.readers = Counter(name for op in trace.ops for name in op.reads) + Counter(trace.outputs)

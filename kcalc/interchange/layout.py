@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from math import prod
 
 from .trace import (  # fmt: skip
+    Attention,
     Drop,
     Entry,
     Held,
     Join,
     Linear,
+    Lookup,
     Mixed,
     Normalise,
     NotRead,
@@ -19,13 +21,14 @@ from .trace import (  # fmt: skip
     Pass,
     Pointwise,
     Pooling,
+    Prefixed,
     Repeat,
     Reshape,
     Trace,
     Transpose,
 )
 
-KEEPING = (Drop, Pass, Repeat, Normalise, Join, Mixed)
+KEEPING = (Drop, Pass, Repeat, Normalise, Join, Mixed, Prefixed)
 Shape = tuple[int, ...]
 
 
@@ -36,9 +39,19 @@ def channel_axes(trace: Trace) -> dict[str, int | None]:
     """
     by_name = {op.name: op for op in trace.ops}
     wanted = _wanted(trace, by_name)
-    found: dict[str, int | None] = {}
-    for op in trace.ops:
+    ids = id_arrays(trace)
+    found: dict[str, int | None] = dict.fromkeys(ids)
+    for op in (op for op in trace.ops if op.name not in ids):
         found[op.name] = _forward(op, by_name, found, wanted, trace.channel_axis)
+    return found
+
+
+def id_arrays(trace: Trace) -> set[str]:
+    """The arrays of ids that are looked up in tables, which have no channels."""
+    found: set[str] = set()
+    for op in reversed(trace.ops):
+        if isinstance(op, Lookup) or (op.name in found and isinstance(op, Pass | Reshape)):
+            found |= set(op.reads)
     return found
 
 
@@ -49,8 +62,8 @@ def guessed_axes(trace: Trace, found: Mapping[str, int | None]) -> set[str]:
     out: set[str] = set()
     for op in trace.ops:
         read = next((name for name in op.reads if found[name] is not None), None)
-        if isinstance(op, Entry) or read is None or (isinstance(op, NotRead) and not isinstance(op, Part)):
-            guess = len(op.shape) > 2 and op.name not in wanted and not isinstance(op, Held | Linear)
+        if isinstance(op, Entry) or read is None or (isinstance(op, NotRead) and not isinstance(op, Part | Prefixed)):
+            guess = len(op.shape) > 2 and op.name not in wanted and not isinstance(op, Held | Linear | Lookup | Attention)
         elif isinstance(op, Linear):
             guess = read in out and found[read] != op.axis
         elif isinstance(op, Normalise) and normalised_axis(op, len(op.shape)) == found[read]:
@@ -75,7 +88,7 @@ def _wanted(trace: Trace, by_name: dict[str, Op]) -> dict[str, int]:
 
 def _expected(op: Op, shape: Shape, axis: int | None) -> int | None:
     """The axis of ``op``'s input, of shape ``shape``, that must carry channels if ``axis`` of its output does."""
-    if isinstance(op, Linear):
+    if isinstance(op, Linear | Attention):
         return op.axis
     if isinstance(op, Normalise):
         told = normalised_axis(op, len(shape))
@@ -109,12 +122,16 @@ def _forward(op: Op, by_name: dict[str, Op], found: dict[str, int | None], wante
     rank = len(op.shape)
     if isinstance(op, Held):
         return None
+    if isinstance(op, Lookup):
+        return rank - 1
+    if isinstance(op, Attention):
+        return op.axis
     if isinstance(op, Linear):
         along = found[op.reads[0]]  # channels that the weights do not touch stay where they are
         return op.out_axis if along is None or along == op.axis or op.kernel or op.axis != op.out_axis else along
     if isinstance(op, Entry) or not op.reads:
         return wanted.get(op.name, _habit(rank, habit))
-    if isinstance(op, Part) and (kept := found[op.reads[0]]) is not None:
+    if isinstance(op, Part | Prefixed) and (kept := found[op.reads[0]]) is not None:
         return kept
     if isinstance(op, NotRead):
         if rank > 3 and op.name not in wanted and all(found[name] is None for name in op.reads):

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .trace import Linear
+from .trace import Linear, Lookup
 from .weight_statistics import NamesOfArrays, absolute_moments, matrix
 
 ROUNDING = 1e-12  # of the mean square: a variance below it is that of equal weights
@@ -48,6 +48,12 @@ class Owners:
         """The layer that has these weights as Gaussian ones; else they may stand as numbers, as often as they are read."""
         self._along.setdefault(op.parameter, op.name)
         return next((name for _, name in self._parts.get(op.parameter, ())), None)
+
+    def looked_up(self, op: Lookup) -> str | None:
+        """The layer that has the table of an embedding; notes it else."""
+        known = self._parts.setdefault(op.parameter, [])
+        known.append((None, op.name))
+        return known[0][1] if len(known) > 1 else None
 
     def sharing(self, op: Linear) -> str | None:
         """The layer whose parameter, or some rows of it, this one has too; notes it else."""

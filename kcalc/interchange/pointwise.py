@@ -16,6 +16,7 @@ from ..network import layers as L
 from ..network.network import sum_weights
 from .builder import Builder, Form
 from .fusion import LARGEST, Fixed, Gone, Unary, combination, is_affine, linear_factor, nice, plain, tidied
+from .tokens import vectors_of
 from .trace import Op, Pointwise
 
 
@@ -166,6 +167,8 @@ class Elementwise(Builder):
             return maps[0]
         if fixed.number is not None:
             return None
+        if self.of_tokens and (form := self._positions(op, place, expr, y, v, fixed)) is not None:
+            return form
         if (
             isinstance(layer, L.TokenMix)
             and expr == y + v
@@ -186,6 +189,19 @@ class Elementwise(Builder):
             self.note(op.name, "approximate", f"every channel has a factor of its own; read as their root mean square, {size:.6g}")
             return Unary(self.label(place), sp.Float(size) * X, op.name)
         return None
+
+    def _positions(self, op: Pointwise, place: str, expr: Any, y: Any, v: Any, fixed: Fixed) -> Form | None:
+        """Vectors added to the tokens of a transformer, the same for all inputs; None for other arrays."""
+        axis, varied = self.axes[op.name], fixed.value_axes(op.shape)
+        if expr != y + v or axis not in varied or 0 in varied or len(op.shape) < 3:
+            return None
+        value = np.broadcast_to(np.asarray(fixed.held.value, dtype=np.float64), op.shape)
+        rows = np.moveaxis(value, axis, -1)[0].reshape(-1, op.shape[axis])
+        kind = vectors_of(rows)
+        sigma = self.spread(rows) if self.sigmas else 1
+        if sigma == 0:
+            return Unary(self.label(place), X, self.label(place))
+        return self.node(op, L.Positions(kind, sigma, 1 if kind == "constant" else len(rows)), [self.label(place)])
 
     def without_token_bias(self, form: Unary, node: str, bias: np.ndarray) -> Form:
         """A mixing of locations without the biases that every location has for all channels: a number where they agree, else noted."""

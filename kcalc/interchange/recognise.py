@@ -31,18 +31,22 @@ from .rewriting import rewritten
 from .step_merging import assemble
 from .tokens import mixed, mixing_layer
 from .trace import (  # fmt: skip
+    Attention,
     Drop,
     Entry,
     Held,
     Join,
     Linear,
+    Lookup,
     Mixed,
     Normalise,
     NotRead,
     Op,
+    Part,
     Pass,
     Pointwise,
     Pooling,
+    Prefixed,
     Repeat,
     Reshape,
     Trace,
@@ -93,6 +97,13 @@ BIASES = (
 )
 
 
+TIED = "its weights are those of the embedding {!r} (tied); read as weights of its own"
+CLASS = (
+    "its class token, a vector that is the same for all inputs (root mean square {:.3g}), is read as one more token like the others; the "
+    "network is meant for {} tokens"
+)
+
+
 class Recogniser(Elementwise):
     """One rule per kind of operation."""
 
@@ -127,7 +138,9 @@ class Recogniser(Elementwise):
             return self._along_locations(op, axis, before)
         first = self.owners.sharing(op)
         twin = self.owners.twin(op) if first is None and self.sigmas else None
-        if first is not None or twin is not None:
+        if first is not None and op.name in self.trace.outputs and isinstance(self.by_name.get(first), Lookup):
+            self.note(op.name, "approximate", TIED.format(first))
+        elif first is not None or twin is not None:
             reason = f"its weights are those of {first or twin!r}{COPY if twin else ''}, and the calculus takes every layer's as its own"
             return self.opaque(op, "shared weights", reason)
         parent = self.label(op.reads[0])
@@ -179,6 +192,47 @@ class Recogniser(Elementwise):
         return self.without_token_bias(form, op.name, op.bias)
 
     @rule.register
+    def _(self, op: Lookup) -> Form:
+        vocabulary, features = map(int, op.weight.shape)
+        if first := self.owners.looked_up(op):
+            return self.opaque(op, "shared weights", f"its table is that of {first!r}, and the calculus takes every layer's as its own")
+        sigma = self._scale(op, math.sqrt(op.statistics.mean_square))
+        return self.node(op, L.Embedding(features, vocabulary, sigma), [self.label(op.reads[0])])
+
+    @rule.register
+    def _(self, op: Attention) -> Form:
+        for text in op.texts:
+            self.note(op.name, "approximate", text)
+        width = op.key_width
+        named = {"sqrt": width**-0.5, "linear": 1 / width}
+        scale = next((name for name, value in named.items() if math.isclose(op.scale, value, rel_tol=1e-4)), plain(nice(op.scale, np.float32)))
+        shared = None if op.key_heads == op.heads else op.key_heads
+        layer = L.Attend(
+            op.heads, width, op.causal, scale, key_heads=shared, rotary=op.rotary, alibi=op.alibi, dropout=plain(tidied(sp.Float(op.rate)))
+        )
+        return self.node(op, layer, [self.label(name) for name in op.reads])
+
+    @rule.register
+    def _(self, op: Part) -> Form:
+        """Some of the tokens of a transformer, such as the class token alone."""
+        before, axis = self.by_name[op.reads[0]].shape, self.axes[op.reads[0]]
+        if not self.of_tokens or axis in (None, op.axis) or op.axis == 0:
+            return self.opaque(op, op.what, op.reason)
+        chosen = np.eye(before[op.axis])[op.start : op.stop : op.step]
+        told = {"name": op.name, "shape": op.shape, "reads": op.reads, "source": op.source}
+        return self.mixing(Mixed(**told, matrix=chosen, axis=op.axis))
+
+    @rule.register
+    def _(self, op: Prefixed) -> Form:
+        """Class tokens in front of the tokens of a transformer."""
+        if not self.of_tokens or self.axes[op.reads[0]] in (None, op.axis) or op.axis == 0:
+            return self.opaque(op, op.what, op.reason)
+        size = float(np.sqrt(np.square(np.asarray(op.value, np.float64)).mean()))
+        node = self.label(op.reads[0])
+        self.note(node, "approximate", CLASS.format(size, op.shape[op.axis]))
+        return Unary(node, X, node)
+
+    @rule.register
     def _(self, op: Mixed) -> Form:
         return self.mixing(op)
 
@@ -194,10 +248,13 @@ class Recogniser(Elementwise):
         return self.node(op, layer, [self.label(op.reads[0])])
 
     def _sigma_w(self, op: Linear) -> float:
+        return self._scale(op, math.sqrt(op.statistics.mean_square) * math.sqrt(op.fan_in))
+
+    def _scale(self, op: Op, scale: float) -> float:
+        """The standard deviation of weights; 1 where they are 0 or their sizes are not read."""
         if not self.sigmas:
             return 1
-        scale = self.finite(math.sqrt(op.statistics.mean_square)) * math.sqrt(op.fan_in)
-        if scale > 0:
+        if self.finite(scale) > 0:
             return scale
         self.note(op.name, "approximate", ZERO, of_weights=True)
         return 1

@@ -1,4 +1,4 @@
-"""Fixed mixing of locations as a layer."""
+"""Fixed mixing of locations as a layer, and vectors that say where tokens stand."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..network.layers import TokenMix
 from .trace import Linear, Mixed
 
 LARGEST = 2**20  # entries of a matrix over all locations
+COMPARED = 256  # positions of which vectors are compared
 
 
 def mixed(op: Linear, text: str = "") -> Mixed:
@@ -37,3 +38,15 @@ def mixing_layer(op: Mixed, before: tuple[int, ...], channels: int | None) -> tu
         return TokenMix(tuple(map(tuple, whole.tolist()))), ""
     except KcalcError as error:
         return None, str(error)
+
+
+def vectors_of(rows: np.ndarray) -> str:
+    """The kind of Positions whose vectors are the rows: "constant", "sinusoidal" or "learned"."""
+    if (rows == rows[:1]).all():
+        return "constant"
+    few = rows[:COMPARED]
+    apart = np.subtract.outer(np.arange(len(few)), np.arange(len(few)))
+    speeds = 10000.0 ** (-2.0 * np.arange(rows.shape[1] // 2) / rows.shape[1])
+    waves = np.cos(apart[..., None] * speeds).mean(axis=-1)
+    cosines = few @ few.T / max(float(np.square(few).mean()) * rows.shape[1], np.finfo(float).tiny)
+    return "sinusoidal" if np.abs(cosines - waves).max() < 0.02 else "learned"

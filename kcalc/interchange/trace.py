@@ -192,6 +192,39 @@ class Mixed(Op):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Lookup(Op):
+    """Rows of a table by ids: an embedding. ``weight``: (ids, channels); ``parameter``: a key, equal for layers that share weights."""
+
+    weight: Array
+    parameter: str
+
+    @cached_property
+    def statistics(self) -> WeightStatistics:
+        """Sums over the table."""
+        return weight_statistics(self.weight)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Attention(Op):
+    """Attention over tokens in heads: reads queries, keys and values, each with whole channels, and joins its heads along ``axis``.
+
+    ``scale``: the number by which scores are multiplied; other fields as in :class:`kcalc.network.layers.Attend`. ``texts``: how it differs
+    from the model's.
+    """
+
+    axis: int
+    heads: int
+    key_heads: int
+    key_width: int
+    scale: float
+    causal: bool = False
+    rotary: float | None = None
+    alibi: bool = False
+    rate: float = 0.0
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Part(NotRead):
     """Entries of its input along ``axis``, from ``start`` to ``stop`` by ``step``; read where it is a part of a layer's outputs."""
 
@@ -230,6 +263,25 @@ class Attend(NotRead):
     scale: float
     causal: bool = False
     rate: float = 0.0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Copies(NotRead):
+    """Its input ``count`` times along ``axis``: every entry by itself (``each``), or the whole; keys that several heads share."""
+
+    axis: int
+    count: int
+    each: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prefixed(NotRead):
+    """Its input with ``value``, an array that depends on no input, in front of it (behind it) along ``axis``: class tokens."""
+
+    axis: int
+    value: Array
+    parameter: str | None = None
+    behind: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

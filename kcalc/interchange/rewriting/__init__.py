@@ -1,4 +1,4 @@
-"""Several written-out operations as one: parts of a layer, normalisation by hand, attention that is fixed.
+"""Several written-out operations as one: parts of a layer, normalisation by hand, attention in heads, attention that is fixed.
 
 Everything here is decided by the functions of the operations, never by names, and left alone where these are not known.
 """
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ..trace import Attend, Contract, Entry, Moment, Part, Pooling, Trace
 from .editing import Edit
+from .heads import with_heads
 from .mixing import with_mixing
 from .moments import with_norms
 from .output_parts import with_parts
@@ -17,7 +18,11 @@ from .output_parts import with_parts
 def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
     """The trace with all that could be put together, and {new operation: the older one for which it was made}."""
     born: dict[str, str] = {}
-    for kinds, rule in (((Part,), with_parts), ((Moment, Pooling), with_norms), ((Attend, Contract), with_mixing)):
+    attends = any(isinstance(op, Attend | Contract) for op in trace.ops)
+    rules = [((Part,), with_parts), ((Moment, Pooling), with_norms), ((Attend, Contract), with_mixing)]
+    if attends:  # whose parts of layers are cut with their heads
+        rules = [((Moment, Pooling), with_norms), ((Attend, Contract), with_heads), *rules]
+    for kinds, rule in rules:
         if any(isinstance(op, kinds) for op in trace.ops):
             edit = rule(trace)
             born |= {new: born.get(old, old) for new, old in edit.born.items()}

@@ -92,7 +92,8 @@ class _Mixing(Placing):
             scores = None if top is None else self._product_of(top.reads[0])
             if scores is not None:
                 reads = tuple(dict.fromkeys((*scores.reads, op.reads[1 - side])))
-                made = NotRead(name=op.name, shape=op.shape, reads=reads, source=op.source, what="attention", reason=ATTENTION)
+                reason = op.reason if op.what == "attention" else ATTENTION
+                made = NotRead(name=op.name, shape=op.shape, reads=reads, source=op.source, what="attention", reason=reason)
                 self.ops[op.name] = made
                 return
 

@@ -12,6 +12,7 @@ from ...foundation.process_state import lambdify
 from ..trace import (  # fmt: skip
     Attend,
     Contract,
+    Copies,
     Drop,
     Held,
     Join,
@@ -23,6 +24,7 @@ from ..trace import (  # fmt: skip
     Part,
     Pass,
     Pointwise,
+    Repeat,
     Reshape,
     Softmax,
     Transpose,
@@ -151,6 +153,12 @@ def mixed(op: Any, array: Array) -> Array:
     return np.moveaxis(np.moveaxis(array, op.axis, -1) @ np.asarray(op.matrix, np.float64).T, -1, op.axis)
 
 
+def _repeated(array: Array, shape: tuple[int, ...]) -> Array:
+    for axis, size in enumerate(shape):
+        array = np.repeat(array, size // array.shape[axis], axis)
+    return array
+
+
 RULES: dict[type[Op], Callable[[Any, list[Any]], Array | None]] = {
     Held: lambda op, _: op.value,
     Linear: lambda op, _: None,
@@ -166,5 +174,7 @@ RULES: dict[type[Op], Callable[[Any, list[Any]], Array | None]] = {
     Drop: lambda op, a: a[0],
     Reshape: lambda op, a: a[0].reshape(op.shape),
     Transpose: lambda op, a: a[0].transpose(op.order),
+    Repeat: lambda op, a: _repeated(a[0], op.shape),
+    Copies: lambda op, a: np.repeat(a[0], op.count, op.axis) if op.each else np.concatenate([a[0]] * op.count, op.axis),
     Join: lambda op, a: np.concatenate(a, axis=op.axis),
 }

@@ -25,7 +25,7 @@ class Placing(Edit):
         trace = replace(trace, ops=tuple(self.ordered().values()))
         self.ops = {op.name: op for op in trace.ops}
         self.trace, self.wishes = trace, dict[str, str]()
-        self.axes, self.examples = channel_axes(trace), _examples(self.ops)
+        self.axes, self.examples = channel_axes(trace), example_axes(self.ops)
         self.facts = Numbers(self.ops, {}, lambda _: None)
 
     def _placed(self, core: Mixed) -> bool:
@@ -129,7 +129,7 @@ class Placing(Edit):
         self._renamed([(op.name, self.wishes[op.name]) for op in made])
         self.facts.ops = self.ops
         current = replace(self.trace, ops=tuple(self.ordered().values()))
-        self.axes, self.examples = channel_axes(current), _examples(self.ordered())
+        self.axes, self.examples = channel_axes(current), example_axes(self.ordered())
 
     def _renamed(self, pairs: list[tuple[str, str]]) -> None:
         """Give new operations the names of those that nothing needs any more."""
@@ -143,7 +143,7 @@ class Placing(Edit):
         self.born = {names.get(new, new): old for new, old in self.born.items()}
 
 
-def _examples(ops: dict[str, Op]) -> dict[str, int | None]:
+def example_axes(ops: dict[str, Op]) -> dict[str, int | None]:
     """{operation: the axis of its output that carries the examples}, None where a reshape may have mixed them with others."""
     out: dict[str, int | None] = {}
     for name, op in ops.items():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import Attend, Contract, Held, Masked, Moment, Softmax
+from ..trace import Attend, Contract, Copies, Held, Masked, Moment, Softmax
 from .calls import Call
 from .graph_values import Const, Ref, numbers_of
 from .unread import REASONS, SUMS
@@ -21,6 +21,9 @@ INFINITE = "entries are set to infinity, as attention does before its softmax"
 def contraction(walker: Walker, call: Call, left: Any, right: Any, terms: str | None, what: str, reason: str) -> Any:
     """A contraction of two arrays of which at least one depends on the input; ``terms`` None: a product of matrices."""
     if terms is None:
+        terms = _matrix_terms(left.shape, right.shape)
+    if terms is None and isinstance(left, Ref) and isinstance(right, Ref) and len(left.shape) == len(right.shape) > 2:
+        left, right = _alike(walker, call, left, right)
         terms = _matrix_terms(left.shape, right.shape)
     if terms is None or any(not isinstance(v, Ref | Const) for v in (left, right)):
         return walker.unread(call, what, reason)
@@ -38,6 +41,24 @@ def _matrix_terms(left: tuple[int, ...], right: tuple[int, ...]) -> str | None:
     return f"{mine}xy,{theirs}yz->{batch}xz"
 
 
+def _alike(walker: Walker, call: Call, *arrays: Ref) -> list[Ref]:
+    """Arrays of matrices, heads that several share once for each."""
+    made = list(arrays)
+    for axis in range(1, len(arrays[0].shape) - 2):
+        count = max(array.shape[axis] for array in made)
+        for n, array in enumerate(made):
+            if array.shape[axis] != count and count % array.shape[axis] == 0:
+                made[n] = copies(walker, call, array, axis, count // array.shape[axis])
+    return made
+
+
+def copies(walker: Walker, call: Call, source: Ref, axis: int, count: int) -> Ref:
+    """Every entry along an axis several times."""
+    shape = tuple(n * count if i == axis else n for i, n in enumerate(source.shape))
+    what, reason = "repetition", "channels or examples are repeated, so that they are no longer independent"
+    return walker.emit(call, Copies, [source.name], shape=shape, what=what, reason=reason, axis=axis, count=count, each=True)
+
+
 def softmax(walker: Walker, call: Call) -> Any:
     """softmax along one axis."""
     what, reason = REASONS[call.kind]
@@ -52,7 +73,11 @@ def attend(walker: Walker, call: Call) -> Any:
     """scaled_dot_product_attention."""
     operands = [call[name] for name in ("query", "key", "value")]
     mask = call["attn_mask"]
-    if any(not isinstance(v, Ref) for v in operands) or operands[0].shape[:-2] != operands[2].shape[:-2]:
+    if any(not isinstance(v, Ref) for v in operands):
+        return walker.unread(call, "attention", SUMS)
+    if len({len(v.shape) for v in operands}) == 1:
+        operands = _alike(walker, call, *operands)
+    if any(v.shape[:-2] != call.shape[:-2] for v in operands):
         return walker.unread(call, "attention", SUMS)
     reads = [walker.read(v, call.path) for v in operands]
     if isinstance(mask, Const):

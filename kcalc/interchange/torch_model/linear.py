@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import Linear
+from ..trace import Linear, Lookup
 from .attention import contraction
 from .calls import Call
 from .graph_values import Const, Padded, Ref, numbers_of
+from .unread import REASONS
 from .walker import Handler, Walker
 
 MANY = "weights of more or fewer than two axes have no rule; use Linear layers"
@@ -168,9 +169,19 @@ def transposed(walker: Walker, call: Call) -> Any:
     return walker.unread(call, "transposed convolution", reason)
 
 
+def embedding(walker: Walker, call: Call) -> Any:
+    """Rows of a table by ids that are an input."""
+    weight, ids = call["weight"], call["indices"]
+    if not isinstance(weight, Const) or not isinstance(ids, Ref):
+        return walker.unread(call, *REASONS["embedding"])
+    array = numbers_of(weight.tensor)
+    walker.stored(weight, False)
+    return walker.emit(call, Lookup, [ids.name], _owner(weight), weight=array, parameter=identity_of(weight, array))
+
+
 def handlers() -> Mapping[str, Handler]:
     """{operator: handler} of this file."""
-    table: dict[str, Handler] = {"linear": linear, "addmm": addmm, "einsum": einsum}
+    table: dict[str, Handler] = {"linear": linear, "addmm": addmm, "einsum": einsum, "embedding": embedding}
     table |= dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), product)
     table |= dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "_convolution"), convolution)
     return table | dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), transposed)

@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy as sp
 
-from ..trace import Pass, Pointwise, Pooling, Repeat
+from ..trace import Copies, Pass, Pointwise, Pooling, Repeat
 from .calls import Call
 from .graph_values import Padded, Ref
 from .linear import spread
@@ -115,7 +115,12 @@ def expanded(walker: Walker, call: Call) -> Any:
     single = all(before[axis] == 1 for axis in changed)
     if single and len(before) == len(source.shape) and all(axis > 1 for axis in changed) and len(call.shape) > 2:
         return walker.emit(call, Repeat, reads)
-    return walker.unread(call, call.spoken, "channels or examples are repeated, so that they are no longer independent")
+    reason = "channels or examples are repeated, so that they are no longer independent"
+    if len(before) == len(source.shape) and len(changed) == 1 and changed[0] > 0 and isinstance(source, Ref):
+        (axis,) = changed
+        told = {"axis": axis, "count": call.shape[axis] // before[axis], "each": call.kind == "repeat_interleave"}
+        return walker.emit(call, Copies, reads, what=call.spoken, reason=reason, **told)
+    return walker.unread(call, call.spoken, reason)
 
 
 def handlers() -> Mapping[str, Handler]:

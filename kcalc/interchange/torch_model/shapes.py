@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..trace import Join, Pass, Reshape, Transpose
+import numpy as np
+
+from ..trace import Join, Pass, Prefixed, Reshape, Transpose
 from .calls import Call
-from .graph_values import Const, Padded, Ref
+from .graph_values import Const, Padded, Ref, numbers_of
 from .walker import Handler, Walker
 
 
@@ -60,13 +62,23 @@ def joined(walker: Walker, call: Call) -> Any:
     if axis == 0:
         return walker.unread(call, "a concatenation of batches", "it mixes examples; run the model on each")
     if any(isinstance(p, Const) for p in parts):
-        return walker.unread(
-            call,
-            "a concatenation with a constant",
-            "an array that depends on no input has no kernel of its own (class tokens, coordinates)",
-        )
+        return prefixed(walker, call, parts, axis)
     reads = [walker.read(p, call.path) for p in parts]
     return walker.emit(call, Join, reads, axis=axis) if len(reads) > 1 else walker.emit(call, Pass, reads)
+
+
+def prefixed(walker: Walker, call: Call, parts: list[Any], axis: int) -> Any:
+    """Concatenation with arrays that depend on no input, such as class tokens."""
+    what, reason = "a concatenation with a constant", "an array that depends on no input has no kernel of its own (class tokens, coordinates)"
+    refs = [p for p in parts if isinstance(p, Ref)]
+    if len(refs) != 1 or len(parts) != len([p for p in parts if isinstance(p, Const)]) + 1:
+        return walker.unread(call, what, reason)
+    values = [numbers_of(p.tensor) for p in parts if isinstance(p, Const)]
+    value = np.concatenate(values, axis=axis)
+    behind = parts[0] is refs[0]
+    if not behind and parts[-1] is not refs[0]:
+        return walker.unread(call, what, reason)
+    return walker.emit(call, Prefixed, [refs[0].name], what=what, reason=reason, axis=axis, value=value, behind=behind)
 
 
 def padded(walker: Walker, call: Call) -> Any:
