@@ -101,7 +101,7 @@ def compiled(network: Network) -> Program:
     depth = _depths(network)
     pieces = []
     for block in blocks:
-        piece = [op for node in block.pieces[0] for op in network.operations_of[node]]
+        piece = [op for node in block.pieces[0] for op in network.operations_of(node)]
         number = {op.node: i for i, op in enumerate(piece)}
         steps = [_step(op, tuple(number.get(p, ENTRY) for p in op.reads), activations, [depth[p] for p in op.reads]) for op in piece]
         pieces.append(Piece(block.count, tuple(steps)))

@@ -262,7 +262,7 @@ def _read(network: Network, node: Node, data: Mapping[Node, np.ndarray | None]) 
     """
     factor, parent = 1.0, network.parents(node)[0]
     while len(network.parents(parent)) == 1:
-        (_, op, _) = network.operations_of[parent][-1]
+        (_, op, _) = network.operations_of(parent)[-1]
         if not (op is None or isinstance(op, Reshape | Mix)):
             break
         factor *= abs(float(op.weights[0])) if isinstance(op, Mix) else 1.0
