@@ -26,7 +26,8 @@ class Erratum:
 def errata(paper: str | Iterable[str] | None = None) -> tuple[Erratum, ...]:
     """The slips of the copies, in the order of the papers.
 
-    ``paper``: of one paper ("dks", "tat", "scaling", "gradient", "skips"), or several; None: of all.
+    ``paper``: of one paper ("dks", "tat", "scaling", "gradient", "skips"), or several; None: of all. The page on attention, a text of
+    kcalc's own, has none.
     Raises: KcalcError for no or an unknown paper.
     """
     wanted = wanted_papers(paper)

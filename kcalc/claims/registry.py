@@ -17,6 +17,7 @@ PAPERS: dict[str, str] = {
     "scaling": "kcalc.claims.scaling_calculus",
     "gradient": "kcalc.claims.per_layer_gradient",
     "skips": "kcalc.claims.skip_normalisation",
+    "attention": "kcalc.claims.attention",
 }
 """{short name: where the paper's claims are}; each of these modules has a ``PAPER``."""
 
@@ -33,7 +34,10 @@ def papers() -> tuple[Paper, ...]:
 
 
 def all(paper: str | Iterable[str] | None = None) -> tuple[Claim, ...]:
-    """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips"). Raises: KcalcError for no or an unknown paper."""
+    """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips", "attention").
+
+    Raises: KcalcError for no or an unknown paper.
+    """
     wanted = wanted_papers(paper)
     return tuple(claim for source in papers() if source.name in wanted for claim in source.claims.values())
 
