@@ -202,5 +202,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("depth-factor", "calculi.moments.depth:DepthMoments.relative_factor", times(1.1), ("PLG-eq76",)),
     Mutation("global-slope", "shaping.dks:_global_slope", times(1.01), ("DKS-thm27",)),
     Mutation("mean-slope", "gaussian.expectations.single:mean_slope", times(1.02), ("DKS-eq24",)),
+    Mutation("softmax-self", "gaussian.softmax:self_overlap", times(1.01), ("ATT-Sself", "ATT-alike")),
+    Mutation("softmax-overlap", "gaussian.softmax:Overlap.value", times(1.01), ("ATT-S",)),
+    Mutation("softmax-slope", "gaussian.softmax:Overlap.by_covariance", times(1.01), ("ATT-slope", "ATT-integral")),
+    Mutation("softmax-gap", "gaussian.softmax:overlap_gap", times(1.01), ("ATT-gap", "ATT-collapse")),
+    Mutation("score-scale", "calculi.attention.exchangeable:factor", times(1.1), ("ATT-alike", "ATT-norms")),
+    Mutation("sampled-rows", "calculi.attention.sampled:_softmax", times(1.02), ("ATT-sampled", "ATT-width")),
     Mutation("orthogonal-scale", "backend.initialisers:Orthogonal.matrix", times(1.01), ("DKS-suo", "TAT-suo")),
 )

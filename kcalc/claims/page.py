@@ -92,7 +92,7 @@ def _errata(names: list[str]) -> str:
     titles = {paper.name: paper.title for paper in papers()}
     head = "<tr><th>place</th><th>printed</th><th>meant</th><th>claim</th></tr>"
     parts = []
-    for name in names:
+    for name in (paper for paper in names if errata(paper)):
         cells = ([*map(formulas, (e.place, e.printed, e.meant)), html.escape(e.claim or "")] for e in errata(name))
         rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
         parts.append(f'<h3>{html.escape(titles[name])}</h3><div class="wide"><table>{head}{rows}</table></div>')

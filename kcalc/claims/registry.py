@@ -17,6 +17,7 @@ PAPERS: dict[str, str] = {
     "scaling": "kcalc.claims.scaling_calculus",
     "gradient": "kcalc.claims.per_layer_gradient",
     "skips": "kcalc.claims.skip_normalisation",
+    "attention": "kcalc.claims.attention",
 }
 """{short name of a paper: module of its claims}; each of these modules has a ``PAPER``."""
 
@@ -33,7 +34,7 @@ def papers() -> tuple[Paper, ...]:
 
 
 def all(paper: str | Iterable[str] | None = None) -> tuple[Claim, ...]:
-    """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips").
+    """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips", "attention").
 
     Raises: KcalcError for an unknown paper, or an empty list.
     """

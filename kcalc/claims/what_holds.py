@@ -9,9 +9,9 @@ from .registry import all, papers
 HEAD = f"""\
 # What holds
 
-What the source papers state, as far as kcalc checks it: `kcalc verify` does so, `kcalc verify --claim ID` prints one claim with its
-evidence, and `kcalc verify --errata` the slips of the copies. This page is made from the same registry by
-`python -m kcalc.claims.what_holds docs/what_holds.md`. Cite a claim by its id and the version of kcalc.
+What the source papers state, and what this documentation states of attention, as far as kcalc checks it: `kcalc verify` does so,
+`kcalc verify --claim ID` prints one claim with its evidence, and `kcalc verify --errata` the slips of the copies. This page is made
+from the same registry by `python -m kcalc.claims.what_holds docs/what_holds.md`. Cite a claim by its id and the version of kcalc.
 
 {COPIES}
 """
@@ -39,7 +39,7 @@ def _section(paper: Paper) -> list[str]:
         if claims:
             lines += [f"### {words}", "", *(line for claim in claims for line in _entry(claim)), ""]
     rows = [f"- {e.place}: {e.printed}. *Meant:* {e.meant}" + (f" (**{e.claim}**)" if e.claim else "") for e in errata(paper.name)]
-    return [*lines, "### Errata of the copy", "", *rows, ""]
+    return [*lines, "### Errata of the copy", "", *rows, ""] if rows else lines
 
 
 def _entry(claim: Claim) -> list[str]:

@@ -1,0 +1,82 @@
+"""Attention computed in other ways than kcalc does: drawn rows of softmax, and quadrature that needs no T-fold power of small numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.polynomial.hermite_e import hermegauss
+
+from ...network.layers import Affine, Attend, Input, Sum
+from ...network.network import Network
+
+Array = np.ndarray
+
+
+def softmax(scores: Array) -> Array:
+    """Softmax over the last axis."""
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def rows(rng: np.random.Generator, draws: int, tokens: int, v1: float, v2: float, covariance: float) -> tuple[Array, Array]:
+    """Pairs of softmax rows, (draws, tokens) each, whose scores have these variances and this covariance at equal tokens."""
+    z = rng.standard_normal((2, draws, tokens))
+    first = np.sqrt(v1) * z[0]
+    return softmax(first), softmax(covariance / np.sqrt(v1) * z[0] + np.sqrt(v2 - covariance**2 / v1) * z[1])
+
+
+def alike(tokens: int, one: float, two: float) -> Array:
+    """The matrix with ``one`` on its diagonal and ``two`` elsewhere."""
+    return np.full((tokens, tokens), two) + (one - two) * np.eye(tokens)
+
+
+def attention(rng: np.random.Generator, draws: int, queries: Array, keys: Array) -> Array:
+    """Matrices of attention, (draws, rows, columns), for scores ``s = G^(1/2) Z H^(T/2)``."""
+    z = rng.standard_normal((draws, len(queries), len(keys)))
+    return softmax(np.linalg.cholesky(queries) @ z @ np.linalg.cholesky(keys).T)
+
+
+def projector(weights: Array) -> Array:
+    """``diag a - a a^T``, the derivative of softmax, of every row."""
+    return weights[..., None] * np.eye(weights.shape[-1]) - weights[..., :, None] * weights[..., None, :]
+
+
+def two_tokens(v1: float, v2: float, covariance: float) -> float:
+    """S at T = 2, where a softmax row is (s(x), s(-x)) with the logistic function s and one Gaussian x of variance 2 v."""
+    x, weights = hermegauss(80)
+    weights = weights / weights.sum()
+    a = np.sqrt(2 * v1) * x[:, None]
+    b = np.sqrt(2) * (covariance / np.sqrt(v1) * x[:, None] + np.sqrt(v2 - covariance**2 / v1) * x)
+    first, second = 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(-b))
+    return float(weights @ (first * second + (1 - first) * (1 - second)) @ weights)
+
+
+def direct(tokens: int, v1: float, v2: float, covariance: float, nodes: int = 70) -> float:
+    """S by the formula as it is written: a trapezoidal rule over (u, w) and Hermite nodes for the scores; for variances up to 2."""
+    step, (x, weights) = 0.25, hermegauss(nodes)
+    weights = weights / weights.sum()
+    u = np.arange(-np.log(tokens) - 40, 14, step)
+    a = np.sqrt(v1) * x
+    b = covariance / np.sqrt(v1) * x[:, None] + np.sqrt(v2 - covariance**2 / v1) * x
+
+    def averaged(power: int) -> Array:
+        first, second = np.exp(np.minimum(u[:, None] + a, 30)), np.exp(np.minimum(u[:, None, None] + b, 30))
+        return (first**power * np.exp(-first) * weights) @ (second**power * np.exp(-second) @ weights).T
+
+    return tokens * step**2 * float((averaged(1) * averaged(0) ** (tokens - 1)).sum())
+
+
+def layer(
+    queries: float = 1, keys: float = 1, values: float = 1, skip: float = 0, biases: tuple[float, float] = (0, 0), **options: Any
+) -> Network:
+    """One layer of attention: variances of the weights of queries, keys and values, a skip of that weight, biases of queries and keys."""
+    steps: list[Any] = [
+        ("x", Input(), ()),
+        ("queries", Affine(sigma_w=queries**0.5, sigma_b=biases[0] ** 0.5), ("x",)),
+        ("keys", Affine(sigma_w=keys**0.5, sigma_b=biases[1] ** 0.5), ("x",)),
+        ("values", Affine(sigma_w=values**0.5), ("x",)),
+        ("attention", Attend(**options), ("queries", "keys", "values")),
+        ("output", Affine(), ("attention",)),
+    ]
+    return Network.from_steps([*steps, ("sum", Sum((skip, 1)), ("x", "output"))] if skip else steps)

@@ -1,0 +1,179 @@
+"""Variants of attention: masks, finite key width, shaped attention, linear scaling, norms of queries, rotary embeddings, dropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...calculi.attention.sampled import Sampling
+from ...calculi.attention.values import SampledValues
+from ...calculi.global_maps import node_values
+from ...gaussian.softmax import Overlap, self_overlap
+from ...network.layers import Affine, Attend, Input, RMSNorm
+from ...network.network import Network
+from ..bench import Bench
+from ..claim import Evidence
+from .paper import PAPER
+from .reference import alike, attention, layer, softmax
+
+DIFFER, VARIANTS = "Tokens that differ", "Variants"
+
+
+@PAPER.claim(
+    "ATT-causal", DIFFER,
+    r"rows over the first $T_1 \le T_2$ of alike tokens overlap by $T_1\iint\Phi_{uw}\Phi^{T_1-1}M_w^{T_2-T_1}du\,dw$, $M(w) = E f(w+b)$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    short, long, variance, k = 4, 9, 1.5, 0.6
+    found = Overlap(short, variance, variance, k, more=long - short).value
+    yield bench.equal(found, 0.144725, "rows of 4 and 9 tokens", 1e-6)
+    z = bench.rng.standard_normal((2, bench.size(20_000, 200_000), long)) * math.sqrt(variance)
+    other = k / variance * z[0] + math.sqrt(1 - (k / variance) ** 2) * z[1]
+    yield bench.statistical((softmax(z[0][:, :short]) * softmax(other)[:, :short]).sum(axis=1), found, "drawn rows")
+
+
+@PAPER.claim(
+    "ATT-sampled", DIFFER,
+    r"one layer sampled as $s = G^{1/2}ZH^{\top/2}$ is without bias: its mean agrees with the exact values within the errors that kcalc "
+    r"states",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    net, tokens, rho = layer(2.0, 1.0, 1.0), 10, 0.3
+    exact = node_values(net, c=0.5, tokens=tokens, token_cosine=rho)["attention"]
+    drawn = node_values(
+        net, c=0.5, tokens=tokens, token_cosine=rho, sampling=Sampling(bench.size(40, 400), 16, int(bench.rng.integers(1 << 30)))
+    )
+    assert isinstance(drawn, SampledValues)
+    value = drawn["attention"]
+    for name, found, error, truth in (
+        ("q", value.q, value.q_error, exact.q1),
+        ("token cosine", value.token_cosine, value.token_cosine_error, exact.token_cosine1),
+        ("c", value.c, value.c_error, exact.c),
+    ):
+        yield bench.statistical(found, float(truth), name, error=error)
+
+
+@PAPER.claim(
+    "ATT-width", VARIANTS,
+    r"at key width $d_k$, $E\sum_jA_j^2$ is $S_{\mathrm{self}}$ averaged over $\tau^2\chi^2_{d_k}/d_k$: 0.027966 at $T = 64$, $d_k = "
+    r"16$, $\tau^2 = 0.6$, "
+    r"where the limit $d_k\to\infty$ is 0.027603",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    tokens, width, variance = 64, 16, 0.6
+    x = np.linspace(1e-3, 60, 121)  # a trapezoidal rule for chi-squared, whose density vanishes with 7 derivatives at 0
+    weights = np.exp((width / 2 - 1) * np.log(x) - x / 2)
+    averaged = float(weights @ [self_overlap(tokens, variance * v / width) for v in x] / weights.sum())
+    yield bench.equal([averaged, self_overlap(tokens, variance)], [0.027966, 0.027603], "by quadrature", 5e-7)
+    draws = bench.size(4000, 40_000)
+    q, k = (bench.rng.standard_normal((draws, count, width)) for count in (1, tokens))
+    row = softmax((math.sqrt(variance / width) * q @ k.transpose(0, 2, 1))[:, 0])
+    yield bench.statistical((row**2).sum(axis=1), averaged, "drawn queries and keys")
+    sampling = Sampling(bench.size(25, 250), 16, int(bench.rng.integers(1 << 30)))
+    found: Any = node_values(layer(variance, key_width=width), tokens=tokens, sampling=sampling)
+    yield bench.statistical(found["attention"].q, averaged, "kcalc, sampled", error=found["attention"].q_error)
+
+
+@PAPER.claim(
+    "ATT-shaped", VARIANTS,
+    r"$aI + A - c\,11^\top/T$ makes $q' = (a+1-c)^2p + D[a^2 + (2a(1-c) + c^2 - 2c)/T + S_{\mathrm{self}}]$ and $p'$ the same without "
+    r"$a^2$ and with "
+    r"$S(\kappa)$, $D = q-p$, times $v$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    tokens, p, a, c = 9, 0.4, 0.7, 0.9
+    found = node_values(layer(2.0, 1.0, identity=a, centre=c), tokens=tokens, token_cosine=p)["attention"]
+    K = alike(tokens, 1.0, p)
+    A = attention(bench.rng, bench.size(6000, 60_000), 2 * K, K) + a * np.eye(tokens) - c / tokens
+    out = A @ K @ A.transpose(0, 2, 1)
+    yield bench.statistical(np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), "q', drawn matrices")
+    yield bench.statistical(out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn matrices")
+    variance, rest = 2 * (1 - p), (2 * a * (1 - c) + c * c - 2 * c) / tokens
+    q = (a + 1 - c) ** 2 * p + (1 - p) * (a * a + rest + self_overlap(tokens, variance))
+    both = (a + 1 - c) ** 2 * p + (1 - p) * (rest + Overlap(tokens, variance, variance, variance * p).value)
+    yield bench.equal((found.q1, found.q1 * found.token_cosine1), (q, both), "kcalc and the formulas", 1e-13)
+
+
+@PAPER.claim(
+    "ATT-linear",
+    VARIANTS,
+    r"scores $q_i\cdot k_j/d_k$ of independent queries and keys vanish as $d_k\to\infty$: every token reads the mean of all",
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    tokens, rho = 6, 0.3
+    found = node_values(layer(3.0, 2.0, scale="linear"), tokens=tokens, token_cosine=rho)["attention"]
+    mean = rho + (1 - rho) / tokens
+    yield bench.equal((found.q1, found.token_cosine1), (mean, 1.0), "kcalc", 1e-13)
+    for width in (64, 1024):
+        q, k = bench.rng.standard_normal((2, 100, width))
+        scores = (q * k).sum(axis=1) * 6**0.5 / width
+        yield bench.at_most(float((scores**2).mean()), 12 / width, f"mean square of scores at key width {width}, twice 6 / width", 0.0)
+
+
+@PAPER.claim(
+    "ATT-scale",
+    VARIANTS,
+    r"a score scale $b$ multiplies the variance of scores by $b^2d_k$: T5's $b = 1$ with $\sigma_Q^2 = 1/d_k$ is the usual scale",
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    values = [node_values(net, tokens=12, token_cosine=0.2)["attention"] for net in (layer(1.0), layer(1 / 64, scale=1.0, key_width=64))]
+    yield bench.equal((values[1].q1, values[1].token_cosine1), (values[0].q1, values[0].token_cosine1), "kcalc", 1e-13)
+
+
+@PAPER.claim(
+    "ATT-norms", VARIANTS,
+    r"norms on wide queries and keys make $\operatorname{Cov}(s_{ij}, s_{kl})$ the product of their cosines, so that $\sigma_Q$ and "
+    r"$\sigma_K$ drop out",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    found = []
+    for sigma in (0.3, 4.0):
+        steps: list[Any] = [
+            ("x", Input(), ()),
+            ("q", Affine(sigma_w=sigma), ("x",)),
+            ("qn", RMSNorm(), ("q",)),
+            ("k", Affine(sigma_w=sigma), ("x",)),
+            ("kn", RMSNorm(), ("k",)),
+            ("v", Affine(), ("x",)),
+            ("attention", Attend(), ("qn", "kn", "v")),
+        ]
+        value = node_values(Network.from_steps(steps), q=1.7, tokens=8, token_cosine=0.4)["attention"]
+        found.append((float(value.q1), float(value.token_cosine1)))
+    yield bench.equal(found[0], found[1], "kcalc, sigma = 0.3 and 4", 1e-12)
+    q = 1.7 * (0.4 + 0.6 * self_overlap(8, 0.6))
+    p = 1.7 * (0.4 + 0.6 * Overlap(8, 0.6, 0.6, 0.24).value)
+    yield bench.equal(found[0], (q, p / q), "scores of the cosines", 1e-12)
+
+
+@PAPER.claim(
+    "ATT-rotary", VARIANTS,
+    r"rotary embeddings make $\operatorname{Cov}(s_{ij}, s_{kl}) = G_{ik}H_{jl}\,\operatorname{mean}_f\cos((j-l-i+k)\theta_f)$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    width, draws = 8, bench.size(20_000, 200_000)
+    theta = 10000.0 ** (-2 * np.arange(width // 2) / width)
+    G, H = alike(4, 1.2, 0.5), alike(4, 0.9, 0.3)
+    q, k = (np.linalg.cholesky(m) @ bench.rng.standard_normal((draws, 4, width)) for m in (G, H))
+    turn = np.exp(1j * np.arange(4)[:, None] * theta)
+    turned = [(x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn for x in (q, k)]
+    s = (turned[0] @ turned[1].conj().transpose(0, 2, 1)).real / math.sqrt(width)
+    for i, j, m, n in ((0, 1, 0, 1), (0, 1, 2, 3), (0, 3, 1, 0), (3, 0, 3, 2)):
+        truth = G[i, m] * H[j, n] * float(np.cos((j - n - i + m) * theta).mean())
+        yield bench.statistical(s[:, i, j] * s[:, m, n] - truth, 0.0, f"scores {i}{j} and {m}{n}")
+
+
+@PAPER.claim(
+    "ATT-dropout", VARIANTS, r"dropout of attention weights adds $(1/\mathrm{keep} - 1)\,qS_{\mathrm{self}}$ to $q'$ and nothing to $p'$"
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    tokens, keep, draws = 6, 0.8, bench.size(20_000, 200_000)
+    K = alike(tokens, 1.0, 0.3)
+    A = attention(bench.rng, draws, K, K)
+    kept = A * (bench.rng.random(A.shape) < keep) / keep
+    more = kept @ K @ kept.transpose(0, 2, 1) - A @ K @ A.transpose(0, 2, 1)
+    own = np.diagonal(more, axis1=1, axis2=2).mean(axis=1)
+    yield bench.statistical(own, (1 / keep - 1) * self_overlap(tokens, 0.7), "what q' gains, drawn masks")
+    yield bench.statistical(more[:, 0, 1:].mean(axis=1), 0.0, "what p' gains, drawn masks")
