@@ -11,7 +11,7 @@ from ..fields import NUMPY
 from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
 from ..fields.gaps import Gap
 from ..fields.jets import Jet
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Tabled, html_table, plain, shown, spread, text_table
 from ..maps.composition import Composition
@@ -210,7 +210,9 @@ def node_values(
     Returns: {node: NodeValue}, over tokens {node: TokenValue}, where attention is sampled a :class:`SampledValues`.
     Raises: KcalcError as a C map does.
     """
-    if sampling is not None or np.ndim(tokens) > 0 or (tokens is not None and tells_tokens_apart(network)):
+    if sampling is not None and not isinstance(sampling, Sampling):
+        raise KcalcError(f"sampling is a kc.Sampling(draws=, chains=, seed=), got {glimpse(sampling)}")
+    if sampling is not None or _several(tokens) or (tokens is not None and tells_tokens_apart(network)):
         return _sampled(network, c, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, sampling or Sampling())
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
@@ -230,7 +232,7 @@ def node_values(
 
 
 def _sampled(network: Network, c: Any, q1: Any, q2: Any, tokens: Any, token_cosine: Any, assume: bool, sampling: Sampling) -> SampledValues:
-    if np.ndim(tokens) > 0:
+    if _several(tokens):
         if token_cosine is not None or q1 is not None or q2 is not None:
             raise KcalcError("an array of tokens says itself what their q values and cosines are; drop q= and token_cosine=")
         covariance = token_covariance(tokens)

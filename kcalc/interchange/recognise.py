@@ -205,7 +205,8 @@ class Recogniser(Elementwise):
             self.note(op.name, "approximate", text)
         width = op.key_width
         named = {"sqrt": width**-0.5, "linear": 1 / width}
-        scale = next((name for name, value in named.items() if math.isclose(op.scale, value, rel_tol=1e-4)), plain(nice(op.scale, np.float32)))
+        own = plain(nice(op.scale, np.float32))
+        scale = next((name for name, value in named.items() if math.isclose(op.scale, value, rel_tol=1e-4)), own)
         shared = None if op.key_heads == op.heads else op.key_heads
         layer = L.Attend(
             op.heads, width, op.causal, scale, key_heads=shared, rotary=op.rotary, alibi=op.alibi, dropout=plain(tidied(sp.Float(op.rate)))

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 OTHER_MAKERS = {
     "averaging_shortcuts", "chain", "empirical_ntk", "expectation", "gain", "large_batch", "load_json",
     "node_values", "normalise_locations",
-    "pair_expectation", "q_values", "repeat", "report", "residual", "save_json", "skip_network", "sklearn_kernel", "slope_polynomial",
+    "pair_expectation", "q_values", "Sampling", "repeat", "report", "residual", "save_json", "skip_network", "sklearn_kernel", "slope_polynomial",
     "with_residual_weights",
 }  # fmt: skip
 # what rests on no hypothesis: inputs of the calculus, statements about graphs, enclosures, measurements and what was trained

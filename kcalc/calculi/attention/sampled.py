@@ -23,6 +23,7 @@ import numpy as np
 from ...fields import NUMPY
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import whole
 from ...network import primitives as P
 from ..atoms import Atom, Pair
 from ..channel_statistics import Ledger, Statistics
@@ -48,6 +49,10 @@ class Sampling:
     draws: int = 8
     chains: int = 6
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("draws", 1), ("chains", 2), ("seed", 0)):
+            object.__setattr__(self, name, whole(getattr(self, name), f"Sampling: {name}", least))
 
 
 def token_kernel(assume_independent: bool) -> Kernel:

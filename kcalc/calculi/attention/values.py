@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...foundation.errors import KcalcError, glimpse
-from ...foundation.plain_arguments import whole
 from ...foundation.printing import Tabled, html_table, marked, plain, text_table
 from ...maps.maps import INFINITE_WIDTH, Approximable, Assumption
 from ...network.compose import interpret
@@ -87,7 +86,7 @@ def token_covariance(tokens: Any) -> tuple[Array, int]:
     try:
         given = np.asarray(tokens)
         numbers = given.astype(float)
-    except (TypeError, ValueError):
+    except Exception:  # user objects may raise anything as they are read
         raise KcalcError(f"tokens are a number, a covariance, token ids or an array of inputs, got {glimpse(tokens)}") from None
     if given.size == 0 or not np.isfinite(numbers).all():
         raise KcalcError("tokens must be finite numbers, and at least one of them")
@@ -127,8 +126,6 @@ def alike(count: int, cosine: float, c: float | None, q1: float, q2: float) -> t
 
 def sampled_values(network: Network, covariances: Mapping[Node, tuple[Array, int]], assume: bool, sampling: Sampling) -> SampledValues:
     """The values of every node, attention sampled."""
-    for name in ("draws", "chains"):
-        whole(getattr(sampling, name), name, 2 if name == "chains" else 1)
     (sequences, *others) = {count for _, count in covariances.values()}
     if others:
         raise KcalcError("the inputs of a network have as many sequences each")

@@ -485,4 +485,3 @@ def _span(rows: Rows) -> str:
         step = steps.pop()
         return f"{rows[0]}:{rows[-1] + 1}" + (f":{step}" if step != 1 else "")
     return str(rows[0]) if len(rows) == 1 else f"{len(rows)} channels"
-

@@ -69,7 +69,8 @@ def joined(walker: Walker, call: Call) -> Any:
 
 def prefixed(walker: Walker, call: Call, parts: list[Any], axis: int) -> Any:
     """Concatenation with arrays that depend on no input, such as class tokens."""
-    what, reason = "a concatenation with a constant", "an array that depends on no input has no kernel of its own (class tokens, coordinates)"
+    what = "a concatenation with a constant"
+    reason = "an array that depends on no input has no kernel of its own (class tokens, coordinates)"
     refs = [p for p in parts if isinstance(p, Ref)]
     if len(refs) != 1 or len(parts) != len([p for p in parts if isinstance(p, Const)]) + 1:
         return walker.unread(call, what, reason)
