@@ -88,6 +88,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "activation.c_map.fixed_points": lambda: kc.activation("tanh").c_map.fixed_points()[0],
     "activation_bounds": lambda: kc.activation_bounds(kc.activation("tanh")),
     "c_map": lambda: kc.c_map(vanilla()),
+    "Sampling": lambda: kc.Sampling(),
     "token_map": lambda: kc.token_map(vanilla(), 8),
     "c_map.derivative": lambda: kc.c_map(vanilla()).derivative(1),
     "c_map.expr": lambda: kc.c_map(residual()).expr,

@@ -245,6 +245,11 @@ def _sampled(network: Network, c: Any, q1: Any, q2: Any, tokens: Any, token_cosi
     return sampled_values(network, dict.fromkeys(network.inputs, covariance), truth(assume, "assume_independent"), sampling)
 
 
+def _several(tokens: Any) -> bool:
+    """Whether tokens are an array, or a list of numbers."""
+    return isinstance(tokens, np.ndarray | list | tuple) and np.ndim(np.asarray(tokens, dtype=object)) > 0
+
+
 class _Reading:
     """A network with the options of the kernel calculus, which runs in any number system."""
 

@@ -244,7 +244,7 @@ class CMap(KernelMap):
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, sampled values at q = 1 and assumptions, as plain data."""
-        c = np.cos(np.linspace(np.pi, 0, series_length(points)))
+        c = np.cos(np.linspace(np.arccos(self.least), 0, series_length(points)))
         values = self(c)
         sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
         return {"map": self.name, "c": c.tolist(), "C": sampled, "assumptions": _plain(self.assumptions)}

@@ -67,8 +67,9 @@ def c_maps(
     _identity(ax, -1, 1)
     drawn: list[Array] = []
     for label, curve, given in _curves(maps, labels, q1, q2):
-        drawn.append(curve(c))
-        color = _draw_curve(ax, c, drawn[-1], label, _look(styles.get(label)) | look)
+        at = np.maximum(c, getattr(given, "least", -1.0))
+        drawn.append(curve(at))
+        color = _draw_curve(ax, at, drawn[-1], label, _look(styles.get(label)) | look)
         for value, stable in _fixed_points(curve, given, q1, q2):
             _mark(ax, value, stable, color)
     ax.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 OTHER_MAKERS = {
     "averaging_shortcuts", "chain", "empirical_ntk", "expectation", "gain", "large_batch", "load_json",
     "node_values", "normalise_locations",
-    "pair_expectation", "q_values", "Sampling", "repeat", "report", "residual", "save_json", "skip_network", "sklearn_kernel", "slope_polynomial",
+    "pair_expectation", "q_values", "repeat", "report", "residual", "save_json", "skip_network", "sklearn_kernel", "slope_polynomial",
     "with_residual_weights",
 }  # fmt: skip
 # what rests on no hypothesis: inputs of the calculus, statements about graphs, enclosures, measurements and what was trained
@@ -36,10 +36,10 @@ NO_HYPOTHESES = {
     "Network", "Activation", "Transformed", "Table", "Enclosure", "FixedPoint", "ActivationBounds", "Composition", "Bounds", "Limit",
     "CoordinateCheck", "DataDependent", "OutputScale", "Spectrum", "Reading", "ResidualBlock", "ConstantsTable", "Constants", "Solutions",
     "Subnetworks", "Subnetwork", "Report", "Claim", "Finding", "Comparison", "Run", "Jacobians", "QTable",
-    "TrainingSpectra", "VarianceSpectra",
+    "TrainingSpectra", "VarianceSpectra", "Sampling",
 }  # fmt: skip
 OF_NO_NETWORK = {"activation", "crelu_budget", "phase_diagram", "residual_spectrum", "vanilla_maps"}
-INPUTS = {"Network", "Activation", "Transformed", "Composition"}  # kc.save_json writes networks; an expression is SymPy's
+INPUTS = {"Sampling", "Network", "Activation", "Transformed", "Composition"}  # kc.save_json writes networks; an expression is SymPy's
 # measurements, which compile or load a framework
 LONG = {
     "read", "coordinate_check", "hessian_blocks", "verify_kernels", "claims.verify", "claims.verify.findings", "lsuv", "wli",
@@ -49,7 +49,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name fo
 CLASSES = {
     "Activation": "activation", "Constants": "shape.constants[]", "Fluctuations": "fluctuations", "Gradients": "gradients",
     "MapComparison": "compare", "Model": "to_jax", "Moments": "moments", "Network": "Network", "Reading": "read",
-    "ResidualSpectrum": "residual_spectrum", "Scaling": "scaling", "Shaping": "shape", "Smoothness": "smoothness",
+    "ResidualSpectrum": "residual_spectrum", "Sampling": "Sampling", "Scaling": "scaling", "Shaping": "shape", "Smoothness": "smoothness",
 }  # fmt: skip
 VOID = {"br", "hr", "img", "input"}
 

@@ -24,6 +24,7 @@ from ...fields import NUMPY
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
+from ...foundation.printing import Shown
 from ...network import primitives as P
 from ..atoms import Atom, Pair
 from ..channel_statistics import Ledger, Statistics
@@ -43,7 +44,7 @@ SAMPLED = "attention is sampled: {draws} draws a layer in each of {chains} indep
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Shown):
     """How attention is sampled: ``draws`` per layer and chain, ``chains``, ``seed``."""
 
     draws: int = 8
