@@ -20,7 +20,7 @@ from ..network.compose import interpret
 from ..network.network import Network, require_network
 from .attention.sampled import Sampling
 from .attention.structure import Tokens, read_tokens, tells_tokens_apart
-from .attention.values import SampledValues, alike, sampled_values, token_covariance
+from .attention.values import alike, sampled_values, token_covariance
 from .channels import Channels
 from .field_maps import field_maps_of
 from .kernel import Kernel, kernel_over
@@ -87,7 +87,7 @@ def q_map(
     return NetworkQMap(network, assume_independent, read_tokens(tokens, token_cosine))
 
 
-def token_map(network: Network, tokens: int, q: Any = 1, assume_independent: bool = False) -> TokenMap:
+def token_map(network: Network, tokens: int, assume_independent: bool = False) -> TokenMap:
     """The map of the cosine between two tokens of one sequence through a network with attention, ``R(rho)``.
 
     All tokens of a sequence are alike: they have one q value, and any two of them the cosine rho. Attention draws them together; where the
@@ -199,7 +199,7 @@ def node_values(
     tokens: Any = None,
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
-) -> NodeValues | SampledValues:
+) -> NodeValues:
     """q1, q2 and c of every node for inputs of the given c and q values: the depth trace of a network.
 
     ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are numbers, arrays, or {input: value}.
@@ -231,7 +231,7 @@ def node_values(
     return out
 
 
-def _sampled(network: Network, c: Any, q1: Any, q2: Any, tokens: Any, token_cosine: Any, assume: bool, sampling: Sampling) -> SampledValues:
+def _sampled(network: Network, c: Any, q1: Any, q2: Any, tokens: Any, token_cosine: Any, assume: bool, sampling: Sampling) -> Any:
     if _several(tokens):
         if token_cosine is not None or q1 is not None or q2 is not None:
             raise KcalcError("an array of tokens says itself what their q values and cosines are; drop q= and token_cosine=")

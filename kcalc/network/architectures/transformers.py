@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...fields.arguments import as_number
-from ...foundation.errors import KcalcError
-from ...foundation.plain_arguments import choice, truth, whole
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import choice, extents, truth, whole
 from .. import layers as L
 from ..combinators import DEEPEST
 from ..network import Network, Step
@@ -202,7 +202,10 @@ def vit(
     """
     stack = _Stack(features, heads, std)
     side = whole(patch, "patch", 1)
-    rows, columns = (whole(size, "image_shape", side) for size in image_shape)
+    sizes = extents(image_shape, "image_shape")
+    if len(sizes) != 2:
+        raise KcalcError(f"image_shape is (height, width), got {glimpse(image_shape)}")
+    rows, columns = sizes
     if rows % side or columns % side:
         raise KcalcError(f"patches of {side} pixels do not fit an image of {rows} x {columns}")
     below = stack.add("patches", L.Input(3 * side * side))
