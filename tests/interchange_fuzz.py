@@ -28,6 +28,7 @@ FORBIDDEN = (
 ARMED: dict[str, Any] = {"on": False, "seen": [], "folder": "/no/folder/yet"}
 COMPILED = ("<lambdifygenerated", "<class 'networkx.utils.decorators.argmap'>")  # SymPy's trees as array functions; networkx's decorators
 TEMPLATES = (os.path.join("sympy", "polys", "monomials.py"), os.path.join("mpmath", "libmp", "libhyper.py"))  # unroll loops of their own
+DECORATORS = os.path.join("networkx", "utils", "decorators.py")  # compiles the signature of a function when it is first called
 LAMBDIFY = os.path.join("sympy", "utilities", "lambdify.py")  # imports erf and the like from where its printers say
 LIBRARIES = (sys.prefix, sys.base_prefix, str(Path(kc.__file__).parent), "/dev/null", "/proc/", "/sys/")
 
@@ -47,7 +48,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if event in FORBIDDEN:
         ARMED["seen"].append(f"{event} {str(arguments)[:80]}")
-    elif event == "compile" and str(arguments[1]).startswith(COMPILED):
+    elif event == "compile" and str(arguments[1]).startswith(COMPILED) and not sys._getframe(1).f_code.co_filename.endswith(DECORATORS):
         text = arguments[0].decode() if isinstance(arguments[0], bytes) else str(arguments[0])
         if bad := [word for word in ("import", "__", "open", "eval", "exec", "os.", "sys.", "getattr") if word in text]:
             ARMED["seen"].append(f"compile {bad[0]} in {text[:80]}")

@@ -72,6 +72,13 @@ def layer(rng: random.Random, kind: str) -> Any:
         "Dropout": lambda: L.Dropout(rng.choice([0, 0.1, sp.Rational(1, 3)])), "GroupNorm": lambda: L.GroupNorm(rng.choice([1, 2, 4])),
         "BatchNorm": lambda: L.BatchNorm(rng.choice([None, 0, 0.25, sp.Rational(1, 3)])),
         "TokenMix": lambda: L.TokenMix([[rng.uniform(-1, 1) for _ in range(3)] for _ in range(rng.choice([2, 3]))]),
+        "Embedding": lambda: L.Embedding(rng.choice([None, 8]), rng.choice([None, 50]), number(rng)),
+        "Positions": lambda: L.Positions(rng.choice(["learned", "sinusoidal", "constant"]), number(rng), rng.choice([None, 63])),
+        "Attend": lambda: L.Attend(
+            heads := rng.choice([None, 2, 4]), rng.choice([None, 4]), rng.random() < 0.5, rng.choice(["sqrt", "linear"]),
+            rng.choice([0, 1, sp.Rational(1, 3)]), rng.choice([0, 0.5]), heads and rng.choice([None, 1]), rng.choice([None, 10000.0]),
+            rng.random() < 0.3, rng.choice([0, 0.1]),
+        ),
         "Opaque": lambda: L.Opaque(rng.choice(["softmax", "Aufmerksamkeit ä"]), "no rule"),
     }  # fmt: skip
     return makers[kind]() if kind in makers else L.KINDS[kind]()
@@ -83,11 +90,13 @@ def network(rng: random.Random) -> kc.Network:
     steps: list[tuple[Any, Any, tuple[Any, ...]]] = []
     for _ in range(rng.randint(1, 2)):
         steps.append((label(len(steps)), L.Input(rng.choice([None, 8]), rng.choice([None, (9, 7)])), ()))
-    single = [kind for kind in L.KINDS if kind not in ("Input", "Sum", "Concat", "Product", "GatedUnit")]
+    single = [kind for kind in L.KINDS if kind not in ("Input", "Sum", "Concat", "Product", "GatedUnit", "Attend")]
     for _ in range(rng.randint(2, 14)):
         nodes = [node for node, _, _ in steps]
         recent = nodes[-3:]
-        if rng.random() < 0.3:
+        if rng.random() < 0.05:
+            parents, made = tuple(rng.choice(recent) for _ in range(3)), layer(rng, "Attend")
+        elif rng.random() < 0.3:
             parents = tuple(rng.choice(recent) for _ in range(rng.randint(2, 3)))
             made = rng.choice([L.Sum(), L.Sum(tuple(number(rng) for _ in parents)), L.Product(), L.Concat()])
             if isinstance(made, L.Product) and len(parents) == 2 and rng.random() < 0.5:

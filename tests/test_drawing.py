@@ -320,6 +320,8 @@ def test_layer_texts_are_short():
         L.RMSNorm(): "RMSNorm", L.BatchNorm(): "BatchNorm", L.GroupNorm(2): "GroupNorm", L.Pool("max", 3, 2): "max pool 3×3 /2",
         L.Pool("weighted_mean"): "weighted mean pool", L.Dropout(0.1): "dropout 0.1", L.Flatten(): "flatten", L.Identity(): "identity",
         L.Opaque("Custom", "unknown"): "? Custom", L.TokenMix(((1.0,),)): "TokenMix", L.GatedUnit("swish"): "× swish",
+        L.Attend(): "attention", L.Attend(8, causal=True): "attention, 8 heads", L.Embedding(64, 1000): "embedding 64",
+        L.Embedding(): "embedding", L.Positions(): "+ positions", L.Positions("constant"): "+ constant",
     }  # fmt: skip
     assert {kind.__name__ for kind in map(type, expected)} == set(L.KINDS)
     for layer, text in expected.items():

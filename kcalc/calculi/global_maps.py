@@ -129,7 +129,7 @@ def q_and_variances(network: Network, q: Any = 1) -> dict[Node, tuple[float, flo
 
 def end_values(network: Network) -> tuple[float, float]:
     """(Q, C'(1)) at the output of a network of one output for inputs of q = 1, by one fold."""
-    reading = c_map(network)._reading
+    reading = _Reading(network, False)
     inputs, one = network.inputs, np.asarray(1.0)
     gap = Jet.variable(Gap.from_cosine(one), 1, -1.0)
     states = reading.run(NUMPY, dict.fromkeys(inputs, one), None, dict.fromkeys(inputs, gap))
@@ -375,9 +375,8 @@ class TokenMap(NetworkCMap):
 
     def gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int) -> dict[Node, Jet]:
         if any(np.any(np.asarray(value, dtype=float) > 1 - self.least + 1e-12) for value in gap.values()):
-            raise KcalcError(
-                f"the cosine of any two of {self._reading.tokens.count} tokens is at least {self.least:.6g} = -1 / (tokens - 1)"
-            )
+            count = getattr(self._reading.tokens, "count", 1)
+            raise KcalcError(f"the cosine of any two of {count} tokens is at least {self.least:.6g} = -1 / (tokens - 1)")
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
         states = self._reading.run_sequence(q1, jets)
         return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}

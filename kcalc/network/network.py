@@ -208,8 +208,9 @@ class Network:
         A layer with a primitive of its own, such as Positions, stays.
         """
         several = {node.node for node, _, _ in self.operations if isinstance(node, Inner)}
-        layers = {place: L.layer_of(op) for node in several for place, op, _ in self.operations_of(node) if op is not None}
-        several -= {owner(place) for place, layer in layers.items() if layer is None}
+        made = {place: L.layer_of(op) for node in several for place, op, _ in self.operations_of(node) if op is not None}
+        layers = {place: layer for place, layer in made.items() if layer is not None}
+        several -= {owner(place) for place in made.keys() - layers.keys()}
         if not several:
             return self
         labels: dict[Node, Node] = {}

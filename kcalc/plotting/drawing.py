@@ -28,6 +28,7 @@ COLORS = {  # kind: (face, edge)
     "join": ("#FFFFFF", "#3A3A3A"),
     "normalisation": ("#DBF0E6", "#3D9474"),
     "pooling": ("#F3E2ED", "#B3739B"),
+    "attention": ("#E4DFF3", "#7B64B5"),
     "other": ("#FBF3D3", "#B39A3C"),
 }
 

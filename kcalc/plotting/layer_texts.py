@@ -13,12 +13,15 @@ LONGEST = 24
 KINDS = {
     "Input": "input", "Affine": "affine", "Nonlinear": "activation", "Sum": "join", "Concat": "join", "Product": "join",
     "GatedUnit": "join", "LayerNorm": "normalisation", "RMSNorm": "normalisation", "BatchNorm": "normalisation",
-    "GroupNorm": "normalisation", "Pool": "pooling",
+    "GroupNorm": "normalisation", "Pool": "pooling", "Embedding": "affine", "Positions": "join", "Attend": "attention",
 }  # fmt: skip
 
 
 def layer_kind(layer: Any) -> str:
-    """The group of layers that one colour stands for: "input", "affine", "activation", "join", "normalisation", "pooling", "other"."""
+    """The group of layers that one colour stands for.
+
+    "input", "affine", "activation", "join", "normalisation", "pooling", "attention" or "other".
+    """
     return KINDS.get(type(layer).__name__, "other")
 
 
@@ -60,6 +63,12 @@ def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
         return f"{layer.kind.replace('_', ' ')} pool{window}{stride}"
     if kind in ("Nonlinear", "GatedUnit"):
         return "× " * (kind == "GatedUnit") + shortened(str(getattr(layer.activation, "name", layer.activation)), plain)
+    if kind == "Attend":
+        return "attention" if layer.heads is None else f"attention, {layer.heads} heads"
+    if kind == "Embedding":
+        return "embedding" if layer.features is None else f"embedding {layer.features}"
+    if kind == "Positions":
+        return "+ constant" if layer.kind == "constant" else "+ positions"
     if kind == "Scale":
         return f"× {number_text(layer.factor, plain) or 'factor'}"
     if kind == "Dropout":

@@ -28,7 +28,7 @@ FOLDED, DRAWN = 40, 300  # nodes from which blocks are folded in a notebook; mos
 SIZE = round(FONT * SCALE / 72, 1)
 COLORS = {
     "input": "#7a7a7a", "affine": "#3b7dbd", "activation": "#d0733a", "join": "#7a7a7a", "normalisation": "#2f9671", "pooling": "#b0649a",
-    "other": "#a58a1f",
+    "attention": "#7b64b5", "other": "#a58a1f",
 }  # fmt: skip
 SURFACE = "var(--kcalc-surface,var(--jp-layout-color0,var(--color-background-primary,Canvas)))"
 STYLE = (

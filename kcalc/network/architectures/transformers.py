@@ -40,6 +40,9 @@ class _Stack:
         self.heads = whole(self.heads, "heads", 1)
         if self.features % self.heads:
             raise KcalcError(f"heads = {self.heads} must divide features = {self.features}")
+        for name in ("key_heads", "key_width"):
+            if self.attention.get(name) is not None:
+                self.attention[name] = whole(self.attention[name], name, 1)
         self.std = None if self.std is None else as_number(self.std, "std")
         choice(self.placement, "placement of norms", PLACEMENTS)
 
