@@ -187,7 +187,7 @@ def attend(layer: Any, queries: Array, keys: Array, values: Array) -> Array:
     if layer.rotary is not None:
         queries, keys = (rotated(x, float(layer.rotary)) for x in (queries, keys))
     keys, values = (jnp.repeat(x, several, axis=-2) for x in (keys, values))
-    scale = {"sqrt": width**-0.5, "linear": 1 / width}.get(layer.scale) if isinstance(layer.scale, str) else float(layer.scale)
+    scale = {"sqrt": width**-0.5, "linear": 1 / width}[layer.scale] if isinstance(layer.scale, str) else float(layer.scale)
     scores = jnp.einsum("...ihc,...jhc->...hij", queries, keys) * scale
     rows, columns = scores.shape[-2:]
     if layer.alibi:

@@ -21,7 +21,6 @@ from ..network.network import Network, require_network
 from .attention.sampled import Sampling
 from .attention.structure import Tokens, read_tokens, tells_tokens_apart
 from .attention.values import alike, sampled_values, token_covariance
-from .channels import Channels
 from .field_maps import field_maps_of
 from .kernel import Kernel, kernel_over
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
@@ -257,9 +256,9 @@ class _Reading:
         require_network(network)
         self.network, self.tokens = network, tokens
         self.assume = truth(assume_independent, "assume_independent")
-        self.kernel = kernel_over()
+        self.kernel: Any = kernel_over()  # or one over tokens
 
-    def run(self, field: Any, q1: dict[Node, Any], q2: dict[Node, Any] | None, gap: dict[Node, Any] | None) -> dict[Node, Channels]:
+    def run(self, field: Any, q1: dict[Node, Any], q2: dict[Node, Any] | None, gap: dict[Node, Any] | None) -> dict[Node, Any]:
         """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
         local, second = field_maps_of(self.network, field), q1 if q2 is None else q2
         if self.tokens is None:
