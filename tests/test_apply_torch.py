@@ -338,8 +338,11 @@ def test_errors_name_what_is_wrong(made: Any) -> None:
         apply_to(model, s, generator=3)
     with pytest.raises(kc.KcalcError, match="BatchNorm"):
         apply_to(model, SimpleNamespace(network=read(model, (2, 3, 33, 33)).network))
+    shared, example, _ = ZOO["shared_weights"]()
+    with pytest.raises(kc.KcalcError, match="'cell_2' was not read"):
+        apply_to(shared, SimpleNamespace(network=read(shared, *example).network))
     block, example, _ = ZOO["transformer_block"]()
-    with pytest.raises(kc.KcalcError, match="'attn' was not read"):
+    with pytest.raises(kc.KcalcError, match="'attn.bmm_2': new PyTorch models have no rule for Attend"):
         apply_to(block, SimpleNamespace(network=read(block, *example).network))
 
 

@@ -107,7 +107,7 @@ def test_sequences_residuals_and_attention():
     attend = eqx.nn.MultiheadAttention(2, 8, key=keys[2])
     model = Mixer(eqx.nn.RMSNorm(8, use_bias=False), eqx.nn.Linear(8, 16, key=keys[0]), eqx.nn.Linear(16, 8, key=keys[1]), attend)
     r = read(model, jnp.ones((5, 8)), sigmas=False)
-    assert r.fidelity.level == "not read"
+    assert [r.network.layer(node) for node in r.network.nodes_of(kl.Attend)] == [kl.Attend(2, 4)]
     assert {"RMSNorm", "Nonlinear", "Sum"} <= {type(layer).__name__ for _, layer, _ in r.network.steps()}
     assert r.fidelity.nodes["up"] == "exact"
 

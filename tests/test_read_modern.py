@@ -14,13 +14,13 @@ import kcalc as kc
 
 torch = pytest.importorskip("torch")
 
-from modern_zoo import CAUSAL, TOKENS, UNIFORM, ZOO, D, Model, T, by_hand, gpt_block, heads, silent, swiglu  # noqa: E402
+from modern_zoo import CAUSAL, TOKENS, UNIFORM, ZOO, D, Model, T, by_hand, gpt_block, heads, silent, steps, swiglu  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from kcalc.interchange.apply import apply_to  # noqa: E402
 from kcalc.interchange.json_format import network_from_dict, network_to_dict  # noqa: E402
-from kcalc.network.layers import Affine, Opaque, TokenMix  # noqa: E402
+from kcalc.network.layers import Affine, TokenMix  # noqa: E402
 
 L = kc.layers
 
@@ -92,15 +92,23 @@ def usual(m: Any, x: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("attend", [lambda *x: heads(*x, is_causal=True), by_hand])
-def test_attention_that_attends_is_opaque(attend: Callable[..., Any]) -> None:
-    found = kc.read(gpt_block(attend, rows=0).eval(), TOKENS)
-    assert [layer.name for layer in map(found.network.layer, found.network.nodes_of(Opaque))] == ["attention"]
-    assert any("computed from the input" in note.text for note in found.notes)
-    assert found.fidelity.counts["not read"] == 1
+def test_attention_is_read_between_its_layers(attend: Callable[..., Any]) -> None:
+    found = kc.read(gpt_block(attend, rows=0).eval(), TOKENS, sigmas=False)
+    before = [("x", L.Input(D, (T,)), ()), ("ln", L.LayerNorm(), ("x",)), *((n, Affine(D), ("ln",)) for n in "qkv")]
+    block = [("a", L.Attend(4, 4, causal=True), tuple("qkv")), ("o", Affine(D), ("a",)), ("s", L.Sum(), ("x", "o"))]
+    mlp = [("l2", L.LayerNorm(), ("s",)), ("u", Affine(4 * D), ("l2",)), ("g", L.Nonlinear("gelu"), ("u",)), ("d", Affine(D), ("g",))]
+    assert found.network.isomorphic(steps(*before, *block, *mlp, ("y", L.Sum(), ("s", "d")))), str(found)
+    assert found.fidelity.level == "exact"
 
 
 def test_multi_head_attention_module() -> None:
-    for zero, causal, weights in ((True, False, False), (True, True, False), (True, False, True), (False, False, False)):
+    for zero, causal, weights in (
+        (True, False, False),
+        (True, True, False),
+        (True, False, True),
+        (False, False, False),
+        (False, True, True),
+    ):
         module = nn.MultiheadAttention(D, 4, batch_first=True)
         if zero:
             with torch.no_grad():
@@ -109,7 +117,8 @@ def test_multi_head_attention_module() -> None:
         model = Model(lambda m, x, mask=mask, weights=weights: x + m.attn(x, x, x, need_weights=weights, attn_mask=mask)[0], attn=module)
         found = kc.read(model.eval(), TOKENS)
         if not zero:
-            assert [found.network.layer(node).name for node in found.network.nodes_of(Opaque)] == ["attention"]
+            assert [found.network.layer(node) for node in found.network.nodes_of(L.Attend)] == [L.Attend(4, 4, causal=causal)]
+            assert found.fidelity.level == "exact" and len(found.network.nodes_of(Affine)) == 4
             continue
         (node,) = found.network.nodes_of(TokenMix)
         np.testing.assert_allclose(found.network.layer(node).array, CAUSAL if causal else UNIFORM, atol=1e-12)

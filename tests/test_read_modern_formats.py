@@ -49,8 +49,11 @@ def library(p: Any, x: Any) -> Any:
     return jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(x.shape) @ p["o"]["w"]
 
 
-@pytest.mark.parametrize(("function", "matrix"), [(by_hand, CAUSAL), (one_head, UNIFORM), (library, CAUSAL)])
-def test_attention_in_jax(function: Any, matrix: np.ndarray) -> None:
+ATTENTION = [(by_hand, CAUSAL, L.Attend(4, 4, causal=True)), (one_head, UNIFORM, L.Attend(1, D, scale=1)), (library, CAUSAL, None)]
+
+
+@pytest.mark.parametrize(("function", "matrix", "layer"), ATTENTION)
+def test_attention_in_jax(function: Any, matrix: np.ndarray, layer: Any) -> None:
     found = kc.read(function, parameters(), jnp.ones((2, T, D)))
     twin = kc.chain(L.Input(D, (T,)), Affine(D), TokenMix(matrix), Affine(D, bias=False))
     network = found.network.map_layers(lambda _, layer: Affine(layer.features, bias=layer.bias) if isinstance(layer, Affine) else layer)
@@ -59,7 +62,8 @@ def test_attention_in_jax(function: Any, matrix: np.ndarray) -> None:
     kinds = [type(layer) for _, layer, _ in network.steps()]
     assert kinds == [type(layer) for _, layer, _ in twin.steps()] and found.fidelity.level == "exact"
     attends = kc.read(function, parameters(zero=False), jnp.ones((2, T, D)))
-    assert attends.fidelity.level == "not read" and not attends.network.nodes_of(TokenMix)
+    assert attends.fidelity.level == ("not read" if layer is None else "exact") and not attends.network.nodes_of(TokenMix)
+    assert [attends.network.layer(node) for node in attends.network.nodes_of(L.Attend)] == [layer] * (layer is not None)
 
 
 def test_gates_in_jax() -> None:

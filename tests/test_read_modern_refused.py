@@ -74,7 +74,7 @@ UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
     "a write into a half": (Model(written_into, w=nn.Linear(D, 32), p=nn.Linear(32, 8)), DENSE, "in place"),
     "mixing by the input": (
         Model(lambda m, x: m.o(F.softmax(x @ x.transpose(1, 2), -1) @ m.w(x)), w=nn.Linear(D, D), o=nn.Linear(D, 8)), TOKENS,
-        "computed from the input",
+        "its queries and keys are the same feature map",
     ),
     "mixing by example": (
         Model(lambda m, x: m.o(m.a @ m.w(x)), w=nn.Linear(D, D), o=nn.Linear(D, 8), a=nn.Parameter(torch.randn(2, T, T))), TOKENS,
@@ -124,9 +124,11 @@ def test_biases_along_tokens_are_said() -> None:
 def test_blocks_behind_embeddings_are_read() -> None:
     model = Model(lambda m, t: m.block(m.token(t)), token=nn.Embedding(11, D), block=gpt_block())
     found = kc.read(model.eval(), torch.zeros(2, T, dtype=torch.long))
-    assert found.fidelity.counts == {"exact": 11, "not read": 1}
-    (part,) = found.parts
-    assert len(part.nodes_of(TokenMix)) == 1
+    assert found.fidelity.counts == {"exact": 12}
+    scale = float(model.token.weight.detach().double().square().mean().sqrt())
+    table = found.network.layer("token")
+    assert (table.features, table.vocabulary) == (D, 11) and table.sigma == pytest.approx(scale, rel=1e-12)
+    assert len(found.network.nodes_of(TokenMix)) == 1
 
 
 def test_weight_standardisation_is_seen_in_the_numbers() -> None:

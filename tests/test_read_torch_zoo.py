@@ -30,12 +30,13 @@ def test_network_is_the_one_written_by_hand(name: str) -> None:
 
 
 def test_what_is_not_understood_is_named() -> None:
-    for name, node, word in (("transformer_block", "attn", "attention"), ("shared_weights", "cell_2", "weights are those of 'cell'")):
+    cases = (("shared_weights", "cell_2", "weights are those of 'cell'", 1), ("transposed_unet", "up2", "own subset of the weights", 2))
+    for name, node, word, count in cases:
         model, example, _ = ZOO[name]()
         found = read(model, *example)
         assert found.fidelity.nodes[node] == "not read"
         assert any(note.node == node and word in note.text for note in found.notes)
-        assert list(found.fidelity.nodes.values()).count("not read") == 1
+        assert list(found.fidelity.nodes.values()).count("not read") == count
 
 
 def test_parts_behind_layers_that_were_not_read_know_their_widths() -> None:

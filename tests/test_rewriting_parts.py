@@ -141,14 +141,14 @@ def test_parts_of_what_is_made_together_stay_parts(name: str) -> None:
     assert values_of(after, x.astype(float))[0] == pytest.approx(ran(proto_of(nodes, shape), x)[0], rel=1e-5, abs=1e-5)
 
 
-def attention(*score: Any, keys: str = "zero") -> list[Any]:
+def attention(*score: Any, keys: str = "zero", values: str = "v") -> list[Any]:
     """Attention whose keys are a bias, the same for all tokens: its scores are 0 up to what softmax takes off."""
     return [
         node("MatMul", "x w", "q"),
         node("MatMul", f"x {keys}", "k0"),
         node("Add", "k0 b", "ks"),
         turned([0, 2, 1], "ks", "kt"),
-        node("MatMul", "x v", "vs"),
+        node("MatMul", f"x {values}", "vs"),
         node("MatMul", "q kt", "s"),
         *score,
         node("Softmax", "t", "p", axis=-1),
@@ -170,7 +170,7 @@ NOT_MIXED: dict[str, list[Any]] = {
     "without a root": attention(node("Sub", "s one", "r"), node("Sqrt", "r", "t")),
     "a root": attention(node("Sqrt", "s", "t")),
     "bent apart": attention(node("Add", "s m", "r"), node("Tanh", "r", "t")),
-    "keys that differ": attention(node("Mul", "s half", "t"), keys="v"),
+    "keys that are values": attention(node("Mul", "s half", "t"), keys="v"),
     "without meaning": attention(node("Log", "s", "r"), node("Mul", "r half", "t")),
     "scores of a layer": attention(node("MatMul", "s m", "t")),
     "turned scores": attention(turned([0, 2, 1], "s", "t")),

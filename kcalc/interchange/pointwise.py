@@ -193,9 +193,11 @@ class Elementwise(Builder):
     def _positions(self, op: Pointwise, place: str, expr: Any, y: Any, v: Any, fixed: Fixed) -> Form | None:
         """Vectors added to the tokens of a transformer, the same for all inputs; None for other arrays."""
         axis, varied = self.axes[op.name], fixed.value_axes(op.shape)
-        if expr != y + v or axis not in varied or 0 in varied or len(op.shape) < 3:
+        if expr != y + v or axis not in varied or len(op.shape) < 3:
             return None
         value = np.broadcast_to(np.asarray(fixed.held.value, dtype=np.float64), op.shape)
+        if 0 in varied and not (value == value[:1]).all():
+            return None
         rows = np.moveaxis(value, axis, -1)[0].reshape(-1, op.shape[axis])
         kind = vectors_of(rows)
         sigma = self.spread(rows) if self.sigmas else 1

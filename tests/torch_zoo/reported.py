@@ -10,7 +10,7 @@ from torch import nn
 
 import kcalc as kc
 from kcalc.activations import X
-from kcalc.network.layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Opaque, Pool, Product, Sum  # fmt: skip
+from kcalc.network.layers import Affine, Concat, Flatten, Input, Nonlinear, Opaque, Pool, Product, Sum  # fmt: skip
 
 from .twin import RELU, Twin, conv, entry
 
@@ -34,29 +34,6 @@ def highway() -> Any:
     carry = t(Nonlinear(1 - 1 / (1 + sp.exp(-X))), z)
     gated = t(Product(), t(Nonlinear("sigmoid"), z), t.line(x, Affine(8), RELU))
     return Highway(), ((2, 8),), t.network(t(Affine(8), t(Sum(), gated, t(Product(), carry, x))))
-
-
-class TransformerBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
-        self.attn = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.mlp = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norm1(x)
-        x = x + self.attn(y, y, y)[0]
-        return x + self.mlp(self.norm2(x))
-
-
-@entry
-def transformer_block() -> Any:
-    reason = "the weights of its sums are computed from the input; kernel maps of attention are not covered"
-    t = Twin()
-    x = t(Input(16, (5,)))
-    x = t(Sum(), x, t.line(x, LayerNorm(), Opaque("attention", reason, 16)))
-    x = t(Sum(), x, t.line(x, LayerNorm(), Affine(64), Nonlinear("gelu"), Affine(16)))
-    return TransformerBlock(), ((2, 5, 16),), t.network(x)
 
 
 class Shared(nn.Module):

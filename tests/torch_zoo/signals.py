@@ -1,4 +1,4 @@
-"""Convolutional networks for other things than classes of images: segmentation, audio."""
+"""Networks for other things than classes of images: segmentation, audio, sequences of tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import kcalc as kc
-from kcalc.network.layers import Affine, Concat, Identity, Input, Nonlinear, Pool
+from kcalc.network.layers import Affine, Attend, Concat, Identity, Input, LayerNorm, Nonlinear, Pool, Sum
 
 from .twin import RELU, Twin, conv, entry
 
@@ -49,3 +49,27 @@ def audio_conv1d() -> Any:
     )  # fmt: skip
     layers = [conv(8, 5, 2, bias=True), Nonlinear("leaky_relu"), Pool("max", 2), conv(8, bias=True), Nonlinear("softplus")]
     return model, ((2, 2, 31),), kc.chain(Input(2, (31,)), *layers, Pool("mean"), Affine(3))
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.attn = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm1(x)
+        x = x + self.attn(y, y, y)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+@entry
+def transformer_block() -> Any:
+    t = Twin()
+    x = t(Input(16, (5,)))
+    y = t(LayerNorm(), x)
+    attended = t(Attend(2, 8), *(t(Affine(16), y) for _ in range(3)))
+    x = t(Sum(), x, t(Affine(16), attended))
+    x = t(Sum(), x, t.line(x, LayerNorm(), Affine(64), Nonlinear("gelu"), Affine(16)))
+    return TransformerBlock(), ((2, 5, 16),), t.network(x)

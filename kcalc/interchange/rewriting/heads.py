@@ -7,48 +7,25 @@ operations. Attention that is none of these stays as it is, with the reason.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
+from itertools import combinations, pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..layout import channel_axes
-from ..trace import (  # fmt: skip
-    Attend,
-    Attention,
-    Contract,
-    Copies,
-    Drop,
-    Entry,
-    Join,
-    Linear,
-    Masked,
-    Normalise,
-    Op,
-    Part,
-    Pass,
-    Pointwise,
-    Repeat,
-    Reshape,
-    Softmax,
-    Trace,
-    Transpose,
-)
+from ..trace import Attend, Attention, Contract, Drop, Entry, Linear, Op, Pass, Reshape, Trace, Transpose
+from .attention_sources import Core, Followed, Rows, Source, through
 from .editing import Edit
-from .numbers import RULES, Numbers, TooLargeError, masked_scores, softmax
-from .placing import Placing, example_axes
+from .numbers import Numbers, TooLargeError, masked_scores, softmax
+from .placing import Placing
 from .scores import NoAttentionError, Scores, biases_of, measured, turned
 
 Array = np.ndarray
-Rows = tuple[int, ...]
-MOVES = (Reshape, Transpose, Pass, Part, Repeat, Copies)
-FOLLOWED = (*MOVES, Pointwise, Join)
 LAYOUTS = ((0, 1), (1, 0))  # channels as (head, width) or as (width, head)
 BY_HEAD = "every head of its queries and keys is normalised by itself; read as normalised over all channels, the same for wide heads"
-UNFOLLOWED = "its {} are made of whole feature maps in a way that is not followed"
 SHARED = "its {} and {} are made by the same weights; kernel maps take those of each as their own"
+UNMADE = "its {} and {} are the same feature map, with no weights of their own"
 LARGE = "the scores of all heads are more numbers than are followed; give fewer tokens or examples as example inputs"
 REORDERED = "its heads are joined in an order that is not followed"
 
@@ -63,30 +40,6 @@ def with_heads(trace: Trace) -> Edit:
     return edit
 
 
-@dataclass(frozen=True, eq=False)
-class Core:
-    """An attention before its heads are joined, with the axes by which each operand is (examples, heads, tokens, width)."""
-
-    op: Any
-    reads: tuple[str, str, str]
-    orders: tuple[Any, Any, Any]
-    out: tuple[int, ...]
-    softmax: Softmax | None
-    rate: float
-
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """Whole channels that queries, keys or values are made of: some ``rows`` of the output of ``op``."""
-
-    op: Op
-    axis: int
-    rows: Rows
-    norm: Normalise | None
-    above: str  # where the examples stand first: ``op`` itself, or what is rearranged into its input
-    places: Array | None  # the place (example, token) of every place of ``op``, None where they agree
-
-
 class _Heads(Placing):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
@@ -98,19 +51,13 @@ class _Heads(Placing):
     def _refresh(self) -> None:
         """Follow channels, examples and the input through the operations as they are now."""
         self.ops = self.ordered()
-        current = replace(self.trace, ops=tuple(self.ops.values()))
-        self.axes, self.examples = channel_axes(current), example_axes(self.ops)
-        self.facts = Numbers(self.ops, {}, lambda _: None)
-        self.moving = dict[str, bool]()
-        for name, op in self.ops.items():
-            self.moving[name] = isinstance(op, Entry) or any(self.moving[read] for read in op.reads)
-        self.order = {name: place for place, name in enumerate(self.ops)}
+        self.followed = Followed(self.trace, dict(self.ops), self.count)
 
     def attempt(self, op: Any) -> None:
         """Put one operation in place of an attention; where it is not read, its reason says why."""
         before = dict(self.ops)
         try:
-            core = self._core(op)
+            core = self.followed.core(op)
             if core is not None and self._replaced(core):
                 self._refresh()
         except NoAttentionError as error:
@@ -128,151 +75,16 @@ class _Heads(Placing):
                 self.rename(name, wish)
                 self.born[wish] = self.born.pop(name, wish)
 
-    # -- the core ------------------------------------------------------------------------------------------------------
-
-    def _core(self, op: Any) -> Core | None:
-        if isinstance(op, Attend):
-            rank = len(op.shape)
-            plain = tuple(range(rank))
-            queries, keys, values = op.reads[:3]
-            return Core(op, (queries, keys, values), (plain, plain, plain), plain, None, op.rate)
-        for side in (0, 1):
-            top, rate = self._softmax_above(op.reads[side])
-            scores = None if top is None else self._product(top.reads[0])
-            if top is not None and scores is not None:
-                return self._written_out(op, side, top, scores, rate)
-        return None
-
-    def _softmax_above(self, name: str) -> tuple[Softmax | None, float]:
-        rate = 0.0
-        while isinstance(op := self.ops[name], Pass | Drop | Reshape):
-            rate = max(rate, op.rate) if isinstance(op, Drop) else rate
-            name = op.reads[0]
-        return (op if isinstance(op, Softmax) else None), rate
-
-    def _product(self, name: str) -> Contract | None:
-        """The product of queries and keys behind scores."""
-        while not isinstance(op := self.ops[name], Contract):
-            moving = [read for read in dict.fromkeys(op.reads) if self.moving[read]]
-            if not isinstance(op, Pass | Reshape | Masked | Pointwise) or len(moving) != 1:
-                return None
-            name = moving[0]
-        return op
-
-    def _written_out(self, op: Contract, side: int, top: Softmax, scores: Contract, rate: float) -> Core:
-        """softmax(q k^T) v from the letters of its two products."""
-        if top.axis != len(top.shape) - 1:
-            raise NoAttentionError("its softmax is over the queries, not over the keys")
-        first, out = scores.terms.split("->")
-        pair = first.split(",")
-        key = next((n for n in (0, 1) if out[-1] in pair[n] and out[-1] not in pair[1 - n]), None)
-        if key is None or len(set(pair[0]) & set(pair[1]) - set(out)) != 1:
-            raise NoAttentionError("its scores are no products of queries and keys")
-        width = (set(pair[0]) & set(pair[1]) - set(out)).pop()
-        heads, query = out[:-2], out[-2]
-        names, last = op.terms.split("->")
-        mine, data = names.split(",")[side], names.split(",")[1 - side]
-        wide = set(data) - set(mine)
-        if mine[-1] not in data or mine[-1] in last or len(wide) != 1 or not wide < set(last) or mine[-2] in data:
-            raise NoAttentionError("its weights multiply values in a way that is not followed")
-        channel = wide.pop()
-        orders = (
-            _order(pair[1 - key], heads, query, width), _order(pair[key], heads, out[-1], width),
-            _order(data, mine[:-2], mine[-1], channel),
-        )  # fmt: skip
-        made = tuple(last.index(letter) for letter in (*mine[:-2], mine[-2], channel))
-        return Core(op, (scores.reads[1 - key], scores.reads[key], op.reads[1 - side]), orders, made, top, rate)
-
-    # -- where queries, keys and values come from ------------------------------------------------------------------------
-
-    def _source(self, name: str, what: str) -> Source:
-        """The whole channels that one operand is made of."""
-        norm: Normalise | None = None
-        path: list[Op] = []
-        while True:
-            op = self.ops[name]
-            moving = [read for read in dict.fromkeys(op.reads) if self.moving[read]]
-            above = moving[0] if len(moving) == 1 else self._meeting(name) if isinstance(op, Pointwise | Join) else None
-            if isinstance(op, MOVES):
-                path.append(op)
-            elif isinstance(op, Normalise) and op.kind in ("layer", "rms") and len(op.axes) == 1:
-                if self.axes.get(name) == op.axes[0] or norm is not None:
-                    break
-                norm, path = op, []
-            elif isinstance(op, Pointwise | Join) and above is not None and self._homogeneous(op):
-                path = []
-            else:
-                break
-            if above is None:
-                raise NoAttentionError(UNFOLLOWED.format(what))
-            name = above
-        axis = op.out_axis if isinstance(op, Linear) else self.axes.get(name)
-        if axis is None:
-            raise NoAttentionError(UNFOLLOWED.format(what))
-        labels = np.broadcast_to(np.arange(op.shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(op.shape))]), op.shape)
-        rows = tuple(np.unique(_through(labels, path)).tolist())
-        if len(rows) < op.shape[axis] and not (isinstance(op, Linear) and op.groups == 1):
-            raise NoAttentionError(f"its {what} are a part of the channels of {name}")
-        above, places = self._examples_first(op, axis, what)
-        return Source(op, axis, rows, norm, above, places)
-
-    def _meeting(self, name: str) -> str | None:
-        """The array of which an operation with several inputs is made, as rotary embeddings are made of one array."""
-        front = {name}
-        while True:
-            last = max(front, key=self.order.__getitem__)
-            if len(front) == 1 and last != name:
-                return last
-            if not isinstance(self.ops[last], FOLLOWED):
-                return None
-            front.remove(last)
-            front |= {read for read in self.ops[last].reads if self.moving[read]}
-
-    def _homogeneous(self, op: Op) -> bool:
-        """Whether an elementwise operation is odd and homogeneous: sums, multiples by fixed numbers."""
-        if not isinstance(op, Pointwise):
-            return True
-        random = np.random.default_rng(0)
-        arrays = {n: random.standard_normal(self.ops[n].shape) if self.moving[n] else self.facts(n) for n in op.reads}
-        if any(array is None for array in arrays.values()):
-            return False
-        made = [RULES[Pointwise](op, [arrays[n] * (k if self.moving[n] else 1) for n in op.reads]) for k in (1, -2)]
-        return made[0] is not None and made[1] is not None and np.allclose(made[1], -2 * made[0], rtol=1e-6, atol=1e-9)
-
-    def _examples_first(self, op: Op, axis: int, what: str) -> tuple[str, Array | None]:
-        """Where the examples stand first, and the places of an array that has them elsewhere."""
-        if self.examples[op.name] == 0:
-            return op.name, None
-        path: list[Op] = []
-        name = op.reads[0] if isinstance(op, Linear) and not op.kernel else ""
-        while name and self.examples[name] != 0 and isinstance(self.ops[name], Reshape | Transpose | Pass):
-            path.append(self.ops[name])
-            name = self.ops[name].reads[0]
-        if not name or self.examples[name] != 0 or axis != len(op.shape) - 1 or self.axes.get(name) != len(self.ops[name].shape) - 1:
-            raise NoAttentionError(UNFOLLOWED.format(what))
-        shape = self.ops[name].shape
-        moved = _through(np.arange(prod(shape)).reshape(shape), path).reshape(-1, shape[-1])
-        if not (moved - moved[:, :1] == np.arange(shape[-1])).all():
-            raise NoAttentionError(UNFOLLOWED.format(what))
-        return name, moved[:, 0] // shape[-1]
-
-    def _whole(self, source: Source, values: Array) -> Array:
-        """The channels of a source as (examples, tokens, channels)."""
-        flat = np.moveaxis(values, source.axis, -1).reshape(-1, values.shape[source.axis])[:, list(source.rows)]
-        if source.places is not None:
-            flat = flat[np.argsort(source.places)]
-        return flat.reshape(self.count, -1, flat.shape[-1])
-
     # -- one attention ---------------------------------------------------------------------------------------------------
 
     def _replaced(self, core: Core) -> bool:
         """Put one operation in the place of a core; whether it attends."""
-        sources = [self._source(name, what) for name, what in zip(core.reads, ("queries", "keys", "values"), strict=True)]
+        sources = [self.followed.source(name, what) for name, what in zip(core.reads, ("queries", "keys", "values"), strict=True)]
         if any(isinstance(s.op, Linear) and not np.any(np.asarray(s.op.weight)[list(s.rows)]) for s in sources[:2]):
             return False  # queries or keys of zero weights mix tokens by fixed numbers
-        for a, b in ((0, 1), (0, 2), (1, 2)):
-            if sources[a].op is sources[b].op and set(sources[a].rows) & set(sources[b].rows):
-                raise NoAttentionError(SHARED.format(*(("queries", "keys", "values")[n] for n in (a, b))))
+        for (one, a), (two, b) in combinations(zip(sources, ("queries", "keys", "values"), strict=True), 2):
+            if one.shares(two):
+                raise NoAttentionError((SHARED if isinstance(one.op, Linear) else UNMADE).format(a, b))
         draws = [self._drawn(core, sources, seed) for seed in (0, 1)]
         found = measured([draw[0] for draw in draws])
         texts, causal, alibi = biases_of(found)
@@ -298,10 +110,11 @@ class _Heads(Placing):
         given = {name: random.standard_normal(self.ops[name].shape) for name in dict.fromkeys(s.op.name for s in sources)}
         numbers = Numbers(self.ops, given, lambda _: None)
         arrays = [numbers(name) for name in core.reads]
-        if any(array is None for array in arrays):
+        known = [array for array in arrays if array is not None]
+        if len(known) < 3:
             raise NoAttentionError("its queries, keys or values depend on arrays that are not followed")
-        split = [_ordered(array, order, self.count) for array, order in zip(arrays, core.orders, strict=True)]
-        whole = [self._whole(source, given[source.op.name]) for source in sources]
+        split = [_ordered(array, order, self.count) for array, order in zip(known, core.orders, strict=True)]
+        whole = [self.followed.whole(source, given[source.op.name]) for source in sources]
         count = max(part.shape[1] for part in split)
         parts = []
         for source, part, channels, what in zip(sources, split, whole, ("queries", "keys", "values"), strict=True):
@@ -340,7 +153,7 @@ class _Heads(Placing):
         wanted = [heads.transpose(0, 2, *(1 + 2 * n for n in layout)).reshape(count, tokens, -1) for layout in LAYOUTS]
         channels = wanted[0].shape[-1]
         for name in self._downward_moves(core.op.name):
-            array = numbers(name)
+            array: Any = numbers(name)
             if array is None or array.size != wanted[0].size:
                 continue
             for joined in wanted:
@@ -403,7 +216,7 @@ class _Heads(Placing):
             op = self._only_reader(name)
             if isinstance(op, Drop) or not isinstance(op, Reshape | Transpose | Pass):
                 raise NoAttentionError(REORDERED)
-            there, name = _through(there, [op]), op.name
+            there, name = through(there, [op]), op.name
 
     def _channels(self, source: Source, heads: int, core: Core) -> str:
         """The name of an operation that emits the channels of a source alone, the examples first."""
@@ -453,13 +266,6 @@ class _Heads(Placing):
         return self.made[key]
 
 
-def _order(word: str, heads: str, token: str, width: str) -> tuple[Any, ...]:
-    """The axes of an operand as (examples and heads, tokens, width); None for an axis that it lacks."""
-    if set(word) - {*heads, token, width} or token not in word or width not in word:
-        raise NoAttentionError("its scores are no products of queries and keys")
-    return tuple(word.index(letter) if letter in word else None for letter in (*heads, token, width))
-
-
 def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
     """An operand as (examples, heads, tokens, width), heads that it lacks as one."""
     there = array.transpose([axis for axis in order if axis is not None])
@@ -471,13 +277,6 @@ def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
 
 def _arranged(array: Array, order: Sequence[int], shape: tuple[int, ...]) -> Array:
     return array.transpose(order).reshape(shape) if array.size == prod(shape) else np.full(shape, np.nan)
-
-
-def _through(array: Array, path: Sequence[Op]) -> Array:
-    """An array behind operations that rearrange it, of which the last comes first."""
-    for op in reversed(path):
-        array = RULES[type(op)](op, [array])
-    return array
 
 
 def _span(rows: Rows) -> str:

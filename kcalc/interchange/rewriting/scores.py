@@ -42,14 +42,14 @@ class Turn:
         powers = -2.0 * np.arange(pairs) / self.channels
         turning = (np.abs(speeds) > 1e-12) & (powers < 0)
         ratio = np.log(np.abs(speeds[turning])) / powers[turning] if turning.any() else np.log([1e4])
-        base = float(np.exp(ratio[0]))
+        base = float(f"{np.exp(ratio[0]):.9g}")
         digits = 4 - len(str(int(base)))
         near = float(round(base, digits))
         base = near if abs(near / base - 1) < 1e-4 else base
         expected = np.arange(len(self.angles))[:, None] * base**powers
         if self.channels < self.width:
             return base, (f"its rotary embeddings turn {self.channels} of the {self.width} channels of a head; read as if they turned all",)
-        if np.abs(np.exp(1j * np.abs(self.angles - self.angles[0])) - np.exp(1j * expected)).max() > 1e-2:
+        if np.abs(np.exp(1j * np.sign(speeds) * (self.angles - self.angles[0])) - np.exp(1j * expected)).max() > 1e-2:
             mean = float(np.exp(np.mean(ratio)))
             return mean, (f"the angles of its rotary embeddings are not those of one base; read as those of the base {mean:.4g}",)
         return base, ()
@@ -78,8 +78,8 @@ class Measured:
 
     @property
     def scale(self) -> float:
-        """The mean scale of all heads."""
-        return float(np.abs(self.scales).mean())
+        """The mean scale of all heads, without the last digits, which depend on the numbers drawn."""
+        return float(f"{np.abs(self.scales).mean():.9g}")
 
 
 def measured(draws: Sequence[Scores]) -> Measured:

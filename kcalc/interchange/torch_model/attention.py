@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import Attend, Contract, Copies, Held, Masked, Moment, Softmax
+from ..trace import Attend, Contract, Copies, Held, Masked, Moment, Pointwise, Softmax
 from .calls import Call
 from .graph_values import Const, Ref, numbers_of
 from .unread import REASONS, SUMS
@@ -29,6 +29,17 @@ def contraction(walker: Walker, call: Call, left: Any, right: Any, terms: str | 
         return walker.unread(call, what, reason)
     reads = [walker.read(value, call.path) for value in (left, right)]
     return walker.emit(call, Contract, reads, what=what, reason=reason, terms=terms)
+
+
+def added_product(walker: Walker, call: Call) -> Any:
+    """beta bias + alpha x y of matrices x and y of every head, as scores with a mask are."""
+    what, reason = "baddbmm", "a sum of a product of activations and another one"
+    if not isinstance(call["self"], Const):
+        return walker.unread(call, what, reason)
+    beta, alpha = (1 if call[name] is None else call[name] for name in ("beta", "alpha"))
+    made = contraction(walker, call, call["batch1"], call["batch2"], None, what, reason)
+    reads = [walker.held(call["self"]), made.name]
+    return walker.emit(call, Pointwise, reads, function=lambda bias, x: beta * bias + alpha * x, label="add")
 
 
 def _matrix_terms(left: tuple[int, ...], right: tuple[int, ...]) -> str | None:
@@ -131,7 +142,7 @@ def handlers() -> Mapping[str, Handler]:
     """{operator: handler} of this file."""
     table: dict[str, Handler] = dict.fromkeys(("softmax", "_softmax", "_safe_softmax"), softmax)
     table |= dict.fromkeys(("var", "std", "linalg_vector_norm", "norm"), moment)
-    return table | {"scaled_dot_product_attention": attend}
+    return table | {"scaled_dot_product_attention": attend, "baddbmm": added_product}
 
 
 __all__ = ["Held", "contraction", "handlers", "masked"]

@@ -15,6 +15,7 @@ from .calls import Call, call_of, concrete, described, hands_on, in_place, is_ra
 from .captured import Captured, identity
 from .examples import first_line
 from .graph_values import Const, Padded, Ref, Stale, is_traced, numbers_of
+from .token_ids import REMARK, TokenIds
 
 Handler = Callable[["Walker", Call], Any]
 SAME_MEMORY = {"detach", "alias", "contiguous", "to", "positive", "lift_fresh", "view_as", "type_as"}
@@ -50,6 +51,7 @@ class Walker:
         self.drops_channels: list[Any] = []
         self.dropping: dict[str, Call] = {}  # dropout that is on in this run
         self.whole: dict[str, str] = {}  # operation -> the module that is reported as one
+        self.token_ids = TokenIds(captured)
 
     # -- walking ---------------------------------------------------------------------------------------------------
 
@@ -100,6 +102,10 @@ class Walker:
             return self.unread(call, "an array written piece by piece", reason, written)
         if not traced and not is_random(node) and "higher_order" not in str(node.target):
             return self._computed(node, args, kwargs)
+        fixed = None if in_place(node) or is_random(node) else self.token_ids.fixed(node, self.values)
+        if fixed is not None:
+            self.remarks.append(REMARK)
+            return Const(fixed)
         random = is_random(node) and call.kind.strip("_") not in RANDOM_LAYERS
         value = self._random(call) if random else self._handled(call)
         if in_place(node):

@@ -1,0 +1,243 @@
+"""From which layers the queries, keys and values of an attention come: its two products, followed up to whole channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..layout import channel_axes
+from ..trace import (  # fmt: skip
+    Attend,
+    Contract,
+    Copies,
+    Drop,
+    Entry,
+    Join,
+    Linear,
+    Masked,
+    Normalise,
+    Op,
+    Part,
+    Pass,
+    Pointwise,
+    Repeat,
+    Reshape,
+    Softmax,
+    Trace,
+    Transpose,
+)
+from .numbers import RULES, Numbers
+from .placing import example_axes
+from .scores import NoAttentionError
+
+Array = np.ndarray
+Rows = tuple[int, ...]
+MOVES = (Reshape, Transpose, Pass, Part, Repeat, Copies)
+FOLLOWED = (*MOVES, Pointwise, Join)
+UNFOLLOWED = "its {} are made of whole feature maps in a way that is not followed"
+
+
+@dataclass(frozen=True, eq=False)
+class Core:
+    """An attention before its heads are joined, with the axes by which each operand is (examples, heads, tokens, width)."""
+
+    op: Any
+    reads: tuple[str, str, str]
+    orders: tuple[Any, Any, Any]
+    out: tuple[int, ...]
+    softmax: Softmax | None
+    rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Whole channels that queries, keys or values are made of: some ``rows`` of the output of ``op``."""
+
+    op: Op
+    axis: int
+    rows: Rows
+    norm: Normalise | None
+    above: str  # where the examples stand first: ``op`` itself, or what is rearranged into its input
+    places: Array | None  # the place (example, token) of every place of ``op``, None where they agree
+
+    @property
+    def own_rows(self) -> set[int]:
+        """The rows of the parameter of a layer that its channels come from."""
+        rows = self.op.rows if isinstance(self.op, Linear) else None
+        return set(self.rows if rows is None else (rows[row] for row in self.rows))
+
+    def shares(self, other: Source) -> bool:
+        """Whether some of its channels are channels of the other source, or made by the same weights."""
+        same = self.op is other.op
+        if isinstance(self.op, Linear) and isinstance(other.op, Linear):
+            same = self.op.parameter == other.op.parameter
+        return same and bool(self.own_rows & other.own_rows)
+
+
+class Followed:
+    """Operations in order, with the axes of their channels and examples, and which of them depend on the input."""
+
+    def __init__(self, trace: Trace, ops: Mapping[str, Op], count: int) -> None:
+        self.ops, self.count = ops, count
+        self.axes = channel_axes(replace(trace, ops=tuple(ops.values())))
+        self.examples = example_axes(dict(ops))
+        self.facts = Numbers(ops, {}, lambda _: None)
+        self.moving = dict[str, bool]()
+        for name, op in ops.items():
+            self.moving[name] = isinstance(op, Entry) or any(self.moving[read] for read in op.reads)
+        self.order = {name: place for place, name in enumerate(ops)}
+
+    def core(self, op: Any) -> Core | None:
+        """The attention of which an operation is the last product, None for any other."""
+        if isinstance(op, Attend):
+            rank = len(op.shape)
+            plain = tuple(range(rank))
+            queries, keys, values = op.reads[:3]
+            return Core(op, (queries, keys, values), (plain, plain, plain), plain, None, op.rate)
+        for side in (0, 1):
+            top, rate = self._softmax_above(op.reads[side])
+            scores = None if top is None else self._product(top.reads[0])
+            if top is not None and scores is not None:
+                return self._written_out(op, side, top, scores, rate)
+        return None
+
+    def _softmax_above(self, name: str) -> tuple[Softmax | None, float]:
+        rate = 0.0
+        while isinstance(op := self.ops[name], Pass | Drop | Reshape):
+            rate = max(rate, op.rate) if isinstance(op, Drop) else rate
+            name = op.reads[0]
+        return (op if isinstance(op, Softmax) else None), rate
+
+    def _product(self, name: str) -> Contract | None:
+        """The product of queries and keys behind scores."""
+        while not isinstance(op := self.ops[name], Contract):
+            moving = [read for read in dict.fromkeys(op.reads) if self.moving[read]]
+            if not isinstance(op, Pass | Reshape | Masked | Pointwise) or len(moving) != 1:
+                return None
+            name = moving[0]
+        return op
+
+    def _written_out(self, op: Contract, side: int, top: Softmax, scores: Contract, rate: float) -> Core:
+        """softmax(q k^T) v from the letters of its two products."""
+        if top.axis != len(top.shape) - 1:
+            raise NoAttentionError("its softmax is over the queries, not over the keys")
+        first, out = scores.terms.split("->")
+        pair = first.split(",")
+        key = next((n for n in (0, 1) if out[-1] in pair[n] and out[-1] not in pair[1 - n]), None)
+        if key is None or len(set(pair[0]) & set(pair[1]) - set(out)) != 1:
+            raise NoAttentionError("its scores are no products of queries and keys")
+        width = (set(pair[0]) & set(pair[1]) - set(out)).pop()
+        heads, query = out[:-2], out[-2]
+        names, last = op.terms.split("->")
+        mine, data = names.split(",")[side], names.split(",")[1 - side]
+        wide = set(data) - set(mine)
+        if mine[-1] not in data or mine[-1] in last or len(wide) != 1 or not wide < set(last) or mine[-2] in data:
+            raise NoAttentionError("its weights multiply values in a way that is not followed")
+        channel = wide.pop()
+        orders = (
+            _order(pair[1 - key], heads, query, width), _order(pair[key], heads, out[-1], width),
+            _order(data, mine[:-2], mine[-1], channel),
+        )  # fmt: skip
+        made = tuple(last.index(letter) for letter in (*mine[:-2], mine[-2], channel))
+        return Core(op, (scores.reads[1 - key], scores.reads[key], op.reads[1 - side]), orders, made, top, rate)
+
+    # -- where queries, keys and values come from ------------------------------------------------------------------------
+
+    def source(self, name: str, what: str) -> Source:
+        """The whole channels that one operand is made of."""
+        norm: Normalise | None = None
+        path: list[Op] = []
+        while True:
+            op = self.ops[name]
+            moving = [read for read in dict.fromkeys(op.reads) if self.moving[read]]
+            above = moving[0] if len(moving) == 1 else self._meeting(name) if isinstance(op, Pointwise | Join) else None
+            if isinstance(op, MOVES):
+                path.append(op)
+            elif isinstance(op, Normalise) and op.kind in ("layer", "rms") and len(op.axes) == 1:
+                if self.axes.get(name) == op.axes[0] or norm is not None:
+                    break
+                norm, path = op, []
+            elif isinstance(op, Pointwise | Join) and above is not None and self._homogeneous(op):
+                path = []
+            else:
+                break
+            if above is None:
+                raise NoAttentionError(UNFOLLOWED.format(what))
+            name = above
+        axis = op.out_axis if isinstance(op, Linear) else self.axes.get(name)
+        if axis is None:
+            raise NoAttentionError(UNFOLLOWED.format(what))
+        labels = np.broadcast_to(np.arange(op.shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(op.shape))]), op.shape)
+        rows = tuple(np.unique(through(labels, path)).tolist())
+        if len(rows) < op.shape[axis] and not (isinstance(op, Linear) and op.groups == 1):
+            raise NoAttentionError(f"its {what} are a part of the channels of {name}")
+        above, places = self._examples_first(op, axis, what)
+        return Source(op, axis, rows, norm, above, places)
+
+    def _meeting(self, name: str) -> str | None:
+        """The array of which an operation with several inputs is made, as rotary embeddings are made of one array."""
+        front = {name}
+        while True:
+            last = max(front, key=self.order.__getitem__)
+            if len(front) == 1 and last != name:
+                return last
+            if not isinstance(self.ops[last], FOLLOWED):
+                return None
+            front.remove(last)
+            front |= {read for read in self.ops[last].reads if self.moving[read]}
+
+    def _homogeneous(self, op: Op) -> bool:
+        """Whether an elementwise operation is odd and homogeneous: sums, multiples by fixed numbers."""
+        if not isinstance(op, Pointwise):
+            return True
+        random = np.random.default_rng(0)
+        arrays = {n: random.standard_normal(self.ops[n].shape) if self.moving[n] else self.facts(n) for n in op.reads}
+        known = {name: array for name, array in arrays.items() if array is not None}
+        if len(known) < len(arrays):
+            return False
+        one, two = (RULES[Pointwise](op, [known[n] * (k if self.moving[n] else 1) for n in op.reads]) for k in (1, -2))
+        return one is not None and two is not None and np.allclose(two, -2 * one, rtol=1e-6, atol=1e-9)
+
+    def _examples_first(self, op: Op, axis: int, what: str) -> tuple[str, Array | None]:
+        """Where the examples stand first, and the places of an array that has them elsewhere."""
+        if self.examples[op.name] == 0:
+            return op.name, None
+        path: list[Op] = []
+        name = op.reads[0] if isinstance(op, Linear) and not op.kernel else ""
+        while name and self.examples[name] != 0 and isinstance(self.ops[name], Reshape | Transpose | Pass):
+            path.append(self.ops[name])
+            name = self.ops[name].reads[0]
+        if not name or self.examples[name] != 0 or axis != len(op.shape) - 1 or self.axes.get(name) != len(self.ops[name].shape) - 1:
+            raise NoAttentionError(UNFOLLOWED.format(what))
+        shape = self.ops[name].shape
+        moved = through(np.arange(prod(shape)).reshape(shape), path).reshape(-1, shape[-1])
+        if not (moved - moved[:, :1] == np.arange(shape[-1])).all():
+            raise NoAttentionError(UNFOLLOWED.format(what))
+        return name, moved[:, 0] // shape[-1]
+
+    def whole(self, source: Source, values: Array) -> Array:
+        """The channels of a source as (examples, tokens, channels)."""
+        flat = np.moveaxis(values, source.axis, -1).reshape(-1, values.shape[source.axis])[:, list(source.rows)]
+        if source.places is not None:
+            flat = flat[np.argsort(source.places)]
+        return flat.reshape(self.count, -1, flat.shape[-1])
+
+
+def _order(word: str, heads: str, token: str, width: str) -> tuple[Any, ...]:
+    """The axes of an operand as (examples and heads, tokens, width); None for an axis that it lacks."""
+    if set(word) - {*heads, token, width} or token not in word or width not in word:
+        raise NoAttentionError("its scores are no products of queries and keys")
+    return tuple(word.index(letter) if letter in word else None for letter in (*heads, token, width))
+
+
+def through(array: Array, path: Sequence[Op]) -> Array:
+    """An array behind operations that rearrange it, of which the last comes first."""
+    for op in reversed(path):
+        made = RULES[type(op)](op, [array])
+        assert made is not None  # these rules move numbers alone
+        array = made
+    return array
