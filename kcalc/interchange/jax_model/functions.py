@@ -16,7 +16,7 @@ from ...foundation.errors import KcalcError
 from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
 from ..trace import Drop, Entry, Normalise, Trace
-from . import control, linear, moving, windows  # noqa: F401  # their rules register themselves
+from . import control, indexing, linear, moving, windows  # noqa: F401  # their rules register themselves
 from .finishing import finished, labels_of, require_output
 from .jaxpr_values import Known, Recipe, Ref, View
 from .markers import labels_dropping, marking
