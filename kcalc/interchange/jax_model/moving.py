@@ -11,6 +11,7 @@ import numpy as np
 
 from ..trace import Held, Join, Part, Pointwise, Pooling, Prefixed, Reshape
 from .jaxpr_values import PADDINGS, Known, Padded, Ref, Value
+from .known import constants_of
 from .linear import sliced_linear
 from .pointwise import inner_jaxpr
 from .reader import Reader, inverse, rule
@@ -166,7 +167,7 @@ def _numpy_pad(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         found = _around(reader, inner, ref, shape)
         if found is not None:
             return [found]
-    return reader.run(inner.jaxpr, [Known(np.asarray(c)) for c in inner.consts], values)
+    return reader.run(inner.jaxpr, constants_of(inner), values)
 
 
 def _around(reader: Reader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref | None:

@@ -11,7 +11,7 @@ import numpy as np
 from ...foundation.errors import KcalcError
 from ..trace import Held, Linear, Lookup, Names, NotRead, Op, Pointwise, Repeat, Reshape, Softmax, Transpose
 from .jaxpr_values import Known, Recipe, Ref, Value, View
-from .known import given, moved, part, plain, view_after
+from .known import constants_of, given, moved, part, plain, view_after
 from .named import named_function
 from .pointwise import LABELS, called, closed_function, function_of, inner_jaxpr, makes_complex, number
 
@@ -135,7 +135,7 @@ class Reader:
             function = named_function(name, inner) or closed_function(inner.jaxpr, inner.consts)
             if function is not None:
                 return [self.pointwise(eqn, values, function, name.strip("_") or "function")]
-        return self.run(inner.jaxpr, [Known(np.asarray(c)) for c in inner.consts], values)
+        return self.run(inner.jaxpr, constants_of(inner), values)
 
     # -- arrays that depend on no input ------------------------------------------------------------------------------------------------
 

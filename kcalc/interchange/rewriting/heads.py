@@ -50,6 +50,8 @@ BY_HEAD = "every head of its queries and keys is normalised by itself; read as n
 UNFOLLOWED = "its {} are made of whole feature maps in a way that is not followed"
 SHARED = "its {} and {} are made by the same weights; kernel maps take those of each as their own"
 LARGE = "the scores of all heads are more numbers than are followed; give fewer tokens or examples as example inputs"
+OVER_QUERIES = "its softmax is over the queries, not over the keys"
+VARYING = "its mask depends on the input; read the model with a mask that is the same for all inputs, or with none"
 REORDERED = "its heads are joined in an order that is not followed"
 
 
@@ -165,6 +167,8 @@ class _Heads(Placing):
         moves: list[Op] = []
         while not isinstance(op := self.ops[name], Contract):
             moving = [read for read in dict.fromkeys(op.reads) if self.moving[read]]
+            if isinstance(op, Pointwise) and len([read for read in moving if self._product(read)]) == 1 < len(moving):
+                raise NoAttentionError(VARYING)
             if not isinstance(op, Pass | Reshape | Transpose | Masked | Pointwise) or len(moving) != 1:
                 return None
             moves.insert(0, op)
@@ -182,7 +186,7 @@ class _Heads(Placing):
         first, out = scores.terms.split("->")
         pair, alike = first.split(","), len(top.shape) == len(letters)
         if not alike and top.axis != len(top.shape) - 1:
-            raise NoAttentionError("its softmax is over the queries, not over the keys")
+            raise NoAttentionError(OVER_QUERIES)
         seen = letters[top.axis] if alike else letters[-1]
         key = next((n for n in (0, 1) if seen in pair[n] and seen not in pair[1 - n]), None)
         if key is None or len(set(pair[0]) & set(pair[1]) - set(out)) != 1:
@@ -199,6 +203,8 @@ class _Heads(Placing):
                 raise NoAttentionError("its weights multiply values in a way that is not followed")
             *many, row, column = again
             wide = set(data) - set(mine)
+            if column in last and row in data:
+                raise NoAttentionError(OVER_QUERIES)
             if column not in data or column in last or len(wide) != 1 or not wide < set(last) or row in data:
                 raise NoAttentionError("its weights multiply values in a way that is not followed")
             channel = wide.pop()
@@ -353,7 +359,7 @@ class _Heads(Placing):
         if len(core.op.reads) > 3:
             mask = numbers(core.op.reads[3])
             if mask is None:
-                raise NoAttentionError("its mask depends on the input")
+                raise NoAttentionError(VARYING)
         queries, keys = numbers(core.reads[0]), numbers(core.reads[1])
         assert queries is not None and keys is not None
         return masked_scores(core.op, core.op.scale * queries @ np.swapaxes(keys, -1, -2), mask).reshape(raw.shape)

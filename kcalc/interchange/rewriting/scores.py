@@ -49,7 +49,8 @@ class Turn:
         expected = np.arange(len(self.angles))[:, None] * base**powers
         if self.channels < self.width:
             return base, (f"its rotary embeddings turn {self.channels} of the {self.width} channels of a head; read as if they turned all",)
-        if np.abs(np.exp(1j * np.abs(self.angles - self.angles[0])) - np.exp(1j * expected)).max() > 1e-2:
+        found = np.exp(1j * (self.angles - self.angles[0]))  # angles are known up to whole turns, and may all be negative
+        if min(np.abs(found - np.exp(1j * sign * expected)).max() for sign in (1, -1)) > 1e-2:
             mean = float(np.exp(np.mean(ratio)))
             return mean, (f"the angles of its rotary embeddings are not those of one base; read as those of the base {mean:.4g}",)
         return base, ()
