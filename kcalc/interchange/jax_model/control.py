@@ -9,6 +9,7 @@ import numpy as np
 
 from ..trace import NotRead
 from .jaxpr_values import Known, Ref, Value
+from .known import constants_of
 from .moving import dropped
 from .reader import Reader, rule
 
@@ -25,7 +26,7 @@ def _scan(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         return reader.not_read(eqn, values, "long loop", f"it has {length} turns; loops are unrolled up to {LONGEST}")
     fixed, carry, rows = values[:consts], list(values[consts : consts + carried]), values[consts + carried :]
     made: list[list[Value]] = []
-    literals = [Known(np.asarray(c)) for c in inner.consts]
+    literals = constants_of(inner)
     turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
     for turn in turns:
         parts = [_row(reader, row, turn) for row in rows]
@@ -81,12 +82,12 @@ def _while(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     test, body = params["cond_jaxpr"], params["body_jaxpr"]
     before = set(reader.ops)
     for _ in range(LONGEST):
-        found = reader.run(test.jaxpr, [Known(np.asarray(c)) for c in test.consts], [*test_consts, *carry])[0]
+        found = reader.run(test.jaxpr, constants_of(test), [*test_consts, *carry])[0]
         if not isinstance(found, Known):
             break
         if not bool(np.asarray(found.array)):
             return carry
-        carry = reader.run(body.jaxpr, [Known(np.asarray(c)) for c in body.consts], [*body_consts, *carry])
+        carry = reader.run(body.jaxpr, constants_of(body), [*body_consts, *carry])
     reader.forget(set(reader.ops) - before)
     return reader.not_read(eqn, values, "data-dependent loop", f"how often it turns is not known; {DATA}")
 
@@ -98,4 +99,4 @@ def _cond(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         return reader.not_read(eqn, values, "data-dependent branch", f"which branch runs is not known; {DATA}")
     branches = eqn.params["branches"]
     branch = branches[min(max(int(np.asarray(which.array)), 0), len(branches) - 1)]
-    return reader.run(branch.jaxpr, [Known(np.asarray(c)) for c in branch.consts], rest)
+    return reader.run(branch.jaxpr, constants_of(branch), rest)

@@ -16,9 +16,10 @@ from ...foundation.errors import KcalcError
 from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
 from ..trace import Drop, Entry, Normalise, Trace
-from . import control, linear, moving, windows  # noqa: F401  # their rules register themselves
+from . import control, indexing, linear, moving, windows  # noqa: F401  # their rules register themselves
 from .finishing import finished, labels_of, require_output
 from .jaxpr_values import Known, Recipe, Ref, View
+from .known import constants_of
 from .markers import labels_dropping, marking
 from .reader import Reader
 
@@ -161,7 +162,9 @@ def _jaxpr(
     except KcalcError:
         raise
     except Exception as error:  # the user's model may raise anything
-        raise KcalcError(f"{framework}: the model cannot be traced with these inputs: {_said(error)}{_beside(inputs)}") from error
+        raise KcalcError(
+            f"{framework}: the model cannot be traced with these inputs: {_said(error)}{_beside(inputs)}{_of_ids(error, inputs)}"
+        ) from error
 
 
 def _lasting(trace: Trace, names: set[str]) -> Trace:
@@ -176,7 +179,7 @@ def _finish(
     channel_axis: int, remarks: tuple[str, ...],
 ) -> Trace:  # fmt: skip
     entries = [a.name for a in args if isinstance(a, Ref)]
-    values = reader.run(closed.jaxpr, [Known(np.asarray(c)) for c in closed.consts], args)
+    values = reader.run(closed.jaxpr, constants_of(closed), args)
     ends = [reader.plain(value) if isinstance(value, Ref) else value for value in values]
     names = tuple(end.name for end in ends if isinstance(end, Ref))
     require_output(names, framework)
@@ -253,6 +256,15 @@ def _beside(inputs: Sequence[Any]) -> str:
     """The hint for shapes that were taken for settings."""
     shape = next((value for value in inputs if is_shape(value)), None)
     return f"; {shape} stays as it is beside an array: give arrays for all inputs, or shapes for all" if shape is not None else ""
+
+
+def _of_ids(error: Exception, inputs: Sequence[Any]) -> str:
+    """The hint for shapes, which stand for floats, where a model looks rows of a table up."""
+    import jax
+
+    shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(inputs))
+    hint = "; a shape stands for an array of floats: where the model reads ids, give an array of whole numbers"
+    return hint if shapes and "integer" in str(error) else ""
 
 
 def _check_inputs(arrays: list[Any], framework: str) -> None:

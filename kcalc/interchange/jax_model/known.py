@@ -19,6 +19,12 @@ def plain(array: Any) -> Any:
     return array if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else np.asarray(array)
 
 
+def constants_of(closed: Any) -> list[Known]:
+    """The arrays that a closed jaxpr holds, random keys among them."""
+    arrays = [plain(array) for array in closed.consts]
+    return [Known(array, random=not isinstance(array, np.ndarray)) for array in arrays]
+
+
 def given(array: Any) -> Any:
     """A JAX array, keys as they are."""
     import jax.numpy as jnp

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import Held, Join, Part, Pointwise, Pooling, Repeat, Reshape
+from ..trace import Held, Join, Part, Pointwise, Pooling, Prefixed, Reshape
 from .jaxpr_values import PADDINGS, Known, Padded, Ref, Value
+from .known import constants_of
 from .linear import sliced_linear
 from .pointwise import inner_jaxpr
 from .reader import Reader, inverse, rule
@@ -104,9 +105,7 @@ def _broadcast(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 @rule("concatenate")
 def _concatenate(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     if any(isinstance(v, Known) for v in values):
-        return reader.not_read(
-            eqn, values, "concatenation with a constant", "it puts an array beside a feature map; kcalc has no rule for it"
-        )
+        return _prefixed(reader, eqn, values)
     refs = [reader.spread(v) for v in values if isinstance(v, Ref)]
     order = refs[0].order
     names = [reader.aligned(ref, order) for ref in refs]
@@ -115,6 +114,22 @@ def _concatenate(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     shape[axis] = sum(reader.ops[name].shape[axis] for name in names)
     made = reader.add(Join, reader.wish("concat"), shape, names, axis=axis)
     return [Ref(made, order, tuple(shape[b] for b in order))]
+
+
+def _prefixed(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    """Concatenation with arrays that depend on no input, such as class tokens."""
+    what, reason = "concatenation with a constant", "it puts an array beside a feature map; kcalc has no rule for it"
+    (ref, *others), axis = [v for v in values if isinstance(v, Ref)], eqn.params["dimension"]
+    behind = values[0] is ref
+    if others or not (behind or values[-1] is ref):
+        return reader.not_read(eqn, values, what, reason)
+    arrays = [np.asarray(v.array) for v in values if isinstance(v, Known)]
+    ref = reader.spread(ref)
+    value = np.concatenate(arrays, axis).transpose(inverse(ref.order))
+    shape = [n + (value.shape[b] if b == ref.order[axis] else 0) for b, n in enumerate(reader.ops[ref.name].shape)]
+    fields = {"what": what, "reason": reason, "axis": ref.order[axis], "value": value, "behind": behind}
+    made = reader.add(Prefixed, reader.wish(what.replace(" ", "_")), shape, [ref.name], **fields)
+    return [Ref(made, ref.order, tuple(eqn.outvars[0].aval.shape))]
 
 
 @rule("pad")
@@ -152,7 +167,7 @@ def _numpy_pad(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         found = _around(reader, inner, ref, shape)
         if found is not None:
             return [found]
-    return reader.run(inner.jaxpr, [Known(np.asarray(c)) for c in inner.consts], values)
+    return reader.run(inner.jaxpr, constants_of(inner), values)
 
 
 def _around(reader: Reader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref | None:
@@ -297,33 +312,3 @@ def _new_cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str
         return None
     shape = [stop - start if a == axis else size for a, size in enumerate(op.shape)]
     return reader.add(Pointwise, op.name, shape, [r for r in reads if r is not None], function=op.function, label=op.label)
-
-
-@rule("gather")
-def _gather(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Nearest upsampling, found by gathering the numbers of the entries; other gathers are not read."""
-    ref, places = values[0], values[1]
-    if isinstance(ref, Ref) and isinstance(places, Known) and len(eqn.outvars[0].aval.shape) == len(ref.shape):
-        found = _repeats(eqn, ref, places)
-        if found is not None:
-            shape = tuple(eqn.outvars[0].aval.shape)
-            ref = reader.spread(ref)
-            base = [0] * len(shape)
-            for virtual, axis in enumerate(ref.order):
-                base[axis] = shape[virtual]
-            return [Ref(reader.add(Repeat, reader.wish("upsample"), base, [ref.name]), ref.order, shape)]
-    return reader.not_read(eqn, values, "gather", "it picks entries by index; kcalc has no rule for embeddings and indexing")
-
-
-def _repeats(eqn: Any, ref: Ref, places: Known) -> bool | None:
-    import jax.numpy as jnp
-
-    shape = tuple(eqn.outvars[0].aval.shape)
-    if any(after % before for before, after in zip(ref.shape, shape, strict=True)):
-        return None
-    entries = jnp.arange(int(np.prod(ref.shape))).reshape(ref.shape)
-    found = np.asarray(eqn.primitive.bind(entries, jnp.asarray(places.array), **eqn.params))
-    wanted = np.asarray(entries)
-    for axis, (before, after) in enumerate(zip(ref.shape, shape, strict=True)):
-        wanted = np.repeat(wanted, after // before, axis=axis)
-    return True if bool((found == wanted).all()) else None

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
-from ..trace import Held, Linear, Names, NotRead, Op, Pointwise, Repeat, Reshape, Softmax, Transpose
+from ..trace import Held, Linear, Lookup, Names, NotRead, Op, Pointwise, Repeat, Reshape, Softmax, Transpose
 from .jaxpr_values import Known, Recipe, Ref, Value, View
-from .known import given, moved, part, plain, view_after
+from .known import constants_of, given, moved, part, plain, view_after
 from .named import named_function
 from .pointwise import LABELS, called, closed_function, function_of, inner_jaxpr, makes_complex, number
 
@@ -43,7 +43,6 @@ FOREIGN = (
 COUPLES = "it couples all entries along an axis (attention); kcalc has no rule for it"
 REASONS = {
     "cumsum": "sums along an axis mix locations; kcalc has no rule for them",
-    "gather": "picks entries by index; kcalc has no rule for embeddings and indexing",
     "sort": "sorting is no elementwise function",
     "top_k": "sorting is no elementwise function",
     "argmax": "indices are no feature maps",
@@ -136,7 +135,7 @@ class Reader:
             function = named_function(name, inner) or closed_function(inner.jaxpr, inner.consts)
             if function is not None:
                 return [self.pointwise(eqn, values, function, name.strip("_") or "function")]
-        return self.run(inner.jaxpr, [Known(np.asarray(c)) for c in inner.consts], values)
+        return self.run(inner.jaxpr, constants_of(inner), values)
 
     # -- arrays that depend on no input ------------------------------------------------------------------------------------------------
 
@@ -262,12 +261,23 @@ class Reader:
         name = self.add(Pointwise, self.wish(label), base, reads, function=filled, label=label)
         return Ref(name, order, shape) if len(base) == len(shape) else self.fresh(name)
 
-    def linear(self, weight: Known, neutral: Callable[[Any], Any], label: str, **fields: Any) -> str:
-        """Append a Linear; ``neutral`` puts the weight into the layout (outputs, inputs / groups, kernel...)."""
+    def _owned(self, weight: Known, label: str) -> tuple[str, str]:
+        """The parameter that an array of weights is, and a name for the layer that has them."""
         parameter = "+".join(sorted(weight.origins)) or f"constant {id(weight.array)}"
         wish = self.labels.get(parameter.split("[")[0], "") if weight.origins else ""
         index = parameter.partition("[")[2].rstrip("]").replace("][", ".") if wish else ""
-        name = self.names(".".join(p for p in (wish, index) if p) or self.wish(label))
+        return parameter, self.names(".".join(p for p in (wish, index) if p) or self.wish(label))
+
+    def lookup(self, table: Known, shape: Sequence[int], ids: str) -> Ref:
+        """Append a Lookup of the rows of a table."""
+        parameter, name = self._owned(table, "embedding")
+        fields = {"weight": np.asarray(table.array), "parameter": parameter}
+        self.ops[name] = Lookup(name=name, shape=tuple(shape), reads=(ids,), source=self.source, **fields)
+        return self.fresh(name)
+
+    def linear(self, weight: Known, neutral: Callable[[Any], Any], label: str, **fields: Any) -> str:
+        """Append a Linear; ``neutral`` puts the weight into the layout (outputs, inputs / groups, kernel...)."""
+        parameter, name = self._owned(weight, label)
         array = np.asarray(neutral(np.asarray(weight.array)))
         op = Linear(name=name, source=self.source, weight=array, parameter=parameter, **fields)
         self.ops[name] = op

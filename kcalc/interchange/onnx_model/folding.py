@@ -243,10 +243,18 @@ def _plain_pad(reader: Context, node: Node) -> Sequence[Array]:
     return [np.pad(array, pads, constant_values=node.real("value", 0.0) if fill is None else fill.number or 0)]
 
 
+def _triangle(reader: Context, node: Node) -> Sequence[Array]:
+    """The upper or the lower triangle of matrices."""
+    array, offset = _array(node, 0), node.optional(1)
+    k = 0 if offset is None else int(offset.number or 0)
+    _room(reader, node, array.shape, array.dtype)
+    return [np.triu(array, k) if node.whole("upper", 1) else np.tril(array, k)]
+
+
 FOLDERS: dict[str, Folder] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise), **dict.fromkeys(REDUCED, _reduced), "Constant": _constant, "Shape": _shape,
     "Size": lambda _, node: [np.array(prod(node.value(0).shape), dtype=np.int64)], "ConstantOfShape": _filled, "Range": _range,
     "Reshape": _moved, "Flatten": _moved, "Squeeze": _moved, "Unsqueeze": _moved, "Transpose": _moved, "Identity": _moved, "Cast": _cast,
     "Expand": _expand, "Tile": _tile, "Gather": _gather, "Concat": _concat, "Slice": _slice, "Split": _split, "MatMul": _matmul,
-    "Clip": _clip, "Pad": _plain_pad, "Mod": _remainder,
+    "Clip": _clip, "Pad": _plain_pad, "Mod": _remainder, "Trilu": _triangle,
 }  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..trace import Contract, Part, Reshape, Softmax
+from .attention import embedded
 from .graph_values import Node, Value
 from .reasons import reason_for
 from .shapes import equal_parts
@@ -64,9 +65,11 @@ def sliced(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
 
 
 def picked(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
-    """Gather of one constant place along an axis."""
+    """Gather of one constant place along an axis, or of rows of a table."""
     x, index = node.value(0), node.value(1)
-    if x.array is not None or index.number is None or index.rank or x.rank < 1:
+    if x.array is not None:
+        return embedded(reader, node, label)
+    if index.number is None or index.rank or x.rank < 1:
         return None
     axis = node.axis(node.whole("axis"), x.rank)
     place = int(index.number)

@@ -119,6 +119,12 @@ def matmul(reader: Context, node: Node, label: str) -> Sequence[Value]:
     return [made]
 
 
+def dense(reader: Context, node: Node, label: str, x: Value, w: Value, bias: Value | None) -> Value:
+    """x W + b over the last axis."""
+    axis, array = x.rank - 1, reader.array(w).T
+    return _linear(reader, node, label, x, w, array, bias, None, axis, axis, (*x.shape[:-1], array.shape[0]))
+
+
 def einsum(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Einsum of one feature map with one constant matrix that replaces one axis."""
     if len(node.inputs) != 2:

@@ -7,6 +7,8 @@ from .model_file import STANDARD
 
 UNKNOWN = "no rule reads this operator; write it in others, or cut the model before it"
 ATTENTION = "attention weighs feature maps by a softmax of products of feature maps; no calculus has a rule"
+CACHED = "it reads keys of earlier tokens, a mask that depends on the input, or biases of its own; export the model without a cache"
+CAPPED = "its scores pass through a function before the softmax (softcap); kcalc reads softmax of the scores themselves"
 RECURRENT = "its weights are used again at every step, which the kernel calculus does not describe; unroll it with weights of their own"
 LOOP = "how often it runs is decided while the model runs; export the model with its loops unrolled"
 QUANTISED = "numbers are rounded to a few bits; read the model before quantisation"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import elementwise, gates, linear, normal, pools, shapes, written_out_norms
+from . import attention, elementwise, gates, linear, normal, pools, shapes, written_out_norms
 from .graph_values import Node, Value
 
 Rule = Callable[[Any, Node, str], Sequence[Value] | None]
 RULES: dict[tuple[str, str], Rule] = {
     **elementwise.RULES, **linear.RULES, **normal.RULES, **pools.RULES, **shapes.RULES, **written_out_norms.RULES, **gates.RULES,
+    **attention.RULES,
 }  # fmt: skip

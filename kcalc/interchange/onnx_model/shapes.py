@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..trace import Drop, Join, Repeat, Reshape, Transpose
+from ..trace import Copies, Drop, Join, Repeat, Reshape, Transpose
 from .graph_values import Node, Value
+from .reasons import reason_for
 
 if TYPE_CHECKING:
     from .context import Context
@@ -228,7 +229,24 @@ def expand(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     return [reader.emit(Repeat, node, label, shape, (x,), x.kind)] if repeats else None
 
 
+def tile(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
+    """Tile along one axis: nothing, or the whole axis several times."""
+    x, repeats = node.value(0), node.constants(1, "repeats")
+    if repeats is None:
+        return None
+    if len(repeats) != x.rank or min(repeats, default=1) < 1:
+        raise node.fail(f"its repeats {repeats[:8]} do not belong to the {x.rank} axes of an array of shape {x.shape}")
+    wide = [axis for axis, count in enumerate(repeats) if count != 1]
+    if len(wide) > 1 or wide == [0]:
+        return None
+    if not wide:
+        return [x]
+    what, reason = reason_for(node)
+    shape = [n * k for n, k in zip(x.shape, repeats, strict=True)]
+    return [reader.emit(Copies, node, label, shape, (x,), x.kind, what=what, reason=reason, axis=wide[0], count=repeats[wide[0]])]
+
+
 RULES = {("", name): reshape for name in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")} | {
     ("", "Transpose"): transpose, ("", "Identity"): identity, ("", "Dropout"): dropout, ("", "Concat"): concat, ("", "Pad"): pad,
-    ("", "Upsample"): upsample, ("", "Resize"): upsample, ("", "Expand"): expand,
+    ("", "Upsample"): upsample, ("", "Resize"): upsample, ("", "Expand"): expand, ("", "Tile"): tile,
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -38,18 +38,24 @@ Array = np.ndarray
 Rows = tuple[int, ...]
 MOVES = (Reshape, Transpose, Pass, Part, Repeat, Copies)
 FOLLOWED = (*MOVES, Pointwise, Join)
+OVER_QUERIES = "its softmax is over the queries, not over the keys"
+VARYING = "its mask depends on the input; read the model with a mask that is the same for all inputs, or with none"
 UNFOLLOWED = "its {} are made of whole feature maps in a way that is not followed"
 
 
 @dataclass(frozen=True, eq=False)
 class Core:
-    """An attention before its heads are joined, with the axes by which each operand is (examples, heads, tokens, width)."""
+    """An attention before its heads are joined, with the axes by which each operand is (examples, heads, tokens, width).
+
+    ``scores``: the axes by which the scores are (examples, heads, queries, keys); () where they are in this order.
+    """
 
     op: Any
     reads: tuple[str, str, str]
     orders: tuple[Any, Any, Any]
     out: tuple[int, ...]
     softmax: Softmax | None
+    scores: tuple[int, ...]
     rate: float
 
 
@@ -91,19 +97,19 @@ class Followed:
             self.moving[name] = isinstance(op, Entry) or any(self.moving[read] for read in op.reads)
         self.order = {name: place for place, name in enumerate(ops)}
 
-    def core(self, op: Any) -> Core | None:
-        """The attention of which an operation is the last product, None for any other."""
+    def cores(self, op: Any) -> Iterator[Core]:
+        """The readings of an operation as an attention: one for every axis that may be that of the queries' tokens."""
         if isinstance(op, Attend):
-            rank = len(op.shape)
-            plain = tuple(range(rank))
+            plain = tuple(range(len(op.shape)))
             queries, keys, values = op.reads[:3]
-            return Core(op, (queries, keys, values), (plain, plain, plain), plain, None, op.rate)
+            yield Core(op, (queries, keys, values), (plain, plain, plain), plain, None, (), op.rate)
+            return
         for side in (0, 1):
             top, rate = self._softmax_above(op.reads[side])
-            scores = None if top is None else self._product(top.reads[0])
-            if top is not None and scores is not None:
-                return self._written_out(op, side, top, scores, rate)
-        return None
+            found = None if top is None else self._product(top.reads[0])
+            if top is not None and found is not None:
+                yield from self._written_out(op, side, top, *found, rate)
+                return
 
     def _softmax_above(self, name: str) -> tuple[Softmax | None, float]:
         rate = 0.0
@@ -112,38 +118,58 @@ class Followed:
             name = op.reads[0]
         return (op if isinstance(op, Softmax) else None), rate
 
-    def _product(self, name: str) -> Contract | None:
-        """The product of queries and keys behind scores."""
+    def _product(self, name: str) -> tuple[Contract, str] | None:
+        """The product of queries and keys behind scores, and its letters in the order of their axes."""
+        moves: list[Op] = []
         while not isinstance(op := self.ops[name], Contract):
             moving = [read for read in dict.fromkeys(op.reads) if self.moving[read]]
-            if not isinstance(op, Pass | Reshape | Masked | Pointwise) or len(moving) != 1:
+            if isinstance(op, Pointwise) and len([read for read in moving if self._product(read)]) == 1 < len(moving):
+                raise NoAttentionError(VARYING)
+            if not isinstance(op, Pass | Reshape | Transpose | Masked | Pointwise) or len(moving) != 1:
                 return None
+            moves.insert(0, op)
             name = moving[0]
-        return op
+        letters = plain = op.terms.split("->")[1]
+        for move in moves:
+            if isinstance(move, Transpose) and len(move.order) == len(plain):
+                letters = "".join(letters[axis] for axis in move.order)
+            elif isinstance(move, Transpose) or (isinstance(move, Reshape) and letters != plain):
+                return None
+        return op, letters
 
-    def _written_out(self, op: Contract, side: int, top: Softmax, scores: Contract, rate: float) -> Core:
+    def _written_out(self, op: Contract, side: int, top: Softmax, scores: Contract, letters: str, rate: float) -> Iterator[Core]:
         """softmax(q k^T) v from the letters of its two products."""
-        if top.axis != len(top.shape) - 1:
-            raise NoAttentionError("its softmax is over the queries, not over the keys")
         first, out = scores.terms.split("->")
-        pair = first.split(",")
-        key = next((n for n in (0, 1) if out[-1] in pair[n] and out[-1] not in pair[1 - n]), None)
+        pair, alike = first.split(","), len(top.shape) == len(letters)
+        if not alike and top.axis != len(top.shape) - 1:
+            raise NoAttentionError(OVER_QUERIES)
+        seen = letters[top.axis] if alike else letters[-1]
+        key = next((n for n in (0, 1) if seen in pair[n] and seen not in pair[1 - n]), None)
         if key is None or len(set(pair[0]) & set(pair[1]) - set(out)) != 1:
             raise NoAttentionError("its scores are no products of queries and keys")
         width = (set(pair[0]) & set(pair[1]) - set(out)).pop()
-        heads, query = out[:-2], out[-2]
         names, last = op.terms.split("->")
         mine, data = names.split(",")[side], names.split(",")[1 - side]
-        wide = set(data) - set(mine)
-        if mine[-1] not in data or mine[-1] in last or len(wide) != 1 or not wide < set(last) or mine[-2] in data:
-            raise NoAttentionError("its weights multiply values in a way that is not followed")
-        channel = wide.pop()
-        orders = (
-            _order(pair[1 - key], heads, query, width), _order(pair[key], heads, out[-1], width),
-            _order(data, mine[:-2], mine[-1], channel),
-        )  # fmt: skip
-        made = tuple(last.index(letter) for letter in (*mine[:-2], mine[-2], channel))
-        return Core(op, (scores.reads[1 - key], scores.reads[key], op.reads[1 - side]), orders, made, top, rate)
+        size = dict(zip(letters, top.shape, strict=True)) if alike else {}
+        own = [letter for letter in letters if letter in pair[1 - key] and letter not in pair[key]] if alike else [letters[-2]]
+        for query in sorted(own, key=lambda letter: size.get(letter) != size.get(seen)):
+            heads = "".join(letter for letter in letters if letter not in (query, seen))
+            again = _alike(mine, letters, (*heads, query, seen))
+            if again is None:
+                raise NoAttentionError("its weights multiply values in a way that is not followed")
+            *many, row, column = again
+            wide = set(data) - set(mine)
+            if column in last and row in data:
+                raise NoAttentionError(OVER_QUERIES)
+            if column not in data or column in last or len(wide) != 1 or not wide < set(last) or row in data:
+                raise NoAttentionError("its weights multiply values in a way that is not followed")
+            channel = wide.pop()
+            orders = (
+                _order(pair[1 - key], heads, query, width), _order(pair[key], heads, seen, width), _order(data, many, column, channel),
+            )  # fmt: skip
+            made = tuple(last.index(letter) for letter in (*many, row, channel))
+            order = tuple(letters.index(letter) for letter in (*heads, query, seen)) if alike else ()
+            yield Core(op, (scores.reads[1 - key], scores.reads[key], op.reads[1 - side]), orders, made, top, order, rate)
 
     # -- where queries, keys and values come from ------------------------------------------------------------------------
 
@@ -227,11 +253,18 @@ class Followed:
         return flat.reshape(self.count, -1, flat.shape[-1])
 
 
-def _order(word: str, heads: str, token: str, width: str) -> tuple[Any, ...]:
+def _order(word: str, heads: Sequence[str], token: str, width: str) -> tuple[Any, ...]:
     """The axes of an operand as (examples and heads, tokens, width); None for an axis that it lacks."""
     if set(word) - {*heads, token, width} or token not in word or width not in word:
         raise NoAttentionError("its scores are no products of queries and keys")
     return tuple(word.index(letter) if letter in word else None for letter in (*heads, token, width))
+
+
+def _alike(word: str, letters: str, wanted: Sequence[str]) -> list[str] | None:
+    """The letters of ``word`` for axes that are those of ``letters``, in the order ``wanted``; None where they are not."""
+    if len(word) == len(letters):
+        return [word[letters.index(letter)] for letter in wanted]
+    return list(word) if letters == "".join(wanted) else None
 
 
 def through(array: Array, path: Sequence[Op]) -> Array:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..trace import Attend, Attention, Contract, Drop, Entry, Linear, Op, Pass, Reshape, Trace, Transpose
-from .attention_sources import Core, Followed, Rows, Source, through
+from .attention_sources import VARYING, Core, Followed, Rows, Source, through
 from .editing import Edit
 from .numbers import Numbers, TooLargeError, masked_scores, softmax
 from .placing import Placing
@@ -55,15 +55,20 @@ class _Heads(Placing):
 
     def attempt(self, op: Any) -> None:
         """Put one operation in place of an attention; where it is not read, its reason says why."""
-        before = dict(self.ops)
+        before, reasons = dict(self.ops), list[str]()
         try:
-            core = self.followed.core(op)
-            if core is not None and self._replaced(core):
-                self._refresh()
-        except NoAttentionError as error:
-            self.ops = {**before, op.name: replace(op, reason=str(error), what="attention")}
-        except TooLargeError:
-            self.ops = {**before, op.name: replace(op, reason=LARGE, what="attention")}
+            for core in self.followed.cores(op):
+                try:
+                    if self._replaced(core):
+                        self._refresh()
+                    return
+                except NoAttentionError as error:
+                    reasons.append(str(error))
+                    self.ops = dict(before)
+        except (NoAttentionError, TooLargeError) as error:
+            reasons.append(str(error) or LARGE)
+        if reasons:
+            self.ops = {**before, op.name: replace(op, reason=reasons[0], what="attention")}
 
     def settle(self) -> None:
         """Give new operations the names of those whose places they take."""
@@ -135,12 +140,12 @@ class _Heads(Placing):
                 raise NoAttentionError("its scores depend on arrays that are not followed, such as a mask that depends on the input")
             if found.size != raw.size:
                 raise NoAttentionError("its scores are not those of all tokens in every head")
-            return found.reshape(raw.shape)
+            return (found.transpose(core.scores) if core.scores else found).reshape(raw.shape)
         mask = None
         if len(core.op.reads) > 3:
             mask = numbers(core.op.reads[3])
             if mask is None:
-                raise NoAttentionError("its mask depends on the input")
+                raise NoAttentionError(VARYING)
         queries, keys = numbers(core.reads[0]), numbers(core.reads[1])
         assert queries is not None and keys is not None
         return masked_scores(core.op, core.op.scale * queries @ np.swapaxes(keys, -1, -2), mask).reshape(raw.shape)
