@@ -120,6 +120,43 @@ def overlap_gap(tokens: int, variance: float, below: float) -> float:
     return below / 2 * float(np.dot(weights, slopes))
 
 
+def sink_overlap(
+    tokens: int, variance1: float, variance2: float, covariance: float, common: tuple[float, float, float]
+) -> tuple[float, float]:
+    """``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of rows of softmax that have one more score, 0, whose weight is dropped.
+
+    Scores are ``c + a_j`` and ``d + b_j``; ``common``: the variances of c and d, and their covariance. With ``N = E f(u - c) f(w - d)``
+    they are ``X = T int int Phi_uw Phi^(T-1) N`` and ``X + T (T-1) int int Phi_u Phi_w Phi^(T-2) N``.
+    """
+    grid = _Grid(tokens, variance1, variance2, covariance)
+    widths = math.sqrt(common[0]), math.sqrt(common[1])
+    shared = _shared(*widths, abs(common[2]))
+    own = [math.sqrt(max(0.0, (w - s) * (w + s))) for w, s in zip(widths, shared, strict=True)]
+    spacing = min(SPACING, STEP / max(*shared, 1e-9))
+    reach = math.ceil((CUT + max(shared)) / spacing)
+    extra = np.zeros_like(grid.log_phi)
+    for z in spacing * np.arange(-reach, reach + 1):
+        shifts = (shared[0] * z, math.copysign(shared[1], common[2]) * z)
+        parts = (1 - side.averaged(shift, width)[0] for side, shift, width in zip(grid.sides, shifts, own, strict=True))
+        extra += math.exp(-z * z / 2) * np.outer(*parts)
+    extra *= spacing / math.sqrt(2 * math.pi)
+    products = tokens * grid.cell * float(np.vdot(grid.crossed, np.exp((tokens - 1) * grid.log_phi) * extra))
+    if tokens == 1:
+        return products, products
+    others = float(np.vdot(grid.slope1 * grid.slope2, np.exp((tokens - 2) * grid.log_phi) * extra))
+    return products, products + tokens * (tokens - 1) * grid.cell * others
+
+
+def sink_self_overlap(tokens: int, variance: float, common: float) -> tuple[float, float]:
+    """The two numbers of :func:`sink_overlap` for one row with itself; ``common``: the variance of what its scores have in common."""
+    side = _Side.over(tokens, math.sqrt(variance), STEP)
+    missing, slope, bend = side.averaged(0.0, math.sqrt(variance))
+    extra, log = 1 - side.averaged(0.0, math.sqrt(common))[0], np.log1p(-np.minimum(missing, ALMOST_ONE))
+    products = tokens * side.step * float(np.vdot(slope + bend, np.exp((tokens - 1) * log) * extra))
+    others = side.step * float(np.vdot(slope * slope, np.exp((tokens - 2) * log) * extra)) if tokens > 1 else 0.0
+    return products, products + tokens * (tokens - 1) * others
+
+
 class _Side(NamedTuple):
     """The grid of one of the two outer variables, ``start + step * (0 ... count - 1)``."""
 
@@ -162,7 +199,7 @@ class _Grid:
         side1, self._first = _columns(tokens, width1, shared1, spacing, reach)
         side2, second = (side1, self._first) if self._alike else _columns(tokens, width2, shared2, spacing, reach)
         self._second = tuple(part[:, ::-1] for part in second) if covariance < 0 else second
-        self.cell = side1.step * side2.step
+        self.cell, self.sides = side1.step * side2.step, (side1, side2)
         self.missing1, self.missing2 = self._first[0] @ self._weights, self._second[0] @ self._weights
         missing = self.missing1[:, None] + self.missing2 - self._product(0, 0)
         self.log_phi = np.log1p(-np.clip(missing, 0.0, ALMOST_ONE))
