@@ -548,8 +548,8 @@ class Attend(Layer):
             _positive(self, "rotary")
         if self.key_heads is not None and (self.heads is None or self.heads % self.key_heads):
             raise _fail(self, f"key_heads = {self.key_heads} must divide heads = {self.heads}")
-        if not self.wide and (self.key_width is None or self.normaliser != "softmax" or self.sink):
-            raise _fail(self, "wide=False is for softmax without a sink, and needs key_width, the channels of a head's queries and keys")
+        if not self.wide and (self.key_width is None or self.key_width < 4 or self.normaliser != "softmax" or self.sink):
+            raise _fail(self, "wide=False is for softmax without a sink, and needs key_width >= 4, the channels of a head's queries and keys")
         if self.rotary is not None and self.key_width is not None and self.key_width % 2:
             raise _fail(self, f"rotary embeddings turn pairs of channels, and key_width = {self.key_width} is odd")
 

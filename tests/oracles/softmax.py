@@ -9,8 +9,8 @@ the rows themselves, since the derivative of an expectation by a covariance is t
 
 and moments are integrals of ``g_i(x) = e^(i x) exp(-e^x)``, since ``Z^-m = int e^(m u) exp(-e^u Z) du / (m - 1)!``. The Gaussians
 are split, ``a = l1 z + own``, ``b = l2 z + own'`` with l1 l2 = k and l1 / l2 rational: all functions are needed on one lattice, averages over
-what is own are products of polynomials in Arb arithmetic, sums over z products of Arb matrices at 38 digits. What is left out or left to the
-trapezoidal rule is below 1e-20; ``--check`` repeats some points with half the steps.
+what is own are products of polynomials in Arb arithmetic, sums over z products of matrices of integers, multiples of 2^-150. What
+is left out or left to the trapezoidal rule is below 1e-20; ``--check`` repeats some points with half the steps.
 
 Run ``python tests/oracles/softmax.py`` to write softmax.json (10 minutes).
 """
@@ -24,9 +24,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from flint import arb, arb_mat, arb_poly, ctx
+from flint import arb, arb_poly, ctx, fmpz_mat
 
-ctx.prec = 128
+ctx.prec = 160
+BITS = 150
+UNIT = arb(2) ** BITS
 FILE = Path(__file__).with_suffix(".json")
 SCALE = 1.0  # of all steps
 ORDERS = range(4)
@@ -105,7 +107,7 @@ def split(v1: float, v2: float, size: float) -> tuple[Fraction, Fraction]:
 class Side:
     """The functions of one row on its grid of u, a matrix (u, z) per order, and their averages over z."""
 
-    def __init__(self, tokens: int, variance: float, shared: Any, d: Any, stride: int, reach: int, skip: int, weights: Row) -> None:
+    def __init__(self, tokens: int, variance: float, shared: Any, d: Any, stride: int, reach: int, sign: int, weights: Row) -> None:
         width = math.sqrt(variance)
         step = max(1, math.floor(0.2 * SCALE / float(d)))
         self.h = d * step
@@ -113,17 +115,20 @@ class Side:
         high = math.ceil((5 + 10.6 * width) / float(self.h))
         own = (arb(variance) - shared * shared).sqrt() if arb(variance) > shared * shared else arb(0)
         first, count = low * step - stride * reach, (high - low) * step + 2 * stride * reach + 1
-        values = owned(first, count, d, own)
+        values = [[fixed(x) for x in part] for part in owned(first, count, d, own)]
         offsets = [stride * (k + reach) for k in range(-reach, reach + 1)]
-        if skip < 0:
+        if sign < 0:
             offsets.reverse()
-        kept = []
-        for row in range(high - low + 1):
-            mean = sum((weights[k] * values[0][row * step + o] for k, o in enumerate(offsets)), arb(0))
-            slope = sum((weights[k] * values[1][row * step + o] for k, o in enumerate(offsets)), arb(0))
-            if tokens * float(slope) * float(mean) ** (tokens - 1) > 1e-23:
-                kept.append(row)
-        self.rows = [arb_mat([[part[row * step + o] for o in offsets] for row in kept]) for part in values]
+        windows = [fmpz_mat([[part[row * step + o] for o in offsets] for row in range(high - low + 1)]) for part in values]
+        column = fmpz_mat(len(weights), 1, weights)
+        means, slopes = ([float(arb(x)) * 2.0 ** (-2 * BITS) for x in (windows[i] * column).entries()] for i in (0, 1))
+        kept = [k for k, (m, s) in enumerate(zip(means, slopes, strict=True)) if tokens * s * m ** (tokens - 1) > 1e-23]
+        self.rows = [[[part[row * step + o] for o in offsets] for row in kept] for part in values]
+
+
+def fixed(x: Any) -> Any:
+    """A ball as an integer multiple of ``2^-BITS``."""
+    return (x * UNIT).mid().floor().unique_fmpz()
 
 
 def pair(tokens: int, v1: float, v2: float, covariance: float) -> list[str]:
@@ -137,21 +142,21 @@ def pair(tokens: int, v1: float, v2: float, covariance: float) -> list[str]:
     d = l1 * arb(spacing) / ratio.denominator
     reach = math.ceil((10.6 + 2 * large) / spacing)
     z = arb(spacing)
-    weights = [(-((z * k) ** 2) / 2).exp() * z / (2 * arb.pi()).sqrt() for k in range(-reach, reach + 1)]
+    weights = [fixed((-((z * k) ** 2) / 2).exp() * z / (2 * arb.pi()).sqrt()) for k in range(-reach, reach + 1)]
     one = Side(tokens, v1, l1, d, ratio.denominator, reach, 1, weights)
     two = Side(tokens, v2, l2, d, ratio.numerator, reach, -1 if covariance < 0 else 1, weights)
-    left = [arb_mat([[x * w for x, w in zip(row, weights, strict=True)] for row in m.tolist()]) for m in one.rows]
-    right = [m.transpose() for m in two.rows]
-    phi = (left[0] * right[0]).entries()
+    left = [fmpz_mat([[x * w >> BITS for x, w in zip(row, weights, strict=True)] for row in part]) for part in one.rows]
+    right = [fmpz_mat(part).transpose() for part in two.rows]
+    phi = [arb(x) / UNIT**2 for x in (left[0] * right[0]).entries()]
     crossed = (left[1] * right[1]).entries()
     before = [x ** (tokens - 2) for x in phi]  # Phi^(T-2)
-    count = len(phi)
-    single = arb_mat(count, 1, [tokens * x * y for x, y in zip(before, phi, strict=True)])
-    double = arb_mat(count, 1, [tokens * (tokens - 1) * x * y for x, y in zip(before, crossed, strict=True)])
+    count, several = len(phi), tokens * (tokens - 1)
+    single = fmpz_mat(count, 1, [fixed(tokens * x * y) for x, y in zip(before, phi, strict=True)])
+    double = fmpz_mat(count, 1, [fixed(several * x * y / UNIT**2) for x, y in zip(before, crossed, strict=True)])
 
     def total(i: int, j: int, with_: Any) -> Any:
         entries = crossed if (i, j) == (1, 1) else (left[i] * right[j]).entries()
-        return (arb_mat(1, count, entries) * with_)[0, 0] * one.h * two.h
+        return arb((fmpz_mat(1, count, entries) * with_)[0, 0]) / UNIT**3 * one.h * two.h
 
     ab, aab = total(1, 1, single), total(2, 1, single)
     abb = aab if v1 == v2 else total(1, 2, single)

@@ -35,6 +35,7 @@ from ..kernel import Kernel
 from ..kernel_activations import Activations
 from ..second_moments import Moments, SecondMoments
 from ..spatial.local import LocationMaps
+from .causal import exact_mask, masked
 from .exchangeable import HEADS, ONE, TokenState, by_relation, check_length, check_reads
 from .rows import factor
 from .weights import weights_of
@@ -117,6 +118,8 @@ class Sampled:
         self.kernel.note(node, HEADS, "convention")
         queries, keys, values = map(self.covariance, inputs)
         rows, columns = (state.count or 1 for state in inputs[:2])
+        if op.causal and exact_mask(op) and (made := masked(op, queries, keys, values, self.sequences)) is not None:
+            return self._state(node, made[None], rows)
         if rows != columns and (op.causal or op.identity != 0):
             raise KcalcError(f"node {node!r} is causal or adds the token itself, and has {rows} queries and {columns} keys")
         self._layers += 1
