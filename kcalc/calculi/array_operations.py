@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
+from .attention.weights import weights_of
 
 Array = Any
 Extent = tuple[int, int]
@@ -180,7 +181,6 @@ def _counts(locations: Extent, window: Extent, stride: Extent, padding: str) -> 
 
 def attend(layer: Any, queries: Array, keys: Array, values: Array) -> Array:
     """Attention over (..., tokens, heads, channels), (..., tokens, heads of keys, channels) twice; the layer is an :class:`Attend`."""
-    import jax
     import jax.numpy as jnp
 
     width, several = queries.shape[-1], queries.shape[-2] // keys.shape[-2]
@@ -196,7 +196,7 @@ def attend(layer: Any, queries: Array, keys: Array, values: Array) -> Array:
         scores = scores - (slopes[:, None, None] * apart).astype(scores.dtype)
     if layer.causal:
         scores = jnp.where(jnp.tril(jnp.ones((rows, columns), bool)), scores, -jnp.inf)
-    weights = jax.nn.softmax(scores, axis=-1) - float(layer.centre) / columns
+    weights = weights_of(layer, scores, jnp) - float(layer.centre) / columns
     mixed = jnp.einsum("...hij,...jhc->...ihc", weights, values)
     return mixed if layer.identity == 0 else mixed + float(layer.identity) * values
 

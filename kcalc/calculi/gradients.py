@@ -291,7 +291,7 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
     chi = _mean_chi(network, own)
     mean = {node: one[node] + others[node] * two[node] for node in network}
     difference = {node: one[node] - two[node] for node in network if others[node]}
-    return Gradients(output, one, weights, chi, reading.assumptions, mean, difference)
+    return Gradients(output, one, weights, chi, reading.noting(kernel.notes.values()), mean, difference)
 
 
 def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], output: Node) -> dict[Node, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -232,9 +232,13 @@ class TangentReading:
             return self.network.assumptions
         half, one = np.asarray(0.5), np.asarray(1.0)
         kernel, _ = self.run(NUMPY, dict.fromkeys(self.network.inputs, half), dict.fromkeys(self.network.inputs, one), None)
+        return self.noting(kernel.notes.values())
+
+    def noting(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
+        """The notes of one reading after the assumptions of every reading of the network."""
         width = Assumption("network", "infinite width; independent weights of mean 0; the kernel at initialisation")
         tokens = () if self.tokens is None else (self.tokens.assumption,)
-        return (width, *tokens, *self.network.assumptions, *kernel.notes.values())
+        return (width, *tokens, *self.network.assumptions, *notes)
 
 
 def broadcast_shape(*arrays: Any) -> tuple[int, ...]:

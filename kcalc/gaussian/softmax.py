@@ -120,6 +120,60 @@ def overlap_gap(tokens: int, variance: float, below: float) -> float:
     return below / 2 * float(np.dot(weights, slopes))
 
 
+def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance: float) -> Array:
+    """S of rows over the first i and the first k tokens, (T, T): with ``M(w) = E f(w + b)`` and ``i <= k``
+
+    S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw
+    """
+    grid = _Grid(tokens, variance1, variance2, covariance, fewest=1)
+    counts = np.arange(tokens)
+    alone = [np.exp(np.outer(np.log1p(-np.minimum(m, ALMOST_ONE)), counts)) for m in (grid.missing1, grid.missing2)]
+    out = np.empty((tokens, tokens))
+    for i in counts:
+        both = grid.crossed * np.exp(i * grid.log_phi)
+        size = (i + 1) * grid.cell
+        out[i, i:] = size * (both.sum(axis=0) @ alone[1][:, : tokens - i])
+        out[i:, i] = size * (both.sum(axis=1) @ alone[0][:, : tokens - i])
+    return out
+
+
+def sink_overlap(
+    tokens: int, variance1: float, variance2: float, covariance: float, common: tuple[float, float, float]
+) -> tuple[float, float]:
+    """``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of rows of softmax that have one more score, 0, whose weight is dropped.
+
+    Scores are ``c + a_j`` and ``d + b_j``; ``common``: the variances of c and d, and their covariance. With ``N = E f(u - c) f(w - d)``
+    they are ``X = T int int Phi_uw Phi^(T-1) N`` and ``X + T (T-1) int int Phi_u Phi_w Phi^(T-2) N``.
+    """
+    grid = _Grid(tokens, variance1, variance2, covariance)
+    widths = math.sqrt(common[0]), math.sqrt(common[1])
+    shared = _shared(*widths, abs(common[2]))
+    own = [math.sqrt(max(0.0, (w - s) * (w + s))) for w, s in zip(widths, shared, strict=True)]
+    spacing = min(SPACING, STEP / max(*shared, 1e-9))
+    reach = math.ceil((CUT + max(shared)) / spacing)
+    extra = np.zeros_like(grid.log_phi)
+    for z in spacing * np.arange(-reach, reach + 1):
+        shifts = (shared[0] * z, math.copysign(shared[1], common[2]) * z)
+        parts = (1 - side.averaged(shift, width)[0] for side, shift, width in zip(grid.sides, shifts, own, strict=True))
+        extra += math.exp(-z * z / 2) * np.outer(*parts)
+    extra *= spacing / math.sqrt(2 * math.pi)
+    products = tokens * grid.cell * float(np.vdot(grid.crossed, np.exp((tokens - 1) * grid.log_phi) * extra))
+    if tokens == 1:
+        return products, products
+    others = float(np.vdot(grid.slope1 * grid.slope2, np.exp((tokens - 2) * grid.log_phi) * extra))
+    return products, products + tokens * (tokens - 1) * grid.cell * others
+
+
+def sink_self_overlap(tokens: int, variance: float, common: float) -> tuple[float, float]:
+    """The two numbers of :func:`sink_overlap` for one row with itself; ``common``: the variance of what its scores have in common."""
+    side = _Side.over(tokens, math.sqrt(variance), STEP)
+    missing, slope, bend = side.averaged(0.0, math.sqrt(variance))
+    extra, log = 1 - side.averaged(0.0, math.sqrt(common))[0], np.log1p(-np.minimum(missing, ALMOST_ONE))
+    products = tokens * side.step * float(np.vdot(slope + bend, np.exp((tokens - 1) * log) * extra))
+    others = side.step * float(np.vdot(slope * slope, np.exp((tokens - 2) * log) * extra)) if tokens > 1 else 0.0
+    return products, products + tokens * (tokens - 1) * others
+
+
 class _Side(NamedTuple):
     """The grid of one of the two outer variables, ``start + step * (0 ... count - 1)``."""
 
@@ -128,11 +182,11 @@ class _Side(NamedTuple):
     count: int
 
     @classmethod
-    def over(cls, tokens: int, width: float, step: float) -> _Side:
-        """The grid of a row whose scores have the standard deviation ``width``."""
+    def over(cls, tokens: int, width: float, step: float, fewest: int = 0) -> _Side:
+        """The grid of a row over ``tokens``, or ``fewest`` to ``tokens``, whose scores have the standard deviation ``width``."""
         log = math.log(tokens)
         start = -log - TAIL - min(width * width / 2, 8 * width)
-        return cls(start, step, math.ceil((_end(tokens, width) - start) / step) + 1)
+        return cls(start, step, math.ceil((_end(fewest or tokens, width) - start) / step) + 1)
 
     def averaged(self, shift: float, width: float) -> Functions:
         """The functions averaged over a Gaussian of standard deviation ``width``, on the grid moved by ``shift``."""
@@ -150,7 +204,7 @@ def _end(tokens: int, width: float) -> float:
 class _Grid:
     """``Phi`` and its derivatives on the grid of (u, w)."""
 
-    def __init__(self, tokens: int, variance1: float, variance2: float, covariance: float) -> None:
+    def __init__(self, tokens: int, variance1: float, variance2: float, covariance: float, fewest: int = 0) -> None:
         width1, width2 = math.sqrt(variance1), math.sqrt(variance2)
         shared1, shared2 = _shared(width1, width2, abs(covariance))
         largest = max(shared1, shared2)
@@ -159,10 +213,10 @@ class _Grid:
         z = spacing * np.arange(-reach, reach + 1)
         self._weights = np.exp(-z * z / 2) * (spacing / math.sqrt(2 * math.pi))
         self._alike = variance1 == variance2
-        side1, self._first = _columns(tokens, width1, shared1, spacing, reach)
-        side2, second = (side1, self._first) if self._alike else _columns(tokens, width2, shared2, spacing, reach)
+        side1, self._first = _columns((tokens, fewest), width1, shared1, spacing, reach)
+        side2, second = (side1, self._first) if self._alike else _columns((tokens, fewest), width2, shared2, spacing, reach)
         self._second = tuple(part[:, ::-1] for part in second) if covariance < 0 else second
-        self.cell = side1.step * side2.step
+        self.cell, self.sides = side1.step * side2.step, (side1, side2)
         self.missing1, self.missing2 = self._first[0] @ self._weights, self._second[0] @ self._weights
         missing = self.missing1[:, None] + self.missing2 - self._product(0, 0)
         self.log_phi = np.log1p(-np.clip(missing, 0.0, ALMOST_ONE))
@@ -198,16 +252,19 @@ def _shared(width1: float, width2: float, covariance: float) -> tuple[float, flo
     return (small, large) if width1 <= width2 else (large, small)
 
 
-def _columns(tokens: int, width: float, shared: float, spacing: float, reach: int) -> tuple[_Side, Functions]:
-    """The grid of one side, and its functions at ``u + shared z``, (u, z) each, averaged over what is its own."""
+def _columns(tokens: tuple[int, int], width: float, shared: float, spacing: float, reach: int) -> tuple[_Side, Functions]:
+    """The grid of one side, and its functions at ``u + shared z``, (u, z) each, averaged over what is its own.
+
+    ``tokens``: the most and the fewest, 0 where they are the same.
+    """
     own = math.sqrt(max(0.0, (width - shared) * (width + shared)))
     fine = shared * spacing
     if fine * reach > CLOSE:
         ratio = int(STEP / fine * (1 + 1e-12))
-        side = _Side.over(tokens, width, ratio * fine)
+        side = _Side.over(tokens[0], width, ratio * fine, tokens[1])
         made = averaged(side.start - reach * fine, (side.count - 1) * ratio + 2 * reach + 1, fine, own)
         return side, tuple(sliding_window_view(part, 2 * reach + 1)[::ratio] for part in made)
-    side = _Side.over(tokens, width, STEP)
+    side = _Side.over(tokens[0], width, STEP, tokens[1])
     nodes, weights = _interpolation(reach, 1 + math.ceil(33 / math.log(math.pi / max(fine * reach, 1e-12))))
     made = zip(*(side.averaged(fine * reach * node, own) for node in nodes), strict=True)
     return side, tuple(np.stack(part, axis=1) @ weights for part in made)

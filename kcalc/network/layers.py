@@ -481,7 +481,7 @@ class Positions(Layer):
         _positive(self, "sigma")
 
     def lowered(self, reads: Reads) -> Program:
-        place = P.Positions(form=self.kind, origin=self)
+        place = P.Positions(form=self.kind, length=self.length if self.kind == "learned" else None, origin=self)
         if self.kind == "sinusoidal":
             return [(place, ()), (P.Mix(weights=(1, self.sigma), origin=self), (0, 1))]
         table = Embedding(reads.channels[0], self.length, self.sigma).lowered(reads)
@@ -490,34 +490,40 @@ class Positions(Layer):
 
 @dataclass(frozen=True)
 class Attend(Layer):
-    """Attention over tokens, ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(scale q_i . k_j)``.
+    """Attention over T tokens, ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(s_ij)``, ``s_ij = scale q_i . k_j``.
 
     It reads queries, keys and values, in this order; the maps that make them, and the one that reads the heads, are Affine layers.
 
     ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries and keys; None: not said.
     ``causal``: token i sees the tokens up to i. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number,
-    which needs ``key_width``. ``identity``, ``centre``: numbers. ``key_heads``: how many heads of keys and values there are, where several
+    which needs ``key_width``. ``normaliser``: "softmax"; or a function of every score by itself, "sigmoid", ``A = 1 / (1 + T exp(-s))``,
+    "relu", ``A = max(0, s) / T``, "identity", ``A = s``. ``identity``, ``centre``: numbers, 0 but for softmax. ``sink``: softmax
+    has one more score, 0, whose weight is dropped. ``key_heads``: how many heads of keys and values there are, where several
     heads of queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries and keys, such as 10000;
     None: none. ``alibi``: scores have the slopes of [Press et al. 2022]. ``dropout``: of attention weights, the identity in evaluation.
-    [Vaswani et al. 2017]
+    ``wide``: kernel maps take scores for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``, which takes
+    some hundred times longer and has values but no derivatives. [Vaswani et al. 2017; Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023 (relu)]
     """
 
     heads: int | None = None
     key_width: int | None = None
     causal: bool = False
     scale: Any = "sqrt"
+    normaliser: str = "softmax"
     identity: Number = 0
     centre: Number = 0
+    sink: bool = False
     key_heads: int | None = None
     rotary: float | None = None
     alibi: bool = False
     dropout: Number = 0
+    wide: bool = True
     arity: ClassVar[tuple[float, float]] = (3, 3)
 
     def __post_init__(self) -> None:
         for name in ("heads", "key_width", "key_heads"):
             _count(self, name, optional=True)
-        for name in ("causal", "alibi"):
+        for name in ("causal", "sink", "alibi", "wide"):
             object.__setattr__(self, name, truth(getattr(self, name), f"Attend: {name}"))
         if isinstance(self.scale, str):
             choice(self.scale, "scale of an Attend", ("sqrt", "linear"))
@@ -527,17 +533,28 @@ class Attend(Layer):
                 raise _fail(self, f"scale = {self.scale} needs key_width, the channels of a head's queries and keys")
         for name in ("identity", "centre", "dropout"):
             object.__setattr__(self, name, as_number(getattr(self, name), f"Attend.{name}"))
+        choice(self.normaliser, "normaliser of an Attend", ("softmax", "sigmoid", "relu", "identity"))
+        if self.normaliser != "softmax":
+            for name in ("identity", "centre", "sink"):
+                if getattr(self, name) != 0:
+                    raise _fail(self, f"{name} shapes softmax, and the normaliser is {self.normaliser!r}")
+            if self.scale == "linear":
+                raise _fail(self, f"scores over key_width vanish for wide heads, and with them the weights of {self.normaliser!r}; use 'sqrt'")
+        if self.sink and (self.identity != 0 or self.centre != 0):
+            raise _fail(self, "a sink has no rule together with identity or centre; drop one of them")
         if not _symbolic(self.dropout) and not 0 <= self.dropout < 1:
             raise _fail(self, f"dropout must lie in [0, 1), got {self.dropout}")
         if self.rotary is not None:
             _positive(self, "rotary")
         if self.key_heads is not None and (self.heads is None or self.heads % self.key_heads):
             raise _fail(self, f"key_heads = {self.key_heads} must divide heads = {self.heads}")
+        if not self.wide and (self.key_width is None or self.key_width < 4 or self.normaliser != "softmax" or self.sink):
+            raise _fail(self, "wide=False is for softmax without a sink, and needs key_width >= 4, the channels of a head's queries and keys")
         if self.rotary is not None and self.key_width is not None and self.key_width % 2:
             raise _fail(self, f"rotary embeddings turn pairs of channels, and key_width = {self.key_width} is odd")
 
     def lowered(self, reads: Reads) -> Primitive:
-        names = ("heads", "key_width", "causal", "scale", "identity", "centre", "rotary", "alibi")
+        names = ("heads", "key_width", "causal", "scale", "normaliser", "identity", "centre", "sink", "rotary", "alibi", "wide")
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
 
     def emits(self, reads: Reads) -> Any:

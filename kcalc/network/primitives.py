@@ -171,14 +171,17 @@ class Reshape(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Attend(Primitive):
-    """Softmax attention over tokens: queries, keys and values are its three inputs; fields as in :class:`kcalc.network.layers.Attend`."""
+    """Attention over tokens: queries, keys and values are its three inputs; fields as in :class:`kcalc.network.layers.Attend`."""
 
     heads: int | None
     key_width: int | None
+    wide: bool
     causal: bool
     scale: Any
+    normaliser: str
     identity: Any
     centre: Any
+    sink: bool
     rotary: float | None
     alibi: bool
 
@@ -188,10 +191,11 @@ class Positions(Primitive):
     """A source that says where a token stands: the same for all inputs, of mean square 1.
 
     ``form``: "learned", vectors of different positions are orthogonal; "sinusoidal", their cosine is the mean of ``cos((s - t) theta_f)``;
-    "constant", they are the same.
+    "constant", they are the same. ``length``: how many there are; None: not said, or as many as one likes.
     """
 
     form: str
+    length: Any = None
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """Gradients over tokens that are alike: covariances of the gradients at one token and at two, read backwards.
 
 A message ``(one, two)`` of a node has ``d K_out / d K`` for the covariance of a token with itself and with another one, per
-group of channels. With the numbers of a layer of attention at equal (_s) and different tokens (_c), ``S`` the overlap of
-its rows, ``D = dS/dkappa``, G, H, V the covariances of queries, keys and values, and T tokens
+group of channels. With X and R of two rows of attention weights (:mod:`.rows`) at equal (_s) and different tokens (_c), and T tokens
 
-    values     one' = one S_s + (T - 1) two S_c                 one' + (T - 1) two' = m (one + (T - 1) two)
-    queries    one' = dH dV one D_s                             two' = dH dV two D_c
-    keys       one' = dV (one G_s D_s + (T - 1) two G_c D_c)    one' + (T - 1) two' = 0
+    values     one' = one X_s + (T - 1) two X_c             one' + (T - 1) two' = one R_s + (T - 1) two R_c
+    queries    one' = one dO_s/dG                           two' = two dO_c/dG
+    keys       one' = one dO_s/dH_s + (T - 1) two dO_c/dH_s     (T - 1) two' = one dO_s/dH_d + (T - 1) two dO_c/dH_d
 
-where ``dH = H_s - H_d``, ``dV = V_s - V_d`` and m is 1, or the square of the row sums of shaped attention.
+For softmax, ``dO/dG = dH dV D`` and ``dO/dH_s = -dO/dH_d = dV G D`` with ``D = dS/dkappa``, ``dH = H_s - H_d``, ``dV = V_s - V_d``.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from dataclasses import dataclass
 from functools import singledispatchmethod
 from typing import Any
 
-from ...gaussian.softmax import Overlap, self_overlap
 from ...network import primitives as P
 from ..channels import Channels
-from .exchangeable import ONE, Exchangeable, Shape, TokenState, factor
+from .exchangeable import ONE, Exchangeable, TokenState
+from .rows import rows_of
 
 Node = Hashable
 Groups = list[float]
@@ -66,30 +65,23 @@ class TokenBackward:
 
     @rule.register
     def _(self, op: P.Attend, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
-        queries, keys, values = ([float(part) for part in self._numbers(p)] for p in reads)
         count, tokens = self.states[reads[0]].count or 1, self.states[reads[1]].count or 1
-        (g, g_other, _), (_, _, dh), (_, _, dv) = queries, keys, values
-        scale = float(factor(op))
-        shape = Shape.of(op, tokens, self.kernel.field)
-        variance, covariance = scale * g * dh, scale * g_other * dh
-        alone = Overlap(tokens, variance, variance, variance).by_covariance
-        other = Overlap(tokens, variance, variance, max(-variance, min(variance, covariance)))
+        equal, different = rows_of(op, tokens, self.kernel.plain[ONE], node).slopes(*(self._numbers(p) for p in reads))
         one, two = sum(message.one), sum(message.two)
-        row_alone = float(shape.diagonal + shape.spread) + self_overlap(tokens, variance)
-        row_other = float(shape.spread) + other.value
-        ratio, many = count / tokens, (count - 1) * two
-        to_values = ratio * (one * row_alone + many * row_other)
-        total = ratio * float(shape.mean) * (one + many)
-        to_queries = (scale * dh * dv * one * alone, scale * dh * dv * two * other.by_covariance)
-        to_keys = scale * dv * ratio * (one * g * alone + many * g_other * other.by_covariance)
+        to_queries = (one * equal.queries, two * different.queries)
+        one, two = one * count / tokens, two * (count - 1) * count / tokens  # of all rows, per key
+        to_values = one * equal.rows.products + two * different.rows.products
+        total = one * equal.rows.sums + two * different.rows.sums
+        to_keys = one * equal.keys + two * different.keys
+        others = one * equal.other_keys + two * different.other_keys
         rest = max(tokens - 1, 1)
-        sent = (to_queries, (to_keys, -to_keys / rest), (to_values, (total - to_values) / rest))
+        sent = (to_queries, (to_keys, others / rest), (to_values, (total - to_values) / rest))
         return [self._shared(parent, *pair) for parent, pair in zip(reads, sent, strict=True)]
 
-    def _numbers(self, node: Node) -> tuple[Any, Any, Any]:
-        """A node's covariance of a token with itself, with another one, and the difference of the two."""
+    def _numbers(self, node: Node) -> tuple[float, float]:
+        """A node's covariance of a token with itself, and with another one."""
         size, _, gap = self.kernel.whole(self.states[node])
-        return size, size * (1 - gap.value), size * gap.value
+        return float(size), float(size * (1 - gap.value))
 
     def _shared(self, node: Node, one: float, two: float) -> Message:
         """A number of all channels as one per group of them."""

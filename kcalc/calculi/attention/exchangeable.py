@@ -7,19 +7,18 @@ by one: the state of a feature map is one state of the kernel calculus per *rela
     "one"    two tokens of the first sequence            "same"   equal places of the two sequences
     "two"    two tokens of the second sequence           "other"  different places of the two sequences
 
-Attention joins them. With G, H, V the covariances of queries, keys and values and ``t^2 = G_ii (H_s - H_d)``
-
-    q' = V_d + (V_s - V_d) S_self(T, t^2)        K'_ik = V_d + (V_s - V_d) S(T, t1^2, t2^2, G_ik (H_s - H_d))
-
-where ``_s`` are equal places, ``_d`` different ones, and S is the overlap of softmax rows (:mod:`kcalc.gaussian.softmax`).
+Attention joins them: ``O_ik = V_d R + (V_s - V_d) X``, where V are the covariances of values, ``_s`` at equal places and ``_d`` at
+different ones, and X, R are sums over the weights of rows i and k (:mod:`kcalc.calculi.attention.rows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
-from typing import Any
+from typing import Any, NamedTuple
+
+import sympy as sp
 
 from ...fields.jets import Jet
 from ...foundation.errors import FreshnessError, KcalcError
@@ -27,7 +26,7 @@ from ...network import primitives as P
 from ..atoms import Atom, Pair, disjoint
 from ..channels import Channels
 from ..second_moments import Moments
-from .overlaps import checked_variance, overlap, overlap_gap, self_overlap
+from .rows import Scores, Sums, rows_of, value
 
 Number = Any
 Node = Hashable
@@ -38,6 +37,7 @@ ONE_BY_ONE = (
     "or build the network without"
 )
 HEADS = "many heads, with wide queries and keys: scores are Gaussian, and the mean over heads is an expectation"
+NARROW = "many heads: the mean over heads is an expectation"
 LINEAR = "scores are q . k / key_width of independent queries and keys, which vanish for wide heads: every token is read alike"
 
 
@@ -47,21 +47,6 @@ class TokenState:
 
     relations: Mapping[str, Channels]
     count: int | None
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What attention does to values besides softmax: ``diagonal`` on the token itself, ``spread`` on all, ``mean`` on their mean."""
-
-    diagonal: Number
-    spread: Number
-    mean: Number
-
-    @classmethod
-    def of(cls, op: P.Attend, tokens: int, field: Any) -> Shape:
-        """``a I + A - c 1 1^T / T``: ``a^2``, ``(2 a (1 - c) + c^2 - 2 c) / T`` and ``(a + 1 - c)^2``."""
-        a, c = field.number(op.identity), field.number(op.centre)
-        return cls(a * a, (2 * a * (1 - c) + c * c - 2 * c) / tokens, (a + 1 - c) ** 2)
 
 
 def unlike(op: P.Primitive | None) -> str:
@@ -103,6 +88,12 @@ def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         raise FreshnessError(f"node {node!r}: queries, keys and values share weights; give each of them an Affine layer of its own")
 
 
+def check_length(op: P.Positions, node: Node, tokens: int) -> None:
+    """Raise KcalcError for inputs longer than a table of positions."""
+    if op.length is not None and not isinstance(op.length, sp.Basic) and tokens > op.length:
+        raise KcalcError(f"node {node!r} knows {op.length} positions, and the input has {tokens} tokens; give fewer, or a larger length")
+
+
 class Exchangeable:
     """The calculus: the rules of ``kernels``, one per relation, and rules of its own where tokens meet.
 
@@ -123,6 +114,7 @@ class Exchangeable:
 
     def start(self, node: Node, moments: Mapping[str, tuple[Number, Number, Number]], count: int) -> TokenState:
         """The state of an Input node from {relation: (q1, q2, gap)}."""
+        self._longest = max(count, getattr(self, "_longest", 1))
         return TokenState({name: kernel.start(node, *moments[name]) for name, kernel in self.parts.items()}, count)
 
     def whole(self, state: TokenState) -> tuple[Number, Number, Number]:
@@ -148,55 +140,43 @@ class Exchangeable:
         """Raises: KcalcError for causal masks and positions in scores, which leave tokens unlike; FreshnessError for shared weights."""
         queries, keys, _ = inputs
         self._check(op, node, inputs)
-        self.note(node, LINEAR if op.scale == "linear" else HEADS, "convention")
-        shape = Shape.of(op, keys.count or 1, self.field)
-        rows = {name: self._row(op, node, name, inputs, shape) for name in (ONE, TWO) if name in self.parts}
-        made = {name: self._emitted(node, name, row.q, row.q, row.gap) for name, row in rows.items()}
-        first, second = rows[ONE], rows.get(TWO, rows[ONE])
-        for name, diagonal in ((SAME, shape.diagonal), (OTHER, 0)):
-            if name in self.parts:
-                gap = self._crossed(op, name, inputs, (first, second), shape, diagonal)
-                made[name] = self._emitted(node, name, first.q, second.q, gap)
+        self.note(node, LINEAR if op.scale == "linear" else HEADS if op.wide else NARROW, "convention")
+        tokens = keys.count or 1
+        read = {name: self._read(name, inputs) for name in self.parts}
+        rows = {name: rows_of(op, tokens, self.plain[name], node) for name in self.parts}
+        owns = {name: rows[name].own(read[name][0]) for name in (ONE, TWO) if name in self.parts}
+        sizes = {name: value(read[name][1].own(own)) for name, own in owns.items()}
+        made = {}
+        for name, (scores, values) in read.items():
+            first = TWO if name == TWO else ONE
+            q1, q2 = sizes[first], sizes.get(ONE if name == ONE else TWO, sizes[ONE])
+            if name in owns or self.uniform:
+                gap = values.drop(owns[first], rows[name].drop(scores, name == SAME)) / q1
+            else:
+                geometric = self.plain[name].algebra.moments.geometric
+                gap = 1 - values.crossed(rows[name].crossed(scores, name == SAME), geometric) / geometric(q1, q2)
+            made[name] = self._emitted(node, name, q1, q2, gap if isinstance(gap, Jet) else Jet((gap,)))
         return TokenState(made, queries.count)
 
-    def _row(self, op: P.Attend, node: Node, name: str, inputs: Sequence[TokenState], shape: Shape) -> _Row:
-        """What attention makes of two tokens of one sequence."""
-        (g, _, g_gap), (h, _, h_gap), (v, _, v_gap) = (self.plain[name].whole(s.relations[name]) for s in inputs)
-        tokens = inputs[1].count or 1
-        variance = checked_variance(_value(factor(op) * g * h * h_gap), node)
-        alone = self_overlap(tokens, variance)
-        apart = v * v_gap
-        q = _value(v * (1 - v_gap) * shape.mean + apart * (shape.diagonal + shape.spread + alone))
-        gap = apart * (shape.diagonal + overlap_gap(tokens, variance, _value(variance * g_gap))) / q
-        return _Row(variance, alone, q, gap if isinstance(gap, Jet) else Jet((gap,)))
+    def _read(self, name: str, inputs: Sequence[TokenState]) -> tuple[Scores, Values]:
+        """What attention reads in a relation of two tokens."""
+        queries, keys, values = inputs
+        first, second = (name, name) if name in (ONE, TWO) else (ONE, ONE if self.uniform else TWO)
 
-    def _crossed(
-        self, op: P.Attend, name: str, inputs: Sequence[TokenState], sequences: tuple[_Row, _Row], shape: Shape, diagonal: Number
-    ) -> Jet:
-        """The gap between a token of the first sequence and one of the second, at equal or different places."""
-        kernel = self.plain[name]
-        tokens = inputs[1].count or 1
-        norms, same, other = [], [], []
-        for state in inputs:
-            q1, q2, gap = self.plain[SAME].whole(state.relations[SAME])
-            norms.append(kernel.algebra.moments.geometric(q1, q2))
-            same.append(gap)
-            other.append(self.plain[OTHER].whole(state.relations[OTHER])[2])
-        one, two = sequences
-        g, h, v = norms
-        query_gap = (same if name == SAME else other)[0]
-        keys, values = other[1] - same[1], v * (other[2] - same[2])  # H_s - H_d over h, V_s - V_d
-        if not self.uniform:
-            covariance = factor(op) * h * g * (1 - query_gap) * keys
-            rows = diagonal + shape.spread + overlap(tokens, one.variance, two.variance, covariance)
-            joint = v * (1 - other[2]) * shape.mean + values * rows
-            return 1 - joint / kernel.algebra.moments.geometric(one.q, two.q)
-        own_keys, own_values = (self.plain[ONE].whole(s.relations[ONE])[2].value for s in inputs[1:])
-        below = factor(op) * g * h * ((own_keys - other[1]) + same[1] + query_gap * keys)
-        deficit = v * (other[2] - own_values) * shape.mean  # of E f1^2 over E f1 f2, in small terms
-        deficit = deficit + v * ((own_values - other[2]) + same[2]) * (diagonal + shape.spread + one.alone)
-        deficit = deficit + values * overlap_gap(tokens, one.variance, below) + v * own_values * (shape.diagonal - diagonal)
-        return deficit / one.q
+        def sizes(state: TokenState) -> tuple[Number, Number]:
+            return tuple(self.plain[one].whole(state.relations[one])[0] for one in (first, second))
+
+        def apart(state: TokenState) -> tuple[Number, Number]:
+            return tuple(value(self.plain[one].whole(state.relations[one])[2]) for one in (first, second))
+
+        def gaps(state: TokenState) -> tuple[Number, Number]:
+            if name in (ONE, TWO):
+                return 0, apart(state)[0]
+            return tuple(self.plain[one].whole(state.relations[one])[2] for one in (SAME, OTHER))
+
+        query_gap = self.plain[name].whole(queries.relations[name])[2]
+        scores = Scores(*sizes(queries), *sizes(keys), value(query_gap), *gaps(keys), *apart(keys))
+        return scores, Values(*sizes(values), *gaps(values), apart(values)[0])
 
     def _emitted(self, node: Node, name: str, q1: Number, q2: Number, gap: Jet) -> Channels:
         kernel = self.plain[name]
@@ -214,6 +194,7 @@ class Exchangeable:
         """Learned vectors of different positions are orthogonal, those of equal ones the same."""
         if apart := unlike(op):
             raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE}")
+        check_length(op, node, self._longest)
         made = {name: kernel.positioned(node, op.form == "learned" and name != SAME) for name, kernel in self.plain.items()}
         return TokenState(made, ANY)
 
@@ -234,7 +215,7 @@ class Exchangeable:
         count: Number = below.count
         rest = 1 - 1 / count
         read = {name: self.plain[name].whole(below.relations[name]) for name in self.parts}
-        sizes = {name: _value(read[name][0] * (1 - read[name][2] * rest)) for name in (ONE, TWO) if name in read}
+        sizes = {name: value(read[name][0] * (1 - read[name][2] * rest)) for name in (ONE, TWO) if name in read}
         one, two = sizes[ONE], sizes.get(TWO, sizes[ONE])
         made = {}
         for name, kernel in self.plain.items():
@@ -268,26 +249,31 @@ class Exchangeable:
         return TokenState(made, None)
 
 
-def factor(op: P.Attend) -> Number:
-    """What the variance of scores is multiplied by: 1 for scores over ``sqrt(key_width)``."""
-    if op.scale == "linear":
-        return 0
-    return 1 if op.scale == "sqrt" else float(op.scale) ** 2 * (op.key_width or 1)
+class Values(NamedTuple):
+    """Values of two sequences, or of one: mean squares, gaps at equal and at different places, and at different ones of the first.
 
+    ``O_ik = V_d R + (V_s - V_d) X`` of rows with the given X and R.
+    """
 
-@dataclass(frozen=True)
-class _Row:
-    """Attention of one sequence: the variance of scores, S_self, and (q, gap) of what it emits."""
+    v1: Number
+    v2: Number
+    same: Number
+    other: Number
+    apart: Number
 
-    variance: Number
-    alone: Number
-    q: Number
-    gap: Jet
+    def own(self, rows: Sums) -> Number:
+        """The mean square of what the first sequence's tokens read."""
+        return self.v1 * ((1 - self.apart) * rows.sums + self.apart * rows.products)
 
+    def drop(self, own: Sums, lost: Sums) -> Number:
+        """``O_ii - O_ik``, in small terms; both sequences have the same mean squares."""
+        keys = self.other - self.same
+        common = (1 - self.other) * lost.sums + (self.other - self.apart) * own.sums
+        return self.v1 * (common + ((self.apart - self.other) + self.same) * own.products + keys * lost.products)
 
-def _value(number: Number) -> Number:
-    """A number; a jet without higher orders as its value."""
-    return number.value if isinstance(number, Jet) and number.order == 0 else number
+    def crossed(self, rows: Sums, geometric: Callable[[Number, Number], Number]) -> Number:
+        """``O_ik``."""
+        return geometric(self.v1, self.v2) * ((1 - self.other) * rows.sums + (self.other - self.same) * rows.products)
 
 
 def _joined(pairs: Sequence[Pair]) -> int:

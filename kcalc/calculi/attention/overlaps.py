@@ -47,6 +47,22 @@ def _gap_slopes(tokens: int, variance: float, below: float) -> tuple[float, floa
     return _own(tokens, variance)[1] - at.by_covariance - at.by_variance1 - at.by_variance2, at.by_covariance
 
 
+_sink = lru_cache(KEPT)(softmax.sink_overlap)
+_sink_own = lru_cache(KEPT)(softmax.sink_self_overlap)
+
+
+def sink_overlaps(tokens: int, variance1: Array, variance2: Array, covariance: Array, common: tuple[Array, Array, Array]) -> list[Array]:
+    """The two numbers of :func:`kcalc.gaussian.softmax.sink_overlap`, elementwise."""
+    bound, most = (np.sqrt(a) * np.sqrt(b) for a, b in ((variance1, variance2), common[:2]))
+    arguments = (variance1, variance2, np.clip(covariance, -bound, bound), *common[:2], np.clip(common[2], -most, most))
+    return _each(lambda t, v1, v2, k, *both: _sink(t, v1, v2, k, both), tokens, *arguments)
+
+
+def sink_self_overlaps(tokens: int, variance: Array, common: Array) -> list[Array]:
+    """The two numbers of :func:`kcalc.gaussian.softmax.sink_self_overlap`, elementwise."""
+    return _each(_sink_own, tokens, variance, common)
+
+
 def _each(function: Callable[..., tuple[float, ...]], tokens: int, *numbers: Number) -> list[Array]:
     """The results of ``function`` at the entries of arrays."""
     arrays = np.broadcast_arrays(*(np.asarray(n, dtype=float) for n in numbers))

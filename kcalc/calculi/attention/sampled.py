@@ -35,7 +35,10 @@ from ..kernel import Kernel
 from ..kernel_activations import Activations
 from ..second_moments import Moments, SecondMoments
 from ..spatial.local import LocationMaps
-from .exchangeable import HEADS, ONE, TokenState, by_relation, check_reads, factor
+from .causal import exact_mask, masked
+from .exchangeable import HEADS, ONE, TokenState, by_relation, check_length, check_reads
+from .rows import factor
+from .weights import weights_of
 
 Node = Hashable
 Array = np.ndarray
@@ -104,6 +107,7 @@ class Sampled:
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
+        check_length(op, node, self._length)
         apart = np.abs(np.subtract.outer(np.arange(self._length), np.arange(self._length)))
         own = np.ones(apart.shape) if op.form == "constant" else _waves(apart) if op.form == "sinusoidal" else (apart == 0).astype(float)
         return self._state(node, np.tile(own, (1, self.sequences, self.sequences)), self._length, raw=True)
@@ -114,6 +118,8 @@ class Sampled:
         self.kernel.note(node, HEADS, "convention")
         queries, keys, values = map(self.covariance, inputs)
         rows, columns = (state.count or 1 for state in inputs[:2])
+        if op.causal and exact_mask(op) and (made := masked(op, queries, keys, values, self.sequences)) is not None:
+            return self._state(node, made[None], rows)
         if rows != columns and (op.causal or op.identity != 0):
             raise KcalcError(f"node {node!r} is causal or adds the token itself, and has {rows} queries and {columns} keys")
         self._layers += 1
@@ -131,7 +137,7 @@ class Sampled:
         total = np.zeros((n, n, rows, rows))
         most = max(1, NUMBERS // (n * rows * columns))
         for start in range(0, self.sampling.draws, most):
-            weights = _softmax(scores.drawn(rng, min(most, self.sampling.draws - start))) - float(op.centre) / columns
+            weights = weights_of(op, scores.drawn(rng, min(most, self.sampling.draws - start)), np) - float(op.centre) / columns
             if op.identity != 0:
                 weights += float(op.identity) * np.eye(rows)
             for one, two in product(range(n), repeat=2):
@@ -141,7 +147,7 @@ class Sampled:
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         check_reads(op, node, inputs)
-        if op.scale == "linear" and (op.rotary or op.alibi):
+        if op.scale == "linear" and (op.rotary or op.alibi or op.normaliser != "softmax"):
             raise KcalcError(f"node {node!r}: scores over key_width vanish for wide heads; drop rotary and ALiBi, or use scale='sqrt'")
         if op.rotary is not None and op.key_width is None:
             raise KcalcError(f"node {node!r} turns queries and keys (rotary), and the angles need key_width, the channels of a head")
@@ -220,11 +226,6 @@ def _waves(apart: Array, width: int = 512) -> Array:
     angles = 10000.0 ** (-2.0 * np.arange(width // 2) / width)
     by_distance = np.cos(np.arange(len(apart))[:, None] * angles).mean(axis=1)
     return by_distance[apart]
-
-
-def _softmax(scores: Array) -> Array:
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def _root(covariance: Array) -> Array:

@@ -12,6 +12,7 @@ from ...foundation.errors import KcalcError, glimpse
 from ...foundation.printing import Tabled, html_table, marked, plain, text_table
 from ...maps.maps import INFINITE_WIDTH, Approximable, Assumption
 from ...network.compose import interpret
+from ...network.layers import Embedding
 from ...network.network import Network
 from .exchangeable import TokenState
 from .sampled import SAMPLED, Sampled, Sampling, token_kernel
@@ -77,7 +78,7 @@ class SampledValues(Tabled, Approximable):
         return html_table(self._rows(), repr(self))
 
 
-def token_covariance(tokens: Any) -> tuple[Array, int]:
+def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
     """The covariance of all tokens of one or several sequences, and how many sequences there are.
 
     ``tokens``: a covariance (T, T); token ids (T,) or (N, T), whole numbers: equal ids are one token, others independent; or inputs
@@ -92,6 +93,7 @@ def token_covariance(tokens: Any) -> tuple[Array, int]:
         raise KcalcError("tokens must be finite numbers, and at least one of them")
     if given.dtype.kind in "iu" and given.ndim in (1, 2):
         ids = np.atleast_2d(given)
+        _check_ids(ids, network)
         return _checked((ids.ravel()[:, None] == ids.ravel()).astype(float), len(ids))
     if given.ndim == 3:
         rows = numbers.reshape(-1, given.shape[-1])
@@ -102,6 +104,16 @@ def token_covariance(tokens: Any) -> tuple[Array, int]:
         f"tokens of shape {given.shape} are no covariance (T, T), no token ids (T,) or (N, T) of whole numbers, and no inputs "
         "(N, T, features)"
     )
+
+
+def _check_ids(ids: Array, network: Network) -> None:
+    """Refuse ids that no embedding of the network has."""
+    if ids.min() < 0:
+        raise KcalcError(f"token ids are whole numbers >= 0, got {ids.min()}")
+    for node in network.nodes_of(Embedding):
+        size = getattr(network.layer(node), "vocabulary", None)
+        if isinstance(size, int) and ids.max() >= size:
+            raise KcalcError(f"node {node!r} embeds the ids 0 to {size - 1}, and one of the tokens is {ids.max()}")
 
 
 def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:

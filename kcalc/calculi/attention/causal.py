@@ -1,0 +1,54 @@
+"""The first causal layer, exactly: tokens that are alike before it, of which token i reads the first i."""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+
+import numpy as np
+
+from ...gaussian.softmax import causal_overlaps
+from ...network import primitives as P
+from .rows import factor
+
+Array = np.ndarray
+MOST = 1024  # tokens of a sequence: the cost grows as their square
+
+
+def exact_mask(op: P.Attend) -> bool:
+    """Whether the overlaps of masked rows are known: softmax of wide heads, and nothing else that tells tokens apart."""
+    plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
+    return plain and not op.sink and op.rotary is None and not op.alibi and op.key_width is None
+
+
+def masked(op: P.Attend, queries: Array, keys: Array, values: Array, sequences: int) -> Array | None:
+    """The covariance of what all tokens read, (P, P), from those of queries, keys and values, (chains, P, P).
+
+    ``O_ik = V_d + (V_s - V_d) S_ik`` with S of rows over the first i and the first k tokens. None where tokens are not alike.
+    """
+    read = [_alike(covariance, sequences) for covariance in (queries, keys, values)]
+    count = queries.shape[-1] // sequences
+    if count > MOST or any(part is None for part in read):
+        return None
+    (g_same, g_other), (h_same, h_other), (v_same, v_other) = (part for part in read if part is not None)
+    differ = float(factor(op)) * (h_same - h_other)
+    variance = np.diagonal(g_same) * np.diagonal(differ)
+    out = np.empty((sequences, count, sequences, count))
+    for s, t in combinations_with_replacement(range(sequences), 2):
+        bound = np.sqrt(variance[s] * variance[t])
+        at = [causal_overlaps(count, variance[s], variance[t], np.clip(g[s, t] * differ[s, t], -bound, bound)) for g in (g_same, g_other)]
+        overlaps = np.where(np.eye(count, dtype=bool), *at)
+        out[s, :, t] = v_other[s, t] + (v_same - v_other)[s, t] * overlaps
+        out[t, :, s] = out[s, :, t].T
+    return out.reshape(queries.shape[1:])
+
+
+def _alike(covariance: Array, sequences: int) -> tuple[Array, Array] | None:
+    """Covariances at equal and at different places of every two sequences, where all tokens are alike; else None."""
+    if len(covariance) > 1:
+        return None
+    count = covariance.shape[-1] // sequences
+    blocks = covariance[0].reshape(sequences, count, sequences, count).swapaxes(1, 2)
+    same, other = blocks[:, :, 0, 0], blocks[:, :, 0, -1] if count > 1 else blocks[:, :, 0, 0]
+    eye = np.eye(count)
+    model = same[..., None, None] * eye + other[..., None, None] * (1 - eye)
+    return (same, other) if np.abs(blocks - model).max() <= 1e-13 * np.abs(blocks).max() else None

@@ -1,0 +1,36 @@
+"""Attention weights of scores: softmax, with or without a sink, and functions of single scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...activations import Activation, activation
+
+Array = Any
+
+
+def weights_of(op: Any, scores: Array, xp: Any) -> Array:
+    """The weights of masked scores, (..., queries, keys), by the normaliser of an ``Attend``; masked scores are ``-inf``.
+
+    ``xp``: :mod:`numpy` or :mod:`jax.numpy`.
+    """
+    count = scores.shape[-1]
+    if op.normaliser == "sigmoid":
+        return 1 / (1 + xp.exp(math.log(count) - scores))
+    if op.normaliser == "relu":
+        return xp.maximum(scores, 0) / count
+    if op.normaliser == "identity":
+        return xp.where(xp.isinf(scores), 0, scores)
+    largest = scores.max(axis=-1, keepdims=True)
+    largest = xp.maximum(largest, 0) if op.sink else largest
+    powers = xp.exp(scores - largest)
+    total = powers.sum(axis=-1, keepdims=True)
+    return powers / (total + xp.exp(-largest) if op.sink else total)
+
+
+def elementwise(op: Any, count: int) -> Activation:
+    """The function of one score that is its weight among ``count`` keys, for normalisers other than softmax."""
+    if op.normaliser == "sigmoid":
+        return activation("sigmoid").transformed(input_shift=-math.log(count))
+    return activation(op.normaliser).transformed(output_scale=1 / count if op.normaliser == "relu" else 1)
