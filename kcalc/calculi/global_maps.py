@@ -213,6 +213,8 @@ def node_values(
     if sampling is not None and not isinstance(sampling, Sampling):
         raise KcalcError(f"sampling is a kc.Sampling(draws=, chains=, seed=), got {glimpse(sampling)}")
     if sampling is not None or _several(tokens) or (tokens is not None and tells_tokens_apart(network)):
+        if _several(tokens) and any(given is not None for given in (token_cosine, q1, q2, q)):
+            raise KcalcError("an array of tokens says itself what their q values and cosines are; drop q=, q1=, q2= and token_cosine=")
         return _sampled(network, c, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, sampling or Sampling())
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
@@ -233,8 +235,6 @@ def node_values(
 
 def _sampled(network: Network, c: Any, q1: Any, q2: Any, tokens: Any, token_cosine: Any, assume: bool, sampling: Sampling) -> Any:
     if _several(tokens):
-        if token_cosine is not None or q1 is not None or q2 is not None:
-            raise KcalcError("an array of tokens says itself what their q values and cosines are; drop q= and token_cosine=")
         covariance = token_covariance(tokens)
     else:
         given = read_tokens(tokens, token_cosine)

@@ -71,8 +71,8 @@ def report(
     ``path``: where the page is written
     (whole or not at all; None: nowhere). ``activation``: that of every nonlinear layer, None: each layer's own. ``method``: the shaping
     method of the page, by default "tat" for ReLUs and "dks" for all else; ``targets`` are that method's (``zeta=1.5``, ``eta=.9``).
-    ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`kcalc.node_values`, for networks with attention; by default 128 tokens,
-    or as many as the network has positions. For networks with TokenMix ``tokens`` is the target of the shaping method.
+    ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`kcalc.node_values`, for networks with attention; by default
+    128 tokens, or as many as the network has positions. For networks with TokenMix ``tokens`` is the target of the shaping method.
     ``name``, ``title``: the page's headline and the line below it. ``command``: how the page is made again, for its last lines.
 
     The page needs no network access. Results that a calculus refuses are named on the page, with the reason.
@@ -99,5 +99,6 @@ def report(
 
 
 def _call(name: str, method: str | None, targets: dict[str, Any]) -> str:
-    given = [f"name={name!r}", *([f"method={glimpse(method)}"] if method else []), *(f"{k}={glimpse(v)}" for k, v in targets.items() if v is not None)]
+    options = [f"{key}={glimpse(value)}" for key, value in targets.items() if value is not None]
+    given = [f"name={name!r}", *([f"method={glimpse(method)}"] if method else []), *options]
     return f"kc.report(network, path, {', '.join(given)})"

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..calculi.attention.structure import tells_tokens_apart
 from ..calculi.attention.values import SampledValues
 from ..calculi.global_maps import c_map, node_values, token_map
 from ..calculi.gradients import gradients

@@ -45,8 +45,8 @@ def rendered(facts: Facts, command: str) -> str:
         "setting": _setting(facts),
     }
     body = [
-        sections.drawing(facts), tokens_section(facts), maps(facts), sections.slopes(facts), kernels(facts), sections.methods(facts), sections.widths(facts),
-        sections.constants(facts), sections.assumptions(facts, provenance(facts, command)),
+        sections.drawing(facts), tokens_section(facts), maps(facts), sections.slopes(facts), kernels(facts), sections.methods(facts),
+        sections.widths(facts), sections.constants(facts), sections.assumptions(facts, provenance(facts, command)),
     ]  # fmt: skip
     values = {
         "TITLE": safe(facts.subject.name),
@@ -81,7 +81,8 @@ def _setting(facts: Facts) -> dict[str, Any]:
 def contents(facts: Facts) -> Html:
     """Links to the parts."""
     names = (
-        ("drawing", "Network"), ("tokens", "Tokens"), ("maps", "Maps"), ("slopes", "Slopes"), ("kernels", "Tangent kernel"), ("methods", "Before and after"),
+        ("drawing", "Network"), ("tokens", "Tokens"), ("maps", "Maps"), ("slopes", "Slopes"), ("kernels", "Tangent kernel"),
+        ("methods", "Before and after"),
         ("widths", "Finite width"), ("constants", "Constants"), ("assumptions", "Assumptions"),
     )  # fmt: skip
     there = [pair for pair in names if pair[0] != "tokens" or facts.tokens is not None or "tokens" in facts.refused]

@@ -51,7 +51,10 @@ class Trace:
 
 
 def trace(network: Network, program: Program | None, tokens: Mapping[str, Any] | None = None) -> Trace:
-    """The trace of a network for inputs of q = 1; ``tokens``: the arguments of maps over tokens. Raises: KcalcError where the kernel calculus does not apply."""
+    """The trace of a network for inputs of q = 1; ``tokens``: the arguments of maps over tokens.
+
+    Raises: KcalcError where the kernel calculus does not apply.
+    """
     found = _from_program(program) if program is not None else _from_network(network, tokens or {})
     if not np.all(np.isfinite(found.q)):
         raise KcalcError("q values overflow on the way through the network")

@@ -35,7 +35,10 @@ class DepthTrace:
 
 
 def depth_trace(network: Network, cosines: Sequence[float] = STARTS, **tokens: Any) -> DepthTrace:
-    """The c value of every node for inputs of q = 1, over ``tokens`` as in :func:`kcalc.node_values`. Raises: KcalcError where the kernel calculus does not apply or overflows."""
+    """The c value of every node for inputs of q = 1; ``tokens``: the arguments of :func:`kcalc.node_values` over tokens.
+
+    Raises: KcalcError where the kernel calculus does not apply or overflows.
+    """
     starts = tuple(float(c) for c in cosines)
     found = node_values(network, np.array(starts), 1.0, **tokens)
     nodes = tuple(node for node, _, _ in network.steps())
