@@ -142,7 +142,7 @@ ax.plot(rho, lognormal, color=RED, lw=1.5, ls="--", label=r"$e^v/T$")
 ax.plot(rho[1:], energy[1:], color=GREEN, lw=1.5, ls=":", label="random energy limit")
 ax.errorbar(cosines, drawn[:, 0], 2 * drawn[:, 1], fmt="o", ms=4, color="k", lw=1, label="150 random heads, ± 2 standard errors")
 ax.set(xlabel=RHO, ylabel=RHO_OUT, xlim=(0, 1), ylim=(0, 1.02))
-ax.set_title(f"{T} tokens, scores of variance 4: the exact map goes through\nthe measured points, both approximations miss them")
+ax.set_title(f"{T} tokens, scores of variance 4: the exact map goes through\nthe measured points; both approximations fail at small cosines")
 ax.legend(loc="lower right", fontsize=8.5);
 
 # %% [markdown]
@@ -171,7 +171,7 @@ for length, color in ((64, PINK), (1024, BLUE), (65536, GREY)):
 ax.plot(beta, np.minimum(np.exp(beta**2 * np.log(1024)) / 1024, 2), color=RED, lw=1.4, ls="--", label=r"$e^v/T$, T = 1024")
 ax.plot(beta, np.maximum(0, 1 - 2**0.5 / beta), color=GREEN, lw=1.6, ls=":", label="random energy limit")
 ax.set(xlabel=r"scale of scores $\beta = \tau/\sqrt{\ln T}$", ylabel=r"$S_{\mathrm{self}}$", ylim=(0, 1))
-ax.set_title("Overlap of a row of softmax with itself: drawn scores (dots) lie on\nthe exact curves, which are far from both approximations")
+ax.set_title("Overlap of a row of softmax with itself: drawn scores (dots) lie on\nthe exact curves; near $\\beta = 1$ both approximations fail")
 ax.legend(fontsize=8.5, loc="upper left")
 print(f"beta = 1.5: T = 64 {self_overlap(64, 2.25 * np.log(64)):.3f}, T = 2^24 {self_overlap(2**24, 2.25 * np.log(2**24)):.3f}, limit {1 - 2**0.5 / 1.5:.3f}")
 
