@@ -20,6 +20,8 @@ LABEL = re.compile(r"(?<![\w*])(Parameters|Returns|Raises|Yields): ")
 NAMES = r"(?:``\w+``(?:, | and |, and ))*``\w+(?:=[^`]+)?``"
 ENTRY = re.compile(rf"(?:(?<=[.;:\]] )|\A)(?P<names>{NAMES}|\w+(?:, \w+)*)(?P<colon>:)?(?: \([^()`]*\))?(?=[ :,])")
 ENDS = re.compile(r"(?:(?<=[.;\]] )|(?<=[.;\]]  )|\A)(Returns|Raises|Yields)(?:: | (?=\w+Error ))")
+SECTION = re.compile(r"^(Parameters|Returns|Raises)\n-{3,}\n((?:.+(?:\n|\Z))+)", re.MULTILINE)
+SECTION_ENTRY = re.compile(r"^(\S.*)\n?((?:[ ]+\S.*(?:\n|\Z))*)", re.MULTILINE)
 SOURCE = re.compile(r"\s*(\[[A-Z][^\]]*\d[^\]]*\])\.?$")
 COMMA = ",\u200b"  # Sphinx takes what stands before a space for a type
 COMMON = {
@@ -85,7 +87,8 @@ def _parameters(what: str, name: str, obj: Any) -> list[str]:
 
 def _listed(lines: list[str], parameters: list[str]) -> list[str]:
     """A docstring with its parameters, what it returns and what it raises as fields behind its prose."""
-    paragraphs = [part for part in "\n".join(lines).strip("\n").split("\n\n") if part.strip()]
+    text = SECTION.sub(_sentences, "\n".join(lines).strip("\n"))
+    paragraphs = [part for part in text.split("\n\n") if part.strip()]
     prose: list[str] = []
     entries: dict[str, str] = {}
     ends: dict[str, str] = {}
@@ -115,6 +118,16 @@ def _listed(lines: list[str], parameters: list[str]) -> list[str]:
     fields = [f":param {COMMA.join(names.split(', '))}: {entries[names]}" for names in ordered]
     fields += [f":{'returns' if label == 'Yields' else label.lower()}: {words}" for label, words in ends.items()]
     return [*"\n\n".join(prose).split("\n"), "", *fields, ""]
+
+
+def _sentences(section: re.Match[str]) -> str:
+    """A section of the NumPy style as the sentences of kcalc's style."""
+    found = SECTION_ENTRY.findall(section[2])
+    entries = [(names.partition(" : ")[0], " ".join(words.split())) for names, words in found]
+    if section[1] == "Parameters":
+        return "\n\n".join(f"``{names.replace(', ', '``, ``')}``: {words}" for names, words in entries) + "\n"
+    said = (f"{name} {words[:1].lower()}{words[1:]}".strip() for name, words in entries)
+    return f"{section[1]}: {'; '.join(said)}.\n".replace("..", ".")
 
 
 def _entries(text: str, parameters: list[str]) -> tuple[str, dict[str, str]]:

@@ -339,6 +339,11 @@ class _OfNetwork(KernelMap):
 class NetworkCMap(_OfNetwork, CMap):
     """The global C map of a network; its methods are those of :class:`kcalc.maps.maps.CMap`."""
 
+    def __init__(self, network: Network, assume_independent: bool = False, tokens: Tokens | None = None) -> None:
+        super().__init__(network, assume_independent, tokens)
+        if tokens is not None:
+            self.scan = 61  # attention takes milliseconds per value
+
     def gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int) -> dict[Node, Jet]:
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
         states = self._reading.run(NUMPY, q1, q2, jets)
@@ -363,8 +368,6 @@ class NetworkCMap(_OfNetwork, CMap):
 
 class TokenMap(NetworkCMap):
     """The map of the cosine between two tokens of one sequence (see :class:`kcalc.maps.maps.CMap` for its habits)."""
-
-    scan = 61
 
     @property
     def least(self) -> float:

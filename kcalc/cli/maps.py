@@ -12,13 +12,14 @@ from ..calculi.slopes import slope_texts
 from ..calculi.subnetworks import maximal_slope, subnetworks
 from ..foundation.errors import KcalcError
 from .command import Command, number, plot_option, save_figure
-from .networks import Named, network_from, network_options, sigma_options, with_sigmas
+from .networks import Named, network_from, network_options, sigma_options, token_options, tokens_of, with_sigmas
 from .text import activation_names, assumption_lines, heuristic_lines, table
 
 if TYPE_CHECKING:
     from ..maps.maps import CMap
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
+ROUNDING = 1e-14  # sampled values and errors below print as 0
 STABILITY = {True: "attracting", False: "repelling", None: "undecided by the slope"}
 
 
@@ -26,8 +27,7 @@ def _options(command: argparse.ArgumentParser) -> None:
     network_options(command)
     plot_option(command)
     sigma_options(command)
-    command.add_argument("--tokens", type=int, metavar="T", help="tokens of an input, for networks with attention")
-    command.add_argument("--token-cosine", type=number, metavar="R", help="cosine of two tokens of an input; default 0")
+    token_options(command)
     command.add_argument("--q", type=number, help="q value (mean square) of the network's input; default 1")
     command.add_argument("--assume-independent", action="store_true", help="go on where a hypothesis fails, saying so")
     command.add_argument(
@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> None:
         print(text)
         return
     level = 1.0 if options.q is None else options.q
-    tokens: Any = {"tokens": options.tokens, "token_cosine": options.token_cosine}
+    tokens = tokens_of(options)
     if options.tokens is not None and tells_tokens_apart(named.network):
         if options.plot:
             raise KcalcError("attention that tells tokens apart is sampled, and has no map to plot; drop --plot")
@@ -91,14 +91,18 @@ def tokens_text(named: Named, values: Any) -> str:
     nodes = named.network.cut_nodes()
     errors = not hasattr(values, "keys")
     rows = [(str(n), *_cells(values[n], errors)) for n in nodes]
-    return "\n".join(["at two inputs of c = 0:", *table([("node", "q", "token cosine", "c"), *rows], indent=2)])
+    return "\n".join(["at equal places of two inputs of c = 0:", *table([("node", "q", "token cosine", "c"), *rows], indent=2)])
 
 
 def _cells(value: Any, errors: bool) -> tuple[str, ...]:
     if not errors:
         return tuple(f"{number:.6g}" for number in (value.q1, value.token_cosine1, value.c))
     pairs = zip(value[::2], value[1::2], strict=True)
-    return tuple("" if mean is None else f"{mean:.5g}" if error == 0 else f"{mean:.5g} +- {error:.1g}" for mean, error in pairs)
+    return tuple("" if mean is None else f"{mean:.5g}" if error == 0 else _with_error(mean, error) for mean, error in pairs)
+
+
+def _with_error(mean: float, error: float) -> str:
+    return "0" if max(abs(mean), error) < ROUNDING else f"{mean:.5g} +- {error:.1g}"
 
 
 def sampled_text(named: Named, values: Any) -> str:

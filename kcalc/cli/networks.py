@@ -110,6 +110,17 @@ def sigma_options(command: argparse.ArgumentParser, biases: bool = True) -> None
         command.add_argument("--sigma-b", type=number, metavar="S", help="standard deviation of all biases")
 
 
+def token_options(command: argparse.ArgumentParser) -> None:
+    """``--tokens T`` and ``--token-cosine R``, which :func:`tokens_of` reads."""
+    command.add_argument("--tokens", type=int, metavar="T", help="tokens of an input, for networks with attention")
+    command.add_argument("--token-cosine", type=number, metavar="R", help="cosine of two tokens of an input; default 0")
+
+
+def tokens_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of maps over tokens."""
+    return {"tokens": options.tokens, "token_cosine": options.token_cosine}
+
+
 def with_sigmas(network: Network, options: argparse.Namespace) -> Network:
     """The network with one sigma_w, and one sigma_b, in all Affine layers, where they are given."""
     given = {name: value for name in ("sigma_w", "sigma_b") if (value := getattr(options, name, None)) is not None}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 
-from ..calculi.gradients import gradients
+from ..calculi.gradients import Gradients, gradients
 from ..calculi.ntk import TangentKernel, ntk
 from ..calculi.tangent import PARAMETERIZATIONS
 from ..foundation.errors import KcalcError
 from ..network.layers import Affine
 from ..shaping import METHODS, shape
 from .command import Command, number, plot_option, save_figure
-from .networks import Named, network_from, network_options, sigma_options, with_sigmas
+from .networks import Named, network_from, network_options, sigma_options, token_options, tokens_of, with_sigmas
 from .text import activation_names, assumption_lines, heuristic_lines, table
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
@@ -30,6 +31,7 @@ def _options(command: argparse.ArgumentParser) -> None:
     plot_option(command)
     command.add_argument("--q", type=number, default=1.0, help="q value (mean square) of the network's input; default 1")
     sigma_options(command)
+    token_options(command)
     command.add_argument("--method", choices=tuple(METHODS), help="shape the network first, with the method's default targets")
     command.add_argument("--parameterization", choices=PARAMETERIZATIONS, default="ntk", help="default ntk")
     command.add_argument("--features", type=int, metavar="N", help="width where none is stated (standard parameterisation)")
@@ -43,14 +45,15 @@ def _run(options: argparse.Namespace) -> None:
     network = with_sigmas(named.network, options)
     if options.method is not None:
         network = shape(network, method=options.method).network
-    kernel = ntk(network, options.parameterization, options.features)
-    text = kernel_text(named, kernel, options.q, options.layers)
+    tokens = tokens_of(options)
+    kernel = ntk(network, options.parameterization, options.features, **tokens)
+    text = kernel_text(named, kernel, options.q, options.layers, **tokens)
     if options.plot:
         save_figure(kernel.plot(q=options.q), options.plot)
     print(text)
 
 
-def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool) -> str:
+def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool, **tokens: Any) -> str:
     """The kernels as aligned text."""
     lines = [*heuristic_lines(kernel), named.title, f"activations: {', '.join(activation_names(kernel.network))}", ""]
     tangent, covariance = kernel(COSINES, q), kernel.nngp(COSINES, q)
@@ -63,7 +66,7 @@ def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool) -> 
         rows = [(f"{c:g}", f"{a:.10g}", f"{b:.10g}", _fixed(b / theta[-1])) for c, a, b in zip(COSINES, k, theta, strict=True)]
         lines += [*table([("c", "NNGP", "NTK", "NTK / NTK(1)"), *rows], indent=2), ""]
     if len(kernel.network.outputs) == 1:
-        lines += _gradient_lines(kernel, q, layers)
+        lines += _gradient_lines(kernel, gradients(kernel.network, q, **tokens), q, layers)
     return "\n".join([*lines, *assumption_lines(kernel)])
 
 
@@ -72,9 +75,13 @@ def _fixed(value: float) -> str:
     return f"{round(value, 6) + 0.0:.6f}"
 
 
-def _gradient_lines(kernel: TangentKernel, q: float, layers: bool) -> list[str]:
-    found = gradients(kernel.network, q)
+def _gradient_lines(kernel: TangentKernel, found: Gradients, q: float, layers: bool) -> list[str]:
     lines = [f"gradients: the largest E|d out/d layer|^2 is {found.growth:.6g} times the smallest", ""]
+    if found.mean is not None and found.difference is not None:
+        lines = ["squared gradients of one token of the output, along the stream; modes over tokens:", ""]
+        modes = (found.nodes, found.mean, found.difference)
+        rows = [(str(node), *(f"{mode[node]:.6g}" if node in mode else "" for mode in modes)) for node in kernel.network.cut_nodes()]
+        lines += [*table([("node", "sum over tokens", "mean mode", "difference mode"), *rows], indent=2), ""]
     if layers:
         parts = kernel.by_layer([0.0, 1.0], q)
         rows = [(str(node), f"{part[0]:.8g}", f"{part[1]:.8g}", f"{found.nodes[node]:.6g}") for node, part in parts.items()]

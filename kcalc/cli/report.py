@@ -13,12 +13,13 @@ from ..report import report
 from ..shaping import METHODS
 from .command import Command, number
 from .models import PYTHON, is_model, model_named
-from .networks import Named, network_from, network_options, sigma_options, with_sigmas
+from .networks import Named, network_from, network_options, sigma_options, token_options, tokens_of, with_sigmas
 
 EPILOG = """\
 examples:
   kcalc report vanilla-100 --activation tanh
   kcalc report resnet-v2-152 -o resnet152.html
+  kcalc report bert --tokens 128 -o bert.html
   kcalc report model.onnx --without-normalization -o model.html
 
 The page needs no network access: it can be attached to a paper, a pull request or a mail.
@@ -32,6 +33,7 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--zeta", type=number, help="with dks: the largest slope of any subnetwork; default 1.5")
     command.add_argument("--eta", type=number, help="with tat: the largest c value of orthogonal inputs; default 0.9")
     sigma_options(command)
+    token_options(command)
     command.add_argument("--name", help="the headline of the page; by default NET")
 
 
@@ -49,6 +51,7 @@ def _run(options: argparse.Namespace) -> None:
         title=title,
         method=method,
         command=_command(options),
+        **tokens_of(options),
         **targets,
     )
     print(f"wrote {found.path} ({found.size / 1000:.0f} kB)")
@@ -73,11 +76,11 @@ def _headline(word: str) -> str:
 def _command(options: argparse.Namespace) -> str:
     """The command line again, with a path made short."""
     words = ["kcalc", "report", _headline(options.network)]
-    flags = ("activation", "shortcut_weight", "method", "zeta", "eta", "sigma_w", "sigma_b")
+    flags = ("activation", "shortcut_weight", "method", "zeta", "eta", "sigma_w", "sigma_b", "tokens", "token_cosine")
     for flag in flags:
         if getattr(options, flag) is not None:
             value = getattr(options, flag)
-            words += [f"--{flag.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else value]
+            words += [f"--{flag.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     for shape in options.input:
         words += ["--input", ",".join(map(str, shape))]
     words += [

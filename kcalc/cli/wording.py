@@ -15,6 +15,9 @@ METHODS = {
     "net.preactivated()": "preactivated",
 }
 COMMANDS = {
+    "kc.c_map(net, tokens=128)": "--tokens 128",
+    "kc.node_values(net, tokens=...)": "kcalc maps --tokens T",
+    "kc.gradients(net, tokens=...)": "kcalc ntk --tokens T",
     "kc.gain(activation)": "kcalc gain NAME",
     "kc.fluctuations": "kcalc moments --fluctuations",
     "kc.gradients": "kcalc ntk --layers",

@@ -116,7 +116,10 @@ def no_rule(calculus: str, operation: Any, node: Hashable, hints: Mapping[type[P
 
 
 KERNELS = ("kernel maps", "gradients")  # the calculi that know LayerNorm, and BatchNorm of a large batch
+OVER_TOKENS = "networks over tokens have kernel maps, gradients and tangent kernels, as in kc.c_map(net, tokens=128)"
 REWRITES = {
+    "Positions": OVER_TOKENS,
+    "Attend": OVER_TOKENS,
     "BatchNorm": "it couples the examples of a batch; drop it with net.without_normalization() and normalise the sums "
     "with net.normalised()",
     "GroupNorm": "its statistics run over locations too; drop it with net.without_normalization() and normalise the sums "

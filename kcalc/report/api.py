@@ -12,6 +12,7 @@ from typing import Any
 from ..foundation.errors import glimpse
 from ..foundation.files import destination, write_whole
 from ..foundation.plain_arguments import file_path, items, text
+from ..network.layers import TokenMix
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +60,9 @@ def report(
     name: str | None = None,
     title: str | None = None,
     command: str | None = None,
-    **targets: float,
+    tokens: Any = None,
+    token_cosine: float | None = None,
+    **targets: Any,
 ) -> NetworkReport:
     """One self-contained HTML page about a network: drawing, maps with sliders, slopes, tangent kernel, shaping, constants, assumptions.
 
@@ -68,6 +71,8 @@ def report(
     ``path``: where the page is written
     (whole or not at all; None: nowhere). ``activation``: that of every nonlinear layer, None: each layer's own. ``method``: the shaping
     method of the page, by default "tat" for ReLUs and "dks" for all else; ``targets`` are that method's (``zeta=1.5``, ``eta=.9``).
+    ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`kcalc.node_values`, for networks with attention; by default
+    128 tokens, or as many as the network has positions. For networks with TokenMix ``tokens`` is the target of the shaping method.
     ``name``, ``title``: the page's headline and the line below it. ``command``: how the page is made again, for its last lines.
 
     The page needs no network access. Results that a calculus refuses are named on the page, with the reason.
@@ -84,12 +89,16 @@ def report(
     command = None if command is None else text(command, "command")
     about = subject(net_or_model, items(example_inputs, "example_inputs"), name, title, activation)
     again = activation is not None or method is not None or targets
-    facts = gathered(about, method, targets, net_or_model if isinstance(net_or_model, Shaping) and not again else None)
-    page = rendered(facts, command or _call(about.name, method, targets))
+    over = {"tokens": tokens, "token_cosine": token_cosine}
+    if about.network.nodes_of(TokenMix) and tokens is not None:
+        targets["tokens"] = over.pop("tokens")
+    facts = gathered(about, method, targets, net_or_model if isinstance(net_or_model, Shaping) and not again else None, over)
+    page = rendered(facts, command or _call(about.name, method, {**targets, **over}))
     found = NetworkReport(about.name, page, refused=dict(facts.refused))
     return found if path is None else found.save(path)
 
 
-def _call(name: str, method: str | None, targets: dict[str, float]) -> str:
-    given = [f"name={name!r}", *([f"method={glimpse(method)}"] if method else []), *(f"{k}={v!r}" for k, v in targets.items())]
+def _call(name: str, method: str | None, targets: dict[str, Any]) -> str:
+    options = [f"{key}={glimpse(value)}" for key, value in targets.items() if value is not None]
+    given = [f"name={name!r}", *([f"method={glimpse(method)}"] if method else []), *options]
     return f"kc.report(network, path, {', '.join(given)})"

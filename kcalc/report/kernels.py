@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..calculi.attention.structure import read_tokens
 from ..calculi.ntk import KernelFunction, TangentReading
 from ..calculi.regime import predicted_limit
 from ..foundation.errors import KcalcError
@@ -35,20 +36,26 @@ class Kernel:
         return {"c": self.c, "ntk": self.ntk, "eigenvalues": self.eigenvalues, "shares": self.shares}
 
 
-def kernel(network: Network) -> Kernel:
-    """The kernels of a network. Raises: KcalcError where there are none, or several outputs."""
+def kernel(network: Network, **tokens: Any) -> Kernel:
+    """The kernels of a network; over ``tokens`` without eigenvalues, which are those of single vectors.
+
+    Raises: KcalcError where there are none, or several outputs.
+    """
     from scipy.special import roots_gegenbauer
 
     if len(network.outputs) != 1:
         raise KcalcError(f"the network has {len(network.outputs)} outputs; ask kc.ntk for the kernel of each")
     if not network.nodes_of(Affine):
         raise KcalcError("the network has no Affine layer, so it has no weights and no tangent kernel")
-    found = KernelFunction(TangentReading(network, None, False), "NTK", 1)
+    over = read_tokens(tokens.get("tokens"), tokens.get("token_cosine"))
+    found = KernelFunction(TangentReading(network, None, False, over), "NTK", 1)
     grid = np.cos(np.linspace(math.pi, 0, POINTS))
     nodes, weights = roots_gegenbauer(NODES, (SPHERE - 2) / 2)
-    values = np.asarray(found(np.concatenate([grid, nodes])))
+    values = np.asarray(found(np.concatenate([grid, nodes]) if over is None else grid))
     if not np.isfinite(values).all():
         raise KcalcError("the kernel overflows")
+    if over is not None:
+        return Kernel(grid.tolist(), values[:POINTS].tolist(), [], [], "")
     eigenvalues = _eigenvalues(nodes, weights, values[POINTS:])
     top = max(values[POINTS - 1], 1e-300)
     counts = np.array([_multiplicity(k) for k in range(DEGREES)])
@@ -86,10 +93,12 @@ def meaning(before: Kernel | None, after: Kernel | None) -> str:
     for name, found in (("Before shaping", before), ("After shaping", after)):
         if found is None:
             continue
-        constant = found.shares[0]
+        constant = found.shares[0] if found.shares else 0.0
         ratio = found.ntk[POINTS // 2] / found.ntk[-1] if found.ntk[-1] else 0.0
         ratio = ratio if abs(ratio) > 1e-9 else 0.0
-        if constant > 0.9:
+        if not found.shares:
+            words.append(f"{name}, inputs of c = 0 have {100 * max(ratio, 0.0):.3g}% of the kernel at equal inputs")
+        elif constant > 0.9:
             words.append(
                 f"{name}, {100 * constant:.3g}% of the kernel's trace lies in the constant function: gradient descent fits the mean of the "
                 "targets and almost nothing else"

@@ -65,6 +65,14 @@ def heuristic_badge(*results: Any) -> Html | None:
     )
 
 
+def sampled_badge(*results: Any) -> Html | None:
+    """A link to the assumptions, beside results that are means over draws."""
+    if not any(a.kind == "sampled" for result in results for a in getattr(result, "assumptions", ())):
+        return None
+    words = "Means over random draws, with standard errors; see Assumptions"
+    return tag("a", "sampled", href="#assumptions", class_="badge", title=words)
+
+
 def details(summary: Any, *content: Any, kind: str | None = None) -> Html:
     """Something that opens."""
     return tag("details", tag("summary", summary), *content, class_=kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from ..network.network import Network
 from ..shaping import Shaping
 from .explorer import Explorer, explorer
 from .kernels import Kernel, kernel
+from .over_tokens import OverTokens, over_tokens, usual_tokens
 from .program import compiled
 from .replay import run, shortened, whole
 from .subject import REWRITES, Shaped, Subject, checked_targets, default_method, in_floats, shaped_by
@@ -58,6 +59,7 @@ class Facts(Approximable):
     residuals: dict[str, float] = field(default_factory=dict)
     exports: dict[str, str] = field(default_factory=dict)
     assumptions: Sequence[Any] = ()
+    tokens: OverTokens | None = None
 
     def attempt(self, what: str, make: Callable[[], Found]) -> Found | None:
         """The result of ``make``; None, and the reason kept, where it refuses."""
@@ -76,9 +78,19 @@ class Facts(Approximable):
         return self.main.shaping if self.main else None
 
 
-def gathered(subject: Subject, method: str | None = None, targets: dict[str, float] | None = None, given: Shaping | None = None) -> Facts:
-    """All facts about a network, shaped as ``given`` or by a method. Raises: KcalcError for unknown methods and targets."""
+def gathered(
+    subject: Subject,
+    method: str | None = None,
+    targets: dict[str, float] | None = None,
+    given: Shaping | None = None,
+    tokens: Mapping[str, Any] | None = None,
+) -> Facts:
+    """All facts about a network, shaped as ``given`` or by a method; ``tokens``: the keyword arguments of maps over tokens.
+
+    Raises: KcalcError for unknown methods and targets, and for tokens that the network cannot have.
+    """
     facts, network = Facts(subject), in_floats(subject.network)
+    facts.tokens, over = _over_tokens(facts, network, dict(tokens or {}))
     chosen = default_method(subject.activations) if method is None else method
     checked_targets(chosen, targets or {})
     facts.main = shaped_by(network, chosen, **(targets or {})) if given is None else Shaped(given.method, given)
@@ -92,20 +104,35 @@ def gathered(subject: Subject, method: str | None = None, targets: dict[str, flo
     after = facts.shaping.network if facts.shaping else None
     zeta = facts.shaping.options.get("zeta") if facts.shaping else None
     facts.explorer = explorer(network, after, subject.activations, facts.main.method, zeta)
-    facts.before = facts.attempt("before", lambda: trace(network, facts.explorer and facts.explorer.program))
+    if facts.tokens is None or not facts.tokens.sampled:
+        program = facts.explorer.program if facts.explorer and not over else None
+        facts.before = facts.attempt("before", lambda: trace(network, program, over))
     if after is not None:
         facts.after = facts.attempt("after", lambda: trace(after, facts.explorer and facts.explorer.shaped))
     if facts.before is not None:
         before = facts.before
         facts.slopes = facts.attempt("slopes", lambda: local_slopes(network, facts.explorer and facts.explorer.program, before)) or {}
     _structure(facts, subject.network, after)
-    _kernels(facts, network, after)
+    _kernels(facts, network, after, over)
     _finite(facts, network)
     if facts.shaping is not None:
         _shaped(facts, facts.shaping)
     _others(facts, network)
-    facts.assumptions = facts.attempt("assumptions", lambda: _assumptions(network)) or ()
+    if facts.tokens is not None:
+        facts.assumptions = facts.tokens.assumptions
+    else:
+        facts.assumptions = facts.attempt("assumptions", lambda: _assumptions(network)) or ()
     return facts
+
+
+def _over_tokens(facts: Facts, network: Network, given: dict[str, Any]) -> tuple[OverTokens | None, dict[str, Any]]:
+    """The facts over tokens, and the arguments of maps over tokens that are alike: none where tokens are followed one by one."""
+    asked = any(value is not None for value in given.values())
+    make = lambda: over_tokens(network, given.get("tokens"), given.get("token_cosine"))  # noqa: E731
+    found = make() if asked else facts.attempt("tokens", make)
+    if found is None:
+        return None, {}
+    return found, {**given, "tokens": usual_tokens(network) if given.get("tokens") is None else given["tokens"]}
 
 
 def _nearest(refused: Shaped, network: Network) -> Shaped:
@@ -136,8 +163,11 @@ def _structure(facts: Facts, network: Network, after: Network | None) -> None:
         facts.slope_note = what
 
 
-def _kernels(facts: Facts, network: Network, after: Network | None) -> None:
-    before = facts.attempt("kernel before", lambda: kernel(network))
+def _kernels(facts: Facts, network: Network, after: Network | None, over: Mapping[str, Any]) -> None:
+    if facts.tokens is not None and facts.tokens.own:
+        facts.refused["kernel before"] = "tangent kernels are for tokens that are alike; give their number, tokens=128"
+        return
+    before = facts.attempt("kernel before", lambda: kernel(network, **over))
     then = facts.attempt("kernel after", lambda: kernel(after)) if after is not None else None
     facts.kernels = (before, then)
 

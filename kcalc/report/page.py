@@ -16,8 +16,10 @@ from ..network.layers import Nonlinear
 from ..version import __version__
 from . import sections
 from .kernels import SPHERE, meaning
-from .markup import Html, calm, embedded, heuristic_badge, number, paragraph, safe, section, tag
+from .markup import Html, calm, embedded, heuristic_badge, number, paragraph, safe, sampled_badge, section, tag
 from .network_facts import Facts
+from .over_tokens import tokens_section
+from .over_tokens import verdict as over_tokens
 from .traces import verdict
 
 SCRIPTS = ("program.js", "charts.js", "maps.js", "drawing.js", "figures.js", "page.js")
@@ -35,6 +37,7 @@ def rendered(facts: Facts, command: str) -> str:
         "slopes": sections.slope_data(facts),
         "kernels": [k and k.to_json() for k in facts.kernels],
         "sphere": SPHERE,
+        "tokens": facts.tokens and facts.tokens.to_json(),
         "depths": [t and t.to_json() for t in (facts.before, facts.after)],
         "widths": [list(row) for row in facts.widths],
         "outputs": [str(node) for node in facts.subject.network.outputs],
@@ -42,16 +45,16 @@ def rendered(facts: Facts, command: str) -> str:
         "setting": _setting(facts),
     }
     body = [
-        sections.drawing(facts), maps(facts), sections.slopes(facts), kernels(facts), sections.methods(facts), sections.widths(facts),
-        sections.constants(facts), sections.assumptions(facts, provenance(facts, command)),
+        sections.drawing(facts), tokens_section(facts), maps(facts), sections.slopes(facts), kernels(facts), sections.methods(facts),
+        sections.widths(facts), sections.constants(facts), sections.assumptions(facts, provenance(facts, command)),
     ]  # fmt: skip
     values = {
         "TITLE": safe(facts.subject.name),
         "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; script-src '{fingerprint(script)}'",
         "STYLE": style,
         "HEADER": header(facts),
-        "CONTENTS": contents(),
-        "BODY": "\n".join(body),
+        "CONTENTS": contents(facts),
+        "BODY": "\n".join(part for part in body if part),
         "DATA": embedded(data),
         "SCRIPT": script,
     }
@@ -75,13 +78,15 @@ def _setting(facts: Facts) -> dict[str, Any]:
     return {key: options[key] for key in ("zeta", "eta") if isinstance(options.get(key), int | float)}
 
 
-def contents() -> Html:
+def contents(facts: Facts) -> Html:
     """Links to the parts."""
     names = (
-        ("drawing", "Network"), ("maps", "Maps"), ("slopes", "Slopes"), ("kernels", "Tangent kernel"), ("methods", "Before and after"),
+        ("drawing", "Network"), ("tokens", "Tokens"), ("maps", "Maps"), ("slopes", "Slopes"), ("kernels", "Tangent kernel"),
+        ("methods", "Before and after"),
         ("widths", "Finite width"), ("constants", "Constants"), ("assumptions", "Assumptions"),
     )  # fmt: skip
-    return safe([tag("a", title, href=f"#{name}") for name, title in names])
+    there = [pair for pair in names if pair[0] != "tokens" or facts.tokens is not None or "tokens" in facts.refused]
+    return safe([tag("a", title, href=f"#{name}") for name, title in there])
 
 
 def header(facts: Facts) -> Html:
@@ -98,8 +103,10 @@ def header(facts: Facts) -> Html:
     rows: list[Any] = []
     if facts.before is not None:
         rows.append(paragraph(tag("b", "As it is: "), verdict(facts.before), "."))
-    else:
+    elif facts.tokens is None:
         rows.append(calm(f"The kernel calculus does not apply as it is: {facts.refused.get('before', '')}"))
+    if facts.tokens is not None:
+        rows.append(paragraph(tag("b", "Over tokens: "), over_tokens(facts.tokens), ". ", facts.tokens.about))
     if facts.after is not None and facts.main is not None:
         rewrite = f", {facts.main.rewrite}" if facts.main.rewrite else ""
         rows.append(paragraph(tag("b", f"After shaping ({facts.main.method.upper()}{rewrite}): "), verdict(facts.after), "."))
@@ -109,7 +116,7 @@ def header(facts: Facts) -> Html:
         rows.append(paragraph(f"These are figures of the output {network.outputs[-1]}.", kind="hint"))
     if facts.after is None and facts.main is not None:
         rows.append(calm(f"It cannot be shaped: {facts.main.reason or facts.refused.get('after', '')}"))
-    name, badge = tag("h1", facts.subject.name), heuristic_badge(facts, facts.shaping)
+    name, badge = tag("h1", facts.subject.name), [heuristic_badge(facts, facts.shaping), sampled_badge(facts)]
     about = paragraph(facts.subject.title, ".", kind="lead")
     return safe([name, badge, about, tag("dl", *cells, class_="figures"), tag("div", *rows, class_="verdict")])
 
@@ -125,7 +132,8 @@ def maps(facts: Facts) -> Html:
         reasons.append(tag("li", f"zeta and eta do not slide: {facts.main.reason}"))
     why = tag("details", tag("summary", f"What does not slide here, and why ({len(reasons)})"), tag("ul", *reasons)) if reasons else None
     if found is None or (found.program is None and found.shaped is None):
-        words = calm("The maps of this network cannot be computed in the page.")
+        over = "; Over tokens has those of this page" if facts.tokens is not None else ""
+        words = calm(f"The maps of this network cannot be computed in the page{over}.")
         return section("maps", "Q and C maps", MAPS, words, why, badge=heuristic_badge(facts))
     places = [
         tag("div", id="controls", class_="controls"),

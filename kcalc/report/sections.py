@@ -70,7 +70,9 @@ def drawing_data(facts: Facts) -> dict[str, Any]:
     rows = {}
     for node in shown:
         row: dict[str, Any] = {"layer": glimpse(network.layer(node), MOST_TEXT)}
-        if facts.before and node in facts.before.nodes:
+        if facts.tokens is not None and node in facts.tokens.levels:
+            row["q"], row["c"], row["tokens"] = facts.tokens.levels[node]
+        elif facts.before and node in facts.before.nodes:
             row["q"], row["c"] = facts.before.nodes[node]
         if node in facts.slopes:
             row["slope"] = facts.slopes[node]
@@ -228,7 +230,7 @@ def methods(facts: Facts) -> Html:
         )
     if facts.before:
         parts.append(paragraph(tag("b", "Before: "), verdict(facts.before), "."))
-    else:
+    elif facts.tokens is None:
         parts.append(calm(f"Before: {facts.refused.get('before', '')}"))
     if facts.after and facts.main:
         rewrite = f" {facts.main.rewrite}" if facts.main.rewrite else ""
@@ -239,6 +241,10 @@ def methods(facts: Facts) -> Html:
         parts.append(calm(f"{facts.main.method.upper()} refuses: {facts.main.reason or facts.refused.get('after', '')}"))
     places = (tag("div", id=f"chart-depth-{name}", class_="chart") for name in ("before", "after", "q"))
     parts.append(tag("div", *places, class_="pair"))
+    reasons = {shaped.reason for shaped, _, _ in facts.others}
+    if len(reasons) == 1 and "" not in reasons:
+        parts.append(calm("Every other method refuses for the same reason"))
+        return section("methods", "Before and after shaping", SENTENCES["methods"], *parts, badge=heuristic_badge(facts, facts.shaping))
     rows = []
     for shaped, slope, level in facts.others:
         if shaped.shaping is None:

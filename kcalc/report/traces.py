@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,9 +50,12 @@ class Trace:
         return {"starts": list(STARTS), "depth": pick(self.depth), "q": pick(self.q), "c": pick(self.c)}
 
 
-def trace(network: Network, program: Program | None) -> Trace:
-    """The trace of a network for inputs of q = 1. Raises: KcalcError where the kernel calculus does not apply."""
-    found = _from_program(program) if program is not None else _from_network(network)
+def trace(network: Network, program: Program | None, tokens: Mapping[str, Any] | None = None) -> Trace:
+    """The trace of a network for inputs of q = 1; ``tokens``: the arguments of maps over tokens.
+
+    Raises: KcalcError where the kernel calculus does not apply.
+    """
+    found = _from_program(program) if program is not None else _from_network(network, tokens or {})
     if not np.all(np.isfinite(found.q)):
         raise KcalcError("q values overflow on the way through the network")
     return found
@@ -86,9 +90,9 @@ def _from_program(program: Program) -> Trace:
     return out
 
 
-def _from_network(network: Network) -> Trace:
-    rows = depth_trace(network)
-    values = node_values(network, np.array(STARTS), 1.0)
+def _from_network(network: Network, tokens: Mapping[str, Any]) -> Trace:
+    rows = depth_trace(network, **tokens)
+    values = node_values(network, np.array(STARTS), 1.0, **tokens)
     out = Trace()
     for row in rows.trunk:
         node = rows.nodes[row]
@@ -97,9 +101,9 @@ def _from_network(network: Network) -> Trace:
         out.q.append(float(np.ravel(values[node][0])[0]))
         out.c.append([float(x) for x in rows.values[row]])
     middle = STARTS.index(0.0)
-    for node, (q, _, c) in values.items():
-        out.nodes[node] = (float(np.ravel(q)[0]), float(np.broadcast_to(c, (len(STARTS),))[middle]))
-    slopes = c_map(network).derivative(1)(1.0)
+    for node, value in values.items():
+        out.nodes[node] = (float(np.ravel(value.q1)[0]), float(np.broadcast_to(value.c, (len(STARTS),))[middle]))
+    slopes = c_map(network, **tokens).derivative(1)(1.0)
     out.slope = float(slopes[network.outputs[-1]] if isinstance(slopes, dict) else slopes)
     out.level = out.nodes[network.outputs[-1]][1]
     return out

@@ -11,7 +11,8 @@ from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 from ..calculi.subnetworks import maximal_slope
-from ..foundation.errors import FreshnessError, KcalcError, UnreachableTarget, without_option
+from ..foundation.errors import FreshnessError, KcalcError, NoRule, UnreachableTarget, without_option
+from ..network.layers import Attend
 from ..network.network import Network, require_network
 
 P = ParamSpec("P")
@@ -53,6 +54,7 @@ def shaping_method(name: str) -> Callable[[Callable[P, Result]], Callable[P, Res
             bound = signature(function).bind(*args, **kwargs)
             require_network(bound.arguments["network"])
             bound.arguments["network"] = bound.arguments["network"].written_out()
+            _refuse_attention(bound.arguments["network"])
             given = dict(bound.arguments)
             request = Request(name, given.pop("network"), given.pop("activation", None), given)
             token = _REQUEST.set(request)
@@ -65,6 +67,16 @@ def shaping_method(name: str) -> Callable[[Callable[P, Result]], Callable[P, Res
         return shaped
 
     return decorated
+
+
+def _refuse_attention(network: Network) -> None:
+    """Refuse a network with attention, whose maps are those of all tokens together."""
+    attending = network.nodes_of(Attend)
+    if attending:
+        raise NoRule(
+            f"node {attending[0]!r} attends over tokens, and shaping methods are for networks without attention; "
+            "kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) tell what its initialisation does"
+        )
 
 
 def advised(words: str, method: str, network: Network | None = None, **targets: Any) -> str:

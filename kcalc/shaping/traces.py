@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,10 +34,13 @@ class DepthTrace:
     trunk: Array
 
 
-def depth_trace(network: Network, cosines: Sequence[float] = STARTS) -> DepthTrace:
-    """The c value of every node for inputs of q = 1. Raises: KcalcError where the kernel calculus does not apply or overflows."""
+def depth_trace(network: Network, cosines: Sequence[float] = STARTS, **tokens: Any) -> DepthTrace:
+    """The c value of every node for inputs of q = 1; ``tokens``: the arguments of :func:`kcalc.node_values` over tokens.
+
+    Raises: KcalcError where the kernel calculus does not apply or overflows.
+    """
     starts = tuple(float(c) for c in cosines)
-    found = node_values(network, np.array(starts), 1.0)
+    found = node_values(network, np.array(starts), 1.0, **tokens)
     nodes = tuple(node for node, _, _ in network.steps())
     values = np.array([np.broadcast_to(found[node][2], (len(starts),)) for node in nodes], dtype=float)
     layers = [i for i, (_, layer, _) in enumerate(network.steps()) if isinstance(layer, Affine | Nonlinear)]

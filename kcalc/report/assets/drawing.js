@@ -92,6 +92,7 @@ class Drawing {
     if (row.layer) items.push(["layer", row.layer]);
     if (row.channels) items.push(["channels", row.channels]);
     if (row.q !== undefined) items.push(["q (mean square, inputs of q = 1)", short(row.q)], ["cosine of orthogonal inputs here", short(row.c)]);
+    if (row.tokens !== undefined && row.tokens !== null) items.push(["cosine of two tokens here", short(row.tokens)]);
     if (row.slope !== undefined) items.push(["slope of its C map at c = 1", short(row.slope)]);
     document.getElementById("node-info").replaceChildren(make("dl", {}, items.flatMap(([k, v]) => [make("dt", {}, k), make("dd", {}, v)])));
   }

@@ -19,16 +19,40 @@ function drawKernels(kernels, sphere) {
     x: { label: "c of the inputs (cosine)", range: [-1, 1] }, y: { label: "NTK(c) / NTK(1)" },
     series: known.map((k) => ({ name: k.name, style: k.style, points: k.c.map((c, i) => [snapped(c), snapped(k.ntk[i] / k.ntk[k.ntk.length - 1])]) })),
   });
-  drawChart(document.getElementById("chart-spectrum"), {
-    title: cap(known.map((k) => `${k.name}, functions of degree 1 hold ${percent(k.shares[1])} of the trace`).join("; ")),
+  const spectra = known.filter((k) => k.eigenvalues.length);
+  if (spectra.length) drawChart(document.getElementById("chart-spectrum"), {
+    title: cap(spectra.map((k) => `${k.name}, functions of degree 1 hold ${percent(k.shares[1])} of the trace`).join("; ")),
     x: { label: `degree (sphere in ${sphere} dimensions)` }, y: { label: "eigenvalue / largest eigenvalue", log: true },
-    series: known.map((k) => ({ name: k.name, style: k.style, dots: true, points: k.eigenvalues.map((v, i) => [i, v / Math.max(...k.eigenvalues)]) })),
+    series: spectra.map((k) => ({ name: k.name, style: k.style, dots: true, points: k.eigenvalues.map((v, i) => [i, v / Math.max(...k.eigenvalues)]) })),
   });
 }
 
 const percent = (x) => `${Math.abs(x) < 5e-5 ? "0" : short(100 * x)}%`;
 
 const cap = (text) => text[0].toUpperCase() + text.slice(1);
+
+function drawTokens(data) {
+  if (!data) return;
+  const along = (values) => values.map((y, i) => [i, y === null ? NaN : y]), last = (values) => values.filter((y) => y !== null).pop();
+  const stream = { label: "node of the stream, from input to output" }, place = (name) => document.getElementById(`chart-tokens-${name}`);
+  const curves = [{ name: "two tokens of one input", style: "s0", points: along(data.tokens) }, { name: "two inputs, equal places", style: "s1", points: along(data.c) }];
+  const ends = curves.map((s) => last(s.points.map((p) => p[1]).filter(Number.isFinite)));
+  drawChart(place("profile"), { title: `At the end tokens have the cosine ${short(ends[0])}${ends[1] === undefined ? "" : `, two inputs ${short(ends[1])}`}`, x: stream,
+    y: { label: "cosine", range: [Math.min(0, ...data.tokens, ...data.c), 1] }, series: curves.filter((s) => s.points.some((p) => Number.isFinite(p[1]))) });
+  drawChart(place("sizes"), { title: `q goes from ${short(data.q[0])} to ${short(last(data.q))}`, x: stream, y: { label: "q (mean square)", log: true },
+    series: [{ name: "", points: along(data.q) }] });
+  if (data.maps.length) {
+    const own = data.maps.filter((row) => row[1] !== null), series = [{ name: "cosine c of two inputs", style: "s1", points: data.maps.map((row) => [row[0], row[2]]) }];
+    if (own.length) series.unshift({ name: "token cosine", style: "s0", points: own.map((row) => [row[0], row[1]]) });
+    drawChart(place("maps"), { title: "Cosines behind the network over those of its inputs", equal: true, identity: true,
+      x: { label: "cosine at the input", range: [0, 1] }, y: { label: "cosine at the output", range: [Math.min(0, ...data.maps.map((row) => row[2])), 1] }, series });
+  }
+  if (data.modes.length > 1) {
+    const ratio = (k) => short(data.modes[0][k] / last(data.modes.map((row) => row[k])));
+    drawChart(place("modes"), { title: `Squared gradients at the first node are ${ratio(0)} (mean mode) times those at the last`, x: stream, y: { label: "squared gradient", log: true },
+      series: ["mean mode (equal for all tokens)", "difference mode"].map((name, k) => ({ name, style: `s${k}`, points: along(data.modes.map((row) => row[k])) })) });
+  }
+}
 
 function drawDepths(depths) {
   depths = depths.map((d) => (d && Math.max(...d.depth) > 1 ? d : null)); // one layer has no course to draw

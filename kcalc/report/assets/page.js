@@ -34,7 +34,7 @@ function printOpen() {
   if (frame) new Drawing(frame, data.drawing);
   const controls = document.getElementById("controls");
   if (controls) { const panel = new MapsPanel(data); panel.build(controls); panel.update(); }
-  drawSlopes(data.slopes); drawKernels(data.kernels, data.sphere); drawDepths(data.depths); listenWidths(data.widths);
+  drawSlopes(data.slopes); drawKernels(data.kernels, data.sphere); drawDepths(data.depths); drawTokens(data.tokens); listenWidths(data.widths);
   const redrawAll = () => document.querySelectorAll(".chart").forEach((place) => place.redraw && place.redraw());
   redrawAll(); // now that all are there, and know their widths
   let waiting = 0, width = innerWidth;
