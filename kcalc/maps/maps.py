@@ -40,7 +40,7 @@ from .composition import Composition, Formula
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ..matrices.tables import QTable, Table
+    from ..fields.tables import QTable, Table
 
 
 @dataclass(frozen=True)
@@ -205,11 +205,11 @@ class CMap(KernelMap):
             return self._given({node: Enclosure.of(1 - value).checked(f"{self!r} at {node}") for node, value in found.items()})
 
     def table(self, q1: Any = None, q2: Any = None, tolerance: float = 1e-14, *, q: Any = None) -> Table:
-        """C at fixed q values as a :class:`kcalc.matrices.tables.Table`: evaluated a million times in about 20 ms, with an error bound.
+        """C at fixed q values as a :class:`kcalc.fields.tables.Table`: evaluated a million times in about 20 ms, with an error bound.
 
         All inputs share one c value. Raises: KcalcError for several outputs, and for q values that are not single numbers.
         """
-        from ..matrices.tables import tabulate
+        from ..fields.tables import tabulate
 
         output = self._one_output("tables")
         q1, q2 = q_pair(q1, q2, q)
@@ -351,11 +351,11 @@ class QMap(KernelMap):
         return self._given({node: Enclosure.of(value).checked(f"{self!r} at {node}") for node, value in balls.items()})
 
     def table(self, low: float = 1e-3, high: float = 1e3, tolerance: float = 1e-13) -> QTable:
-        """Q for low <= q <= high, all inputs' q value, as a :class:`~kcalc.matrices.tables.QTable` of relative error ``tolerance``.
+        """Q for low <= q <= high, all inputs' q value, as a :class:`~kcalc.fields.tables.QTable` of relative error ``tolerance``.
 
         Raises: KcalcError for several outputs, unless 0 < low < high, and for too rough a Q.
         """
-        from ..matrices.tables import tabulate_q
+        from ..fields.tables import tabulate_q
 
         self._one_output("tables")
         return tabulate_q(self, float(one_q(low, "low")), float(one_q(high, "high")), one_number(tolerance, "tolerance"), self.name)
