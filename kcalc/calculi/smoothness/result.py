@@ -15,9 +15,9 @@ from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption
 from ...network.network import Network
 from .hypotheses import Hypothesis
-from .logs import NONE, number, plus, shown
+from .logs import NONE, Gain, number, plus, shown
 from .losses import Loss
-from .lower import Gain, Piece
+from .lower import Piece
 from .parameters import ParameterSet
 from .upper import Bound
 
