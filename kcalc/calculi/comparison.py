@@ -12,7 +12,7 @@ from ..fields.arguments import cosine_array, one_number, one_q
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import items, text
 from ..foundation.printing import Tabled, html_table, plain, shown, text_table
-from ..maps.maps import Assumption
+from ..maps.maps import Assumption, one_output
 from ..network.layers import Nonlinear
 from ..network.network import Network, require_network
 from .global_maps import NetworkCMap, c_map, q_map
@@ -124,6 +124,6 @@ def _network_name(network: Any) -> str:
 
 def _compared(label: str, name: str, network: Network, c: float, q: float, assume_independent: bool) -> Compared:
     cosines = c_map(network, assume_independent)
-    cosines._one_output("comparisons")
+    one_output(cosines, "comparisons")
     first, second = (float(cosines.derivative(n)(1.0, q)) for n in (1, 2))
     return Compared(label, name, float(q_map(network, assume_independent)(q)), float(cosines(c, q)), first, second, cosines)

@@ -14,10 +14,12 @@ from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import is_key, whole
 from ..foundation.real_numbers import TINY, one_number, one_q, positive_number, q_array, q_pair, raw_array, real_array
 from . import NUMPY, SYMPY
+from .gaps import Gap
 
 __all__ = [
-    "TINY", "angle_array", "as_number", "cosine_array", "derivative_order", "finished", "formula_symbols", "gap_balls", "one_number",
-    "one_q", "pair_arrays", "per_input", "positive_number", "q_array", "q_balls", "q_pair", "raw_array", "read_pair", "real_array",
+    "TINY", "angle_array", "as_number", "cosine_array", "derivative_order", "finished", "formula_symbols", "gap_balls", "gaps_at",
+    "gaps_at_angle", "one_number", "one_q", "pair_arrays", "per_input", "positive_number", "q_array", "q_balls", "q_of_inputs", "q_pair",
+    "raw_array", "read_pair", "real_array",
     "series_length", "single_precision", "symbolic_q",
 ]  # fmt: skip
 
@@ -148,6 +150,34 @@ def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], 
         return {node: convert(given[node]) for node in inputs}
 
     return values
+
+
+def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
+    """1 - c per input, from c values. Raises: KcalcError outside [-1, 1]."""
+    return {node: Gap.from_cosine(value) for node, value in per_input(inputs)(c, cosine_array, "c").items()}
+
+
+def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
+    """1 - c per input, from angles theta = arccos c, of which small ones keep their digits. Raises: KcalcError outside [0, pi]."""
+    angles = per_input(inputs)(theta, angle_array, "theta")
+    return {node: Gap.of(2 * np.sin(value / 2) ** 2, 2 * np.cos(value / 2) ** 2) for node, value in angles.items()}
+
+
+def q_of_inputs(
+    inputs: tuple[Node, ...], q1: Any, q2: Any, gap: Mapping[Node, Any]
+) -> tuple[dict[Node, Any], dict[Node, Any] | None, tuple[int, ...]]:
+    """({input: q1}, {input: q2} or None where they are equal, the shape to which they and the gaps broadcast).
+
+    Raises: KcalcError where a q value is not positive, and where shapes do not fit.
+    """
+    first, second = read_pair(lambda given, what: per_input(inputs)(given, lambda v: q_array(v, what), what), q1, q2)
+    if second is not None and all(np.array_equal(first[n], second[n]) for n in inputs):
+        second = None
+    arrays = [*gap.values(), *first.values(), *(second or {}).values()]
+    try:
+        return first, second, np.broadcast_shapes(*(a.shape for a in arrays))
+    except ValueError:
+        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
 
 
 def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Node, Any]:
