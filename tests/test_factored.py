@@ -10,11 +10,12 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from log_slopes import log_slopes
 
 import kcalc as kc
 from kcalc.calculi.convex import convex_shares
 from kcalc.calculi.factored import ONE, Factors, LogProgram, Monomial, as_floats
-from kcalc.calculi.slopes import Slopes, log_slopes, polynomial_texts, slope_polynomial, slope_texts
+from kcalc.calculi.slopes import Slopes, polynomial_texts, slope_polynomial, slope_texts
 from kcalc.calculi.subnetworks import maximal_slope
 from kcalc.network.layers import Affine, Concat, GroupNorm, Input, LayerNorm, Nonlinear, Product, Sum
 

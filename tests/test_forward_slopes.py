@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp
+from log_slopes import log_slopes
 from slope_oracle import MP, STEEP, degree_of_mix, log_of_mix, longest_paths, mixing_network, slopes
 
 import kcalc as kc
 from kcalc.calculi.factored import mixed
-from kcalc.calculi.slopes import log_slopes
 from kcalc.calculi.subnetworks import maximal_slope
 from kcalc.calculi.subnetworks.forward import ForwardSlope, _mixed, _mixed_arrays, as_slopes, newton
 from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear, Product, Sum

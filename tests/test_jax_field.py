@@ -46,7 +46,7 @@ def angle(u):
 
 
 def test_asking_whether_a_value_is_jax_does_not_import_it():
-    code = "import sys, kcalc.matrices.tables; from kcalc.fields.jax_field import is_jax; "
+    code = "import sys, kcalc.fields.tables; from kcalc.fields.jax_field import is_jax; "
     code += "assert not is_jax(1.0); assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert is_jax(jnp.ones(2)) and not is_jax(np.ones(2)) and not is_jax(1.0)

@@ -14,7 +14,7 @@ from record.questions import QUESTIONS, differences
 
 import kcalc as kc
 
-OPTIONS = ("groups", "standardised", "stride", "sigma_b", "batch_c", "padding", "kernel", "weights", "bias")
+OPTIONS = ("groups", "standardised", "stride", "sigma_b", "batch_c", "padding", "kernel", "weights", "bias", "causal", "identity", "rotary")
 
 
 def test_the_corpus_has_every_kind_of_layer_and_option() -> None:

@@ -119,7 +119,7 @@ def test_long_tables_leave_the_middle_out() -> None:
     for width in range(4, 40):
         layers += [L.Affine(width), RELU]
     found = scaling(kc.chain(*layers))
-    assert "... 6 rows ..." in str(found)
+    assert "... 6 more ..." in str(found)
     assert repr(found.weights["affine_1"]) == "WeightScaling('affine_1', 3 -> 4, 1 taps)"
     assert repr(found.tensors["affine_1"]) == "TensorScaling('affine_1', 4 channels, locations None)"
     forward, backward = found.tensors["affine_1"].log10

@@ -13,7 +13,7 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.calculi.smoothness import smoothness
-from kcalc.calculi.smoothness.lower import rounded_up
+from kcalc.calculi.smoothness.upper import rounded_up
 
 L = kc.layers
 

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp
+from log_slopes import log_slopes
 from subnetwork_oracle import Node, enumerate_subnetworks, greatest, random_network, read_forward
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.calculi.slopes import log_slopes, slope_polynomial
+from kcalc.calculi.slopes import slope_polynomial
 from kcalc.calculi.subnetworks import maximal, maximal_curvature, maximal_slope, subnetworks
 from kcalc.calculi.subnetworks.pruning import not_included
 from kcalc.calculi.subnetworks.regions import Subnetwork, network_regions

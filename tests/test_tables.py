@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import kcalc as kc
+from kcalc.fields.tables import Table, tabulate, tabulate_q
+from kcalc.fields.tables.dyadic import OCTAVES, PARTS, ROWS, locate
 from kcalc.foundation.errors import KcalcError
-from kcalc.matrices.tables import Table, tabulate, tabulate_q
-from kcalc.matrices.tables.dyadic import OCTAVES, PARTS, ROWS, locate
 
 RANDOM = np.random.default_rng(7)
 NEAR = np.concatenate([1 - 10.0 ** -np.arange(1, 16), -1 + 10.0 ** -np.arange(1, 16)])

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import kcalc as kc
+from kcalc.fields.tables import Table as MapTable
+from kcalc.fields.tables import tabulate
 from kcalc.gaussian.expectations.quadrature import rule
-from kcalc.matrices.tables import Table as MapTable
-from kcalc.matrices.tables import tabulate
 
 from ..book import Figure, Options, Section, Table, digits, seconds, times
 from ..timing import Spent, alternated

@@ -12,7 +12,8 @@ import numpy as np
 from kcalc.fields import Field, Number
 from kcalc.fields.jax_field import is_jax, jax_field
 from kcalc.foundation.errors import KcalcError
-from kcalc.matrices.tables import Table, tabulate
+
+from ..fields.tables import Table, tabulate
 
 
 def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field) -> tuple[Any, ...]:

@@ -3,6 +3,6 @@
 The folds are in :mod:`kcalc.network.compose`.
 """
 
-from .slopes import LogSlope, Slopes, log_slopes, slope_polynomial
+from .slopes import Slopes, slope_polynomial
 
-__all__ = ["LogSlope", "Slopes", "log_slopes", "slope_polynomial"]
+__all__ = ["Slopes", "slope_polynomial"]

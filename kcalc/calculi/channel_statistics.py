@@ -242,46 +242,50 @@ class Statistics:
         moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, self._clipped(gap), 0, 0)
         return replace(Pair.of(Atom(node, moments, pair.support, pair.gaussian)), window=pair.window)
 
-    def check_groups(self, op: Norm, node: Node, below: Channels) -> None:
-        """Refuse groups of one channel, and groups after a Concat of different feature maps."""
-        width = op.reads
-        if op.groups > 1 and width == op.groups:
-            raise KcalcError(
-                f"node {node!r} normalises every channel by itself (instance normalisation): over the locations of one random "
-                "function, not over many channels; use fewer groups, or drop it with net.without_normalization()"
-            )
-        if op.groups > 1 and len(below.groups) > 1:
-            raise FreshnessError(f"node {node!r} normalises groups of a concatenation of different feature maps; use groups=1 or LayerNorm")
-        if op.groups > 1 and width is not None and width // op.groups < FEW:
-            self.note(node, f"each group has {width // op.groups} channels only, treated as many")
 
-    def grouped(self, op: Fresh, node: Node, below: Channels) -> bool:
-        """Whether an affine output is Gaussian; records the assumptions of grouped convolutions."""
-        if op.groups == 1:
-            return True
-        if len(below.groups) > 1 and not self.assume_independent:
-            raise FreshnessError(
-                f"node {node!r} is a grouped Affine after a concatenation of different feature maps, so its groups differ; "
-                "put an Affine with groups=1 in between",
-                ", or pass assume_independent=True",
-            )
-        if len(below.groups) > 1:
-            self.note(node, "the groups of the convolution are treated as alike")
-        fan_in = op.reads // op.groups if op.reads is not None else None
-        if fan_in == 1 or (fan_in is None and op.groups == op.features):
-            return False
-        if fan_in is not None and fan_in < FEW:
-            self.note(node, f"each group of the convolution reads {fan_in} channels only, treated as many")
-        else:
-            self.note(node, "each group of the convolution has many channels", "convention")
+def check_groups(ledger: Ledger, op: Norm, node: Node, below: Channels) -> None:
+    """Refuse groups of one channel, and groups after a Concat of different feature maps."""
+    width = op.reads
+    if op.groups > 1 and width == op.groups:
+        raise KcalcError(
+            f"node {node!r} normalises every channel by itself (instance normalisation): over the locations of one random "
+            "function, not over many channels; use fewer groups, or drop it with net.without_normalization()"
+        )
+    if op.groups > 1 and len(below.groups) > 1:
+        raise FreshnessError(f"node {node!r} normalises groups of a concatenation of different feature maps; use groups=1 or LayerNorm")
+    if op.groups > 1 and width is not None and width // op.groups < FEW:
+        ledger.note(node, f"each group has {width // op.groups} channels only, treated as many")
+
+
+def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> bool:
+    """Whether an affine output is Gaussian; records the assumptions of grouped convolutions."""
+    if op.groups == 1:
         return True
+    if len(below.groups) > 1 and not statistics.assume_independent:
+        raise FreshnessError(
+            f"node {node!r} is a grouped Affine after a concatenation of different feature maps, so its groups differ; "
+            "put an Affine with groups=1 in between",
+            ", or pass assume_independent=True",
+        )
+    if len(below.groups) > 1:
+        statistics.note(node, "the groups of the convolution are treated as alike")
+    fan_in = op.reads // op.groups if op.reads is not None else None
+    if fan_in == 1 or (fan_in is None and op.groups == op.features):
+        return False
+    if fan_in is not None and fan_in < FEW:
+        statistics.note(node, f"each group of the convolution reads {fan_in} channels only, treated as many")
+    else:
+        statistics.note(node, "each group of the convolution has many channels", "convention")
+    return True
 
-    def note_raw_means(self, pairs: Sequence[Pair], node: Node) -> None:
-        raw = dict.fromkeys(t.atom.node for p in pairs for t in p.terms if t.atom.raw)
-        if len(raw) > 1:
-            self.note(node, f"the inputs {', '.join(map(repr, raw))} are taken as uncorrelated", "convention")
-        if raw and not all(is_zero(p.moments.mean1) for p in pairs):
-            self.note(node, "the network input has channel mean 0", "convention")
+
+def note_raw_means(ledger: Ledger, pairs: Sequence[Pair], node: Node) -> None:
+    """Record that sums of network inputs take them as uncorrelated and of mean 0."""
+    raw = dict.fromkeys(t.atom.node for p in pairs for t in p.terms if t.atom.raw)
+    if len(raw) > 1:
+        ledger.note(node, f"the inputs {', '.join(map(repr, raw))} are taken as uncorrelated", "convention")
+    if raw and not all(is_zero(p.moments.mean1) for p in pairs):
+        ledger.note(node, "the network input has channel mean 0", "convention")
 
 
 def _mean1(pair: Pair) -> Number:

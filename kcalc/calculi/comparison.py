@@ -11,8 +11,8 @@ from ..activations import activation as resolve
 from ..fields.arguments import cosine_array, one_number, one_q
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import items, text
-from ..foundation.printing import Tabled, html_table, plain, shown, text_table
-from ..maps.maps import Assumption
+from ..foundation.printing import Shown, plain, shown
+from ..maps.maps import Assumption, one_output
 from ..network.layers import Nonlinear
 from ..network.network import Network, require_network
 from .global_maps import NetworkCMap, c_map, q_map
@@ -34,7 +34,7 @@ class Compared(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class MapComparison(Tabled):
+class MapComparison(Shown):
     """Networks side by side, for inputs of c value ``c`` and q value ``q``; see :func:`compare`."""
 
     rows: tuple[Compared, ...]
@@ -64,7 +64,7 @@ class MapComparison(Tabled):
     def _frame(self) -> list[dict[str, Any]]:
         return [{name: value for name, value in row._asdict().items() if name != "c_map"} for row in self.rows]
 
-    def _cells(self) -> list[tuple[str, ...]]:
+    def _rows(self) -> list[tuple[str, ...]]:
         notes = {True: ", heuristic", False: ""}
         body = ((row.network + notes[row.c_map.heuristic], row.activation, *map(shown, row[2:6])) for row in self.rows)
         return [("network", "activation", f"Q({self.q:g})", f"C({self.c:g})", "C'(1)", "C''(1)"), *body]
@@ -73,14 +73,8 @@ class MapComparison(Tabled):
         """Everything but the maps as plain data; None for infinite values."""
         return {"c": self.c, "q": self.q, "rows": plain(self._frame()), "assumptions": plain(self.assumptions)}
 
-    def __str__(self) -> str:
-        return text_table(self._cells())
-
     def __repr__(self) -> str:
         return f"MapComparison({len(self.rows)} pair{'s' * (len(self.rows) != 1)} of network and activation)"
-
-    def _repr_html_(self) -> str:
-        return html_table(self._cells(), repr(self))
 
 
 def compare(networks: Any, activations: Any = None, c: float = 0.0, q: float = 1.0, assume_independent: bool = False) -> MapComparison:
@@ -124,6 +118,6 @@ def _network_name(network: Any) -> str:
 
 def _compared(label: str, name: str, network: Network, c: float, q: float, assume_independent: bool) -> Compared:
     cosines = c_map(network, assume_independent)
-    cosines._one_output("comparisons")
+    one_output(cosines, "comparisons")
     first, second = (float(cosines.derivative(n)(1.0, q)) for n in (1, 2))
     return Compared(label, name, float(q_map(network, assume_independent)(q)), float(cosines(c, q)), first, second, cosines)

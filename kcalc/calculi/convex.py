@@ -136,12 +136,8 @@ class ConvexCalculus(ABC, Generic[State]):
         """The state of a node from those that it reads, in slot order."""
         steps = self.network.operations_of(node)
         if len(steps) == 1:
-            return inputs[0] if steps[0].primitive is None else self._rule(steps[0].primitive, node, inputs)
-        return emitted(steps, self._rule, dict(zip(self.network.parents(node), inputs, strict=True)))
-
-    @cached_property
-    def _rule(self) -> Any:
-        return self.rule  # looked up once: a dispatching method is made anew at every look
+            return inputs[0] if steps[0].primitive is None else self.rule(steps[0].primitive, node, inputs)
+        return emitted(steps, self.rule, dict(zip(self.network.parents(node), inputs, strict=True)))
 
     def read(self) -> dict[Node, State]:
         """The state of every node."""

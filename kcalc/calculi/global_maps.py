@@ -13,7 +13,7 @@ from ..fields.gaps import Gap
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import truth
-from ..foundation.printing import Tabled, html_table, plain, shown, spread, text_table
+from ..foundation.printing import Shown, plain, shown, spread
 from ..maps.composition import Composition
 from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap
 from ..network.compose import interpret
@@ -157,7 +157,7 @@ class TokenValue(NamedTuple):
     token_cosine2: Any
 
 
-class NodeValues(dict[Node, Any], Tabled):
+class NodeValues(dict[Node, Any], Shown):
     """{node: its values}, in the order of the network; ``assumptions``: what the values take for granted."""
 
     assumptions: tuple[Assumption, ...] = ()
@@ -179,12 +179,6 @@ class NodeValues(dict[Node, Any], Tabled):
 
     def __repr__(self) -> str:
         return f"NodeValues({len(self)} nodes)"
-
-    def __str__(self) -> str:
-        return text_table(self._rows())
-
-    def _repr_html_(self) -> str:
-        return html_table(self._rows(), repr(self))
 
 
 def node_values(

@@ -21,7 +21,7 @@ from ..fields import NUMPY
 from ..fields.arguments import one_q, per_input
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
-from ..foundation.printing import Tabled, html_table, marked, text_table
+from ..foundation.printing import Shown, marked
 from ..maps.maps import Approximable, Assumption
 from ..network import layers as L
 from ..network import primitives as P
@@ -44,8 +44,8 @@ Groups = list[float]
 MODES = ("mean", "difference")
 
 
-@dataclass(frozen=True)
-class Gradients(Tabled, Approximable):
+@dataclass(frozen=True, repr=False)
+class Gradients(Shown, Approximable):
     """E|d out_k / d node|^2 for inputs of the given q, infinite width, one channel ``k`` of ``output``.
 
     ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {Affine: E|d out_k / d parameters|^2} in the
@@ -101,15 +101,8 @@ class Gradients(Tabled, Approximable):
             return f"{table[node]:.6g}" if node in table else ""
 
         tables = (self.weights, self.chi, *self._modes.values())
-        return [(str(n), f"{v:.6g}", *(shown(table, n) for table in tables)) for n, v in self.nodes.items()]
-
-    def __str__(self) -> str:
-        return text_table([("node", "|d out/d node|^2", "|d out/d weights|^2", "chi", *self._modes), *self._rows()])
-
-    def _repr_html_(self) -> str:
-        return html_table(
-            [("node", "E|∂out/∂node|²", "E|∂out/∂weights|²", "χ", *self._modes), *self._rows()], repr(self) if self.heuristic else ""
-        )
+        body = ((str(n), f"{v:.6g}", *(shown(table, n) for table in tables)) for n, v in self.nodes.items())
+        return [("node", "|d out/d node|^2", "|d out/d weights|^2", "chi", *self._modes), *body]
 
     def __repr__(self) -> str:
         return f"Gradients({marked(f'{len(self.nodes)} nodes, growth {self.growth:.4g}', self)})"

@@ -20,7 +20,7 @@ from ..maps.maps import Assumption
 from ..network import primitives as P
 from ..network.compose import no_rule
 from .atoms import Atom, Pair, disjoint
-from .channel_statistics import Ledger, Statistics
+from .channel_statistics import Ledger, Statistics, check_groups, grouped, note_raw_means
 from .channels import Channels, overlaid
 from .checks import check_several
 from .field_maps import FieldMaps
@@ -88,7 +88,7 @@ class Kernel:
             self.note(node, BEYOND)
         scale, shift = self._sigmas(op, node)
         weight, bias = scale * scale, shift * shift
-        gaussian = self.statistics.grouped(op, node, below)
+        gaussian = grouped(self.statistics, op, node, below)
         passed = self.statistics.centred(op, below, node, gaussian) if op.standardised else self.statistics.parts(below)
         parts = [part.times(weight) for part in passed]
         if not is_zero(bias):
@@ -113,7 +113,7 @@ class Kernel:
             return inputs[0].map(lambda pair: self.statistics.checked(self.statistics.affinely(pair, factor, (0, 0), node), node))
 
         def add(pairs: Sequence[Pair]) -> Pair:
-            self.statistics.note_raw_means(pairs, node)
+            note_raw_means(self.ledger, pairs, node)
             if not disjoint([p.support for p in pairs]):
                 self.note(node, "the addends share weights; their cross terms are computed", "exact")
             try:
@@ -157,7 +157,7 @@ class Kernel:
             return below.map(lambda pair: self.statistics.batched(pair, between, node))
         check_several(op, node)
         if op.over == "positions":
-            self.statistics.check_groups(op, node, below)
+            check_groups(self.ledger, op, node, below)
             self.note(node, ALIKE, "convention")
         mean1, mean2 = self.statistics.means(below, node) if op.centred else (0, 0)
         q1, q2, _ = self.algebra.moments.mix(self.statistics.parts(below))

@@ -11,19 +11,17 @@ import numpy as np
 
 from ..fields import NUMPY
 from ..fields.arguments import (
-    angle_array,
-    cosine_array,
     finished,
     gap_balls,
-    per_input,
-    q_array,
+    gaps_at,
+    gaps_at_angle,
     q_balls,
+    q_of_inputs,
     q_pair,
     read_pair,
     series_length,
     single_precision,
 )
-from ..fields.gaps import Gap
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError, unknown
 from ..foundation.plain_arguments import choice, truth, whole
@@ -241,14 +239,6 @@ class TangentReading:
         return (width, *tokens, *self.network.assumptions, *notes)
 
 
-def broadcast_shape(*arrays: Any) -> tuple[int, ...]:
-    """The common shape of c and q values. Raises: KcalcError where there is none."""
-    try:
-        return np.broadcast_shapes(*(a.shape for a in arrays))
-    except ValueError:
-        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
-
-
 def _orthogonal(gap: Mapping[Node, Any]) -> Array:
     """Mask of the points at which all inputs have c = 0."""
     return np.all(np.broadcast_arrays(*(np.asarray(value) == 1 for value in gap.values())), axis=0)
@@ -267,23 +257,14 @@ class KernelFunction(OfReading, WithMatrices, Formula):
 
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The kernel at c values in [-1, 1] and q values > 0; {output: kernel} for several outputs. Raises: KcalcError outside."""
-        gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
-        return self._evaluate(gap, *q_pair(q1, q2, q), single_precision(c, q1, q2, q))
+        return self._evaluate(gaps_at(self.network.inputs, c), *q_pair(q1, q2, q), single_precision(c, q1, q2, q))
 
     def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The kernel at angles theta = arccos c in [0, pi]; small angles keep their digits."""
-        angles = self._values(theta, angle_array, "theta")
-        gap = {node: Gap.of(2 * np.sin(value / 2) ** 2, 2 * np.cos(value / 2) ** 2) for node, value in angles.items()}
-        return self._evaluate(gap, *q_pair(q1, q2, q), single_precision(theta, q1, q2, q))
-
-    def _values(self, given: Any, convert: Any, what: str) -> dict[Node, Any]:
-        return per_input(self.network.inputs)(given, convert, what)
+        return self._evaluate(gaps_at_angle(self.network.inputs, theta), *q_pair(q1, q2, q), single_precision(theta, q1, q2, q))
 
     def _evaluate(self, gap: dict[Node, Any], q1: Any, q2: Any, single: bool) -> Any:
-        first, second = read_pair(lambda given, what: self._values(given, lambda v: q_array(v, what), what), q1, q2)
-        if second is not None and all(np.array_equal(first[n], second[n]) for n in first):
-            second = None
-        shape = broadcast_shape(*gap.values(), *first.values(), *(second or {}).values())
+        first, second, shape = q_of_inputs(self.network.inputs, q1, q2, gap)
         values = {node: pair[self._part] for node, pair in self.reading.values(gap, first, second, self._seeds).items()}
         for node, value in values.items():
             if not np.isfinite(value).all():
@@ -394,9 +375,8 @@ class TangentKernel(KernelFunction):
         if len(self.network.outputs) != 1:
             raise KcalcError("by_layer needs one output; use K.layers[node](c)")
         nodes = self.network.nodes_of(Affine)
-        gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
-        first, second = read_pair(lambda given, what: self._values(given, lambda v: q_array(v, what), what), q1, q2)
-        shape = broadcast_shape(*gap.values(), *first.values(), *(second or {}).values())
+        gap = gaps_at(self.network.inputs, c)
+        first, second, shape = q_of_inputs(self.network.inputs, q1, q2, gap)
         room = max(1, NUMBERS_HELD // (len(self.network) * max(1, prod(shape))))
         parts = []
         for start in range(0, len(nodes), room):

@@ -13,14 +13,11 @@ that ``p(1) >= 1``.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import sympy as sp
 
 from ..activations import Activation
-from ..fields.arguments import real_array
-from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import truth
 from ..foundation.symbols import psi as common_slope
 from ..foundation.symbols import slope_of
@@ -28,15 +25,12 @@ from ..network.network import Network
 from ..network.primitives import Post
 from .convex import ConvexCalculus
 from .expansion import polynomial, too_long
-from .factored import ONE, Array, Factors, Monomial, as_floats, mixed
+from .factored import ONE, Factors, Monomial
 
-__all__ = ["LogSlope", "Slopes", "log_slopes", "polynomial_texts", "slope_polynomial", "slope_texts"]
+__all__ = ["Slopes", "polynomial_texts", "slope_polynomial", "slope_texts"]
 
 Node = Hashable
 READABLE = 80  # the number of terms up to which a polynomial is printed in full
-
-
-# -- symbolic ----------------------------------------------------------------------------------------------------------------------------
 
 
 class Slopes(ConvexCalculus[Monomial]):
@@ -113,46 +107,3 @@ def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: 
 
 def _expression(factors: Factors, monomial: Monomial) -> sp.Expr:
     return polynomial(factors, monomial).as_expr() if too_long(factors, monomial) else factors.expr(monomial)
-
-
-# -- numbers -------------------------------------------------------------------------------------------------------------------------
-
-
-class LogSlope(NamedTuple):
-    """``log p(psi)`` and the mean degree ``d log p / d log psi``; at ``psi = 1`` the latter is the curvature ``p'(1)``."""
-
-    log: Array
-    degree: Array
-
-
-class _LogSlopes(ConvexCalculus[LogSlope]):
-    def __init__(self, network: Network, log_psi: Array, q: Any = None) -> None:
-        super().__init__(network, q)
-        self.log_psi = log_psi
-
-    def start(self) -> LogSlope:
-        return LogSlope(np.zeros_like(self.log_psi), np.zeros_like(self.log_psi))
-
-    def normalise(self, slope: sp.Expr, state: LogSlope) -> LogSlope:
-        return LogSlope(state.log + np.log(float(slope)), state.degree)
-
-    def nonlinear(self, op: Post, node: Node, state: LogSlope) -> LogSlope:
-        return LogSlope(state.log + self.log_psi, state.degree + 1.0)
-
-    def mix(self, shares: Sequence[sp.Expr], states: Sequence[LogSlope]) -> LogSlope:
-        weights = as_floats(shares).reshape(-1, *[1] * self.log_psi.ndim)
-        logs, degrees = np.stack([state.log for state in states]), np.stack([state.degree for state in states])
-        log, degree = mixed(weights, logs, degrees, np.zeros(1, np.intp))
-        return LogSlope(log[0], degree[0])
-
-
-def log_slopes(network: Network, psi: Any, q: Any = None) -> dict[Node, LogSlope]:
-    """``log V(t)`` and mean degree at every node ``t``, where ``V(t)`` is the slope from the inputs to ``t``.
-
-    A subnetwork (s, t) has slope ``V(t)/V(s)`` and, at ``psi = 1``, curvature ``degree(t) - degree(s)``.
-    Parameters: ``psi`` > 0, a number or an array. Raises: KcalcError for other values and for symbols in mixing weights.
-    """
-    values = real_array(psi, "psi")
-    if not np.all(values > 0):
-        raise KcalcError(f"psi must be positive, got {glimpse(psi)}")
-    return _LogSlopes(network, np.log(values), q).read()

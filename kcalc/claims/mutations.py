@@ -200,7 +200,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("weight-correction", "calculi.scaling.result:WeightScaling.correction", times(1.1), ("SC-eq3",)),
     Mutation("flow-slope", "shaping.limits:flow_slope", times(0.98), ("TAT-prop3",)),
     Mutation("depth-factor", "calculi.moments.depth:DepthMoments.relative_factor", times(1.1), ("PLG-eq76",)),
-    Mutation("global-slope", "shaping.dks:_global_slope", times(1.01), ("DKS-thm27",)),
+    Mutation("global-slope", "calculi.subnetworks.slope_maxima:MaximalSlope.slope_to", times(1.01), ("DKS-thm27",)),
     Mutation("mean-slope", "gaussian.expectations.single:mean_slope", times(1.02), ("DKS-eq24",)),
     Mutation("softmax-self", "gaussian.softmax:self_overlap", times(1.01), ("ATT-Sself", "ATT-alike")),
     Mutation("softmax-overlap", "gaussian.softmax:Overlap.value", times(1.01), ("ATT-S",)),

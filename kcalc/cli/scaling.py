@@ -6,9 +6,10 @@ import argparse
 from typing import Any
 
 from ..calculi.scaling import LAWS, Scaling, scaling
-from ..calculi.scaling.tables import head, rows, violation_lines
+from ..calculi.scaling.tables import MOST, rows, violation_lines
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
+from ..foundation.printing import cut
 from ..interchange.json_format import write_json
 from ..shaping.geometric import geometric
 from .command import Command, number, plot_option, save_figure
@@ -63,7 +64,7 @@ def _scaling(named: Named, options: argparse.Namespace) -> Scaling:
 def scaling_text(named: Named, found: Scaling) -> str:
     """A scaling as aligned text: the weights by gamma, the output, violations and assumptions."""
     lines = [named.title, f"activations: {', '.join(activation_names(found.network))}", ""]
-    lines += [*table([head(found), *rows(found)], indent=2), ""]
+    lines += [*table(cut(rows(found), MOST), indent=2), ""]
     for node in found.network.outputs:
         level = found.tensors[node].forward_level.log10()
         shown = f"{found.tensors[node].forward:.6g}" if abs(level) < 300 else f"1e{level:+.4f}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..calculi.scaling.tables import head, rows
+from ..calculi.scaling.tables import MOST, rows
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
+from ..foundation.printing import cut
 from ..interchange.json_format import write_json
 from ..interchange.writers import WRITERS, writer
 from ..network.layers import Affine, Nonlinear, Sum
@@ -72,7 +73,7 @@ def shape_text(named: Named, result: Shaping) -> str:
     if result.method in REWEIGHTED:
         lines += [*_weight_lines(result.network), ""]
     if isinstance(result, GeometricShaping):
-        lines += [*table([head(result.scaling), *rows(result.scaling)], indent=2), ""]
+        lines += [*table(cut(rows(result.scaling), MOST), indent=2), ""]
     wanted = result.targets | result.global_targets
     conditions = [("condition", "target", "value", "residual")]
     for c, v in result.values.items():

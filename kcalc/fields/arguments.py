@@ -4,62 +4,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from decimal import Decimal
-from fractions import Fraction
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
-import mpmath
 import numpy as np
 import sympy as sp
 
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import is_key, whole
+from ..foundation.real_numbers import TINY, one_number, one_q, positive_number, q_array, q_pair, raw_array, real_array
 from . import NUMPY, SYMPY
+from .gaps import Gap
+
+__all__ = [
+    "TINY", "angle_array", "as_number", "cosine_array", "derivative_order", "finished", "formula_symbols", "gap_balls", "gaps_at",
+    "gaps_at_angle", "one_number", "one_q", "pair_arrays", "per_input", "positive_number", "q_array", "q_balls", "q_of_inputs", "q_pair",
+    "raw_array", "read_pair", "real_array",
+    "series_length", "single_precision", "symbolic_q",
+]  # fmt: skip
 
 Node = Hashable
 Array = np.ndarray
 Result = TypeVar("Result")
 ROUNDING = 1e-12
-EXACT = sp.Basic | Fraction | Decimal | mpmath.mpf | int
-TINY = float(np.finfo(float).tiny)  # below it numbers lose digits
 MOST_COEFFICIENTS = 10**6
 
 
 MEANT = {"c": "a c value", "theta": "an angle", "psi": "a slope", "kappa": "a curvature"}
-
-
-def real_array(value: Any, what: str) -> Array:
-    """``value`` as a float64 array. Raises: KcalcError for text, complex numbers, nan, infinities or symbols."""
-    if isinstance(value, sp.Basic) and value.free_symbols:
-        raise KcalcError(f"{what} = {value} has symbols; evaluate with numbers, or use .expr for the symbolic map")
-    array = raw_array(value, what)
-    if array.dtype.kind == "b":
-        raise KcalcError(f"{what} must be a real number or an array of real numbers, got {glimpse(value)}")
-    array = array.astype(np.float64)
-    if not np.all(np.isfinite(array)):
-        raise KcalcError(f"{what} must be finite, got {array[~np.isfinite(array)].ravel()[0]}")
-    return array
-
-
-def raw_array(value: Any, what: str) -> Array:
-    """``value`` as an array of its own kind of real numbers (or truth values). Raises: KcalcError for ragged lists, text, objects, ..."""
-    try:
-        if hasattr(value, "__len__") and not (isinstance(value, Sequence | memoryview) or hasattr(value, "__array__")):
-            raise TypeError  # NumPy would read the members of a graph
-        exact = isinstance(value, EXACT) and not isinstance(value, bool)
-        array = np.asarray(NUMPY.number(value) if exact else value)
-        if array.dtype.kind == "O" and isinstance(value, list | tuple):  # of exact numbers, or of no numbers
-            array = NUMPY.number(array)
-        if array.dtype.kind in "OSUmMc" or (array.dtype.kind == "V" and not np.can_cast(array.dtype, float)):
-            raise TypeError
-    except KcalcError as error:
-        raise KcalcError(f"{what}: {error}") from None
-    except ValueError:
-        raise KcalcError(f"{what} must have rows of equal length, got rows of different lengths, {glimpse(value)}") from None
-    except Exception:  # user objects may raise anything as they are read
-        raise KcalcError(f"{what} must be a real number or an array of real numbers, got {glimpse(value)}") from None
-    return array
 
 
 def as_number(value: Any, what: str) -> Any:
@@ -88,38 +59,12 @@ def as_number(value: Any, what: str) -> Any:
     return number
 
 
-def one_number(value: Any, what: str) -> float:
-    """One finite real number as a float. Raises: KcalcError for anything else."""
-    array = real_array(value, what)
-    if array.ndim:
-        raise KcalcError(f"{what} must be one number here, got {glimpse(value)}")
-    return float(array)
-
-
-def positive_number(value: Any, what: str) -> float:
-    """One finite number > 0 as a float. Raises: KcalcError for anything else."""
-    number = one_number(value, what)
-    if not number > 0:
-        raise KcalcError(f"{what} must be a number > 0, got {glimpse(value)}")
-    return number
-
-
 def cosine_array(c: Any) -> Array:
     """c values clipped to [-1, 1] after a check. Raises: KcalcError where |c| > 1 beyond rounding."""
     array = real_array(c, "c")
     if np.any(np.abs(array) > 1 + ROUNDING):
         raise KcalcError(f"a c value is a cosine and must lie in [-1, 1], got {array[np.abs(array) > 1 + ROUNDING].ravel()[0]}")
     return np.clip(array, -1.0, 1.0)
-
-
-def q_array(q: Any, what: str = "q") -> Array:
-    """q values. Raises: KcalcError where one is not positive."""
-    array = real_array(q, what)
-    if np.any(array <= 0):
-        raise KcalcError(f"{what} is a mean square and must be > 0, got {array[array <= 0].ravel()[0]}")
-    if np.any(array < TINY):
-        raise KcalcError(f"{what} = {array[array < TINY].ravel()[0]} has too few digits in double precision; give at least {TINY:.3g}")
-    return array
 
 
 def angle_array(theta: Any) -> Array:
@@ -145,24 +90,9 @@ def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
         raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {shapes}") from None
 
 
-def q_pair(q1: Any, q2: Any, q: Any) -> tuple[Any, Any]:
-    """(q1, q2) of two inputs: ``q`` for both, or ``q1`` (None: 1) and ``q2`` (None: q1). Raises: KcalcError for ``q`` beside the others."""
-    if q is not None and not (q1 is None and q2 is None):
-        raise KcalcError(f"q={glimpse(q)} is the q value of both inputs; give it alone, or q1= and q2= where they differ")
-    return (q1 if q is None else q) if q1 is not None or q is not None else 1, q2
-
-
 def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Result, Result | None]:
     """``read(value, name)`` of both q values; the second is None where one q serves both inputs, whose name is then q."""
     return read(q1, "q" if q2 is None else "q1"), None if q2 is None else read(q2, "q2")
-
-
-def one_q(q: Any, what: str = "q") -> float:
-    """One q value as a float. Raises: KcalcError for arrays and for values that are not positive."""
-    array = q_array(q, what)
-    if array.ndim:
-        raise KcalcError(f"{what} must be one number here, got {glimpse(q)}")
-    return float(array)
 
 
 def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbol] = ()) -> sp.Expr:
@@ -220,6 +150,34 @@ def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], 
         return {node: convert(given[node]) for node in inputs}
 
     return values
+
+
+def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
+    """1 - c per input, from c values. Raises: KcalcError outside [-1, 1]."""
+    return {node: Gap.from_cosine(value) for node, value in per_input(inputs)(c, cosine_array, "c").items()}
+
+
+def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
+    """1 - c per input, from angles theta = arccos c, of which small ones keep their digits. Raises: KcalcError outside [0, pi]."""
+    angles = per_input(inputs)(theta, angle_array, "theta")
+    return {node: Gap.of(2 * np.sin(value / 2) ** 2, 2 * np.cos(value / 2) ** 2) for node, value in angles.items()}
+
+
+def q_of_inputs(
+    inputs: tuple[Node, ...], q1: Any, q2: Any, gap: Mapping[Node, Any]
+) -> tuple[dict[Node, Any], dict[Node, Any] | None, tuple[int, ...]]:
+    """({input: q1}, {input: q2} or None where they are equal, the shape to which they and the gaps broadcast).
+
+    Raises: KcalcError where a q value is not positive, and where shapes do not fit.
+    """
+    first, second = read_pair(lambda given, what: per_input(inputs)(given, lambda v: q_array(v, what), what), q1, q2)
+    if second is not None and all(np.array_equal(first[n], second[n]) for n in inputs):
+        second = None
+    arrays = [*gap.values(), *first.values(), *(second or {}).values()]
+    try:
+        return first, second, np.broadcast_shapes(*(a.shape for a in arrays))
+    except ValueError:
+        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
 
 
 def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Node, Any]:

@@ -20,10 +20,12 @@ import numpy as np
 import sympy as sp
 from mpmath.libmp import from_man_exp
 
-from kcalc.fields.systems import Field, Number, _closed_value, _plain, _refuse
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.plain_arguments import whole
 from kcalc.foundation.process_state import ALONE
+
+from ..foundation.real_numbers import closed_value, plain_number, refused
+from .systems import Field, Number
 
 Ball = Any
 """A ``flint.arb``."""
@@ -75,7 +77,7 @@ def _mpf_ball(value: Any) -> Ball:
 
     sign, man, exp, _ = value._mpf_
     if man == 0 and exp != 0:
-        raise _refuse(value, "nan and infinite values have no meaning here")
+        raise refused(value, "nan and infinite values have no meaning here")
     return arb((-int(man) if sign else int(man), int(exp)))
 
 
@@ -178,10 +180,10 @@ class BallField(Field):
                 return _mpf_ball(value)
             if isinstance(value, np.ndarray) and value.ndim == 0:
                 value = value[()]
-            plain = _plain(value)
-            ball = enclose(_closed_value(plain)) if isinstance(plain, sp.Expr) else _exact(plain)
+            plain = plain_number(value)
+            ball = enclose(closed_value(plain)) if isinstance(plain, sp.Expr) else _exact(plain)
         if not ball.is_finite():
-            raise _refuse(value, "it has no finite real enclosure")
+            raise refused(value, "it has no finite real enclosure")
         return ball
 
     def _apply(self, method: str, x: Ball, low: int | None = None, high: int | None = None) -> Ball:

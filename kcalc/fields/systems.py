@@ -7,9 +7,7 @@ evaluate in its own way to keep its accuracy: angles from the gap ``u = 1 - c`` 
 from __future__ import annotations
 
 import math
-import numbers
 from abc import ABC, abstractmethod
-from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -19,53 +17,15 @@ import numpy as np
 import sympy as sp
 from mpmath.libmp import fone, mpf_exp, mpf_sub
 
-from kcalc.foundation.errors import KcalcError, glimpse
-from kcalc.foundation.plain_arguments import whole
-from kcalc.foundation.process_state import alone
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import whole
+from ..foundation.process_state import alone
+from ..foundation.real_numbers import closed_value, floats, plain_number, refused
 
 Number = Any
 """A number of some field: a SymPy expression, an mpmath number, a ball, a float or a float64 array."""
 
 MOST_DIGITS = 10_000
-
-
-def _refuse(value: object, reason: str) -> KcalcError:
-    return KcalcError(f"{glimpse(value, 80)} is not a finite real number: {reason}")
-
-
-@alone
-def _closed_value(value: sp.Basic) -> sp.Expr:
-    """``value`` as a SymPy number without free symbols, real and finite; else a :class:`KcalcError`."""
-    if not isinstance(value, sp.Expr):
-        raise _refuse(value, "give a number")
-    if value.free_symbols:
-        names = sorted(str(symbol) for symbol in value.free_symbols)
-        hint = ", ".join(f"{name}: ..." for name in names)
-        remedy = f"give them numbers in the network or activation first: net.subs({{{hint}}})"
-        raise KcalcError(f"{glimpse(value)} has free symbols ({', '.join(names)}); {remedy}")
-    if value.is_real is False or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo, sp.I):
-        raise _refuse(value, "nan, infinite and complex values have no meaning here")
-    return value
-
-
-def _plain(value: object) -> int | float | Fraction | sp.Expr:
-    """The one gate for outside numbers: Python, NumPy, mpmath and SymPy scalars, finite and real."""
-    if isinstance(value, sp.Basic):
-        return value if isinstance(value, sp.Expr) and value.free_symbols else _closed_value(value)
-    if isinstance(value, bool | np.bool_):
-        raise _refuse(value, "a truth value is not a number")
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, Decimal) and value.is_finite():
-        return Fraction(value)
-    if isinstance(value, Fraction):
-        return value
-    if isinstance(value, numbers.Real | np.floating | mpmath.mpf) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        number = float(np.float64(value))  # pyright: ignore[reportArgumentType]
-        if not math.isfinite(number):
-            raise _refuse(value, "nan and infinite values have no meaning here")
-        return number
-    raise _refuse(value, f"it is a {type(value).__name__}")
 
 
 class Field(ABC):
@@ -134,7 +94,7 @@ class _Symbolic(Field):
 
     def number(self, value: object) -> sp.Expr:
         """Integers and fractions exactly, whole floats as integers, other floats as 53-bit Floats, expressions as they are."""
-        plain = _plain(value)
+        plain = plain_number(value)
         if isinstance(plain, sp.Expr):
             return plain
         if isinstance(plain, Fraction):
@@ -177,26 +137,7 @@ class _Numpy(Field):
         """A float, or a float64 array of the same shape."""
         if isinstance(value, float) and math.isfinite(value):  # maps of deep networks ask for them thousands of times
             return float(value)
-        if isinstance(value, np.ndarray | list | tuple):
-            try:
-                array = np.asarray(value)
-            except ValueError as error:
-                raise _refuse(value, "its rows have different lengths") from error
-            if array.ndim > 0:
-                return self._array(array)
-        if isinstance(value, sp.Basic):
-            return _sympy_float(value)
-        return _as_float(_plain(value))
-
-    def _array(self, values: np.ndarray) -> np.ndarray:
-        if values.dtype == object:
-            return np.array([self.number(value) for value in values.ravel()], dtype=float).reshape(values.shape)
-        if not (np.issubdtype(values.dtype, np.floating) or np.issubdtype(values.dtype, np.integer)):
-            raise _refuse(values.dtype, "an array of real numbers is needed")
-        out = values.astype(np.float64)
-        if not np.all(np.isfinite(out)):
-            raise _refuse("array", "it contains nan or infinite values")
-        return out
+        return floats(value)
 
     def clipped(self, gap: Number) -> Number:
         return np.clip(gap, 0.0, 2.0)
@@ -267,9 +208,9 @@ class _Mpmath(Field):
     def number(self, value: object) -> Number:
         if isinstance(value, mpmath.mpf) or type(value).__name__ == "mpf":
             if not self.context.isfinite(value):
-                raise _refuse(value, "nan and infinite values have no meaning here")
+                raise refused(value, "nan and infinite values have no meaning here")
             return self.context.mpf(value)
-        plain = _plain(value)
+        plain = plain_number(value)
         if isinstance(plain, Fraction):
             return self.context.mpf(plain.numerator) / plain.denominator
         if isinstance(plain, sp.Expr):
@@ -280,24 +221,7 @@ class _Mpmath(Field):
 @alone
 def _evaluated(value: sp.Expr, digits: int) -> sp.Float:
     """A SymPy number to ``digits`` digits."""
-    return sp.Float(_closed_value(value).evalf(digits), digits)
-
-
-@lru_cache(maxsize=4096)
-@alone
-def _sympy_float(value: sp.Basic) -> float:
-    """A SymPy number as a float: layers and activations ask for the same few ones over and over."""
-    return _as_float(_closed_value(value))
-
-
-def _as_float(value: int | float | Fraction | sp.Expr) -> float:
-    try:
-        number = float(value)
-    except (TypeError, OverflowError) as error:
-        raise _refuse(value, "it is not real, or beyond double precision") from error
-    if not math.isfinite(number):
-        raise _refuse(value, "it is beyond double precision")
-    return number
+    return sp.Float(closed_value(value).evalf(digits), digits)
 
 
 NUMPY = _Numpy()

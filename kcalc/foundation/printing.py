@@ -33,6 +33,12 @@ def cut(rows: Rows, most: int = MOST) -> list[Sequence[str]]:
     return [head, *body[:first], left_out, *body[len(body) - (most - first) :]]
 
 
+def filled_columns(rows: Rows) -> Rows:
+    """The rows without columns that are empty below the head."""
+    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+    return [[row[i] for i in kept] for row in rows]
+
+
 def text_table(rows: Rows, most: int = MOST) -> str:
     """Aligned columns, the first to the left and the others to the right; the first row is the head."""
     shown = cut(rows, most)
@@ -116,8 +122,11 @@ def spread(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
 class Shown(Tabled):
     """The habits of a small result: a dataclass whose fields, and the properties named in ``listed``, make a table and plain data.
 
-    Fields named in ``hidden`` stay out of the table. Classes with a better table override ``_rows``.
+    Fields named in ``hidden`` stay out of the table. Classes with a better table override ``_rows``, the head and all rows, of which
+    ``most`` are shown, and ``_below``, the lines below them.
     """
+
+    most: ClassVar[int] = MOST
 
     listed: ClassVar[tuple[str, ...]] = ()
     hidden: ClassVar[tuple[str, ...]] = ("assumptions",)
@@ -138,12 +147,16 @@ class Shown(Tabled):
         """Everything as plain data; None for infinite values."""
         return {name: plain(getattr(self, name)) for name in self._names()}
 
+    def _below(self) -> Sequence[str]:
+        return ()
+
     def __str__(self) -> str:
-        return text_table(self._rows())
+        return "\n".join([text_table(self._rows(), self.most), *self._below()])
 
     def _repr_html_(self) -> str:
         line = repr(self)
-        return html_table(self._rows(), line if len(line) <= CAPTION else type(self).__name__)
+        table = html_table(self._rows(), line if len(line) <= CAPTION else marked(type(self).__name__, self), self.most)
+        return table + "".join(f"<p>{escape(text)}</p>" for text in self._below())
 
 
 class Printed(Tabled):

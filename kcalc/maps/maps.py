@@ -6,7 +6,7 @@ A map, local or global, evaluates through one method that its owner provides; ev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,22 +16,22 @@ import sympy as sp
 from ..fields.arguments import (
     Array,
     Node,
-    angle_array,
-    cosine_array,
     derivative_order,
     finished,
     gap_balls,
+    gaps_at,
+    gaps_at_angle,
     one_number,
     one_q,
     per_input,
     q_array,
     q_balls,
+    q_of_inputs,
     q_pair,
     read_pair,
     series_length,
     single_precision,
 )
-from ..fields.gaps import Gap
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.printing import Shown, marked
@@ -40,7 +40,7 @@ from .composition import Composition, Formula
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ..matrices.tables import QTable, Table
+    from ..fields.tables import QTable, Table
 
 
 @dataclass(frozen=True)
@@ -104,17 +104,16 @@ class KernelMap(Approximable, Formula, ABC):
         """The assumptions of the map, node by node."""
         return ()
 
-    def _values(self, given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
-        return per_input(self.inputs)(given, convert, what)
-
     def _given(self, out: dict[Node, Any]) -> Any:
         """The value of the only output, or all of them."""
         return out[self.outputs[0]] if len(self.outputs) == 1 else out
 
-    def _one_output(self, what: str) -> Node:
-        if len(self.outputs) != 1:
-            raise KcalcError(f"{what} need one output, the network has {len(self.outputs)}: {', '.join(map(str, self.outputs[:6]))}")
-        return self.outputs[0]
+
+def one_output(of: KernelMap, what: str) -> Node:
+    """The only output of a map. Raises: KcalcError where there are several; ``what`` needs one."""
+    if len(of.outputs) != 1:
+        raise KcalcError(f"{what} need one output, the network has {len(of.outputs)}: {', '.join(map(str, of.outputs[:6]))}")
+    return of.outputs[0]
 
 
 class CMap(KernelMap):
@@ -132,43 +131,29 @@ class CMap(KernelMap):
         """1 - C per output as a jet of the given order in a common change of all input c values (q2=None: uniform)."""
 
     def _jets(self, gap: dict[Node, Any], q1: Any, q2: Any, order: int) -> tuple[dict[Node, Jet], tuple[int, ...]]:
-        first, second = read_pair(lambda given, what: self._values(given, lambda v: q_array(v, what), what), q1, q2)
-        if second is not None and all(np.array_equal(first[n], second[n]) for n in self.inputs):
-            second = None
-        arrays = [*gap.values(), *first.values(), *(second or {}).values()]
-        try:
-            shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        except ValueError:
-            raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
+        first, second, shape = q_of_inputs(self.inputs, q1, q2, gap)
         return self.gaps(gap, first, second, order), shape
-
-    def _result(self, values: dict[Node, Any], shape: tuple[int, ...], single: bool) -> Any:
-        return self._given({node: finished(value, shape, single) for node, value in values.items()})
 
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """c values at the output. Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it or for nan."""
         q1, q2 = q_pair(q1, q2, q)
-        gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
-        jets, shape = self._jets(gap, q1, q2, 0)
-        return self._result({n: 1 - jet.value for n, jet in jets.items()}, shape, single_precision(c, q1, q2))
+        jets, shape = self._jets(gaps_at(self.inputs, c), q1, q2, 0)
+        single = single_precision(c, q1, q2)
+        return self._given({n: finished(1 - jet.value, shape, single) for n, jet in jets.items()})
 
     def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The angle arccos C at the output for angles theta = arccos c in [0, pi] at the input, exact near 0."""
         q1, q2 = q_pair(q1, q2, q)
-        jets, shape = self._at_angle(theta, q1, q2)
-        values = {n: 2 * np.arcsin(np.sqrt(np.clip(jet.value, 0, 2) / 2)) for n, jet in jets.items()}
-        return self._result(values, shape, single_precision(theta, q1, q2))
+        jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
+        single = single_precision(theta, q1, q2)
+        return self._given({n: finished(2 * np.arcsin(np.sqrt(np.clip(jet.value, 0, 2) / 2)), shape, single) for n, jet in jets.items()})
 
     def gap_at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """1 - C at the output for angles at the input, with full relative accuracy however small at uniform q (absolute at q1 != q2)."""
         q1, q2 = q_pair(q1, q2, q)
-        jets, shape = self._at_angle(theta, q1, q2)
-        return self._result({n: jet.value for n, jet in jets.items()}, shape, single_precision(theta, q1, q2))
-
-    def _at_angle(self, theta: Any, q1: Any, q2: Any) -> tuple[dict[Node, Jet], tuple[int, ...]]:
-        angles = self._values(theta, angle_array, "theta")
-        gap = {node: Gap.of(2 * np.sin(value / 2) ** 2, 2 * np.cos(value / 2) ** 2) for node, value in angles.items()}
-        return self._jets(gap, q1, q2, 0)
+        jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
+        single = single_precision(theta, q1, q2)
+        return self._given({n: finished(jet.value, shape, single) for n, jet in jets.items()})
 
     def derivative(self, n: int = 1) -> CMapDerivative:
         """The n-th derivative in c (in a common change of all inputs' c, where there are several)."""
@@ -176,7 +161,9 @@ class CMap(KernelMap):
 
     def series(self, n: int, q: Any = 1) -> Any:
         """Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q. Returns: an array of n numbers."""
-        jets, _ = self._jets({node: np.asarray(1.0) for node in self.inputs}, self._values(q, one_q, "q"), None, series_length(n) - 1)
+        jets, _ = self._jets(
+            {node: np.asarray(1.0) for node in self.inputs}, per_input(self.inputs)(q, one_q, "q"), None, series_length(n) - 1
+        )
         out = {}
         for node, jet in jets.items():
             b = -np.array([float(np.asarray(a)) for a in jet.coefficients])
@@ -205,24 +192,24 @@ class CMap(KernelMap):
             return self._given({node: Enclosure.of(1 - value).checked(f"{self!r} at {node}") for node, value in found.items()})
 
     def table(self, q1: Any = None, q2: Any = None, tolerance: float = 1e-14, *, q: Any = None) -> Table:
-        """C at fixed q values as a :class:`kcalc.matrices.tables.Table`: evaluated a million times in about 20 ms, with an error bound.
+        """C at fixed q values as a :class:`kcalc.fields.tables.Table`: evaluated a million times in about 20 ms, with an error bound.
 
         All inputs share one c value. Raises: KcalcError for several outputs, and for q values that are not single numbers.
         """
-        from ..matrices.tables import tabulate
+        from ..fields.tables import tabulate
 
-        output = self._one_output("tables")
+        output = one_output(self, "tables")
         q1, q2 = q_pair(q1, q2, q)
-        first, second = read_pair(lambda given, what: self._values(given, lambda v: np.asarray(one_q(v, what)), what), q1, q2)
+        first, second = read_pair(lambda given, what: per_input(self.inputs)(given, lambda v: np.asarray(one_q(v, what)), what), q1, q2)
         return tabulate(GapAt(self, first, second, output), one_number(tolerance, "tolerance"), self.name)  # type: ignore[arg-type]
 
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
         """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order; none for the identity map."""
         from ..foundation.rootfinding import sign_changes
 
-        self._one_output("fixed points")
+        one_output(self, "fixed points")
         slope = self.derivative(1)
-        self._values(q, one_q, "q")
+        per_input(self.inputs)(q, one_q, "q")
 
         def excess(theta: Array) -> Array:
             return 2 * np.sin(theta / 2) ** 2 - self.gap_at_angle(theta, q)
@@ -303,11 +290,10 @@ class CMapDerivative(MapDerivative):
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The derivative at c, same arguments and shapes as the map."""
         q1, q2 = q_pair(q1, q2, q)
-        gap = {node: Gap.from_cosine(value) for node, value in self.base._values(c, cosine_array, "c").items()}
-        jets, shape = self.base._jets(gap, q1, q2, self.order)
+        jets, shape = self.base._jets(gaps_at(self.base.inputs, c), q1, q2, self.order)
         factor = float(sp.factorial(self.order))
         values = {n: (-jet.coefficients[self.order] if self.order else 1 - jet.value) * factor for n, jet in jets.items()}
-        return self.base._result(values, shape, single_precision(c, q1, q2))
+        return self.base._given({n: finished(value, shape, single_precision(c, q1, q2)) for n, value in values.items()})
 
 
 class QMap(KernelMap):
@@ -318,7 +304,7 @@ class QMap(KernelMap):
         """Q per output as a jet of the given order in a common change of all input q values."""
 
     def _evaluate(self, q: Any, order: int) -> Any:
-        given = self._values(q, q_array, "q")
+        given = per_input(self.inputs)(q, q_array, "q")
         shape = np.broadcast_shapes(*(a.shape for a in given.values()))
         factor = float(sp.factorial(order))
         out = {n: finished(jet.coefficients[order] * factor, shape, single_precision(q)) for n, jet in self.values(given, order).items()}
@@ -335,7 +321,7 @@ class QMap(KernelMap):
     def series(self, n: int, q: Any = 1) -> Any:
         """Taylor coefficients a_0 ... a_{n-1} of Q about q: Q(q + t) = sum_k a_k t^k. Returns: an array of n numbers, n <= 101."""
         order = derivative_order(series_length(n) - 1)
-        jets = self.values(self._values(q, lambda v: np.asarray(one_q(v)), "q"), order)
+        jets = self.values(per_input(self.inputs)(q, lambda v: np.asarray(one_q(v)), "q"), order)
         return self._given({node: np.array([float(np.asarray(a)) for a in jet.coefficients]) for node, jet in jets.items()})
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
@@ -351,20 +337,20 @@ class QMap(KernelMap):
         return self._given({node: Enclosure.of(value).checked(f"{self!r} at {node}") for node, value in balls.items()})
 
     def table(self, low: float = 1e-3, high: float = 1e3, tolerance: float = 1e-13) -> QTable:
-        """Q for low <= q <= high, all inputs' q value, as a :class:`~kcalc.matrices.tables.QTable` of relative error ``tolerance``.
+        """Q for low <= q <= high, all inputs' q value, as a :class:`~kcalc.fields.tables.QTable` of relative error ``tolerance``.
 
         Raises: KcalcError for several outputs, unless 0 < low < high, and for too rough a Q.
         """
-        from ..matrices.tables import tabulate_q
+        from ..fields.tables import tabulate_q
 
-        self._one_output("tables")
+        one_output(self, "tables")
         return tabulate_q(self, float(one_q(low, "low")), float(one_q(high, "high")), one_number(tolerance, "tolerance"), self.name)
 
     def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
         """The isolated solutions of Q(q) = q in [low, high], in increasing order; none where every q is fixed."""
         from ..foundation.rootfinding import finite_part, sign_changes
 
-        self._one_output("fixed points")
+        one_output(self, "fixed points")
 
         def excess(log_q: Array) -> Array:
             with np.errstate(over="ignore"):

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..fields import NUMPY
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.real_numbers import floats
 from ..foundation.rootfinding import finite_part
 from . import titles as plot_claims
 from .curves import activations, c_maps, q_maps
@@ -26,7 +26,7 @@ def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUE
     Raises: KcalcError for another number of Axes or of q values.
     """
     try:
-        values = tuple(float(value) for value in np.atleast_1d(NUMPY.number(q)))
+        values = tuple(float(value) for value in np.atleast_1d(floats(q)))
     except (TypeError, ValueError):
         raise KcalcError(f"a card shows C at one to four positive q values, got {glimpse(q)}") from None
     if not 1 <= len(values) <= 4 or not all(value > 0 for value in values):

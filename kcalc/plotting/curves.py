@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..fields.arguments import one_q, q_pair
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import items, mapping, text, whole
 from ..foundation.printing import marked
+from ..foundation.real_numbers import one_q, q_pair
 from ..foundation.rootfinding import sign_changes
 from . import axis_names
 from . import titles as plot_claims

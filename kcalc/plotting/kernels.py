@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..fields.arguments import q_pair
 from ..foundation.printing import marked
+from ..foundation.real_numbers import q_pair
 from . import axis_names
 from . import titles as plot_claims
 from .frame import GREY, PALETTE, STYLES, axes, finish, line_look, plain_ticks

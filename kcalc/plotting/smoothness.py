@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..fields.arguments import real_array
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.real_numbers import real_array
 from . import axis_names
 from . import titles as plot_claims
 from .frame import GREY, PALETTE, STYLES, axes, finish

@@ -22,12 +22,15 @@ SMOOTH = ("tanh", "erf", "gelu", "softplus", "swish", "sigmoid", "sin")
 RECTIFIED = ("relu", "relu", "leaky_relu", "abs", "abrelu", "identity")
 WIDTHS = (4, 8, 12)
 SIDE = 4
-KINDS = ("dense", "finite", "image", "finite", "tokens", "formal", "image", "finite", "symbols", "wild", "dense", "image")
+KINDS = (
+    "dense", "finite", "image", "finite", "tokens", "formal", "image", "finite", "symbols", "wild", "dense", "image", "attention",
+    "finite", "tokens", "attention",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network, the kind of its moves and what it is asked at: c values by input, q of both inputs."""
+    """A network, the kind of its moves and what it is asked at: c values by input, q of both inputs, the number of tokens."""
 
     name: str
     kind: str
@@ -35,6 +38,7 @@ class Case:
     c: dict[Any, float]
     q1: float
     q2: float
+    tokens: int | None = None
 
 
 @dataclass
@@ -74,6 +78,32 @@ class Grower:
         node = f"n{len(self.steps)}"
         self.steps.append((node, L.Input(None if symbolic else width, shape), ()))
         self.width[node], self.sides[node], self.here = width, shape, node
+        if self.kind == "attention":
+            self.embedded()
+
+    def embedded(self) -> None:
+        """Embeddings of tokens, and where they stand."""
+        rng, width = self.rng, self.rng.choice(WIDTHS)
+        if rng.random() < 0.8:
+            self.put(L.Embedding(width, rng.choice([None, 50]), rng.choice([1, 0.5])), self.here, width=width)
+        if rng.random() < 0.8:
+            kind = rng.choice(["learned", "learned", "constant", "sinusoidal"])
+            self.put(L.Positions(kind, rng.choice([1, sp.Rational(1, 2)])), self.here)
+
+    def attended(self) -> None:
+        """A residual branch of attention; masks, rotary embeddings and ALiBi, which tell tokens apart, are rare."""
+        entry, rng, width = self.here, self.rng, self.width[self.here]
+        options: dict[str, Any] = {"heads": 2, "key_width": width // 2}
+        if rng.random() < 0.3:
+            options["scale"] = rng.choice(["linear", 0.25])
+        if rng.random() < 0.3:
+            options["identity"], options["centre"] = rng.choice([(1, 0), (0, 1), (0.5, 1)])
+        if rng.random() < 0.4:
+            options |= rng.choice([{"causal": True}, {"rotary": 10000.0}, {"alibi": True}])
+        reads = [self.affine(entry, width) for _ in range(3)] if rng.random() < 0.9 else [entry] * 3
+        branch = self.affine(self.put(L.Attend(**options), *reads), width)
+        if rng.random() < 0.8:
+            self.put(L.Sum(rng.choice([None, [0.6, 0.8]])), entry, branch)
 
     def activation(self) -> Any:
         """An activation that suits the kind."""
@@ -151,6 +181,13 @@ class Grower:
         if self.sides[left] == self.sides[right]:
             self.put(L.Product(), left, right)
 
+    def gated(self) -> None:
+        """A gated unit of two maps."""
+        entry = self.here
+        value, gate = self.affine(entry, 8), self.affine(entry, 8)
+        if self.sides[value] == self.sides[gate]:
+            self.put(L.GatedUnit(self.activation()), value, gate)
+
     def joined(self) -> None:
         """A concatenation of a feature map with a branch."""
         entry = self.here
@@ -225,7 +262,11 @@ def covering(seed: int) -> kc.Network:
     if rng.random() < 0.95:
         grower.affine(first)
     moves = [Grower.layered] * 5 + [Grower.residual] * 4 + [Grower.passed, Grower.norm, Grower.joined]
-    moves += [Grower.gate] * (kind != "finite") + [Grower.places] * (3 if kind in ("image", "tokens") else 0)
+    moves += [Grower.gate] * (kind != "finite") + [Grower.gated] * (kind in ("dense", "wild", "attention"))
+    moves += [Grower.attended] * (5 if kind == "attention" else 0)
+    moves += [Grower.places] * (3 if kind in ("image", "tokens") else 0)
+    if kind == "attention":
+        grower.attended()
     for _ in range(rng.randint(2, 5)):
         rng.choice(moves)(grower)
         if rng.random() < (0.35 if kind == "wild" else 0.04):
@@ -253,4 +294,5 @@ def numbered(number: int) -> Case:
     network = covering(number)
     c = {node: rng.choice([-1.0, 0.0, 0.3, 0.9, 1.0, round(rng.uniform(-1, 1), 3)]) for node in network.inputs}
     q1, q2 = rng.choice([(1.0, 1.0), (1.0, 1.0), (0.5, 2.0), (3.0, 3.0), (1.0, 0.04)])
-    return Case(f"covering {number}", KINDS[number % len(KINDS)], network, c, q1, q2)
+    kind = KINDS[number % len(KINDS)]
+    return Case(f"covering {number}", kind, network, c, q1, q2, rng.choice([1, 3, 16]) if kind == "attention" else None)

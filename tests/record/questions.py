@@ -58,6 +58,11 @@ def assumed(result: Any) -> Answer:
     return {"assumptions": [str(a) for a in result.assumptions]}
 
 
+def over(case: Case) -> dict[str, int]:
+    """The argument that says how many tokens there are, for networks with attention."""
+    return {} if case.tokens is None else {"tokens": case.tokens}
+
+
 def by_output(net: kc.Network, value: Any) -> dict[str, Any]:
     """{output: value}, however many outputs there are."""
     found = value if isinstance(value, dict) else {net.outputs[0]: value}
@@ -81,7 +86,7 @@ def c_map(case: Case, assume: bool = False) -> Any:
             out[f"angle.{node}"] = number(1 - np.asarray(value), 1e12)
         return out
 
-    return lambda: kc.c_map(net, assume_independent=assume), call
+    return lambda: kc.c_map(net, assume_independent=assume, **over(case)), call
 
 
 def c_map_assumed(case: Case) -> Any:
@@ -92,24 +97,35 @@ def q_map(case: Case) -> Any:
     net = case.network
 
     def call(Q: Any) -> Answer:
-        values = kc.q_values(net, case.q1)
+        values = kc.q_values(net, case.q1, **over(case))
         answers = {f"Q.{node}": number(value, 10) for node, value in by_output(net, Q(case.q1)).items()}
         slopes = (
             {f"Q'.{node}": number(v, 1000) for node, v in by_output(net, Q.derivative()(case.q1)).items()} if len(net.inputs) == 1 else {}
         )
         return assumed(Q) | answers | slopes | {f"q.{node}": number(v, 10) for node, v in values.items()}
 
-    return lambda: kc.q_map(net), call
+    return lambda: kc.q_map(net, **over(case)), call
 
 
 def means(case: Case) -> Any:
     """q, c and the channel mean of every node."""
 
     def call(_: Any) -> Answer:
-        found = kc.node_values(case.network, case.c, case.q1, case.q2)
+        found = kc.node_values(case.network, case.c, case.q1, case.q2, **over(case))
         return {k: v for node, values in found.items() for k, v in numbers(tuple(values), str(node), 100).items()}
 
     return lambda: None, call
+
+
+def token_cosines(case: Case) -> Any:
+    """The map of the cosine of two tokens."""
+    net = case.network
+
+    def call(R: Any) -> Answer:
+        found = by_output(net, R(0.3)) | {f"{node}'": value for node, value in by_output(net, R.derivative()(0.3)).items()}
+        return assumed(R) | numbers(found, "R", 1000)
+
+    return lambda: kc.token_map(net, case.tokens), call
 
 
 def enclosure(case: Case) -> Any:
@@ -146,7 +162,7 @@ def tangent(case: Case, **options: Any) -> Any:
             out[f"layer.{node}"] = number(value, 100)
         return out
 
-    return lambda: kc.ntk(net, **options), call
+    return lambda: kc.ntk(net, **over(case), **options), call
 
 
 def tangent_standard(case: Case) -> Any:
@@ -188,7 +204,7 @@ def gradients(case: Case) -> Any:
     def call(found: Any) -> Answer:
         return assumed(found) | numbers(found.to_dict(), "gradients", 100)
 
-    return lambda: kc.gradients(net, q=case.q1, output=net.outputs[0]), call
+    return lambda: kc.gradients(net, q=case.q1, output=net.outputs[0], **over(case)), call
 
 
 def unbiased(case: Case) -> kc.Network:
@@ -277,7 +293,7 @@ QUESTIONS: dict[str, Question] = {
     "ntk": tangent, "ntk standard": tangent_standard, "ntk formula": tangent_formula, "positions": positions,
     "positions delta": positions_delta, "gradients": gradients, "slopes": slopes, "slopes weighted": slopes_weighted, "maxima": maxima,
     "scaling": scaling, "moments": moments, "fluctuations": fluctuations, "smoothness": smoothness,
-    "smoothness normalised": smoothness_normalised, "shaping": shaping,
+    "smoothness normalised": smoothness_normalised, "shaping": shaping, "token cosines": token_cosines,
 }  # fmt: skip
 DEAR = {"enclosure", "formulas", "ntk formula", "shaping"}  # asked of small networks alone
 
@@ -286,6 +302,8 @@ def asked(case: Case, name: str) -> bool:
     """Whether a network is asked a question."""
     if name.startswith("positions"):
         return case.kind in ("image", "tokens", "wild")
+    if name == "token cosines":
+        return case.tokens is not None
     return name not in DEAR or len(case.network) <= SMALL
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from ...fields.arguments import cosine_array, one_number, one_q
 from ...foundation.errors import KcalcError, unknown
 from ...foundation.plain_arguments import choice, is_key
-from ...foundation.printing import Tabled, marked
+from ...foundation.printing import Rows, Shown, filled_columns, marked
 from ...maps.maps import Approximable, Assumption
 from ...network.compose import require_network
 from ...network.network import Network
@@ -31,7 +30,6 @@ Node = Hashable
 WEIGHTS = ("gaussian", "orthogonal")
 LARGE = 0.25
 LEAST, MOST = 1e-60, 1e60  # q values of inputs
-MOST_ROWS = 40
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Fluctuation:
 
 
 @dataclass(frozen=True, repr=False)
-class Fluctuations(Tabled, Approximable):
+class Fluctuations(Shown, Approximable):
     """Variances of q values (and c values) over random weights, node by node, at finite widths.
 
     ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold at any
@@ -63,6 +61,7 @@ class Fluctuations(Tabled, Approximable):
     exact: bool
     assumptions: tuple[Assumption, ...]
     q: float
+    most = 40
 
     @property
     def out(self) -> Fluctuation:
@@ -94,27 +93,12 @@ class Fluctuations(Tabled, Approximable):
     def _frame(self) -> list[dict[str, Any]]:
         return [{"node": str(node)} | asdict(found) for node, found in self.nodes.items()]
 
-    @property
-    def rows(self) -> list[tuple[str, ...]]:
-        """A row of text per node; beyond MOST_ROWS nodes only the first and the last rows."""
-        rows = [(str(n), *(("" if v is None else f"{v:.6g}") for v in asdict(f).values())) for n, f in self.nodes.items()]
-        if len(rows) <= MOST_ROWS:
-            return rows
-        return [*rows[: MOST_ROWS // 2], (f"... {len(rows) - MOST_ROWS} more", *[""] * 5), *rows[-MOST_ROWS // 2 :]]
+    def _rows(self) -> Rows:
+        body = ((str(n), *(("" if v is None else f"{v:.6g}") for v in asdict(f).values())) for n, f in self.nodes.items())
+        return filled_columns([("node", "q", "Var q/q^2", "Var log q", "c", "Var c"), *body])
 
-    def __str__(self) -> str:
-        rows = [("node", "q", "Var q/q^2", "Var log q", "c", "Var c"), *self.rows]
-        columns = [i for i in range(6) if any(row[i] for row in rows[1:])]
-        sizes = {i: max(len(row[i]) for row in rows) for i in columns}
-        lines = ["  ".join(row[i].rjust(sizes[i]) if i else row[i].ljust(sizes[i]) for i in columns).rstrip() for row in rows]
-        rule = "-" * max(map(len, lines))
-        return "\n".join([lines[0], rule, *lines[1:], f"inputs: q = {self.q:.6g}"])
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{t}</th>" for t in ("node", "q", "Var q/q&sup2;", "Var log q", "c", "Var c"))
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
-        caption = f"<caption>inputs: q = {self.q:.6g}</caption>"
-        return f"<table>{caption}<tr>{head}</tr>{body}</table>"
+    def _below(self) -> list[str]:
+        return [f"inputs: q = {self.q:.6g}"]
 
     def __repr__(self) -> str:
         how = "exact" if self.exact else "leading order"

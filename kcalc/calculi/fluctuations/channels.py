@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import Any
 
 import numpy as np
 
@@ -131,7 +130,3 @@ class Channels:
         q, across = self.atoms[atom][0, 0], self.atoms[atom][0, 1]
         c = across / q
         return math.sqrt(q) * np.stack([z[:, 0], c * z[:, 0] + math.sqrt(max(0.0, 1 - c * c)) * z[:, 1]], axis=1)
-
-    def forget(self, f: Any) -> None:
-        """Drop the sampled channels of a function, to free memory."""
-        self._noise.pop(f, None)

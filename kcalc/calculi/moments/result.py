@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from ...fields import SYMPY
 from ...fields.arguments import as_number, symbolic_q
 from ...foundation.errors import KcalcError, unknown
 from ...foundation.plain_arguments import is_key, mapping
-from ...foundation.printing import Tabled
+from ...foundation.printing import Rows, Shown, filled_columns
 from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption
 from ...network.layers import Affine
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
-MOST_ROWS = 40
 NAMES = ("mean", "fourth", "variance")
 
 
@@ -64,7 +62,7 @@ def input_size(network: Network, q: Any, signature: str) -> InputSize:
 
 
 @dataclass(frozen=True, repr=False)
-class Moments(Tabled):
+class Moments(Shown):
     """Exact moments of a network at finite width, for one input.
 
     ``input`` has its ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 / channels.
@@ -84,6 +82,7 @@ class Moments(Tabled):
     refusal: str = ""
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     again: Callable[..., Moments] | None = field(default=None, compare=False)
+    most = 40
 
     @property
     def weights(self) -> dict[Node, Moment]:
@@ -153,24 +152,17 @@ class Moments(Tabled):
 
     # -- display -------------------------------------------------------------------------------------------------------------------------
 
-    @property
-    def rows(self) -> list[tuple[str, ...]]:
-        """One row of text per node: its name, layer, moments of |y|^2, and of |J|^2 for an Affine.
-
-        Of networks with more than MOST_ROWS nodes only the first and the last rows are kept.
-        """
-        names = list(self.nodes)
-        shown = names if len(names) <= MOST_ROWS else [*names[: MOST_ROWS // 2], None, *names[-MOST_ROWS // 2 :]]
-        return list(self._rows(shown, len(names)))
-
-    def _rows(self, shown: Sequence[Node | None], total: int) -> Iterator[tuple[str, ...]]:
-        for node in shown:
-            if node is None:
-                yield (f"... {total - MOST_ROWS} more", *[""] * 7)
-                continue
-            moment, weights = self.nodes[node], (self.jacobians or {}).get(node)
+    def _rows(self) -> Rows:
+        head = ("node", "layer", *(f"{name} |y|^{2 if name == 'mean' else 4}" for name in NAMES[:2]), "Var |y|^2")
+        rows = [(*head, "mean |J|^2", "mean |J|^4", "Var |J|^2")]
+        for node, moment in self.nodes.items():
+            weights = (self.jacobians or {}).get(node)
             jacobian = [weights.text(name) for name in NAMES] if weights is not None else [""] * 3
-            yield (str(node), type(self.network.layer(node)).__name__, *[moment.text(name) for name in NAMES], *jacobian)
+            rows.append((str(node), type(self.network.layer(node)).__name__, *[moment.text(name) for name in NAMES], *jacobian))
+        return filled_columns([row[:4] + row[5:7] for row in rows] if self.symbolic else rows)
+
+    def _below(self) -> list[str]:
+        return [f"input: {self.input}"]
 
     def _frame(self) -> list[dict[str, Any]]:
         def named(end: str, moment: Moment | None) -> dict[str, Any]:
@@ -178,22 +170,6 @@ class Moments(Tabled):
 
         weights = self.jacobians or {}
         return [{"node": str(n)} | named("of |y|^2", m) | named("of |J|^2", weights.get(n)) for n, m in self.nodes.items()]
-
-    def __str__(self) -> str:
-        head = ("node", "layer", *(f"{name} |y|^{2 if name == 'mean' else 4}" for name in NAMES[:2]), "Var |y|^2")
-        rows = [(*head, "mean |J|^2", "mean |J|^4", "Var |J|^2"), *self.rows]
-        columns = [i for i in range(8) if any(row[i] for row in rows[1:]) and not (self.symbolic and i in (4, 7))]
-        sizes = {i: max(len(row[i]) for row in rows) for i in columns}
-        lines = ["  ".join(row[i].ljust(sizes[i]) if i < 2 else row[i].rjust(sizes[i]) for i in columns).rstrip() for row in rows]
-        rule = "-" * max(map(len, lines))
-        return "\n".join([lines[0], rule, *lines[1:], f"input: {self.input}"])
-
-    def _repr_html_(self) -> str:
-        titles = ("node", "layer", "E|y|&sup2;", "E|y|&#8308;", "Var|y|&sup2;", "E|J|&sup2;", "E|J|&#8308;", "Var|J|&sup2;")
-        head = "".join(f"<th>{title}</th>" for title in titles)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
-        caption = f"<caption>input: {html.escape(str(self.input))}</caption>"
-        return f"<table>{caption}<tr>{head}</tr>{body}</table>"
 
     def __repr__(self) -> str:
         mean, relative = self.out.text("mean"), self.out.text("relative")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sympy as sp
 
-from ...foundation.printing import Tabled
+from ...foundation.printing import Rows, Shown
 from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption
 from ...network.network import Network
@@ -160,8 +160,8 @@ class WeightScaling:
         return f"WeightScaling({self.node!r}, {self.inputs} -> {self.outputs}, {self.taps} taps)"
 
 
-@dataclass(frozen=True, eq=False)
-class Scaling(Tabled):
+@dataclass(frozen=True, eq=False, repr=False)
+class Scaling(Shown):
     """The scaling calculus of a network at initialisation [Scaling].
 
     ``tensors``: {node: f, b, zeta}; ``weights``: {Affine: gamma}; ``biases``: {Affine with a bias:
@@ -179,6 +179,7 @@ class Scaling(Tabled):
     reference_level: Level
     violations: tuple[Assumption, ...]
     notes: tuple[Assumption, ...]
+    most = 30
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -241,15 +242,16 @@ class Scaling(Tabled):
     def _frame(self) -> list[dict[str, Any]]:
         return [{"node": str(node)} | weight.to_dict() for node, weight in self.ordered()]
 
-    def __str__(self) -> str:
-        from .tables import text
+    def _rows(self) -> Rows:
+        from .tables import rows
 
-        return text(self)
+        return rows(self)
 
-    def _repr_html_(self) -> str:
-        from .tables import page
+    def _below(self) -> list[str]:
+        from .tables import MOST, violation_lines
 
-        return page(self)
+        found = violation_lines(self)[:MOST]
+        return ["", "violated assumptions:", *found] if found else []
 
     def __repr__(self) -> str:
         count = f"{len(self.weights)} weight{'s' * (len(self.weights) != 1)}"

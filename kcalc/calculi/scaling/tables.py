@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
 from typing import Any
 
 from .levels import Level, one_value, quotient
@@ -13,17 +11,14 @@ HEAD = ("weight", "extents", "E W^2", "gamma", "gamma/ref", "correction")
 
 
 def rows(scaling: Any) -> list[tuple[str, ...]]:
-    """The table without its head: at most ``MOST`` rows, and one with the number left out."""
+    """The table: its head, and a row per group of weights that are equal but for their names."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for _, weight in scaling.ordered():
         cells = (_extents(weight), _shown(weight.variance), _level(weight.gamma_level), *map(_shown, (weight.relative, weight.correction)))
         groups.setdefault(cells, []).append(weight)
     differs = _differs(scaling)
-    out = [(_names(found), *cells, *((_range(found),) if differs else ())) for cells, found in groups.items()]
-    if len(out) > MOST:
-        left = len(out) - MOST
-        out = [*out[: MOST // 2], (f"... {left} rows ...", *[""] * (len(out[0]) - 1)), *out[-(MOST - MOST // 2) :]]
-    return out
+    body = ((_names(found), *cells, *((_range(found),) if differs else ())) for cells, found in groups.items())
+    return [(*HEAD, "nu") if differs else HEAD, *body]
 
 
 def _names(found: list[Any]) -> str:
@@ -38,11 +33,6 @@ def _range(found: list[Any]) -> str:
         return "-"
     low, high = _level(known[0]), _level(known[-1])
     return low if low == high else f"{low} .. {high}"
-
-
-def head(scaling: Any) -> tuple[str, ...]:
-    """The names of the columns."""
-    return (*HEAD, "nu") if _differs(scaling) else HEAD
 
 
 def _differs(scaling: Any) -> bool:
@@ -74,27 +64,3 @@ def violation_lines(scaling: Any) -> list[str]:
     for violation in scaling.violations:
         grouped.setdefault(violation.text, []).append(str(violation.node))
     return [f"{text} ({nodes[0] if len(nodes) == 1 else f'{nodes[0]} and {len(nodes) - 1} more'})" for text, nodes in grouped.items()]
-
-
-def text(scaling: Any) -> str:
-    """Aligned text: the table, then the violated assumptions."""
-    lines = aligned([head(scaling), *rows(scaling)])
-    found = violation_lines(scaling)
-    return "\n".join([*lines, *(["", "violated assumptions:"] if found else []), *(f"  {line}" for line in found[:MOST])])
-
-
-def aligned(given: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines with columns padded to equal width, the first two aligned left."""
-    widths = [max(len(row[i]) for row in given) for i in range(len(given[0]))]
-    return [
-        "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in given
-    ]
-
-
-def page(scaling: Any) -> str:
-    """The table and the violated assumptions as HTML."""
-    names = "".join(f"<th>{html.escape(name)}</th>" for name in head(scaling))
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(scaling))
-    found = "".join(f"<li>{html.escape(line)}</li>" for line in violation_lines(scaling)[:MOST])
-    return f"<table><tr>{names}</tr>{body}</table>" + (f"<p>violated assumptions</p><ul>{found}</ul>" if found else "")

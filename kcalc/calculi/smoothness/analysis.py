@@ -18,9 +18,9 @@ from ...network.primitives import Mix, Reshape
 from ..checks import refuse_displaced, refuse_other_sizes
 from ..widths import with_widths
 from .hypotheses import hypotheses
-from .logs import NONE, log
+from .logs import NONE, Gain, log
 from .losses import loss_of
-from .lower import Backward, Gain, backward
+from .lower import backward
 from .normalisers import positive_number
 from .parameters import Choices, ParameterSet, check_nodes, of_node
 from .result import LayerBound, Smoothness
@@ -118,8 +118,7 @@ def smoothness(
     cuts = [node for node in wide.cut_nodes() if node == target or wide.operations_of(node)[-1].primitive is not None]
     rules = Upper(count, choices, positive_number(of_node(epsilon, None, 1.0), "epsilon"), frozenset(cuts))
     bounds = interpret(wide, rules, {node: bound for node, (bound, _, _) in data.items()})
-    back = Backward(bounds, rules.sets, rules.slopes, frozenset(cuts), rules.epsilon)
-    gains, pieces = backward(wide, target, back, cuts)
+    gains, pieces = backward(wide, target, rules.gains, cuts)
     grams = {node: gram for node, (_, _, gram) in data.items()}
     layers = {node: _layer(wide, node, rules, bounds, gains, grams, count) for node in rules.sets}
     residual = _residual(chosen_loss, level, targets, bounds[target], count)

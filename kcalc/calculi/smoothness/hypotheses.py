@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...network.network import Network
-from .logs import NONE
+from .logs import NONE, Gain
 from .losses import Loss
-from .lower import Gain
 from .upper import Upper
 
 Node = Hashable

@@ -7,12 +7,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 Log = Any
 NONE = -math.inf
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Logs of bounds of the singular values of a Jacobian."""
+
+    smallest: float
+    largest: float
+
+    def __mul__(self, other: Gain) -> Gain:
+        return Gain(self.smallest + other.smallest, self.largest + other.largest)
+
+
+ONE, NOTHING = Gain(0.0, 0.0), Gain(NONE, NONE)
 
 
 def log(value: float) -> float:

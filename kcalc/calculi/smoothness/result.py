@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -10,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...fields.arguments import one_number
 from ...foundation.errors import KcalcError
-from ...foundation.printing import Tabled
+from ...foundation.printing import Shown, text_table
 from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption
 from ...network.network import Network
 from .hypotheses import Hypothesis
-from .logs import NONE, number, plus, shown
+from .logs import NONE, Gain, number, plus, shown
 from .losses import Loss
-from .lower import Gain, Piece
+from .lower import Piece
 from .parameters import ParameterSet
 from .upper import Bound
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
-_ROWS = 20
 _HEAD = ("layer", "|W|", "|DP|", "|Df|", "sigma(J) >=", "|J| <=", "part of lambda")
 
 
@@ -58,7 +56,7 @@ class LayerBound:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Smoothness(Tabled):
+class Smoothness(Shown):
     """Bounds of F, parameters -> outputs on the data (Frobenius norms), and of the loss, over the parameter set of ``assumptions``.
 
     It prints a table of the Affine layers. Upper bounds: of the spectral norm ``|W|`` of the weights, and of the operator norms ``|DP|`` of
@@ -82,6 +80,7 @@ class Smoothness(Tabled):
     rough: Mapping[Node, str]
     hypotheses: tuple[Hypothesis, ...]
     notes: tuple[Assumption, ...]
+    most = 20
 
     # -- upper bounds ----------------------------------------------------------------------------------------------------------------
 
@@ -238,18 +237,16 @@ class Smoothness(Tabled):
         return self.to_dict()["layers"]
 
     def _rows(self) -> list[tuple[str, ...]]:
-        rows = [
+        body = [
             (
                 str(n), f"{one.set.spectral:.4g}", f"{one.set.first:.4g}", shown(one.own), shown(one.gain.smallest),
                 shown(one.gain.largest), shown(one.part),
             )
             for n, one in self.layers.items()
         ]  # fmt: skip
-        if len(rows) <= _ROWS:
-            return rows
-        return [*rows[: _ROWS // 2], (f"... {len(rows) - _ROWS} more", *[""] * 6), *rows[-_ROWS // 2 :]]
+        return [_HEAD, *body]
 
-    def _summary(self) -> list[tuple[str, str]]:
+    def _below(self) -> list[str]:
         out = self.bounds[self.output]
         lines = [(f"Lipschitz in {node}", shown(float(v))) for node, v in out.inputs.items()]
         lines += [("|DF| <=", shown(float(out.slope[0]))), ("lambda(DF) >=", shown(self.log_regularity))]
@@ -257,25 +254,8 @@ class Smoothness(Tabled):
         beta = self._value_or_none("log_beta")
         lines += [("beta", "none" if beta is None else shown(beta)), ("step size <", "none" if beta is None else shown(math.log(2) - beta))]
         pl = "none" if self.pl_constant is None else f"{self.pl_constant:.5g}"
-        return [*lines, (f"PL constant, {self.loss.name}", pl)]
-
-    def __str__(self) -> str:
-        rows = [_HEAD, *self._rows()]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-        lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))) for r in rows]
-        summary = self._summary()
-        wide = max(len(name) for name, _ in summary)
-        lines += ["", *(f"{name.ljust(wide)}  {value}" for name, value in summary), "", *map(str, self.hypotheses)]
-        return "\n".join(line.rstrip() for line in lines)
-
-    def _repr_html_(self) -> str:
-        def row(cells: tuple[str, ...], tag: str = "td") -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-        table = row(_HEAD, "th") + "".join(map(row, self._rows()))
-        summary = "".join(map(row, self._summary()))
-        notes = "".join(f"<li>{html.escape(str(h))}</li>" for h in self.hypotheses)
-        return f"<table>{table}</table><table>{summary}</table><ul>{notes}</ul>"
+        lines += [(f"PL constant, {self.loss.name}", pl)]
+        return ["", *text_table(lines).splitlines(), "", *map(str, self.hypotheses)]
 
     def __repr__(self) -> str:
         out = self.bounds[self.output]

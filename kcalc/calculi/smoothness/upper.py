@@ -33,7 +33,7 @@ from ...maps.maps import Assumption
 from ...network import primitives as P
 from ...network.compose import no_rule
 from .activation_bounds import activation_bounds
-from .logs import NONE, Log, largest_eigenvalue, log, number, plus, root_sum_square
+from .logs import NONE, ONE, Gain, Log, largest_eigenvalue, log, number, plus, root_sum_square
 from .normalisers import BatchNormalisation
 from .parameters import Choices, ParameterSet, parameter_set
 from .windows import affine_window, pool_norms
@@ -82,7 +82,8 @@ class Upper:
 
     ``examples``: their number; ``epsilon``: that of BatchNorm; ``cuts``: nodes that every path
     crosses. Filled in by the rules: ``sets``, {Affine: its parameters}; ``rough``, {node: the
-    reason why its derivative is not Lipschitz}; ``slopes``, {Nonlinear: bound of |phi'|}.
+    reason why its derivative is not Lipschitz}; ``gains``, {node: bounds of its own Jacobian in
+    each of its inputs}.
     """
 
     examples: int
@@ -91,13 +92,14 @@ class Upper:
     cuts: frozenset[Node]
     sets: dict[Node, ParameterSet] = field(default_factory=dict)
     rough: dict[Node, str] = field(default_factory=dict)
-    slopes: dict[Node, float] = field(default_factory=dict)
+    gains: dict[Node, tuple[Gain, ...]] = field(default_factory=dict)
     notes: list[Assumption] = field(default_factory=list)
 
     def rule(self, op: P.Primitive, node: Node, inputs: list[Bound]) -> Bound:
         """The bound a primitive emits."""
         with np.errstate(invalid="ignore"):  # 0 times infinity, where weights are all 0 after a kink
             found = self._rule(op, node, inputs)
+        self.gains.setdefault(node, (ONE,) * len(inputs))
         bend = np.where(np.isnan(found.bend), math.inf, found.bend)
         bound = replace(found, bend=bend, spectral=np.minimum(found.spectral, found.size))
         return replace(bound, own={node: bound.slope}) if node in self.cuts and bound.own else bound
@@ -135,6 +137,7 @@ class Upper:
         fresh = first + spectral
         own[node] = root_sum_square([fresh, rows / 2]) if p.trained_bias else fresh
         curve = largest_eigenvalue(log(p.second) + spectral, first + slope, w + bend)
+        self.gains[node] = (Gain(log(p.least) if taps == 1 else NONE, w + step),)
         gains = {source: value + step + w for source, value in z.inputs.items()}
         return Bound(plus(w + size, offset), plus(w + spectral, offset), own, curve, gains, op.features, locations)
 
@@ -149,7 +152,8 @@ class Upper:
             value, slope, curve = self._local(phi, node, reach)
         elif math.isinf(curve) and math.isfinite(reach):
             curve = activation_bounds(phi, reach).curvature
-        self.slopes[node] = slope
+        least = known.least_slope if known.least_slope >= 1e-6 else activation_bounds(phi, rounded_up(reach)).least_slope
+        self.gains[node] = (Gain(log(least), log(slope)),)
         moves = np.isfinite(z.slope).any()
         if math.isinf(curve) and moves:
             self.rough[node] = _why_rough(phi)
@@ -180,22 +184,23 @@ class Upper:
     @_rule.register
     def _(self, op: P.Mix, node: Node, inputs: list[Bound]) -> Bound:
         weights = [log(abs(float(w))) for w in op.weights]
+        self.gains[node] = tuple(Gain(w, w) for w in weights)
         if len(inputs) == 1:
             return scaled(inputs[0], weights[0])
         return _joined([scaled(z, w) for z, w in zip(inputs, weights, strict=True)], plus, inputs[0].channels)
 
     @_rule.register
     def _(self, op: P.Join, node: Node, inputs: list[Bound]) -> Bound:
+        if len(inputs) > 1:
+            self.gains[node] = (Gain(NONE, 0.0),) * len(inputs)
         return _joined(inputs, lambda *logs: root_sum_square(logs), sum(z.channels for z in inputs))
 
     @_rule.register
-    def _(self, op: P.Mask, node: Node, inputs: list[Bound]) -> Bound:
-        self.notes.append(Assumption(node, "dropout is the identity, as in evaluation", "convention"))
-        return inputs[0]
-
-    @_rule.register
-    def _(self, op: P.Reshape, node: Node, inputs: list[Bound]) -> Bound:
+    def _(self, op: P.Mask | P.Reshape, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
+        if isinstance(op, P.Mask):
+            self.notes.append(Assumption(node, "dropout is the identity, as in evaluation", "convention"))
+            return z
         return replace(z, spectral=z.size, channels=z.channels * z.places, locations=None)
 
     @_rule.register
@@ -203,7 +208,8 @@ class Upper:
         if isinstance(op, P.Blend) and op.matrix is not None:
             raise no_rule("smoothness bounds", op, node)
         (z,) = inputs
-        norm, _, locations = pool_norms(op, node, z.locations)
+        norm, least, locations = pool_norms(op, node, z.locations)
+        self.gains[node] = (Gain(log(least), log(norm)),)
         if isinstance(op, P.Max) and np.isfinite(z.slope).any():
             self.rough[node] = "maximum pooling has kinks where two entries are equal, so its derivative is not Lipschitz; use mean pooling"
             z = replace(z, bend=np.full(2, math.inf))
@@ -213,6 +219,7 @@ class Upper:
         rows = self.examples * z.places
         bounds = BatchNormalisation(self.epsilon).bounds(z.channels, rows)
         first = log(bounds.first)
+        self.gains[node] = (Gain(NONE, log(self.epsilon) / -2),)
         self.notes.append(
             Assumption(node, f"batch statistics over all examples, epsilon = {self.epsilon:g}, no gain or offset", "convention")
         )
@@ -239,6 +246,11 @@ def _joined(parts: list[Bound], add: Any, channels: int) -> Bound:
         add(*[z.size for z in parts]), add(*[z.spectral for z in parts]), tables([z.own for z in parts]), add(*[z.bend for z in parts]),
         tables([z.inputs for z in parts]), channels, parts[0].locations,
     )  # fmt: skip
+
+
+def rounded_up(reach: float) -> float:
+    """A reach rounded up to a power of 2^(1/4), so that similar layers share one cached bound."""
+    return 2.0 ** (math.ceil(4 * math.log2(reach)) / 4) if 0 < reach < 1e60 else reach
 
 
 def _why_rough(phi: Any) -> str:

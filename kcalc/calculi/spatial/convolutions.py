@@ -16,6 +16,7 @@ from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...network import primitives as P
 from ..atoms import Atom, Pair
+from ..channel_statistics import grouped
 from ..channels import Channels
 from ..kernel import LOCATIONS, Kernel
 from ..second_moments import Moments
@@ -89,7 +90,7 @@ class Convolutions:
             self.kernel.note(node, LOCATIONS if self.weights.delta else DENSE, "convention")
             if self.weights.delta and self.weights.tangent:
                 self.kernel.note(node, CENTRE, "convention")
-        gaussian = self.kernel.statistics.grouped(op, node, below)
+        gaussian = grouped(self.kernel.statistics, op, node, below)
         weight = self.kernel.field.number(op.sigma_w) ** 2 / window.taps
         extra = self._constant(op, node, below, gaussian)
         q1, q2, gap = self.convolved(below, window, weight, extra, node)

@@ -26,7 +26,7 @@ from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...network import primitives as P
 from ..atoms import Atom, Pair
-from ..channel_statistics import Ledger, Statistics
+from ..channel_statistics import Ledger, Statistics, check_groups
 from ..channels import Channels
 from ..checks import check_several, check_variance
 from ..freshness import Algebra
@@ -140,7 +140,7 @@ class LocationKernel:
         # one channel of a given image suffices for statistics over locations
         if not all(t.atom.raw for pair in below.pairs for t in pair.terms):
             check_several(op, node)
-        self.kernel.statistics.check_groups(op, node, below)
+        check_groups(self.kernel.ledger, op, node, below)
         mean1, mean2 = self.kernel.statistics.means(below, node)
         q1, q2, _ = self.kernel.whole(below)
         sides = []

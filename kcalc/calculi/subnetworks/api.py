@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import truth
-from ...foundation.printing import Tabled, html_table, text_table
+from ...foundation.printing import Shown
 from ...network.network import Network
 from ...network.primitives import Post, owner
 from .forward import Bounds, ForwardSlope
@@ -26,10 +25,9 @@ __all__ = [
 ]  # fmt: skip
 
 Node = Hashable
-SHOWN = 12
 
 
-class Subnetworks(tuple[Subnetwork, ...], Tabled):
+class Subnetworks(tuple[Subnetwork, ...], Shown):
     """Subnetworks of a network in the order of their exits, a tuple that can be drawn.
 
     ``permissive``: the reading, see :func:`subnetworks`; ``warning``: depth that the strict reading
@@ -38,6 +36,7 @@ class Subnetworks(tuple[Subnetwork, ...], Tabled):
 
     network: Network
     permissive: bool
+    most = 12
 
     def __new__(cls, items: Iterable[Subnetwork], network: Network, permissive: bool) -> Subnetworks:
         made = super().__new__(cls, items)
@@ -70,7 +69,7 @@ class Subnetworks(tuple[Subnetwork, ...], Tabled):
         return plotting.network(self.network, ax=ax, **{"regions": self, **options})
 
     def __repr__(self) -> str:
-        kind, hidden = "permissive" if self.permissive else "maximal", "; warning: depth is hidden" if self._notes() else ""
+        kind, hidden = "permissive" if self.permissive else "maximal", "; warning: depth is hidden" if self._below() else ""
         return f"{len(self)} {kind} subnetwork{'s' * (len(self) != 1)} of {self.network!r}"[: 199 - len(hidden)] + hidden
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,13 +89,9 @@ class Subnetworks(tuple[Subnetwork, ...], Tabled):
         return [("entry", "exit", "layers"), *body]
 
     def __str__(self) -> str:
-        return "\n".join([repr(self), text_table(self._rows(), SHOWN), *self._notes()])
+        return f"{self!r}\n{super().__str__()}"
 
-    def _repr_html_(self) -> str:
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
-        return html_table(self._rows(), repr(self), SHOWN) + notes
-
-    def _notes(self) -> list[str]:
+    def _below(self) -> list[str]:
         try:
             return [f"warning: {self.warning}"] if self.warning else []
         except KcalcError:  # a layer without a slope: subnetworks exist all the same

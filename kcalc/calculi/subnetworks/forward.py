@@ -6,7 +6,6 @@ contains such paths, so a maximum over subnetworks does not count them.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ import sympy as sp
 
 from ...fields.arguments import real_array
 from ...foundation.errors import KcalcError, glimpse
-from ...foundation.printing import Tabled
+from ...foundation.printing import Shown
 from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption
 from ...network.network import Network
@@ -181,7 +180,7 @@ def depths_text(strict: int, depth: int) -> str:
 
 
 @dataclass(frozen=True)
-class Bounds(Tabled):
+class Bounds(Shown):
     """Three measures of the slope of a network at ``psi``: ``strict <= forward <= longest_path``.
 
     ``strict`` is the maximum over subnetworks, ``forward`` that of the slope from the inputs to any node, ``longest_path`` is
@@ -205,7 +204,7 @@ class Bounds(Tabled):
         figures = f"mu = {self.strict:.4g}, forward bound {self.forward:.4g}, longest path {self.longest_path:.4g}"
         return f"{HIDDEN}: {depths_text(self.strict_depth, self.depth)}; at psi = {self.psi:.6g}: {figures}"
 
-    def _rows(self) -> list[tuple[str, float, str]]:
+    def _measures(self) -> list[tuple[str, float, str]]:
         return [
             ("strict mu", self.strict, f"maximum over subnetworks, the deepest of {self.strict_depth} nonlinear layers"),
             ("forward bound", self.forward, "maximum of the slope from the inputs to any node"),
@@ -213,21 +212,17 @@ class Bounds(Tabled):
         ]
 
     def _frame(self) -> list[dict[str, Any]]:
-        return [{"bound": name, "slope": value} for name, value, _ in self._rows()]
+        return [{"bound": name, "slope": value} for name, value, _ in self._measures()]
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        return [(f"at psi = {self.psi:.8g}", "slope", ""), *((name, f"{value:.8g}", text) for name, value, text in self._measures())]
+
+    def _below(self) -> list[str]:
+        return [f"warning: {self.warning}"] if self.warning else []
 
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain data."""
         return asdict(self) | {"warning": self.warning}
-
-    def __str__(self) -> str:
-        lines = [f"slopes at psi = {self.psi:.8g}", *(f"  {name:<18}  {value:>12.8g}  {text}" for name, value, text in self._rows())]
-        return "\n".join([*lines, *([f"warning: {self.warning}"] if self.warning else [])])
-
-    def _repr_html_(self) -> str:
-        cells = ((name, f"{value:.8g}", text) for name, value, text in self._rows())
-        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
-        note = f"<p>{html.escape(self.warning)}</p>" if self.warning else ""
-        return f"<table><tr><th>at psi = {self.psi:.8g}</th><th>slope</th><th></th></tr>{rows}</table>{note}"
 
 
 def newton(function: Any, targets: Array) -> Any:

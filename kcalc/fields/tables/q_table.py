@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.chebyshev import chebder, chebval
 
-from ...fields.arguments import finished, q_array, single_precision
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Shown
+from ..arguments import finished, q_array, single_precision
 from .dyadic import NODES, Array, chebyshev_fit, chebyshev_points
 from .table import chunked
 

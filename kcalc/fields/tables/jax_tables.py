@@ -112,7 +112,7 @@ def _once(rate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _drop_and_rate(w: Any, upper: Any, coefficients: Any, ends: Any) -> tuple[Any, Any]:
-    """(1 - C, its derivative in w) at the distance w from the lower or ``upper`` end; see :func:`kcalc.matrices.tables.dyadic.locate`."""
+    """(1 - C, its derivative in w) at the distance w from the lower or ``upper`` end; see :func:`kcalc.fields.tables.dyadic.locate`."""
     import jax.numpy as jnp
     from jax import lax
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ...fields.arguments import angle_array, cosine_array, finished, real_array, series_length, single_precision
-from ...fields.jax_field import is_jax
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Shown
+from ..arguments import angle_array, cosine_array, finished, real_array, series_length, single_precision
+from ..jax_field import is_jax
 from .dyadic import SMALLEST, locate, polynomial, slope
 from .octaves import FINEST, Side
 
