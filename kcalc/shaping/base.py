@@ -283,6 +283,9 @@ def prepared(
         if isinstance(layer, L.Affine) and (layer.sigma_w != 1 or layer.sigma_b != 0):
             changes.append(f"{node}: sigma_w {layer.sigma_w} -> 1, sigma_b {layer.sigma_b} -> 0")
             layer = replace(layer, sigma_w=1, sigma_b=0)
+        if isinstance(layer, L.Embedding) and layer.sigma != 1:
+            changes.append(f"{node}: sigma {layer.sigma} -> 1")
+            layer = replace(layer, sigma=1)
         if isinstance(layer, L.Affine) and layer.standardised:
             changes.append(f"{node}: weights no longer standardised")
             layer = replace(layer, standardised=False)

@@ -10,7 +10,7 @@ from typing import Any
 from ...activations import Activation
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import cached_property
-from ...network.layers import Affine, Layer, Nonlinear, Scale, Sum
+from ...network.layers import Affine, Embedding, Layer, Nonlinear, Positions, Scale, Sum
 from ...network.network import Network, sum_weights
 
 Node = Hashable
@@ -39,7 +39,8 @@ class Content:
     """A shaping as a writer reads it.
 
     conditions: (name, target or None, value, residual or None).  sigmas: {(sigma_w, sigma_b): nodes}; {(1, 0): all} where nothing is
-    said.  scales: {factor: nodes} of fixed multiplications.  delta: whether convolutions start with their centre tap alone.
+    said.  scales: {factor: nodes} of fixed multiplications.  vectors: {standard deviation of the entries: nodes} of embeddings and of
+    vectors of positions.  delta: whether convolutions start with their centre tap alone.
     standardised: nodes whose weights have mean 0 and length sigma_w over the fan-in at every step.
     """
 
@@ -51,6 +52,7 @@ class Content:
     sums: tuple[Mixed, ...]
     sigmas: dict[tuple[float, float], tuple[Node, ...]]
     scales: dict[float, tuple[Node, ...]]
+    vectors: dict[float, tuple[Node, ...]]
     standardised: tuple[Node, ...]
     conditions: tuple[tuple[str, float | None, float, float | None], ...]
     notes: tuple[str, ...]
@@ -83,6 +85,7 @@ def content_of(shaping: Any, version: str) -> Content:
         _sums(network),
         _grouped(network, Affine, lambda layer: (float(layer.sigma_w), float(layer.sigma_b))),
         _grouped(network, Scale, lambda layer: float(layer.factor)),
+        _grouped(network, (Embedding, Positions), lambda layer: float(layer.sigma)),
         tuple(node for node, layer, _ in network.steps() if isinstance(layer, Affine) and layer.standardised),
         conditions,
         tuple(str(warning.text) for warning in shaping.warnings),
@@ -91,7 +94,7 @@ def content_of(shaping: Any, version: str) -> Content:
     )
 
 
-def _grouped(network: Network, kind: type[Layer], key: Callable[[Any], Any]) -> dict[Any, tuple[Node, ...]]:
+def _grouped(network: Network, kind: type[Layer] | tuple[type[Layer], ...], key: Callable[[Any], Any]) -> dict[Any, tuple[Node, ...]]:
     found: dict[Any, list[Node]] = {}
     for node, layer, _ in network.steps():
         if isinstance(layer, kind):

@@ -15,7 +15,7 @@ from ...foundation.errors import KcalcError
 from .content import Content, Mixed, Shaped
 from .lowering import Walk
 from .onnx_target import OnnxTarget
-from .python_module import formula, refuse_mirrored, where_used
+from .python_module import formula, refuse_unwritten, where_used
 from .stable import constants, stable_form
 
 OPSET, IR = 18, 8
@@ -47,7 +47,7 @@ def _onnx() -> Any:
 def onnx_model(content: Content) -> Any:
     """The ``onnx.ModelProto``.  Raises: KcalcError where onnx is missing, and for activations that have no exported form."""
     onnx = _onnx()
-    refuse_mirrored(content, "ONNX")
+    refuse_unwritten(content, "ONNX")
     functions = [function for shaped in content.activations for function in activation_functions(shaped)]
     functions += [sum_function(mixed) for mixed in content.sums]
     functions.append(locations_function())
@@ -81,6 +81,7 @@ def properties(content: Content) -> dict[str, str]:
         "activations": {str(node): shaped.name for shaped in content.activations for node in shaped.nodes},
         "sums": {str(node): mixed.name for mixed in content.sums for node in mixed.nodes},
         "sigmas": {str(node): list(pair) for pair, nodes in content.sigmas.items() for node in nodes},
+        "vectors": {str(node): size for size, nodes in content.vectors.items() for node in nodes},
         "scales": {str(node): factor for factor, nodes in content.scales.items() for node in nodes},
     }
     return {f"kcalc.{name}": json.dumps(value, default=str) for name, value in data.items() if value}

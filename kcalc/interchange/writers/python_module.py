@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...foundation.errors import KcalcError
+from ...network.layers import Attend
 from .content import Content, Mixed, Node, Shaped
 from .python_text import Dialect, body, digits
 from .stable import constants
@@ -44,7 +45,7 @@ class Framework:
 
 def module_text(content: Content, framework: Framework) -> str:
     """The source text, ready to import.  Raises: KcalcError for activations that have no exported form."""
-    refuse_mirrored(content, framework.title)
+    refuse_unwritten(content, framework.title)
     parts = [*(activation(shaped, framework) for shaped in content.activations), *(mixture(mixed, framework) for mixed in content.sums)]
     parts += [framework.delta if content.delta else framework.gaussian]
     parts += [framework.standardised] if content.standardised else []
@@ -55,13 +56,14 @@ def module_text(content: Content, framework: Framework) -> str:
     return f"{header(content, framework)}\n\n{_imports(code, framework.imports)}\n\n\n{code}\n"
 
 
-def refuse_mirrored(content: Content, where: str) -> None:
-    """Raises: KcalcError for looks-linear shapings, whose weights are mirrored pairs that no table of constants describes."""
+def refuse_unwritten(content: Content, where: str) -> None:
+    """Raises: KcalcError for shapings that no table of constants describes: with mirrored weights (looks linear) or attention."""
+    instead = 'use kc.to_jax(shaping), or export("json")'
     if content.method == "looks_linear":
-        raise KcalcError(
-            f"a looks_linear shaping has mirrored weights and pairs of activations, which the {where} writer does not write; "
-            'use kc.to_jax(shaping), or export("json")'
-        )
+        what = "a looks_linear shaping has mirrored weights and pairs of activations"
+        raise KcalcError(f"{what}, which the {where} writer does not write; {instead}")
+    for node in content.network.nodes_of(Attend):
+        raise KcalcError(f"node {node!r} attends over tokens, which the {where} writer does not write; {instead}")
 
 
 def _imports(code: str, imports: dict[str, str]) -> str:
@@ -192,6 +194,9 @@ def tables(content: Content) -> list[str]:
         out.append(table("SIGMAS", pairs, "(sigma_w, sigma_b) of the initial weights: Var W = sigma_w^2 / fan-in, Var b = sigma_b^2."))
     if content.scales:
         out.append(table("SCALES", [(digits(f), nodes) for f, nodes in content.scales.items()], "What fixed multiplications multiply by."))
+    if content.vectors:
+        sizes = [(digits(size), nodes) for size, nodes in content.vectors.items()]
+        out.append(table("VECTORS", sizes, "The standard deviation of the entries of embeddings and of vectors of positions."))
     if content.standardised:
         out.append(table("STANDARDISED", [("True", content.standardised)], "Layers that use standardise(weight) in place of weight."))
     return out
