@@ -96,6 +96,9 @@ class Followed:
         for name, op in ops.items():
             self.moving[name] = isinstance(op, Entry) or any(self.moving[read] for read in op.reads)
         self.order = {name: place for place, name in enumerate(ops)}
+        self.products = dict[str, tuple[Contract, str] | str | None]()
+        for name, op in ops.items():
+            self.products[name] = self._product(op)
 
     def cores(self, op: Any) -> Iterator[Core]:
         """The readings of an operation as an attention: one for every axis that may be that of the queries' tokens."""
@@ -106,7 +109,9 @@ class Followed:
             return
         for side in (0, 1):
             top, rate = self._softmax_above(op.reads[side])
-            found = None if top is None else self._product(top.reads[0])
+            found = None if top is None else self.products[top.reads[0]]
+            if isinstance(found, str):
+                raise NoAttentionError(found)
             if top is not None and found is not None:
                 yield from self._written_out(op, side, top, *found, rate)
                 return
@@ -118,24 +123,21 @@ class Followed:
             name = op.reads[0]
         return (op if isinstance(op, Softmax) else None), rate
 
-    def _product(self, name: str) -> tuple[Contract, str] | None:
-        """The product of queries and keys behind scores, and its letters in the order of their axes."""
-        moves: list[Op] = []
-        while not isinstance(op := self.ops[name], Contract):
-            moving = [read for read in dict.fromkeys(op.reads) if self.moving[read]]
-            if isinstance(op, Pointwise) and len([read for read in moving if self._product(read)]) == 1 < len(moving):
-                raise NoAttentionError(VARYING)
-            if not isinstance(op, Pass | Reshape | Transpose | Masked | Pointwise) or len(moving) != 1:
-                return None
-            moves.insert(0, op)
-            name = moving[0]
-        letters = plain = op.terms.split("->")[1]
-        for move in moves:
-            if isinstance(move, Transpose) and len(move.order) == len(plain):
-                letters = "".join(letters[axis] for axis in move.order)
-            elif isinstance(move, Transpose) or (isinstance(move, Reshape) and letters != plain):
-                return None
-        return op, letters
+    def _product(self, op: Op) -> tuple[Contract, str] | str | None:
+        """The product of queries and keys behind scores, and its letters in the order of their axes; a reason why it is none."""
+        if isinstance(op, Contract):
+            return op, op.terms.split("->")[1]
+        moving = [read for read in dict.fromkeys(op.reads) if self.moving[read]]
+        if not isinstance(op, Pass | Reshape | Transpose | Masked | Pointwise):
+            return None
+        found = [product for read in moving if (product := self.products[read]) is not None]
+        if len(moving) > 1 or not found or isinstance(found[0], str):
+            return VARYING if len(found) == 1 else None
+        product, letters = found[0]
+        if isinstance(op, Transpose) and len(op.order) == len(letters):
+            return product, "".join(letters[axis] for axis in op.order)
+        moved = isinstance(op, Transpose) or (isinstance(op, Reshape) and letters != product.terms.split("->")[1])
+        return None if moved else (product, letters)
 
     def _written_out(self, op: Contract, side: int, top: Softmax, scores: Contract, letters: str, rate: float) -> Iterator[Core]:
         """softmax(q k^T) v from the letters of its two products."""
