@@ -211,7 +211,7 @@ def vit(
     rows, columns = sizes
     if rows % side or columns % side:
         raise KcalcError(f"patches of {side} pixels do not fit an image of {rows} x {columns}")
-    below = stack.add("patches", L.Input(3 * side * side))
+    below = stack.add("patches", L.Input(3 * side * side, (rows // side, columns // side)))
     below = stack.affine("embedding", below, 3 * side * side, features)
     below = stack.add("positions", L.Positions("learned", stack.sigma(), rows * columns // side**2), below)
     below = stack.blocks(below, blocks, _hidden(hidden, features), activation, False, 1, False)
