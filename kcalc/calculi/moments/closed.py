@@ -76,10 +76,10 @@ class ClosedForward(Forward):
 
     def __init__(self, compiled: Compiled, out: Vector, entry: Entry, commit: bool) -> None:
         super().__init__(compiled, Symbolic(), entry)
+        self.products: dict[Key, sp.Expr] = entry.moments(compiled)
         self.cuts = crossings(out) if commit else set()
         self.split = crossings(out)
-        self.products: dict[Key, sp.Expr] = self.values
-        self.values: dict[Key, dict[Key, sp.Expr]] = {key: {key: sp.Integer(1)} for key in self.products}
+        self.values = {key: {key: sp.Integer(1)} for key in self.products}
 
     def _value(self, key: Key) -> sp.Expr:
         parts = super()._value(key)
