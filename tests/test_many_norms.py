@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.calculi import level_tables
 from kcalc.calculi.kernel_matrix import Binding, MatrixKernel
+from kcalc.matrices.gram import levels
 from kcalc.matrices.gram.jax_arrays import _lookup
 from kcalc.matrices.gram.plans import LevelPlan, PairPlan
 from kcalc.matrices.gram.tables import BITS, PARTS
@@ -81,15 +81,15 @@ def test_the_same_from_dask() -> None:
 
 
 def test_too_few_levels_do_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(level_tables, "_counts", lambda spread: [2])
-    assert level_tables.levelled(kernel(ERF), (X**2).mean(axis=1), (Y**2).mean(axis=1)) is None
+    monkeypatch.setattr(levels, "_counts", lambda spread: [2])
+    assert levels.levelled(kernel(ERF), (X**2).mean(axis=1), (Y**2).mean(axis=1)) is None
 
 
 def test_weights_are_lagranges_polynomials() -> None:
     nodes = np.cos((np.arange(4) + 0.5) * np.pi / 4)
     at = np.array([-0.9, 0.1, nodes[2], 1.0])
     by_hand = [[np.prod([(x - b) / (a - b) for b in nodes if b != a]) for a in nodes] for x in at]
-    np.testing.assert_allclose(level_tables._weights(nodes, at), by_hand, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(levels._weights(nodes, at), by_hand, rtol=1e-13, atol=1e-15)
 
 
 def test_too_many_different_norms_go_pair_by_pair() -> None:

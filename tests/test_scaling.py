@@ -261,7 +261,7 @@ def test_what_is_violated_is_said() -> None:
         (lambda: scaling(kc.chain(L.Input(3), L.Affine(4), L.Nonlinear("sign"), L.Affine(2))), "jumps"),
         (lambda: scaling(kc.chain(L.Input(3), L.Opaque("x", "y"))), "Opaque"),
         (lambda: scaling(kc.chain(L.Input(n[0], (4, 4)), L.Affine(4, kernel=3))), "zeros"),
-        (lambda: scaling(kc.chain(L.Input(n[0], (4, 4)), L.Affine(4), L.Pool("max", 2))), "symbols"),
+        (lambda: scaling(kc.chain(L.Input(n[0], (4, 4)), L.Affine(4), L.Pool("max", 2))), "symbolic"),
         (lambda: scaling("net"), "kcalc.Network"),  # type: ignore[arg-type]
     ],
 )

@@ -262,15 +262,11 @@ class Arrays:
         return jnp.where(stay, inputs[0] / (1 - rate), 0).astype(inputs[0].dtype)
 
     @rule.register
-    def _(self, layer: L.Flatten, node: Node, inputs: Sequence[Array]) -> Array:
-        """(height, width, channels) -> (height * width * channels), in row-major order."""
-        if self.nodes[node].below[0].locations is None:
+    def _(self, layer: L.Flatten | L.Identity, node: Node, inputs: Sequence[Array]) -> Array:
+        """A Flatten: (height, width, channels) -> (height * width * channels), in row-major order."""
+        if isinstance(layer, L.Identity) or self.nodes[node].below[0].locations is None:
             return inputs[0]
         return inputs[0].reshape(*inputs[0].shape[:-3], -1)
-
-    @rule.register
-    def _(self, layer: L.Identity, node: Node, inputs: Sequence[Array]) -> Array:
-        return inputs[0]
 
     @rule.register
     def _(self, layer: Repeated, node: Node, inputs: Sequence[Array]) -> Array:

@@ -88,10 +88,6 @@ class ConvexCalculus(ABC, Generic[State]):
         raise no_rule(self.name, op, node)
 
     @rule.register
-    def _(self, op: P.Source, node: Node, inputs: list[State]) -> State:
-        return self.start()
-
-    @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: list[State]) -> State:
         if op.sigma_b != 0:
             raise KcalcError(
@@ -135,6 +131,8 @@ class ConvexCalculus(ABC, Generic[State]):
     def of_node(self, node: Node, inputs: Sequence[State]) -> State:
         """The state of a node from those that it reads, in slot order."""
         steps = self.network.operations_of(node)
+        if not inputs:
+            return self.start()
         if len(steps) == 1:
             return inputs[0] if steps[0].primitive is None else self.rule(steps[0].primitive, node, inputs)
         return emitted(steps, self.rule, dict(zip(self.network.parents(node), inputs, strict=True)))

@@ -47,6 +47,11 @@ def cross_moment_and_drop(
     return joint, Jet((drop, *(-a for a in inside.coefficients[1:])))
 
 
+def alike(phi: Activation, psi: Activation, q: Number) -> Number:
+    """``E[phi(g) psi(g)]`` of one Gaussian of variance q."""
+    return phi.cross(psi, q, q, 1.0)[0]
+
+
 def dropped(phi: Activation, psi: Activation, q1: Number, q2: Number, gap: Number) -> tuple[Number, Number]:
     """``E[phi psi]`` at c = 1, and its decrease at the given gap 1 - c, a Jet or a plain 0."""
     if not isinstance(gap, Jet):

@@ -21,7 +21,7 @@ from ..fields import NUMPY
 from ..fields.arguments import one_q, per_input
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
-from ..foundation.printing import Shown, marked
+from ..foundation.printing import Shown, marked, plain
 from ..maps.maps import Approximable, Assumption
 from ..network import layers as L
 from ..network import primitives as P
@@ -82,8 +82,7 @@ class Gradients(Shown, Approximable):
         """Everything as plain data."""
         names = ("nodes", "weights", "chi", *(name for name in MODES if getattr(self, name) is not None))
         tables = {name: {str(k): v for k, v in getattr(self, name).items()} for name in names}
-        notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
-        return {"output": str(self.output), **tables, "growth": self.growth, "assumptions": notes}
+        return {"output": str(self.output), **tables, "growth": self.growth, "assumptions": plain(self.assumptions)}
 
     def _frame(self) -> list[dict[str, Any]]:
         return [

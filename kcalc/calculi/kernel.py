@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..fields import NUMPY
-from ..foundation.errors import FreshnessError, KcalcError, NoRule
+from ..foundation.errors import FreshnessError, KcalcError
 from ..maps.maps import Assumption
 from ..network import primitives as P
 from ..network.compose import no_rule
@@ -38,6 +38,10 @@ BEYOND = (
     "the padding is wider than half of the window: whichever tap is the one of the Delta "
     "initialisation, it reads only padding at some locations, which hold the bias alone; all "
     "locations are taken to read the image"
+)
+TOKENS = (
+    "say how many tokens it attends over: tokens=, as in kc.c_map(net, tokens=128), and token_cosine=, the cosine of two tokens of one "
+    "input (0 by default)"
 )
 POOLING = {
     "max": "max pooling is treated as the identity (exact when all positions of a pooling window have the same feature vector) "
@@ -73,7 +77,7 @@ class Kernel:
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
         """The state a primitive emits. Raises: NoRule, FreshnessError, KcalcError naming the node."""
-        raise no_rule("kernel maps", op, node)
+        raise no_rule("kernel maps", op, node, {P.Attend: TOKENS})
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: Sequence[Channels]) -> Channels:
@@ -215,19 +219,9 @@ class Kernel:
         return Channels.one(Pair.of(atom))
 
     @rule.register
-    def _(self, op: P.Attend, node: Node, inputs: Sequence[Channels]) -> Channels:
-        raise NoRule(
-            f"node {node!r} attends over tokens, and kernel maps need to know how many there are: pass tokens=, as in "
-            "kc.c_map(net, tokens=128), and token_cosine=, the cosine of two tokens of one input (0 by default)"
-        )
-
-    @rule.register
-    def _(self, op: P.Mask, node: Node, inputs: Sequence[Channels]) -> Channels:
-        self.note(node, "dropout is the identity (evaluation)", "convention")
-        return inputs[0]
-
-    @rule.register
-    def _(self, op: P.Reshape, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, op: P.Mask | P.Reshape, node: Node, inputs: Sequence[Channels]) -> Channels:
+        if isinstance(op, P.Mask):
+            self.note(node, "dropout is the identity (evaluation)", "convention")
         return inputs[0]
 
 

@@ -14,12 +14,12 @@ from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import choice
 from ..foundation.process_state import cached_property
 from ..matrices.gram.entry import compute
+from ..matrices.gram.levels import levelled
 from ..matrices.gram.options import Options
 from ..matrices.gram.plans import PairPlan, Plan, TablePlan
 from ..matrices.gram.tables import AngleTable, tabulate
 from ..network.primitives import Fresh
 from .homogeneity import degrees, is_odd
-from .level_tables import levelled
 from .powers import DeepKernel, Reading
 
 Node = Hashable

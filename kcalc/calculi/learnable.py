@@ -16,6 +16,7 @@ from ..activations.traced import split
 from ..fields.arguments import real_array
 from ..fields.jax_field import is_jax, jax_field
 from ..fields.jets import Jet
+from ..fields.tables.angles import angular_nodes, interpolated
 from ..foundation.errors import KcalcError, without_option
 from ..foundation.plain_arguments import choice, truth
 from ..foundation.printing import Shown, plain, shown
@@ -26,7 +27,6 @@ from ..matrices.spectrum import ridge_value
 from ..network.compose import interpret
 from ..network.layers import Affine, Nonlinear
 from ..network.network import Network
-from .angular_grid import angular_nodes, interpolated
 from .kernel_matrix import MatrixKernel
 from .learnable_parameters import (
     Params,

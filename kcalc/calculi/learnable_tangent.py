@@ -10,7 +10,6 @@ from ..activations import Activation, activation
 from ..activations.traced import FusedActivation, TracedMaps, cross, cross_alike, cross_drop, traced
 from ..fields.jax_field import is_jax, jax_field
 from ..fields.jets import Jet
-from ..foundation.errors import FreshnessError
 from ..network.primitives import Fresh, Primitive
 from .atoms import Atom, Pair, opened
 from .channel_statistics import Ledger, Statistics
@@ -22,7 +21,7 @@ from .freshness import Algebra
 from .kernel import Kernel
 from .kernel_activations import Activations
 from .products import Products
-from .second_moments import Moments, Part, SecondMoments, agree
+from .second_moments import SecondMoments, agree
 from .tangent import Tangent
 
 Node = Hashable
@@ -144,50 +143,56 @@ class TracedActivations(Activations):
 class TracedProducts(Products):
     """Cross moments of atoms over JAX arrays, including those of two different activations."""
 
+    @property
+    def crossing(self) -> type[TracedCrossing]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Cross moments of activations."""
+        return TracedCrossing
+
     def _mean_slope(self, phi: Any, q: Any) -> Any:
         maps = _maps(phi)
         return phi.mean_slope(q, self.field) if maps is None else maps.mean_slope(q)
 
-    def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
-        """``E[phi(g) psi(h)]`` of two activations of dependent Gaussians."""
-        if a.activation is None or b.activation is None or a.source is None or b.source is None:
-            raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way that kcalc cannot follow")
-        phi, psi = (_scaled(post) for post in (a, b))
-        m, n = a.source.moments, b.source.moments
-        if a.source is b.source:
-            return self._of_one(phi, psi, m)
-        ahead, back = self.product(a.source, b.source, node)
-        first = cross(phi, psi, m.q1, n.q1, _to_end(ahead.first / self.moments.geometric(m.q1, n.q1)))
-        second = first if self.uniform else cross(phi, psi, m.q2, n.q2, _to_end(ahead.second / self.moments.geometric(m.q2, n.q2)))
-        one = self._lessened(phi, psi, m.q1, n.q2, ahead)
-        two = one if self.uniform else self._lessened(phi, psi, m.q2, n.q1, back)
-        return Part(first, second, *one), Part(first, second, *two)
+    def _functions(self, a: Atom, b: Atom, node: Node) -> tuple[TracedMaps, TracedMaps]:
+        return _scaled(a), _scaled(b)
 
-    def _of_one(self, phi: TracedMaps, psi: TracedMaps, m: Moments) -> tuple[Part, Part]:
-        first = cross_alike(phi, psi, m.q1)
-        second = first if self.uniform else cross_alike(phi, psi, m.q2)
-        q2 = m.q1 if self.uniform else m.q2
-        one = _dropped(cross_drop(phi, psi, m.q1, q2, None, m.gap.value), m.gap)
-        two = one if self.uniform else _dropped(cross_drop(phi, psi, m.q2, m.q1, None, m.gap.value), m.gap)
-        return Part(first, second, *one), Part(first, second, *two)
 
-    def _lessened(self, phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, part: Part) -> tuple[Any, Any]:
-        norm = self.moments.geometric(q1, q2)
-        top, loss = _to_end(part.joint / norm), part.deficit / norm
-        if not isinstance(loss, Jet):
+class TracedCrossing:
+    """The functions of :mod:`kcalc.calculi.crossing` over JAX arrays."""
+
+    alike = staticmethod(cross_alike)
+
+    @staticmethod
+    def expected(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, covariance: Any) -> Any:
+        """``E[phi(g) psi(h)]`` for Gaussians of variances q1, q2 and the given covariance."""
+        return cross(phi, psi, q1, q2, _cosine(covariance, q1, q2))
+
+    @staticmethod
+    def cross_moment_and_drop(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, covariance: Any, decrease: Any) -> tuple[Any, Any]:
+        """(E[phi psi] at this covariance, its decrease when the covariance decreases by ``decrease``)."""
+        top = _cosine(covariance, q1, q2)
+        if not isinstance(decrease, Jet):
             return cross(phi, psi, q1, q2, top), 0
-        return _dropped(cross_drop(phi, psi, q1, q2, top, loss.value), loss)
+        return _with_drop(phi, psi, q1, q2, top, decrease / _norm(q1, q2))
+
+    @staticmethod
+    def dropped(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, gap: Jet) -> tuple[Any, Any]:
+        """``E[phi psi]`` at c = 1, and its decrease at the given gap 1 - c."""
+        return _with_drop(phi, psi, q1, q2, None, gap)
 
 
-def _dropped(found: tuple[Any, Any, Any], loss: Jet) -> tuple[Any, Jet]:
-    joint, drop, slope = found
+def _with_drop(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, top: Any, loss: Jet) -> tuple[Any, Jet]:
+    joint, drop, slope = cross_drop(phi, psi, q1, q2, top, loss.value)
     return joint, Jet((drop, slope * loss.coefficients[1]))
 
 
-def _to_end(cosine: Any) -> Any:
+def _cosine(covariance: Any, q1: Any, q2: Any) -> Any:
     import jax.numpy as jnp
 
-    return to_end(cosine, jnp)
+    return to_end(covariance / _norm(q1, q2), jnp)
+
+
+def _norm(q1: Any, q2: Any) -> Any:
+    return q1 if q1 is q2 else jax_field().sqrt(q1 * q2)
 
 
 def _maps(phi: Any) -> TracedMaps | None:

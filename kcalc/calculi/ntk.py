@@ -25,7 +25,7 @@ from ..fields.arguments import (
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError, unknown
 from ..foundation.plain_arguments import choice, truth, whole
-from ..foundation.printing import marked
+from ..foundation.printing import marked, plain
 from ..foundation.process_state import cached_property
 from ..maps.composition import Composition, Formula
 from ..maps.maps import Assumption
@@ -334,8 +334,7 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         theta = np.linspace(np.pi, 0, series_length(points))
         values = self.at_angle(theta)
         sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
-        notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
-        return {"kernel": self.name, "c": np.cos(theta).tolist(), "values": sampled, "assumptions": notes}
+        return {"kernel": self.name, "c": np.cos(theta).tolist(), "values": sampled, "assumptions": plain(self.assumptions)}
 
     def __repr__(self) -> str:
         about = self.network.name or f"{len(self.network)} nodes"

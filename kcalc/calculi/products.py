@@ -14,9 +14,9 @@ from ..activations import Activation
 from ..fields import NUMPY
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
+from . import crossing
 from .atoms import Atom, Pair
-from .crossing import cross_moment_and_drop, dropped, expected
-from .second_moments import Moments, Part, SecondMoments, is_zero
+from .second_moments import Part, SecondMoments, is_zero
 
 Number = Any
 Node = Hashable
@@ -24,7 +24,9 @@ Both = tuple[Part, Part]  # parts with E a_i b_j for (i, j) in (11, 22, 12) and 
 
 
 class Products:
-    """``E a_i b_j`` of two atoms, over the number system of ``moments``."""
+    """``E a_i b_j`` of two atoms, over the number system of ``moments``; ``crossing``: cross moments of activations in it."""
+
+    crossing: Any = crossing
 
     def __init__(self, moments: SecondMoments) -> None:
         self.moments, self.field, self.uniform = moments, moments.field, moments.uniform
@@ -85,31 +87,32 @@ class Products:
         """``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
         if a.activation is None or b.activation is None or a.source is None or b.source is None:
             raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way that kcalc cannot follow")
-        if self.field is not NUMPY:
-            raise FreshnessError(
-                f"node {node!r} adds {a.activation.name} at {a.node!r} and {b.activation.name} at {b.node!r}, which share weights; "
-                "their cross moment is known numerically only. Evaluate the map with numbers"
-            )
+        phi, psi = self._functions(a, b, node)
         m, n = a.source.moments, b.source.moments
-        phi, psi = _rescaled(a), _rescaled(b)
         if isinstance(m.q1, Jet) or isinstance(n.q1, Jet):
             return self._crossed_in_q(phi, psi, a, b, node)
-        if a.source is b.source:
-            return self._crossed_alike(phi, psi, m)
+        if a.source is b.source:  # the deficit keeps its digits
+            first = self.crossing.alike(phi, psi, m.q1)
+            second = first if self.uniform else self.crossing.alike(phi, psi, m.q2)
+            one = self.crossing.dropped(phi, psi, m.q1, m.q2, m.gap)
+            two = one if self.uniform else self.crossing.dropped(phi, psi, m.q2, m.q1, m.gap)
+            return Part(first, second, *one), Part(first, second, *two)
         ahead, back = self.product(a.source, b.source, node)
-        first = expected(phi, psi, m.q1, n.q1, ahead.first)
-        second = first if self.uniform else expected(phi, psi, m.q2, n.q2, ahead.second)
-        joint, drop = cross_moment_and_drop(phi, psi, m.q1, n.q2, ahead.joint, ahead.deficit)
-        other = (joint, drop) if self.uniform else cross_moment_and_drop(phi, psi, m.q2, n.q1, back.joint, back.deficit)
-        return Part(first, second, joint, drop), Part(first, second, *other)
+        first = self.crossing.expected(phi, psi, m.q1, n.q1, ahead.first)
+        second = first if self.uniform else self.crossing.expected(phi, psi, m.q2, n.q2, ahead.second)
+        one = self.crossing.cross_moment_and_drop(phi, psi, m.q1, n.q2, ahead.joint, ahead.deficit)
+        two = one if self.uniform else self.crossing.cross_moment_and_drop(phi, psi, m.q2, n.q1, back.joint, back.deficit)
+        return Part(first, second, *one), Part(first, second, *two)
 
-    def _crossed_alike(self, phi: Activation, psi: Activation, m: Moments) -> tuple[Part, Part]:
-        """``E[phi(g) psi(g)]`` of two activations of one Gaussian; the deficit keeps its digits."""
-        first = phi.cross(psi, m.q1, m.q1, 1.0)[0]
-        second = first if self.uniform else phi.cross(psi, m.q2, m.q2, 1.0)[0]
-        joint, drop = dropped(phi, psi, m.q1, m.q2, m.gap)
-        back = (joint, drop) if self.uniform else dropped(phi, psi, m.q2, m.q1, m.gap)
-        return Part(first, second, joint, drop), Part(first, second, *back)
+    def _functions(self, a: Atom, b: Atom, node: Node) -> tuple[Any, Any]:
+        """The activations of two atoms as functions of their Gaussians."""
+        if self.field is not NUMPY:
+            names = (f"{post.activation.name} at {post.node!r}" for post in (a, b) if post.activation is not None)
+            raise FreshnessError(
+                f"node {node!r} adds {' and '.join(names)}, which share weights; "
+                "their cross moment is known numerically only. Evaluate the map with numbers"
+            )
+        return _rescaled(a), _rescaled(b)
 
     def _crossed_in_q(self, phi: Activation, psi: Activation, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
         """``E[phi(g) psi(g)]`` of one Gaussian as a series in q, where q is a Jet."""

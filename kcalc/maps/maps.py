@@ -6,7 +6,6 @@ A map, local or global, evaluates through one method that its owner provides; ev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ from ..fields.arguments import (
 )
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError, glimpse
-from ..foundation.printing import Shown, marked
+from ..foundation.printing import Shown, marked, plain
 from .composition import Composition, Formula
 
 if TYPE_CHECKING:
@@ -50,6 +49,10 @@ class Assumption:
     node: Node
     text: str
     kind: str = "convention"
+
+    def to_dict(self) -> dict[str, str]:
+        """The assumption as plain data."""
+        return asdict(self) | {"node": str(self.node)}
 
     def __str__(self) -> str:
         return f"{self.node} [{self.kind}]: {self.text}"
@@ -72,10 +75,6 @@ class FixedPoint(Shown):
     def stable(self) -> bool | None:
         """|slope| < 1 attracts, > 1 repels; within 1e-9 of 1 the first derivative does not decide."""
         return None if abs(abs(self.slope) - 1) < 1e-9 else abs(self.slope) < 1
-
-
-def _plain(assumptions: Sequence[Assumption]) -> list[dict[str, str]]:
-    return [asdict(a) | {"node": str(a.node)} for a in assumptions]
 
 
 def _snapped(value: float) -> float:
@@ -234,7 +233,7 @@ class CMap(KernelMap):
         c = np.cos(np.linspace(np.arccos(self.least), 0, series_length(points)))
         values = self(c)
         sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
-        return {"map": self.name, "c": c.tolist(), "C": sampled, "assumptions": _plain(self.assumptions)}
+        return {"map": self.name, "c": c.tolist(), "C": sampled, "assumptions": plain(self.assumptions)}
 
     def __repr__(self) -> str:
         return f"CMap({marked(self.name, self)})"
@@ -267,7 +266,7 @@ class MapDerivative(Formula):
 
     def to_dict(self) -> dict[str, Any]:
         """The map's name, the order and the map's assumptions, as plain data."""
-        return {"derivative_of": self.base.name, "order": self.order, "assumptions": _plain(self.assumptions)}
+        return {"derivative_of": self.base.name, "order": self.order, "assumptions": plain(self.assumptions)}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({marked(self.base.name, self.base)}, order {self.order})"
@@ -374,7 +373,7 @@ class QMap(KernelMap):
         q = np.geomspace(0.01, 100, series_length(points))
         values = self(q)
         sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
-        return {"map": self.name, "q": q.tolist(), "Q": sampled, "assumptions": _plain(self.assumptions)}
+        return {"map": self.name, "q": q.tolist(), "Q": sampled, "assumptions": plain(self.assumptions)}
 
     def __repr__(self) -> str:
         return f"QMap({marked(self.name, self)})"

@@ -12,7 +12,7 @@ import numpy as np
 from ...fields.arguments import cosine_array, one_number, one_q
 from ...foundation.errors import KcalcError, unknown
 from ...foundation.plain_arguments import choice, is_key
-from ...foundation.printing import Rows, Shown, filled_columns, marked
+from ...foundation.printing import Rows, Shown, filled_columns, marked, plain
 from ...maps.maps import Approximable, Assumption
 from ...network.compose import require_network
 from ...network.network import Network
@@ -81,13 +81,12 @@ class Fluctuations(Shown, Approximable):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
-        notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
         return {
             "weights": self.weights,
             "q": self.q,
             "exact": self.exact,
             "nodes": {str(n): asdict(f) for n, f in self.nodes.items()},
-            "assumptions": notes,
+            "assumptions": plain(self.assumptions),
         }
 
     def _frame(self) -> list[dict[str, Any]]:

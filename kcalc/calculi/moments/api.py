@@ -16,7 +16,7 @@ from ...network.layers import Affine, Dropout
 from ...network.network import Network, chosen_output
 from ..widths import with_widths
 from .closed import Found, closed_moments
-from .evaluation import Entry, Forward, jacobian_moments, node_moments
+from .evaluation import Backward, Entry, Forward, jacobian_moments, node_moments
 from .laws import Law, laws_by_node
 from .moment import Moment
 from .numbers import Numeric, is_symbolic
@@ -91,7 +91,8 @@ def _measured(read: Compiled, output: Node, entry: Entry, jacobian: bool) -> Fou
         nodes = {node: Moment.of_balls(*two) for node, two in node_moments(read, forward).items()}
         if not jacobian:
             return nodes, None
-        found = jacobian_moments(read, forward, read.features[output])
+        out = read.features[output]
+        found = jacobian_moments(read, forward, Backward(read, field, out.vector), out)
         return nodes, {node: Moment.of_balls(*two) for node, two in found.items()}
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import sympy as sp
 
 from ...foundation.errors import KcalcError
-from .evaluation import Entry, monomials
+from .evaluation import Entry, Forward, jacobian_moments, monomials, node_moments, reached
 from .moment import Moment
-from .monomials import CORNER, Key, Monomials
+from .monomials import CORNER, Key, Monomials, Terms
 from .numbers import Symbolic
 from .reading import Compiled
-from .vectors import Fed, Fresh, Mixed, Rectified, Scaled, Stacked, Vector
+from .vectors import Fresh, Mixed, Rectified, Stacked, Vector
 
 Node = Hashable
 Modes = dict[int, sp.Expr]
@@ -68,45 +68,27 @@ def crossings(out: Vector) -> set[int]:
     return found
 
 
-class ClosedForward:
+class ClosedForward(Forward):
     """E |v|^2 and E |v|^4 of vectors as factored expressions.
 
     ``commit``: store products at crossings, as Gaussian weights allow.
     """
 
     def __init__(self, compiled: Compiled, out: Vector, entry: Entry, commit: bool) -> None:
-        self.steps = monomials(compiled, Symbolic(), columns=False)
+        super().__init__(compiled, Symbolic(), entry)
+        self.products: dict[Key, sp.Expr] = entry.moments(compiled)
         self.cuts = crossings(out) if commit else set()
         self.split = crossings(out)
-        self.products: dict[Key, sp.Expr] = entry.moments(compiled)
-        self.values: dict[Key, dict[Key, sp.Expr]] = {key: {key: sp.Integer(1)} for key in self.products}
+        self.values = {key: {key: sp.Integer(1)} for key in self.products}
 
-    def norm(self, vector: Vector) -> tuple[sp.Expr, sp.Expr]:
-        """(E |v|^2, E |v|^4)."""
-        i = vector.id
-        return self._value((i, i)), self._value((0, i, i, i, i))
-
-    def _value(self, root: Key) -> sp.Expr:
-        stack = [root]
-        while stack:
-            top = stack[-1]
-            if top in self.values:
-                stack.pop()
-                continue
-            terms = self.steps.expand(top)
-            missing = [key for _, key in terms if key not in self.values]
-            if missing:
-                stack += missing
-                continue
-            self.values[top] = self._kept(top, terms)
-            stack.pop()
-        parts = self.values[root]
+    def _value(self, key: Key) -> sp.Expr:
+        parts = super()._value(key)
         if len(parts) == 1:
             ((base, factor),) = parts.items()
             return tidied(factor) * self.products[base]
         return sp.Add(*(tidied(factor) * self.products[base] for base, factor in parts.items()))
 
-    def _kept(self, key: Key, terms: list[tuple[Any, Key]]) -> dict[Key, sp.Expr]:
+    def _summed(self, key: Key, terms: Terms) -> dict[Key, sp.Expr]:
         found: dict[Key, sp.Expr] = {}
         for factor, child in terms:
             for base, inner in self.values[child].items():
@@ -138,19 +120,13 @@ class ClosedBackward:
         self._second(out.id)
         self._fourth(out.id)
 
-    def _ordered(self, roots: Iterable[Key]) -> Iterable[tuple[Key, list[tuple[Any, Key]]]]:
+    def fourth(self, fresh: int) -> sp.Expr:
+        """E (tr Q)^2 of the Jacobian with respect to a fresh vector."""
+        return sp.Add(*self.fourths[fresh].values())
+
+    def _ordered(self, roots: Iterable[Key]) -> Iterable[tuple[Key, Terms]]:
         """Monomials and their steps, newest first."""
-        found: dict[Key, list[tuple[Any, Key]]] = {}
-        order: list[Key] = []
-        stack = [(root, False) for root in roots]
-        while stack:
-            key, done = stack.pop()
-            if done:
-                order.append(key)
-            elif key not in found:
-                found[key] = [] if self.steps.given(key) else self.steps.expand(key)
-                stack.append((key, True))
-                stack += [(child, False) for _, child in found[key] if child not in found]
+        order, found = reached(self.steps, roots)
         rank = {key: max(self.steps.vectors[i].rank for i in slots_of(key)) for key in order}
         order.reverse()  # stable sorting keeps parents before children where ranks are equal
         for key in sorted(order, key=lambda k: -rank[k]):
@@ -254,26 +230,8 @@ def closed_moments(compiled: Compiled, output: Node, entry: Entry, jacobian: boo
     out = compiled.features[output]
     square, fourth = (sp.sympify(value, strict=True) for value in (entry.square, entry.fourth))
     forward = ClosedForward(compiled, out.vector, Entry(square, fourth), gaussian)
-    nodes = {node: _scaled(forward, feature) for node, feature in compiled.features.items()}
+    nodes = {node: Moment.of_expressions(*two) for node, two in node_moments(compiled, forward).items()}
     if not jacobian:
         return nodes, None
-    backward = ClosedBackward(compiled, out.vector, gaussian)
-    found: dict[Node, Moment] = {}
-    for node, fresh in compiled.owners.items():
-        fed = fed_by(fresh, node)
-        square = (sp.sympify(fed.amplitude, strict=True) * sp.sympify(out.factor, strict=True)) ** 2
-        second, fourth_moment = forward.norm(fed.source)
-        modes = sp.Add(*backward.fourths[fresh.id].values())
-        found[node] = Moment.of_expressions(square * second * backward.seconds[fresh.id], square**2 * fourth_moment * modes)
-    return nodes, found
-
-
-def fed_by(fresh: Fresh, node: Node) -> Fed:
-    """The part of a fresh vector that a node's weights feed."""
-    return next(fed for fed in fresh.fed if fed.node == node)
-
-
-def _scaled(forward: ClosedForward, feature: Scaled) -> Moment:
-    second, fourth = forward.norm(feature.vector)
-    square = sp.sympify(feature.factor, strict=True) ** 2
-    return Moment.of_expressions(square * second, square**2 * fourth)
+    found = jacobian_moments(compiled, forward, ClosedBackward(compiled, out.vector, gaussian), out)
+    return nodes, {node: Moment.of_expressions(*two) for node, two in found.items()}

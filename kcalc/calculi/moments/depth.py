@@ -16,8 +16,8 @@ from ...maps.maps import Assumption
 from ...network.compose import require_network
 from ...network.network import Network
 from ..widths import with_widths
-from .closed import MINUS, PLUS, ClosedBackward, ClosedForward, fed_by, tidied
-from .evaluation import Entry
+from .closed import MINUS, PLUS, ClosedBackward, ClosedForward, tidied
+from .evaluation import Entry, fed_by
 from .laws import laws_by_node
 from .moment import Moment
 from .reading import compiled

@@ -5,13 +5,13 @@ Moments of feature maps are computed forwards from values, those of Jacobians ba
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from .monomials import CORNER, Key, Monomials, Terms
 from .reading import Compiled
-from .vectors import Fresh, Scaled, Source, Vector
+from .vectors import Fed, Fresh, Scaled, Source, Vector
 
 Number = Any
 Node = Hashable
@@ -39,7 +39,7 @@ class Forward:
     def __init__(self, compiled: Compiled, field: Any, entry: Entry) -> None:
         self.field = field
         self.steps = monomials(compiled, field, columns=False)
-        self.values: dict[Key, Number] = entry.moments(compiled)
+        self.values: dict[Key, Any] = entry.moments(compiled)
 
     def norm(self, vector: Vector) -> Two:
         """(E |v|^2, E |v|^4)."""
@@ -59,11 +59,12 @@ class Forward:
                 if missing:
                     stack += missing
                     continue
-            values[top] = self._summed(opened.pop(top))
+            values[top] = self._summed(top, opened.pop(top))
             stack.pop()
         return values[key]
 
-    def _summed(self, terms: Terms) -> Number:
+    def _summed(self, key: Key, terms: Terms) -> Any:
+        """The value of a monomial from those of the terms of its step."""
         if len(terms) == 1:
             return terms[0][0] * self.values[terms[0][1]]
         return sum((factor * self.values[key] for factor, key in terms), self.field.number(0))
@@ -82,7 +83,7 @@ class Backward:
         self._run((0, *(out.id,) * 4), self.fourths)
 
     def _run(self, root: Key, found: dict[int, Number]) -> None:
-        order, terms = self._ordered(root)
+        order, terms = reached(self.steps, [root])
         adjoint: dict[Key, Number] = {root: self.field.number(1)}
         for key in reversed(order):
             own = adjoint.get(key)
@@ -94,20 +95,25 @@ class Backward:
             for factor, child in terms[key]:
                 adjoint[child] = adjoint[child] + own * factor if child in adjoint else own * factor
 
-    def _ordered(self, root: Key) -> tuple[list[Key], dict[Key, Terms]]:
-        """All monomials reached from the root, children first, and {monomial: its step}."""
-        order: list[Key] = []
-        terms: dict[Key, Terms] = {}
-        stack: list[tuple[Key, bool]] = [(root, False)]
-        while stack:
-            key, done = stack.pop()
-            if done:
-                order.append(key)
-            elif key not in terms:
-                terms[key] = [] if self.steps.given(key) else self.steps.expand(key)
-                stack.append((key, True))
-                stack += [(child, False) for _, child in terms[key] if child not in terms]
-        return order, terms
+    def fourth(self, fresh: int) -> Number:
+        """E (tr Q)^2 of the Jacobian with respect to a fresh vector."""
+        return self.fourths[fresh]
+
+
+def reached(steps: Monomials, roots: Iterable[Key]) -> tuple[list[Key], dict[Key, Terms]]:
+    """All monomials reached from the roots, children first, and {monomial: its step}."""
+    order: list[Key] = []
+    terms: dict[Key, Terms] = {}
+    stack = [(root, False) for root in roots]
+    while stack:
+        key, done = stack.pop()
+        if done:
+            order.append(key)
+        elif key not in terms:
+            terms[key] = [] if steps.given(key) else steps.expand(key)
+            stack.append((key, True))
+            stack += [(child, False) for _, child in terms[key] if child not in terms]
+    return order, terms
 
 
 def monomials(compiled: Compiled, field: Any, columns: bool) -> Monomials:
@@ -134,16 +140,20 @@ def _scaled(forward: Forward, feature: Scaled) -> Two:
     return square * second, square**2 * fourth
 
 
-def jacobian_moments(compiled: Compiled, forward: Forward, out: Scaled) -> dict[Node, Two]:
-    """{Affine node: (E |J|^2, E |J|^4)} with J = d out / d W.
+def fed_by(fresh: Fresh, node: Node) -> Fed:
+    """The part of a fresh vector that a node's weights feed."""
+    return next(fed for fed in fresh.fed if fed.node == node)
+
+
+def jacobian_moments(compiled: Compiled, forward: Forward, backward: Any, out: Scaled) -> dict[Node, Two]:
+    """{Affine node: (E |J|^2, E |J|^4)} with J = d out / d W; ``backward``: a :class:`Backward`, or that of expressions.
 
     ``E |J|^4 = E |x|^4 E (tr Q)^2``, where W multiplies x and Q = M M^T with M = d out / d (W x).
     """
-    backward = Backward(compiled, forward.field, out.vector)
     found: dict[Node, Two] = {}
     for node, fresh in compiled.owners.items():
-        fed = next(f for f in fresh.fed if f.node == node)
+        fed = fed_by(fresh, node)
         square = forward.steps.constant(fed.amplitude) ** 2 * forward.steps.constant(out.factor) ** 2
         second, fourth = forward.norm(fed.source)
-        found[node] = square * second * backward.seconds[fresh.id], square**2 * fourth * backward.fourths[fresh.id]
+        found[node] = square * second * backward.seconds[fresh.id], square**2 * fourth * backward.fourth(fresh.id)
     return found

@@ -12,7 +12,7 @@ from ...fields import SYMPY
 from ...fields.arguments import as_number, symbolic_q
 from ...foundation.errors import KcalcError, unknown
 from ...foundation.plain_arguments import is_key, mapping
-from ...foundation.printing import Rows, Shown, filled_columns
+from ...foundation.printing import Rows, Shown, filled_columns, plain
 from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption
 from ...network.layers import Affine
@@ -147,14 +147,14 @@ class Moments(Shown):
             "input": self.input.to_dict(),
             "nodes": {str(node): moment.to_dict() for node, moment in self.nodes.items()},
             "weights": None if self.jacobians is None else {str(node): m.to_dict() for node, m in self.jacobians.items()},
-            "assumptions": [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions],
+            "assumptions": plain(self.assumptions),
         }
 
     # -- display -------------------------------------------------------------------------------------------------------------------------
 
     def _rows(self) -> Rows:
         head = ("node", "layer", *(f"{name} |y|^{2 if name == 'mean' else 4}" for name in NAMES[:2]), "Var |y|^2")
-        rows = [(*head, "mean |J|^2", "mean |J|^4", "Var |J|^2")]
+        rows: list[tuple[str, ...]] = [(*head, "mean |J|^2", "mean |J|^4", "Var |J|^2")]
         for node, moment in self.nodes.items():
             weights = (self.jacobians or {}).get(node)
             jacobian = [weights.text(name) for name in NAMES] if weights is not None else [""] * 3

@@ -236,7 +236,7 @@ class Scaling(Shown):
             "tensors": {str(node): tensor.to_dict() for node, tensor in self.tensors.items()},
             "reference": str(self.reference) if self.symbolic else {"log10": self.reference_level.log10()},
             "violations": [{"node": str(a.node), "text": a.text} for a in self.violations],
-            "assumptions": [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions],
+            "assumptions": [a.to_dict() for a in self.assumptions],
         }
 
     def _frame(self) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...fields.arguments import one_number
 from ...foundation.errors import KcalcError
-from ...foundation.printing import Shown, text_table
+from ...foundation.printing import Shown, plain, text_table
 from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption
 from ...network.network import Network
@@ -229,7 +229,7 @@ class Smoothness(Shown):
             "step_size": self._value_or_none("step_size"), "pl_constant": self.pl_constant,
             "logs": logs, "layers": rows,
             "hypotheses": [{"name": h.name, "holds": h.holds, "text": h.text} for h in self.hypotheses],
-            "assumptions": [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions],
+            "assumptions": plain(self.assumptions),
         }  # fmt: skip
         return _finite(found)
 

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..fields.gaps import Gap
-from ..matrices.gram.plans import LevelPlan
-from ..matrices.gram.tables import AngleTable
+from ...fields.gaps import Gap
+from .plans import LevelPlan
+from .tables import AngleTable
 
 Array = np.ndarray
 
