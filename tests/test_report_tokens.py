@@ -74,6 +74,22 @@ def test_without_tokens_a_page_chooses_their_number(network: kc.Network, chosen:
     assert f"{chosen} tokens (a number chosen for this page)" in kc.report(network).html
 
 
+def test_blocks_that_can_be_stacked_have_the_fixed_points_of_their_token_map() -> None:
+    block = kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("queries", L.Affine(), ("x",)),
+            ("keys", L.Affine(), ("x",)),
+            ("values", L.Affine(), ("x",)),
+            ("attention", L.Attend(), ("queries", "keys", "values")),
+            ("output", L.Affine(), ("attention",)),
+            ("sum", L.Sum(), ("x", "output")),
+        ]
+    )
+    page = kc.report(block, tokens=8)
+    assert "Fixed points of the token map: 1 (slope 0.5)" in page.html
+
+
 def test_pooled_tokens_have_no_cosine() -> None:
     tokens = data_of(kc.report(A.vit(1, image_shape=(32, 32))))["tokens"]
     assert tokens["tokens"][-2:] == [None, None] and tokens["tokens"][-3] < 1 and not any(row[1] for row in tokens["maps"])
