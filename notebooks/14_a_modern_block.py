@@ -292,5 +292,5 @@ assert (np.abs(mean - theory) < 5 * error + 1e-9).all()
 #
 # - A product of independent branches multiplies q, c and means; the SwiGLU gate at q = 1, c = 0.3 has q = 0.3558 and covariance 0.0370, as measured.
 # - Slopes of factors add up, so that a deep gated stack can be shaped only if its shortcuts are strong; kcalc names the least ζ.
-# - Attention with zero queries is a fixed matrix, and the covariance of tokens follows it exactly. Everything beyond initialisation, and attention whose weights depend on the input, stays opaque, and is said to be.
+# - Attention with zero queries is a fixed matrix, and the covariance of tokens follows it exactly. Notebook 15 has attention whose weights depend on the input.
 # - Without shortcuts q = 1 must be kept row by row, for the cosines of the tokens at hand.

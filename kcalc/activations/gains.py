@@ -46,7 +46,7 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A gain that a library ships for an activation; ``centred`` where its weights sum to zero."""
+    """A gain that a library ships for an activation; ``centred``: it is meant for weights that sum to zero over the inputs."""
 
     library: str
     name: str

@@ -254,7 +254,7 @@ class Rbf(Closed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Exponential(Rbf):
-    """e^x: Q = e^(2q), and the same C as sin + cos, exp(-Var(u-v)/2)."""
+    """e^x: Q = e^(2q), and C is exp(-Var(u - v) / 2), as for sin + cos."""
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
         return field.exp(q / 2)

@@ -81,7 +81,8 @@ def compare(networks: Any, activations: Any = None, c: float = 0.0, q: float = 1
     """Q and C maps of networks side by side, each with every activation.
 
     Parameters: ``networks``, of one output each, are one, several or {label: network}; ``activations`` are one, several (a list) or
-    {label: activation}, which replace those of the networks (None: each network keeps its own); ``c`` and ``q``: of the inputs.
+    {label: activation}, which replace those of the networks (None: each network keeps its own); ``c`` and ``q``: the c and q
+    value of the inputs.
     Returns: a :class:`MapComparison`. Raises: KcalcError for other arguments, and where a C map does.
     """
     cosine, size = one_number(cosine_array(c), "c"), one_q(q)

@@ -539,7 +539,9 @@ class Attend(Layer):
                 if getattr(self, name) != 0:
                     raise _fail(self, f"{name} shapes softmax, and the normaliser is {self.normaliser!r}")
             if self.scale == "linear":
-                raise _fail(self, f"scores over key_width vanish for wide heads, and with them the weights of {self.normaliser!r}; use 'sqrt'")
+                raise _fail(
+                    self, f"scores over key_width vanish for wide heads, and with them the weights of {self.normaliser!r}; use 'sqrt'"
+                )
         if self.sink and (self.identity != 0 or self.centre != 0):
             raise _fail(self, "a sink has no rule together with identity or centre; drop one of them")
         if not _symbolic(self.dropout) and not 0 <= self.dropout < 1:
@@ -549,7 +551,9 @@ class Attend(Layer):
         if self.key_heads is not None and (self.heads is None or self.heads % self.key_heads):
             raise _fail(self, f"key_heads = {self.key_heads} must divide heads = {self.heads}")
         if not self.wide and (self.key_width is None or self.key_width < 4 or self.normaliser != "softmax" or self.sink):
-            raise _fail(self, "wide=False is for softmax without a sink, and needs key_width >= 4, the channels of a head's queries and keys")
+            raise _fail(
+                self, "wide=False is for softmax without a sink, and needs key_width >= 4, the channels of a head's queries and keys"
+            )
         if self.rotary is not None and self.key_width is not None and self.key_width % 2:
             raise _fail(self, f"rotary embeddings turn pairs of channels, and key_width = {self.key_width} is odd")
 

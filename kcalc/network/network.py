@@ -228,7 +228,7 @@ class Network:
         return self._kept(Network.from_steps(steps, self.outputs))
 
     def named(self, name: str) -> Network:
-        """The network under a name, which legends of plots and ``repr`` of maps show. Raises: KcalcError for a name that is not text."""
+        """The same network with a name, which legends of plots and ``repr`` of maps show. Raises: KcalcError unless it is text."""
         other = self.with_notes(self.notes)
         other.name = text(name, "the name of a network", empty=True)
         return other

@@ -13,7 +13,7 @@ from ..calculi.global_maps import c_map, node_values, token_map
 from ..calculi.gradients import gradients
 from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
-from ..network.layers import Attend, Positions
+from ..network.layers import Attend, Embedding, Positions
 from ..network.network import Network
 from .markup import Html, calm, details, heuristic_badge, number, paragraph, sampled_badge, section, table, tag
 
@@ -115,7 +115,8 @@ def _exact(found: OverTokens, network: Network, tokens: int, cosine: Any) -> Non
         inside = found.places[-1].tokens is not None
         rows = zip(grid, own(grid) if inside else [None] * POINTS, across(grid), strict=True)
         found.maps = [(float(x), None if y is None else float(y), float(z)) for x, y, z in rows]
-        found.fixed = [(point.value, point.slope) for point in own.fixed_points()] if inside else []
+        if inside and not network.nodes_of(Embedding, Positions):  # else copies of the network cannot be stacked
+            found.fixed = [(point.value, point.slope) for point in own.fixed_points()]
     except KcalcError as error:
         found.refused["maps over tokens"] = str(error)
     try:

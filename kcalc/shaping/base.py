@@ -72,7 +72,7 @@ class Shaping(Approximable):
 
     @property
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
-        """(the network to train, its Affine nodes whose weights start as mirrored pairs): the shaped network, without such nodes."""
+        """(the network to train, its Affine nodes whose weights start as mirrored pairs): here the shaped network, and no such nodes."""
         return self.network, ()
 
     @cached_property

@@ -56,7 +56,7 @@ class MirroredConstants(Constants):
 
 @dataclass(frozen=True, repr=False)
 class LooksLinear(Shaping):
-    """A network with mirrored weights. ``network`` is the network of (scaled) odd parts that it is the same function as."""
+    """A network with mirrored weights. ``network`` has the (scaled) odd parts of the activations and computes the same function."""
 
     @cached_property
     def _measured(self) -> dict[str, Any]:

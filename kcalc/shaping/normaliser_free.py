@@ -87,7 +87,8 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
     An output that ends in activations, with no Affine behind them, keeps their means: its q is not 1, and an assumption says so.
 
     Returns: a NormaliserFree. Raises: KcalcError for alpha <= 0, activations that are linear, constant or jump, depthwise convolutions
-    with ``standardise=True``, sums in which the means of activations meet without it, and networks that cannot be shaped.
+    with ``standardise=True``, without it sums of addends whose channel means are not 0,
+    and networks that cannot be shaped.
     """
     strength: Any = as_number(alpha, "alpha")
     if getattr(strength, "free_symbols", None) or not strength > 0:

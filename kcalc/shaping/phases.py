@@ -87,7 +87,7 @@ class PhaseDiagram(Shown):
         return self.chi < 1
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """log10 of the depth scale in colour, the edge of chaos as a line, on the given Axes."""
+        """Draw log10 of the depth scale in colour, and the edge of chaos as a line. Returns: the Axes."""
         from ..plotting import axis_names
         from ..plotting.frame import axes
 

@@ -28,7 +28,7 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
 
     ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are not controlled.
     A Product of independent branches keeps q = 1 too.
-    Raises: KcalcError for activations that vanish, sums in which the means of activations meet, and networks that cannot be shaped.
+    Raises: KcalcError for activations that vanish, sums of addends whose channel means are not 0, and networks that cannot be shaped.
     """
     plain, changes = prepared(network, activation, products=True)
     phis = {node: plain.layer(node).activation for node in plain.nodes_of(Nonlinear)}

@@ -29,7 +29,8 @@ class VanillaMaps(Shown):
 
     ``q_map`` is an expression in ``kc.symbols.q``; ``slope`` and ``curvature`` are C_f'(1) and C_f''(1), ``c_map`` an expression in
     ``kc.symbols.c``, for two inputs of one q value that every layer keeps (positively homogeneous activations need not keep it).
-    Each is computed when asked for, and refused (KcalcError) where it does not close. ``psi`` and ``kappa`` are a layer's C'(1) and C''(1).
+    Each is computed when asked for, and refused (KcalcError) where it has no closed form.
+    ``psi`` and ``kappa`` are a layer's C'(1) and C''(1).
     """
 
     activation: Activation | None
@@ -185,7 +186,7 @@ class VanillaMaps(Shown):
         return _local_c(phi, sp.Integer(0))
 
     def flow(self, c: float, depth: int) -> float:
-        """psi(c, k L), which C_f(c) tends to for many layers of small k, at a depth that is a number [TAT Prop. 3]."""
+        """psi(c, k L), the limit of C_f(c) for many layers of small k; ``depth`` is a number [TAT Prop. 3]."""
         return flow(c, float(self.flow_rate) * whole(depth, "depth"))
 
     def _known(self, what: str) -> Activation:

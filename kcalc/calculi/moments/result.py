@@ -109,7 +109,7 @@ class Moments(Shown):
     def width_for(self, variance: float, most: int = 10**9) -> int:
         """The least width (``features=``) at which the output's relative variance is at most ``variance``.
 
-        Raises: KcalcError where widths stand in the layers, and where even ``most`` channels are too few.
+        Raises: KcalcError where layers state widths of their own, and where even ``most`` channels are too few.
         """
         from .stability import width_for
 

@@ -48,8 +48,9 @@ class ResidualSpectrum(Printed):
     def support(self) -> tuple[float, float]:
         """(smallest, largest) singular value of the bulk.
 
-        For a = 1 and t = tau: ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` where
-        t < 1, else 0; both scale with a. A alone fills [0, 2 tau]. Uniform entries on (-1/sqrt n, 1/sqrt n): [1/(2 sqrt 3), 4 sqrt 2 / 3].
+        ``a`` is the shortcut weight and ``tau`` the residual weight times sigma_w. For a = 1 and t = tau: ``q = sqrt(1 + 8/t^2)``,
+        ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` where t < 1, else 0; both scale with a.
+        A alone fills [0, 2 tau]. Uniform entries on (-1/sqrt n, 1/sqrt n): [1/(2 sqrt 3), 4 sqrt 2 / 3].
         """
         a, tau = abs(self.shortcut_weight), self.deviation
         if a == 0:

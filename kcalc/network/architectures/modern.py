@@ -97,7 +97,7 @@ def transformer(
     :func:`gated_mlp`), each behind ``norm`` and each with a shortcut of amplitude ``shortcut_weight``: 0 none (skipless), None a plain sum.
     ``mixing``: a matrix (T, T), or one for each block, as from :mod:`kcalc.network.token_mixing`. Attention is such a matrix while its
     query weights are 0, one head, the same for all inputs.
-    Returns: a Network. Raises: KcalcError where the matrices are not as many as the blocks, or no matrices.
+    Returns: a Network. Raises: KcalcError for a number of matrices other than 1 and ``blocks``, and for what is no matrix.
     [He et al. 2023, "Deep Transformers without Shortcuts"]
     """
     inside = features if hidden is None else hidden
