@@ -165,6 +165,8 @@ def test_layers_of_pytorch() -> None:
         layer = nn.TransformerEncoderLayer(48, 4, 96, dropout=0.0, activation="gelu", batch_first=True, norm_first=before)
         model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
         assert "a copy, if not tied: draw them anew" in str(kc.read(model, (2, T, 48)))
+        turned = nn.TransformerEncoderLayer(48, 4, 96, norm_first=before).eval()
+        assert "example by example; examples stand on axis 0 (in PyTorch: batch_first=True)" in str(kc.read(turned, (T, 2, 48)))
         found = kc.read(drawn(model), (2, T, 48))
         kinds = [type(found.network.layer(node)) for node in found.network]
         assert found.fidelity.level == "exact" and (kinds.count(L.Attend), kinds.count(L.Affine), kinds.count(L.LayerNorm)) == (2, 12, 4)

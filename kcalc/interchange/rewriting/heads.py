@@ -27,6 +27,7 @@ BY_HEAD = "every head of its queries and keys is normalised by itself; read as n
 SHARED = "its {} and {} are made by the same weights; kernel maps take those of each as their own"
 UNMADE = "its {} and {} are the same feature map, with no weights of their own"
 LARGE = "the scores of all heads are more numbers than are followed; give fewer tokens or examples as example inputs"
+BY_EXAMPLE = "its scores are no products of queries and keys, example by example; examples stand on axis 0 (in PyTorch: batch_first=True)"
 REORDERED = "its heads are joined in an order that is not followed"
 
 
@@ -284,7 +285,7 @@ def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
     """An operand as (examples, heads, tokens, width), heads that it lacks as one."""
     there = array.transpose([axis for axis in order if axis is not None])
     if order[0] is None or there.shape[0] % count:
-        raise NoAttentionError("its scores are no products of queries and keys, example by example")
+        raise NoAttentionError(BY_EXAMPLE)
     tokens, width = there.shape[-2:]
     return there.reshape(count, -1, tokens, width)
 
