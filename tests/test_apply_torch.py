@@ -342,7 +342,7 @@ def test_errors_name_what_is_wrong(made: Any) -> None:
     with pytest.raises(kc.KcalcError, match="'cell_2' was not read"):
         apply_to(shared, SimpleNamespace(network=read(shared, *example).network))
     block, example, _ = ZOO["transformer_block"]()
-    with pytest.raises(kc.KcalcError, match="'attn.bmm_2': new PyTorch models have no rule for Attend"):
+    with pytest.raises(kc.KcalcError, match="'attn.bmm_2' is an Attend of a transformer, which is not built anew"):
         apply_to(block, SimpleNamespace(network=read(block, *example).network))
 
 

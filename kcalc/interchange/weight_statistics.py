@@ -91,10 +91,18 @@ class NamesOfArrays:
         self._starts: dict[tuple[int, bytes], tuple[np.ndarray, str]] = {}
         self._digests: dict[bytes, str] = {}
 
+    def first_of_rows(self, rows: np.ndarray, name: str) -> list[str]:
+        """The first name of each row of a matrix."""
+        starts = np.ascontiguousarray(rows[:, :START])
+        keys = starts.view(f"V{starts[:1].nbytes}").ravel().tolist() if starts.size else []
+        return [self._first(key, row, name) for key, row in zip(keys, rows, strict=True)]
+
     def first(self, array: np.ndarray, name: str) -> str:
         """The first name of an array with these bytes; ``name`` if it is new."""
-        start = (array.nbytes, array.flat[:START].tobytes())
-        other, known = self._starts.setdefault(start, (array, name))
+        return self._first(array.flat[:START].tobytes(), array, name)
+
+    def _first(self, key: bytes, array: np.ndarray, name: str) -> str:
+        other, known = self._starts.setdefault((array.nbytes, key), (array, name))
         if other is array:
             return known
         self._digests.setdefault(_digest(other), known)

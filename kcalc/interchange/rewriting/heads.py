@@ -27,15 +27,20 @@ BY_HEAD = "every head of its queries and keys is normalised by itself; read as n
 SHARED = "its {} and {} are made by the same weights; kernel maps take those of each as their own"
 UNMADE = "its {} and {} are the same feature map, with no weights of their own"
 LARGE = "the scores of all heads are more numbers than are followed; give fewer tokens or examples as example inputs"
+BY_EXAMPLE = "its scores are no products of queries and keys, example by example; examples stand on axis 0 (in PyTorch: batch_first=True)"
 REORDERED = "its heads are joined in an order that is not followed"
 
 
 def with_heads(trace: Trace) -> Edit:
     """The operations with every attention in heads as one, between layers that make its queries, keys and values."""
     edit = _Heads(trace)
-    for op in list(edit.ops.values()):
-        if op.name in edit.ops and isinstance(op, Attend | Contract):
-            edit.attempt(edit.ops[op.name])
+    left = [op.name for op in edit.ops.values() if isinstance(op, Attend | Contract)]
+    while left:
+        read = edit.read
+        left = [name for name in reversed(left) if edit.refused(name)][::-1]  # what stands above an attention is as it was
+        if edit.read == read:
+            break
+        edit.refresh()  # the axes behind attention that is read by now may be known
     edit.settle()
     return edit
 
@@ -46,29 +51,33 @@ class _Heads(Placing):
         self.count = next((op.shape[0] for op in self.ops.values() if isinstance(op, Entry) and op.shape), 1)
         self.made: dict[tuple[str, Rows], str] = {}
         self.wished: list[tuple[str, str]] = []
-        self._refresh()
+        self.numbers = dict[tuple[int, int, tuple[int, ...]], Array]()
+        self.read = 0
+        self.refresh()
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Follow channels, examples and the input through the operations as they are now."""
         self.ops = self.ordered()
         self.followed = Followed(self.trace, dict(self.ops), self.count)
 
-    def attempt(self, op: Any) -> None:
-        """Put one operation in place of an attention; where it is not read, its reason says why."""
-        before, reasons = dict(self.ops), list[str]()
+    def refused(self, name: str) -> bool:
+        """Put one operation in place of an attention; True where that is refused, and the reason of the operation says why."""
+        before, op, reasons = dict(self.ops), self.ops.get(name), list[str]()
         try:
-            for core in self.followed.cores(op):
+            for core in () if op is None else self.followed.cores(op):
                 try:
-                    if self._replaced(core):
-                        self._refresh()
-                    return
+                    self.read += self._replaced(core)
+                    return False
                 except NoAttentionError as error:
                     reasons.append(str(error))
                     self.ops = dict(before)
         except (NoAttentionError, TooLargeError) as error:
-            reasons.append(str(error) or LARGE)
-        if reasons:
-            self.ops = {**before, op.name: replace(op, reason=reasons[0], what="attention")}
+            reasons.append(LARGE if isinstance(error, TooLargeError) else str(error))
+        if not reasons:
+            return False
+        given: Any = before[name]
+        self.ops = {**before, name: replace(given, reason=reasons[0], what="attention")}
+        return True
 
     def settle(self) -> None:
         """Give new operations the names of those whose places they take."""
@@ -111,8 +120,7 @@ class _Heads(Placing):
 
     def _drawn(self, core: Core, sources: Sequence[Source], seed: int) -> tuple[Scores, Array, Numbers]:
         """Scores and values on numbers drawn at random at the sources."""
-        random = np.random.default_rng(seed)
-        given = {name: random.standard_normal(self.ops[name].shape) for name in dict.fromkeys(s.op.name for s in sources)}
+        given = {name: self._random(seed, n, self.ops[name].shape) for n, name in enumerate(dict.fromkeys(s.op.name for s in sources))}
         numbers = Numbers(self.ops, given, lambda _: None)
         arrays = [numbers(name) for name in core.reads]
         known = [array for array in arrays if array is not None]
@@ -131,6 +139,13 @@ class _Heads(Placing):
             raise NoAttentionError(f"it has {keys.shape[1]} heads of keys and {values.shape[1]} of values")
         raw = queries @ np.swapaxes(np.repeat(keys, count // keys.shape[1], axis=1), -1, -2)
         return Scores(self._actual(core, numbers, split, raw), raw, count, keys.shape[1], turn, queries.shape[-1]), values, numbers
+
+    def _random(self, seed: int, number: int, shape: tuple[int, ...]) -> Array:
+        """Numbers drawn at random, the same for arrays of the same shape in every attention."""
+        key = (seed, number, shape)
+        if key not in self.numbers:
+            self.numbers[key] = np.random.default_rng((seed, number)).standard_normal(shape)
+        return self.numbers[key]
 
     def _actual(self, core: Core, numbers: Numbers, split: Sequence[Array], raw: Array) -> Array:
         """The scores of the model, before its softmax."""
@@ -275,7 +290,7 @@ def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
     """An operand as (examples, heads, tokens, width), heads that it lacks as one."""
     there = array.transpose([axis for axis in order if axis is not None])
     if order[0] is None or there.shape[0] % count:
-        raise NoAttentionError("its scores are no products of queries and keys, example by example")
+        raise NoAttentionError(BY_EXAMPLE)
     tokens, width = there.shape[-2:]
     return there.reshape(count, -1, tokens, width)
 

@@ -22,7 +22,7 @@ TEXT = (
 )
 FIXED = "it mixes the locations by fixed numbers, the same for all heads"
 PER_HEAD = "its heads (or examples) mix tokens by matrices of their own, while one layer mixes all channels alike"
-ATTENTION = "the weights of its sums are computed from the input; kernel maps of attention are not covered"
+ATTENTION = "the weights of its sums are computed from the input in a way that is not followed"
 CLOSE = 1e-9
 MASKED = 1e3  # scores so far below the greatest are masked: their weight is 0 in double precision
 SHIFTS = (-31.7, -2.3, 0.6, 1.9, 47.1)

@@ -13,6 +13,7 @@ Array = np.ndarray
 MASKED = 1e3  # scores so far below the greatest of their row have weight 0 in double precision
 NOTHING = -1e9  # rows whose scores all lie below it see no token
 CLOSE = 1e-5
+STILL = 1e-9  # channels that rotary embeddings do not turn are multiples of those before; the slowest turn by 1e-6 from token to token
 NONE_SEEN = "token {} sees no token at all: every entry in its row of the mask is masked"
 OTHER_MASK = "its mask is neither causal nor all true: token {} sees {} of {} tokens"
 BIASES = "its scores have biases by head and distance of tokens (root mean square {:.3g}), as in T5; left out"
@@ -170,8 +171,8 @@ def _turn(found: Array, base: Array) -> Turn | None:
     """The rotation of pairs of channels that takes ``base`` to ``found``, by token."""
     width = base.shape[-1]
     factor = float(np.sqrt((found**2).sum() / (base**2).sum()))
-    still = np.abs(found - factor * base).max(axis=(0, 1, 2)) < 1e-4
-    channels = np.flatnonzero(~still)
+    along = (found * base).sum(axis=(0, 1, 2)) / (base**2).sum(axis=(0, 1, 2))
+    channels = np.flatnonzero(np.abs(found - along * base).max(axis=(0, 1, 2)) > STILL)
     if len(channels) % 2:
         return None
     half = len(channels) // 2

@@ -251,6 +251,13 @@ class Emitter:
         return self.into.call(functional.group_norm, inputs[0], op.groups, weight, bias, op.epsilon)
 
     @rule.register
+    def _(self, layer: L.Attend | L.Embedding | L.Positions, node: Any, inputs: list[Value]) -> Value:
+        raise KcalcError(
+            f"node {node!r} is an {type(layer).__name__} of a transformer, which is not built anew: leave the model as it is, and put the "
+            "activations of the shaped network in the place of its own"
+        )
+
+    @rule.register
     def _(self, layer: L.Opaque, node: Any, inputs: list[Value]) -> Value:
         raise KcalcError(f"node {node!r} was not read ({layer.name}: {layer.reason}), so that it cannot be built anew")
 

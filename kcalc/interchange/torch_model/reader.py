@@ -11,6 +11,7 @@ from typing import Any
 from ...foundation.errors import KcalcError
 from ..batches import FIXED, of_batches
 from ..rewriting import rewritten
+from ..rewriting.mixing import ATTENTION
 from ..trace import Entry, Held, Linear, NotRead, Op, Trace
 from . import attention, gates, linear, norms, pointwise, pooling, shapes, unread
 from .capture import capture, exported
@@ -19,7 +20,6 @@ from .examples import example_arguments
 from .walker import Walker
 
 DROPOUTS = "torch.nn.modules.dropout."
-ATTENTION = "the weights of its sums are computed from the input; kernel maps of attention are not covered"
 HANDLERS = {
     **unread.handlers(),
     **pointwise.handlers(),
@@ -155,7 +155,9 @@ def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[str, ...]:
             reads = {n: None for n in reads if not isinstance(walker.ops.get(n), Held)}
             label = path if path not in walker.ops or path in inside else walker.names(path)
             renamed[name] = label
-            made[label] = NotRead(name=label, shape=op.shape, reads=tuple(reads), source=op.source, what="attention", reason=ATTENTION)
+            why = (part.reason for part in map(walker.ops.get, members[path]) if isinstance(part, NotRead) and part.what == "attention")
+            reason = next(why, ATTENTION)
+            made[label] = NotRead(name=label, shape=op.shape, reads=tuple(reads), source=op.source, what="attention", reason=reason)
     walker.ops = made
     return tuple(renamed.get(name, name) for name in outputs)
 

@@ -9,6 +9,7 @@ from .graph_values import Const
 
 DRAWS = 6
 AGREE = 5  # of these: one draw may hold the very id that the model compares with
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "isin", "not_equal")
 REMARK = "positions and masks are read for sequences without the ids that the model looks for in its input, such as padding"
 
 

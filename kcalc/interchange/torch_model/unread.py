@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..rewriting.mixing import ATTENTION as SUMS
 from .calls import Call
 from .walker import Handler, Walker
 
 SOFTMAX = "it couples all entries of an axis; kernel maps are about elementwise functions and linear maps"
 LOOKUP = "rows of a table are looked up, which is no map of real feature maps; start the network behind it"
 RECURRENT = "a recurrent layer reuses its weights at every step, which correlates them; kernel maps need fresh weights"
-SUMS = "the weights of its sums are computed from the input; kernel maps of attention are not covered"
 ORDER = "it depends on the order of the numbers along an axis"
 PARTS = "the channels are cut into parts; use one layer for each part instead, which has a rule"
 
@@ -22,7 +22,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "scaled_dot_product_attention": ("attention", SUMS),
     "multi_head_attention_forward": ("attention", SUMS),
     "_native_multi_head_attention": ("attention", SUMS),
-    "_transformer_encoder_layer_fwd": ("a Transformer layer", "attention is not covered, and the layer is fused: use model.train()"),
+    "_transformer_encoder_layer_fwd": ("a Transformer layer", "the layer is fused, so that its attention is not seen: use model.train()"),
     "embedding": ("an embedding", LOOKUP), "embedding_bag": ("an embedding", LOOKUP), "_embedding_bag": ("an embedding", LOOKUP),
     "gather": ("a lookup", LOOKUP), "index": ("indexing by arrays", LOOKUP), "index_select": ("a lookup", LOOKUP),
     "take": ("a lookup", LOOKUP),

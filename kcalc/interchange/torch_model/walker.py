@@ -15,7 +15,7 @@ from .calls import Call, call_of, concrete, described, hands_on, in_place, is_ra
 from .captured import Captured, identity
 from .examples import first_line
 from .graph_values import Const, Padded, Ref, Stale, is_traced, numbers_of
-from .token_ids import REMARK, TokenIds
+from .token_ids import COMPARISONS, REMARK, TokenIds
 
 Handler = Callable[["Walker", Call], Any]
 SAME_MEMORY = {"detach", "alias", "contiguous", "to", "positive", "lift_fresh", "view_as", "type_as"}
@@ -104,7 +104,7 @@ class Walker:
             return self._computed(node, args, kwargs)
         fixed = None if in_place(node) or is_random(node) else self.token_ids.fixed(node, self.values)
         if fixed is not None:
-            self.remarks.append(REMARK)
+            self.remarks += [REMARK] if call.kind in COMPARISONS else []
             return Const(fixed)
         random = is_random(node) and call.kind.strip("_") not in RANDOM_LAYERS
         value = self._random(call) if random else self._handled(call)

@@ -1,0 +1,232 @@
+"""A transformer block with known weights reads to the same network from every format: that written by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from transformer_formats import FORMATS, HEAD, IDS, D, Graph, H, S, T, V, equinox_gpt, network, weights
+
+import kcalc as kc
+
+L = kc.layers
+W = weights()
+X, MASK = jnp.ones((2, T, D)), jnp.ones((2, T), bool)
+CAUSAL = np.tril(np.ones((T, T), bool))
+
+
+def rounded(net: kc.Network) -> kc.Network:
+    """The network with its sizes of weights in six digits."""
+
+    def layer(_: Any, found: L.Layer) -> L.Layer:
+        sizes = {name: float(f"{getattr(found, name):.6g}") for name in ("sigma_w", "sigma") if hasattr(found, name)}
+        return dataclasses.replace(found, **sizes)
+
+    return net.map_layers(layer)
+
+
+@pytest.mark.parametrize("case", list(FORMATS), ids=", ".join)
+def test_a_transformer_reads_as_the_network_written_by_hand(case: tuple[str, str]) -> None:
+    found = kc.read(*FORMATS[case](W))
+    assert found.fidelity.level == "exact", str(found)
+    assert rounded(found.network).isomorphic(rounded(network(case[0], W))), str(found.network)
+
+
+# -- further forms -----------------------------------------------------------------------------------------------------
+
+
+def scored(change: Callable[[Any], Any], p: Any, x: Any) -> Any:
+    """Attention written out, its scores (examples, heads, queries, keys) changed before the softmax."""
+    q, k, v = ((x @ p[name]).reshape(*x.shape[:2], H, HEAD) for name in "qkv")
+    scores = change(jnp.einsum("bthc,bshc->bhts", q, k) / HEAD**0.5)
+    return jnp.einsum("bhts,bshc->bthc", jax.nn.softmax(scores, axis=-1), v).reshape(x.shape) @ p["o"]
+
+
+def with_slopes(scores: Any) -> Any:
+    slopes = 2.0 ** (-8 * jnp.arange(1, H + 1) / H)
+    return jnp.where(CAUSAL, scores - slopes[:, None, None] * (jnp.arange(T)[:, None] - jnp.arange(T)), -1e9)
+
+
+def crossed(p: Any, x: Any, context: Any) -> Any:
+    q, k, v = ((a @ p[name]).reshape(*a.shape[:2], H, HEAD) for name, a in (("q", x), ("k", context), ("v", context)))
+    return jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"]
+
+
+def exchanged(p: Any, x: Any) -> Any:
+    """Keys that attend to queries."""
+    return scored(lambda scores: scores.swapaxes(2, 3), p, x)
+
+
+def grouped(p: Any, x: Any) -> Any:
+    """As many heads to a group as there are tokens."""
+    q = (x @ p["q"]).reshape(*x.shape[:2], H, HEAD)
+    k, v = ((x @ p[name]).reshape(*x.shape[:2], S, HEAD) for name in ("ks", "vs"))
+    return jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"]
+
+
+def of_nnx(**settings: Any) -> tuple[Any, ...]:
+    from flax import nnx
+
+    model = nnx.MultiHeadAttention(H, D, decode=False, rngs=nnx.Rngs(0), **settings)
+    model.train()
+    return model, X
+
+
+def of_equinox(**settings: Any) -> tuple[Any, ...]:
+    import equinox as eqx
+
+    class Model(eqx.Module):
+        attention: Any
+        turn: Any
+
+        def __call__(self, x: Any) -> Any:
+            def heads(q: Any, k: Any, v: Any) -> Any:
+                return jax.vmap(self.turn, 1, 1)(q), jax.vmap(self.turn, 1, 1)(k), v
+
+            return self.attention(x, x, x, process_heads=heads)
+
+    attention = eqx.nn.MultiheadAttention(H, D, key=jax.random.key(0), **settings)
+    return Model(attention, eqx.nn.RotaryPositionalEmbedding(HEAD)), X[0]
+
+
+def of_keras(kind: str, *sizes: int, **settings: Any) -> tuple[Any, ...]:
+    import keras
+
+    x = keras.Input((T, D))
+    layer = getattr(keras.layers, kind)(*sizes, **settings)
+    return (keras.Model(x, layer(x, x)),)
+
+
+def of_keras_alone() -> tuple[Any, ...]:
+    import keras
+
+    x = keras.Input((T, D))
+    parts = [keras.layers.Dense(D)(x) for _ in range(3)]
+    return (keras.Model(x, keras.layers.Attention()(parts)),)
+
+
+PLAIN = L.Attend(H, HEAD)
+FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
+    "slopes of ALiBi": (lambda: (lambda p, x: scored(with_slopes, p, x), W, X), L.Attend(H, HEAD, True, alibi=True)),
+    "queries of other tokens": (lambda: (crossed, W, X, jnp.ones((2, 9, D))), PLAIN),
+    "groups of as many heads as tokens": (lambda: (grouped, W, X[:, : H // S]), L.Attend(H, HEAD, key_heads=S)),
+    "keys attend to queries": (lambda: (exchanged, W, X), PLAIN),
+    "one scale": (
+        lambda: (lambda p, x: scored(lambda s: s / HEAD**0.5, p, x), W, X), L.Attend(H, HEAD, scale="linear"),
+    ),
+    "nnx, dropout": (lambda: of_nnx(dropout_rate=0.25), L.Attend(H, HEAD, dropout=0.25)),
+    "equinox, rotary": (of_equinox, L.Attend(H, HEAD, rotary=10000.0)),
+    "equinox, dropout": (lambda: of_equinox(dropout_p=0.1, inference=True), L.Attend(H, HEAD, rotary=10000.0, dropout=0.1)),
+    "keras, groups": (lambda: of_keras("GroupQueryAttention", HEAD, H, S), L.Attend(H, HEAD, key_heads=S)),
+    "keras, one key head": (lambda: of_keras("GroupQueryAttention", 8, 3, 1), L.Attend(3, 8, key_heads=1)),
+    "keras, dropout": (lambda: of_keras("MultiHeadAttention", H, HEAD, dropout=0.1), L.Attend(H, HEAD, dropout=0.1)),
+    "keras, one head without scale": (of_keras_alone, L.Attend(1, D, scale=1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_of_attention(name: str) -> None:
+    build, wanted = FORMS[name]
+    found = kc.read(*build())
+    (node,) = found.network.nodes_of(L.Attend)
+    assert found.network.layer(node) == wanted and not found.network.nodes_of(L.Opaque), str(found)
+
+
+# -- what is not read, and why -----------------------------------------------------------------------------------------
+
+
+def padded(p: Any, x: Any, mask: Any) -> Any:
+    return scored(lambda scores: jnp.where(mask[:, None, None, :], scores, -jnp.inf), p, x)
+
+
+def over_queries(p: Any, x: Any) -> Any:
+    q, k, v = ((x @ p[name]).reshape(*x.shape[:2], H, HEAD) for name in "qkv")
+    weights = jax.nn.softmax(jnp.einsum("bthc,bshc->bhts", q, k), axis=2)
+    return jnp.einsum("bhts,bshc->bthc", weights, v).reshape(x.shape) @ p["o"]
+
+
+def of_nnx_masked() -> tuple[Any, ...]:
+    from flax import nnx
+
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            self.attention = nnx.MultiHeadAttention(H, D, decode=False, rngs=nnx.Rngs(0))
+
+        def __call__(self, x: Any, mask: Any) -> Any:
+            return self.attention(x, mask=nnx.make_attention_mask(mask, mask))
+
+    return Model(), X, MASK
+
+
+def of_keras_zeros() -> tuple[Any, ...]:
+    import keras
+
+    ids = keras.Input((T,), dtype="int32")
+    x = keras.layers.Embedding(V, D, mask_zero=True)(ids)
+    return (keras.Model(ids, keras.layers.MultiHeadAttention(H, HEAD)(x, x)),)
+
+
+def of_operator(**attributes: Any) -> tuple[Any, ...]:
+    g = Graph(W)
+    g.add("Gather", "tok ids", "h1")
+    q, k, v = (g.add("MatMul", f"h1 {name}", f"h{name}") for name in "qkv")
+    heads = g.add("Attention", f"{q} {k} {v}", "heads", q_num_heads=H, kv_num_heads=H, **attributes)
+    g.add("MatMul", f"{heads} out", "logits")
+    return (g.model(),)
+
+
+SHORT = np.where(np.arange(T) < 4, 0.0, -np.inf)
+REFUSED: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
+    "jax, padding": (lambda: (padded, W, X, MASK), "its mask depends on the input"),
+    "jax, fixed padding": (lambda: (lambda p, x: scored(lambda s: s + SHORT, p, x), W, X), "token 0 sees 4 of 6 tokens"),
+    "jax, softmax over queries": (lambda: (over_queries, W, X), "over the queries"),
+    "jax, capped scores": (lambda: (lambda p, x: scored(lambda s: 5 * jnp.tanh(s / 5), p, x), W, X), "no multiples"),
+    "nnx, padding": (of_nnx_masked, "its mask depends on the input"),
+    "keras, padding": (of_keras_zeros, "its mask depends on the input"),
+    "onnx, capped scores": (lambda: of_operator(softcap=30.0), "softcap"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_attention_is_opaque_and_says_why(name: str) -> None:
+    build, words = REFUSED[name]
+    found = kc.read(*build())
+    assert found.network.nodes_of(L.Opaque) and not found.network.nodes_of(L.Attend)
+    assert words in str(found), str(found)
+
+
+def test_ids_are_given_as_whole_numbers() -> None:
+    def model(p: Any, ids: Any) -> Any:
+        return p["tok"][jnp.clip(ids, 0, V - 1)] @ p["q"]
+
+    found = kc.read(model, W, IDS).network
+    assert [type(layer) for _, layer, _ in found.steps()] == [L.Input, L.Embedding, L.Affine]
+    assert kc.read(lambda p, ids: p["tok"][ids // 2] @ p["q"], W, IDS).network.nodes_of(L.Opaque, L.Nonlinear)
+    with pytest.raises(kc.KcalcError, match="give an array of whole numbers"):
+        kc.read(model, W, (2, T))
+    with pytest.raises(kc.KcalcError, match="give an array of whole numbers"):
+        kc.read(equinox_gpt(W), (2, T))
+
+
+def test_a_readout_that_is_the_embedding() -> None:
+    found = kc.read(lambda p, ids: (p["tok"][ids] @ p["q"]) @ p["tok"].T, W, IDS)
+    assert "tied" in str(found) and not found.network.nodes_of(L.Opaque)
+
+
+def test_a_class_token_in_front() -> None:
+    def model(p: Any, ids: Any) -> Any:
+        x = p["tok"][ids]
+        x = jnp.concatenate([jnp.broadcast_to(p["pos"][:1], (len(x), 1, D)), x], axis=1)
+        q, k, v = ((x @ p[name]).reshape(*x.shape[:2], H, HEAD) for name in "qkv")
+        return (x + jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"])[:, 0] @ p["out"]
+
+    found = kc.read(model, W, IDS)
+    assert found.network.nodes_of(L.Attend) and not found.network.nodes_of(L.Opaque)
+    (chosen,) = found.network.nodes_of(L.TokenMix)
+    np.testing.assert_array_equal(found.network.layer(chosen).array, np.eye(T + 1)[:1])
+    assert "class token" in str(found)
