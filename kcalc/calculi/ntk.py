@@ -44,7 +44,7 @@ from .kernel_matrix import WithMatrices
 from .readings import OfReading
 from .regime import Regime, regime
 from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
-from .tangent import PARAMETERIZATIONS, Tangent
+from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes
 from .tangent_symbolic import symbolic_kernels
 from .widths import filled
 
@@ -106,7 +106,8 @@ def ntk(
     tokens of an input, for networks with attention, as in :func:`kcalc.c_map`; the kernel is that of one token of either input.
 
     ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel, not divided by q values: at c = 1 ``K.nngp`` is its mean square. Inputs
-    have cosine c, and q = 1 unless ``q1``, ``q2`` are given; the last Affine is included. [DKS sec. 24; Jacot et al. 2018]
+    have cosine c, and q = 1 unless ``q1``, ``q2`` are given; the last Affine is included. Embeddings and learned positions count, each
+    as an Affine without bias that reads one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
     Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`.
     Raises: KcalcError for a network without Affine layers, activations that jump, an unknown
@@ -115,7 +116,7 @@ def ntk(
     """
     require_network(network)
     choice(parameterization, "parameterization", PARAMETERIZATIONS)
-    if not network.nodes_of(Affine):
+    if not parameter_nodes(network):
         raise KcalcError("the network has no Affine layer, so it has no weights and no tangent kernel")
     features = None if features is None else whole(features, "features, the number of channels of hidden layers,", 1)
     if exact_locations(spatial, image_shape, weights):
@@ -127,7 +128,7 @@ def ntk(
 
 
 def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
-    """{Affine: number of channels that one of its outputs sums over; Input: its channels}.
+    """{Affine: number of channels that one of its outputs sums over; Input: its channels}; 1 for tables of vectors.
 
     ``features``: the width of layers that state none. The taps of a convolution do not count, as
     only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError naming the node
@@ -142,7 +143,8 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
             kind = "L.Input(features=...)" if parent in network.inputs else "its layer's features, or pass features="
             raise KcalcError(f"the standard parameterisation needs the width of {parent!r}, which node {node!r} reads; give {kind}")
         out[node] = width // network.layer(node).groups
-    return out
+    tables = (node for node in parameter_nodes(network) if node not in out)
+    return out | dict.fromkeys(tables, 1)
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ class TangentReading:
         independent. In the standard parameterisation biases count even if they start at 0.
         """
         if part == 1 and self.fan_in is not None:
-            nodes = self.network.nodes_of(Affine) if node is None else (node,)
+            nodes = parameter_nodes(self.network) if node is None else (node,)
             if any(getattr(self.network.layer(n), "bias", False) for n in nodes):
                 return False
         return self._odd
@@ -358,8 +360,9 @@ class KernelFunction(OfReading, WithMatrices, Formula):
 
 
 class TangentKernel(KernelFunction):
-    """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)`` over the Affine layers.
+    """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)`` over the nodes with parameters.
 
+    These are Affine layers, and embeddings and learned positions, whose tables are trained as the weights of an Affine on one-hot vectors.
     ``K.nngp`` is the kernel of the network as a Gaussian process.
     """
 
@@ -382,14 +385,14 @@ class TangentKernel(KernelFunction):
         return regime(self, c, q)
 
     def by_layer(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> dict[Node, Any]:
-        """{Affine node: its part of the kernel} for one output; arguments as for a call.
+        """{node with parameters: its part of the kernel} for one output; arguments as for a call.
 
         Many parts are computed in one pass.
         """
         q1, q2 = q_pair(q1, q2, q)
         if len(self.network.outputs) != 1:
             raise KcalcError("by_layer needs one output; use K.layers[node](c)")
-        nodes = self.network.nodes_of(Affine)
+        nodes = parameter_nodes(self.network)
         gap = {node: Gap.from_cosine(value) for node, value in self._values(c, cosine_array, "c").items()}
         first, second = read_pair(lambda given, what: self._values(given, lambda v: q_array(v, what), what), q1, q2)
         shape = broadcast_shape(*gap.values(), *first.values(), *(second or {}).values())
@@ -410,14 +413,14 @@ class TangentKernel(KernelFunction):
 
 
 class LayerKernels(Mapping[Node, KernelFunction]):
-    """{Affine node: the part of the tangent kernel from its weights and bias}."""
+    """{node with parameters: the part of the tangent kernel from its weights and bias}."""
 
     def __init__(self, reading: TangentReading) -> None:
-        self._reading, self._nodes = reading, reading.network.nodes_of(Affine)
+        self._reading, self._nodes = reading, parameter_nodes(reading.network)
 
     def __getitem__(self, node: Node) -> KernelFunction:
         if node not in self._nodes:
-            raise unknown("Affine layer", node, map(str, self._nodes))
+            raise unknown("node with parameters", node, map(str, self._nodes))
         return KernelFunction(self._reading, f"NTK of {node}", 1, {node: 1})
 
     def __iter__(self) -> Iterator[Node]:
@@ -427,4 +430,4 @@ class LayerKernels(Mapping[Node, KernelFunction]):
         return len(self._nodes)
 
     def __repr__(self) -> str:
-        return f"LayerKernels({len(self._nodes)} Affine layers)"
+        return f"LayerKernels({len(self._nodes)} nodes with parameters)"
