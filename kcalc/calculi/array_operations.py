@@ -196,7 +196,8 @@ def attend(layer: Any, queries: Array, keys: Array, values: Array) -> Array:
         scores = scores - (slopes[:, None, None] * apart).astype(scores.dtype)
     if layer.causal:
         scores = jnp.where(jnp.tril(jnp.ones((rows, columns), bool)), scores, -jnp.inf)
-    weights = jax.nn.softmax(scores, axis=-1) - float(layer.centre) / columns
+    weights = jnp.where(jnp.isinf(scores), 0, scores) if layer.normaliser == "identity" else jax.nn.softmax(scores, axis=-1)
+    weights = weights - float(layer.centre) / columns
     mixed = jnp.einsum("...hij,...jhc->...ihc", weights, values)
     return mixed if layer.identity == 0 else mixed + float(layer.identity) * values
 

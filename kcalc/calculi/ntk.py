@@ -36,7 +36,10 @@ from ..network.compose import interpret, require_network
 from ..network.layers import Affine, Input
 from ..network.network import Network
 from .attention.exchangeable import Exchangeable
+from .attention.kernels import TokenKernels, token_kernels
+from .attention.sampled import Sampling, read_sampling
 from .attention.structure import Tokens, read_tokens
+from .attention.values import several, token_covariance
 from .field_maps import field_maps_of
 from .homogeneity import is_odd
 from .kernel import Kernel, kernel_over
@@ -76,6 +79,18 @@ def ntk(
     features: int | None = None,
     assume_independent: bool = False,
     *,
+    tokens: Any,
+    sampling: Sampling | None = None,
+) -> TokenKernels: ...
+
+
+@overload
+def ntk(
+    network: Network,
+    parameterization: str = "ntk",
+    features: int | None = None,
+    assume_independent: bool = False,
+    *,
     spatial: Literal["exact"],
     image_shape: Any = None,
     weights: str = "dense",
@@ -91,9 +106,10 @@ def ntk(
     image_shape: Any = None,
     weights: str = "dense",
     *,
-    tokens: int | None = None,
+    tokens: Any = None,
     token_cosine: float | None = None,
-) -> TangentKernel | SpatialTangentKernel:
+    sampling: Sampling | None = None,
+) -> TangentKernel | SpatialTangentKernel | TokenKernels:
     """The neural tangent kernel of a network at infinite width: ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
 
     ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is
@@ -104,12 +120,15 @@ def ntk(
     over the locations of actual images: ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``:
     (height, width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for "exact". ``tokens``, ``token_cosine``: the
     tokens of an input, for networks with attention, as in :func:`kcalc.c_map`; the kernel is that of one token of either input.
+    ``tokens`` may also be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs (N, T, features). The
+    kernels are then arrays between all tokens of all sequences, for causal masks too; softmax attention is sampled as ``sampling`` says.
 
     ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel, not divided by q values: at c = 1 ``K.nngp`` is its mean square. Inputs
     have cosine c, and q = 1 unless ``q1``, ``q2`` are given; the last Affine is included. Embeddings and learned positions count, each
     as an Affine without bias that reads one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
-    Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`.
+    Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`, for an array of tokens a
+    :class:`kcalc.calculi.attention.kernels.TokenKernels`.
     Raises: KcalcError for a network without Affine layers, activations that jump, an unknown
     parameterisation or missing widths; FreshnessError or NoRule where the kernel calculus does not
     apply, naming the node.
@@ -123,6 +142,13 @@ def ntk(
         widths = None if parameterization == "ntk" else tap_widths(network, features)
         return SpatialTangentKernel(spatial_reading(network, image_shape, weights, assume_independent, widths, tangent=True))
     fan_in = None if parameterization == "ntk" else fan_ins(network, features)
+    if several(tokens):
+        if token_cosine is not None:
+            raise KcalcError("an array of tokens says itself what their cosines are; drop token_cosine=")
+        assume = truth(assume_independent, "assume_independent")
+        return token_kernels(network, token_covariance(tokens), read_sampling(sampling), fan_in, assume)
+    if sampling is not None:
+        raise KcalcError("sampling= is for an array of tokens, which are followed one by one; tokens that are alike need none")
     reading = TangentReading(network, fan_in, assume_independent, read_tokens(tokens, token_cosine))
     return TangentKernel(reading)
 

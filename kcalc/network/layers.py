@@ -496,8 +496,8 @@ class Attend(Layer):
 
     ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries and keys; None: not said.
     ``causal``: token i sees the tokens up to i. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number,
-    which needs ``key_width``. ``identity``, ``centre``: numbers. ``key_heads``: how many heads of keys and values there are, where several
-    heads of queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries and keys, such as 10000;
+    which needs ``key_width``. ``normaliser``: "softmax"; "identity", ``A = s``. ``identity``, ``centre``: numbers.
+    ``key_heads``: how many heads of keys and values there are, where several heads of queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries and keys, such as 10000;
     None: none. ``alibi``: scores have the slopes of [Press et al. 2022]. ``dropout``: of attention weights, the identity in evaluation.
     [Vaswani et al. 2017]
     """
@@ -506,6 +506,7 @@ class Attend(Layer):
     key_width: int | None = None
     causal: bool = False
     scale: Any = "sqrt"
+    normaliser: str = "softmax"
     identity: Number = 0
     centre: Number = 0
     key_heads: int | None = None
@@ -527,6 +528,7 @@ class Attend(Layer):
                 raise _fail(self, f"scale = {self.scale} needs key_width, the channels of a head's queries and keys")
         for name in ("identity", "centre", "dropout"):
             object.__setattr__(self, name, as_number(getattr(self, name), f"Attend.{name}"))
+        choice(self.normaliser, "normaliser of an Attend", ("softmax", "identity"))
         if not _symbolic(self.dropout) and not 0 <= self.dropout < 1:
             raise _fail(self, f"dropout must lie in [0, 1), got {self.dropout}")
         if self.rotary is not None:
@@ -537,7 +539,7 @@ class Attend(Layer):
             raise _fail(self, f"rotary embeddings turn pairs of channels, and key_width = {self.key_width} is odd")
 
     def lowered(self, reads: Reads) -> Primitive:
-        names = ("heads", "key_width", "causal", "scale", "identity", "centre", "rotary", "alibi")
+        names = ("heads", "key_width", "causal", "scale", "normaliser", "identity", "centre", "rotary", "alibi")
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
 
     def emits(self, reads: Reads) -> Any:

@@ -177,6 +177,7 @@ class Attend(Primitive):
     key_width: int | None
     causal: bool
     scale: Any
+    normaliser: str
     identity: Any
     centre: Any
     rotary: float | None

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backend import Model, Orthogonal
 from ..backend.initialisers import Mirrored, random_bits
-from ..calculi.attention.sampled import Sampling
+from ..calculi.attention.sampled import Sampling, read_sampling
 from ..calculi.attention.structure import read_tokens
 from ..calculi.global_maps import c_map, node_values
 from ..calculi.gradients import gradients as infinite_gradients
@@ -85,7 +85,7 @@ def verify_kernels(
     if given is not None:
         if jacobians:
             raise KcalcError("singular values of Jacobians are not measured over tokens; drop jacobians= or tokens=")
-        cases = TokenPairs.over(cases, given, sampling)
+        cases = TokenPairs.over(cases, given, None if sampling is None else read_sampling(sampling))
         models = [_over_tokens(one, given.count, pairs) for one in models]
     elif sampling is not None:
         raise KcalcError("sampling= is how attention over tokens is sampled in kernel maps; say how many tokens there are, tokens=")

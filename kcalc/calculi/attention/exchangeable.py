@@ -33,6 +33,7 @@ Number = Any
 Node = Hashable
 ONE, TWO, SAME, OTHER = "one", "two", "same", "other"
 ANY = 0  # tokens of what is the same in every sequence
+FOLLOW = "kc.node_values(net, tokens=..., sampling=kc.Sampling())"
 ONE_BY_ONE = (
     "after which tokens are no longer alike; kc.node_values(net, tokens=...) follows them one by one and samples the attention, "
     "or build the network without"
@@ -207,6 +208,8 @@ class Exchangeable:
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         if apart := unlike(op):
             raise KcalcError(f"node {node!r} attends with {apart}, {ONE_BY_ONE}")
+        if op.normaliser != "softmax":
+            raise KcalcError(f"node {node!r} attends with normaliser {op.normaliser!r}; follow tokens one by one, {FOLLOW}")
         check_reads(op, node, inputs)
 
     @rule.register

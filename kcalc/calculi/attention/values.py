@@ -77,6 +77,11 @@ class SampledValues(Tabled, Approximable):
         return html_table(self._rows(), repr(self))
 
 
+def several(tokens: Any) -> bool:
+    """Whether tokens are an array, or a list of numbers."""
+    return isinstance(tokens, np.ndarray | list | tuple) and np.ndim(np.asarray(tokens, dtype=object)) > 0
+
+
 def token_covariance(tokens: Any) -> tuple[Array, int]:
     """The covariance of all tokens of one or several sequences, and how many sequences there are.
 
@@ -136,9 +141,15 @@ def sampled_values(network: Network, covariances: Mapping[Node, tuple[Array, int
     tables = {node: kernel.covariance(states[node]) for node in network}
     values = {node: _summary(tables[node], states[node], sequences) for node in network}
     spreads = {node: _spread(table, sequences) for node, table in tables.items()}
+    return SampledValues(values, spreads, assumptions_of(network, kernel))
+
+
+def assumptions_of(network: Network, kernel: Sampled) -> tuple[Assumption, ...]:
+    """The assumptions of a reading, and how attention was sampled where it was."""
+    sampling = kernel.sampling
     text = SAMPLED.format(draws=sampling.draws, chains=sampling.chains, seed=sampling.seed)
-    notes = (INFINITE_WIDTH, Assumption("network", text, "sampled"), *network.assumptions, *kernel.notes.values())
-    return SampledValues(values, spreads, notes)
+    drawn = (Assumption("network", text, "sampled"),) if kernel.sampled else ()
+    return (INFINITE_WIDTH, *drawn, *network.assumptions, *kernel.notes.values())
 
 
 def _mean(values: Array) -> tuple[float, float]:
