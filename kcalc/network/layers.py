@@ -497,9 +497,9 @@ class Attend(Layer):
     ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries and keys; None: not said.
     ``causal``: token i sees the tokens up to i. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number,
     which needs ``key_width``. ``normaliser``: "softmax"; "identity", ``A = s``. ``identity``, ``centre``: numbers.
-    ``key_heads``: how many heads of keys and values there are, where several heads of queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries and keys, such as 10000;
-    None: none. ``alibi``: scores have the slopes of [Press et al. 2022]. ``dropout``: of attention weights, the identity in evaluation.
-    [Vaswani et al. 2017]
+    ``key_heads``: how many heads of keys and values there are, where several heads of queries share one; None: one each. ``rotary``:
+    the base of rotary position embeddings of queries and keys, such as 10000; None: none. ``alibi``: scores have the slopes of [Press
+    et al. 2022]. ``dropout``: of attention weights, the identity in evaluation. [Vaswani et al. 2017]
     """
 
     heads: int | None = None
