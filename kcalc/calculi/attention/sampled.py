@@ -34,16 +34,18 @@ from ..checks import check_q
 from ..freshness import Algebra
 from ..kernel import Kernel
 from ..kernel_activations import Activations
-from ..second_moments import Moments, SecondMoments
+from ..second_moments import Moments
 from ..spatial.local import LocationMaps
 from ..tangent import Tangent
 from .closed import TIED, check_tied, is_tied, linear_in_scores, mixed, tied
 from .exchangeable import HEADS, ONE, TokenState, by_relation, check_reads, factor
+from .pairs import PairMoments
 from .score_slopes import Blocks, Grams
 
 Node = Hashable
 Array = np.ndarray
 NUMBERS = 1 << 20  # of scores that are drawn at once
+ALMOST_ZERO = 1e-13  # of the mean q value, added to the diagonal of a covariance so that it has a Cholesky factor
 SAMPLED = "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed {seed}"
 
 
@@ -69,7 +71,7 @@ def read_sampling(sampling: Any) -> Sampling:
 
 def token_kernel(assume_independent: bool) -> Kernel:
     """The kernel calculus over arrays of pairs of tokens."""
-    moments = SecondMoments(NUMPY, False)
+    moments = PairMoments(NUMPY, False)
     statistics, algebra = Statistics(moments, Ledger(), True, assume_independent, check_q), Algebra(moments)
     return Kernel(statistics, algebra, Activations(statistics, algebra, LocationMaps()))
 
@@ -105,7 +107,7 @@ class Sampled:
             tangent = None
         q = np.diagonal(covariance, axis1=-2, axis2=-1)
         self.kernel.statistics.check(NUMPY, q, node)
-        norm = np.sqrt(q)[..., :, None] * np.sqrt(q)[..., None, :]
+        norm = self.kernel.algebra.moments.geometric(q[..., :, None], q[..., None, :])
         gap = 1 - covariance / norm
         places = np.arange(q.shape[-1])
         gap[..., places, places] = 0.0
@@ -235,9 +237,9 @@ class _Scores:
         grams: Grams = None
         op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences
         if op.key_width is None:
-            full = self.left @ rng.standard_normal((draws, one, two)) @ self.right.T
-            grid = full.reshape(draws, n, self.rows, n, self.columns)
-            scores = np.stack([grid[:, k, :, k] for k in range(n)], axis=1)
+            normal = rng.standard_normal((draws, one, two))
+            left, right = (x.reshape(n, -1, x.shape[-1]) for x in (self.left, self.right))
+            scores = np.stack([left[k] @ normal @ right[k].T for k in range(n)], axis=1)
         else:
             q, k = (root @ rng.standard_normal((draws, len(root), op.key_width)) for root in (self.left, self.right))
             q, k = q.reshape(draws, n, self.rows, -1), k.reshape(draws, n, self.columns, -1)
@@ -277,6 +279,9 @@ def _softmax(scores: Array) -> Array:
 
 
 def _root(covariance: Array) -> Array:
-    """A root of a positive semidefinite matrix."""
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    """A root of a positive semidefinite matrix, to rounding."""
+    try:
+        return np.linalg.cholesky(covariance + ALMOST_ZERO * np.trace(covariance) / len(covariance) * np.eye(len(covariance)))
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return vectors * np.sqrt(np.maximum(values, 0.0))
