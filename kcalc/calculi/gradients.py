@@ -290,7 +290,7 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
     chi = _mean_chi(network, {node: state.relations[ONE] for node, state in states.items()})
     mean = {node: one[node] + (counts[node] - 1) * two[node] for node in network}
     difference = {node: one[node] - two[node] for node in network if counts[node] > 1}
-    return Gradients(output, {node: one[node] for node in network}, weights, chi, reading.assumptions, mean, difference)
+    return Gradients(output, {node: one[node] for node in network}, weights, chi, reading.noted(kernel), mean, difference)
 
 
 def _parameters(network: Network) -> dict[Node, Node]:

@@ -260,6 +260,10 @@ class TangentReading:
             return self.network.assumptions
         half, one = np.asarray(0.5), np.asarray(1.0)
         kernel, _ = self.run(NUMPY, dict.fromkeys(self.network.inputs, half), dict.fromkeys(self.network.inputs, one), None)
+        return self.noted(kernel)
+
+    def noted(self, kernel: Any) -> tuple[Assumption, ...]:
+        """The assumptions that a calculus of this reading recorded, after those of every reading of the network."""
         width = Assumption("network", "infinite width; independent weights of mean 0; the kernel at initialisation")
         tokens = () if self.tokens is None else (self.tokens.assumption,)
         return (width, *tokens, *self.network.assumptions, *kernel.notes.values())
