@@ -1,6 +1,6 @@
 """Transformers of finite width against their kernel maps: kinds, widths and what counts as agreement.
 
-``python -m tests.attention_protocol`` runs the whole protocol, six kinds at three widths with 100 networks of 8 pairs of
+``python tests/attention_protocol.py`` runs the whole protocol, six kinds at three widths with 100 networks of 8 pairs of
 sequences, and prints a line per check.
 """
 
@@ -19,7 +19,7 @@ from kcalc.verification.statistics import Power, Statistic, bias
 
 L = kc.layers
 TOKENS, COSINE, BLOCKS, KEY_WIDTH = 8, 0.3, 2, 64
-HEADS = (2, 4, 8)
+HEADS = (3, 6, 12)
 MOST_Z, MOST_SHARE = 4.5, 0.015
 
 
@@ -36,7 +36,7 @@ class Kind:
     def network(self, heads: int, blocks: int = BLOCKS, key_width: int = KEY_WIDTH) -> kc.Network:
         """Blocks of attention and an MLP on ``heads * key_width`` channels, and a readout."""
         width = heads * key_width
-        steps: list[Any] = [("x", L.Input(2 * TOKENS), ()), ("embedding", L.Affine(width), ("x",))]
+        steps: list[Any] = [("x", L.Input(width), ()), ("embedding", L.Affine(width), ("x",))]
 
         def add(name: str, layer: L.Layer, *reads: str) -> str:
             steps.append((name, layer, reads or (steps[-1][0],)))
@@ -97,8 +97,14 @@ def outliers(check: Any, share: float = MOST_SHARE) -> list[str]:
         off = np.abs(s.mean - s.expected)
         size = np.maximum(np.abs(s.expected), 0.05) if "c" in name.split("_")[0] or "cosine" in name else np.abs(s.expected)
         bad = counted.reshape(-1, *(1,) * (s.z.ndim - 1)) & (np.abs(s.z) > MOST_Z) & (off > share * size)
-        found += [f"{name} at row {i}: z {s.z[tuple(i)]:.1f}, {off[tuple(i)] / size[tuple(i)]:.2%}" for i in np.argwhere(bad)]
+        found += [
+            f"{name} at {_node(check, name, i)}: z {s.z[tuple(i)]:.1f}, {off[tuple(i)] / size[tuple(i)]:.2%}" for i in np.argwhere(bad)
+        ]
     return found
+
+
+def _node(check: Any, name: str, place: np.ndarray) -> str:
+    return str((check.gradients.nodes if name.startswith("gradient") else check.nodes)[place[0]])
 
 
 def fall(checks: list[Any], quantity: str = "c") -> Power:
@@ -109,13 +115,13 @@ def fall(checks: list[Any], quantity: str = "c") -> Power:
 
 
 def main() -> None:
-    """All kinds at all widths."""
-    for kind in KINDS:
-        checks = []
-        for heads in HEADS:
+    """All kinds at all widths, the greatest first."""
+    found: dict[str, list[Any]] = {}
+    for heads in reversed(HEADS):
+        for kind in KINDS:
             start = time.perf_counter()
             check = kind.check(heads)
-            checks.append(check)
+            found.setdefault(kind.name, []).insert(0, check)
             parts = [
                 f"{name} |z| {np.nanmax(np.abs(s.z[counted])):.1f} "
                 f"{np.nanmax(np.abs(s.mean - s.expected)[counted] / np.maximum(np.abs(s.expected[counted]), 0.05)):.2%}"
@@ -124,7 +130,8 @@ def main() -> None:
             say(f"{kind.name}, {heads} heads, {time.perf_counter() - start:.0f} s: {'; '.join(parts)}")
             for line in outliers(check):
                 say(f"   too far: {line}")
-        say(f"   deviation of the mean over heads: { {q: str(fall(checks, q)) for q in checks[0].quantities} }")
+    for name, checks in found.items():
+        say(f"{name}, power of the heads: { {q: str(fall(checks, q)) for q in checks[0].quantities} }")
 
 
 def say(line: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -135,9 +136,12 @@ class Model(Shown):
             for other in reversed(self._plans.values()):
                 if other is not plan and other.holds(params):
                     wrong = next(node for node in self.network.inputs if other.shapes[node] != plan.shapes[node])
+                    one, two = plan.shapes[wrong], other.shapes[wrong]
+                    what = "channels" if one.channels != two.channels else "tokens"
+                    given, made = (shape.channels if what == "channels" else math.prod(shape.locations or (1,)) for shape in (one, two))
                     raise KcalcError(
-                        f"the input {wrong!r} has {plan.shapes[wrong].channels} channels, but these params are for "
-                        f"{other.shapes[wrong].channels}; give inputs like those of model.init(key, x)"
+                        f"the input {wrong!r} has {given} {what}, but these params are for {made}; "
+                        "give inputs like those of model.init(key, x)"
                     ) from None
             raise
 

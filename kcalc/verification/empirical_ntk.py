@@ -64,8 +64,7 @@ def empirical_ntk(
 
 def batch_of(model: Model, x: Any, what: str) -> tuple[dict[Node, Array], Plan]:
     """The inputs as arrays with one batch axis, and the plan for them."""
-    arrays = model.inputs_of(x)
-    plan = model.plan(arrays)
+    arrays, plan = model.inputs_of(x), model.plan(x)
     counts = set()
     for node, array in arrays.items():
         axes = len(plan.shapes[node].axes)
