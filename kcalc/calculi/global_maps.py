@@ -318,6 +318,14 @@ class _Reading:
         return (INFINITE_WIDTH, *tokens, *self.network.assumptions, *notes)
 
 
+def sequence_states(network: Network, tokens: Tokens) -> tuple[Kernel, dict[Node, Any], tuple[Assumption, ...]]:
+    """The calculus of two tokens of one sequence of q = 1, the state of every node, and the assumptions."""
+    reading = _Reading(network, False, tokens)
+    one = dict.fromkeys(network.inputs, np.asarray(1.0))
+    states = reading.run_sequence(one, dict.fromkeys(network.inputs, Jet((np.asarray(1.0 - tokens.cosine),))))
+    return reading.kernel.plain["one"], states, reading.with_network_assumptions(reading.kernel.notes.values())
+
+
 class _OfNetwork(KernelMap):
     def __init__(self, network: Network, assume_independent: bool = False, tokens: Tokens | None = None) -> None:
         self._reading = _Reading(network, assume_independent, tokens)

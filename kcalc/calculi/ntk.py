@@ -47,7 +47,7 @@ from .kernel_matrix import WithMatrices
 from .readings import OfReading
 from .regime import Regime, regime
 from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
-from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes
+from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes, refuse_tied
 from .tangent_symbolic import symbolic_kernels
 from .widths import filled
 
@@ -129,7 +129,7 @@ def ntk(
 
     Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`, for an array of tokens a
     :class:`kcalc.calculi.attention.kernels.TokenKernels`.
-    Raises: KcalcError for a network without Affine layers, activations that jump, an unknown
+    Raises: KcalcError for a network without Affine layers, a readout tied to an embedding, activations that jump, an unknown
     parameterisation or missing widths; FreshnessError or NoRule where the kernel calculus does not
     apply, naming the node.
     """
@@ -137,6 +137,8 @@ def ntk(
     choice(parameterization, "parameterization", PARAMETERIZATIONS)
     if not parameter_nodes(network):
         raise KcalcError("the network has no Affine layer, so it has no weights and no tangent kernel")
+    if not truth(assume_independent, "assume_independent"):
+        refuse_tied(network)
     features = None if features is None else whole(features, "features, the number of channels of hidden layers,", 1)
     if exact_locations(spatial, image_shape, weights):
         widths = None if parameterization == "ntk" else tap_widths(network, features)

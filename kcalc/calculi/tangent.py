@@ -28,6 +28,7 @@ from .second_moments import Moments
 Node = Hashable
 Number = Any
 PARAMETERIZATIONS = ("ntk", "standard")
+TIED = "(tied)"  # in what readers say of a readout
 CENTRE = "only the centre tap of a Delta-initialised convolution is counted as a parameter"
 
 
@@ -103,6 +104,20 @@ def parameter_nodes(network: Network) -> tuple[Node, ...]:
     tables = [n for n in network.nodes_of(Positions) if network.layer(n).kind != "sinusoidal"]
     found = {*network.nodes_of(Affine), *network.nodes_of(Embedding), *tables}
     return tuple(node for node in network if node in found)
+
+
+def tied_heads(network: Network) -> tuple[Node, ...]:
+    """The readouts of a network that was read whose weights are the table of an embedding."""
+    return tuple(a.node for a in network.assumptions if TIED in a.text)
+
+
+def refuse_tied(network: Network) -> None:
+    """Raises: KcalcError for a readout tied to an embedding, whose tangent kernel has cross terms of the two."""
+    for node in tied_heads(network):
+        raise KcalcError(
+            f"node {node!r} is a readout tied to an embedding: the tangent kernel has cross terms of its two places, which have no "
+            "rule. Give the model a readout with weights of its own, or pass assume_independent=True to leave the cross terms out"
+        )
 
 
 def refuse_jumps(phi: Activation, node: Node) -> None:
