@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import is_key
 from ..foundation.printing import Shown
 from ..maps.maps import Approximable, Assumption
 from ..network import primitives as P
@@ -94,7 +95,7 @@ def _chosen(network: Network, embedding: Node) -> Node:
     known = network.nodes_of(Embedding)
     if embedding is None and len(known) == 1:
         return known[0]
-    if embedding is not None and embedding in known:
+    if embedding is not None and is_key(embedding, known):
         return embedding
     listed = ", ".join(map(repr, known)) or "none"
     raise KcalcError(f"say which Embedding the readout is tied to, embedding=; the network has {listed}")
