@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .calculi.slopes import slope_polynomial
     from .calculi.smoothness import ResidualSpectrum, Smoothness, activation_bounds, residual_spectrum, smoothness
     from .calculi.subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope, subnetworks
+    from .calculi.tied_readout import TiedReadout, tied_readout
     from .interchange import Reading, load_json, read, save_json
     from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
     from .shaping import (
@@ -71,6 +72,7 @@ _ROOMS = {
     "calculi.slopes": "slope_polynomial",
     "calculi.smoothness": "ResidualSpectrum Smoothness activation_bounds residual_spectrum smoothness",
     "calculi.subnetworks": "maximal maximal_c_value maximal_curvature maximal_slope subnetworks",
+    "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Reading load_json read save_json",
     "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
     "shaping": "Constants Shaping depth_limit equivalent_parameters phase_diagram residual_blocks shape vanilla_maps with_residual_weights",
@@ -98,6 +100,7 @@ __all__ = [
     "Scaling",
     "Shaping",
     "Smoothness",
+    "TiedReadout",
     "UnreachableTarget",
     "__version__",
     "activation",
@@ -156,6 +159,7 @@ __all__ = [
     "smoothness",
     "subnetworks",
     "symbols",
+    "tied_readout",
     "to_jax",
     "token_map",
     "token_mixing",

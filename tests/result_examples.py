@@ -89,6 +89,8 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "activation_bounds": lambda: kc.activation_bounds(kc.activation("tanh")),
     "c_map": lambda: kc.c_map(vanilla()),
     "Sampling": lambda: kc.Sampling(),
+    "tied_readout": lambda: kc.tied_readout(kc.architectures.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4),
+    "ntk.tokens": lambda: kc.ntk(vanilla(), tokens=np.eye(3)),
     "token_map": lambda: kc.token_map(vanilla(), 8),
     "c_map.derivative": lambda: kc.c_map(vanilla()).derivative(1),
     "c_map.expr": lambda: kc.c_map(residual()).expr,

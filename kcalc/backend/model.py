@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -106,8 +107,8 @@ class Model(Shown):
             inputs = self.inputs_of(x)
             shapes = {node: self._shape(node, array) for node, array in inputs.items()}
             same_batch(inputs, {node: len(shape.axes) for node, shape in shapes.items()})
-            plan = self._plan_of(shapes)
-            self._check(plan, params)
+            plan = self.plan_of(shapes)
+            self.check_params(plan, params)
             if plan.states and state is None:
                 raise KcalcError(f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: pass state=model.init_state()")
             if state is not None:
@@ -127,7 +128,7 @@ class Model(Shown):
             refuse_traced("dropout", found)
         return dict(zip(wanted_nodes, found, strict=True)), new
 
-    def _check(self, plan: Plan, params: Any) -> None:
+    def check_params(self, plan: Plan, params: Any) -> None:
         """Raises: KcalcError unless the parameters are those of the plan; says so where they are for other channels of the inputs."""
         try:
             plan.check(params)
@@ -135,9 +136,12 @@ class Model(Shown):
             for other in reversed(self._plans.values()):
                 if other is not plan and other.holds(params):
                     wrong = next(node for node in self.network.inputs if other.shapes[node] != plan.shapes[node])
+                    one, two = plan.shapes[wrong], other.shapes[wrong]
+                    what = "channels" if one.channels != two.channels else "tokens"
+                    given, made = (shape.channels if what == "channels" else math.prod(shape.locations or (1,)) for shape in (one, two))
                     raise KcalcError(
-                        f"the input {wrong!r} has {plan.shapes[wrong].channels} channels, but these params are for "
-                        f"{other.shapes[wrong].channels}; give inputs like those of model.init(key, x)"
+                        f"the input {wrong!r} has {given} {what}, but these params are for {made}; "
+                        "give inputs like those of model.init(key, x)"
                     ) from None
             raise
 
@@ -186,14 +190,14 @@ class Model(Shown):
             arrays[node] = value if is_jax(value) else jnp.asarray(raw_array(value, f"the input {node!r}"))
             if jnp.issubdtype(arrays[node].dtype, jnp.complexfloating):
                 raise KcalcError(f"the input {node!r} must be real, got {arrays[node].dtype}")
-            if node in self._ids:
+            if node in self.id_inputs:
                 arrays[node] = self._read_ids(node, arrays[node])
             else:
                 arrays[node] = arrays[node].astype(self._dtype)
         return arrays
 
     @cached_property
-    def _ids(self) -> frozenset[Node]:
+    def id_inputs(self) -> frozenset[Node]:
         """The inputs that embeddings alone read: whole numbers (..., tokens), the ids of tokens."""
         read = {node: [layer for _, layer, parents in self.network.steps() if node in parents] for node in self.network.inputs}
         return frozenset(n for n, layers in read.items() if layers and all(isinstance(layer, Embedding) for layer in layers))
@@ -211,7 +215,7 @@ class Model(Shown):
 
     def _shape(self, node: Node, array: Array) -> Shape:
         """The shape of one example, from the array."""
-        if node in self._ids:
+        if node in self.id_inputs:
             return Shape(1, (int(array.shape[-3]), 1))
         locations = self.image_shapes.get(node)
         axes = 1 if locations is None else 3
@@ -229,19 +233,20 @@ class Model(Shown):
         """How the network runs on inputs like ``x``; without one, inputs have the channels they say or the common width."""
         if x is not None:
             with self.precision():
-                return self._plan_of({node: self._shape(node, array) for node, array in self.inputs_of(x).items()})
+                return self.plan_of({node: self._shape(node, array) for node, array in self.inputs_of(x).items()})
         shapes: dict[Node, Shape] = {}
         for node in self.network.inputs:
             layer: Any = self.network.layer(node)
-            if node in self._ids:
+            if node in self.id_inputs:
                 raise KcalcError(f"how many tokens the input {node!r} has is not known; pass ids, model.init(key, ids)")
             channels = layer.features or self.features.get(node, self.default_features)
             if channels is None:
                 raise KcalcError(f"how many channels the input {node!r} has is not known; pass an example, model.init(key, x)")
             shapes[node] = Shape(channels, self.image_shapes.get(node))
-        return self._plan_of(shapes)
+        return self.plan_of(shapes)
 
-    def _plan_of(self, shapes: Mapping[Node, Shape]) -> Plan:
+    def plan_of(self, shapes: Mapping[Node, Shape]) -> Plan:
+        """How the network runs on inputs of the given shapes."""
         key = tuple(shapes.items())
         if key not in self._plans:
             widths = {node: self.features.get(node, self.default_features) for node in self.network.nodes_of(Affine)}
@@ -254,7 +259,7 @@ class Model(Shown):
     def unstack(self, params: Params, x: Any = None) -> dict[Node, dict[str, Array]]:
         """{node: {"weight": ..., "bias": ...}}, repeated blocks taken apart.  ``x`` as in :meth:`init`, if that was given one."""
         plan = self._plan_for(params, x)
-        self._check(plan, params)
+        self.check_params(plan, params)
         return plan.unstacked(params)
 
     def stack(self, own: Mapping[Node, Mapping[str, Array]], x: Any = None) -> Params:

@@ -11,16 +11,16 @@ from ..fields import NUMPY
 from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
 from ..fields.gaps import Gap
 from ..fields.jets import Jet
-from ..foundation.errors import KcalcError, glimpse
+from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, plain, shown, spread
 from ..maps.composition import Composition
 from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap
 from ..network.compose import interpret
 from ..network.network import Network, require_network
-from .attention.sampled import Sampling
+from .attention.sampled import Sampling, read_sampling
 from .attention.structure import Tokens, read_tokens, tells_tokens_apart
-from .attention.values import alike, sampled_values, token_covariance
+from .attention.values import alike, sampled_values, several, token_covariance
 from .field_maps import field_maps_of
 from .kernel import Kernel, kernel_over
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
@@ -203,12 +203,11 @@ def node_values(
     Returns: {node: NodeValue}, over tokens {node: TokenValue}, where attention is sampled a :class:`SampledValues`.
     Raises: KcalcError as a C map does.
     """
-    if sampling is not None and not isinstance(sampling, Sampling):
-        raise KcalcError(f"sampling is a kc.Sampling(draws=, chains=, seed=), got {glimpse(sampling)}")
-    if sampling is not None or _several(tokens) or (tokens is not None and tells_tokens_apart(network)):
-        if _several(tokens) and any(given is not None for given in (token_cosine, q1, q2, q)):
+    asked = read_sampling(sampling)
+    if sampling is not None or several(tokens) or (tokens is not None and tells_tokens_apart(network)):
+        if several(tokens) and any(given is not None for given in (token_cosine, q1, q2, q)):
             raise KcalcError("an array of tokens says itself what their q values and cosines are; drop q=, q1=, q2= and token_cosine=")
-        return _sampled(network, c, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, sampling or Sampling())
+        return _sampled(network, c, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, asked)
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
     first, second = read_pair(lambda given, what: values(given, lambda v: q_array(v, what), what), *q_pair(q1, q2, q))
@@ -227,20 +226,15 @@ def node_values(
 
 
 def _sampled(network: Network, c: Any, q1: Any, q2: Any, tokens: Any, token_cosine: Any, assume: bool, sampling: Sampling) -> Any:
-    if _several(tokens):
+    if several(tokens):
         covariance = token_covariance(tokens, network)
     else:
         given = read_tokens(tokens, token_cosine)
         if given is None:
             raise KcalcError("attention is sampled over tokens; say which, tokens=")
-        first = one_q(1 if q1 is None else q1)
+        first = one_q(q1)
         covariance = alike(given.count, given.cosine, float(cosine_array(c)), first, first if q2 is None else one_q(q2))
     return sampled_values(network, dict.fromkeys(network.inputs, covariance), truth(assume, "assume_independent"), sampling)
-
-
-def _several(tokens: Any) -> bool:
-    """Whether tokens are an array, or a list of numbers."""
-    return isinstance(tokens, np.ndarray | list | tuple) and np.ndim(np.asarray(tokens, dtype=object)) > 0
 
 
 class _Reading:
@@ -315,6 +309,14 @@ class _Reading:
         """The notes of a reading after the assumptions of every reading of the network."""
         tokens = () if self.tokens is None else (self.tokens.assumption,)
         return (INFINITE_WIDTH, *tokens, *self.network.assumptions, *notes)
+
+
+def sequence_states(network: Network, tokens: Tokens) -> tuple[Kernel, dict[Node, Any], tuple[Assumption, ...]]:
+    """The calculus of two tokens of one sequence of q = 1, the state of every node, and the assumptions."""
+    reading = _Reading(network, False, tokens)
+    one = dict.fromkeys(network.inputs, np.asarray(1.0))
+    states = reading.run_sequence(one, dict.fromkeys(network.inputs, Jet((np.asarray(1.0 - tokens.cosine),))))
+    return reading.kernel.plain["one"], states, reading.with_network_assumptions(reading.kernel.notes.values())
 
 
 class _OfNetwork(KernelMap):

@@ -23,7 +23,6 @@ from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
 from ..foundation.printing import Shown, marked, plain
 from ..maps.maps import Approximable, Assumption
-from ..network import layers as L
 from ..network import primitives as P
 from ..network.compose import interpret, interpret_back, no_rule, require_network
 from ..network.network import Network, chosen_output
@@ -48,14 +47,15 @@ MODES = ("mean", "difference")
 class Gradients(Shown, Approximable):
     """E|d out_k / d node|^2 for inputs of the given q, infinite width, one channel ``k`` of ``output``.
 
-    ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {Affine: E|d out_k / d parameters|^2} in the
-    NTK parameterisation, which add up to the tangent kernel at c = 1; ``chi``: {activation: E phi'(z)^2} with its pre-activation z. An
-    activation and the Affine that reads it together multiply the mean squared gradient by sigma_w^2 chi.
+    ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {node with parameters: E|d out_k / d
+    parameters|^2} in the NTK parameterisation, which add up to the tangent kernel at c = 1: those of Affine layers, and of embeddings
+    and learned positions, which count as Affine layers on one-hot vectors; ``chi``: {activation: E phi'(z)^2} with its pre-activation
+    z. An activation and the Affine that reads it together multiply the mean squared gradient by sigma_w^2 chi.
 
-    Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all tokens. With ``g`` the sum over a node's
-    channels of the products of the gradients at two different tokens, for an output whose tokens have independent gradients,
-    ``mean`` is ``nodes + (T - 1) g``, what becomes of a gradient that is the same for all tokens, and ``difference`` is ``nodes - g``, what
-    becomes of differences between tokens; both are None for networks without tokens.
+    Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all tokens of a node. ``mean`` is the
+    squared norm of the sum over tokens of the gradients at a node: a gradient that is the same for all tokens. ``difference`` is ``(T
+    nodes - mean) / (T - 1)``: a gradient whose sum over tokens is 0. Both are None for networks without tokens. Where the output has T
+    tokens too, they are the factors by which the covariances of such gradients of the outputs are multiplied on the way to the node.
     """
 
     output: Node
@@ -135,8 +135,7 @@ def gradients(
     simple = not any(note.kind == "exact" for note in kernel.notes.values())
     backward = Backward(kernel.kernel, states)
     totals = _backward(network, backward, chosen) if simple else _forward(network, reading, given, chosen)
-    levels = {node: float(kernel.whole(states[node])[0]) for node in network}
-    weights = {node: levels[node] * totals[node] for node in network.nodes_of(L.Affine) if node in totals}
+    weights = {node: float(kernel.whole(states[made])[0]) * totals[node] for node, made in _parameters(network).items() if node in totals}
     notes = reading.assumptions
     if not simple:
         text = "branches share weights or activations are fused: gradients are reported at Affine layers and inputs only"
@@ -272,31 +271,37 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
         raise KcalcError("branches share weights or activations are fused, for which there are no gradients over tokens")
     backward = TokenBackward(kernel, states, Backward)
     messages = interpret_back(network, backward.rule, backward.start(output), added)
-    one = {node: sum(messages[node].one) for node in network}
-    two = {node: sum(messages[node].two) for node in network}
-    others = {node: (states[node].count or 1) - 1 for node in network}
+    counts = {node: states[owner(node)].count or 1 for node in states}
+    share = {node: count / counts[output] for node, count in counts.items()}  # tokens of a node per token of the output
+    one = {node: share[node] * sum(message.one) for node, message in messages.items()}
+    two = {node: share[node] * sum(message.two) for node, message in messages.items()}
     weights = {}
-    for node in network.nodes_of(L.Affine):
-        size, _, gap = kernel.whole(states[node])
-        weights[node] = float(size) * (one[node] + others[node] * two[node] * (1 - float(gap.value)))
-    own = {node: state.relations[ONE] for node, state in states.items()}
-    chi = _mean_chi(network, own)
-    mean = {node: one[node] + others[node] * two[node] for node in network}
-    difference = {node: one[node] - two[node] for node in network if others[node]}
-    return Gradients(output, one, weights, chi, reading.noting(kernel.notes.values()), mean, difference)
+    for node, made in _parameters(network).items():
+        size, _, gap = kernel.whole(states[made])
+        weights[node] = float(size) * (one[made] + (counts[made] - 1) * two[made] * (1 - float(gap.value)))
+    chi = _mean_chi(network, {node: state.relations[ONE] for node, state in states.items()})
+    mean = {node: one[node] + (counts[node] - 1) * two[node] for node in network}
+    difference = {node: one[node] - two[node] for node in network if counts[node] > 1}
+    return Gradients(output, {node: one[node] for node in network}, weights, chi, reading.noting(kernel.notes.values()), mean, difference)
+
+
+def _parameters(network: Network) -> dict[Node, Node]:
+    """{node with parameters: the node, of the lowered network, of the feature map that they make}."""
+    return {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
 
 
 def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], output: Node) -> dict[Node, float]:
-    """{Affine or input: E|d out_k / d node|^2} by one pass of the tangent calculus.
+    """{node with parameters or input: E|d out_k / d node|^2} by one pass of the tangent calculus.
 
     It serves networks whose addends have cross terms.
     """
-    nodes = [*network.inputs, *network.nodes_of(L.Affine)]
+    made = _parameters(network)
+    nodes = [*network.inputs, *made]
     directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
-    kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in network.nodes_of(L.Affine)})
+    kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in made})
     start: dict[Node, Any] = {n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n]))) for n in network.inputs}
     with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
         states = interpret(network, kernel, start)
     parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
-    found = {node: float(part) / float(kernel.whole(states[node])[0]) for node, part in zip(nodes, parts, strict=True)}
+    found = {node: float(part) / float(kernel.whole(states[made.get(node, node)])[0]) for node, part in zip(nodes, parts, strict=True)}
     return {node: found[node] for node in network if node in found}

@@ -34,7 +34,10 @@ from ..network.compose import interpret, require_network
 from ..network.layers import Affine, Input
 from ..network.network import Network
 from .attention.exchangeable import Exchangeable
+from .attention.kernels import TokenKernels, token_kernels
+from .attention.sampled import Sampling, read_sampling
 from .attention.structure import Tokens, read_tokens
+from .attention.values import several, token_covariance
 from .field_maps import field_maps_of
 from .homogeneity import is_odd
 from .kernel import Kernel, kernel_over
@@ -42,7 +45,7 @@ from .kernel_matrix import WithMatrices
 from .readings import OfReading
 from .regime import Regime, regime
 from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
-from .tangent import PARAMETERIZATIONS, Tangent
+from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes, refuse_tied
 from .tangent_symbolic import symbolic_kernels
 from .widths import filled
 
@@ -74,6 +77,18 @@ def ntk(
     features: int | None = None,
     assume_independent: bool = False,
     *,
+    tokens: Any,
+    sampling: Sampling | None = None,
+) -> TokenKernels: ...
+
+
+@overload
+def ntk(
+    network: Network,
+    parameterization: str = "ntk",
+    features: int | None = None,
+    assume_independent: bool = False,
+    *,
     spatial: Literal["exact"],
     image_shape: Any = None,
     weights: str = "dense",
@@ -89,9 +104,10 @@ def ntk(
     image_shape: Any = None,
     weights: str = "dense",
     *,
-    tokens: int | None = None,
+    tokens: Any = None,
     token_cosine: float | None = None,
-) -> TangentKernel | SpatialTangentKernel:
+    sampling: Sampling | None = None,
+) -> TangentKernel | SpatialTangentKernel | TokenKernels:
     """The neural tangent kernel of a network at infinite width: ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
 
     ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is
@@ -102,30 +118,43 @@ def ntk(
     over the locations of actual images: ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``:
     (height, width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for "exact". ``tokens``, ``token_cosine``: the
     tokens of an input, for networks with attention, as in :func:`kcalc.c_map`; the kernel is that of one token of either input.
+    ``tokens`` may also be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs (N, T, features). The
+    kernels are then arrays between all tokens of all sequences, for causal masks too; softmax attention is sampled as ``sampling`` says.
 
     ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel, not divided by q values: at c = 1 ``K.nngp`` is its mean square. Inputs
-    have cosine c, and q = 1 unless ``q1``, ``q2`` are given; the last Affine is included. [DKS sec. 24; Jacot et al. 2018]
+    have cosine c, and q = 1 unless ``q1``, ``q2`` are given; the last Affine is included. Embeddings and learned positions count, each
+    as an Affine without bias that reads one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
-    Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`.
-    Raises: KcalcError for a network without Affine layers, activations that jump, an unknown
+    Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`, for an array of tokens a
+    :class:`kcalc.calculi.attention.kernels.TokenKernels`.
+    Raises: KcalcError for a network without Affine layers, a readout tied to an embedding, activations that jump, an unknown
     parameterisation or missing widths; FreshnessError or NoRule where the kernel calculus does not
     apply, naming the node.
     """
     require_network(network)
     choice(parameterization, "parameterization", PARAMETERIZATIONS)
-    if not network.nodes_of(Affine):
+    if not parameter_nodes(network):
         raise KcalcError("the network has no Affine layer, so it has no weights and no tangent kernel")
+    if not truth(assume_independent, "assume_independent"):
+        refuse_tied(network)
     features = None if features is None else whole(features, "features, the number of channels of hidden layers,", 1)
     if exact_locations(spatial, image_shape, weights):
         widths = None if parameterization == "ntk" else tap_widths(network, features)
         return SpatialTangentKernel(spatial_reading(network, image_shape, weights, assume_independent, widths, tangent=True))
     fan_in = None if parameterization == "ntk" else fan_ins(network, features)
+    if several(tokens):
+        if token_cosine is not None:
+            raise KcalcError("an array of tokens says itself what their cosines are; drop token_cosine=")
+        assume = truth(assume_independent, "assume_independent")
+        return token_kernels(network, token_covariance(tokens, network), read_sampling(sampling), fan_in, assume)
+    if sampling is not None:
+        raise KcalcError("sampling= is for an array of tokens, which are followed one by one; tokens that are alike need none")
     reading = TangentReading(network, fan_in, assume_independent, read_tokens(tokens, token_cosine))
     return TangentKernel(reading)
 
 
 def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
-    """{Affine: number of channels that one of its outputs sums over; Input: its channels}.
+    """{Affine: number of channels that one of its outputs sums over; Input: its channels}; 1 for tables of vectors.
 
     ``features``: the width of layers that state none. The taps of a convolution do not count, as
     only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError naming the node
@@ -140,7 +169,8 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
             kind = "L.Input(features=...)" if parent in network.inputs else "its layer's features, or pass features="
             raise KcalcError(f"the standard parameterisation needs the width of {parent!r}, which node {node!r} reads; give {kind}")
         out[node] = width // network.layer(node).groups
-    return out
+    tables = (node for node in parameter_nodes(network) if node not in out)
+    return out | dict.fromkeys(tables, 1)
 
 
 @dataclass(frozen=True)
@@ -210,7 +240,7 @@ class TangentReading:
         independent. In the standard parameterisation biases count even if they start at 0.
         """
         if part == 1 and self.fan_in is not None:
-            nodes = self.network.nodes_of(Affine) if node is None else (node,)
+            nodes = parameter_nodes(self.network) if node is None else (node,)
             if any(getattr(self.network.layer(n), "bias", False) for n in nodes):
                 return False
         return self._odd
@@ -342,8 +372,9 @@ class KernelFunction(OfReading, WithMatrices, Formula):
 
 
 class TangentKernel(KernelFunction):
-    """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)`` over the Affine layers.
+    """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)`` over the nodes with parameters.
 
+    These are Affine layers, and embeddings and learned positions, whose tables are trained as the weights of an Affine on one-hot vectors.
     ``K.nngp`` is the kernel of the network as a Gaussian process.
     """
 
@@ -366,14 +397,14 @@ class TangentKernel(KernelFunction):
         return regime(self, c, q)
 
     def by_layer(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> dict[Node, Any]:
-        """{Affine node: its part of the kernel} for one output; arguments as for a call.
+        """{node with parameters: its part of the kernel} for one output; arguments as for a call.
 
         Many parts are computed in one pass.
         """
         q1, q2 = q_pair(q1, q2, q)
         if len(self.network.outputs) != 1:
             raise KcalcError("by_layer needs one output; use K.layers[node](c)")
-        nodes = self.network.nodes_of(Affine)
+        nodes = parameter_nodes(self.network)
         gap = gaps_at(self.network.inputs, c)
         first, second, shape = q_of_inputs(self.network.inputs, q1, q2, gap)
         room = max(1, NUMBERS_HELD // (len(self.network) * max(1, prod(shape))))
@@ -393,14 +424,14 @@ class TangentKernel(KernelFunction):
 
 
 class LayerKernels(Mapping[Node, KernelFunction]):
-    """{Affine node: the part of the tangent kernel from its weights and bias}."""
+    """{node with parameters: the part of the tangent kernel from its weights and bias}."""
 
     def __init__(self, reading: TangentReading) -> None:
-        self._reading, self._nodes = reading, reading.network.nodes_of(Affine)
+        self._reading, self._nodes = reading, parameter_nodes(reading.network)
 
     def __getitem__(self, node: Node) -> KernelFunction:
         if node not in self._nodes:
-            raise unknown("Affine layer", node, map(str, self._nodes))
+            raise unknown("node with parameters", node, map(str, self._nodes))
         return KernelFunction(self._reading, f"NTK of {node}", 1, {node: 1})
 
     def __iter__(self) -> Iterator[Node]:
@@ -410,4 +441,4 @@ class LayerKernels(Mapping[Node, KernelFunction]):
         return len(self._nodes)
 
     def __repr__(self) -> str:
-        return f"LayerKernels({len(self._nodes)} Affine layers)"
+        return f"LayerKernels({len(self._nodes)} nodes with parameters)"

@@ -17,7 +17,9 @@ from typing import Any
 from ..activations import Activation
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
-from ..network.primitives import Fresh, Post, Primitive
+from ..network.layers import Affine, Embedding, Positions
+from ..network.network import Network
+from ..network.primitives import Fresh, Post, Primitive, owner
 from .atoms import Pair
 from .channels import Channels
 from .kernel import Kernel
@@ -26,6 +28,7 @@ from .second_moments import Moments
 Node = Hashable
 Number = Any
 PARAMETERIZATIONS = ("ntk", "standard")
+TIED = "(tied)"  # in what readers say of a readout
 CENTRE = "only the centre tap of a Delta-initialised convolution is counted as a parameter"
 
 
@@ -33,11 +36,12 @@ CENTRE = "only the centre tap of a Delta-initialised convolution is counted as a
 class Tangent:
     """The calculus of tangent kernels over the number system of ``kernel``; gaps are jets of order one.
 
-    ``seeds``: {Affine node: weight of the kernel of its parameters}, 0 for other Affines; a weight
-    is a number or an array that broadcasts against the states. None counts every Affine once.
-    ``fan_in``: {Affine node: number of its addends} for the standard parameterisation; None for the
-    NTK parameterisation, where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of unit
-    variance. [DKS sec. 24]
+    ``seeds``: {node with parameters: weight of the kernel of its parameters}, 0 for others; a weight
+    is a number or an array that broadcasts against the states. None counts every node once.
+    ``fan_in``: {node with parameters: number of its addends} for the standard parameterisation; None
+    for the NTK parameterisation, where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of
+    unit variance. A trained table, of token ids or positions, is an Affine without bias that reads
+    one-hot vectors: its kernel is the covariance of its rows. [DKS sec. 24]
     """
 
     kernel: Kernel
@@ -57,7 +61,7 @@ class Tangent:
             return state
         if not op.one_tap:
             self.kernel.note(node, CENTRE, "convention")
-        weight = 1 if self.seeds is None else self.seeds.get(node, 0)
+        weight = 1 if self.seeds is None else self.seeds.get(owner(node), 0)
         if isinstance(weight, int) and weight == 0:
             return state
         return state.map(lambda pair: self._seeded(pair, weight * self._parameters(op, node, pair, inputs[0])))
@@ -76,7 +80,7 @@ class Tangent:
         q1, q2, gap = self.whole(below)
         field, geometric = self.kernel.field, self.kernel.algebra.moments.geometric
         bias = field.number(1 if op.bias else 0)
-        joint = field.number(self.fan_in[node]) * geometric(q1, q2) * (1 - gap.value) + bias
+        joint = field.number(self.fan_in[owner(node)]) * geometric(q1, q2) * (1 - gap.value) + bias
         return joint / geometric(pair.moments.q1, pair.moments.q2)
 
     @staticmethod
@@ -93,6 +97,27 @@ class Tangent:
         q1, q2, gap = self.whole(state)
         norm = self.kernel.algebra.moments.geometric(q1, q2)
         return norm * (1 - gap.value), -norm * gap.coefficients[1]
+
+
+def parameter_nodes(network: Network) -> tuple[Node, ...]:
+    """The nodes with trained parameters: Affine layers, embeddings and learned positions, in order."""
+    tables = [n for n in network.nodes_of(Positions) if network.layer(n).kind != "sinusoidal"]
+    found = {*network.nodes_of(Affine), *network.nodes_of(Embedding), *tables}
+    return tuple(node for node in network if node in found)
+
+
+def tied_heads(network: Network) -> tuple[Node, ...]:
+    """The readouts of a network that was read whose weights are the table of an embedding."""
+    return tuple(a.node for a in network.assumptions if TIED in a.text)
+
+
+def refuse_tied(network: Network) -> None:
+    """Raises: KcalcError for a readout tied to an embedding, whose tangent kernel has cross terms of the two."""
+    for node in tied_heads(network):
+        raise KcalcError(
+            f"node {node!r} is a readout tied to an embedding: the tangent kernel has cross terms of its two places, which have no "
+            "rule. Give the model a readout with weights of its own, or pass assume_independent=True to leave the cross terms out"
+        )
 
 
 def refuse_jumps(phi: Activation, node: Node) -> None:

@@ -121,9 +121,11 @@ def overlap_gap(tokens: int, variance: float, below: float) -> float:
 
 
 def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance: float) -> Array:
-    """S of rows over the first i and the first k tokens, (T, T): with ``M(w) = E f(w + b)`` and ``i <= k``
+    """S of rows over the first i and the first k tokens, (T, T).
 
-    S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw
+    With ``M(w) = E f(w + b)`` and ``i <= k``::
+
+        S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw
     """
     grid = _Grid(tokens, variance1, variance2, covariance, fewest=1)
     counts = np.arange(tokens)

@@ -33,6 +33,24 @@ def fold(network: Network, calculus: Calculus, inputs: Mapping[Hashable, State])
     return _fold(network, network.steps(), calculus, inputs)
 
 
+def interpret_through(
+    network: Network, calculus: Calculus, inputs: Mapping[Hashable, State], record: Callable[[Hashable, State], Any]
+) -> dict[Hashable, Any]:
+    """{node of the network: ``record(node, its state)``} of :func:`interpret`; a state is dropped after its last reader."""
+    require_network(network)
+    last = {read: node for node, _, reads in network.operations for read in (node, *reads)}
+    found: dict[Hashable, Any] = {}
+
+    def after(node: Hashable, states: dict[Hashable, State]) -> None:
+        if node in network:
+            found[node] = record(node, states[node])
+        for read in [read for read in states if last[read] == node]:
+            del states[read]
+
+    _fold(network, network.operations, calculus, inputs, after)
+    return {node: found[node] for node in network}
+
+
 def interpret(network: Network, calculus: Calculus, inputs: Mapping[Hashable, State]) -> dict[Hashable, State]:
     """Read a network primitive by primitive (:mod:`kcalc.network.primitives`): :func:`fold` for calculi whose rules are per primitive.
 
@@ -43,7 +61,11 @@ def interpret(network: Network, calculus: Calculus, inputs: Mapping[Hashable, St
 
 
 def _fold(
-    network: Network, steps: Iterable[tuple[Hashable, Any, Sequence[Hashable]]], calculus: Calculus, inputs: Mapping[Hashable, State]
+    network: Network,
+    steps: Iterable[tuple[Hashable, Any, Sequence[Hashable]]],
+    calculus: Calculus,
+    inputs: Mapping[Hashable, State],
+    after: Callable[[Hashable, dict[Hashable, State]], None] | None = None,
 ) -> dict[Hashable, State]:
     missing = next((node for node in network.inputs if node not in inputs), None)
     if missing is not None:
@@ -62,6 +84,8 @@ def _fold(
                 if isinstance(operation, Post) and _reads_others_preactivated(network, owner(node)):
                     raise FreshnessError(f"{error.message} (net.preactivated() rewrites the ResNet as V2)", error.option) from None
                 raise
+        if after is not None:
+            after(node, states)
     return states
 
 

@@ -490,9 +490,10 @@ class Positions(Layer):
 
 @dataclass(frozen=True)
 class Attend(Layer):
-    """Attention over T tokens, ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(s_ij)``, ``s_ij = scale q_i . k_j``.
+    """Attention over T tokens.
 
-    It reads queries, keys and values, in this order; the maps that make them, and the one that reads the heads, are Affine layers.
+    ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(s_ij)``, ``s_ij = scale q_i . k_j``. It reads
+    queries, keys and values, in this order; the maps that make them, and the one that reads the heads, are Affine layers.
 
     ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries and keys; None: not said.
     ``causal``: token i sees the tokens up to i. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number,
@@ -502,7 +503,8 @@ class Attend(Layer):
     heads of queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries and keys, such as 10000;
     None: none. ``alibi``: scores have the slopes of [Press et al. 2022]. ``dropout``: of attention weights, the identity in evaluation.
     ``wide``: kernel maps take scores for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``, which takes
-    some hundred times longer and has values but no derivatives. [Vaswani et al. 2017; Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023 (relu)]
+    some hundred times longer and has values but no derivatives. [Vaswani et al. 2017; Ramapuram et al. 2024 (sigmoid); Wortsman et al.
+    2023 (relu)]
     """
 
     heads: int | None = None

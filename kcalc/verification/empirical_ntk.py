@@ -11,6 +11,7 @@ from ..backend import Model
 from ..backend.network_plan import Plan
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import choice, truth, whole
+from ..network.compose import fold
 from ..network.network import chosen_output
 
 Node = Hashable
@@ -49,8 +50,9 @@ def empirical_ntk(
     node = chosen_output(model.network, output)
     with model.measuring():
         first, plan = batch_of(model, x1, "x1")
-        second = None if x2 is None else batch_of(model, x2, "x2")[0]
-        plan.check(params)
+        second, other = (None, plan) if x2 is None else batch_of(model, x2, "x2")
+        for one in (plan, other):
+            model.check_params(one, params)
         if plan.states:
             raise KcalcError(f"node {plan.states[0].nodes[0]!r} (BatchNorm) ties the examples of a batch to each other; remove it")
         jacobian = Jacobian(model, plan, node)
@@ -62,11 +64,10 @@ def empirical_ntk(
 
 def batch_of(model: Model, x: Any, what: str) -> tuple[dict[Node, Array], Plan]:
     """The inputs as arrays with one batch axis, and the plan for them."""
-    arrays = model.inputs_of(x)
-    plan = model.plan(arrays)
+    arrays, plan = model.inputs_of(x), model.plan(x)
     counts = set()
     for node, array in arrays.items():
-        axes = 1 if model.image_shapes.get(node) is None else 3
+        axes = len(plan.shapes[node].axes)
         if array.ndim != axes + 1:
             raise KcalcError(f"{what} must be a batch: the input {node!r} has shape {tuple(array.shape)}, not {axes + 1} axes")
         counts.add(array.shape[0])
@@ -96,8 +97,8 @@ class Jacobian:
 
         def one(arrays: list[Array]) -> Any:
             def f(p: Any) -> Array:
-                out = self.model.apply(p, dict(zip(nodes, arrays, strict=True)))
-                return (out[self.output] if isinstance(out, dict) else out).reshape(-1)
+                calculus = self.plan.arrays(p, remat=self.model.remat)
+                return fold(self.plan.folded, calculus, dict(zip(nodes, arrays, strict=True)))[self.output].reshape(-1)
 
             value, back = jax.vjp(f, params)
             return jax.vmap(lambda k: back(jax.nn.one_hot(k, self.entries, dtype=value.dtype))[0])(which)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,10 +92,10 @@ def needs_equal_locations(network: Network) -> bool:
     return any(pool.kind in ("mean", "max") for pool in pools)
 
 
-def input_shapes(model: Model) -> dict[Node, tuple[int, ...]]:
+def input_shapes(model: Model, without: Container[Node] = ()) -> dict[Node, tuple[int, ...]]:
     """{input: shape of one example}.  Raises: KcalcError where the channels of an input are not known."""
     shapes: dict[Node, tuple[int, ...]] = {}
-    for node in model.network.inputs:
+    for node in (node for node in model.network.inputs if node not in without):
         layer: Any = model.network.layer(node)
         channels = layer.features or model.features.get(node, model.default_features)
         if channels is None:

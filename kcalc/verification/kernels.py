@@ -10,23 +10,27 @@ import numpy as np
 
 from ..backend import Model, Orthogonal
 from ..backend.initialisers import Mirrored, random_bits
-from ..backend.network_plan import Plan
+from ..calculi.attention.sampled import Sampling, read_sampling
+from ..calculi.attention.structure import read_tokens
 from ..calculi.global_maps import c_map, node_values
 from ..calculi.gradients import gradients as infinite_gradients
 from ..calculi.ntk import ntk
+from ..calculi.tangent import parameter_nodes
 from ..fields.arguments import q_pair
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import items, whole
 from ..maps.maps import Assumption
-from ..network.layers import Affine, Flatten, Identity, Input, Pool
-from ..network.network import Network
+from ..network.layers import Affine, Pool
 from .empirical_ntk import Jacobian, contracted
 from .inputs import InputPairs, input_shapes
 from .jacobians import Jacobians, layer_jacobians
-from .probes import Shifts, measure, measured_nodes
+from .preparation import refuse_heuristics, with_model_widths
+from .probes import Shifts, measure, measured_nodes, pair_statistics
 from .result import KernelCheck, Sample
-from .statistics import NARROW, Statistic
+from .statistics import NARROW
 from .tangent_checks import GradientCheck, TangentCheck
+from .token_inputs import TokenPairs, over_tokens, plan_shapes, token_shapes
+from .token_probes import token_gradients, token_statistics
 
 Node = Hashable
 Array = Any
@@ -50,6 +54,9 @@ def verify_kernels(
     memory: int = 2**29,
     *,
     q: Any = None,
+    tokens: int | None = None,
+    token_cosine: float | None = None,
+    sampling: Sampling | None = None,
 ) -> KernelCheck:
     """Measure q and c at every node over random weights and inputs, and compare with the Q and C maps.
 
@@ -60,6 +67,12 @@ def verify_kernels(
     :func:`kcalc.gradients`; ``jacobians`` adds singular values of the last network drawn. ``heuristic=True`` goes on where the maps, or
     the weights, only approximate; ``memory`` bounds, in bytes, how many networks are drawn at once.
 
+    ``tokens``, ``token_cosine``: for networks over tokens; inputs are sequences of so many tokens, any two of which have that cosine (0 by
+    default), and c is that of two sequences at equal places. The cosine of tokens is a further quantity at every node, "token_cosine", and
+    gradients are compared in both modes, mean and difference over tokens. Token ids are drawn as vectors over the vocabulary, turned
+    one-hot vectors, whose embeddings have the same law. Where attention is causal, or positions tell tokens apart, maps are sampled as
+    ``sampling`` says, and z counts the standard errors of the maps too; the tangent kernel and gradients are then not compared.
+
     Returns: a :class:`kcalc.verification.KernelCheck`.  [TAT App. E.1, Fig. 4; DKS App. K]
     Raises: KcalcError for values out of their domain, fewer than 2 draws, widths where none is open, feature maps that vanish or overflow;
     and where the theory does not describe the model, naming the node.
@@ -67,8 +80,15 @@ def verify_kernels(
     if not isinstance(model, Model):
         raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
     draws, pairs, memory = whole(draws, "draws", 2), whole(pairs, "pairs", 1), whole(memory, "memory", 1)
-    cases = InputPairs.of(model.network, c, *q_pair(q1, q2, q))
+    cases, given = InputPairs.of(model.network, c, *q_pair(q1, q2, q)), read_tokens(tokens, token_cosine)
     models = [model] if widths is None else _at_widths(model, widths)
+    if given is not None:
+        if jacobians:
+            raise KcalcError("singular values of Jacobians are not measured over tokens; drop jacobians= or tokens=")
+        cases = TokenPairs.over(cases, given, None if sampling is None else read_sampling(sampling))
+        models = [_over_tokens(one, given.count, pairs) for one in models]
+    elif sampling is not None:
+        raise KcalcError("sampling= is how attention over tokens is sampled in kernel maps; say how many tokens there are, tokens=")
     work = [_Work(one, cases, pairs, heuristic, tangent, gradients) for one in models]
     found = [one.run(random_bits(key), draws, memory) for one in work]
     samples = tuple(one.sample(result) for one, result in zip(work, found, strict=True))
@@ -77,7 +97,7 @@ def verify_kernels(
     c_, q1_, q2_ = (tuple(v.tolist()) for v in own)
     return KernelCheck(
         last.nodes, model.network.inputs, c_, q1_, q2_, draws, pairs, samples, last.epsilon, last.notes(), _tangents(work, found),
-        last.gradient_check(found[-1]), _singular_values(last, cases, key, draws) if jacobians else None,
+        last.gradient_check(found[-1]), _singular_values(last, cases, key, draws) if jacobians else None, given,
     )  # fmt: skip
 
 
@@ -92,6 +112,11 @@ def _at_widths(model: Model, widths: Sequence[int]) -> list[Model]:
     if not open_nodes:
         raise KcalcError("no layer leaves its width open, so widths= changes nothing; build the network and the model without features")
     return [model._function(("width", w), None, lambda w=w: replace(model, default_features=w, _plans={}, _compiled={})) for w in given]
+
+
+def _over_tokens(model: Model, count: int, pairs: int) -> Model:
+    """The model over so many tokens, made once."""
+    return model._function(("tokens", count, pairs), None, lambda: over_tokens(model, count, pairs))
 
 
 def _singular_values(work: _Work, cases: InputPairs, key: Any, draws: int) -> Jacobians:
@@ -112,6 +137,8 @@ def _tangents(work: Sequence[_Work], found: Sequence[dict[str, np.ndarray]]) -> 
 
 @dataclass(frozen=True)
 class _Gradients:
+    """``expected``: (nodes,), over tokens (nodes, 3) with the mean and the difference mode, nan where a node has none."""
+
     nodes: tuple[Node, ...]
     expected: np.ndarray
 
@@ -123,17 +150,19 @@ class _Work:
         import jax.numpy as jnp
 
         self.model, self.cases, self.pairs, self.heuristic = model, cases, pairs, heuristic
-        self.shapes = input_shapes(model)
+        self.tokens = cases.tokens.count if isinstance(cases, TokenPairs) else None
+        self.shapes = input_shapes(model) if self.tokens is None else token_shapes(model, self.tokens)
         cases.check(self.shapes)
-        self.plan = model.plan()
+        self.plan = model.plan() if self.tokens is None else model.plan_of(plan_shapes(self.shapes))
         self.network = with_model_widths(model, self.plan)
-        self.remarks = list(refuse_heuristics(model, self.network, self.plan, heuristic))
         self.nodes = tuple(self.network)
+        self.known: np.ndarray | float = 0.0
+        self.expected, notes = self._expected()
+        self.remarks = list(refuse_heuristics(model, self.network, self.plan, heuristic, notes))
         rows = {node: i for i, node in enumerate(measured_nodes(self.plan))}
         self.order = [rows[node] for node in self.nodes]
         self.epsilon = float(jnp.finfo(model.dtype).eps)
-        self.expected = self._expected()
-        affine = self.network.nodes_of(Affine)
+        affine = parameter_nodes(self.network)
         self.affine = tuple(node for entry in self.plan.tensors for node in entry.nodes if node in affine)
         self.theory = self._tangent_theory() if tangent else None
         self.slopes = self._gradient_theory() if gradients else None
@@ -145,15 +174,18 @@ class _Work:
 
     # -- expected values --------------------------------------------------------------------------------------------------------------
 
-    def _expected(self) -> np.ndarray:
-        """(nodes, quantities, cases)."""
+    def _expected(self) -> tuple[np.ndarray, tuple[Assumption, ...]]:
+        """(nodes, quantities, cases), and the assumptions of the maps."""
         cases = self.cases
+        if isinstance(cases, TokenPairs):
+            found, self.known, notes = cases.values(self.network, self.heuristic)
+            return found, notes
         values = node_values(self.network, cases.c, cases.q1, None if cases.uniform else cases.q2, assume_independent=self.heuristic)
         rows = []
         for node in self.nodes:
             q1, q2, c = (np.broadcast_to(np.asarray(v, float), (cases.cases,)) for v in values[node])
             rows.append(np.stack([q1, c] if cases.uniform else [q1, q2, c]))
-        return np.stack(rows)
+        return np.stack(rows), c_map(self.network, assume_independent=self.heuristic).assumptions
 
     def _tangent_theory(self) -> np.ndarray | None:
         """(Affine nodes, kinds, cases), None where there is nothing to compare with."""
@@ -168,7 +200,7 @@ class _Work:
         if reason is None:
             c, one, two = (v[inputs[0]] for v in (cases.c, cases.q1, cases.q2))
             try:
-                kernel = ntk(self.network, self.model.parameterization.name, assume_independent=self.heuristic)
+                kernel = ntk(self.network, self.model.parameterization.name, assume_independent=self.heuristic, **self._alike)
                 kinds = [kernel.by_layer(np.ones_like(c), one), kernel.by_layer(np.ones_like(c), two), kernel.by_layer(c, one, two)]
             except KcalcError as error:
                 reason = str(error)
@@ -181,13 +213,22 @@ class _Work:
         cases = self.cases
         try:
             found = infinite_gradients(
-                self.network, {n: float(v[0]) for n, v in cases.q1.items()}, self.network.outputs[0], assume_independent=self.heuristic
-            )
+                self.network, {n: float(v[0]) for n, v in cases.q1.items()}, self.network.outputs[0],
+                assume_independent=self.heuristic, **self._alike,
+            )  # fmt: skip
         except KcalcError as error:
             self.remarks.append(Assumption("network", f"gradients were not compared: {error}"))
             return None
-        nodes = tuple(node for node in self.network if found.nodes.get(node, 0) > 0)
-        return _Gradients(nodes, np.array([found.nodes[node] for node in nodes]))
+        nodes = tuple(node for node in self.network if found.nodes.get(node, 0) > 0 and node not in self.model.id_inputs)
+        modes = [table for table in (found.nodes, found.mean, found.difference) if table is not None]
+        expected = np.array([[table.get(node, np.nan) for table in modes] for node in nodes])
+        return _Gradients(nodes, expected[:, 0] if self.tokens is None else expected)
+
+    @property
+    def _alike(self) -> dict[str, Any]:
+        """The tokens, as theory is told of them."""
+        cases = self.cases
+        return {"tokens": cases.tokens.count, "token_cosine": cases.tokens.cosine} if isinstance(cases, TokenPairs) else {}
 
     def notes(self) -> tuple[Assumption, ...]:
         """The assumptions of the comparison."""
@@ -215,6 +256,9 @@ class _Work:
             every = self._compiled(together)
             found = {name: np.asarray(v, float) for name, v in every(jax.random.split(key, draws)).items()}
         found["pairs"] = found["pairs"][:, self.order]
+        for node in self.model.id_inputs if self.tokens is not None else ():  # of squared length q, not of mean square q
+            sizes = found["pairs"][:, self.nodes.index(node), :, : 1 if self.cases.uniform else 2]
+            sizes *= np.array([[1.0], [self.shapes[node][-1]]])[..., None] * self.shapes[node][-1]
         bad = np.argwhere(~np.isfinite(found["pairs"]))
         if bad.size:
             draw, node = int(bad[:, 0].min()), self.nodes[int(bad[:, 1].min())]
@@ -230,7 +274,7 @@ class _Work:
 
         every = [v for values in (self.cases.c, self.cases.q1, self.cases.q2) for v in values.values()]
         measured = self.theory is not None, None if self.slopes is None else self.slopes.nodes
-        purpose = ("verify", *(tuple(v.tolist()) for v in every), self.pairs, together, *measured)
+        purpose = ("verify", *(tuple(v.tolist()) for v in every), self.pairs, together, *measured, *self._alike.values())
         batch = together if together > 1 else None
         return self.model._function(purpose, self.plan, lambda: jax.jit(lambda keys: jax.lax.map(self._one, keys, batch_size=batch)))
 
@@ -256,11 +300,12 @@ class _Work:
         ours, weights = jax.random.split(key)
         inputs = self.cases.draw(ours, self.model, self.shapes, self.pairs)
         params = self.plan.draw(weights, self.model._dtype)
-        found = {"pairs": measure(self.plan, params, inputs, self.cases.uniform)}
+        statistics = pair_statistics if self.tokens is None else token_statistics
+        found = {"pairs": measure(self.plan, params, inputs, self.cases.uniform, statistics)}
         if self.theory is not None:
             found["tangent"] = self._tangent(params, {n: x[:, 0] for n, x in inputs.items()})
         if self.slopes is not None:
-            found["gradients"] = self._gradients(params, {n: x[0, 0, 0] for n, x in inputs.items()})
+            found["gradients"] = self._slopes(ours, params, inputs)
         return found
 
     def _tangent(self, params: Any, inputs: Mapping[Node, Array]) -> Array:
@@ -282,13 +327,21 @@ class _Work:
         return jnp.moveaxis(jax.lax.map(case, list(inputs.values())), 0, -1)
 
     def _counted(self, node: Node, leaf: str, values: Array) -> Array | None:
-        """The parameters that theory counts: those of Affine layers, of Delta-initialised convolutions the centre tap."""
+        """The parameters that theory counts: of Delta-initialised convolutions the centre tap."""
         if node not in self.affine:
             return None
-        window = self.plan.fans[node].window
+        fan = self.plan.fans.get(node)
+        window = None if fan is None else fan.window
         if leaf == "weight" and window and self.plan.laws[node].delta:
             return values[:, :, :, window[0] // 2, window[1] // 2]
         return values
+
+    def _slopes(self, key: Array, params: Any, inputs: Mapping[Node, Array]) -> Array:
+        """|d out / d node|^2 for every node the theory speaks of; over tokens with both modes."""
+        assert self.slopes is not None
+        if self.tokens is None:
+            return self._gradients(params, {n: x[0, 0, 0] for n, x in inputs.items()})
+        return token_gradients(self.model, self.plan, params, {n: x[0, :, 0] for n, x in inputs.items()}, self.slopes.nodes, key)
 
     def _gradients(self, params: Any, inputs: Mapping[Node, Array]) -> Array:
         """|d out_0 / d node|^2 for every node the theory speaks of."""
@@ -306,44 +359,10 @@ class _Work:
     def sample(self, found: dict[str, np.ndarray]) -> Sample:
         """The statistics of pairs."""
         values = found["pairs"]
-        return Sample(self.width, self._channels(), self.expected, values[:, :, 0], values[:, :, 1])
+        return Sample(self.width, self._channels(), self.expected, values[:, :, 0], values[:, :, 1], self.known)
 
     def gradient_check(self, found: dict[str, np.ndarray]) -> GradientCheck | None:
         """Gradients against those at infinite width."""
         if self.slopes is None:
             return None
-        return GradientCheck(self.width, self.slopes.nodes, Statistic.of(self.slopes.expected, found["gradients"], 0.0, self.epsilon))
-
-
-def with_model_widths(model: Model, plan: Plan) -> Network:
-    """Fill in widths from the model; drop Flattens of feature maps without locations, which do nothing and hide widths."""
-
-    def widened(node: Node, layer: Any) -> Any:
-        return layer if layer.features is not None else replace(layer, features=model.features.get(node, model.default_features))
-
-    flat = {node for node in model.network.nodes_of(Flatten) if plan.nodes[node].below[0].locations is None}
-    return model.network.map_layers(lambda node, layer: Identity() if node in flat else layer, Flatten).map_layers(widened, Affine, Input)
-
-
-def refuse_heuristics(model: Model, network: Network, plan: Plan, heuristic: bool) -> tuple[Assumption, ...]:
-    """Approximations in the maps and in the weights.  Raises: KcalcError for any unless ``heuristic``."""
-    notes = c_map(network, assume_independent=heuristic).assumptions
-    pools = network.nodes_of(Pool)  # the locations of the inputs are made so that they agree, or that their c values do
-    told = {*network.assumptions}  # the model that was read is not the one compared here
-    both = dict.fromkeys((*notes, *model.assumptions))
-    found = [replace(a, kind="convention") if a.node in pools or a in told else a for a in both]
-    for node in network.nodes_of(Affine):
-        layer, fan, (std, factor, bias_std, bias_factor, _) = network.layer(node), plan.fans[node], plan.nodes[node].numbers
-        taps = 1 if plan.laws[node].delta else fan.taps
-        for name, size in (("sigma_w", std * factor * (fan.inputs * taps) ** 0.5), ("sigma_b", bias_std * bias_factor)):
-            wanted = float(getattr(layer, name))
-            if abs(size - wanted) > 1e-6 * max(wanted, 1e-3) and not (name == "sigma_w" and getattr(layer, "standardised", False)):
-                what = f"in the {model.parameterization.name} parameterization with {plan.laws[node].name} weights"
-                found.append(Assumption(node, f"starts with {name} = {size:.4g} {what}, kernel maps with {wanted:.4g}", "heuristic"))
-    rough = [a for a in found if a.kind == "heuristic"]
-    if rough and not heuristic:
-        raise KcalcError(
-            f"node {rough[0].node!r}: {rough[0].text}, so the maps need not describe this model; "
-            "pass heuristic=True to compare all the same"
-        )
-    return tuple(found)
+        return GradientCheck.of(self.width, self.slopes.nodes, self.slopes.expected, found["gradients"], self.epsilon)

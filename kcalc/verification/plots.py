@@ -53,8 +53,8 @@ def values_by_layer(
                 ax.plot(rows, s.expected[rows, case], color="#1A1A1A", ls=(0, (4, 2)), lw=1.0, zorder=5, label="_" if drawn else "map")
                 drawn.add(line)
     ax.set_xlabel(axis_names.NODE)
-    ax.set_ylabel(f"${quantity[0]}${quantity[1:]}")
-    name = f"${quantity[0]}${quantity[1:]}"
+    name = quantity.replace("_", " ") if quantity.startswith("token") else f"${quantity[0]}${quantity[1:]}"
+    ax.set_ylabel(name)
     says = plot_claims.within(apart, f"The mean {name} of every judged node", "the map")
     if not apart:
         says = f"No node is wide enough to judge its {name}"
@@ -154,11 +154,15 @@ def gradient_norms(checks: Any, ax: Axes | None = None) -> Axes:
 
 
 def check_figure(check: Any, ax: Sequence[Axes] | None = None) -> Array:
-    """c and q values by layer; with several widths also the deviation by width.  Returns: the array of Axes."""
-    count = 2 + (len(check.widths) > 1)
+    """c and q values by layer, and the cosine of tokens where there are some; with several widths also the deviation by width.
+
+    Returns: the array of Axes.
+    """
+    shown = ["c", check.quantities[0], *(name for name in check.quantities if name.startswith("token"))][:3]
+    count = len(shown) + (len(check.widths) > 1)
     panels = plot_frame.panels(ax, count, 4.0 * count, 3.1)
-    values_by_layer(check, "c", ax=panels[0], titled=True)
-    values_by_layer(check, check.quantities[0], ax=panels[1], titled=True)
-    if count == 3:
-        errors_by_width(check, "c", ax=panels[2], titled=True)
+    for panel_, quantity in zip(panels, shown, strict=False):
+        values_by_layer(check, quantity, ax=panel_, titled=True)
+    if len(check.widths) > 1:
+        errors_by_width(check, "c", ax=panels[-1], titled=True)
     return panels

@@ -5,7 +5,7 @@ Both run inside the scans of repeated blocks, so that neither the trace of a dee
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backend import Model
 from ..backend.network_plan import Plan
-from ..calculi.arrays import Arrays, Repeated
+from ..calculi.arrays import Arrays, Repeated, Shape
 from ..network.compose import fold
 from ..network.layers import Layer
 
@@ -30,12 +30,13 @@ class Measured(Arrays):
     """Arrays of shape (cases, pairs, 2, ...); every node leaves the statistics of its pairs behind, in the place of a state."""
 
     uniform: bool = True
+    statistics: Callable[[Array, bool], Array] | None = None
 
     def rule(self, layer: Layer, node: Node, inputs: Sequence[Array]) -> Array:
         """The output of the layer, measured on the way."""
         out = super().rule(layer, node, inputs)
         if not isinstance(layer, Repeated):
-            self.new_state[node] = {STATISTIC: pair_statistics(out, self.uniform)}
+            self.new_state[node] = {STATISTIC: (self.statistics or pair_statistics)(out, self.uniform)}
         return out
 
 
@@ -61,13 +62,15 @@ def measured_nodes(plan: Plan) -> list[Node]:
     return [*inputs, *(node for key in _keys(plan) for node in _members(plan, key))]
 
 
-def measure(plan: Plan, params: Any, inputs: Mapping[Node, Array], uniform: bool) -> Array:
+def measure(
+    plan: Plan, params: Any, inputs: Mapping[Node, Array], uniform: bool, statistics: Callable[[Array, bool], Array] = pair_statistics
+) -> Array:
     """The statistics of every node, shape (nodes, 2, quantities, cases)."""
     import jax.numpy as jnp
 
-    calculus = Measured(plan.nodes, plan.by_node(params), uniform=uniform)
+    calculus = Measured(plan.nodes, plan.by_node(params), uniform=uniform, statistics=statistics)
     fold(plan.folded, calculus, inputs)
-    rows = [pair_statistics(inputs[node], uniform)[None] for node in plan.network.inputs]
+    rows = [statistics(inputs[node], uniform)[None] for node in plan.network.inputs]
     for key in _keys(plan):
         values = calculus.new_state[key][STATISTIC]
         rows.append(values if len(_members(plan, key)) > 1 else values[None])
@@ -106,10 +109,19 @@ class Probed(Arrays):
 
 @dataclass(frozen=True, eq=False)
 class Shifts:
-    """A model that can be shifted at every node: ``run(params, inputs, shifts)``, shifts being ``zeros()`` at first."""
+    """A model that can be shifted at every node: ``run(params, inputs, shifts)``, shifts being ``zeros()`` at first.
+
+    ``located``: every location has a shift of its own, else all locations have one.
+    """
 
     model: Model
     plan: Plan
+    located: bool = False
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """The shapes of the nodes that the shifts are of."""
+        return [self._shape(key) for key in self._all]
 
     def zeros(self) -> list[Array]:
         """Shifts of 0 for the inputs and every key, stacked for repeated blocks."""
@@ -118,15 +130,13 @@ class Shifts:
         found = []
         for key in self._all:
             members = _members(self.plan, key)
-            shape = self._channels(key)
-            found.append(jnp.zeros((len(members), shape) if len(members) > 1 else (shape,), self.model.dtype))
+            shape = self._shape(key)
+            axes = shape.axes if self.located else (shape.channels,)
+            found.append(jnp.zeros((len(members), *axes) if len(members) > 1 else axes, self.model.dtype))
         return found
 
-    def _channels(self, key: Node) -> int:
-        if key in self.plan.nodes:
-            return self.plan.nodes[key].shape.channels
-        reader = next(node for node, _, parents in self.plan.network.steps() if key in parents)
-        return self.plan.nodes[reader].below[self.plan.network.parents(reader).index(key)].channels
+    def _shape(self, key: Node) -> Shape:
+        return self.plan.nodes[key].shape if key in self.plan.nodes else self.plan.shapes[key]
 
     def run(self, params: Any, inputs: Mapping[Node, Array], shifts: Sequence[Array], keep: bool = False) -> dict[Node, Array]:
         """The feature maps of the outputs; of all nodes with ``keep``."""
@@ -140,12 +150,15 @@ class Shifts:
         return {**states, **calculus.kept} if keep else {node: states[node] for node in self.plan.network.outputs}
 
     def gather(self, values: Sequence[Array], nodes: Sequence[Node]) -> Array:
-        """The rows of ``nodes`` out of values that go with the shifts, one number per node."""
+        """The rows of ``nodes`` out of values that go with the shifts, for a single node without an axis of nodes."""
         import jax.numpy as jnp
 
         order = [node for key in self._all for node in _members(self.plan, key)]
+        several = [len(_members(self.plan, key)) > 1 for key in self._all]
         places = {node: i for i, node in enumerate(order)}
-        return jnp.concatenate([jnp.atleast_1d(v) for v in values])[np.array([places[node] for node in nodes])]
+        return jnp.concatenate([v if many else v[None] for v, many in zip(values, several, strict=True)])[
+            np.array([places[node] for node in nodes])
+        ]
 
     def jacobians(self, params: Any, inputs: Mapping[Node, Array], start: Node, nodes: Sequence[Node]) -> list[Array]:
         """d node / d start, (channels, channels of start), for each of ``nodes`` at its first location."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..calculi.attention.structure import Tokens
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import choice
@@ -32,13 +33,17 @@ UNJUDGED = f"no node has {NARROW} channels or more, so none is judged; use a gre
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One width: ``means`` and ``variances`` (draws, nodes, quantities, cases) of pairs in each draw, ``expected`` without the draws."""
+    """One width: ``means`` and ``variances`` (draws, nodes, quantities, cases) of pairs in each draw, ``expected`` without the draws.
+
+    ``known``: the standard errors of ``expected``.
+    """
 
     width: int | None
     channels: tuple[int, ...]
     expected: Array
     means: Array
     variances: Array
+    known: Array | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,9 @@ class KernelCheck(Tabled):
     """Networks as they are drawn against their kernel maps: q and c of every node, and further quantities asked for.
 
     ``c[i]`` and ``q1[i]``, ``q2[i]`` are the values of the inputs in case i (of the first input, where there are several).  ``tangent``,
-    ``gradients`` and ``jacobians`` are None where they were not measured; ``assumptions`` say why.
-    A network of finite width deviates from the maps by O(1/width) even in the mean, so enough draws show a difference at any width.
+    ``gradients`` and ``jacobians`` are None where they were not measured; ``assumptions`` say why. ``tokens``: how many tokens an input
+    has, and their cosine, None for networks that have none. A network of finite width deviates from the maps by O(1/width) even in the
+    mean, so enough draws show a difference at any width.
     """
 
     nodes: tuple[Node, ...]
@@ -83,6 +89,7 @@ class KernelCheck(Tabled):
     tangent: TangentCheck | None = None
     gradients: GradientCheck | None = None
     jacobians: Jacobians | None = None
+    tokens: Tokens | None = None
 
     # -- numbers ---------------------------------------------------------------------------------------------------------------------
 
@@ -93,16 +100,19 @@ class KernelCheck(Tabled):
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """("q", "c"), or ("q1", "q2", "c") where the inputs have different q."""
-        return ("q", "c") if self.samples[0].means.shape[2] == 2 else ("q1", "q2", "c")
+        """("q", "c"), or ("q1", "q2", "c") where the inputs have different q; over tokens also "token_cosine" (of either input)."""
+        uniform = self.q1 == self.q2
+        sizes, cosines = (("q",), ("token_cosine",)) if uniform else (("q1", "q2"), ("token_cosine1", "token_cosine2"))
+        return (*sizes, "c", *(cosines if self.tokens is not None else ()))
 
     def statistic(self, quantity: str = "c", width: int | None = None) -> Statistic:
         """A quantity at every node, arrays (nodes, cases); ``width=None`` is the last.  Raises: KcalcError for unknown ones."""
         choice(quantity, "quantity", self.quantities)
         sample, k = self.samples[place(self.widths, width)], self.quantities.index(quantity)
         expected = sample.expected[:, k]
-        scale = np.maximum(np.abs(expected), 1e-2) if quantity == "c" else np.abs(expected)
-        return Statistic.of(expected, sample.means[:, :, k], sample.variances[:, :, k], self.epsilon, scale)
+        scale = np.abs(expected) if quantity[0] == "q" else np.maximum(np.abs(expected), 1e-2)
+        known = sample.known[:, k] if isinstance(sample.known, Array) else sample.known
+        return Statistic.of(expected, sample.means[:, :, k], sample.variances[:, :, k], self.epsilon, scale, known)
 
     def judged(self, width: int | None = None) -> Array:
         """Which nodes count: not the inputs, which are exact, nor those with fewer than 16 channels."""
@@ -243,7 +253,7 @@ class KernelCheck(Tabled):
         if self.tangent is not None:
             rows += self._tangent_rows(self.tangent)
         if self.gradients is not None:
-            rows.append(_gradient_row(self.gradients))
+            rows += _gradient_rows(self.gradients)
         return Table(("", "width", "greatest |z|", "greatest error", "deviation of one draw", "of the mean"), tuple(rows))
 
     @staticmethod
@@ -258,6 +268,12 @@ class KernelCheck(Tabled):
         if len(tangent.widths) > 1:
             rows.append(("NTK, relative", "power", "", "", str(spread), str(gap)))
         return rows
+
+    def _gradient_table(self, s: Statistic) -> dict[str, Any]:
+        """{node: expected, mean, error} of one mode, without nodes that have none."""
+        assert self.gradients is not None
+        rows = zip(self.gradients.nodes, s.expected.tolist(), s.mean.tolist(), s.error.tolist(), strict=True)
+        return {str(node): dict(zip(("expected", "mean", "error"), row, strict=True)) for node, *row in rows if row[0] == row[0]}
 
     def _verdict(self) -> str:
         said = {True: "passed", False: "deviates", None: "nothing judged"}[self.passed]
@@ -296,6 +312,8 @@ class KernelCheck(Tabled):
         notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
         out: dict[str, Any] = {"passed": self.passed, "allowed": self.allowed()}
         out |= {"nodes": list(map(str, self.nodes)), "c": self.c, "q1": self.q1, "q2": self.q2, "draws": self.draws, "pairs": self.pairs}
+        if self.tokens is not None:
+            out |= {"tokens": self.tokens.count, "token_cosine": self.tokens.cosine}
         more: dict[str, Any] = {"values": tables, "powers": powers, "assumptions": notes}
         if self.tangent is not None:
             more["tangent"] = {
@@ -304,9 +322,10 @@ class KernelCheck(Tabled):
                 "gap": plain(self.tangent.gap),
             }
         if self.gradients is not None:
-            g = self.gradients.statistic
-            rows = zip(self.gradients.nodes, g.expected.tolist(), g.mean.tolist(), g.error.tolist(), strict=True)
-            more["gradients"] = {str(node): dict(zip(("expected", "mean", "error"), row, strict=True)) for node, *row in rows}
+            tables = {name: self._gradient_table(s) for name, s in self.gradients.modes.items()}
+            more["gradients"] = tables.pop("each token")
+            if tables:
+                more["gradient_modes"] = tables
         if self.jacobians is not None:
             more["jacobians"] = self.jacobians.to_dict()
         return out | more
@@ -316,11 +335,15 @@ def _cell(value: float, form: str) -> str:
     return "-" if math.isnan(value) else format(value, form)
 
 
-def _gradient_row(check: GradientCheck) -> tuple[str, ...]:
+def _gradient_rows(check: GradientCheck) -> list[tuple[str, ...]]:
     """Relative to the expected value of each node."""
-    s = check.statistic
-    known = s.expected > 0
-    error, off, spread = ((values[known] / s.expected[known]) for values in (s.error, s.mean - s.expected, s.std))
-    sizes = (error.max(), np.sqrt((spread**2).mean()), np.sqrt((off**2).mean())) if known.any() else 3 * (math.nan,)
+    rows: list[tuple[str, ...]] = []
     width = "" if check.width is None else str(check.width)
-    return "gradients, relative", width, f"{check.worst:.2f}", *(_cell(value, ".2g") for value in sizes)
+    for name, s in check.modes.items():
+        known = s.expected > 0
+        error, off, spread = ((values[known] / s.expected[known]) for values in (s.error, s.mean - s.expected, s.std))
+        sizes = (error.max(), np.sqrt((spread**2).mean()), np.sqrt((off**2).mean())) if known.any() else 3 * (math.nan,)
+        mode = f", {name}" if len(check.modes) > 1 else ""
+        greatest = _cell(float(np.nanmax(np.abs(s.z))), ".2f")
+        rows.append((f"gradients{mode}, relative", width, greatest, *(_cell(value, ".2g") for value in sizes)))
+    return rows

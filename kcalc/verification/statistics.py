@@ -30,18 +30,25 @@ class Statistic:
 
     @classmethod
     def of(
-        cls, expected: Array, samples: Array, within: Array | float = 0.0, epsilon: float = 0.0, scale: Array | float | None = None
+        cls,
+        expected: Array,
+        samples: Array,
+        within: Array | float = 0.0,
+        epsilon: float = 0.0,
+        scale: Array | float | None = None,
+        known: Array | float = 0.0,
     ) -> Statistic:
         """From ``samples``, (draws, ...), the mean of each draw, and the variance ``within`` a draw of the terms of that mean.
 
-        ``scale`` is the size that rounding is relative to: that of the expectation itself unless given.
+        ``scale`` is the size that rounding is relative to: that of the expectation itself unless given. ``known``: the standard error
+        of the expectation, where that was sampled, which counts towards ``error``.
         """
         draws = samples.shape[0]
         mean, between = samples.mean(axis=0), samples.var(axis=0, ddof=1)
         std = np.sqrt(between + np.mean(np.broadcast_to(within, samples.shape), axis=0))
         size = np.abs(expected) if scale is None else np.broadcast_to(scale, expected.shape)
         rounding = min(32 * epsilon, 0.02) * size  # half precision must not excuse everything
-        return cls(np.broadcast_to(expected, mean.shape), mean, std, np.sqrt(between / draws), rounding, draws)
+        return cls(np.broadcast_to(expected, mean.shape), mean, std, np.sqrt(between / draws + np.square(known)), rounding, draws)
 
     @property
     def z(self) -> Array:

@@ -103,11 +103,32 @@ class TangentCheck:
 
 @dataclass(frozen=True, eq=False)
 class GradientCheck(Tabled):
-    """|d out_k / d node|^2, summed over the node's channels, against its expectation at infinite width; for the first q value."""
+    """|d out_k / d node|^2, summed over the node's channels, against its expectation at infinite width; for the first q value.
+
+    Over tokens ``mean`` and ``difference`` are the gradients in these modes, see :class:`kcalc.calculi.gradients.Gradients`; None for
+    networks without tokens, and nan at nodes of one token, which have no difference.
+    """
 
     width: int | None
     nodes: tuple[Node, ...]
     statistic: Statistic
+    mean: Statistic | None = None
+    difference: Statistic | None = None
+
+    @classmethod
+    def of(cls, width: int | None, nodes: tuple[Node, ...], expected: Array, samples: Array, epsilon: float) -> GradientCheck:
+        """From ``samples``, (draws, nodes) or, with the modes, (draws, nodes, 3)."""
+        if expected.ndim == 1:
+            return cls(width, nodes, Statistic.of(expected, samples, 0.0, epsilon))
+        size = np.nanmax(np.abs(expected), axis=1)  # the difference mode may vanish beside the others
+        modes = [Statistic.of(expected[:, k], samples[:, :, k], 0.0, epsilon, size) for k in range(3)]
+        return cls(width, nodes, *modes)
+
+    @property
+    def modes(self) -> dict[str, Statistic]:
+        """{"each token", "mean", "difference": their statistics}; the first alone for networks without tokens."""
+        every = {"each token": self.statistic, "mean": self.mean, "difference": self.difference}
+        return {name: found for name, found in every.items() if found is not None}
 
     @property
     def growth(self) -> float:
@@ -117,12 +138,12 @@ class GradientCheck(Tabled):
     @property
     def worst(self) -> float:
         """The greatest |z| of a node."""
-        return float(np.abs(self.statistic.z).max())
+        return float(max(np.nanmax(np.abs(s.z)) for s in self.modes.values()))
 
     @property
     def allowed(self) -> float:
         """The |z| that :attr:`passed` allows, at four Gaussian standard errors for all nodes together."""
-        return allowed(self.statistic.draws, len(self.nodes))
+        return allowed(self.statistic.draws, len(self.nodes) * len(self.modes))
 
     @property
     def passed(self) -> bool:
@@ -130,17 +151,23 @@ class GradientCheck(Tabled):
         return self.worst <= self.allowed
 
     def _frame(self) -> dict[str, Any]:
-        s = self.statistic
-        return {"node": [*map(str, self.nodes)]} | {name: getattr(s, name) for name in MEASURED}
+        tables = {name: np.concatenate([getattr(s, name) for s in self.modes.values()]) for name in MEASURED}
+        named = {"node": [*map(str, self.nodes)] * len(self.modes)}
+        return named | ({"mode": np.repeat([*self.modes], len(self.nodes))} if len(self.modes) > 1 else {}) | tables
 
     @property
     def rows(self) -> Table:
-        """A row per node."""
-        s = self.statistic
-        columns = zip((s.expected, s.mean, s.std, s.error, s.z), (".4g", ".4g", ".2g", ".2g", "+.2f"), strict=True)
-        cells = [[format(float(value), form) for value in values] for values, form in columns]
-        rows = tuple((str(node), *(column[i] for column in cells)) for i, node in enumerate(self.nodes))
-        return Table(("node", "infinite width", "mean", "fluctuation", "error", "z"), rows)
+        """A row per node, over tokens per node and mode."""
+        rows: list[tuple[str, ...]] = []
+        for name, s in self.modes.items():
+            columns = zip((s.expected, s.mean, s.std, s.error, s.z), (".4g", ".4g", ".2g", ".2g", "+.2f"), strict=True)
+            cells = [[format(float(value), form) for value in values] for values, form in columns]
+            mode = (name,) if len(self.modes) > 1 else ()
+            rows += [
+                (str(node), *mode, *(column[i] for column in cells)) for i, node in enumerate(self.nodes) if np.isfinite(s.expected[i])
+            ]
+        mode = ("mode",) if len(self.modes) > 1 else ()
+        return Table(("node", *mode, "infinite width", "mean", "fluctuation", "error", "z"), tuple(rows))
 
     def __str__(self) -> str:
         return f"|d out / d node|^2: {_verdict(self)}\n{self.rows}"

@@ -17,12 +17,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from ...fields import NUMPY
 from ...fields.jets import Jet
-from ...foundation.errors import KcalcError
+from ...foundation.errors import KcalcError, glimpse
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Shown
 from ...network import primitives as P
@@ -33,16 +34,21 @@ from ..checks import check_q
 from ..freshness import Algebra
 from ..kernel import Kernel
 from ..kernel_activations import Activations
-from ..second_moments import Moments, SecondMoments
+from ..second_moments import Moments
 from ..spatial.local import LocationMaps
+from ..tangent import Tangent
 from .causal import exact_mask, masked
+from .closed import TIED, check_tied, is_tied, linear_in_scores, mixed, tied
 from .exchangeable import HEADS, ONE, TokenState, by_relation, check_length, check_reads
+from .pairs import PairMoments
 from .rows import factor
+from .score_slopes import Blocks, Grams
 from .weights import weights_of
 
 Node = Hashable
 Array = np.ndarray
 NUMBERS = 1 << 20  # of scores that are drawn at once
+ALMOST_ZERO = 1e-13  # of the mean q value, added to the diagonal of a covariance so that it has a Cholesky factor
 SAMPLED = "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed {seed}"
 
 
@@ -59,23 +65,36 @@ class Sampling(Shown):
             object.__setattr__(self, name, whole(getattr(self, name), f"Sampling: {name}", least))
 
 
+def read_sampling(sampling: Any) -> Sampling:
+    """The argument ``sampling=``, by default ``Sampling()``. Raises: KcalcError for anything else."""
+    if sampling is not None and not isinstance(sampling, Sampling):
+        raise KcalcError(f"sampling is a kc.Sampling(draws=, chains=, seed=), got {glimpse(sampling)}")
+    return sampling or Sampling()
+
+
 def token_kernel(assume_independent: bool) -> Kernel:
     """The kernel calculus over arrays of pairs of tokens."""
-    moments = SecondMoments(NUMPY, False)
+    moments = PairMoments(NUMPY, False)
     statistics, algebra = Statistics(moments, Ledger(), True, assume_independent, check_q), Algebra(moments)
     return Kernel(statistics, algebra, Activations(statistics, algebra, LocationMaps()))
 
 
 @dataclass
 class Sampled:
-    """The calculus: ``kernel`` for layers that act on each token by itself, and draws of attention; ``sequences``: how many there are."""
+    """The calculus: ``part`` for layers that act on each token by itself, and draws of attention; ``sequences``: how many there are.
 
-    kernel: Kernel
+    ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
+    """
+
+    part: Kernel | Tangent
     sampling: Sampling
     sequences: int
 
     def __post_init__(self) -> None:
+        self.kernel = self.part.kernel if isinstance(self.part, Tangent) else self.part
+        self.tangent = isinstance(self.part, Tangent)
         self.notes, self.whole = self.kernel.notes, self.kernel.whole
+        self.sampled = False
         self._layers, self._length = 0, 1
 
     def start(self, node: Node, covariance: Array) -> TokenState:
@@ -83,27 +102,38 @@ class Sampled:
         self._length = len(covariance) // self.sequences
         return self._state(node, covariance[None], self._length, raw=True)
 
-    def _state(self, node: Node, covariance: Array, count: int | None, raw: bool = False, gaussian: bool = False) -> TokenState:
+    def _state(self, node: Node, covariance: Array | Jet, count: int | None, raw: bool = False, gaussian: bool = False) -> TokenState:
+        """The state with a covariance, and with its tangent kernel as the first order of a jet."""
+        if isinstance(covariance, Jet):
+            covariance, tangent = (*covariance.coefficients, None)[:2]
+        else:
+            tangent = None
         q = np.diagonal(covariance, axis1=-2, axis2=-1)
         self.kernel.statistics.check(NUMPY, q, node)
-        gap = 1 - covariance / (np.sqrt(q)[..., :, None] * np.sqrt(q)[..., None, :])
+        norm = self.kernel.algebra.moments.geometric(q[..., :, None], q[..., None, :])
+        gap = 1 - covariance / norm
         places = np.arange(q.shape[-1])
         gap[..., places, places] = 0.0
-        moments = Moments(q[..., :, None], q[..., None, :], Jet((np.clip(gap, 0.0, 2.0),)), 0, 0)
+        first = () if not self.tangent else (gap * 0,) if tangent is None else (-tangent / norm,)
+        moments = Moments(q[..., :, None], q[..., None, :], Jet((np.clip(gap, 0.0, 2.0), *first)), 0, 0)
         atom = Atom(node, moments, self.kernel.ledger.bit(), gaussian, raw, mixed=not raw)
         return TokenState({ONE: Channels.one(Pair.of(atom))}, count)
 
     def covariance(self, state: TokenState) -> Array:
         """The covariance of all tokens, (chains, P, P)."""
+        return self.joint(state).value
+
+    def joint(self, state: TokenState) -> Jet:
+        """The covariance of all tokens, with the tangent kernel as its first order."""
         q1, q2, gap = self.whole(state.relations[ONE])
-        return self.kernel.algebra.moments.geometric(q1, q2) * (1 - gap.value)
+        return (1 - gap) * self.kernel.algebra.moments.geometric(q1, q2)
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         """The state a primitive emits. Raises: as kernel maps do."""
         if isinstance(op, P.Norm) and op.over == "positions":
             raise KcalcError(f"node {node!r} normalises over tokens, which has no rule where they are followed one by one; use LayerNorm")
-        return by_relation({ONE: self.kernel}, op, node, inputs)
+        return by_relation({ONE: self.part}, op, node, inputs)
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
@@ -115,42 +145,67 @@ class Sampled:
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         self._check(op, node, inputs)
-        self.kernel.note(node, HEADS, "convention")
-        queries, keys, values = map(self.covariance, inputs)
+        queries, keys, values = map(self.joint, inputs)
         rows, columns = (state.count or 1 for state in inputs[:2])
-        if op.causal and exact_mask(op) and (made := masked(op, queries, keys, values, self.sequences)) is not None:
-            return self._state(node, made[None], rows)
         if rows != columns and (op.causal or op.identity != 0):
             raise KcalcError(f"node {node!r} is causal or adds the token itself, and has {rows} queries and {columns} keys")
+        if is_tied(inputs):
+            self.kernel.note(node, TIED, "convention")
+            return self._state(node, tied(op, queries.value, values, self.sequences), rows)
+        self.kernel.note(node, HEADS, "convention")
+        if op.causal and exact_mask(op) and not self.tangent:
+            made = masked(op, *(part.value for part in (queries, keys, values)), self.sequences)
+            if made is not None:
+                return self._state(node, made[None], rows)
+        if op.normaliser == "identity" and op.rotary is None and not op.alibi:
+            return self._state(node, linear_in_scores(op, queries, keys, values, self.sequences, float(factor(op))), rows)
         self._layers += 1
-        chains = self.sampling.chains
-        wide = [np.broadcast_to(part, (chains, *part.shape[1:])) for part in (queries, keys, values)]
-        found = [self._attended(op, *(part[chain] for part in wide), rows, columns, chain) for chain in range(chains)]
-        return self._state(node, np.stack(found), rows)
+        self.sampled = True
+        chains, jets = self.sampling.chains, (queries, keys, values)
+        wide = [[np.broadcast_to(part, (chains, *part.shape[1:])) for part in jet.coefficients] for jet in jets]
+        found = [
+            self._attended(op, *(Jet(tuple(part[chain] for part in parts)) for parts in wide), rows, columns, chain)
+            for chain in range(chains)
+        ]
+        return self._state(node, Jet(tuple(map(np.stack, zip(*(jet.coefficients for jet in found), strict=True)))), rows)
 
-    def _attended(self, op: P.Attend, queries: Array, keys: Array, values: Array, rows: int, columns: int, chain: int) -> Array:
-        """The mean over draws of ``M V M^T`` in one chain."""
+    def _attended(self, op: P.Attend, queries: Jet, keys: Jet, values: Jet, rows: int, columns: int, chain: int) -> Jet:
+        """The mean over draws of ``M V M^T`` in one chain, with its tangent kernel."""
         rng = np.random.default_rng((self.sampling.seed, self._layers, chain))
-        n = self.sequences
-        scores = _Scores(op, queries, keys, n, rows, columns)
-        apart = values.reshape(n, columns, n, columns).swapaxes(1, 2)
+        n, draws = self.sequences, self.sampling.draws
+        scores = _Scores(op, queries.value, keys.value, n, rows, columns)
+        drops = Blocks(float(factor(op)), queries, keys, values, n) if self.tangent else None
+        apart = values.value.reshape(n, columns, n, columns).swapaxes(1, 2)
         total = np.zeros((n, n, rows, rows))
+        first = np.zeros_like(total)
         most = max(1, NUMBERS // (n * rows * columns))
-        for start in range(0, self.sampling.draws, most):
-            weights = weights_of(op, scores.drawn(rng, min(most, self.sampling.draws - start)), np) - float(op.centre) / columns
-            if op.identity != 0:
-                weights += float(op.identity) * np.eye(rows)
+        for start in range(0, draws, most):
+            drawn, grams = scores.drawn(rng, min(most, draws - start))
+            plain = weights_of(op, drawn, np)
+            weights = plain - float(op.centre) / columns + (float(op.identity) * np.eye(rows) if op.identity != 0 else 0)
             for one, two in product(range(n), repeat=2):
-                mixed = weights[:, one] @ apart[one, two]
-                total[one, two] += np.tensordot(mixed, weights[:, two], axes=((0, 2), (0, 2)))
-        return total.swapaxes(1, 2).reshape(n * rows, n * rows) / self.sampling.draws
+                read = weights[:, one] @ apart[one, two]
+                total[one, two] += np.tensordot(read, weights[:, two], axes=((0, 2), (0, 2)))
+                if drops is not None:
+                    first[one, two] += drops.tangent(one, two, weights, plain, grams)
+        parts = (total, first) if self.tangent else (total,)
+        return Jet(tuple(part.swapaxes(1, 2).reshape(n * rows, n * rows) / draws for part in parts))
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
+        if is_tied(inputs):
+            return check_tied(op, node)
         check_reads(op, node, inputs)
         if op.scale == "linear" and (op.rotary or op.alibi or op.normaliser != "softmax"):
             raise KcalcError(f"node {node!r}: scores over key_width vanish for wide heads; drop rotary and ALiBi, or use scale='sqrt'")
         if op.rotary is not None and op.key_width is None:
             raise KcalcError(f"node {node!r} turns queries and keys (rotary), and the angles need key_width, the channels of a head")
+        if self.tangent and op.rotary is not None:
+            raise KcalcError(f"node {node!r} turns queries and keys (rotary), for which there is no tangent kernel; use rotary=None")
+        if self.tangent and (op.sink or op.normaliser in ("sigmoid", "relu")):
+            raise KcalcError(
+                f"node {node!r} has a sink or weights other than softmax, for which there is no tangent kernel over tokens that are "
+                "followed one by one; use sink=False and normaliser='softmax'"
+            )
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:
@@ -166,15 +221,16 @@ class Sampled:
             raise KcalcError(f"node {node!r} mixes {mixing.shape[1]} tokens, and there are {count}")
         whole, pairs = np.kron(np.eye(self.sequences), mixing), below.relations[ONE].pairs
         gaussian = len(pairs) == 1 and pairs[0].gaussian
-        return self._state(node, whole @ self.covariance(below) @ whole.T, None if matrix is None else len(mixing), gaussian=gaussian)
+        return self._state(node, mixed(whole, self.joint(below)), None if matrix is None else len(mixing), gaussian=gaussian)
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         """Tokens become channels: the mean of the covariances at equal places."""
         (below,) = inputs
         count = below.count or 1
-        grid = self.covariance(below).reshape(-1, self.sequences, count, self.sequences, count)
-        return self._state(node, np.einsum("xsatb,ab->xst", grid, np.eye(count)) / count, None)
+        shape = (-1, self.sequences, count, self.sequences, count)
+        parts = (np.einsum("xsata->xst", part.reshape(shape)) / count for part in self.joint(below).coefficients)
+        return self._state(node, Jet(tuple(parts)), None)
 
 
 class _Scores:
@@ -189,24 +245,26 @@ class _Scores:
             self.bias[np.triu_indices(rows, 1)] = -np.inf
         self.turns = None if op.rotary is None else _turns(float(op.rotary), op.key_width or 2, max(rows, columns))
 
-    def drawn(self, rng: np.random.Generator, draws: int) -> Array:
-        """The scores of one head a draw, (draws, sequences, rows, columns)."""
+    def drawn(self, rng: np.random.Generator, draws: int) -> tuple[Array, Grams]:
+        """The scores of one head a draw, (draws, sequences, rows, columns), and their queries and keys where these were drawn."""
+        grams: Grams = None
         op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences
         if op.key_width is None:
-            full = self.left @ rng.standard_normal((draws, one, two)) @ self.right.T
-            grid = full.reshape(draws, n, self.rows, n, self.columns)
-            scores = np.stack([grid[:, k, :, k] for k in range(n)], axis=1)
+            normal = rng.standard_normal((draws, one, two))
+            left, right = (x.reshape(n, -1, x.shape[-1]) for x in (self.left, self.right))
+            scores = np.stack([left[k] @ normal @ right[k].T for k in range(n)], axis=1)
         else:
             q, k = (root @ rng.standard_normal((draws, len(root), op.key_width)) for root in (self.left, self.right))
             q, k = q.reshape(draws, n, self.rows, -1), k.reshape(draws, n, self.columns, -1)
             if self.turns is not None:
                 q, k = (_turned(x, self.turns[: x.shape[2]]) for x in (q, k))
             scores = q @ k.swapaxes(-1, -2) / math.sqrt(op.key_width)
+            grams = (q, k)
         if not op.alibi:
-            return scores + self.bias
+            return scores + self.bias, grams
         heads = op.heads or 8
         slopes = 2.0 ** (-8 * (rng.integers(heads, size=(draws, 1, 1, 1)) + 1) / heads)
-        return scores + self.bias - slopes * np.abs(np.arange(self.rows)[:, None] - np.arange(self.columns))
+        return scores + self.bias - slopes * np.abs(np.arange(self.rows)[:, None] - np.arange(self.columns)), grams
 
 
 def _turns(base: float, width: int, count: int) -> Array:
@@ -229,6 +287,9 @@ def _waves(apart: Array, width: int = 512) -> Array:
 
 
 def _root(covariance: Array) -> Array:
-    """A root of a positive semidefinite matrix."""
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    """A root of a positive semidefinite matrix, to rounding."""
+    try:
+        return np.linalg.cholesky(covariance + ALMOST_ZERO * np.trace(covariance) / len(covariance) * np.eye(len(covariance)))
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return vectors * np.sqrt(np.maximum(values, 0.0))

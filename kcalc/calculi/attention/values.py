@@ -8,18 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...fields.jets import Jet
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.printing import Tabled, html_table, marked, plain, text_table
 from ...maps.maps import INFINITE_WIDTH, Approximable, Assumption
-from ...network.compose import interpret
+from ...network.compose import interpret_through
 from ...network.layers import Embedding
 from ...network.network import Network
-from .exchangeable import TokenState
+from .exchangeable import ONE, TokenState
 from .sampled import SAMPLED, Sampled, Sampling, token_kernel
 
 Node = Hashable
 Array = np.ndarray
 MOST_PLACES = 4096
+MOST_NUMBERS = 1 << 25  # of covariances that are kept: 512 MB with their errors
 
 
 class SampledValue(NamedTuple):
@@ -41,7 +43,8 @@ class SampledValue(NamedTuple):
 class SampledValues(Tabled, Approximable):
     """{node: :class:`SampledValue`} of a network whose attention was sampled; ``covariances``: {node: (mean, standard error)}.
 
-    Covariances are arrays (sequences, tokens, sequences, tokens), means over the channels of products at two tokens.
+    Covariances are arrays (sequences, tokens, sequences, tokens), means over the channels of products at two tokens; of large
+    networks over many tokens only those of the outputs are kept.
     """
 
     nodes: dict[Node, SampledValue]
@@ -76,6 +79,11 @@ class SampledValues(Tabled, Approximable):
 
     def _repr_html_(self) -> str:
         return html_table(self._rows(), repr(self))
+
+
+def several(tokens: Any) -> bool:
+    """Whether tokens are an array, or a list of numbers."""
+    return isinstance(tokens, np.ndarray | list | tuple) and np.ndim(np.asarray(tokens, dtype=object)) > 0
 
 
 def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
@@ -143,14 +151,26 @@ def sampled_values(network: Network, covariances: Mapping[Node, tuple[Array, int
         raise KcalcError("the inputs of a network have as many sequences each")
     kernel = Sampled(token_kernel(assume), sampling, sequences)
     start = {node: kernel.start(node, covariance) for node, (covariance, _) in covariances.items()}
+    places = max(len(covariance) for covariance, _ in covariances.values())
+    few = len(network) * places**2 <= MOST_NUMBERS
+    spreads: dict[Node, tuple[Array, Array]] = {}
+
+    def record(node: Node, state: TokenState) -> SampledValue:
+        if few or node in network.outputs:
+            spreads[node] = _spread(kernel.covariance(state), sequences)
+        return _summary(*kernel.whole(state.relations[ONE]), sequences)
+
     with np.errstate(all="ignore"):
-        states = interpret(network, kernel, start)
-    tables = {node: kernel.covariance(states[node]) for node in network}
-    values = {node: _summary(tables[node], states[node], sequences) for node in network}
-    spreads = {node: _spread(table, sequences) for node, table in tables.items()}
+        values = interpret_through(network, kernel, start, record)
+    return SampledValues(values, spreads, assumptions_of(network, kernel))
+
+
+def assumptions_of(network: Network, kernel: Sampled) -> tuple[Assumption, ...]:
+    """The assumptions of a reading, and how attention was sampled where it was."""
+    sampling = kernel.sampling
     text = SAMPLED.format(draws=sampling.draws, chains=sampling.chains, seed=sampling.seed)
-    notes = (INFINITE_WIDTH, Assumption("network", text, "sampled"), *network.assumptions, *kernel.notes.values())
-    return SampledValues(values, spreads, notes)
+    drawn = (Assumption("network", text, "sampled"),) if kernel.sampled else ()
+    return (INFINITE_WIDTH, *drawn, *network.assumptions, *kernel.notes.values())
 
 
 def _mean(values: Array) -> tuple[float, float]:
@@ -164,13 +184,12 @@ def _spread(table: Array, sequences: int) -> tuple[Array, Array]:
     return table.mean(axis=0).reshape(shape), error.reshape(shape)
 
 
-def _summary(table: Array, state: TokenState, sequences: int) -> SampledValue:
-    q = np.diagonal(table, axis1=1, axis2=2)
-    places = q.shape[1] // sequences
-    cosines = (table / np.sqrt(q[:, :, None] * q[:, None, :])).reshape(-1, sequences, places, sequences, places)
-    own = np.einsum("xsasb->xab", cosines) / sequences
-    unlike = ~np.eye(places, dtype=bool)
-    pairs = _mean(own[:, unlike].mean(axis=1)) if places > 1 else (None, None)
-    across = np.einsum("xsata->xst", cosines) / places
-    two = _mean(across[:, ~np.eye(sequences, dtype=bool)].mean(axis=1)) if sequences > 1 else (None, None)
+def _summary(q1: Array, q2: Array, gap: Jet, sequences: int) -> SampledValue:
+    q = np.broadcast_to(q1, gap.value.shape)[..., 0] if q1.shape[-1] == 1 else np.diagonal(q1 + 0 * q2, axis1=1, axis2=2)
+    places = gap.value.shape[-1] // sequences
+    gaps = gap.value.reshape(-1, sequences, places, sequences, places)
+    own = sum(gaps[:, k, :, k].sum(axis=(1, 2)) for k in range(sequences)) / sequences  # 0 on the diagonal
+    pairs = _mean(1 - own / (places * (places - 1))) if places > 1 else (None, None)
+    across = np.einsum("xsata->xst", gaps) / places
+    two = _mean(1 - across[:, ~np.eye(sequences, dtype=bool)].mean(axis=1)) if sequences > 1 else (None, None)
     return SampledValue(*_mean(q.mean(axis=1)), *pairs, *two)

@@ -15,6 +15,7 @@ from itertools import zip_longest
 import numpy as np
 
 from ...activations import Activation
+from ...foundation.process_state import cached_property
 from ...gaussian.expectations.single import hermite, second_moment
 
 Array = np.ndarray
@@ -120,6 +121,12 @@ class Expansion:
         """E phi(sqrt(q) z)."""
         return self.b[0] * np.sqrt(self.size)
 
+    @cached_property
+    def single(self) -> Array | None:
+        """The b_n, where they are the same at all q values."""
+        rows = self.b.reshape(len(self.b), -1)
+        return rows[:, 0] if np.array_equal(rows, np.broadcast_to(rows[:, :1], rows.shape)) else None
+
 
 def expansion(phi: Activation, q: Array) -> Expansion | None:
     """The series of phi at positive q values of any shape; None where it is not known to rounding."""
@@ -146,6 +153,8 @@ def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -
     """(1 - C, C')[: order + 1] at c = 1 - gap, all arrays broadcast, order 0 or 1; 1 - C keeps its relative accuracy near c = 1."""
     terms, shape = _needed(first, second), np.broadcast_shapes(first.size.shape, second.size.shape, gap.shape)
     short = math.ceil(math.log(SMALL) / math.log(INSIDE))
+    if first.single is not None and second.single is not None and np.array_equal(first.single, second.single):
+        return _at_one_q(first.single[:terms], np.broadcast_to(gap, shape), order)
     if terms <= 2 * short:
         return _everywhere(first.b, second.b, np.broadcast_to(gap, shape), terms)[: order + 1]
     out = _inside(first.b[:short], second.b[:short], 1 - gap, shape)
@@ -158,6 +167,17 @@ def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -
         for target, values in zip(out, found, strict=True):
             target.ravel()[ends[part]] = values
     return out[: order + 1]
+
+
+def _at_one_q(b: Array, gap: Array, order: int) -> tuple[Array, ...]:
+    """(1 - C, C')[: order + 1] where all q values are the same: ``1 - C = gap sum_m c^m sum_{n > m} b_n^2``."""
+    c, squares = 1 - gap, b * b
+    drop, tails = np.zeros(gap.shape), np.cumsum(squares[::-1])[::-1]
+    for tail in tails[:0:-1]:
+        drop *= c
+        drop += tail
+    drop *= gap
+    return (drop,) if order == 0 else (drop, np.polynomial.polynomial.polyval(c, np.arange(1, len(b)) * squares[1:]))
 
 
 def _inside(b1: Array, b2: Array, c: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:

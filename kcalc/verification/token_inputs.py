@@ -1,0 +1,170 @@
+"""Pairs of sequences for networks over tokens: all mean squares and cosines of tokens are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..backend import Model
+from ..calculi.arrays import Shape
+from ..calculi.attention.sampled import Sampling
+from ..calculi.attention.structure import Tokens
+from ..calculi.attention.values import SampledValue
+from ..calculi.global_maps import TokenValue, node_values
+from ..foundation.errors import KcalcError
+from ..maps.maps import Assumption
+from ..network.layers import Embedding
+from ..network.network import Network
+from .inputs import InputPairs, input_shapes
+
+Node = Hashable
+Array = Any
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TokenPairs(InputPairs):
+    """Pairs of sequences of tokens that are alike; the inherited values are those at equal places.
+
+    ``tokens``: how many there are, and the cosine of any two of them; ``sampling``: of attention in
+    kernel maps.
+    """
+
+    tokens: Tokens
+    sampling: Sampling | None = None
+
+    @classmethod
+    def over(cls, pairs: InputPairs, tokens: Tokens, sampling: Sampling | None) -> TokenPairs:
+        """Sequences of tokens with the values of ``pairs``."""
+        return cls(
+            c=pairs.c, q1=pairs.q1, q2=pairs.q2, uniform=pairs.uniform, equal=False,
+            tokens=tokens, sampling=sampling,
+        )  # fmt: skip
+
+    def draw(self, key: Array, model: Model, shapes: Mapping[Node, tuple[int, ...]], pairs: int) -> dict[Node, Array]:
+        """{input: array (cases, pairs, 2, tokens, 1, channels)}: random directions, exact products.
+
+        An input that embeddings read holds vectors over the vocabulary, of squared length q: the
+        embedding of such a vector has the law of that of a token id.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        found: dict[Node, Array] = {}
+        for i, (node, shape) in enumerate(shapes.items()):
+            wide, channels = jnp.promote_types(model.dtype, jnp.float32), shape[-1]
+            roots = self._roots(node)
+            extent = (self.cases, pairs, channels, roots.shape[-1])
+            directions = jnp.linalg.qr(jax.random.normal(jax.random.fold_in(key, i), extent, wide))[0]
+            size = 1.0 if node in model.id_inputs else channels**0.5
+            x = size * jnp.einsum("csk,cpnk->cpsn", jnp.asarray(roots, wide), directions)
+            found[node] = x.reshape(self.cases, pairs, 2, *shape).astype(model.dtype)
+        return found
+
+    def _roots(self, node: Node) -> np.ndarray:
+        """Roots of the covariances of both sequences, (cases, 2 tokens, rank)."""
+        count, cosine = self.tokens.count, self.tokens.cosine
+        own = np.full((count, count), cosine) + (1 - cosine) * np.eye(count)
+        found = []
+        for c, one, two in zip(self.c[node], self.q1[node], self.q2[node], strict=True):
+            pair = np.array([[one, c * np.sqrt(one * two)], [c * np.sqrt(one * two), two]])
+            sizes, vectors = np.linalg.eigh(np.kron(pair, own))
+            found.append(vectors * np.sqrt(np.maximum(sizes, 0.0)))
+        roots = np.stack(found)
+        return roots[:, :, np.abs(roots).max(axis=(0, 1)) > 1e-12]
+
+    def check(self, shapes: Mapping[Node, tuple[int, ...]]) -> None:
+        """Raises: KcalcError for an input with fewer channels than its tokens have directions."""
+        for node, shape in shapes.items():
+            needed = self._roots(node).shape[-1]
+            if shape[-1] < needed:
+                raise KcalcError(
+                    f"the input {node!r} has {shape[-1]} channels (of a vocabulary: ids), and two sequences "
+                    f"of {self.tokens.count} tokens have {needed} directions; give it as many, or fewer tokens"
+                )
+
+    def values(self, network: Network, heuristic: bool) -> tuple[np.ndarray, np.ndarray, tuple[Assumption, ...]]:
+        """Kernel maps: values and their standard errors, (nodes, quantities, cases), assumptions.
+
+        Quantities are (q, c, token cosine), or (q1, q2, c, token cosines) for unequal q.
+        Raises: KcalcError for unequal q where attention is sampled.
+        """
+        found: list[np.ndarray] = []
+        notes: dict[Assumption, None] = {}
+        for case in range(self.cases):
+            c, one, two = (_joint({n: float(v[case]) for n, v in values.items()}) for values in (self.c, self.q1, self.q2))
+            told = node_values(
+                network, c, one, None if self.uniform else two, heuristic,
+                tokens=self.tokens.count, token_cosine=self.tokens.cosine, sampling=self.sampling,
+            )  # fmt: skip
+            notes |= dict.fromkeys(told.assumptions)
+            rows = [self._row(told[node], node) for node in network]
+            found.append(np.array(rows, float))
+        values = np.stack(found, axis=-1)
+        return values[:, :, 0], values[:, :, 1], tuple(notes)
+
+    def _row(self, value: SampledValue | TokenValue, node: Node) -> list[tuple[Any, Any]]:
+        """(value, standard error) of each quantity."""
+        if isinstance(value, TokenValue):
+            q1, q2, c, one, two = value
+            row = (q1, c, one) if self.uniform else (q1, q2, c, one, two)
+            return [(number, 0.0) for number in row]
+        if not self.uniform:
+            raise KcalcError(f"node {node!r}: attention is sampled, and measured for two sequences of one q value only; give q=")
+        q, q_error, cosine, error, c, c_error = value
+        alone = cosine is None  # one token, or tokens that were pooled
+        return [(q, q_error), (c, c_error), (1.0, 0.0) if alone else (cosine, error)]
+
+
+def _joint(values: dict[Node, float]) -> Any:
+    """The value of all inputs, where they agree."""
+    numbers = set(values.values())
+    return numbers.pop() if len(numbers) == 1 else values
+
+
+def over_tokens(model: Model, count: int, pairs: int) -> Model:
+    """The model for inputs of ``count`` tokens, vocabularies cut to what ``pairs`` pairs can tell apart.
+
+    Raises: KcalcError for inputs whose locations are not as many.
+    """
+
+    def cut(_: Node, layer: Any) -> Any:
+        if not isinstance(layer, Embedding) or layer.vocabulary is None:
+            return layer
+        return replace(layer, vocabulary=min(layer.vocabulary, 2 * count * pairs))
+
+    shapes = {node: (count, 1) for node in model.network.inputs if node not in model.id_inputs}
+    for node, shape in model.image_shapes.items():
+        if prod(shape) != count:
+            raise KcalcError(f"the input {node!r} has {prod(shape)} locations, and tokens= is {count}; they must agree")
+    smaller = model.network.map_layers(cut, Embedding)
+    return replace(model, network=smaller, image_shapes=shapes | dict(model.image_shapes), _plans={}, _compiled={})
+
+
+def token_shapes(model: Model, count: int) -> dict[Node, tuple[int, ...]]:
+    """{input: (tokens, 1, channels)}; the channels of ids are the vocabulary.
+
+    Raises: KcalcError where the channels of an input are not known.
+    """
+    ids, network = model.id_inputs, model.network
+    tables = {
+        node: max(layer.vocabulary or 0 for _, layer, parents in network.steps() if isinstance(layer, Embedding) and node in parents)
+        for node in ids
+    }
+    lacking = next((node for node in ids if not tables[node]), None)
+    if lacking is not None:
+        raise KcalcError(f"the vocabulary of the ids {lacking!r} is not known; give L.Embedding(features, vocabulary)")
+    known = input_shapes(model, without=ids)
+    return {node: (count, 1, tables[node]) if node in ids else (*_tokens(known[node], count), known[node][-1]) for node in network.inputs}
+
+
+def _tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    return shape[:-1] if len(shape) == 3 else (count, 1)
+
+
+def plan_shapes(shapes: Mapping[Node, tuple[int, ...]]) -> dict[Node, Shape]:
+    """The shapes of arrays (rows, columns, channels) as those of a plan."""
+    return {node: Shape(shape[-1], (shape[0], shape[1])) for node, shape in shapes.items()}

@@ -1,0 +1,79 @@
+"""Readouts tied to an embedding: the logit of a token's own id against networks of finite width, and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+L, A = kc.layers, kc.architectures
+
+
+def gpt(width: int = 192, **options: Any) -> kc.Network:
+    return A.gpt2(2, width, 6, 64, 8, **({"std": None, "hidden": width} | options))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_own_logit_is_that_of_real_networks(causal: bool):
+    net = gpt(causal=causal)
+    found = kc.tied_readout(net, tokens=6, sampling=kc.Sampling(64, 4) if causal else None)
+    model, rng = kc.to_jax(net, weights="delta_gaussian"), np.random.default_rng(0)
+    own, others = [], []
+    for key in range(60):
+        ids = rng.permutation(64)[:6]
+        params = model.init(key, ids)
+        logits = np.asarray(model.apply(params, ids)).reshape(6, -1) @ np.asarray(model.unstack(params, ids)["embedding"]["weight"]).T
+        own.append(logits[np.arange(6), ids].mean())
+        others.append(np.delete(logits, ids, axis=1).var())
+    assert found.own is not None and found.spread is not None
+    z = (np.mean(own) - found.own) / (np.std(own, ddof=1) / np.sqrt(len(own)))
+    assert abs(z) < 4.5 and np.mean(own) == pytest.approx(found.own, rel=0.02)
+    assert np.mean(others) == pytest.approx(found.spread**2, rel=0.02)
+    assert found.own / found.spread == pytest.approx(found.cosine * np.sqrt(192), rel=1e-3)
+
+
+def test_without_blocks_the_output_is_the_embedding():
+    net = kc.Network.from_steps([("ids", L.Input(), ()), ("e", L.Embedding(8, 30, 0.5), ("ids",)), ("n", L.RMSNorm(), ("e",))])
+    found = kc.tied_readout(net, tokens=3)
+    assert (found.output, found.embedding) == ("n", "e")
+    assert [found.cosine, found.overlap, found.own, found.spread] == pytest.approx([1, 0.5, 4, 0.5 * 8**0.5])
+    open_width = kc.Network.from_steps([("ids", L.Input(), ()), ("e", L.Embedding(), ("ids",))])
+    assert kc.tied_readout(open_width, tokens=3).own is None
+
+
+def test_what_carries_no_embedding_is_refused():
+    steps = [("ids", L.Input(), ()), ("e", L.Embedding(8, 30), ("ids",)), ("f", L.Embedding(8, 30), ("ids",))]
+    with pytest.raises(kc.KcalcError, match=r"say which Embedding.*'e', 'f'"):
+        kc.tied_readout(kc.Network.from_steps([*steps, ("s", L.Sum(), ("e", "f"))]), tokens=3)
+    with pytest.raises(kc.KcalcError, match="has none"):
+        kc.tied_readout(A.vanilla(1), tokens=3)
+    bent = kc.Network.from_steps([*steps[:2], ("g", L.Nonlinear("gelu"), ("e",))])
+    with pytest.raises(kc.KcalcError, match=r"'g' reads the embedding 'e' through its Nonlinear"):
+        kc.tied_readout(bent, tokens=3)
+    with pytest.raises(kc.KcalcError, match="tokens="):
+        kc.tied_readout(gpt(causal=False), tokens=None)
+
+
+def test_tangent_kernels_through_tied_readouts_are_refused():
+    torch = pytest.importorskip("torch")
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.norm, self.inner = torch.nn.Embedding(50, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 32)
+            self.head = torch.nn.Linear(32, 50, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, ids: Any) -> Any:
+            x = self.table(ids)
+            return self.head(self.norm(x + self.inner(self.norm(x))))
+
+    net = kc.read(Tied(), torch.zeros(1, 5, dtype=torch.long)).network
+    with pytest.raises(kc.KcalcError, match="'head' is a readout tied to an embedding"):
+        kc.ntk(net, tokens=5)
+    assert kc.ntk(net, tokens=5, assume_independent=True).heuristic
+    found = kc.tied_readout(net, tokens=5)
+    assert net.layer(found.output) == L.LayerNorm() and 0.5 < found.cosine < 1

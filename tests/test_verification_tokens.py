@@ -1,0 +1,223 @@
+"""Networks over tokens measured against their maps, and the parts of that measurement against enumeration."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from attention_protocol import BLOCKS, HEADS, KINDS, Kind, fall, outliers
+
+import kcalc as kc
+from kcalc.calculi.attention.structure import Tokens
+from kcalc.verification.inputs import InputPairs
+from kcalc.verification.token_inputs import TokenPairs, over_tokens, plan_shapes, token_shapes
+from kcalc.verification.token_probes import token_gradients, token_statistics
+
+L, A = kc.layers, kc.architectures
+
+
+def small(causal: bool = False, **options: Any) -> kc.Network:
+    """One block over token ids."""
+    given: dict[str, Any] = {"features": 64, "heads": 4, "vocabulary": 300, "length": 8, "std": None} | options
+    return A.gpt2(1, causal=causal, **given)
+
+
+def model_of(network: kc.Network) -> Any:
+    return kc.to_jax(network, weights="delta_gaussian", parameterization="ntk")
+
+
+# -- parts ------------------------------------------------------------------------------------------------------------------
+
+
+def test_sequences_have_exact_products():
+    network = kc.Network.from_steps([("x", L.Input(12), ()), ("ids", L.Input(), ()), ("a", L.Affine(8), ("x",)),
+                                     ("b", L.Embedding(8, 500), ("ids",)), ("c", L.Sum(), ("a", "b"))])  # fmt: skip
+    model = over_tokens(kc.to_jax(network, image_shape={"x": (4, 1)}), 4, 3)
+    assert model.network.layer("b").vocabulary == 24  # 3 pairs of two sequences of 4 tokens
+    shapes = token_shapes(model, 4)
+    assert shapes == {"x": (4, 1, 12), "ids": (4, 1, 24)}
+    cases = TokenPairs.over(InputPairs.of(network, [0.5, -0.3], 2.0, 3.0), Tokens(4, 0.2), None)
+    cases.check(shapes)
+    drawn = cases.draw(jax.random.key(0), model, shapes, 3)
+    for node, length in (("x", 12), ("ids", 1)):
+        x = np.asarray(drawn[node], float)[:, :, :, :, 0] / length**0.5
+        assert x.shape == (2, 3, 2, 4, shapes[node][-1])
+        for case, c in enumerate((0.5, -0.3)):
+            pair = np.array([[2, c * 6**0.5], [c * 6**0.5, 3]])
+            gram = np.kron(pair, np.full((4, 4), 0.2) + 0.8 * np.eye(4))
+            for rows in x[case].reshape(3, 8, -1):
+                np.testing.assert_allclose(rows @ rows.T, gram, atol=1e-5)
+    assert not np.allclose(drawn["x"][0, 0], drawn["x"][0, 1])
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_statistics_of_tokens_are_means_over_pairs(uniform: bool):
+    h = np.random.default_rng(1).normal(size=(2, 3, 2, 2, 2, 5))
+    mean, variance = np.asarray(token_statistics(jnp.asarray(h), uniform), float)
+    flat = h.reshape(2, 3, 2, 4, 5)
+    unit = flat / np.sqrt((flat**2).sum(-1, keepdims=True))
+    own = [[np.mean([unit[c, p, s, i] @ unit[c, p, s, j] for i in range(4) for j in range(4) if i != j])
+            for p in range(3) for s in range(2)] for c in range(2)]  # fmt: skip
+    q = (flat**2).mean(-1)
+    across = np.einsum("cptk,cptk->cpt", unit[:, :, 0], unit[:, :, 1]).reshape(2, -1)
+    own = np.array(own).reshape(2, 3, 2)
+    rows = [q.reshape(2, -1), across, own.reshape(2, -1)]
+    if not uniform:
+        rows = [q[:, :, 0].reshape(2, -1), q[:, :, 1].reshape(2, -1), across, own[:, :, 0], own[:, :, 1]]
+    np.testing.assert_allclose(mean, [row.mean(-1) for row in rows], rtol=1e-5)
+    np.testing.assert_allclose(variance, [row.var(-1) for row in rows], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_modes_of_gradients_are_those_of_the_jacobian(pooled: bool):
+    steps = [("x", L.Input(5), ()), *((n, L.Affine(4), ("x",)) for n in "qkv"), ("read", L.Attend(heads=2), ("q", "k", "v"))]
+    steps += [("p", L.Pool("mean"), ("read",))] * pooled + [("out", L.Affine(3), ("p" if pooled else "read",))]
+    network = kc.Network.from_steps(steps)
+    model = over_tokens(kc.to_jax(network, image_shape=(6, 1), dtype="float64", weights="delta_gaussian"), 6, 1)
+    with model.measuring():
+        plan = model.plan_of(plan_shapes(token_shapes(model, 6)))
+        params = plan.draw(jax.random.key(3), jnp.float64)
+        x = jax.random.normal(jax.random.key(4), (6, 1, 5), jnp.float64)
+
+        def run(values: Any) -> Any:
+            return model.apply(params, values).reshape(-1, 3)
+
+        slopes = np.asarray(jax.jacobian(run)(x)).reshape(-1, 3, 6, 5)  # output token, channel, token, channel
+        inputs = {"x": jnp.broadcast_to(x, (4000, *x.shape))}  # every sequence has signs of its own
+        found = np.asarray(token_gradients(model, plan, params, inputs, ("x",), jax.random.key(5)))[0]
+    outputs = slopes.shape[0] * 3
+    each, whole = (slopes**2).sum() / outputs, (slopes.sum(2) ** 2).sum() / outputs
+    np.testing.assert_allclose(found, [each, whole, (6 * each - whole) / 5], rtol=0.06)
+
+
+# -- whole measurements -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def check() -> Any:
+    return kc.verify_kernels(model_of(small()), 0.5, tokens=4, token_cosine=0.2, draws=24, pairs=2)
+
+
+def test_a_transformer_obeys_its_maps(check: Any):
+    assert check.passed and check.quantities == ("q", "c", "token_cosine")
+    assert check.tangent is not None and {"embedding", "positions", "block_1.queries"} <= set(check.tangent.nodes)
+    assert check.gradients is not None and set(check.gradients.modes) == {"each token", "mean", "difference"}
+    assert "ids" not in check.gradients.nodes and "embedding" in check.gradients.nodes
+    assert not outliers(check, 0.06)
+    exact = check.statistic("token_cosine")
+    rows = dict(zip(check.nodes, exact.expected[:, 0], strict=True))
+    assert rows["embedding"] == pytest.approx(0.2) and rows["block_1.attention"] > 0.5
+    assert np.abs(exact.mean[:2, 0] - exact.expected[:2, 0]).max() < 0.05
+
+
+def test_results_show_tokens(check: Any):
+    said = json.loads(json.dumps(check.to_dict()))
+    assert said["tokens"] == 4 and said["token_cosine"] == 0.2 and set(said["gradient_modes"]) == {"mean", "difference"}
+    assert "token_cosine" in str(check) and "gradients, difference" in str(check)
+    assert any("difference" in row for row in check.gradients.rows.rows)
+    axes = check.plot()
+    assert [ax.get_ylabel() for ax in axes] == ["$c$", "$q$", "token cosine"]
+    plt.close("all")
+
+
+def test_a_map_that_is_wrong_is_noticed(check: Any):
+    """The cosine of tokens that the causal network has is not that of the full one."""
+    causal = kc.node_values(small(causal=True), 0.5, tokens=4, token_cosine=0.2, sampling=kc.Sampling(200, 6))
+    s = check.statistic("token_cosine")
+    at = check.nodes.index("block_1.attention")
+    assert abs(s.mean[at, 0] - causal["block_1.attention"].token_cosine) > 6 * s.error[at, 0]
+
+
+def test_causal_maps_are_sampled():
+    found = kc.verify_kernels(model_of(small(causal=True)), [0.5, 0.9], tokens=4, draws=24, pairs=2, sampling=kc.Sampling(100, 6))
+    assert found.passed and found.tangent is None and found.gradients is None
+    assert any(a.kind == "sampled" for a in found.assumptions)
+    known = found.samples[0].known
+    assert np.all(known >= 0) and known.max() > 0 and not outliers(found, 0.06)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens": 0}, "tokens"), ({"tokens": 4, "token_cosine": -0.9}, "token_cosine lies between"), ({"token_cosine": 0.1}, "tokens="),
+        ({"sampling": kc.Sampling()}, "say how many tokens"), ({"tokens": 4, "sampling": 3}, "sampling is a kc.Sampling"),
+        ({"tokens": 4, "jacobians": True}, "Jacobians are not measured"), ({"tokens": 9}, "knows 8 positions"),
+        ({"tokens": 8, "q1": 1, "q2": 2, "sampling": kc.Sampling(2, 2)}, "one q value only"),
+    ],
+)  # fmt: skip
+def test_bad_input(options: dict[str, Any], message: str):
+    with pytest.raises(kc.KcalcError, match=message):
+        kc.verify_kernels(model_of(small()), draws=2, **options)
+
+
+def test_inputs_that_cannot_hold_the_tokens_are_refused():
+    network = kc.Network.from_steps([("x", L.Input(6), ()), ("a", L.Affine(8), ("x",))])
+    with pytest.raises(kc.KcalcError, match=r"6 channels.*8 directions"):
+        kc.verify_kernels(kc.to_jax(network), tokens=4, draws=2)
+    with pytest.raises(kc.KcalcError, match="has 5 locations, and tokens= is 4"):
+        kc.verify_kernels(kc.to_jax(network, image_shape=(5, 1)), tokens=4, draws=2)
+
+
+# -- the protocol -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_deviations_are_small_and_fall_with_the_heads(kind: Kind):
+    checks = [kind.check(heads) for heads in HEADS]
+    assert BLOCKS == 2 and not outliers(checks[-1])
+    power = fall(checks, "token_cosine")
+    assert power.exponent is None or power.exponent < -0.4
+
+
+# -- tangent kernels --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", [small(), A.bert(1, 32, 4, 50, 8, std=None), A.vit(1, 32, 4, (8, 8), 4, classes=3, std=None)])
+def test_embeddings_and_positions_count_in_tangent_kernels(network: kc.Network):
+    K, g = kc.ntk(network, tokens=4, token_cosine=0.3), kc.gradients(network, tokens=4, token_cosine=0.3)
+    parts = {node: float(K.layers[node](1.0)) for node in K.layers}
+    assert {"embedding", "positions"} <= set(parts) and parts["positions"] > 0
+    assert sum(parts.values()) == pytest.approx(float(K(1.0)), rel=1e-12)
+    assert sum(K.by_layer(0.4).values()) == pytest.approx(float(K(0.4)), rel=1e-12)
+    assert g.weights == pytest.approx(parts, rel=1e-9)
+
+
+def test_a_table_in_the_standard_parameterisation_has_a_kernel_of_its_own():
+    network = kc.Network.from_steps(
+        [("ids", L.Input(), ()), ("e", L.Embedding(4, 9, 0.5), ("ids",)), ("p", L.Positions("learned", 2, 4), ("e",))]
+    )
+    K = kc.ntk(network, "standard")
+    assert [float(K.layers[node](c)) for node in ("e", "p") for c in (1.0, 0.0)] == pytest.approx([1, 0, 1, 1])
+    model = kc.to_jax(network, weights="delta_gaussian")
+    ids = np.array([[0, 1, 2, 3], [0, 5, 6, 7]])
+    measured = kc.verification.empirical_ntk(model, model.init(0, ids), ids, by_layer=True)
+    np.testing.assert_allclose(measured["e"], [[1, 0.25], [0.25, 1]], atol=1e-6)  # one place of four has the same id
+    np.testing.assert_allclose(measured["p"], 1, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_tangent_kernels_at_width_1024_are_those_of_two_sequences():
+    kind = Kind("pre-norm")
+    check = kind.check(16, draws=12, pairs=1, blocks=1, tangent=True, gradients=False)
+    assert check.tangent is not None and check.tangent.worst < 4.5
+    assert np.abs(check.tangent.total().mean / check.tangent.expected[0].sum(0) - 1).max() < 0.05
+
+
+@pytest.mark.slow
+def test_the_tangent_kernel_of_a_causal_transformer_at_width_1024():
+    body = A.gpt2(1, 1024, 16, 40, 4, hidden=1024, std=None)
+    steps = [(node, layer, parents) for node, layer, parents in body.steps()]
+    network = kc.Network.from_steps([*steps, ("readout", L.Affine(1), (body.outputs[0],))])
+    ids = np.array([[3, 7, 1, 20], [3, 9, 1, 30]])
+    theory = kc.ntk(network, tokens=ids, sampling=kc.Sampling(2000, 8))
+    expected, error = (np.einsum("satb,ab->st", x, np.eye(4)) / 4 for x in (theory.ntk, theory.ntk_error))
+    model = kc.to_jax(network, parameterization="ntk", weights="delta_gaussian")
+    drawn = np.array([kc.verification.empirical_ntk(model, model.init(k, ids), ids) for k in range(12)])
+    z = (drawn.mean(0) - expected) / np.sqrt(drawn.var(0, ddof=1) / len(drawn) + error**2)
+    assert np.abs(z).max() < 4.5 and np.abs(drawn.mean(0) / expected - 1).max() < 0.05
