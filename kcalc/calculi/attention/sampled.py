@@ -43,6 +43,7 @@ from .weights import weights_of
 Node = Hashable
 Array = np.ndarray
 NUMBERS = 1 << 20  # of scores that are drawn at once
+LARGEST_DRAWN = 1e200  # variance of scores, whose squares do not overflow
 SAMPLED = "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed {seed}"
 
 
@@ -122,6 +123,7 @@ class Sampled:
             return self._state(node, made[None], rows)
         if rows != columns and (op.causal or op.identity != 0):
             raise KcalcError(f"node {node!r} is causal or adds the token itself, and has {rows} queries and {columns} keys")
+        self._check_scores(op, node, queries, keys)
         self._layers += 1
         chains = self.sampling.chains
         wide = [np.broadcast_to(part, (chains, *part.shape[1:])) for part in (queries, keys, values)]
@@ -144,6 +146,15 @@ class Sampled:
                 mixed = weights[:, one] @ apart[one, two]
                 total[one, two] += np.tensordot(mixed, weights[:, two], axes=((0, 2), (0, 2)))
         return total.swapaxes(1, 2).reshape(n * rows, n * rows) / self.sampling.draws
+
+    def _check_scores(self, op: P.Attend, node: Node, queries: Array, keys: Array) -> None:
+        """Refuse scores that overflow."""
+        largest = np.diagonal(queries, axis1=-2, axis2=-1).max() * np.diagonal(keys, axis1=-2, axis2=-1).max() * float(factor(op))
+        if not largest <= LARGEST_DRAWN:
+            raise KcalcError(
+                f"node {node!r}: its attention scores have variance {largest:.3g}; lower sigma_w of the Affine layers that make queries and "
+                "keys, or put a norm before them"
+            )
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         check_reads(op, node, inputs)
