@@ -490,9 +490,9 @@ class Positions(Layer):
 
 @dataclass(frozen=True)
 class Attend(Layer):
-    """Attention over T tokens, ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(s_ij)``, ``s_ij = scale q_i . k_j``.
+    """Attention over T tokens, ``out_i = sum_j (identity I + A - centre / T)_ij v_j``.
 
-    It reads queries, keys and values, in this order; the maps that make them, and the one that reads the heads, are Affine layers.
+    The weights are ``A_i = softmax_j(s_ij)`` of the scores ``s_ij = scale q_i . k_j``. It reads queries, keys and values, in this order; the maps that make them, and the one that reads the heads, are Affine layers.
 
     ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries and keys; None: not said.
     ``causal``: token i sees the tokens up to i. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number,
@@ -502,7 +502,8 @@ class Attend(Layer):
     heads of queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries and keys, such as 10000;
     None: none. ``alibi``: scores have the slopes of [Press et al. 2022]. ``dropout``: of attention weights, the identity in evaluation.
     ``wide``: kernel maps take scores for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``, which takes
-    some hundred times longer and has values but no derivatives. [Vaswani et al. 2017; Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023 (relu)]
+    some hundred times longer, with errors of 1e-6 for key_width >= 16, and has values but no derivatives; sampled attention always has
+    its ``key_width``. [Vaswani et al. 2017; Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023 (relu)]
     """
 
     heads: int | None = None
@@ -539,7 +540,7 @@ class Attend(Layer):
                 if getattr(self, name) != 0:
                     raise _fail(self, f"{name} shapes softmax, and the normaliser is {self.normaliser!r}")
             if self.scale == "linear":
-                raise _fail(self, f"scores over key_width vanish for wide heads, and with them the weights of {self.normaliser!r}; use 'sqrt'")
+                raise _fail(self, f"scores over key_width vanish for wide heads, and so do the weights of {self.normaliser!r}; use 'sqrt'")
         if self.sink and (self.identity != 0 or self.centre != 0):
             raise _fail(self, "a sink has no rule together with identity or centre; drop one of them")
         if not _symbolic(self.dropout) and not 0 <= self.dropout < 1:
@@ -549,7 +550,7 @@ class Attend(Layer):
         if self.key_heads is not None and (self.heads is None or self.heads % self.key_heads):
             raise _fail(self, f"key_heads = {self.key_heads} must divide heads = {self.heads}")
         if not self.wide and (self.key_width is None or self.key_width < 4 or self.normaliser != "softmax" or self.sink):
-            raise _fail(self, "wide=False is for softmax without a sink, and needs key_width >= 4, the channels of a head's queries and keys")
+            raise _fail(self, "wide=False is for softmax without a sink, and needs key_width >= 4, the channels of a head's keys")
         if self.rotary is not None and self.key_width is not None and self.key_width % 2:
             raise _fail(self, f"rotary embeddings turn pairs of channels, and key_width = {self.key_width} is odd")
 

@@ -139,7 +139,8 @@ class Sampled:
         total = np.zeros((n, n, rows, rows))
         most = max(1, NUMBERS // (n * rows * columns))
         for start in range(0, self.sampling.draws, most):
-            weights = weights_of(op, scores.drawn(rng, min(most, self.sampling.draws - start)), np) - float(op.centre) / columns
+            drawn = scores.drawn(rng, min(most, self.sampling.draws - start))
+            weights = weights_of(op, drawn, np) - float(op.centre) / columns
             if op.identity != 0:
                 weights += float(op.identity) * np.eye(rows)
             for one, two in product(range(n), repeat=2):
