@@ -296,8 +296,9 @@ def test_bad_input_is_refused(call: Any, message: str) -> None:
 
 DRAWN = {
     "alike": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4)), "sigmoid": Case(options={"normaliser": "sigmoid"}),
-    "relu": Case(options={"normaliser": "relu"}), "identity": Case(options={"normaliser": "identity"}), "sink": Case(options={"sink": True}),
-    "shaped": Case(options={"identity": 0.6, "centre": 0.5}), "narrow": Case(options={"key_width": 4, "wide": False}),
+    "relu": Case(options={"normaliser": "relu"}), "identity": Case(options={"normaliser": "identity"}),
+    "sink": Case(options={"sink": True}), "shaped": Case(options={"identity": 0.6, "centre": 0.5}),
+    "narrow": Case(options={"key_width": 4, "wide": False}),
 }  # fmt: skip
 
 

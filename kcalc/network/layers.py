@@ -492,7 +492,8 @@ class Positions(Layer):
 class Attend(Layer):
     """Attention over T tokens, ``out_i = sum_j (identity I + A - centre / T)_ij v_j``.
 
-    The weights are ``A_i = softmax_j(s_ij)`` of the scores ``s_ij = scale q_i . k_j``. It reads queries, keys and values, in this order; the maps that make them, and the one that reads the heads, are Affine layers.
+    The weights are ``A_i = softmax_j(s_ij)`` of the scores ``s_ij = scale q_i . k_j``. It reads queries, keys and values, in this order;
+    the maps that make them, and the one that reads the heads, are Affine layers.
 
     ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries and keys; None: not said.
     ``causal``: token i sees the tokens up to i. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number,

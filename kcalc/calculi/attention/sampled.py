@@ -153,8 +153,8 @@ class Sampled:
         largest = np.diagonal(queries, axis1=-2, axis2=-1).max() * np.diagonal(keys, axis1=-2, axis2=-1).max() * float(factor(op))
         if not largest <= LARGEST_DRAWN:
             raise KcalcError(
-                f"node {node!r}: its attention scores have variance {largest:.3g}; lower sigma_w of the Affine layers that make queries and "
-                "keys, or put a norm before them"
+                f"node {node!r}: its attention scores have variance {largest:.3g}; lower sigma_w of the Affine layers that make queries "
+                "and keys, or put a norm before them"
             )
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
