@@ -178,11 +178,11 @@ def alone(tokens: int, variance: float) -> list[str]:
     reach = math.ceil((10.6 + 4 * width) / step)
     nodes = [(v * arb(step) * k, (-((arb(step) * k) ** 2) / 2).exp() * arb(step) / (2 * arb.pi()).sqrt()) for k in range(-reach, reach + 1)]
     two = three = square = arb(0)
-    u = -math.log(tokens) - 52 - min(variance / 2, 8 * width)
-    while u < 5 + 10.6 * width:
+    low = math.floor((-math.log(tokens) - 52 - min(variance / 2, 8 * width)) / float(h))
+    for row in range(low, math.ceil((5 + 10.6 * width) / float(h))):
         g = [arb(0)] * 5
         for shift, weight in nodes:
-            e = (arb(u) + shift).exp()
+            e = (h * row + shift).exp()
             value = (-e).exp() * weight
             for i in range(5):
                 g[i] += value
@@ -194,7 +194,6 @@ def alone(tokens: int, variance: float) -> list[str]:
         square += (tokens * g[4] * full + tokens * (tokens - 1) * g[2] ** 2 * before) / 6
         if float(g[0]) ** tokens < 1e-40 and float(g[2]) * tokens * float(full) < 1e-40:
             break
-        u += float(h)
     return [digits(two * h), digits((two - 4 * three + 3 * square) * h)]
 
 
