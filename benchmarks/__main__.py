@@ -13,7 +13,7 @@ from . import machine, peers
 from .book import Options, Section, page, write
 
 HERE = Path(__file__).resolve().parent
-SECTIONS = ("start", "local_maps", "shaping", "subnetworks", "kernels", "compiled", "finite_width", "depth", "sizes")
+SECTIONS = ("start", "local_maps", "shaping", "subnetworks", "kernels", "compiled", "finite_width", "depth", "sizes", "attention")
 PARTIAL = "A partial run: some sections only, or small sizes. The full run is `python -m benchmarks --peers`."
 
 

@@ -85,7 +85,7 @@ class Case:
         if normaliser == "relu":
             return np.maximum(scores, 0) / count
         if normaliser == "identity":
-            return scores
+            return np.where(scores < -1e29, 0, scores)
         powers = np.exp(scores)
         made = powers / (powers.sum(axis=-1, keepdims=True) + self.options.get("sink", False))
         return self.options.get("identity", 0) * np.eye(count) + made - self.options.get("centre", 0) / count
@@ -226,3 +226,149 @@ def test_derivatives_are_those_of_the_map(case: Case) -> None:
     assert Q.derivative(1)(1.2) == pytest.approx((Q(1.2 + step) - Q(1.2 - step)) / (2 * step), rel=1e-6, abs=1e-9)
     R = kc.token_map(net, case.tokens)
     assert R.derivative(1)(0.3) == pytest.approx((R(0.3 + step) - R(0.3 - step)) / (2 * step), rel=1e-7)
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------------------------
+
+
+def plain(**options: Any) -> kc.Network:
+    return Case(options=options).network()
+
+
+GPT = kc.architectures.gpt2(blocks=1, features=8, heads=2, vocabulary=10, length=3, causal=False)
+AFTER_POOLING = kc.Network.from_steps(
+    [("x", L.Input(), ()), ("m", L.Pool("mean"), ("x",)), ("q", L.Affine(), ("x",)), ("k", L.Affine(), ("m",)), ("v", L.Affine(), ("m",)),
+     ("a", L.Attend(), ("q", "k", "v"))]
+)  # fmt: skip
+REFUSED = {
+    "no tokens": (lambda: kc.node_values(plain()), "node 'attention' .* pass tokens="),
+    "no tokens, ntk": (lambda: kc.ntk(plain()), "pass tokens="),
+    "no tokens, gradients": (lambda: kc.gradients(plain()), "pass tokens="),
+    "cosine alone": (lambda: kc.node_values(plain(), token_cosine=0.3), "say how many tokens"),
+    "no token": (lambda: kc.node_values(plain(), tokens=0), "must be a whole number >= 1"),
+    "a cosine too small": (lambda: kc.node_values(plain(), tokens=3, token_cosine=-0.6), "smallest eigenvalue .* is -0.2"),
+    "a covariance": (lambda: kc.node_values(plain(), tokens=[[1.0, 2.0], [2.0, 1.0]]), "eigenvalue -1"),
+    "one that is not symmetric": (lambda: kc.node_values(plain(), tokens=[[1.0, 0.2], [0.3, 1.0]]), "symmetric"),
+    "a token that is 0": (lambda: kc.node_values(plain(), tokens=[[1.0, 0.0], [0.0, 0.0]]), "node 'x' has q = 0"),
+    "q beside a covariance": (lambda: kc.node_values(plain(), q=2, tokens=[[1.0, 0.0], [0.0, 1.0]]), "says itself .*drop q="),
+    "tokens in a C map": (lambda: kc.c_map(plain(), tokens=[1, 2]), "must be a whole number"),
+    "infinite numbers": (lambda: kc.node_values(plain(), tokens=np.full((2, 2), np.inf)), "finite"),
+    "ids below 0": (lambda: kc.node_values(GPT, tokens=[0, -4]), "ids are whole numbers >= 0"),
+    "ids beyond the vocabulary": (lambda: kc.node_values(GPT, tokens=[0, 10]), "embeds the ids 0 to 9"),
+    "more ids than positions": (lambda: kc.node_values(GPT, tokens=[0, 1, 2, 3]), "knows 3 positions, and the input has 4"),
+    "more tokens than positions": (lambda: kc.node_values(GPT, tokens=4), "knows 3 positions, and the input has 4"),
+    "large scores": (lambda: kc.node_values(plain(), q=1e3, tokens=8), "variance 1.37e\\+06.* norm before"),
+    "scores that overflow": (lambda: kc.node_values(plain(), q=1e200, tokens=8), "variance inf"),
+    "drawn scores that overflow": (lambda: kc.node_values(plain(), q=1e160, tokens=8, sampling=kc.Sampling()), "variance inf"),
+    "heads of queries": (lambda: L.Attend(heads=5, key_heads=2), "key_heads = 2 must divide heads = 5"),
+    "heads and channels": (lambda: kc.Network.from_steps([
+        ("x", L.Input(4), ()), *((n, L.Affine(4), ("x",)) for n in "qkv"), ("a", L.Attend(3), ("q", "k", "v"))
+    ]), "3 heads do not divide the 4 channels of its queries"),
+    "pooled keys": (lambda: kc.node_values(AFTER_POOLING, tokens=4), "tokens were pooled"),
+    "a causal mask in maps": (lambda: kc.c_map(plain(causal=True), tokens=4), "node 'attention' attends with a causal mask.*node_values"),
+    "a causal mask in kernels": (lambda: kc.ntk(plain(causal=True), tokens=4), "causal mask"),
+    "rotary without widths": (lambda: kc.node_values(plain(rotary=1e4), tokens=4), "the angles need key_width"),
+    "odd widths": (lambda: L.Attend(rotary=1e4, key_width=3), "is odd"),
+    "normaliser": (lambda: L.Attend(normaliser="softmix"), "unknown normaliser .* softmax"),
+    "linear scale": (lambda: L.Attend(normaliser="relu", scale="linear"), "vanish for wide heads"),
+    "shaped relu": (lambda: L.Attend(normaliser="relu", identity=1), "identity shapes softmax"),
+    "shaped sink": (lambda: L.Attend(sink=True, centre=1), "no rule together"),
+    "width without width": (lambda: L.Attend(wide=False), "needs key_width >= 4"),
+    "scale": (lambda: L.Attend(scale=-1, key_width=3), "must be > 0"),
+    "dropout": (lambda: L.Attend(dropout=1), r"\[0, 1\)"),
+    "the slope with a sink": (lambda: kc.c_map(plain(sink=True), tokens=4).derivative(1)(0.5), "values only.*use sink=False"),
+    "the kernel at finite width": (
+        lambda: kc.ntk(stacked(Case(options={"key_width": 8, "wide": False})), tokens=4), "values only.*use wide=True"
+    ),
+    "gradients with a sink": (lambda: kc.gradients(plain(sink=True), tokens=4), "no gradients here; use sink=False"),
+    "keys of negative cosine with a sink": (lambda: kc.node_values(plain(sink=True), tokens=4, token_cosine=-0.2), "cosine >= 0"),
+    "sampling": (lambda: kc.node_values(plain(), tokens=4, sampling=3), r"kc.Sampling\(draws="),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_bad_input_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(kc.KcalcError, match=message):
+        call()
+
+
+# -- tokens that are sampled ---------------------------------------------------------------------------------------------------------
+
+DRAWN = {
+    "alike": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4)), "sigmoid": Case(options={"normaliser": "sigmoid"}),
+    "relu": Case(options={"normaliser": "relu"}), "identity": Case(options={"normaliser": "identity"}),
+    "sink": Case(options={"sink": True}), "shaped": Case(options={"identity": 0.6, "centre": 0.5}),
+    "narrow": Case(options={"key_width": 4, "wide": False}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DRAWN.values(), ids=DRAWN)
+def test_sampled_values_agree_with_exact_ones(case: Case) -> None:
+    net, given = case.network(), {"c": case.c, "q1": case.q[0], "q2": case.q[1], **case.given}
+    exact = kc.node_values(net, **given)["attention"]
+    found: Any = kc.node_values(net, **given, sampling=kc.Sampling(60, 24, 3))
+    mean, error = found.covariances["attention"]
+    T = case.tokens
+    off = ~np.eye(T, dtype=bool)
+    for truth, entries, spread in (
+        (exact.q1, mean[0, :, 0].diagonal(), error[0, :, 0].diagonal()),
+        (exact.q2 * exact.token_cosine2, mean[1, :, 1][off], error[1, :, 1][off]),
+        (exact.c * math.sqrt(exact.q1 * exact.q2), mean[0, :, 1].diagonal(), error[0, :, 1].diagonal()),
+    ):
+        assert abs(entries.mean() - truth) <= WORST * math.sqrt((spread**2).mean())
+
+
+def matrices(covariance: Array, width: int, rng: np.random.Generator, rotary: float | None, alibi: bool, heads: int = 8) -> Array:
+    """Causal attention of heads of the given width over tokens of a covariance, queries and keys of unit weights."""
+    T = len(covariance)
+    q, k = (root(covariance) @ rng.standard_normal((DRAWS, T, width)) for _ in range(2))
+    if rotary:
+        turn = np.exp(1j * np.arange(T)[:, None] * rotary ** (-2 * np.arange(width // 2) / width))
+        q, k = ((x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn for x in (q, k))
+        scores = (q @ k.conj().swapaxes(1, 2)).real / math.sqrt(width)
+    else:
+        scores = q @ k.swapaxes(1, 2) / math.sqrt(width)
+    if alibi:
+        slopes = 2.0 ** (-8 * (rng.integers(heads, size=(DRAWS, 1, 1)) + 1) / heads)
+        scores = scores - slopes * np.abs(np.subtract.outer(np.arange(T), np.arange(T)))
+    powers = np.where(np.tril(np.ones((T, T), bool)), np.exp(scores), 0)
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"rotary": 100.0}, {"alibi": True, "heads": 8}], ids=["causal", "rotary", "alibi"])
+def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
+    """Two causal layers over tokens of one's own: every entry within its stated error of the mean of drawn layers."""
+    width, rng = 8, np.random.default_rng(9)
+    x = rng.standard_normal((5, 4))
+    tokens = x @ x.T / 4 + 0.5 * np.eye(5)
+    steps: list[Any] = [("x", L.Input(), ())]
+    for name, below in (("a", "x"), ("b", "a_out")):
+        steps += [(name + part, L.Affine(), (below,)) for part in "qkv"]
+        attend = L.Attend(key_width=width, causal=True, **options)
+        steps += [(name, attend, (f"{name}q", f"{name}k", f"{name}v")), (f"{name}_out", L.Affine(), (name,))]
+    found: Any = kc.node_values(kc.Network.from_steps(steps), tokens=tokens, sampling=kc.Sampling(400, 16, 1))
+    K, errors = tokens, np.zeros_like(tokens)
+    for name in ("a", "b"):
+        A = matrices(K, width, rng, options.get("rotary"), options.get("alibi", False))
+        out = A @ K @ A.swapaxes(1, 2)
+        errors = np.hypot(errors, out.std(axis=0) / math.sqrt(DRAWS))
+        K = out.mean(axis=0)
+        mean, stated = (part[0, :, 0] for part in found.covariances[name])
+        assert (np.abs(mean - K) <= WORST * np.hypot(stated, errors) + 1e-12).all()
+        assert (stated[1:, 1:] > 0).all() and stated.max() < 0.05 * K.max()
+
+
+@pytest.mark.parametrize("options", [{"normaliser": "sigmoid"}, {"normaliser": "relu", "causal": True}, {"sink": True, "causal": True},
+                                     {"normaliser": "identity", "causal": True}, {"identity": 0.5, "centre": 0.3}], ids=str)  # fmt: skip
+def test_arrays_are_attended_as_the_case_says(options: dict[str, Any]) -> None:
+    """``to_jax`` against the weights written out here."""
+    import jax
+
+    steps: list[Any] = [("x", L.Input(6, image_shape=(5, 1)), ()), *((n, L.Affine(6, bias=False), ("x",)) for n in "qkv")]
+    model = kc.to_jax(kc.Network.from_steps([*steps, ("a", L.Attend(2, **options), ("q", "k", "v"))]))
+    x = jax.random.normal(jax.random.key(0), (5, 1, 6))
+    params = model.init(jax.random.key(1), x)
+    q, k, v = (np.asarray(x @ params[n]["weight"], float).reshape(5, 2, 3).swapaxes(0, 1) for n in "qkv")
+    A = Case(tokens=5, options=options).weights(q @ k.swapaxes(1, 2) / math.sqrt(3))
+    expected = (A @ v).swapaxes(0, 1).reshape(5, 6)
+    np.testing.assert_allclose(np.asarray(model.apply(params, x)).reshape(5, 6), expected, atol=2e-5)

@@ -11,6 +11,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+import kcalc as kc
+from kcalc.gaussian.certified.softmax import self_overlap_ball
 from kcalc.gaussian.softmax import Overlap, causal_overlaps, overlap_gap, self_overlap, sink_overlap, sink_self_overlap
 
 FROZEN = json.loads((Path(__file__).parent / "oracles" / "softmax.json").read_text())
@@ -136,3 +138,40 @@ def test_sinks(tokens: int) -> None:
     assert flat == pytest.approx((tokens / (tokens + 1) ** 2, (tokens / (tokens + 1)) ** 2), rel=1e-12)
     assert sink_self_overlap(tokens, 0.0, 0.0) == pytest.approx(flat, rel=1e-12)
     assert sink_overlap(tokens, 2.0, 2.0, 2.0, (0.7, 0.7, 0.7)) == pytest.approx(sink_self_overlap(tokens, 2.0, 0.7), rel=1e-12)
+
+
+@pytest.mark.parametrize("row", [row for row in FROZEN["alone"] if row["point"][1] <= 4], ids=lambda row: "-".join(map(str, row["point"])))
+def test_certified_self_overlaps(row: Any) -> None:
+    """The enclosure holds the frozen digits, and the number in double precision is next to it."""
+    (tokens, variance), (value, _) = row["point"], row["values"]
+    found = self_overlap_ball(tokens, variance, 25)
+    assert found.radius <= mp.mpf(10) ** -25
+    with mp.workdps(40):
+        assert abs(found.mid / mp.mpf(value) - 1) <= 2e-19
+    assert self_overlap(tokens, variance) == pytest.approx(float(found), rel=1e-13)
+
+
+def test_the_enclosure_of_two_tokens() -> None:
+    """``S_self = E [s(x)^2 + s(-x)^2]`` with the logistic s and x of variance 2 v: 45 digits."""
+    with mp.workdps(60):
+        v = mp.mpf(1.5)
+        step = mp.mpf(1) / 20
+        points = [step * k for k in range(-340, 341)]
+        exact = sum(mp.npdf(z) * step * (1 - 1 / (2 * mp.cosh(mp.sqrt(v / 2) * z) ** 2)) for z in points)
+        found = self_overlap_ball(2, 1.5, 45)
+        assert found.radius < mp.mpf(10) ** -45 and abs(found.mid - exact) <= found.radius + mp.mpf(10) ** -50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 1.0), "tokens"),
+        ((4, -1.0), "variance of scores"),
+        ((4, 30), "variance of scores"),
+        ((4, "x"), "finite real"),
+        ((4, 1.0, 0), "digits"),
+    ],
+)
+def test_bad_enclosures_are_refused(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(kc.KcalcError, match=message):
+        self_overlap_ball(*arguments)

@@ -206,7 +206,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("softmax-overlap", "gaussian.softmax:Overlap.value", times(1.01), ("ATT-S",)),
     Mutation("softmax-slope", "gaussian.softmax:Overlap.by_covariance", times(1.01), ("ATT-slope", "ATT-integral")),
     Mutation("softmax-gap", "gaussian.softmax:overlap_gap", times(1.01), ("ATT-gap", "ATT-collapse")),
-    Mutation("score-scale", "calculi.attention.exchangeable:factor", times(1.1), ("ATT-alike", "ATT-norms")),
-    Mutation("sampled-rows", "calculi.attention.sampled:_softmax", times(1.02), ("ATT-sampled", "ATT-width")),
+    Mutation("score-scale", "calculi.attention.rows:factor", times(1.1), ("ATT-alike", "ATT-norms")),
+    Mutation("sampled-rows", "calculi.attention.sampled:weights_of", times(1.02), ("ATT-sampled", "ATT-width")),
+    Mutation("single-scores", "calculi.attention.rows:elementwise", lambda phi: phi.transformed(output_scale=1.1), ("ATT-single",)),
+    Mutation("sink-rows", "calculi.attention.rows:sink_overlaps", part(0, times(1.2)), ("ATT-sink",)),
+    Mutation("narrow-rows", "calculi.attention.rows:bartlett", part(3, times(1.1)), ("ATT-wishart",)),
     Mutation("orthogonal-scale", "backend.initialisers:Orthogonal.matrix", times(1.01), ("DKS-suo", "TAT-suo")),
 )

@@ -15,6 +15,7 @@ over them matrix products. ``1 - Phi`` is a sum of positive numbers, never a dif
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -104,8 +105,8 @@ def self_overlap(tokens: int, variance: float) -> float:
     if tokens == 1:
         return 1.0
     side = _Side.over(tokens, math.sqrt(variance), STEP)
-    missing, slope, bend = side.averaged(0.0, math.sqrt(variance))
-    return tokens * side.step * float(np.vdot(slope + bend, np.exp((tokens - 1) * np.log1p(-np.minimum(missing, ALMOST_ONE)))))
+    missing, _, squares = side.averaged(0.0, math.sqrt(variance), _squares)
+    return tokens * side.step * float(np.vdot(squares, np.exp((tokens - 1) * np.log1p(-np.minimum(missing, ALMOST_ONE)))))
 
 
 def overlap_gap(tokens: int, variance: float, below: float) -> float:
@@ -123,9 +124,7 @@ def overlap_gap(tokens: int, variance: float, below: float) -> float:
 def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance: float) -> Array:
     """S of rows over the first i and the first k tokens, (T, T).
 
-    With ``M(w) = E f(w + b)`` and ``i <= k``::
-
-        S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw
+    ``S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw`` for ``i <= k``, with ``M(w) = E f(w + b)``.
     """
     grid = _Grid(tokens, variance1, variance2, covariance, fewest=1)
     counts = np.arange(tokens)
@@ -169,9 +168,9 @@ def sink_overlap(
 def sink_self_overlap(tokens: int, variance: float, common: float) -> tuple[float, float]:
     """The two numbers of :func:`sink_overlap` for one row with itself; ``common``: the variance of what its scores have in common."""
     side = _Side.over(tokens, math.sqrt(variance), STEP)
-    missing, slope, bend = side.averaged(0.0, math.sqrt(variance))
+    missing, slope, squares = side.averaged(0.0, math.sqrt(variance), _squares)
     extra, log = 1 - side.averaged(0.0, math.sqrt(common))[0], np.log1p(-np.minimum(missing, ALMOST_ONE))
-    products = tokens * side.step * float(np.vdot(slope + bend, np.exp((tokens - 1) * log) * extra))
+    products = tokens * side.step * float(np.vdot(squares, np.exp((tokens - 1) * log) * extra))
     others = side.step * float(np.vdot(slope * slope, np.exp((tokens - 2) * log) * extra)) if tokens > 1 else 0.0
     return products, products + tokens * (tokens - 1) * others
 
@@ -190,9 +189,9 @@ class _Side(NamedTuple):
         start = -log - TAIL - min(width * width / 2, 8 * width)
         return cls(start, step, math.ceil((_end(fewest or tokens, width) - start) / step) + 1)
 
-    def averaged(self, shift: float, width: float) -> Functions:
+    def averaged(self, shift: float, width: float, functions: Callable[[Array], Functions] | None = None) -> Functions:
         """The functions averaged over a Gaussian of standard deviation ``width``, on the grid moved by ``shift``."""
-        return averaged(self.start + shift, self.count, self.step, width)
+        return averaged(self.start + shift, self.count, self.step, width, functions or _functions)
 
 
 def _end(tokens: int, width: float) -> float:
@@ -287,11 +286,22 @@ def _functions(x: Array) -> Functions:
     return missing, slope, (e - 1) * slope
 
 
-def averaged(start: float, count: int, step: float, width: float) -> Functions:
-    """``1 - f``, ``-f'`` and ``f''`` averaged over a Gaussian of standard deviation ``width`` at ``start + step * (0 ... count - 1)``."""
+def _squares(x: Array) -> Functions:
+    """``1 - f``, ``-f'`` and ``e^(2x) f``, which is ``f'' - f'`` without cancellation."""
+    e = np.exp(np.minimum(x, 40.0))
+    missing = -np.expm1(-e)
+    slope = e * (1 - missing)
+    return missing, slope, e * slope
+
+
+def averaged(start: float, count: int, step: float, width: float, functions: Callable[[Array], Functions] = _functions) -> Functions:
+    """``functions`` averaged over a Gaussian of standard deviation ``width`` at ``start + step * (0 ... count - 1)``.
+
+    By default ``1 - f``, ``-f'`` and ``f''``.
+    """
     if width <= NARROW:
         points = start + step * np.arange(count)
-        return _functions(points) if width == 0 else tuple(part @ _WEIGHTS for part in _functions(points[:, None] + width * _NODES))
+        return functions(points) if width == 0 else tuple(part @ _WEIGHTS for part in functions(points[:, None] + width * _NODES))
     finest = min(SPACING * width, FINEST)
     stride = math.ceil(step / finest)
     apart = max(1, int(finest / step))
@@ -301,5 +311,5 @@ def averaged(start: float, count: int, step: float, width: float) -> Functions:
     z = np.arange(-reach, reach + 1) * (node / width)
     weights = np.exp(-z * z / 2) * (node / width / math.sqrt(2 * math.pi))
     points = start + fine * np.arange(-reach * apart, (count - 1) * stride + reach * apart + 1)
-    windows = (sliding_window_view(part, 2 * reach * apart + 1)[::stride, ::apart] for part in _functions(points))
+    windows = (sliding_window_view(part, 2 * reach * apart + 1)[::stride, ::apart] for part in functions(points))
     return tuple(window @ weights for window in windows)

@@ -7,12 +7,13 @@ the rows themselves, since the derivative of an expectation by a covariance is t
     dS/dk   = E[sum AB - sum A^2 B - sum A B^2 + (sum AB)^2]
     S_self  = E sum A^2                   dS_self/dv = E[sum A^2 - 4 sum A^3 + 3 (sum A^2)^2]
 
-and moments are integrals of ``g_i(x) = e^(i x) exp(-e^x)``, since ``Z^-m = int e^(m u) exp(-e^u Z) du / (m - 1)!``. The Gaussians
-are split, ``a = l1 z + own``, ``b = l2 z + own'`` with l1 l2 = k and l1 / l2 rational: all functions are needed on one lattice, averages over
-what is own are products of polynomials in Arb arithmetic, sums over z products of matrices of integers, multiples of 2^-150. What
-is left out or left to the trapezoidal rule is below 1e-20; ``--check`` repeats some points with half the steps.
+and moments are integrals of ``g_i(x) = e^(i x) exp(-e^x)``, since ``Z^-m = int e^(m u) exp(-e^u Z) du / (m - 1)!``. The
+Gaussians are split, ``a = l1 z + own``, ``b = l2 z + own'`` with l1 l2 = k and l1 / l2 rational: all functions are needed on one
+lattice, averages over what is own are products of polynomials, sums over z products of matrices, both of integers, multiples of
+2^-150. What is left out or left to the trapezoidal rule is below 1e-20; ``--check`` repeats some points with half
+the steps. The numbers of a point are taken as the doubles nearest to them.
 
-Run ``python tests/oracles/softmax.py`` to write softmax.json (10 minutes).
+Run ``python tests/oracles/softmax.py`` to write softmax.json (10 minutes); ``--resume`` keeps the points that it has.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from flint import arb, arb_poly, ctx, fmpz_mat
+from flint import arb, ctx, fmpz_mat, fmpz_poly
 
 ctx.prec = 160
 BITS = 150
@@ -34,17 +35,24 @@ SCALE = 1.0  # of all steps
 ORDERS = range(4)
 Row = list[Any]
 PAIRS = [
-    (2, 2.0, 2.0, 1.0), (2, 1.0, 4.0, 2.0), (2, 1.0, 4.0, -2.0), (2, 25.0, 25.0, 24.0), (2, 0.01, 0.04, 0.005), (2, 25.0, 25.0, -25.0),
-    (3, 1.0, 1.0, 0.999), (3, 2.25, 9.0, 3.0), (3, 9.0, 1.0, -3.0), (3, 1e-4, 1e-4, 5e-5), (3, 4.0, 4.0, 4.0), (3, 25.0, 4.0, 10.0),
-    (4, 1.5, 1.5, 0.6), (5, 0.25, 1.0, 0.25), (5, 16.0, 4.0, -6.0), (7, 1.0, 2.0, 1.2), (8, 6.25, 6.25, 0.01), (8, 25.0, 25.0, 25.0),
-    (12, 1.44, 1.44, 0.504), (12, 0.5, 0.5, -0.5), (16, 4.0, 9.0, 6.0), (16, 4.0, 9.0, -6.0), (16, 1.0, 1.0, 0.1), (32, 25.0, 1.0, 4.0),
-    (32, 9.0, 9.0, 8.0), (50, 2.0, 2.0, -1.9), (64, 4.0, 4.0, 2.4), (64, 0.01, 1.0, 0.05), (64, 25.0, 25.0, 12.0), (64, 1e-6, 1e-6, 9e-7),
-    (100, 1.0, 9.0, 2.5), (100, 3.0, 3.0, 2.999), (128, 1.0, 1.0, 1.0), (128, 16.0, 16.0, -4.0), (200, 2.25, 1.0, 1.5), (256, 0.09, 0.36, -0.18),
-    (256, 6.25, 6.25, 6.0), (500, 9.0, 4.0, 5.0), (512, 1.0, 1.0, 0.9), (512, 25.0, 25.0, 24.9), (777, 2.0, 5.0, -3.0), (1000, 0.04, 0.04, 0.01),
-    (1024, 1.0, 1.0, 0.1), (1024, 9.0, 9.0, 9.0), (1024, 4.0, 1.0, 2.0), (1024, 16.0, 9.0, 11.0), (2048, 2.25, 2.25, -2.25), (2048, 6.0, 6.0, 3.0),
-    (4096, 1.0, 1.0, 0.95), (4096, 4.0, 4.0, 0.5), (4096, 12.25, 12.25, 12.0), (5000, 0.25, 0.25, 0.2), (8192, 1.0, 4.0, 1.5), (8192, 9.0, 9.0, -3.0),
-    (10000, 2.0, 2.0, 2.0), (16384, 4.0, 4.0, 3.9), (20000, 1.0, 1.0, 0.5), (20000, 6.25, 6.25, 5.0), (32768, 0.5, 2.0, 0.9), (32768, 16.0, 16.0, 8.0),
-    (65536, 1.0, 1.0, 0.3), (65536, 4.0, 1.0, -2.0), (65536, 25.0, 25.0, 20.0), (65536, 9.0, 9.0, 9.0),
+    (2, 2.0, 2.0, 1.0), (2, 1.0, 4.0, 2.0), (2, 1.0, 4.0, -2.0), (2, 25.0, 25.0, 24.0),
+    (2, 0.01, 0.04, 0.005), (2, 25.0, 25.0, -25.0), (3, 1.0, 1.0, 0.999), (3, 2.25, 9.0, 3.0),
+    (3, 9.0, 1.0, -3.0), (3, 0.0001, 0.0001, 5e-05), (3, 4.0, 4.0, 4.0), (3, 25.0, 4.0, 10.0),
+    (4, 1.5, 1.5, 0.6), (5, 0.25, 1.0, 0.25), (5, 16.0, 4.0, -6.0), (7, 1.0, 2.0, 1.2),
+    (8, 6.25, 6.25, 0.01), (8, 25.0, 25.0, 25.0), (12, 1.44, 1.44, 0.504), (12, 0.5, 0.5, -0.5),
+    (16, 4.0, 9.0, 6.0), (16, 4.0, 9.0, -6.0), (16, 1.0, 1.0, 0.1), (32, 25.0, 1.0, 4.0),
+    (32, 9.0, 9.0, 8.0), (50, 2.0, 2.0, -1.9), (64, 4.0, 4.0, 2.4), (64, 0.01, 1.0, 0.05),
+    (64, 25.0, 25.0, 12.0), (64, 1e-6, 1e-6, 9e-07), (100, 1.0, 9.0, 2.5), (100, 3.0, 3.0, 2.999),
+    (128, 1.0, 1.0, 1.0), (128, 16.0, 16.0, -4.0), (200, 2.25, 1.0, 1.5), (256, 0.09, 0.36, -0.18),
+    (256, 6.25, 6.25, 6.0), (500, 9.0, 4.0, 5.0), (512, 1.0, 1.0, 0.9), (512, 25.0, 25.0, 24.9),
+    (777, 2.0, 5.0, -3.0), (1000, 0.04, 0.04, 0.01), (1024, 1.0, 1.0, 0.1), (1024, 9.0, 9.0, 9.0),
+    (1024, 4.0, 1.0, 2.0), (1024, 16.0, 9.0, 11.0), (2048, 2.25, 2.25, -2.25),
+    (2048, 6.0, 6.0, 3.0), (4096, 1.0, 1.0, 0.95), (4096, 4.0, 4.0, 0.5),
+    (4096, 12.25, 12.25, 12.0), (5000, 0.25, 0.25, 0.2), (8192, 1.0, 4.0, 1.5),
+    (8192, 9.0, 9.0, -3.0), (10000, 2.0, 2.0, 2.0), (16384, 4.0, 4.0, 3.9), (20000, 1.0, 1.0, 0.5),
+    (20000, 6.25, 6.25, 5.0), (32768, 0.5, 2.0, 0.9), (32768, 16.0, 16.0, 8.0),
+    (65536, 1.0, 1.0, 0.3), (65536, 4.0, 1.0, -2.0), (65536, 25.0, 25.0, 20.0),
+    (65536, 9.0, 9.0, 9.0),
 ]  # fmt: skip
 ALONE = [
     (2, 0.01), (2, 1.58184), (2, 25.0), (3, 1.0), (5, 4.0), (12, 1.44), (16, 1e-8), (64, 4.0), (128, 1.0), (512, 14.0), (1000, 25.0),
@@ -68,16 +76,13 @@ def owned(first: int, count: int, d: Any, width: Any) -> list[Row]:
     """``E g_i(x + width z)`` on the lattice: a convolution where it is fine enough, else a sum over nodes between its points."""
     wide = float(width)
     if wide == 0:
-        return lattice(first, count, d)
+        return [[fixed(x) for x in part] for part in lattice(first, count, d)]
     if float(d) <= 0.5 * wide * SCALE:
         reach = math.ceil((10.6 + 3 * wide) * wide / float(d))
-        weights = [(-((d * j / width) ** 2) / 2).exp() * (d / width) for j in range(-reach, reach + 1)]
-        kernel = arb_poly(weights)
         root = (2 * arb.pi()).sqrt()
-        return [
-            [(c / root) for c in (arb_poly(part) * kernel).coeffs()[2 * reach : 2 * reach + count]]
-            for part in lattice(first - reach, count + 2 * reach, d)
-        ]
+        kernel = fmpz_poly([fixed((-((d * j / width) ** 2) / 2).exp() * (d / width) / root) for j in range(-reach, reach + 1)])
+        products = (fmpz_poly([fixed(x) for x in part]) * kernel for part in lattice(first - reach, count + 2 * reach, d))
+        return [[part[j] >> BITS for j in range(2 * reach, 2 * reach + count)] for part in products]
     assert wide < 0.6
     step = arb(0.5) * arb(SCALE)
     reach = math.ceil((10.6 + 3 * wide) / float(step))
@@ -90,7 +95,7 @@ def owned(first: int, count: int, d: Any, width: Any) -> list[Row]:
             for i in ORDERS:
                 out[i][j] += value
                 value = value * e
-    return out
+    return [[fixed(x) for x in part] for part in out]
 
 
 def split(v1: float, v2: float, size: float) -> tuple[Fraction, Fraction]:
@@ -115,7 +120,7 @@ class Side:
         high = math.ceil((5 + 10.6 * width) / float(self.h))
         own = (arb(variance) - shared * shared).sqrt() if arb(variance) > shared * shared else arb(0)
         first, count = low * step - stride * reach, (high - low) * step + 2 * stride * reach + 1
-        values = [[fixed(x) for x in part] for part in owned(first, count, d, own)]
+        values = owned(first, count, d, own)
         offsets = [stride * (k + reach) for k in range(-reach, reach + 1)]
         if sign < 0:
             offsets.reverse()
@@ -173,11 +178,11 @@ def alone(tokens: int, variance: float) -> list[str]:
     reach = math.ceil((10.6 + 4 * width) / step)
     nodes = [(v * arb(step) * k, (-((arb(step) * k) ** 2) / 2).exp() * arb(step) / (2 * arb.pi()).sqrt()) for k in range(-reach, reach + 1)]
     two = three = square = arb(0)
-    u = -math.log(tokens) - 52 - min(variance / 2, 8 * width)
-    while u < 5 + 10.6 * width:
+    low = math.floor((-math.log(tokens) - 52 - min(variance / 2, 8 * width)) / float(h))
+    for row in range(low, math.ceil((5 + 10.6 * width) / float(h))):
         g = [arb(0)] * 5
         for shift, weight in nodes:
-            e = (arb(u) + shift).exp()
+            e = (h * row + shift).exp()
             value = (-e).exp() * weight
             for i in range(5):
                 g[i] += value
@@ -189,7 +194,6 @@ def alone(tokens: int, variance: float) -> list[str]:
         square += (tokens * g[4] * full + tokens * (tokens - 1) * g[2] ** 2 * before) / 6
         if float(g[0]) ** tokens < 1e-40 and float(g[2]) * tokens * float(full) < 1e-40:
             break
-        u += float(h)
     return [digits(two * h), digits((two - 4 * three + 3 * square) * h)]
 
 
@@ -207,11 +211,13 @@ def main() -> None:
             print(point, pair(*point), row["values"], flush=True)
         return
     found: dict[str, Any] = {"pairs": [], "alone": []}
+    known = json.loads(FILE.read_text()) if "--resume" in sys.argv else found
     for kind, make, points in (("alone", alone, ALONE), ("pairs", pair, PAIRS)):
+        old = {tuple(row["point"]): row["values"] for row in known[kind]}
         for point in points:
-            found[kind].append({"point": point, "values": make(*point)})
+            found[kind].append({"point": point, "values": old.get(point) or make(*point)})
             print(kind, *point, *found[kind][-1]["values"], flush=True)
-            FILE.write_text(json.dumps(found, indent=1) + "\n")
+    FILE.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

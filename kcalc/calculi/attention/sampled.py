@@ -49,6 +49,7 @@ Node = Hashable
 Array = np.ndarray
 NUMBERS = 1 << 20  # of scores that are drawn at once
 ALMOST_ZERO = 1e-13  # of the mean q value, added to the diagonal of a covariance so that it has a Cholesky factor
+LARGEST_DRAWN = 1e200  # variance of scores, whose squares do not overflow
 SAMPLED = "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed {seed}"
 
 
@@ -159,6 +160,7 @@ class Sampled:
                 return self._state(node, made[None], rows)
         if op.normaliser == "identity" and op.rotary is None and not op.alibi:
             return self._state(node, linear_in_scores(op, queries, keys, values, self.sequences, float(factor(op))), rows)
+        self._check_scores(op, node, queries.value, keys.value)
         self._layers += 1
         self.sampled = True
         chains, jets = self.sampling.chains, (queries, keys, values)
@@ -190,6 +192,15 @@ class Sampled:
                     first[one, two] += drops.tangent(one, two, weights, plain, grams)
         parts = (total, first) if self.tangent else (total,)
         return Jet(tuple(part.swapaxes(1, 2).reshape(n * rows, n * rows) / draws for part in parts))
+
+    def _check_scores(self, op: P.Attend, node: Node, queries: Array, keys: Array) -> None:
+        """Refuse scores that overflow."""
+        largest = np.diagonal(queries, axis1=-2, axis2=-1).max() * np.diagonal(keys, axis1=-2, axis2=-1).max() * float(factor(op))
+        if not largest <= LARGEST_DRAWN:
+            raise KcalcError(
+                f"node {node!r}: its attention scores have variance {largest:.3g}; lower sigma_w of the Affine layers that make queries "
+                "and keys, or put a norm before them"
+            )
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         if is_tied(inputs):

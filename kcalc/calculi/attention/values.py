@@ -140,7 +140,8 @@ def alike(count: int, cosine: float, c: float | None, q1: float, q2: float) -> t
     own = np.full((count, count), cosine) + (1 - cosine) * np.eye(count)
     if c is None:
         return q1 * own, 1
-    pair = np.array([[q1, c * np.sqrt(q1 * q2)], [c * np.sqrt(q1 * q2), q2]])
+    across = c * np.sqrt(q1) * np.sqrt(q2)
+    pair = np.array([[q1, across], [across, q2]])
     return np.kron(pair, own), 2
 
 

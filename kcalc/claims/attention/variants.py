@@ -75,6 +75,65 @@ def _(bench: Bench) -> Iterator[Evidence]:
     sampling = Sampling(bench.size(25, 250), 16, int(bench.rng.integers(1 << 30)))
     found: Any = node_values(layer(variance, key_width=width), tokens=tokens, sampling=sampling)
     yield bench.statistical(found["attention"].q, averaged, "kcalc, sampled", error=found["attention"].q_error)
+    exact: Any = node_values(layer(variance, key_width=width, wide=False), tokens=tokens)["attention"]
+    yield bench.equal(exact.q1, averaged, "kcalc, exact", 5e-7)
+
+
+@PAPER.claim(
+    "ATT-wishart", VARIANTS,
+    r"at key width $d_k$, two rows of softmax overlap by $S$ averaged over $QQ^\top/d_k$ of their queries, a Wishart matrix of mean $G$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    tokens, width, rho, variance = 8, 6, 0.4, 2.0
+    found: Any = node_values(layer(variance, key_width=width, wide=False), tokens=tokens, token_cosine=rho)["attention"]
+    K, draws = alike(tokens, 1.0, rho), bench.size(6000, 60_000)
+    root = np.linalg.cholesky(K)
+    q, k = (root @ bench.rng.standard_normal((draws, tokens, width)) for _ in range(2))
+    A = softmax(math.sqrt(variance / width) * q @ k.transpose(0, 2, 1))
+    out = A @ K @ A.transpose(0, 2, 1)
+    yield bench.statistical(out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn queries and keys")
+
+
+@PAPER.claim(
+    "ATT-single", VARIANTS,
+    r"weights $f(s_{ij})$ of single scores make $O_{ik} = T\,V_sF(G_{ik}H_s) + T(T-1)\,V_dF(G_{ik}H_d)$, $F(c) = \mathbb E f f$ at "
+    r"covariance $c$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    tokens, p, variance = 6, 0.3, 1.5
+    G, K = variance * alike(tokens, 1.0, p), alike(tokens, 1.0, p)
+    z = bench.rng.standard_normal((bench.size(6000, 60_000), tokens, tokens))
+    scores = np.linalg.cholesky(G) @ z @ np.linalg.cholesky(K).T
+    weights = {"relu": np.maximum(scores, 0) / tokens, "sigmoid": 1 / (1 + tokens * np.exp(-scores)), "identity": scores}
+    for name, A in weights.items():
+        found = node_values(layer(variance, normaliser=name), tokens=tokens, token_cosine=p)["attention"]
+        out = A @ K @ A.transpose(0, 2, 1)
+        yield bench.statistical(np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), f"q', {name}, drawn scores")
+        yield bench.statistical(out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), f"p', {name}, drawn scores")
+
+    def arc(c: float) -> float:  # E relu relu at variance 1, the arc-cosine kernel
+        return (math.sqrt(1 - c * c) + c * (math.pi - math.acos(c))) / (2 * math.pi)
+
+    q = variance / tokens**2 * (tokens * arc(1.0) + tokens * (tokens - 1) * p * arc(p))
+    found = node_values(layer(variance, normaliser="relu"), tokens=tokens, token_cosine=p)["attention"]
+    yield bench.equal(found.q1, q, "kcalc and the arc-cosine kernel", 1e-12)
+
+
+@PAPER.claim(
+    "ATT-sink", VARIANTS,
+    r"with a sink, one more score 0, rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = X + T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$, "
+    r"$N = \mathbb E f(u-c_i)f(w-c_k)$ with what is common to a row, $\operatorname{Cov}(c_i, c_k) = G_{ik}H_d$",
+)  # fmt: skip
+def _(bench: Bench) -> Iterator[Evidence]:
+    tokens, p, variance = 6, 0.3, 2.0
+    found = node_values(layer(variance, sink=True), tokens=tokens, token_cosine=p)["attention"]
+    K = alike(tokens, 1.0, p)
+    z = bench.rng.standard_normal((bench.size(6000, 60_000), tokens, tokens))
+    powers = np.exp(math.sqrt(variance) * np.linalg.cholesky(K) @ z @ np.linalg.cholesky(K).T)
+    A = powers / (1 + powers.sum(axis=-1, keepdims=True))
+    out = A @ K @ A.transpose(0, 2, 1)
+    yield bench.statistical(np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), "q', drawn scores")
+    yield bench.statistical(out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn scores")
 
 
 @PAPER.claim(
