@@ -76,8 +76,8 @@ def layer(rng: random.Random, kind: str) -> Any:
         "Positions": lambda: L.Positions(rng.choice(["learned", "sinusoidal", "constant"]), number(rng), rng.choice([None, 63])),
         "Attend": lambda: L.Attend(
             heads := rng.choice([None, 2, 4]), rng.choice([None, 4]), rng.random() < 0.5, rng.choice(["sqrt", "linear"]),
-            rng.choice([0, 1, sp.Rational(1, 3)]), rng.choice([0, 0.5]), heads and rng.choice([None, 1]), rng.choice([None, 10000.0]),
-            rng.random() < 0.3, rng.choice([0, 0.1]),
+            identity=rng.choice([0, 1, sp.Rational(1, 3)]), centre=rng.choice([0, 0.5]), key_heads=heads and rng.choice([None, 1]),
+            rotary=rng.choice([None, 10000.0]), alibi=rng.random() < 0.3, dropout=rng.choice([0, 0.1]),
         ),
         "Opaque": lambda: L.Opaque(rng.choice(["softmax", "Aufmerksamkeit ä"]), "no rule"),
     }  # fmt: skip

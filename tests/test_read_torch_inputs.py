@@ -91,7 +91,7 @@ def test_an_operator_called_in_an_unusual_way_is_reported_and_leaves_nothing_beh
 
 def test_what_is_no_array_is_named() -> None:
     with pytest.raises(kc.KcalcError, match="torch: block: expected an array, got float"):
-        Walker(SimpleNamespace(remarks=()), {}).read(3.0, "block")  # type: ignore[arg-type]
+        Walker(SimpleNamespace(remarks=(), entries=(), graph=SimpleNamespace(nodes=())), {}).read(3.0, "block")  # type: ignore[arg-type]
 
 
 def test_without_pytorch_nothing_is_a_pytorch_model(monkeypatch: pytest.MonkeyPatch) -> None:

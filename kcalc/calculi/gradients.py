@@ -33,7 +33,7 @@ from .attention.structure import read_tokens
 from .channels import Channels
 from .kernel import Kernel
 from .ntk import TangentReading
-from .tangent import refuse_jumps
+from .tangent import Tangent, refuse_jumps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,6 +132,7 @@ def gradients(
         return _over_tokens(reading, given, chosen)
     zero = dict.fromkeys(network.inputs, np.asarray(0.0))
     kernel, states = reading.run(NUMPY, zero, given, None, {})
+    assert isinstance(kernel, Tangent)
     simple = not any(note.kind == "exact" for note in kernel.notes.values())
     backward = Backward(kernel.kernel, states)
     totals = _backward(network, backward, chosen) if simple else _forward(network, reading, given, chosen)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..fields import NUMPY
-from ..foundation.errors import FreshnessError, KcalcError
+from ..foundation.errors import FreshnessError, KcalcError, NoRule
 from ..maps.maps import Assumption
 from ..network import primitives as P
 from ..network.compose import no_rule
@@ -40,8 +40,8 @@ BEYOND = (
     "locations are taken to read the image"
 )
 TOKENS = (
-    "say how many tokens it attends over: tokens=, as in kc.c_map(net, tokens=128), and token_cosine=, the cosine of two tokens of one "
-    "input (0 by default)"
+    "attends over tokens, and kernel maps need to know how many there are: pass tokens=, as in kc.c_map(net, tokens=128), and "
+    "token_cosine=, the cosine of two tokens of one input (0 by default)"
 )
 POOLING = {
     "max": "max pooling is treated as the identity (exact when all positions of a pooling window have the same feature vector) "
@@ -77,7 +77,7 @@ class Kernel:
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
         """The state a primitive emits. Raises: NoRule, FreshnessError, KcalcError naming the node."""
-        raise no_rule("kernel maps", op, node, {P.Attend: TOKENS})
+        raise NoRule(f"node {node!r} {TOKENS}") if isinstance(op, P.Attend) else no_rule("kernel maps", op, node)
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: Sequence[Channels]) -> Channels:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.polynomial.chebyshev import chebvander
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.polynomial.legendre import leggauss
+
+from ..foundation.process_state import cached_property
 
 Array = np.ndarray
 Functions = tuple[Array, ...]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from mutants import Mutant, compiles, mutants
 
-# A package or module with all that is in it ("kcalc.fields"), the module that defines a name at its top ("Slopes"), or all functions of
+# A package or module with all that is in it ("kcalc.fields"), the module that defines a name at its top ("Factors"), or all functions of
 # a name ("*.lowered").  The last go before the second, these before packages, and inner packages before outer ones.
 ROOMS = {
     "kernel": ("kcalc.calculi", "interpret_back"),
     "expectations": ("kcalc.gaussian.expectations",),
-    "slopes": ("Slopes", "ConvexCalculus", "Factors", "rational_polynomials", "DeepKernel"),
+    "slopes": ("kcalc.calculi.slopes", "ConvexCalculus", "Factors", "rational_polynomials", "DeepKernel"),
     "subnetworks": ("kcalc.calculi.subnetworks",),
     "moments": ("kcalc.calculi.moments",),
     "fluctuations": ("kcalc.calculi.fluctuations",),

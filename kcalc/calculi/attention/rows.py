@@ -137,8 +137,9 @@ class Softmax(Rows):
         geometric = self.kernel.algebra.moments.geometric
         size = self.factor * geometric(scores.h1, scores.h2) * geometric(scores.g1, scores.g2)
         covariance = size * (1 - scores.query_gap) * (scores.other - scores.same)
-        variances = [self._variance(*row) for row in ((scores.g1, scores.h1, scores.apart1), (scores.g2, scores.h2, scores.apart2))]
-        joint = self.shape.spread + overlap(self.tokens, *variances, covariance)
+        first = self._variance(scores.g1, scores.h1, scores.apart1)
+        second = self._variance(scores.g2, scores.h2, scores.apart2)
+        joint = self.shape.spread + overlap(self.tokens, first, second, covariance)
         return Sums(joint + self.shape.diagonal if same_place else joint, self.shape.mean)
 
     def slopes(self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]) -> tuple[Slopes, Slopes]:
@@ -194,7 +195,7 @@ class Narrow(ValuesOnly):
 
     def crossed(self, scores: Scores, same_place: bool) -> Sums:
         g1, g2, h1, h2, gap, same, other, apart1, apart2 = (n[..., None] for n in self._plain(*scores))
-        width = self.op.key_width
+        width = self.op.key_width or 1
         x, z, y, weights = bartlett(width)
         cosine, sine = 1 - gap, np.sqrt(np.maximum(gap * (2 - gap), 0))
         second = cosine * np.sqrt(x) + sine * z / math.sqrt(width)
@@ -222,8 +223,8 @@ class Sink(ValuesOnly):
         common = (self._common(first * (1 - apart1)), self._common(second * (1 - apart2)), both * (1 - other))
         if np.any(common[2] ** 2 > common[0] * common[1] * (1 + 1e-9)):
             raise KcalcError(f"node {self.node!r}: keys at different places are more alike in two sequences than in one; {self.remedy}")
-        variances = (checked_variance(v, self.node) for v in (first * apart1, second * apart2))
-        return Sums(*sink_overlaps(self.tokens, *variances, both * (other - same), common))
+        v1, v2 = (checked_variance(v, self.node) for v in (first * apart1, second * apart2))
+        return Sums(*sink_overlaps(self.tokens, v1, v2, both * (other - same), common))
 
     def _common(self, variance: Array) -> Array:
         if np.any(variance < 0):
@@ -314,7 +315,8 @@ def bartlett(width: int) -> tuple[Array, Array, Array, Array]:
     y, third = gauss_laguerre(width - 1, NODES[2]) if width > 1 else (np.zeros(1), np.ones(1))
     weights = first[:, None, None] * (second / second.sum())[:, None] * third
     grid = np.broadcast_arrays(x[:, None, None], z[:, None], y / width, weights)
-    return tuple(part.ravel() for part in grid)
+    first, second, third, weights = (part.ravel() for part in grid)
+    return first, second, third, weights
 
 
 def factor(op: P.Attend) -> Number:

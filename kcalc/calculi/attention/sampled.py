@@ -103,12 +103,10 @@ class Sampled:
         self._length = len(covariance) // self.sequences
         return self._state(node, covariance[None], self._length, raw=True)
 
-    def _state(self, node: Node, covariance: Array | Jet, count: int | None, raw: bool = False, gaussian: bool = False) -> TokenState:
+    def _state(self, node: Node, made: Array | Jet, count: int | None, raw: bool = False, gaussian: bool = False) -> TokenState:
         """The state with a covariance, and with its tangent kernel as the first order of a jet."""
-        if isinstance(covariance, Jet):
-            covariance, tangent = (*covariance.coefficients, None)[:2]
-        else:
-            tangent = None
+        parts = made.coefficients if isinstance(made, Jet) else (made,)
+        covariance, tangent = np.asarray(parts[0]), parts[1] if len(parts) > 1 else None
         q = np.diagonal(covariance, axis1=-2, axis2=-1)
         self.kernel.statistics.check(NUMPY, q, node)
         norm = self.kernel.algebra.moments.geometric(q[..., :, None], q[..., None, :])
@@ -155,7 +153,7 @@ class Sampled:
             return self._state(node, tied(op, queries.value, values, self.sequences), rows)
         self.kernel.note(node, HEADS, "convention")
         if op.causal and exact_mask(op) and not self.tangent:
-            made = masked(op, *(part.value for part in (queries, keys, values)), self.sequences)
+            made = masked(op, queries.value, keys.value, values.value, self.sequences)
             if made is not None:
                 return self._state(node, made[None], rows)
         if op.normaliser == "identity" and op.rotary is None and not op.alibi:
@@ -165,10 +163,10 @@ class Sampled:
         self.sampled = True
         chains, jets = self.sampling.chains, (queries, keys, values)
         wide = [[np.broadcast_to(part, (chains, *part.shape[1:])) for part in jet.coefficients] for jet in jets]
-        found = [
-            self._attended(op, *(Jet(tuple(part[chain] for part in parts)) for parts in wide), rows, columns, chain)
-            for chain in range(chains)
-        ]
+        found = []
+        for chain in range(chains):
+            queries, keys, values = (Jet(tuple(part[chain] for part in parts)) for parts in wide)
+            found.append(self._attended(op, queries, keys, values, rows, columns, chain))
         return self._state(node, Jet(tuple(map(np.stack, zip(*(jet.coefficients for jet in found), strict=True)))), rows)
 
     def _attended(self, op: P.Attend, queries: Jet, keys: Jet, values: Jet, rows: int, columns: int, chain: int) -> Jet:
